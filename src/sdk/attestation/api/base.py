@@ -1,0 +1,44 @@
+"""The base of all wire schemas, and the field types they share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+CLUSTER_ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
+HOSTNAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$"
+
+
+class Wire(BaseModel):
+    """A JSON object of the API: immutable, unknown members refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+ClusterId = Annotated[str, Field(pattern=CLUSTER_ID_PATTERN, examples=["default"])]
+Hostname = Annotated[str, Field(pattern=HOSTNAME_PATTERN, max_length=253, examples=["cp-1"])]
+AssignedIP = Annotated[
+    str, Field(max_length=49, description="Address with prefix length (CIDR)", examples=["10.0.0.11/24"])
+]
+HardwareText = Annotated[
+    str, Field(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$", description="A hint for operators; never identity")
+]
+Base64 = Annotated[str, Field(max_length=1_400_000, description="Standard base64 with padding")]
+Fingerprint = Annotated[
+    str,
+    Field(
+        pattern=r"^[0-9a-fA-F]{64}([0-9a-fA-F]{32})?$",
+        description="SHA-384 of the EK's SubjectPublicKeyInfo DER, 96 hex; compared only",
+    ),
+]
+MachineId = Annotated[
+    str,
+    Field(
+        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$",
+        description="UUID, lower case",
+        examples=["7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"],
+    ),
+]
+ChallengeId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="16 random bytes, hex")]
+Reason = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$")]

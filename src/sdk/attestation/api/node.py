@@ -1,0 +1,196 @@
+"""What a machine says to the service and what it gets back (PROTOCOL §§1-6)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from attestation.api.base import (
+    Base64,
+    ChallengeId,
+    ClusterId,
+    Fingerprint,
+    HardwareText,
+    MachineId,
+    Wire,
+)
+from attestation.machines import Role, Status
+
+__all__ = [
+    "AckRequest",
+    "AckResponse",
+    "ActivateRequest",
+    "ActivateResponse",
+    "ActivationChallenge",
+    "AttestRequest",
+    "AttestResponse",
+    "ConfigEnvelope",
+    "EvidenceItem",
+    "IntroduceRequest",
+    "IntroduceResponse",
+    "QuoteChallenge",
+    "RegisterRequest",
+]
+
+PCRValues = dict[
+    Annotated[str, Field(pattern=r"^[a-z0-9_]{1,16}$")],
+    dict[Annotated[str, Field(pattern=r"^[0-9]{1,2}$")], Annotated[str, Field(max_length=128)]],
+]
+
+
+class Hardware(Wire):
+    """What the firmware tables say; never identity."""
+
+    hw_uuid: HardwareText = "unknown"
+    hw_mac: HardwareText = "unknown"
+    hw_serial: HardwareText = "unknown"
+    hw_product: HardwareText = "unknown"
+
+
+class IntroduceRequest(Hardware):
+    """`POST /api/v1/self-register` (PROTOCOL §1)."""
+
+    ek_public: Base64 = Field(description="TPM2B_PUBLIC of the EK, base64")
+    ek_source: Literal["cert", "pub"] = "cert"
+    ek_cert_pem: Base64 | None = Field(
+        default=None, description="Base64 of the EK certificate, PEM or DER; required with ek_source=cert"
+    )
+    ek_chain: list[Base64] = Field(default=[], max_length=16, description="Intermediates read from NV, DER")
+    ek_fingerprint: Fingerprint
+    ak_public: Base64 = Field(description="TPM2B_PUBLIC of the AK, base64")
+    desired_role: Role | None = Field(default=None, description="A wish; recorded, never obeyed")
+    cluster_id: ClusterId = "default"
+
+
+class RegisterRequest(IntroduceRequest):
+    """`POST /api/v1/register` (PROTOCOL §1)."""
+
+    registration_token: str | None = Field(default=None, min_length=1, max_length=256)
+
+
+class ActivationChallenge(Wire):
+    """A credential only the introduced TPM can activate, and only for the introduced AK."""
+
+    challenge_id: ChallengeId
+    credential_blob: Base64 = Field(description="TPM2B_ID_OBJECT")
+    encrypted_secret: Base64 = Field(description="TPM2B_ENCRYPTED_SECRET")
+    expires_at: datetime
+
+
+class IntroduceResponse(Wire):
+    """Answer to an introduction. Nothing has been stored but the challenge."""
+
+    machine_id: MachineId
+    status: Status
+    role: Role | None
+    message: str
+    activation: ActivationChallenge
+
+
+class ActivateRequest(Wire):
+    """`POST /api/v1/machines/{machine_id}/ak-activate` (PROTOCOL §2)."""
+
+    challenge_id: ChallengeId
+    proof: Annotated[str, Field(max_length=64, description="HMAC-SHA256 over the context, base64")]
+
+
+class ActivateResponse(Wire):
+    """The AK is accepted; the node pins `service_keys`."""
+
+    machine_id: MachineId
+    status: Status
+    role: Role | None
+    ak_accepted: Literal[True] = True
+    message: str
+    service_keys: dict[str, Any] = Field(description="JWK set (RFC 7517) that signs directives and results")
+    iso_url: str | None = None
+    config_token: str | None = None
+    config_url: str | None = None
+
+
+class QuoteChallenge(Wire):
+    """`GET /api/v1/attest/challenge` (PROTOCOL §3)."""
+
+    nonce_id: ChallengeId
+    nonce: Base64 = Field(description="32 random bytes: the qualifyingData of TPM2_Quote")
+    expires_at: datetime
+    pcr_selection: dict[str, list[int]]
+    event_log: Literal["required", "accepted"]
+    evidence: list[str]
+
+
+class EvidenceItem(Wire):
+    """Further evidence of any kind, named by its media type."""
+
+    media_type: Annotated[str, Field(max_length=128)]
+    value: Base64
+
+
+class AttestRequest(Hardware):
+    """`POST /api/v1/attest` (PROTOCOL §4)."""
+
+    machine_id: MachineId
+    ek_fingerprint: Fingerprint
+    nonce_id: ChallengeId
+    pcr_quote: Base64 = Field(description="TPMS_ATTEST, exactly the signed bytes")
+    pcr_signature: Base64 = Field(description="TPMT_SIGNATURE")
+    pcr_values: PCRValues = Field(
+        max_length=4, description="bank -> PCR -> hex: exactly the requested selection"
+    )
+    event_log: Annotated[str, Field(max_length=1_400_000)] | None = None
+    evidence: list[EvidenceItem] = Field(default=[], max_length=8)
+    want_result: bool = False
+
+
+Action = Literal["none", "apply-config", "lock", "wipe"]
+
+
+class AttestResponse(Wire):
+    """Status, what to do, and the next challenge."""
+
+    machine_id: MachineId
+    status: Status
+    hostname: str | None = None
+    role: Role | None = None
+    message: str
+    action: Action
+    config_token: str | None = None
+    config_url: str | None = None
+    directive: str | None = Field(default=None, description="Compact JWS over the action and the nonce just used")
+    attestation_result: str | None = Field(default=None, description="EAR as a JWT")
+    reattest_after_seconds: int
+    next_challenge: QuoteChallenge
+
+
+class ConfigEnvelope(Wire):
+    """The configuration sealed to one TPM and one AK (PROTOCOL §5)."""
+
+    format: Literal["ek-aes256gcm-v2"]
+    machine_id: MachineId
+    token_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    credential_blob: Base64
+    encrypted_secret: Base64
+    iv: Base64
+    ciphertext: Base64
+    config_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class AckRequest(Wire):
+    """`POST /api/v1/machines/{machine_id}/ack` (PROTOCOL §6)."""
+
+    nonce_id: ChallengeId
+    directive_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    outcome: Literal["done", "failed"]
+    detail: Annotated[str, Field(max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$")] | None = None
+    pcr_quote: Base64
+    pcr_signature: Base64
+
+
+class AckResponse(Wire):
+    """The acknowledgement was recorded."""
+
+    machine_id: MachineId
+    status: Status
+    message: str

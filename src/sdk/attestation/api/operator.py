@@ -1,0 +1,333 @@
+"""What operators do (PROTOCOL §7, ITL-REFERENCE §4)."""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from attestation.api.base import AssignedIP, ClusterId, Hostname, Reason, Wire
+from attestation.machines import Role, Status, Trust
+from attestation.results import Assurance, Verdict
+
+__all__ = [
+    "AllowListEntry",
+    "AllowListImport",
+    "AllowListImported",
+    "AllowListItem",
+    "AllowListPage",
+    "ApproveRequest",
+    "AuditEntryDetail",
+    "AuditPage",
+    "AuditVerification",
+    "CheckDetail",
+    "EKCertificateDetail",
+    "LastResult",
+    "LockRequest",
+    "MachineDetail",
+    "MachinePage",
+    "PolicyAssignment",
+    "PolicyAssignmentRequest",
+    "PolicyDetail",
+    "PolicyList",
+    "ReasonRequest",
+    "RegistrationTokenCreated",
+    "RegistrationTokenDetail",
+    "RegistrationTokenPage",
+    "RegistrationTokenRequest",
+    "ResultDetail",
+    "ResultPage",
+    "RevokeRequest",
+]
+
+
+def _is_cidr(text: str) -> str:
+    ipaddress.ip_interface(text)
+    if "/" not in text:
+        raise ValueError("an address with its prefix length is needed, e.g. 10.0.0.11/24")
+    return text
+
+
+CIDR = Annotated[AssignedIP, AfterValidator(_is_cidr)]
+Cursor = Annotated[str | None, Field(description="Pass as `cursor` to get the next page; null at the end")]
+
+
+class EKCertificateDetail(Wire):
+    """What the EK certificate says of its TPM."""
+
+    subject: str
+    manufacturer: str
+    model: str
+    firmware: str
+    sha256: str
+
+
+class LastResult(Wire):
+    """The newest attestation result in one line."""
+
+    verdict: Verdict
+    at: datetime
+    policy: str | None
+    failed: str | None = Field(description="Names of the failed checks, or null")
+
+
+class MachineDetail(Wire):
+    """One machine; never a token, nonce or key."""
+
+    machine_id: str
+    version: int
+    ek_fingerprint: str
+    ek_source: Literal["cert", "pub"]
+    ek_template: str
+    ek_certificate: EKCertificateDetail | None
+    assurance: Assurance
+    ek_chain_ok: bool
+    ek_allow_listed: bool
+    hw_uuid: str
+    hw_mac: str
+    hw_serial: str
+    hw_product: str
+    desired_role: Role | None
+    role: Role | None
+    status: Status
+    cluster_id: str
+    hostname: str | None
+    assigned_ip: str | None
+    registered_from: str | None
+    registered_at: datetime
+    attested_at: datetime | None
+    locked_at: datetime | None
+    revoked_at: datetime | None
+    rejected_at: datetime | None
+    wipe_pending: bool
+    wiped_at: datetime | None
+    redeliver_pending: bool
+    ak_activated_at: datetime | None
+    ak_name: str | None
+    reset_count: int | None
+    restart_count: int | None
+    firmware_version: str | None
+    trust: Trust
+    trust_expires_at: datetime | None
+    last_result: LastResult | None
+    approvals: list[dict[str, Any]] = Field(
+        default=[], description="Live votes of dual control; always empty until dual control exists"
+    )
+
+
+class MachinePage(Wire):
+    """Machines, newest first."""
+
+    items: list[MachineDetail]
+    next_cursor: Cursor
+
+
+class ApproveRequest(Wire):
+    """Admit a pending machine in a role."""
+
+    role: Role
+    hostname: Hostname | None = None
+    assigned_ip: CIDR | None = None
+    expected_version: int | None = Field(
+        default=None, ge=1, description="Refuse with 409 unless the machine is still at this version"
+    )
+
+
+class ReasonRequest(Wire):
+    """An act that must be explained."""
+
+    reason: Reason
+
+
+class LockRequest(Wire):
+    """An act that may be explained."""
+
+    reason: Reason | None = None
+
+
+class RevokeRequest(Wire):
+    """End a machine's admission for good."""
+
+    wipe: bool = False
+    reason: Reason | None = None
+
+
+class CheckDetail(Wire):
+    """One check of an appraisal."""
+
+    check: str
+    outcome: Literal["passed", "failed", "flagged", "undecided"]
+    expected: str | None = None
+    found: str | None = None
+    note: str | None = None
+
+
+class ResultDetail(Wire):
+    """One stored attestation result, with every check."""
+
+    result_id: int
+    machine_id: str
+    at: datetime
+    verdict: Verdict
+    policy: str | None
+    boot_state_appraised: bool
+    pcr_digest: str | None
+    checks: list[CheckDetail]
+
+
+class ResultPage(Wire):
+    """Results of one machine, newest first."""
+
+    items: list[ResultDetail]
+    next_cursor: Cursor
+
+
+class RegistrationTokenRequest(Wire):
+    """Let whoever presents the token and proves a TPM be `registered` at once."""
+
+    role: Role
+    hostname: Hostname | None = None
+    assigned_ip: CIDR | None = None
+    cluster_id: ClusterId | None = None
+    uses: int = Field(default=1, ge=1, le=10_000)
+    expires_in_seconds: int = Field(ge=60, le=31_536_000)
+
+
+class RegistrationTokenDetail(Wire):
+    """A registration token without its secret."""
+
+    token_id: str
+    role: Role
+    hostname: str | None
+    assigned_ip: str | None
+    cluster_id: str | None
+    uses: int
+    uses_left: int
+    created_at: datetime
+    created_by: str
+    expires_at: datetime
+    revoked_at: datetime | None
+
+
+class RegistrationTokenCreated(RegistrationTokenDetail):
+    """A registration token, with its secret: shown this once, stored hashed."""
+
+    token: str
+
+
+class RegistrationTokenPage(Wire):
+    """Registration tokens, newest first."""
+
+    items: list[RegistrationTokenDetail]
+    next_cursor: Cursor
+
+
+class AllowListEntry(Wire):
+    """One EK admitted in advance."""
+
+    ek_fingerprint: Annotated[
+        str, Field(pattern=r"^[0-9a-f]{96}$", description="SHA-384 of the EK's SPKI DER, 96 lower-case hex")
+    ]
+    role: Role
+    hostname: Hostname | None = None
+    assigned_ip: CIDR | None = None
+    cluster_id: ClusterId | None = None
+    note: Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")] | None = None
+
+
+class AllowListImport(Wire):
+    """`POST /api/v1/allow-list` as JSON; all or nothing."""
+
+    entries: list[AllowListEntry] = Field(min_length=1, max_length=10_000)
+
+
+class AllowListImported(Wire):
+    """How the import ended."""
+
+    added: int
+    replaced: int
+
+
+class AllowListItem(AllowListEntry):
+    """A stored entry."""
+
+    created_at: datetime
+    created_by: str
+
+
+class AllowListPage(Wire):
+    """Allow-list entries in the order of their fingerprints."""
+
+    items: list[AllowListItem]
+    next_cursor: Cursor
+
+
+class AuditEntryDetail(Wire):
+    """One entry of the audit chain, every column."""
+
+    id: int
+    timestamp: str
+    operator_cn: str
+    operator_sub: str | None
+    action: str
+    machine_id: str | None
+    prev_state: str | None
+    new_state: str | None
+    detail: str | None
+    source_ip: str | None
+    format: int
+    prev_hash: str
+    entry_hash: str
+
+
+class AuditPage(Wire):
+    """Audit entries, newest first."""
+
+    items: list[AuditEntryDetail]
+    next_cursor: Cursor
+
+
+class AuditVerification(Wire):
+    """What a walk over the whole chain found."""
+
+    valid: bool
+    entries: int
+    root_hash: str | None
+    first_invalid_id: int | None
+    error: str | None
+
+
+class PolicyDetail(Wire):
+    """One immutable policy version."""
+
+    name: str
+    version: int
+    sha256: str
+    created_at: datetime | None
+    created_by: str
+    document: dict[str, Any]
+
+
+class PolicyAssignmentRequest(Wire):
+    """Which policy applies there from now on."""
+
+    policy: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}@[1-9][0-9]{0,8}$", examples=["workers@1"])]
+
+
+class PolicyAssignment(Wire):
+    """A policy assigned to the fleet, a cluster, a role or one machine; the narrowest wins."""
+
+    scope: Literal["fleet", "cluster", "role", "machine"]
+    subject: str = Field(description="`*` for the fleet, else the cluster id, role or machine id")
+    policy: str
+    assigned_at: datetime
+    assigned_by: str
+
+
+class PolicyList(Wire):
+    """All policies and where they apply."""
+
+    policies: list[PolicyDetail]
+    assignments: list[PolicyAssignment]

@@ -1,0 +1,25 @@
+"""The audit log as rules: one canonical form, one hash chain. Storage is somebody else's matter."""
+
+from attestation.audit.chain import ChainVerdict, ChainVerifier, verify_chain
+from attestation.audit.entry import (
+    FORMAT,
+    GENESIS_HASH,
+    MAX_DETAIL_BYTES,
+    AuditEntry,
+    AuditEvent,
+    chain,
+    entry_hash,
+)
+
+__all__ = [
+    "FORMAT",
+    "GENESIS_HASH",
+    "MAX_DETAIL_BYTES",
+    "AuditEntry",
+    "AuditEvent",
+    "ChainVerdict",
+    "ChainVerifier",
+    "chain",
+    "entry_hash",
+    "verify_chain",
+]

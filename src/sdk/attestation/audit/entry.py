@@ -1,0 +1,115 @@
+"""One audit entry and its canonical bytes (DELIVERY-AND-OPERATORS §19.1, ITL-REFERENCE §13).
+
+Canonical form: a JSON object of every column but `id` and `entry_hash`, keys sorted, separators `,` and `:`,
+ASCII escapes, UTF-8, nulls written as null. `entry_hash` is the SHA-256 of those bytes, lower-case hex;
+`prev_hash` is the `entry_hash` before it, 64 zeros for the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+
+from attestation.clock import rfc3339
+from attestation.wire import canonical_json
+
+FORMAT = 1
+"""Number of the set of members that enters the hash; a new set gets a new number, old entries keep theirs."""
+
+GENESIS_HASH = "0" * 64
+
+MAX_DETAIL_BYTES = 32_768
+"""Longest `detail`, in bytes of UTF-8; an entry stays below 65 535 bytes whatever its content needs to escape."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEvent:
+    """What somebody did, before it has its place in the chain.
+
+    Args:
+        operator_cn: Who: an operator's name, `SYSTEM` for break-glass, `machine` for a machine's own act.
+        action: Lower-case word, e.g. `approve`, `attest_failed`.
+        operator_sub: Stable subject of the operator where the method of authentication has one.
+        machine_id: Which machine, where one is concerned.
+        prev_state: Status before, where it is about a status.
+        new_state: Status after, likewise.
+        detail: Free text or JSON; never a secret, token or key.
+        source_ip: Address the request came from.
+    """
+
+    operator_cn: str
+    action: str
+    operator_sub: str | None = None
+    machine_id: str | None = None
+    prev_state: str | None = None
+    new_state: str | None = None
+    detail: str | None = None
+    source_ip: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """An entry in its place. `timestamp` is RFC 3339 with six digits of fraction and `Z`."""
+
+    timestamp: str
+    operator_cn: str
+    operator_sub: str | None
+    action: str
+    machine_id: str | None
+    prev_state: str | None
+    new_state: str | None
+    detail: str | None
+    source_ip: str | None
+    format: int
+    prev_hash: str
+    entry_hash: str
+
+
+def entry_hash(entry: AuditEntry) -> str:
+    """Return the SHA-256, 64 lower-case hex, over the canonical bytes of *entry*."""
+    return _digest(
+        timestamp=entry.timestamp,
+        operator_cn=entry.operator_cn,
+        operator_sub=entry.operator_sub,
+        action=entry.action,
+        machine_id=entry.machine_id,
+        prev_state=entry.prev_state,
+        new_state=entry.new_state,
+        detail=entry.detail,
+        source_ip=entry.source_ip,
+        format=entry.format,
+        prev_hash=entry.prev_hash,
+    )
+
+
+def chain(event: AuditEvent, *, at: datetime, prev_hash: str) -> AuditEntry:
+    """Give *event* its place behind the entry whose hash is *prev_hash*."""
+    members = {
+        "timestamp": rfc3339(at),
+        "operator_cn": event.operator_cn,
+        "operator_sub": event.operator_sub,
+        "action": event.action,
+        "machine_id": event.machine_id,
+        "prev_state": event.prev_state,
+        "new_state": event.new_state,
+        "detail": _capped(event.detail),
+        "source_ip": event.source_ip,
+        "format": FORMAT,
+        "prev_hash": prev_hash,
+    }
+    return AuditEntry(**members, entry_hash=_digest(**members))  # type: ignore[arg-type]  # one dict, both uses
+
+
+def _digest(**members: str | int | None) -> str:
+    return hashlib.sha256(canonical_json(members)).hexdigest()
+
+
+def _capped(detail: str | None) -> str | None:
+    """Cut *detail* to its longest prefix within the limit, and to text that UTF-8 can carry."""
+    if detail is None:
+        return None
+    encoded = detail.encode("utf-8", "replace")
+    if len(encoded) <= MAX_DETAIL_BYTES:
+        return encoded.decode("utf-8")
+    return encoded[: MAX_DETAIL_BYTES - 3].decode("utf-8", "ignore") + "…"

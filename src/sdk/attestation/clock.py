@@ -1,0 +1,59 @@
+"""Time: read at the edge, once, and passed down as an aware UTC `datetime`.
+
+Inside, an instant is a `datetime`; in the database it is an integer of microseconds since the Unix epoch;
+on the wire it is RFC 3339 with `Z`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Clock(Protocol):
+    """Something that tells the time."""
+
+    def now(self) -> datetime:
+        """Return the present instant, aware, UTC."""
+        ...
+
+
+class SystemClock:
+    """The clock of this computer."""
+
+    def now(self) -> datetime:
+        """Return the present instant, aware, UTC."""
+        return datetime.now(UTC)
+
+
+def to_micros(at: datetime) -> int:
+    """Return *at* as whole microseconds since 1970-01-01T00:00:00Z."""
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def from_micros(micros: int) -> datetime:
+    """Return the instant that is *micros* microseconds after 1970-01-01T00:00:00Z."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def rfc3339(at: datetime) -> str:
+    """Write *at* with six digits of fraction and `Z`, e.g. `2026-11-21T03:42:00.000000Z`.
+
+    This exact form enters the audit hash (spec DELIVERY-AND-OPERATORS §19.1): it never changes.
+    """
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_rfc3339(text: str) -> datetime:
+    """Read an RFC 3339 instant; the offset is mandatory.
+
+    Raises:
+        ValueError: Not RFC 3339, or without an offset.
+    """
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None:
+        raise ValueError(f"time without offset: {text[:40]!r}")
+    return at.astimezone(UTC)

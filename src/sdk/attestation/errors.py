@@ -1,0 +1,353 @@
+"""Every error of ours, in one tree.
+
+One class per meaning that a caller treats differently; each leaf has a stable `code`, which is API.
+
+    AttestationError
+    ├── MalformedEvidence              the bytes cannot be parsed
+    ├── NotAuthentic                   the evidence proves nothing
+    │   ├── EvidenceRejected           a quote, certify or creation statement
+    │   │   ├── SignatureInvalid
+    │   │   ├── ChallengeMismatch
+    │   │   ├── AttestHeaderInvalid
+    │   │   ├── SelectionMismatch
+    │   │   └── PCRDigestMismatch
+    │   ├── EKCertificateRejected
+    │   ├── EKTemplateRejected
+    │   ├── AKAttributesRejected
+    │   ├── ActivationFailed
+    │   ├── AKNotActivated
+    │   ├── RegistrationTokenInvalid
+    │   └── MachineRejected
+    ├── Unknown                        it does not exist (any more)
+    │   ├── ChallengeUnknown  MachineUnknown  ConfigTokenUnknown  RegistrationTokenUnknown
+    │   └── AllowListEntryUnknown  PolicyUnknown
+    ├── Conflict                       it exists, but not in a state that allows this
+    │   ├── ChallengeUsed  AKConflict  EKConflict  TransitionForbidden
+    │   └── MachineChanged  AlreadyExists
+    ├── Expired                        it was good once
+    │   └── ChallengeExpired  ConfigTokenConsumed
+    ├── RequestInvalid                 well-formed, but the values cannot be right
+    │   └── EKFingerprintMismatch  PolicyInvalid
+    ├── RateLimited                    too often; `retry_after_seconds` says when again
+    │   └── PendingQuotaExceeded
+    ├── NotAcceptable                  the representation asked for is not served
+    ├── Unauthenticated  Forbidden     who are you; you may not
+    ├── Unavailable                    we could not decide or serve now
+    │   └── OperatorAccessNotConfigured  BaseConfigMissing  BaseConfigInvalid  StoreUnavailable
+    └── DeviceError                    the TPM or its transport failed (agent only)
+        └── TPMResponseError
+
+Messages say what was expected and what was found; never a secret, a token or a whole blob.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AttestationError(Exception):
+    """Base of all errors of this project."""
+
+    code: ClassVar[str] = "attestation-error"
+
+
+class MalformedEvidence(AttestationError):
+    """The bytes do not have the layout that their kind demands."""
+
+    code = "malformed-evidence"
+
+
+class NotAuthentic(AttestationError):
+    """The evidence could be read, but it proves nothing."""
+
+    code = "not-authentic"
+
+
+class EvidenceRejected(NotAuthentic):
+    """A signed statement of a TPM was refused. The node learns this code only, operators the subclass."""
+
+    code = "evidence-rejected"
+
+
+class SignatureInvalid(EvidenceRejected):
+    """These bytes were not signed by this key."""
+
+    code = "signature-invalid"
+
+
+class ChallengeMismatch(EvidenceRejected):
+    """The evidence answers another challenge than ours."""
+
+    code = "challenge-mismatch"
+
+
+class AttestHeaderInvalid(EvidenceRejected):
+    """Magic, type or signer of a TPMS_ATTEST is not what this use demands."""
+
+    code = "attest-header-invalid"
+
+
+class SelectionMismatch(EvidenceRejected):
+    """The quote covers other PCRs than those requested."""
+
+    code = "selection-mismatch"
+
+
+class PCRDigestMismatch(EvidenceRejected):
+    """The PCR values sent are not those that were quoted."""
+
+    code = "pcr-digest-mismatch"
+
+
+class EKCertificateRejected(NotAuthentic):
+    """The EK certificate does not meet the TCG profile, or does not belong to the EK."""
+
+    code = "ek-certificate-rejected"
+
+
+class EKTemplateRejected(NotAuthentic):
+    """The EK public area equals none of the TCG templates."""
+
+    code = "ek-template-rejected"
+
+
+class AKAttributesRejected(NotAuthentic):
+    """The attestation key is not a restricted signing key fixed to its TPM."""
+
+    code = "ak-attributes-rejected"
+
+
+class ActivationFailed(NotAuthentic):
+    """The proof of credential activation is wrong."""
+
+    code = "activation-failed"
+
+
+class AKNotActivated(NotAuthentic):
+    """This machine has no activated attestation key."""
+
+    code = "ak-not-activated"
+
+
+class RegistrationTokenInvalid(NotAuthentic):
+    """The registration token is unknown, spent, expired, revoked or for something else."""
+
+    code = "registration-token-invalid"
+
+
+class MachineRejected(NotAuthentic):
+    """An operator rejected this machine."""
+
+    code = "machine-rejected"
+
+
+class Unknown(AttestationError):
+    """What was named does not exist."""
+
+    code = "unknown"
+
+
+class ChallengeUnknown(Unknown):
+    """No such challenge, or not for this machine and purpose."""
+
+    code = "challenge-unknown"
+
+
+class MachineUnknown(Unknown):
+    """No such machine."""
+
+    code = "machine-unknown"
+
+
+class ConfigTokenUnknown(Unknown):
+    """No such config token."""
+
+    code = "config-token-unknown"
+
+
+class RegistrationTokenUnknown(Unknown):
+    """No such registration token."""
+
+    code = "registration-token-unknown"
+
+
+class AllowListEntryUnknown(Unknown):
+    """This EK is not on the allow-list."""
+
+    code = "allow-list-entry-unknown"
+
+
+class PolicyUnknown(Unknown):
+    """No such policy, or nothing is assigned there."""
+
+    code = "policy-unknown"
+
+
+class Conflict(AttestationError):
+    """What was named exists, but not in a state that allows this."""
+
+    code = "conflict"
+
+
+class ChallengeUsed(Conflict):
+    """The challenge was redeemed before."""
+
+    code = "challenge-used"
+
+
+class AKConflict(Conflict):
+    """Another attestation key is already activated for this EK; only an operator resets it."""
+
+    code = "ak-conflict"
+
+
+class EKConflict(Conflict):
+    """This machine id belongs to another EK."""
+
+    code = "ek-conflict"
+
+
+class TransitionForbidden(Conflict):
+    """The machine's status does not allow this operation."""
+
+    code = "transition-forbidden"
+
+
+class MachineChanged(Conflict):
+    """The machine is no longer what the caller decided about."""
+
+    code = "machine-changed"
+
+
+class AlreadyExists(Conflict):
+    """Something immutable with this name exists already."""
+
+    code = "already-exists"
+
+
+class Expired(AttestationError):
+    """What was named was good once and is no longer."""
+
+    code = "expired"
+
+
+class ChallengeExpired(Expired):
+    """The challenge was not answered in time."""
+
+    code = "challenge-expired"
+
+
+class ConfigTokenConsumed(Expired):
+    """The config token was used, withdrawn or has expired."""
+
+    code = "token-consumed"
+
+
+class RequestInvalid(AttestationError):
+    """The request is well-formed, but its values cannot be right."""
+
+    code = "request-invalid"
+
+
+class EKFingerprintMismatch(RequestInvalid):
+    """The fingerprint sent is not that of the EK sent."""
+
+    code = "ek-fingerprint-mismatch"
+
+
+class PolicyInvalid(RequestInvalid):
+    """The policy document breaks a rule of its format."""
+
+    code = "policy-invalid"
+
+
+class RateLimited(AttestationError):
+    """Too many requests from this address or for this EK.
+
+    Args:
+        message: What was limited.
+        retry_after_seconds: Whole seconds until a request may succeed, at least 1.
+    """
+
+    code = "rate-limited"
+
+    def __init__(self, message: str, *, retry_after_seconds: int) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = max(1, retry_after_seconds)
+
+
+class PendingQuotaExceeded(RateLimited):
+    """Too many machines await approval; operators must decide about some first."""
+
+    code = "pending-quota-exceeded"
+
+
+class NotAcceptable(AttestationError):
+    """The representation asked for is not served."""
+
+    code = "not-acceptable"
+
+
+class Unauthenticated(AttestationError):
+    """No valid operator credential was presented."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(AttestationError):
+    """The operator is known, but may not do this."""
+
+    code = "forbidden"
+
+
+class Unavailable(AttestationError):
+    """We could not decide or serve now; nothing was released."""
+
+    code = "unavailable"
+
+
+class OperatorAccessNotConfigured(Unavailable):
+    """No method by which operators could authenticate is configured."""
+
+    code = "operator-access-not-configured"
+
+
+class BaseConfigMissing(Unavailable):
+    """There is no base configuration for the machine's role."""
+
+    code = "base-config-missing"
+
+
+class BaseConfigInvalid(Unavailable):
+    """The base configuration for the machine's role cannot be used."""
+
+    code = "base-config-invalid"
+
+
+class StoreUnavailable(Unavailable):
+    """The database did not answer in time."""
+
+    code = "store-unavailable"
+
+
+class DeviceError(AttestationError):
+    """The TPM could not be reached, or answered what no TPM may answer."""
+
+    code = "device-error"
+
+
+class TPMResponseError(DeviceError):
+    """The TPM refused a command.
+
+    Args:
+        command: Name of the command, e.g. `TPM2_Quote`.
+        response_code: The u32 responseCode (TPM 2.0 Part 2, 6.6).
+        text: The code in words.
+    """
+
+    code = "tpm-response-error"
+
+    def __init__(self, command: str, response_code: int, text: str) -> None:
+        super().__init__(f"{command}: {text} (0x{response_code:03x})")
+        self.command = command
+        self.response_code = response_code

@@ -1,0 +1,224 @@
+"""Credential activation: the AK lives in the TPM that holds the EK (TPM.md §3, checks 8-13).
+
+The verifier seals a secret to the EK and the Name of the AK (TPM2_MakeCredential). Only a TPM that holds both
+recovers it (TPM2_ActivateCredential), and proves so by an HMAC over the whole context (PROTOCOL §2):
+
+    HMAC-SHA256(secret, "itl-ak-activate-v1" 00 machine_id 00 challenge_id 00 ‖ SHA-256(ek_public) ‖ AK Name)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Final
+
+from attestation.errors import (
+    ActivationFailed,
+    AKAttributesRejected,
+    EKTemplateRejected,
+    MalformedEvidence,
+)
+from attestation.tpm import (
+    Alg,
+    Attr,
+    Credential,
+    Curve,
+    Public,
+    VerificationKey,
+    make_credential,
+    match_ek_template,
+    parse_public,
+)
+from attestation.tpm.public import attribute_words
+from attestation.tpm.roca import is_roca_weak
+from attestation.tpm.signature import ACCEPTED_HASHES
+
+MEDIA_TYPE = "application/vnd.itl.ak-activation"
+
+SECRET_BYTES = 32
+PROOF_BYTES = 32
+_CONTEXT: Final = b"itl-ak-activate-v1"
+
+_FREE: Final = int(
+    Attr.USER_WITH_AUTH
+    | Attr.ADMIN_WITH_POLICY
+    | Attr.FIRMWARE_LIMITED
+    | Attr.SVN_LIMITED
+    | Attr.NO_DA
+)
+_DEMANDED: Final = int(
+    Attr.FIXED_TPM | Attr.FIXED_PARENT | Attr.SENSITIVE_DATA_ORIGIN | Attr.RESTRICTED | Attr.SIGN_ENCRYPT
+)
+_AK_CURVES: Final = frozenset({Curve.NIST_P256, Curve.NIST_P384, Curve.NIST_P521})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedKeys:
+    """An EK and an AK whose public areas may be introduced; not yet proven to live in one TPM.
+
+    Args:
+        ek: The EK's public area.
+        ak: The AK's public area.
+        template: Name of the EK template, e.g. `L-1`.
+    """
+
+    ek: Public
+    ak: Public
+    template: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A credential to send, and what to keep: never the secret itself.
+
+    Args:
+        credential: For TPM2_ActivateCredential.
+        expected_sha256: SHA-256 of the only proof that will be accepted, 32 bytes.
+    """
+
+    credential: Credential
+    expected_sha256: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class UnverifiedProof:
+    """32 bytes that claim to be the HMAC."""
+
+    hmac: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationClaims:
+    """The AK of this Name is in the TPM of this EK; only `verify` says so.
+
+    Args:
+        ak_name: Name of the AK.
+        ek_fingerprint: SHA-384 of the EK's SPKI, hex.
+    """
+
+    ak_name: bytes
+    ek_fingerprint: str
+
+
+def check_keys(ek_public: bytes, ak_public: bytes) -> CheckedKeys:
+    """Parse two TPM2B_PUBLIC and check that they may be introduced as EK and AK.
+
+    Raises:
+        MalformedEvidence: One of them cannot be parsed.
+        EKTemplateRejected: The EK equals no TCG template, or its key is weak.
+        AKAttributesRejected: The AK is not a restricted signing key fixed to its TPM.
+    """
+    ek = parse_public(ek_public)
+    # 1. ek-template: an EK by its whole public area. Otherwise any decryption key could play one.
+    template = match_ek_template(ek)
+    ek_spki = ek.spki_der()
+    # 2. ek-weak: not from the broken generator. Otherwise its private half may be known.
+    if ek.type == Alg.RSA and is_roca_weak(int.from_bytes(ek.modulus)):
+        raise EKTemplateRejected("the EK's modulus has the ROCA fingerprint (CVE-2017-15361)")
+    ak = parse_public(ak_public)
+    check_ak(ak)
+    # 6. ak-public: another key than the EK.
+    if ak.spki_der() == ek_spki:
+        raise AKAttributesRejected("AK and EK are the same key")
+    return CheckedKeys(ek=ek, ak=ak, template=template.name)
+
+
+def check_ak(ak: Public) -> None:
+    """Check the public area of an AK (TPM.md §3.1; check 10, `ak-public`).
+
+    Raises:
+        AKAttributesRejected: With the attribute, size or scheme that is wrong.
+        MalformedEvidence: It holds no valid key.
+    """
+    # 3. It never left a TPM, was made there, and signs nothing that others made (restricted). Without
+    #    fixedTPM or sensitiveDataOrigin a software key passes activation; unrestricted, a TPM key signs forgeries.
+    if ak.attributes & ~_FREE != _DEMANDED:
+        raise AKAttributesRejected(
+            f"AK attributes are {attribute_words(ak.attributes)}; "
+            f"expected {attribute_words(_DEMANDED)}, and of others at most {attribute_words(_FREE)}"
+        )
+    # 4. Name and signature use a hash that holds. Otherwise a second public area could have the same Name.
+    if ak.name_alg not in ACCEPTED_HASHES:
+        raise AKAttributesRejected(f"AK nameAlg 0x{ak.name_alg:04x} is not SHA-256, SHA-384 or SHA-512")
+    if ak.symmetric is not None:
+        raise AKAttributesRejected("AK names a symmetric algorithm; a signing key has none")
+    # 5. A key of sufficient size, whose scheme and hash are fixed in its public area.
+    if ak.type == Alg.RSA:
+        if ak.key_bits < 2048 or len(ak.modulus) * 8 != ak.key_bits or ak.modulus[0] < 0x80:
+            raise AKAttributesRejected(f"RSA AK of {ak.key_bits} bits; at least 2048, exact, expected")
+        if ak.exponent not in (0, 65537):
+            raise AKAttributesRejected(f"RSA AK with exponent {ak.exponent}; 65537 expected")
+        if is_roca_weak(int.from_bytes(ak.modulus)):
+            raise AKAttributesRejected("the AK's modulus has the ROCA fingerprint (CVE-2017-15361)")
+    elif ak.type == Alg.ECC:
+        if ak.curve not in _AK_CURVES:
+            raise AKAttributesRejected(f"AK curve 0x{ak.curve:04x} is not P-256, P-384 or P-521")
+        if ak.kdf is not None:
+            raise AKAttributesRejected("AK names a key derivation; a signing key has none")
+    else:
+        raise AKAttributesRejected("AK is neither an RSA nor an ECC key")
+    VerificationKey(ak)
+
+
+def offer(keys: CheckedKeys, *, secret: bytes, machine_id: str, challenge_id: str) -> Offer:
+    """Seal *secret* to the EK and the AK's Name, and compute what the right answer is.
+
+    Args:
+        keys: Result of `check_keys`.
+        secret: 32 bytes from a CSPRNG, used for nothing else and forgotten afterwards.
+        machine_id: UUID text.
+        challenge_id: 32 hex.
+    """
+    name = keys.ak.name
+    expected = proof(
+        secret, machine_id=machine_id, challenge_id=challenge_id, ek_public=keys.ek.tpm2b(), ak_name=name
+    )
+    return Offer(
+        credential=make_credential(keys.ek, name, secret), expected_sha256=hashlib.sha256(expected).digest()
+    )
+
+
+def proof(secret: bytes, *, machine_id: str, challenge_id: str, ek_public: bytes, ak_name: bytes) -> bytes:
+    """Return the HMAC-SHA256, 32 bytes, by which a node shows that it recovered *secret* (PROTOCOL §2).
+
+    Args:
+        secret: What TPM2_ActivateCredential yielded.
+        machine_id: As answered at the introduction, ASCII.
+        challenge_id: Likewise.
+        ek_public: TPM2B_PUBLIC of the EK, as sent.
+        ak_name: Name of the AK, nameAlg u16 ‖ digest.
+    """
+    message = b"\0".join([_CONTEXT, machine_id.encode("ascii"), challenge_id.encode("ascii"), b""])
+    return hmac.digest(secret, message + hashlib.sha256(ek_public).digest() + ak_name, "sha256")
+
+
+def parse(data: bytes) -> UnverifiedProof:
+    """Parse a proof: exactly 32 bytes.
+
+    Raises:
+        MalformedEvidence: Of another length.
+    """
+    if len(data) != PROOF_BYTES:
+        raise MalformedEvidence(f"proof of {len(data)} bytes, {PROOF_BYTES} expected")
+    return UnverifiedProof(data)
+
+
+def verify(
+    unverified: UnverifiedProof, *, expected_sha256: bytes, ak_name: bytes, ek_fingerprint: str
+) -> ActivationClaims:
+    """Check the proof against what `offer` expected (check 12, `ak-activate`).
+
+    Args:
+        unverified: Result of `parse`.
+        expected_sha256: From the offer; it binds secret, machine, challenge, EK and AK.
+        ak_name: Name of the AK that was offered.
+        ek_fingerprint: Fingerprint of the EK that was offered.
+
+    Raises:
+        ActivationFailed: Not by the TPM that holds both keys.
+    """
+    # 12. Constant time: a wrong proof tells nothing about the right one.
+    if not hmac.compare_digest(hashlib.sha256(unverified.hmac).digest(), expected_sha256):
+        raise ActivationFailed("the proof was not made with the secret sealed to this EK and AK")
+    return ActivationClaims(ak_name=ak_name, ek_fingerprint=ek_fingerprint)

@@ -1,0 +1,268 @@
+"""TPM 2.0 quotes: the state of the PCRs, signed for one challenge (TPM.md §4, checks 14, 16, 19-21).
+
+Layout: TCG TPM 2.0 Library, Part 2, TPMS_ATTEST and TPMS_QUOTE_INFO.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+from attestation.errors import (
+    AttestHeaderInvalid,
+    ChallengeMismatch,
+    MalformedEvidence,
+    PCRDigestMismatch,
+    SelectionMismatch,
+)
+from attestation.tpm import (
+    TPM_GENERATED,
+    Alg,
+    Attest,
+    AttestType,
+    Hierarchy,
+    PCRSelection,
+    QuoteInfo,
+    Signature,
+    VerificationKey,
+    digest_size,
+    hash_new,
+    parse_attest,
+    parse_public,
+    parse_signature,
+    qualified_name_of_child,
+    qualified_name_of_primary,
+)
+from attestation.tpm.hashes import bank_alg
+
+MEDIA_TYPE = "application/vnd.itl.tpm-quote"
+
+PCRValues = Mapping[int, Mapping[int, bytes]]
+"""Bank (TPM_ALG_ID) -> PCR index -> digest."""
+
+
+class AKParent(StrEnum):
+    """Where the signer's Qualified Name says that the AK stands."""
+
+    ENDORSEMENT = "endorsement"
+    """A primary key of the endorsement hierarchy."""
+    EK = "ek"
+    """A child of the machine's EK."""
+    OTHER = "other"
+    """Somewhere else; then clock and firmware may be obfuscated and firmware is not claimed."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnverifiedQuote:
+    """A parsed quote. Nothing in it may be believed yet.
+
+    Args:
+        signed: The TPMS_ATTEST exactly as received: the signature is over these bytes.
+        attest: Its fields.
+        info: What it says of PCRs.
+        signature: The parsed TPMT_SIGNATURE.
+    """
+
+    signed: bytes
+    attest: Attest
+    info: QuoteInfo
+    signature: Signature
+
+
+class AttestationKey:
+    """The key enrolled by credential activation, with all that a verification needs of it computed once.
+
+    Args:
+        ak_public: TPM2B_PUBLIC of the AK.
+        ek_public: TPM2B_PUBLIC of the EK.
+
+    Raises:
+        MalformedEvidence: One of them cannot be parsed.
+        AKAttributesRejected: The AK has no scheme that we verify.
+    """
+
+    __slots__ = ("name", "parents", "verification_key")
+
+    def __init__(self, ak_public: bytes, ek_public: bytes) -> None:
+        ak = parse_public(ak_public)
+        ek = parse_public(ek_public)
+        self.verification_key = VerificationKey(ak)
+        self.name = ak.name
+        ek_qualified_name = qualified_name_of_primary(Hierarchy.ENDORSEMENT, ek.name)
+        self.parents = {
+            qualified_name_of_primary(Hierarchy.ENDORSEMENT, ak.name): AKParent.ENDORSEMENT,
+            qualified_name_of_child(ek_qualified_name, ak.name): AKParent.EK,
+        }
+
+
+@lru_cache(maxsize=1024)
+def enrolled_key(ak_public: bytes, ek_public: bytes) -> AttestationKey:
+    """Return the `AttestationKey` of these public areas; a pure function of them, therefore remembered."""
+    return AttestationKey(ak_public, ek_public)
+
+
+@dataclass(frozen=True, slots=True)
+class QuoteClaims:
+    """What a quote proves; only `verify` builds one.
+
+    Args:
+        pcrs: Exactly the quoted PCRs: bank -> index -> value.
+        pcr_digest: The quoted digest over them.
+        clock_ms: Milliseconds, u64.
+        reset_count: u32.
+        restart_count: u32.
+        safe: The clock has not gone back since a power loss.
+        firmware_version: u64; None where the signer does not stand under the endorsement hierarchy.
+        ak_parent: Where the AK stands.
+    """
+
+    pcrs: PCRValues
+    pcr_digest: bytes
+    clock_ms: int
+    reset_count: int
+    restart_count: int
+    safe: bool
+    firmware_version: int | None
+    ak_parent: AKParent
+
+
+def parse(attest: bytes, signature: bytes) -> UnverifiedQuote:
+    """Parse a TPMS_ATTEST of type quote and the TPMT_SIGNATURE over it.
+
+    Raises:
+        MalformedEvidence: The only way to fail. A statement of another type is malformed here.
+    """
+    parsed = parse_attest(attest)
+    info = parsed.attested
+    if not isinstance(info, QuoteInfo):
+        raise MalformedEvidence(f"TPMS_ATTEST is of type 0x{parsed.type:04x}, not a quote")
+    return UnverifiedQuote(attest, parsed, info, parse_signature(signature))
+
+
+def parse_pcr_values(values: Mapping[str, Mapping[str, str]]) -> dict[int, dict[int, bytes]]:
+    """Parse PCR values from `{"sha256": {"0": hex}}`; indices in canonical decimal, digests in lower-case hex.
+
+    Raises:
+        MalformedEvidence: Unknown bank, index outside 0-31 or not canonical, value not of the bank's size.
+    """
+    parsed: dict[int, dict[int, bytes]] = {}
+    for name, texts in values.items():
+        alg = bank_alg(name)
+        size = digest_size(alg)
+        bank: dict[int, bytes] = {}
+        for index_text, text in texts.items():
+            index = _INDEX.get(index_text)
+            try:
+                value = bytes.fromhex(text)
+            except ValueError:
+                value = b""
+            if index is None or len(value) != size or value.hex() != text:
+                raise MalformedEvidence(f"PCR value {name}:{index_text[:4]} is not {size} bytes of hex")
+            bank[index] = value
+        parsed[alg] = bank
+    return parsed
+
+
+_INDEX = {str(i): i for i in range(32)}
+
+
+def verify(
+    quote: UnverifiedQuote,
+    *,
+    challenge: bytes,
+    key: AttestationKey,
+    selection: PCRSelection,
+    pcr_values: PCRValues,
+) -> QuoteClaims:
+    """Verify *quote* under the machine's attestation key.
+
+    Args:
+        quote: Result of `parse`.
+        challenge: The bytes that we issued for this machine; compared in constant time.
+        key: The key enrolled by credential activation.
+        selection: The PCRs that were requested.
+        pcr_values: The values the node sent; believed only as far as the quote covers them.
+
+    Raises:
+        SignatureInvalid: Not signed by this key.
+        AttestHeaderInvalid: Not made by a TPM itself, or by a signer of another name.
+        ChallengeMismatch: Fresh for somebody else, or not fresh.
+        SelectionMismatch: Other PCRs than requested, or values for other PCRs than quoted.
+        PCRDigestMismatch: The values are not those quoted.
+    """
+    # 16. The TPM signed exactly these bytes. Until this holds, no field is ours to read.
+    key.verification_key.verify(quote.signature, quote.signed)
+    attest = quote.attest
+    # 14. It made the statement itself. Otherwise a key that signs foreign bytes could be fed a forged one.
+    if attest.magic != TPM_GENERATED or attest.type != AttestType.QUOTE:
+        raise AttestHeaderInvalid(f"magic 0x{attest.magic:08x}, type 0x{attest.type:04x} is no quote of a TPM")
+    # 14. The signer's qualified name is not a bare Name; where the parents are known, it tells which.
+    parent = key.parents.get(attest.qualified_signer, AKParent.OTHER)
+    if parent is AKParent.OTHER and attest.qualified_signer in (b"", key.name):
+        raise AttestHeaderInvalid("qualifiedSigner is not a qualified name: the signer is outside a TPM")
+    # 14/21. For this challenge. Without this, any old quote would do; an empty challenge never counts.
+    if not challenge or not hmac.compare_digest(attest.extra_data, challenge):
+        raise ChallengeMismatch("the quote answers another challenge")
+    # 19. Exactly the requested PCRs, by the signed selection. Otherwise resettable PCRs pass for boot PCRs.
+    quoted = quote.info.selection
+    if quoted != selection and quoted.as_sets() != selection.as_sets():
+        raise SelectionMismatch(f"quoted {quoted.to_names()}, requested {selection.to_names()}")
+    wanted = selection.as_sets()
+    if not wanted or wanted.keys() == {Alg.SHA1}:
+        raise SelectionMismatch("nothing selected but SHA-1 PCRs, or nothing at all")
+    # 20. The values are those quoted: exactly that set, each of its bank's length, in the signed order,
+    #     hashed with the signing scheme's hash. Otherwise two values could pass for four, or unquoted for quoted.
+    if pcr_values.keys() != wanted.keys():
+        raise SelectionMismatch("values are for other banks than quoted")
+    digest = hash_new(key.verification_key.hash_alg)
+    for alg, indices in quoted.banks:
+        if not indices:
+            continue
+        bank = pcr_values[alg]
+        size = digest_size(alg)
+        if len(bank) != len(indices):
+            raise SelectionMismatch(f"{len(bank)} values for {len(indices)} quoted PCRs")
+        for index in indices:
+            value = bank.get(index)
+            if value is None or len(value) != size:
+                raise SelectionMismatch(f"no value of {size} bytes for quoted PCR {index}")
+            digest.update(value)
+    if not hmac.compare_digest(digest.digest(), quote.info.pcr_digest):
+        raise PCRDigestMismatch("the PCR values are not those that were quoted")
+    return QuoteClaims(
+        pcr_values,
+        quote.info.pcr_digest,
+        attest.clock_ms,
+        attest.reset_count,
+        attest.restart_count,
+        attest.safe,
+        None if parent is AKParent.OTHER else attest.firmware_version,
+        parent,
+    )
+
+
+def verify_acknowledgement(
+    quote: UnverifiedQuote, *, qualifying_data: bytes, key: AttestationKey, selection: PCRSelection
+) -> None:
+    """Verify a quote that only carries a message in its qualifyingData (PROTOCOL §6); no PCR is learned from it.
+
+    Args:
+        quote: Result of `parse`.
+        qualifying_data: SHA-256(nonce ‖ directive_sha256 ‖ outcome), 32 bytes.
+        key: The key enrolled by credential activation.
+        selection: The PCRs that were requested; the statement must still be the one that was asked for.
+
+    Raises:
+        EvidenceRejected: As `verify`.
+    """
+    key.verification_key.verify(quote.signature, quote.signed)
+    attest = quote.attest
+    if attest.magic != TPM_GENERATED or attest.type != AttestType.QUOTE:
+        raise AttestHeaderInvalid(f"magic 0x{attest.magic:08x}, type 0x{attest.type:04x} is no quote of a TPM")
+    if not qualifying_data or not hmac.compare_digest(attest.extra_data, qualifying_data):
+        raise ChallengeMismatch("the acknowledgement is for another challenge, directive or outcome")
+    if quote.info.selection.as_sets() != selection.as_sets():
+        raise SelectionMismatch("the acknowledgement quotes other PCRs than requested")

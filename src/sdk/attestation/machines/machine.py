@@ -1,0 +1,109 @@
+"""A machine as the rules see it: immutable, without a database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from attestation.machines.lifecycle import Role, Status
+from attestation.results import Assurance, Verdict
+
+
+class Trust(StrEnum):
+    """What the last result is worth now (PROTOCOL §7)."""
+
+    VERIFIED = "verified"
+    FAILED = "failed"
+    STALE = "stale"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockState:
+    """Clock and counters of the TPM at the last verified quote, per AK (TPM 2.0 Part 2, TPMS_CLOCK_INFO).
+
+    Args:
+        clock_ms: Milliseconds, u64.
+        reset_count: Number of TPM Resets, u32.
+        restart_count: Number of TPM Restarts or Resumes, u32.
+        safe: False where the clock may have been set back by a power loss.
+        firmware_version: u64, four words of sixteen bits.
+    """
+
+    clock_ms: int
+    reset_count: int
+    restart_count: int
+    safe: bool
+    firmware_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EKCertificateInfo:
+    """What an EK certificate says of its TPM; shown to operators."""
+
+    subject: str
+    manufacturer: str
+    model: str
+    firmware: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One physical machine, known by its EK.
+
+    `version` grows with every operator's or status change: whoever decides about version n cannot thereby
+    change version n + 1.
+    """
+
+    machine_id: str
+    version: int
+    status: Status
+    role: Role | None
+    cluster_id: str
+    ek_fingerprint: str
+    ek_public: bytes
+    ek_source: str
+    ek_template: str
+    ek_certificate: EKCertificateInfo | None
+    assurance: Assurance
+    ek_chain_ok: bool
+    ek_allow_listed: bool
+    hw_uuid: str
+    hw_mac: str
+    hw_serial: str
+    hw_product: str
+    desired_role: Role | None
+    hostname: str | None
+    assigned_ip: str | None
+    registered_from: str | None
+    registered_at: datetime
+    attested_at: datetime | None
+    locked_at: datetime | None
+    revoked_at: datetime | None
+    rejected_at: datetime | None
+    wipe_pending: bool
+    wiped_at: datetime | None
+    redeliver: bool
+    ak_public: bytes | None
+    ak_name: bytes | None
+    ak_activated_at: datetime | None
+    clock: ClockState | None
+    last_verdict: Verdict | None
+    last_result_at: datetime | None
+    last_policy: str | None
+    last_failed: str | None
+    last_result_key: str | None
+    trust_expires_at: datetime | None
+    directive_sha256: bytes | None
+
+    def trust(self, at: datetime) -> Trust:
+        """Return what the last result is worth at *at*; age and failure only lower it."""
+        if self.last_verdict is None or self.last_verdict is Verdict.INDETERMINATE:
+            return Trust.UNKNOWN
+        if self.last_verdict is Verdict.FAILED:
+            return Trust.FAILED
+        if self.trust_expires_at is None or at >= self.trust_expires_at:
+            return Trust.STALE
+        return Trust.VERIFIED

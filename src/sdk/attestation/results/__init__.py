@@ -1,0 +1,25 @@
+"""What a relying party may believe: every check with expected and found, one verdict, an assurance level."""
+
+from attestation.results.assurance import Assurance
+from attestation.results.result import (
+    AttestationResult,
+    Failed,
+    Flagged,
+    Outcome,
+    Passed,
+    Undecided,
+    Verdict,
+    conclude,
+)
+
+__all__ = [
+    "Assurance",
+    "AttestationResult",
+    "Failed",
+    "Flagged",
+    "Outcome",
+    "Passed",
+    "Undecided",
+    "Verdict",
+    "conclude",
+]

@@ -1,0 +1,102 @@
+"""Outcomes of checks and the verdict over them (RFC 9334, Attestation Result).
+
+The verdict starts at the worst and checks improve it: no check at all is not success, one failed check is
+failure, one undecided check is not success either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """The judgement over all checks. Only `VERIFIED` is affirming."""
+
+    VERIFIED = "Verified"
+    FAILED = "Failed"
+    INDETERMINATE = "Indeterminate"
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A check that held. `note` says what was established, where that is not plain from the name."""
+
+    check: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A check that did not hold, with what was expected and what was found."""
+
+    check: str
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Flagged:
+    """An observation that operators should see and that decides nothing."""
+
+    check: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """A check that could not be made; it releases nothing."""
+
+    check: str
+    reason: str
+
+
+Outcome = Passed | Failed | Flagged | Undecided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttestationResult:
+    """One appraisal, with every check.
+
+    Args:
+        verdict: The judgement.
+        at: The instant of the appraisal, UTC.
+        policy: `name@version` of the policy applied, or None where there was none.
+        outcomes: Every check made, in order.
+        boot_state_appraised: False where no PCR was compared with a reference value.
+        pcr_digest: The quoted digest over the selected PCRs, hex, where a quote was verified.
+    """
+
+    verdict: Verdict
+    at: datetime
+    policy: str | None
+    outcomes: tuple[Outcome, ...]
+    boot_state_appraised: bool
+    pcr_digest: str | None
+
+    @property
+    def failed(self) -> tuple[Failed, ...]:
+        """The checks that failed."""
+        return tuple(o for o in self.outcomes if isinstance(o, Failed))
+
+    def failed_line(self) -> str | None:
+        """Return the names of the failed and undecided checks in one line, or None."""
+        names = [o.check for o in self.outcomes if isinstance(o, Failed | Undecided)]
+        return ", ".join(names) or None
+
+
+def conclude(outcomes: Sequence[Outcome]) -> Verdict:
+    """Return the verdict over *outcomes*: at least one passed, none failed, none undecided, or no success."""
+    passed = False
+    undecided = False
+    for outcome in outcomes:
+        kind = type(outcome)
+        if kind is Passed:
+            passed = True
+        elif kind is Failed:
+            return Verdict.FAILED
+        elif kind is Undecided:
+            undecided = True
+    return Verdict.VERIFIED if passed and not undecided else Verdict.INDETERMINATE

@@ -1,0 +1,163 @@
+"""Bytes and text at the borders: big-endian readers, strict base64 and hex, canonical JSON.
+
+Everything that reads raises `MalformedEvidence` and nothing else. Lengths are checked before slicing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from attestation.errors import MalformedEvidence
+
+_HEX = re.compile(r"(?:[0-9a-f]{2})*\Z")
+
+
+class Reader:
+    """Reads big-endian integers and sized fields, front to back.
+
+    Args:
+        data: What to read.
+        what: Name of the structure, for error messages.
+    """
+
+    __slots__ = ("_data", "_end", "_what", "position")
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self._data = data
+        self._end = len(data)
+        self._what = what
+        self.position = 0
+
+    @property
+    def remaining(self) -> int:
+        """Bytes not yet read."""
+        return self._end - self.position
+
+    def take(self, size_bytes: int) -> bytes:
+        """Return the next *size_bytes* bytes."""
+        start = self.position
+        stop = start + size_bytes
+        if stop > self._end:
+            raise MalformedEvidence(
+                f"{self._what}: needs {size_bytes} bytes at offset {start}, has {self._end - start}"
+            )
+        self.position = stop
+        return self._data[start:stop]
+
+    def u8(self) -> int:
+        """Return the next byte."""
+        return self.take(1)[0]
+
+    def u16(self) -> int:
+        """Return the next two bytes, big-endian."""
+        return int.from_bytes(self.take(2))
+
+    def u32(self) -> int:
+        """Return the next four bytes, big-endian."""
+        return int.from_bytes(self.take(4))
+
+    def u64(self) -> int:
+        """Return the next eight bytes, big-endian."""
+        return int.from_bytes(self.take(8))
+
+    def sized(self, max_bytes: int | None = None) -> bytes:
+        """Return a TPM2B: a u16 length, then that many bytes, at most *max_bytes*."""
+        size = self.u16()
+        if max_bytes is not None and size > max_bytes:
+            raise MalformedEvidence(f"{self._what}: field of {size} bytes at most {max_bytes} allowed")
+        return self.take(size)
+
+    def rest(self) -> bytes:
+        """Return everything not yet read."""
+        return self.take(self.remaining)
+
+    def end(self) -> None:
+        """Refuse trailing bytes."""
+        if self.position != self._end:
+            raise MalformedEvidence(f"{self._what}: {self._end - self.position} trailing bytes")
+
+
+def u16(value: int) -> bytes:
+    """Return *value* as two bytes, big-endian."""
+    return value.to_bytes(2)
+
+
+def u32(value: int) -> bytes:
+    """Return *value* as four bytes, big-endian."""
+    return value.to_bytes(4)
+
+
+def u64(value: int) -> bytes:
+    """Return *value* as eight bytes, big-endian."""
+    return value.to_bytes(8)
+
+
+def sized(data: bytes) -> bytes:
+    """Return *data* as a TPM2B: u16 length, then the bytes."""
+    return len(data).to_bytes(2) + data
+
+
+def b64encode(data: bytes) -> str:
+    """Return standard base64 with padding."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def b64decode(text: str, what: str, *, max_bytes: int = 1 << 20) -> bytes:
+    """Read standard base64 with padding, strictly: no white space, no other alphabet.
+
+    Args:
+        text: The base64 text.
+        what: Name of the field, for the error message.
+        max_bytes: Longest result allowed.
+
+    Raises:
+        MalformedEvidence: Not base64, not canonical, or too long.
+    """
+    if len(text) > (max_bytes + 2) // 3 * 4:
+        raise MalformedEvidence(f"{what}: longer than {max_bytes} bytes")
+    try:
+        data = binascii.a2b_base64(text, strict_mode=True)
+    except (ValueError, UnicodeEncodeError) as e:
+        raise MalformedEvidence(f"{what}: not standard base64") from e
+    if len(data) > max_bytes:
+        raise MalformedEvidence(f"{what}: longer than {max_bytes} bytes")
+    if binascii.b2a_base64(data, newline=False).decode("ascii") != text:
+        raise MalformedEvidence(f"{what}: base64 is not canonical")
+    return data
+
+
+def hexdecode(text: str, what: str, *, size_bytes: int | None = None) -> bytes:
+    """Read lower-case hex, strictly.
+
+    Args:
+        text: The hex text.
+        what: Name of the field, for the error message.
+        size_bytes: Exact length demanded, in bytes.
+
+    Raises:
+        MalformedEvidence: Not lower-case hex, or of another length.
+    """
+    if not _HEX.match(text):
+        raise MalformedEvidence(f"{what}: not lower-case hex")
+    if size_bytes is not None and len(text) != 2 * size_bytes:
+        raise MalformedEvidence(f"{what}: {len(text) // 2} bytes, expected {size_bytes}")
+    return bytes.fromhex(text)
+
+
+def canonical_json(members: Mapping[str, object]) -> bytes:
+    """Return the canonical bytes of a JSON object: sorted keys, no white space, ASCII escapes, UTF-8.
+
+    The form of the audit chain (spec DELIVERY-AND-OPERATORS §19.1): strings, integers, null and objects or
+    lists of these; floats have no canonical text and do not belong here.
+    """
+    return _CANONICAL.encode(members).encode("ascii")
+
+
+_CANONICAL: Final = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+)
