@@ -1,0 +1,105 @@
+"""What a machine asks of the service (PROTOCOL §§1-6)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import quote
+
+import httpx
+
+from attestation.api import (
+    AckRequest,
+    AckResponse,
+    ActivateRequest,
+    ActivateResponse,
+    AttestRequest,
+    AttestResponse,
+    ConfigEnvelope,
+    IntroduceRequest,
+    IntroduceResponse,
+    QuoteChallenge,
+    RegisterRequest,
+)
+from attestation.client.connection import ONCE, Connection, Retries, parse
+
+ENVELOPE_MEDIA_TYPE: Final = "application/vnd.itl.config.encrypted+json"
+
+
+class NodeClient:
+    """The node protocol over HTTP.
+
+    It repeats nothing by itself unless told so by *retries*: an agent has its own rhythm.
+
+    Args:
+        url: Address of the service, without `/api/v1`.
+        ca_file: PEM file with the only CAs to trust; None trusts those of the system.
+        retries: When to repeat a request.
+        transport: For tests: what carries the requests instead of the network.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        ca_file: Path | None = None,
+        retries: Retries = ONCE,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._http = Connection(
+            url, ca_file=ca_file, retries=retries, max_answer_bytes=4 << 20, transport=transport
+        )
+
+    @property
+    def url(self) -> str:
+        """Address of the service."""
+        return self._http.url
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def introduce(self, request: IntroduceRequest) -> IntroduceResponse:
+        """Introduce the TPM (§1): a `RegisterRequest` to `/register`, anything else to `/self-register`."""
+        path = "/register" if isinstance(request, RegisterRequest) else "/self-register"
+        return self._http.call("POST", path, IntroduceResponse, body=request)
+
+    def activate(self, machine_id: str, request: ActivateRequest) -> ActivateResponse:
+        """Prove that the AK lives in the introduced TPM (§2)."""
+        return self._http.call(
+            "POST", f"/machines/{segment(machine_id)}/ak-activate", ActivateResponse, body=request
+        )
+
+    def challenge(self, machine_id: str) -> QuoteChallenge:
+        """Fetch a fresh challenge (§3)."""
+        return self._http.call("GET", "/attest/challenge", QuoteChallenge, params={"machine_id": machine_id})
+
+    def attest(self, request: AttestRequest) -> AttestResponse:
+        """Send a quote (§4). The answer's `action` may not be obeyed, only its verified `directive`."""
+        return self._http.call("POST", "/attest", AttestResponse, body=request)
+
+    def fetch_config(self, config_token: str) -> ConfigEnvelope | None:
+        """Fetch the sealed configuration (§5), or None where the service gives its pending answer."""
+        answer = self._http.send("GET", f"/config/{segment(config_token)}", accept=ENVELOPE_MEDIA_TYPE)
+        if answer.media_type != ENVELOPE_MEDIA_TYPE:
+            return None
+        return parse(answer, ConfigEnvelope)
+
+    def ack(self, machine_id: str, request: AckRequest) -> AckResponse:
+        """Acknowledge a directive (§6)."""
+        return self._http.call("POST", f"/machines/{segment(machine_id)}/ack", AckResponse, body=request)
+
+
+def segment(text: str) -> str:
+    """Return *text* as one segment of a path, so that no value can reach another route."""
+    quoted = quote(text, safe="")
+    return {".": "%2E", "..": "%2E%2E"}.get(quoted, quoted)

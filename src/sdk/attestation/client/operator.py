@@ -1,0 +1,249 @@
+"""What an operator asks of the service (PROTOCOL §7, ITL-REFERENCE §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import httpx
+from pydantic import BaseModel
+
+from attestation.api import (
+    AllowListEntry,
+    AllowListImport,
+    AllowListImported,
+    AllowListItem,
+    AllowListPage,
+    ApproveRequest,
+    AuditEntryDetail,
+    AuditPage,
+    AuditVerification,
+    LockRequest,
+    MachineDetail,
+    MachinePage,
+    PolicyAssignment,
+    PolicyAssignmentRequest,
+    PolicyDetail,
+    PolicyList,
+    ReasonRequest,
+    RegistrationTokenCreated,
+    RegistrationTokenDetail,
+    RegistrationTokenPage,
+    RegistrationTokenRequest,
+    ResultDetail,
+    ResultPage,
+    RevokeRequest,
+)
+from attestation.client.connection import Connection, Retries, is_loopback
+from attestation.client.errors import AnswerInvalid
+from attestation.client.node import segment
+from attestation.errors import RequestInvalid
+from attestation.machines import Role, Status
+
+PAGE_SIZE = 200
+Scope = Literal["fleet", "cluster", "role", "machine"]
+
+
+class OperatorClient:
+    """The operators' API over HTTP.
+
+    Args:
+        url: Address of the service, without `/api/v1`.
+        token: The bearer token: visible ASCII without spaces.
+        ca_file: PEM file with the only CAs to trust; None trusts those of the system.
+        allow_plain_http: Send the token without TLS to another computer; anybody on the way can read it.
+        retries: When to repeat a request.
+        transport: For tests: what carries the requests instead of the network.
+
+    Raises:
+        RequestInvalid: The address or the token cannot be used, or the token would travel in the clear.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        ca_file: Path | None = None,
+        allow_plain_http: bool = False,
+        retries: Retries | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        # A line break in the token would end the header and begin another one.
+        if not token or not all("!" <= character <= "~" for character in token):
+            raise RequestInvalid("the operator token is empty or contains spaces or other unusual characters")
+        self._http = Connection(
+            url,
+            ca_file=ca_file,
+            headers={"Authorization": f"Bearer {token}"},
+            retries=retries or Retries(),
+            transport=transport,
+        )
+        if self._http.url.startswith("http:") and not (allow_plain_http or is_loopback(self._http.url)):
+            raise RequestInvalid(
+                f"{self._http.url} is not encrypted: the operator token could be read on the way"
+            )
+
+    @property
+    def url(self) -> str:
+        """Address of the service."""
+        return self._http.url
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Machines
+
+    def machines(
+        self,
+        *,
+        status: Status | None = None,
+        role: Role | None = None,
+        cluster_id: str | None = None,
+        q: str | None = None,
+        page_size: int = PAGE_SIZE,
+    ) -> Iterator[MachineDetail]:
+        """Yield machines, newest first; pages are fetched as they are needed."""
+        filters = {"status": status, "role": role, "cluster_id": cluster_id, "q": q}
+        return self._pages("/machines", MachinePage, filters, page_size)
+
+    def machine(self, machine_id: str) -> MachineDetail:
+        """Return one machine."""
+        return self._http.call("GET", _machine(machine_id), MachineDetail)
+
+    def approve(self, machine_id: str, request: ApproveRequest) -> MachineDetail:
+        """Admit a pending machine."""
+        return self._act(machine_id, "approve", request)
+
+    def reject(self, machine_id: str, reason: str) -> MachineDetail:
+        """Refuse a pending machine."""
+        return self._act(machine_id, "reject", ReasonRequest(reason=reason))
+
+    def lock(self, machine_id: str, reason: str | None = None) -> MachineDetail:
+        """Suspend an attested machine."""
+        return self._act(machine_id, "lock", LockRequest(reason=reason))
+
+    def unlock(self, machine_id: str) -> MachineDetail:
+        """Let a locked machine attest again."""
+        return self._act(machine_id, "unlock", None)
+
+    def revoke(self, machine_id: str, *, wipe: bool = False, reason: str | None = None) -> MachineDetail:
+        """End a machine's admission for good; *wipe* also orders it to erase itself."""
+        return self._act(machine_id, "revoke", RevokeRequest(wipe=wipe, reason=reason))
+
+    def ak_reset(self, machine_id: str, reason: str) -> MachineDetail:
+        """Let the machine activate another attestation key."""
+        return self._act(machine_id, "ak-reset", ReasonRequest(reason=reason))
+
+    def redeliver(self, machine_id: str) -> MachineDetail:
+        """Offer the configuration again at the next attestation."""
+        return self._act(machine_id, "redeliver", None)
+
+    def delete_machine(self, machine_id: str) -> None:
+        """Delete a rejected or wiped machine; its audit entries stay."""
+        self._http.send("DELETE", _machine(machine_id))
+
+    def results(self, machine_id: str, *, page_size: int = PAGE_SIZE) -> Iterator[ResultDetail]:
+        """Yield the stored attestation results of a machine, newest first."""
+        return self._pages(f"{_machine(machine_id)}/results", ResultPage, {}, page_size)
+
+    # Admission in advance
+
+    def create_registration_token(self, request: RegistrationTokenRequest) -> RegistrationTokenCreated:
+        """Issue a registration token; its secret is in this answer only."""
+        return self._http.call("POST", "/registration-tokens", RegistrationTokenCreated, body=request)
+
+    def registration_tokens(self, *, page_size: int = PAGE_SIZE) -> Iterator[RegistrationTokenDetail]:
+        """Yield registration tokens, newest first, without their secrets."""
+        return self._pages("/registration-tokens", RegistrationTokenPage, {}, page_size)
+
+    def revoke_registration_token(self, token_id: str) -> None:
+        """Make a registration token useless."""
+        self._http.send("DELETE", f"/registration-tokens/{segment(token_id)}")
+
+    def import_allow_list(self, entries: Sequence[AllowListEntry]) -> AllowListImported:
+        """Admit EKs in advance, all of *entries* or none; one request takes at most 10,000 and 1 MiB."""
+        return self._http.call(
+            "POST", "/allow-list", AllowListImported, body=AllowListImport(entries=list(entries))
+        )
+
+    def allow_list(self, *, page_size: int = PAGE_SIZE) -> Iterator[AllowListItem]:
+        """Yield allow-list entries in the order of their fingerprints."""
+        return self._pages("/allow-list", AllowListPage, {}, page_size)
+
+    def remove_from_allow_list(self, ek_fingerprint: str) -> None:
+        """Remove one EK from the allow-list; machines already admitted stay."""
+        self._http.send("DELETE", f"/allow-list/{segment(ek_fingerprint)}")
+
+    # Audit
+
+    def audit(
+        self, *, machine_id: str | None = None, action: str | None = None, page_size: int = PAGE_SIZE
+    ) -> Iterator[AuditEntryDetail]:
+        """Yield audit entries, newest first."""
+        return self._pages("/audit", AuditPage, {"machine_id": machine_id, "action": action}, page_size)
+
+    def verify_audit(self) -> AuditVerification:
+        """Let the service walk its whole audit chain."""
+        return self._http.call("GET", "/audit/verify", AuditVerification)
+
+    # Policies
+
+    def policies(self) -> PolicyList:
+        """Return all policies and where they apply."""
+        return self._http.call("GET", "/policies", PolicyList)
+
+    def create_policy(self, document: Mapping[str, Any]) -> PolicyDetail:
+        """Store a policy version, which is immutable from then on."""
+        return self._http.call("POST", "/policies", PolicyDetail, body=document)
+
+    def assign_policy(self, scope: Scope, subject: str, policy: str) -> PolicyAssignment:
+        """Let *policy* (`name@version`) apply there from now on; the fleet's subject is `*`."""
+        return self._http.call(
+            "PUT", _assignment(scope, subject), PolicyAssignment, body=PolicyAssignmentRequest(policy=policy)
+        )
+
+    def unassign_policy(self, scope: Scope, subject: str) -> None:
+        """Let the next wider assignment apply there again."""
+        self._http.send("DELETE", _assignment(scope, subject))
+
+    def _act(self, machine_id: str, act: str, request: BaseModel | None) -> MachineDetail:
+        return self._http.call("POST", f"{_machine(machine_id)}/{act}", MachineDetail, body=request)
+
+    def _pages(
+        self, path: str, model: type[Any], filters: Mapping[str, str | None], page_size: int
+    ) -> Iterator[Any]:
+        """Yield the items of every page of *path*; *model* is the type of a page."""
+        params: dict[str, str | int] = {k: v for k, v in filters.items() if v is not None}
+        params["limit"] = page_size
+        seen: set[str] = set()
+        while True:
+            page = self._http.call("GET", path, model, params=params)
+            yield from page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+            # Without this, a cursor that points back would keep us here for ever.
+            if cursor in seen:
+                raise AnswerInvalid(f"{path}: the pages go round in a circle")
+            seen.add(cursor)
+            params["cursor"] = cursor
+
+
+def _machine(machine_id: str) -> str:
+    return f"/machines/{segment(machine_id)}"
+
+
+def _assignment(scope: Scope, subject: str) -> str:
+    return f"/policies/assignments/{scope}/{segment(subject)}"
