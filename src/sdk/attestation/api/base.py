@@ -22,7 +22,8 @@ AssignedIP = Annotated[
     str, Field(max_length=49, description="Address with prefix length (CIDR)", examples=["10.0.0.11/24"])
 ]
 HardwareText = Annotated[
-    str, Field(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$", description="A hint for operators; never identity")
+    str,
+    Field(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$", description="A hint for operators; never identity"),
 ]
 Base64 = Annotated[str, Field(max_length=1_400_000, description="Standard base64 with padding")]
 Fingerprint = Annotated[

@@ -158,7 +158,9 @@ class AttestResponse(Wire):
     action: Action
     config_token: str | None = None
     config_url: str | None = None
-    directive: str | None = Field(default=None, description="Compact JWS over the action and the nonce just used")
+    directive: str | None = Field(
+        default=None, description="Compact JWS over the action and the nonce just used"
+    )
     attestation_result: str | None = Field(default=None, description="EAR as a JWT")
     reattest_after_seconds: int
     next_challenge: QuoteChallenge

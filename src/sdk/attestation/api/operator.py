@@ -313,7 +313,9 @@ class PolicyDetail(Wire):
 class PolicyAssignmentRequest(Wire):
     """Which policy applies there from now on."""
 
-    policy: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}@[1-9][0-9]{0,8}$", examples=["workers@1"])]
+    policy: Annotated[
+        str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}@[1-9][0-9]{0,8}$", examples=["workers@1"])
+    ]
 
 
 class PolicyAssignment(Wire):

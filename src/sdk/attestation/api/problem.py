@@ -21,7 +21,9 @@ class FieldError(Wire):
 class Problem(Wire):
     """An error, in the form of RFC 9457."""
 
-    type: str = Field(examples=["urn:itl:problem:challenge-used"], description="urn:itl:problem:<code>; stable")
+    type: str = Field(
+        examples=["urn:itl:problem:challenge-used"], description="urn:itl:problem:<code>; stable"
+    )
     title: str
     status: int
     detail: str

@@ -41,11 +41,7 @@ PROOF_BYTES = 32
 _CONTEXT: Final = b"itl-ak-activate-v1"
 
 _FREE: Final = int(
-    Attr.USER_WITH_AUTH
-    | Attr.ADMIN_WITH_POLICY
-    | Attr.FIRMWARE_LIMITED
-    | Attr.SVN_LIMITED
-    | Attr.NO_DA
+    Attr.USER_WITH_AUTH | Attr.ADMIN_WITH_POLICY | Attr.FIRMWARE_LIMITED | Attr.SVN_LIMITED | Attr.NO_DA
 )
 _DEMANDED: Final = int(
     Attr.FIXED_TPM | Attr.FIXED_PARENT | Attr.SENSITIVE_DATA_ORIGIN | Attr.RESTRICTED | Attr.SIGN_ENCRYPT

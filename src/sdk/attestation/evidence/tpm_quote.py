@@ -198,7 +198,9 @@ def verify(
     attest = quote.attest
     # 14. It made the statement itself. Otherwise a key that signs foreign bytes could be fed a forged one.
     if attest.magic != TPM_GENERATED or attest.type != AttestType.QUOTE:
-        raise AttestHeaderInvalid(f"magic 0x{attest.magic:08x}, type 0x{attest.type:04x} is no quote of a TPM")
+        raise AttestHeaderInvalid(
+            f"magic 0x{attest.magic:08x}, type 0x{attest.type:04x} is no quote of a TPM"
+        )
     # 14. The signer's qualified name is not a bare Name; where the parents are known, it tells which.
     parent = key.parents.get(attest.qualified_signer, AKParent.OTHER)
     if parent is AKParent.OTHER and attest.qualified_signer in (b"", key.name):
@@ -261,7 +263,9 @@ def verify_acknowledgement(
     key.verification_key.verify(quote.signature, quote.signed)
     attest = quote.attest
     if attest.magic != TPM_GENERATED or attest.type != AttestType.QUOTE:
-        raise AttestHeaderInvalid(f"magic 0x{attest.magic:08x}, type 0x{attest.type:04x} is no quote of a TPM")
+        raise AttestHeaderInvalid(
+            f"magic 0x{attest.magic:08x}, type 0x{attest.type:04x} is no quote of a TPM"
+        )
     if not qualifying_data or not hmac.compare_digest(attest.extra_data, qualifying_data):
         raise ChallengeMismatch("the acknowledgement is for another challenge, directive or outcome")
     if quote.info.selection.as_sets() != selection.as_sets():

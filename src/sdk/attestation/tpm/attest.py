@@ -167,7 +167,9 @@ def parse_creation_data(data: bytes) -> CreationData:
         MalformedEvidence: The only way to fail.
     """
     if len(data) > MAX_ATTEST_BYTES:
-        raise MalformedEvidence(f"TPMS_CREATION_DATA of {len(data)} bytes, at most {MAX_ATTEST_BYTES} allowed")
+        raise MalformedEvidence(
+            f"TPMS_CREATION_DATA of {len(data)} bytes, at most {MAX_ATTEST_BYTES} allowed"
+        )
     reader = Reader(data, "TPMS_CREATION_DATA")
     selection = PCRSelection.read(reader)
     pcr_digest = reader.sized(64)

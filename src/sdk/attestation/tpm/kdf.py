@@ -7,7 +7,7 @@ from attestation.wire import u32
 
 
 def kdfa(hash_alg: int, key: bytes, label: bytes, context_u: bytes, context_v: bytes, bits: int) -> bytes:
-    """Derive ⌈bits/8⌉ bytes: HMAC(key, i u32 ‖ label ‖ 00 ‖ U ‖ V ‖ bits u32), i = 1, 2, …
+    """Derive ⌈bits/8⌉ bytes: HMAC(key, i u32 ‖ label ‖ 00 ‖ U ‖ V ‖ bits u32), i = 1, 2, ….
 
     Args:
         hash_alg: TPM_ALG_ID of the HMAC's hash.

@@ -83,7 +83,7 @@ class PCRSelection:
         return b"".join(parts)
 
     def as_sets(self) -> dict[int, tuple[int, ...]]:
-        """Return bank id -> indices without empty banks: two selections are the same PCRs if these are equal."""
+        """Return bank id -> indices, empty banks left out; equal for selections of the same PCRs."""
         return {alg: indices for alg, indices in self.banks if indices}
 
 

@@ -19,10 +19,17 @@ ACCEPTED_HASHES: Final = frozenset({Alg.SHA256, Alg.SHA384, Alg.SHA512})
 """Hashes of signatures and Names that we believe in; SHA-1 is not one of them."""
 
 _ORDERS: Final[dict[int, int]] = {
-    Curve.NIST_P256: 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551,
-    Curve.NIST_P384: 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973,
-    Curve.NIST_P521: 0x01FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFA51868783BF2F966B7FCC0148F709A5D03BB5C9B8899C47AEBB6FB71E91386409,
+    Curve.NIST_P256: int("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551", 16),
+    Curve.NIST_P384: int(
+        "ffffffffffffffffffffffffffffffffffffffffffffffffc7634d81f4372ddf581a0db248b0a77aecec196accc52973", 16
+    ),
+    Curve.NIST_P521: int(
+        "01fffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffa"
+        "51868783bf2f966b7fcc0148f709a5d03bb5c9b8899c47aebb6fb71e91386409",
+        16,
+    ),
 }
+"""Orders n of the base points (FIPS 186-4, D.1.2)."""
 
 
 @dataclass(frozen=True, slots=True)

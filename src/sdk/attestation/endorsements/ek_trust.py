@@ -1,0 +1,89 @@
+"""How far an EK is trusted: the allow-list, a vendor's chain, or the operator's own eyes (TPM.md §6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from attestation.results import Assurance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainVerdict:
+    """What a walk from an EK certificate towards an anchor found.
+
+    Args:
+        ok: True only if an active anchor was reached and every certificate on the way was good.
+        reason: One sentence for operators.
+    """
+
+    ok: bool
+    reason: str
+
+
+class ChainVerifier(Protocol):
+    """Judges whether a vendor vouches for an EK certificate.
+
+    Implementations hold a loaded trust bundle; they do no I/O when asked.
+    """
+
+    def verify(self, certificate_der: bytes, intermediates: Sequence[bytes], *, at: datetime) -> ChainVerdict:
+        """Return the verdict on *certificate_der* at the instant *at*.
+
+        Args:
+            certificate_der: The EK certificate, without padding.
+            intermediates: DER certificates that the node sent; untrusted hints.
+            at: The instant to verify at, UTC.
+        """
+        ...
+
+
+class NoVendorAnchors:
+    """The verifier of a service without a trust bundle: nobody is vouched for."""
+
+    def verify(
+        self,
+        certificate_der: bytes,  # noqa: ARG002 -- the Protocol's parameters
+        intermediates: Sequence[bytes],  # noqa: ARG002
+        *,
+        at: datetime,  # noqa: ARG002
+    ) -> ChainVerdict:
+        """Return a negative verdict, whatever is shown."""
+        return ChainVerdict(ok=False, reason="vendor chains are not verified by this version")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EKTrust:
+    """What is known about an EK beside its possession.
+
+    Args:
+        assurance: The level that results.
+        chain_ok: A vendor vouches for the EK certificate.
+        allow_listed: An operator imported this exact EK.
+        reason: One sentence for operators.
+    """
+
+    assurance: Assurance
+    chain_ok: bool
+    allow_listed: bool
+    reason: str
+
+
+def judge_ek_trust(*, allow_listed: bool, chain: ChainVerdict | None) -> EKTrust:
+    """Return the assurance of an activated EK.
+
+    Args:
+        allow_listed: Its fingerprint is on the allow-list.
+        chain: Verdict on its certificate; None where it has none (`ek_source=pub`).
+    """
+    chain_ok = chain is not None and chain.ok
+    if allow_listed:
+        level, reason = Assurance.EK_ALLOWLIST, "this exact EK was imported by an operator"
+    elif chain_ok:
+        level, reason = Assurance.EK_CHAIN, "the EK certificate chains to a vendor anchor"
+    else:
+        level = Assurance.TOFU
+        reason = chain.reason if chain is not None else "the EK has no certificate"
+    return EKTrust(assurance=level, chain_ok=chain_ok, allow_listed=allow_listed, reason=reason)

@@ -1,0 +1,33 @@
+"""The TCG Vendor ID Registry, as far as TPMs of these makers are met (TPM.md §2.3).
+
+An id is four ASCII bytes as eight hex digits behind `id:`, filled with 00, for NSM and STM with a space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+_FILLED_WITH_ZERO: Final = (
+    "AMD ATML BRCM CSCO FLYS GOOG HISI HPE IBM IFX INTC LEN MSFT NSG NTC NTZ QCOM ROCC SMSC SMSN SNS TXN WEC"
+)
+_FILLED_WITH_SPACE: Final = "NSM STM"
+
+SIMULATOR: Final = "simulator"
+SIMULATOR_ID: Final = "id:00001014"
+"""What swtpm writes into its certificates; no vendor has it."""
+
+VENDOR_NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        f"id:{n.encode().ljust(4, fill).hex().upper()}": n
+        for names, fill in ((_FILLED_WITH_ZERO, b"\0"), (_FILLED_WITH_SPACE, b" "))
+        for n in names.split()
+    }
+)
+"""Manufacturer id as in a certificate, hex in upper case, to the registered name."""
+
+
+def vendor_name(manufacturer: str) -> str | None:
+    """Return the registered name of a manufacturer id like `id:49465800`, or None."""
+    return VENDOR_NAMES.get("id:" + manufacturer[3:].upper()) if manufacturer.startswith("id:") else None

@@ -1,0 +1,116 @@
+r"""The sealed envelope `ek-aes256gcm-v2`: one configuration for one TPM and one AK (PROTOCOL §5, TPM.md §8).
+
+The AES-256 key *is* the secret of a credential made for the EK and the AK's Name: whoever opens the envelope
+has both keys in its TPM. The additional data binds format, machine, token and plaintext digest:
+
+    "ek-aes256gcm-v2\n" machine_id "\n" token_id "\n" config_sha256 "\n"
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from attestation.errors import EvidenceRejected, MalformedEvidence
+from attestation.tpm import Public, make_credential
+
+FORMAT: Final = "ek-aes256gcm-v2"
+KEY_BYTES: Final = 32
+IV_BYTES: Final = 12
+TAG_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """A sealed configuration.
+
+    Args:
+        machine_id: UUID text.
+        token_id: 16 hex digits.
+        credential_blob: TPM2B_ID_OBJECT.
+        encrypted_secret: TPM2B_ENCRYPTED_SECRET.
+        iv: 12 bytes.
+        ciphertext: AES-256-GCM, the tag of 16 bytes appended.
+        config_sha256: SHA-256 of the plaintext, hex.
+    """
+
+    machine_id: str
+    token_id: str
+    credential_blob: bytes
+    encrypted_secret: bytes
+    iv: bytes
+    ciphertext: bytes
+    config_sha256: str
+
+
+class EnvelopeNotForUs(EvidenceRejected):
+    """The envelope is not what was sealed: another key, or a byte of it was changed."""
+
+    code = "envelope-rejected"
+
+
+def seal(plaintext: bytes, *, ek: Public, ak_name: bytes, machine_id: str, token_id: str) -> Envelope:
+    """Seal *plaintext* to the TPM that holds *ek* and the AK of that Name.
+
+    Key and IV are fresh for every envelope; a repeated delivery returns the stored envelope, never a second
+    encryption.
+
+    Args:
+        plaintext: The configuration.
+        ek: Public area of the machine's EK.
+        ak_name: Name of its activated AK.
+        machine_id: UUID text.
+        token_id: 16 hex digits.
+
+    Raises:
+        MalformedEvidence: *ek* is no key that can be sealed to; nothing was released.
+    """
+    key = secrets.token_bytes(KEY_BYTES)
+    iv = secrets.token_bytes(IV_BYTES)
+    config_sha256 = hashlib.sha256(plaintext).hexdigest()
+    credential = make_credential(ek, ak_name, key)
+    return Envelope(
+        machine_id=machine_id,
+        token_id=token_id,
+        credential_blob=credential.credential_blob,
+        encrypted_secret=credential.encrypted_secret,
+        iv=iv,
+        ciphertext=AESGCM(key).encrypt(iv, plaintext, _additional_data(machine_id, token_id, config_sha256)),
+        config_sha256=config_sha256,
+    )
+
+
+def open_envelope(envelope: Envelope, key: bytes, *, machine_id: str) -> bytes:
+    """Return the plaintext; tag first, then digest, before anything leaves this function.
+
+    Args:
+        envelope: As received.
+        key: The 32 bytes that TPM2_ActivateCredential yielded.
+        machine_id: Our own id; an envelope for another machine is refused.
+
+    Raises:
+        MalformedEvidence: Key, IV or ciphertext of a wrong length.
+        EnvelopeNotForUs: For another machine, or changed anywhere.
+    """
+    if len(key) != KEY_BYTES or len(envelope.iv) != IV_BYTES or len(envelope.ciphertext) < TAG_BYTES:
+        raise MalformedEvidence("envelope: key, iv or ciphertext has a wrong length")
+    if envelope.machine_id != machine_id:
+        raise EnvelopeNotForUs("the envelope is for another machine")
+    data = _additional_data(envelope.machine_id, envelope.token_id, envelope.config_sha256)
+    try:
+        plaintext = AESGCM(key).decrypt(envelope.iv, envelope.ciphertext, data)
+    except InvalidTag as e:
+        raise EnvelopeNotForUs("the envelope does not open under this key") from e
+    if not hmac.compare_digest(hashlib.sha256(plaintext).hexdigest(), envelope.config_sha256):
+        raise EnvelopeNotForUs("the configuration is not the one that was announced")
+    return plaintext
+
+
+def _additional_data(machine_id: str, token_id: str, config_sha256: str) -> bytes:
+    return f"{FORMAT}\n{machine_id}\n{token_id}\n{config_sha256}\n".encode()
