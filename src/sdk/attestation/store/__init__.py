@@ -1,0 +1,59 @@
+"""Where machines, challenges, tokens, results, policies, the audit chain and the outbox live.
+
+    store = open_store("sqlite:////var/lib/itl/attestation.db")
+    machine = await store.read(lambda tx: tx.machines.by_id(machine_id))
+
+`tables.py` is the schema, `tx.py` what a unit of work sees, `base.py` what a store promises, `sqlite.py` how it
+keeps that promise on SQLite.
+"""
+
+from attestation.store.allow_list import AllowListRow
+from attestation.store.audit import AuditFilter
+from attestation.store.base import Store, StoreSettings
+from attestation.store.challenges import Challenge, Purpose
+from attestation.store.machines import MachineFilter
+from attestation.store.migrate import migrate, sqlite_path
+from attestation.store.outbox import OutboxEvent
+from attestation.store.pages import MAX_LIMIT, Page
+from attestation.store.policies import FLEET, PolicyAssignment, Scope, StoredPolicy
+from attestation.store.purge import Purged
+from attestation.store.rate_limits import RateLimit
+from attestation.store.results import StoredResult
+from attestation.store.sqlite import SQLiteStore
+from attestation.store.tokens import ConfigToken, RegistrationToken
+from attestation.store.tx import Tx
+
+__all__ = [
+    "FLEET",
+    "MAX_LIMIT",
+    "AllowListRow",
+    "AuditFilter",
+    "Challenge",
+    "ConfigToken",
+    "MachineFilter",
+    "OutboxEvent",
+    "Page",
+    "PolicyAssignment",
+    "Purged",
+    "Purpose",
+    "RateLimit",
+    "RegistrationToken",
+    "Scope",
+    "Store",
+    "StoreSettings",
+    "StoredPolicy",
+    "StoredResult",
+    "Tx",
+    "migrate",
+    "open_store",
+]
+
+
+def open_store(url: str, settings: StoreSettings | None = None) -> Store:
+    """Open the database at *url*; it must have been migrated.
+
+    Raises:
+        ValueError: Not a URL of a database that we support.
+        StoreUnavailable: The database cannot be opened.
+    """
+    return SQLiteStore(sqlite_path(url), settings or StoreSettings())

@@ -1,0 +1,119 @@
+"""The allow-list: EKs that operators admit before they were ever seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import bindparam, delete, select
+
+from attestation.clock import from_micros, to_micros
+from attestation.errors import AllowListEntryUnknown
+from attestation.machines import Role
+from attestation.store.pages import Page, checked_limit, decode_cursor, page_of
+from attestation.store.sql import Executor, Prepared, Row
+from attestation.store.tables import AllowListTableRow, table_of
+
+_T = table_of(AllowListTableRow)
+_C = _T.c
+_COLUMNS = tuple(c.name for c in _C)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowListRow:
+    """One EK admitted in advance, and what it becomes; `ek_fingerprint` is 96 lower-case hex."""
+
+    ek_fingerprint: str
+    role: Role
+    hostname: str | None
+    assigned_ip: str | None
+    cluster_id: str | None
+    note: str | None
+    created_at: datetime
+    created_by: str
+
+
+def _decode(row: Row) -> AllowListRow:
+    return AllowListRow(
+        ek_fingerprint=row[0],
+        role=Role(row[1]),
+        hostname=row[2],
+        assigned_ip=row[3],
+        cluster_id=row[4],
+        note=row[5],
+        created_at=from_micros(row[6]),
+        created_by=row[7],
+    )
+
+
+_ADD = Prepared(
+    lambda insert: insert(_T).values({name: bindparam(name) for name in _COLUMNS}).on_conflict_do_nothing()
+)
+_REPLACE = Prepared(
+    lambda insert: (
+        insert(_T)
+        .values({name: bindparam(name) for name in _COLUMNS})
+        .on_conflict_do_update(
+            index_elements=[_C.ek_fingerprint], set_={name: bindparam(name) for name in _COLUMNS[1:]}
+        )
+    )
+)
+_GET = Prepared(select(_T).where(_C.ek_fingerprint == bindparam("ek_fingerprint")))
+_DELETE = Prepared(delete(_T).where(_C.ek_fingerprint == bindparam("ek_fingerprint")))
+_PAGE = Prepared(
+    select(_T)
+    .where(_C.ek_fingerprint > bindparam("after"))
+    .order_by(_C.ek_fingerprint)
+    .limit(bindparam("rows"))
+)
+
+
+class AllowList:
+    """The allow-list, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def get(self, ek_fingerprint: str) -> AllowListRow | None:
+        """Return the entry of this EK, or None."""
+        row = self._sql.row(_GET, ek_fingerprint=ek_fingerprint)
+        return None if row is None else _decode(row)
+
+    def put(self, entry: AllowListRow) -> bool:
+        """Store an entry; return True if it is new, False if it replaced one."""
+        columns = {
+            "ek_fingerprint": entry.ek_fingerprint,
+            "role": entry.role.value,
+            "hostname": entry.hostname,
+            "assigned_ip": entry.assigned_ip,
+            "cluster_id": entry.cluster_id,
+            "note": entry.note,
+            "created_at": to_micros(entry.created_at),
+            "created_by": entry.created_by,
+        }
+        if self._sql.run(_ADD, **columns) == 1:
+            return True
+        self._sql.run(_REPLACE, **columns)
+        return False
+
+    def delete(self, ek_fingerprint: str) -> None:
+        """Remove an entry; machines it admitted stay.
+
+        Raises:
+            AllowListEntryUnknown: This EK is not on the list.
+        """
+        if self._sql.run(_DELETE, ek_fingerprint=ek_fingerprint) != 1:
+            raise AllowListEntryUnknown("this EK is not on the allow-list")
+
+    def page(self, cursor: str | None, limit: int) -> Page[AllowListRow]:
+        """Return entries in the order of their fingerprints.
+
+        Raises:
+            RequestInvalid: *cursor* or *limit* cannot be right.
+        """
+        kind = "allow-list"
+        after = "" if cursor is None else decode_cursor(kind, cursor)
+        rows = self._sql.rows(_PAGE, after=after, rows=checked_limit(limit) + 1)
+        return page_of(kind, rows, limit, _decode)

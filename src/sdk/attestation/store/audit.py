@@ -1,0 +1,96 @@
+"""The audit chain in the database: appended inside the unit of the change it tells of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+
+from sqlalchemy import bindparam, insert, select
+
+from attestation.audit import GENESIS_HASH, AuditEntry, AuditEvent, chain
+from attestation.store.pages import Page, before_id, checked_limit, page_of
+from attestation.store.sql import Executor, Prepared, Row
+from attestation.store.tables import AuditRow, table_of
+
+_T = table_of(AuditRow)
+_C = _T.c
+_COLUMNS = tuple(c.name for c in _C if c.name != "id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFilter:
+    """Which entries a list shows; None means any."""
+
+    machine_id: str | None = None
+    operator_cn: str | None = None
+    action: str | None = None
+
+
+def _decode(row: Row) -> tuple[int, AuditEntry]:
+    return row[0], AuditEntry(
+        timestamp=row[1],
+        operator_cn=row[2],
+        operator_sub=row[3],
+        action=row[4],
+        machine_id=row[5],
+        prev_state=row[6],
+        new_state=row[7],
+        detail=row[8],
+        source_ip=row[9],
+        format=row[10],
+        prev_hash=row[11],
+        entry_hash=row[12],
+    )
+
+
+_LAST_HASH = Prepared(select(_C.entry_hash).order_by(_C.id.desc()).limit(1))
+_APPEND = Prepared(insert(_T).values({name: bindparam(name) for name in _COLUMNS}))
+_AFTER = Prepared(select(_T).where(_C.id > bindparam("after")).order_by(_C.id).limit(bindparam("rows")))
+
+
+@lru_cache(maxsize=8)
+def _page(filters: tuple[str, ...]) -> Prepared:
+    return Prepared(
+        select(_T)
+        .where(_C.id < bindparam("before"), *(_C[name] == bindparam(name) for name in filters))
+        .order_by(_C.id.desc())
+        .limit(bindparam("rows"))
+    )
+
+
+class Audit:
+    """The audit log, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def append(self, event: AuditEvent, at: datetime) -> AuditEntry:
+        """Append *event* behind the last entry. The unit holds the write lock, so nobody else can."""
+        last = self._sql.row(_LAST_HASH)
+        entry = chain(event, at=at, prev_hash=GENESIS_HASH if last is None else last[0])
+        self._sql.run(_APPEND, **{name: getattr(entry, name) for name in _COLUMNS})
+        return entry
+
+    def page(
+        self, cursor: str | None, limit: int, wanted: AuditFilter | None = None
+    ) -> Page[tuple[int, AuditEntry]]:
+        """Return entries with their row ids, newest first.
+
+        Raises:
+            RequestInvalid: *cursor* or *limit* cannot be right.
+        """
+        values: dict[str, object] = {"before": before_id("audit", cursor), "rows": checked_limit(limit) + 1}
+        filters = []
+        for name in AuditFilter.__slots__ if wanted else ():
+            value = getattr(wanted, name)
+            if value is not None:
+                filters.append(name)
+                values[name] = value
+        return page_of("audit", self._sql.rows(_page(tuple(filters)), **values), limit, _decode)
+
+    def entries(self, after_id: int, limit: int) -> list[tuple[int, AuditEntry]]:
+        """Return the *limit* entries after row *after_id* in ascending order, for a verifier that walks."""
+        return [_decode(row) for row in self._sql.rows(_AFTER, after=after_id, rows=limit)]

@@ -1,0 +1,67 @@
+"""The store as everybody sees it, whatever the database: plain functions go in, values come out.
+
+A *unit of work* is a function `work(tx) -> value`. It cannot await, so no transaction is ever held across I/O.
+It may be run twice, so it has no effects but those on `tx`. What it raises undoes what it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from attestation.store.tx import Tx
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """How a store behaves.
+
+    Args:
+        busy_timeout_seconds: How long a writer waits for one of another process.
+        commit_attempts: How often a group is tried before its callers get `StoreUnavailable`.
+        group_size: Most units in one commit; bounds what one failure repeats and how long others wait.
+        queue_size: Most units that wait; beyond it a write is refused at once with `StoreUnavailable`.
+        reader_threads: Connections for reads.
+        results_kept: Attestation results kept per machine.
+    """
+
+    busy_timeout_seconds: float = 5.0
+    commit_attempts: int = 3
+    group_size: int = 64
+    queue_size: int = 10_000
+    reader_threads: int = 2
+    results_kept: int = 20
+
+
+class Store(Protocol):
+    """A database of ours. Every method raises `StoreUnavailable` where the database does not serve us."""
+
+    async def write(self, work: Callable[[Tx], T]) -> T:
+        """Run *work* in a transaction and return its value once it is durable.
+
+        Cancelling the caller does not take the unit back: what was accepted is done.
+        """
+        ...
+
+    async def read(self, work: Callable[[Tx], T]) -> T:
+        """Run *work*, which must not change anything, on one snapshot and return its value."""
+        ...
+
+    def write_sync(self, work: Callable[[Tx], T]) -> T:
+        """As `write`, for a thread without event loop; never from inside a unit."""
+        ...
+
+    def read_sync(self, work: Callable[[Tx], T]) -> T:
+        """As `read`, for a thread without event loop; never from inside a unit."""
+        ...
+
+    async def aclose(self) -> None:
+        """Finish what was accepted, refuse what comes after, close the database."""
+        ...
+
+    def close(self) -> None:
+        """As `aclose`, for a thread without event loop."""
+        ...

@@ -1,0 +1,140 @@
+"""Challenges: issued to one machine for one purpose, redeemed at most once whichever worker sees the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import bindparam, insert, select, update
+
+from attestation.clock import from_micros, to_micros
+from attestation.errors import ChallengeExpired, ChallengeUnknown, ChallengeUsed
+from attestation.store.sql import Executor, Prepared
+from attestation.store.tables import ChallengeRow, table_of
+
+_T = table_of(ChallengeRow)
+_C = _T.c
+
+Purpose = Literal["activate", "attest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """What one machine must answer.
+
+    Args:
+        challenge_id: 16 random bytes, 32 lower-case hex.
+        purpose: What it may be redeemed for.
+        machine_id: Whom it was given to; for `activate` the id may only be reserved.
+        ek_fingerprint: EK of that machine, 96 hex.
+        nonce: 32 bytes to be quoted (`attest`).
+        proof_sha256: SHA-256 of the expected proof (`activate`); the secret itself is never stored.
+        pcr_selection: Requested PCRs, JSON (`attest`).
+        policy_ref: `name@version` of the policy it was issued under, or None.
+        payload: Everything judged at introduction, JSON (`activate`).
+        issued_at: Instant of issue.
+        expires_at: From this instant on it cannot be redeemed.
+        used_at: When it was redeemed, or None.
+    """
+
+    challenge_id: str
+    purpose: Purpose
+    machine_id: str
+    ek_fingerprint: str
+    nonce: bytes | None = None
+    proof_sha256: bytes | None = None
+    pcr_selection: str | None = None
+    policy_ref: str | None = None
+    payload: str | None = None
+    issued_at: datetime
+    expires_at: datetime
+    used_at: datetime | None = None
+
+
+_ISSUE = Prepared(insert(_T).values({c.name: bindparam(c.name) for c in _C}))
+_GET = Prepared(select(_T).where(_C.challenge_id == bindparam("challenge_id")))
+_REDEEM = Prepared(
+    update(_T)
+    .where(
+        _C.challenge_id == bindparam("of_challenge"),
+        _C.purpose == bindparam("for_purpose"),
+        _C.machine_id == bindparam("of_machine"),
+        _C.used_at.is_(None),
+        _C.expires_at > bindparam("at"),
+    )
+    .values(used_at=bindparam("at"))
+)
+
+
+class Challenges:
+    """The challenges, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def issue(self, challenge: Challenge) -> None:
+        """Store a new challenge."""
+        self._sql.run(
+            _ISSUE,
+            challenge_id=challenge.challenge_id,
+            purpose=challenge.purpose,
+            machine_id=challenge.machine_id,
+            ek_fingerprint=challenge.ek_fingerprint,
+            nonce=challenge.nonce,
+            proof_sha256=challenge.proof_sha256,
+            pcr_selection=challenge.pcr_selection,
+            policy_ref=challenge.policy_ref,
+            payload=challenge.payload,
+            issued_at=to_micros(challenge.issued_at),
+            expires_at=to_micros(challenge.expires_at),
+            used_at=None,
+        )
+
+    def get(self, challenge_id: str) -> Challenge | None:
+        """Return the challenge called *challenge_id*, used or not, or None."""
+        row = self._sql.row(_GET, challenge_id=challenge_id)
+        if row is None:
+            return None
+        return Challenge(
+            challenge_id=row[0],
+            purpose=row[1],
+            machine_id=row[2],
+            ek_fingerprint=row[3],
+            nonce=row[4],
+            proof_sha256=row[5],
+            pcr_selection=row[6],
+            policy_ref=row[7],
+            payload=row[8],
+            issued_at=from_micros(row[9]),
+            expires_at=from_micros(row[10]),
+            used_at=None if row[11] is None else from_micros(row[11]),
+        )
+
+    def redeem(self, challenge_id: str, purpose: Purpose, machine_id: str, at: datetime) -> None:
+        """Spend a challenge: one atomic statement, so of any number of racers exactly one returns.
+
+        Raises:
+            ChallengeUnknown: No such challenge, or not for this purpose and machine.
+            ChallengeUsed: Somebody redeemed it before.
+            ChallengeExpired: Not redeemed in time.
+        """
+        if (
+            self._sql.run(
+                _REDEEM,
+                of_challenge=challenge_id,
+                for_purpose=purpose,
+                of_machine=machine_id,
+                at=to_micros(at),
+            )
+            == 1
+        ):
+            return
+        challenge = self.get(challenge_id)
+        if challenge is None or challenge.purpose != purpose or challenge.machine_id != machine_id:
+            raise ChallengeUnknown("no such challenge for this machine")
+        if challenge.used_at is not None:
+            raise ChallengeUsed("the challenge was redeemed before")
+        raise ChallengeExpired("the challenge was not answered in time")

@@ -1,0 +1,409 @@
+"""Machines in the database: one row each, found by id or EK, changed only by whoever saw the last change."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import and_, bindparam, delete, func, or_, select, update
+
+from attestation.clock import from_micros, to_micros
+from attestation.errors import EKConflict, MachineChanged, RequestInvalid
+from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status
+from attestation.results import Assurance, Verdict
+from attestation.store.pages import Page, before_id, checked_limit, page_of
+from attestation.store.sql import Executor, Prepared, Row, signed, unsigned
+from attestation.store.tables import MachineRow, table_of
+
+_T = table_of(MachineRow)
+_C = _T.c
+_STATUS = {word.value: word for word in Status}
+_ROLE: dict[str | None, Role | None] = {None: None, **{word.value: word for word in Role}}
+_ASSURANCE = {word.value: word for word in Assurance}
+_VERDICT: dict[str | None, Verdict | None] = {None: None, **{word.value: word for word in Verdict}}
+_VERDICT_WORD: dict[Verdict | None, str | None] = {word: text for text, word in _VERDICT.items()}
+_SEARCHED = frozenset({"hostname", "hw_serial", "hw_mac", "hw_uuid"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFilter:
+    """Which machines a list shows; None means any.
+
+    Args:
+        status: Exactly this status.
+        role: Exactly this role.
+        cluster_id: Exactly this cluster.
+        q: Part of hostname, serial, MAC or UUID, or the beginning of machine id or EK fingerprint; without
+            regard to case, no character is special.
+    """
+
+    status: Status | None = None
+    role: Role | None = None
+    cluster_id: str | None = None
+    q: str | None = None
+
+
+def _micros(at: datetime | None) -> int | None:
+    return None if at is None else to_micros(at)
+
+
+def _instant(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
+
+
+def decode(row: Row) -> Machine:
+    """Return the machine in *row*, all columns in the order of the table."""
+    (
+        _,
+        machine_id,
+        version,
+        status,
+        role,
+        cluster_id,
+        ek_fingerprint,
+        ek_public,
+        ek_source,
+        ek_template,
+        subject,
+        manufacturer,
+        model,
+        firmware,
+        sha256,
+        assurance,
+        ek_chain_ok,
+        ek_allow_listed,
+        hw_uuid,
+        hw_mac,
+        hw_serial,
+        hw_product,
+        desired_role,
+        hostname,
+        assigned_ip,
+        registered_from,
+        registered_at,
+        attested_at,
+        locked_at,
+        revoked_at,
+        rejected_at,
+        wipe_pending,
+        wiped_at,
+        redeliver,
+        ak_public,
+        ak_name,
+        ak_activated_at,
+        clock_ms,
+        reset_count,
+        restart_count,
+        clock_safe,
+        firmware_version,
+        last_verdict,
+        last_result_at,
+        last_policy,
+        last_failed,
+        last_result_key,
+        trust_expires_at,
+        directive_sha256,
+        _,
+    ) = row
+    return Machine(
+        machine_id=machine_id,
+        version=version,
+        status=_STATUS[status],
+        role=_ROLE[role],
+        cluster_id=cluster_id,
+        ek_fingerprint=ek_fingerprint,
+        ek_public=ek_public,
+        ek_source=ek_source,
+        ek_template=ek_template,
+        ek_certificate=None
+        if sha256 is None
+        else EKCertificateInfo(
+            subject=subject, manufacturer=manufacturer, model=model, firmware=firmware, sha256=sha256
+        ),
+        assurance=_ASSURANCE[assurance],
+        ek_chain_ok=bool(ek_chain_ok),
+        ek_allow_listed=bool(ek_allow_listed),
+        hw_uuid=hw_uuid,
+        hw_mac=hw_mac,
+        hw_serial=hw_serial,
+        hw_product=hw_product,
+        desired_role=_ROLE[desired_role],
+        hostname=hostname,
+        assigned_ip=assigned_ip,
+        registered_from=registered_from,
+        registered_at=from_micros(registered_at),
+        attested_at=_instant(attested_at),
+        locked_at=_instant(locked_at),
+        revoked_at=_instant(revoked_at),
+        rejected_at=_instant(rejected_at),
+        wipe_pending=bool(wipe_pending),
+        wiped_at=_instant(wiped_at),
+        redeliver=bool(redeliver),
+        ak_public=ak_public,
+        ak_name=ak_name,
+        ak_activated_at=_instant(ak_activated_at),
+        clock=None
+        if clock_ms is None
+        else ClockState(
+            clock_ms=unsigned(clock_ms),
+            reset_count=reset_count,
+            restart_count=restart_count,
+            safe=bool(clock_safe),
+            firmware_version=unsigned(firmware_version),
+        ),
+        last_verdict=_VERDICT[last_verdict],
+        last_result_at=_instant(last_result_at),
+        last_policy=last_policy,
+        last_failed=last_failed,
+        last_result_key=last_result_key,
+        trust_expires_at=_instant(trust_expires_at),
+        directive_sha256=directive_sha256,
+    )
+
+
+def _clock_columns(clock: ClockState | None) -> dict[str, object]:
+    if clock is None:
+        names = ("clock_ms", "reset_count", "restart_count", "clock_safe", "firmware_version")
+        return dict.fromkeys(names)
+    return {
+        "clock_ms": signed(clock.clock_ms),
+        "reset_count": clock.reset_count,
+        "restart_count": clock.restart_count,
+        "clock_safe": clock.safe,
+        "firmware_version": signed(clock.firmware_version),
+    }
+
+
+def _encode(changes: Mapping[str, Any]) -> dict[str, object]:
+    """Return fields of a machine as columns."""
+    columns: dict[str, object] = {}
+    for field, value in changes.items():
+        if field == "clock":
+            columns |= _clock_columns(value)
+        elif field == "ek_certificate":
+            for part in EKCertificateInfo.__slots__:
+                columns[f"ek_certificate_{part}"] = None if value is None else getattr(value, part)
+        elif isinstance(value, datetime):
+            columns[field] = to_micros(value)
+        elif isinstance(value, Status | Role | Assurance | Verdict):
+            columns[field] = value.value
+        else:
+            columns[field] = value
+    return columns
+
+
+def _search_text(machine: Machine) -> str:
+    """Return what `q` looks through anywhere; no value contains the separator."""
+    return "\n".join((machine.hostname or "", machine.hw_serial, machine.hw_mac, machine.hw_uuid)).lower()
+
+
+def _escaped(text: str) -> str:
+    r"""Return *text* for LIKE with `\` as escape: no character is special."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+_FIELDS = tuple(f.name for f in dataclasses.fields(Machine))
+_COLUMNS = tuple(c.name for c in _C)
+
+_BY_ID = Prepared(select(_T).where(_C.machine_id == bindparam("machine_id")))
+_BY_EK = Prepared(select(_T).where(_C.ek_fingerprint == bindparam("ek_fingerprint")))
+_ADD = Prepared(
+    lambda insert: (
+        insert(_T)
+        .values({name: bindparam(name) for name in _COLUMNS if name != "id"})
+        .on_conflict_do_nothing()
+    )
+)
+_RENEWED = (
+    *("clock_ms", "reset_count", "restart_count", "clock_safe", "firmware_version"),
+    *("last_verdict", "last_result_at", "last_policy", "last_failed", "last_result_key", "trust_expires_at"),
+)
+_RENEW = Prepared(
+    update(_T)
+    .where(
+        _C.machine_id == bindparam("of_machine"),
+        _C.ak_name == bindparam("of_ak"),
+        _C.status == bindparam("of_status"),
+    )
+    .values({name: bindparam(name) for name in _RENEWED})
+)
+_DELETE = Prepared(delete(_T).where(_C.machine_id == bindparam("machine_id")))
+_PENDING = _C.status == Status.PENDING_APPROVAL.value
+_COUNT_PENDING = Prepared(select(func.count()).select_from(_T).where(_PENDING))
+_COUNT_PENDING_FROM = Prepared(
+    select(func.count()).select_from(_T).where(_PENDING, _C.registered_from == bindparam("registered_from"))
+)
+_EXPIRED_LEASES = Prepared(
+    select(_T)
+    .where(
+        _C.trust_expires_at > bindparam("after"),
+        _C.trust_expires_at <= bindparam("at"),
+        _C.last_verdict == Verdict.VERIFIED.value,
+        _C.status == Status.ATTESTED.value,
+    )
+    .order_by(_C.trust_expires_at, _C.id)
+    .limit(bindparam("rows"))
+)
+
+
+@lru_cache(maxsize=64)
+def _update(columns: tuple[str, ...]) -> Prepared:
+    return Prepared(
+        update(_T)
+        .where(_C.machine_id == bindparam("of_machine"), _C.version == bindparam("of_version"))
+        .values({name: bindparam(name) for name in columns})
+    )
+
+
+@lru_cache(maxsize=32)
+def _page(filters: tuple[str, ...]) -> Prepared:
+    conditions = {
+        "status": _C.status == bindparam("status"),
+        "role": _C.role == bindparam("role"),
+        "cluster_id": _C.cluster_id == bindparam("cluster_id"),
+        "q": or_(
+            _C.search.like(bindparam("part"), escape="\\"),
+            _C.machine_id.like(bindparam("start"), escape="\\"),
+            _C.ek_fingerprint.like(bindparam("start"), escape="\\"),
+        ),
+    }
+    chosen = and_(_C.id < bindparam("before"), *(conditions[name] for name in filters))
+    rows = select(_T).where(chosen).order_by(_C.id.desc()).limit(bindparam("rows"))
+    if filters == ("q",):
+        # Searching reads the narrow index over what is searched; only the rows found are read whole.
+        found = select(_C.id).where(chosen).order_by(_C.id.desc()).limit(bindparam("rows"))
+        rows = select(_T).where(_C.id.in_(found)).order_by(_C.id.desc())
+    return Prepared(rows)
+
+
+class Machines:
+    """The machines, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def by_id(self, machine_id: str) -> Machine | None:
+        """Return the machine called *machine_id*, or None."""
+        row = self._sql.row(_BY_ID, machine_id=machine_id)
+        return None if row is None else decode(row)
+
+    def by_ek(self, ek_fingerprint: str) -> Machine | None:
+        """Return the machine whose EK has this fingerprint (96 lower-case hex), or None."""
+        row = self._sql.row(_BY_EK, ek_fingerprint=ek_fingerprint)
+        return None if row is None else decode(row)
+
+    def add(self, machine: Machine) -> None:
+        """Store a new machine.
+
+        Raises:
+            EKConflict: Its id or its EK is stored already.
+        """
+        columns = _encode({name: getattr(machine, name) for name in _FIELDS})
+        if self._sql.run(_ADD, **columns, search=_search_text(machine)) != 1:
+            raise EKConflict("this machine id or EK is registered already")
+
+    def update(self, machine: Machine, **changes: object) -> Machine:
+        """Change fields of *machine*, which must still be at its version, and return it at the next one.
+
+        Raises:
+            MachineChanged: Somebody changed or deleted it since it was read.
+        """
+        after: Machine = dataclasses.replace(machine, **{**changes, "version": machine.version + 1})  # type: ignore[arg-type]  # replace() refuses unknown names itself
+        columns = _encode({**changes, "version": after.version})
+        if not _SEARCHED.isdisjoint(changes):
+            columns["search"] = _search_text(after)
+        statement = _update(tuple(sorted(columns)))
+        if (
+            self._sql.run(statement, of_machine=machine.machine_id, of_version=machine.version, **columns)
+            != 1
+        ):
+            raise MachineChanged(f"machine {machine.machine_id} is no longer at version {machine.version}")
+        return after
+
+    def renew(
+        self,
+        machine: Machine,
+        *,
+        clock: ClockState | None,
+        last_verdict: Verdict | None,
+        last_result_at: datetime | None,
+        last_policy: str | None,
+        last_failed: str | None,
+        last_result_key: str | None,
+        trust_expires_at: datetime | None,
+    ) -> None:
+        """Store what an attestation established; the hot path, so the version stays.
+
+        It holds only for the status and the AK that were judged: a lock or an AK reset that came between
+        loses nothing.
+
+        Raises:
+            MachineChanged: Status or AK are not those of *machine* any more, or it is gone.
+        """
+        changed = self._sql.run(
+            _RENEW,
+            of_machine=machine.machine_id,
+            of_ak=machine.ak_name,
+            of_status=machine.status.value,
+            **_clock_columns(clock),
+            last_verdict=_VERDICT_WORD[last_verdict],
+            last_result_at=_micros(last_result_at),
+            last_policy=last_policy,
+            last_failed=last_failed,
+            last_result_key=last_result_key,
+            trust_expires_at=_micros(trust_expires_at),
+        )
+        if changed != 1:
+            raise MachineChanged(f"machine {machine.machine_id} is no longer {machine.status} with this AK")
+
+    def delete(self, machine_id: str) -> bool:
+        """Delete a machine with its results and config tokens; return False if there was none.
+
+        Who may be deleted is the caller's rule; the audit keeps what happened.
+        """
+        return self._sql.run(_DELETE, machine_id=machine_id) == 1
+
+    def page(self, wanted: MachineFilter, cursor: str | None, limit: int) -> Page[Machine]:
+        """Return machines, newest first.
+
+        Raises:
+            RequestInvalid: *cursor* or *limit* cannot be right.
+        """
+        values: dict[str, object] = {
+            "before": before_id("machines", cursor),
+            "rows": checked_limit(limit) + 1,
+        }
+        filters = []
+        for name in ("status", "role", "cluster_id"):
+            value = getattr(wanted, name)
+            if value is not None:
+                filters.append(name)
+                values[name] = str(value)
+        if wanted.q:
+            filters.append("q")
+            if "\n" in wanted.q:
+                raise RequestInvalid("q: a line break is in no name")
+            text = _escaped(wanted.q.lower())
+            values |= {"part": f"%{text}%", "start": f"{text}%"}
+        return page_of("machines", self._sql.rows(_page(tuple(filters)), **values), limit, decode)
+
+    def count_pending(self, registered_from: str | None = None) -> int:
+        """Return how many machines await approval, of all or of one address."""
+        row = (
+            self._sql.row(_COUNT_PENDING)
+            if registered_from is None
+            else self._sql.row(_COUNT_PENDING_FROM, registered_from=registered_from)
+        )
+        assert row is not None
+        return int(row[0])
+
+    def lease_expired(self, *, after: datetime, at: datetime, limit: int) -> tuple[Machine, ...]:
+        """Return verified attested machines whose lease ended in (*after*, *at*], oldest first."""
+        rows = self._sql.rows(_EXPIRED_LEASES, after=to_micros(after), at=to_micros(at), rows=limit)
+        return tuple(decode(row) for row in rows)

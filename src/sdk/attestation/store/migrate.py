@@ -1,0 +1,78 @@
+"""Bring a database to the newest schema, also when several workers start at once."""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, create_engine, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from attestation.errors import StoreUnavailable
+from attestation.store.base import StoreSettings
+from attestation.store.sqlite import connect
+
+_one_at_a_time = threading.Lock()  # Alembic keeps its context in module globals
+
+
+def sqlite_path(url: str) -> Path:
+    """Return the file that *url* names: `sqlite:///relative.db` or `sqlite:////absolute.db`.
+
+    Raises:
+        ValueError: Another kind of database, or none that workers could share.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        raise ValueError(f"no store for databases of kind {parsed.get_backend_name()!r}")
+    if not parsed.database or parsed.database == ":memory:" or parsed.query:
+        raise ValueError("the store needs a database file: sqlite:////path/to/file.db")
+    return Path(parsed.database)
+
+
+def migrate(url: str) -> None:
+    """Upgrade the database at *url* to the newest revision.
+
+    A file lock beside the database lets one process at a time in; the others find nothing left to do.
+
+    Raises:
+        ValueError: Not a URL of a database that we support.
+        StoreUnavailable: The database cannot be opened or changed.
+    """
+    path = sqlite_path(url)
+    try:
+        with _one_at_a_time, _locked(path.with_name(path.name + ".migrate-lock")), connection_to(path) as c:
+            upgrade(c)
+    except (DBAPIError, OSError) as e:
+        raise StoreUnavailable(f"the database cannot be migrated: {e}") from e
+
+
+def upgrade(connection: Connection) -> None:
+    """Run all revisions that *connection*'s database has not seen."""
+    from alembic import command  # here, because it is heavy and needed once per start
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", "attestation.store:migrations")
+    command.upgrade(config, "head")
+
+
+@contextmanager
+def connection_to(path: Path) -> Iterator[Connection]:
+    """Open the SQLite file at *path* for Alembic, with the same settings as the store."""
+    engine = create_engine(
+        "sqlite://", creator=lambda: connect(path, StoreSettings(busy_timeout_seconds=30)), poolclass=NullPool
+    )
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with closing(path.open("a")) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,1 @@
+"""The history of the schema, as Alembic revisions that ship with the package."""

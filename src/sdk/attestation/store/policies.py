@@ -1,0 +1,193 @@
+"""Policies: immutable by name and version; assigned to the fleet, a cluster, a role or one machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import and_, bindparam, case, delete, or_, select
+
+from attestation.clock import from_micros, to_micros
+from attestation.errors import AlreadyExists, PolicyUnknown
+from attestation.store.sql import Executor, Prepared, Row
+from attestation.store.tables import PolicyAssignmentRow, PolicyRow, table_of
+
+_P = table_of(PolicyRow)
+_PC = _P.c
+_A = table_of(PolicyAssignmentRow)
+_AC = _A.c
+
+Scope = Literal["fleet", "cluster", "role", "machine"]
+FLEET = "*"
+"""The subject of the scope `fleet`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPolicy:
+    """One policy version: its document as JSON text, and the SHA-256 of that text in hex."""
+
+    name: str
+    version: int
+    sha256: str
+    document: str
+    created_at: datetime
+    created_by: str
+
+    @property
+    def ref(self) -> str:
+        """`name@version`."""
+        return f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyAssignment:
+    """Which policy (`name@version`) applies to a subject of a scope."""
+
+    scope: Scope
+    subject: str
+    policy: str
+    assigned_at: datetime
+    assigned_by: str
+
+
+def _split(ref: str) -> tuple[str, int]:
+    name, _, version = ref.partition("@")
+    if not (version.isascii() and version.isdigit() and len(version) <= 9):
+        raise PolicyUnknown(f"no policy {ref[:80]!r}")
+    return name, int(version)
+
+
+def _decode_policy(row: Row) -> StoredPolicy:
+    return StoredPolicy(
+        name=row[0],
+        version=row[1],
+        sha256=row[2],
+        document=row[3],
+        created_at=from_micros(row[4]),
+        created_by=row[5],
+    )
+
+
+def _decode_assignment(row: Row) -> PolicyAssignment:
+    return PolicyAssignment(
+        scope=row[0],
+        subject=row[1],
+        policy=f"{row[2]}@{row[3]}",
+        assigned_at=from_micros(row[4]),
+        assigned_by=row[5],
+    )
+
+
+_ADD = Prepared(
+    lambda insert: insert(_P).values({c.name: bindparam(c.name) for c in _PC}).on_conflict_do_nothing()
+)
+_GET = Prepared(select(_P).where(_PC.name == bindparam("name"), _PC.version == bindparam("version")))
+_ALL = Prepared(select(_P).order_by(_PC.name, _PC.version))
+_NARROWEST = case({"machine": 0, "role": 1, "cluster": 2}, value=_AC.scope, else_=3)
+_LOOKUP = Prepared(
+    select(_AC.policy_name, _AC.policy_version)
+    .where(
+        or_(
+            and_(_AC.scope == "machine", _AC.subject == bindparam("machine_id")),
+            and_(_AC.scope == "role", _AC.subject == bindparam("role")),
+            and_(_AC.scope == "cluster", _AC.subject == bindparam("cluster_id")),
+            and_(_AC.scope == "fleet", _AC.subject == FLEET),
+        )
+    )
+    .order_by(_NARROWEST)
+    .limit(1)
+)
+_ASSIGNMENTS = Prepared(select(_A).order_by(_NARROWEST.desc(), _AC.subject))
+_ASSIGN = Prepared(
+    lambda insert: (
+        insert(_A)
+        .values({c.name: bindparam(c.name) for c in _AC})
+        .on_conflict_do_update(
+            index_elements=[_AC.scope, _AC.subject],
+            set_={
+                name: bindparam(name)
+                for name in ("policy_name", "policy_version", "assigned_at", "assigned_by")
+            },
+        )
+    )
+)
+_UNASSIGN = Prepared(delete(_A).where(_AC.scope == bindparam("scope"), _AC.subject == bindparam("subject")))
+
+
+class Policies:
+    """Policies and where they apply, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def add(self, policy: StoredPolicy) -> None:
+        """Store a new policy version; it never changes again.
+
+        Raises:
+            AlreadyExists: This name and version are taken.
+        """
+        added = self._sql.run(
+            _ADD,
+            name=policy.name,
+            version=policy.version,
+            sha256=policy.sha256,
+            document=policy.document,
+            created_at=to_micros(policy.created_at),
+            created_by=policy.created_by,
+        )
+        if added != 1:
+            raise AlreadyExists(f"policy {policy.ref} exists; change means a new version")
+
+    def get(self, ref: str) -> StoredPolicy:
+        """Return the policy `name@version`.
+
+        Raises:
+            PolicyUnknown: No such policy.
+        """
+        name, version = _split(ref)
+        row = self._sql.row(_GET, name=name, version=version)
+        if row is None:
+            raise PolicyUnknown(f"no policy {ref[:80]!r}")
+        return _decode_policy(row)
+
+    def all(self) -> tuple[StoredPolicy, ...]:
+        """Return every policy version, by name and version."""
+        return tuple(map(_decode_policy, self._sql.rows(_ALL)))
+
+    def lookup(self, machine_id: str, role: str | None, cluster_id: str) -> str | None:
+        """Return `name@version` of the narrowest assignment: machine, role, cluster, fleet; or None."""
+        row = self._sql.row(_LOOKUP, machine_id=machine_id, role=role and str(role), cluster_id=cluster_id)
+        return None if row is None else f"{row[0]}@{row[1]}"
+
+    def assign(self, assignment: PolicyAssignment) -> None:
+        """Let a policy apply to a subject, instead of the one before.
+
+        Raises:
+            PolicyUnknown: No such policy.
+        """
+        policy = self.get(assignment.policy)
+        self._sql.run(
+            _ASSIGN,
+            scope=assignment.scope,
+            subject=assignment.subject,
+            policy_name=policy.name,
+            policy_version=policy.version,
+            assigned_at=to_micros(assignment.assigned_at),
+            assigned_by=assignment.assigned_by,
+        )
+
+    def unassign(self, scope: Scope, subject: str) -> None:
+        """End an assignment; the next wider one applies.
+
+        Raises:
+            PolicyUnknown: Nothing is assigned there.
+        """
+        if self._sql.run(_UNASSIGN, scope=scope, subject=subject) != 1:
+            raise PolicyUnknown(f"nothing is assigned to {scope} {subject[:80]!r}")
+
+    def assignments(self) -> tuple[PolicyAssignment, ...]:
+        """Return all assignments, widest first."""
+        return tuple(map(_decode_assignment, self._sql.rows(_ASSIGNMENTS)))

@@ -1,0 +1,151 @@
+"""Statements: written once with SQLAlchemy Core, compiled once per dialect, run on the driver's cursor.
+
+SQLAlchemy's execution costs several times what SQLite itself needs for a point query; its expression language
+costs nothing once compiled. So we keep the language and leave the execution out (docs/adr/0003).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
+
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Dialect
+from sqlalchemy.sql import ClauseElement
+from sqlalchemy.sql.compiler import SQLCompiler
+
+Row = Sequence[Any]
+Insert = Callable[..., Any]
+"""The dialect's own `insert()`, which knows ON CONFLICT."""
+
+
+class _Dialect(NamedTuple):
+    dialect: Dialect
+    insert: Insert
+
+
+DIALECTS: Mapping[str, _Dialect] = {
+    "sqlite": _Dialect(sqlite.dialect(paramstyle="qmark"), sqlite.insert),
+    "postgresql": _Dialect(
+        postgresql.dialect(paramstyle="format"),  # type: ignore[no-untyped-call]  # SQLAlchemy's lack
+        postgresql.insert,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """SQL text of one dialect, its constants, and how to bring named values into its order."""
+
+    text: str
+    names: tuple[str, ...]
+    constants: Mapping[str, object]
+    arrange: Callable[[Mapping[str, object]], tuple[object, ...]]
+
+
+class Prepared:
+    """A statement that is compiled when a dialect first uses it.
+
+    Args:
+        statement: A Core statement, or a function from the dialect's `insert` to one where ON CONFLICT is
+            needed.
+    """
+
+    __slots__ = ("_compiled", "_statement")
+
+    def __init__(self, statement: ClauseElement | Callable[[Insert], ClauseElement]) -> None:
+        self._statement = statement
+        self._compiled: dict[str, Compiled] = {}
+
+    def compiled(self, name: str) -> Compiled:
+        """Return the statement in the dialect called *name*."""
+        found = self._compiled.get(name)
+        if found is None:
+            found = self._compiled[name] = self._compile(DIALECTS[name])
+        return found
+
+    def _compile(self, target: _Dialect) -> Compiled:
+        statement = self._statement
+        if not isinstance(statement, ClauseElement):
+            statement = statement(target.insert)
+        compiled = statement.compile(dialect=target.dialect)
+        assert isinstance(compiled, SQLCompiler)
+        names = tuple(compiled.positiontup or ())
+        constants = {
+            name: bind.effective_value for bind, name in compiled.bind_names.items() if not bind.required
+        }
+        return Compiled(text=str(compiled), names=names, constants=constants, arrange=_arranger(names))
+
+
+def _arranger(names: tuple[str, ...]) -> Callable[[Mapping[str, object]], tuple[object, ...]]:
+    if len(names) >= 2:
+        return itemgetter(*names)
+    if names:
+        only = names[0]
+        return lambda values: (values[only],)
+    return lambda _: ()
+
+
+class Cursor(Protocol):
+    """What we need of a DB-API cursor."""
+
+    @property
+    def rowcount(self) -> int:
+        """Rows changed by the last statement."""
+        ...
+
+    def execute(self, sql: str, parameters: Any, /) -> object:
+        """Run one statement."""
+        ...
+
+    def fetchone(self) -> Any:
+        """Return the next row or None."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """Return all remaining rows."""
+        ...
+
+
+class Executor:
+    """Runs prepared statements on one cursor of one dialect."""
+
+    __slots__ = ("_cursor", "_dialect")
+
+    def __init__(self, cursor: Cursor, dialect: str) -> None:
+        self._cursor = cursor
+        self._dialect = dialect
+
+    def _execute(self, statement: Prepared, values: Mapping[str, object]) -> Cursor:
+        compiled = statement.compiled(self._dialect)
+        if compiled.constants:
+            values = {**compiled.constants, **values}
+        self._cursor.execute(compiled.text, compiled.arrange(values))
+        return self._cursor
+
+    def run(self, statement: Prepared, /, **values: object) -> int:
+        """Run a statement and return how many rows it changed."""
+        return self._execute(statement, values).rowcount
+
+    def row(self, statement: Prepared, /, **values: object) -> Row | None:
+        """Return the one row of a statement, or None."""
+        row: Row | None = self._execute(statement, values).fetchone()
+        return row
+
+    def rows(self, statement: Prepared, /, **values: object) -> list[Row]:
+        """Return all rows of a statement."""
+        return self._execute(statement, values).fetchall()
+
+
+def signed(value: int) -> int:
+    """Return the unsigned 64-bit *value* as the signed number with the same bits."""
+    if not 0 <= value < 1 << 64:
+        raise OverflowError(f"{value} is not an unsigned 64-bit number")
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def unsigned(value: int) -> int:
+    """Return the signed 64-bit *value* as the unsigned number with the same bits."""
+    return value & 0xFFFF_FFFF_FFFF_FFFF

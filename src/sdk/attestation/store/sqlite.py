@@ -1,0 +1,298 @@
+"""The store on SQLite: one writer thread that commits queued units in groups, and readers beside it.
+
+The writer takes every unit that waits, runs them inside one `BEGIN IMMEDIATE` … `COMMIT`, each in its own
+savepoint, and answers only after the commit: durable, and one fsync for many. Several processes on one file
+work: they take turns by SQLite's write lock, and whoever has it sees everything committed before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from attestation.errors import StoreUnavailable
+from attestation.store.base import StoreSettings
+from attestation.store.sql import Executor
+from attestation.store.tx import Tx
+
+T = TypeVar("T")
+
+_CACHE_KIB = 8 * 1024
+_MAPPED_BYTES = 256 << 20
+
+
+def connect(path: Path, settings: StoreSettings, *, read_only: bool = False) -> sqlite3.Connection:
+    """Open the file with every setting that our guarantees need.
+
+    WAL lets readers go on while somebody writes; `synchronous=FULL` syncs the WAL at every commit, so what was
+    answered survives a power cut.
+    """
+    connection = sqlite3.connect(
+        path,
+        timeout=settings.busy_timeout_seconds,
+        isolation_level=None,  # we write BEGIN ourselves
+        check_same_thread=False,  # opened by the caller, so that errors show there; used by one thread only
+        cached_statements=256,
+    )
+    try:
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=FULL",
+            "foreign_keys=ON",
+            f"cache_size=-{_CACHE_KIB}",
+            f"mmap_size={_MAPPED_BYTES}",
+            "temp_store=MEMORY",
+            "recursive_triggers=ON",  # else INSERT OR REPLACE would delete past the triggers of audit_log
+            f"query_only={'ON' if read_only else 'OFF'}",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class _Unit:
+    """One accepted unit: what to run and whom to tell."""
+
+    __slots__ = ("error", "future", "loop", "value", "work")
+
+    def __init__(
+        self,
+        work: Callable[[Tx], Any],
+        future: asyncio.Future[Any] | Future[Any],
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
+        self.work = work
+        self.future = future
+        self.loop = loop
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def settle(self) -> None:
+        """Tell the caller, unless it went away."""
+        future = self.future
+        if future.done():
+            return
+        if self.error is None:
+            future.set_result(self.value)
+        else:
+            future.set_exception(self.error)
+
+
+def _settle(units: list[_Unit]) -> None:
+    for unit in units:
+        unit.settle()
+
+
+def _answer(units: list[_Unit]) -> None:
+    """Tell all callers: one wake-up per event loop, however many units."""
+    by_loop: dict[asyncio.AbstractEventLoop | None, list[_Unit]] = defaultdict(list)
+    for unit in units:
+        by_loop[unit.loop].append(unit)
+    for loop, theirs in by_loop.items():
+        if loop is None:
+            _settle(theirs)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there
+                loop.call_soon_threadsafe(_settle, theirs)
+
+
+def _unavailable(error: sqlite3.Error) -> StoreUnavailable:
+    unavailable = StoreUnavailable(f"the database does not answer: {error}")
+    unavailable.__cause__ = error
+    return unavailable
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Return True if the database failed, False if the unit did (constraints, its own errors)."""
+    return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
+
+
+class _Worker:
+    """A thread with a queue and a connection; subclasses say what happens to a group of units."""
+
+    def __init__(self, name: str, connection: sqlite3.Connection, settings: StoreSettings) -> None:
+        self._connection = connection
+        self._cursor = connection.cursor()
+        self._tx = Tx(Executor(self._cursor, "sqlite"), results_kept=settings.results_kept)
+        self._settings = settings
+        self._queue: SimpleQueue[_Unit | None] = SimpleQueue()
+        self._accepting = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, unit: _Unit) -> None:
+        """Accept *unit*.
+
+        Raises:
+            StoreUnavailable: Closed, or too many wait already.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a unit of work cannot wait for another one")
+        with self._accepting:
+            if self._closed:
+                raise StoreUnavailable("the store is closed")
+            if self._queue.qsize() >= self._settings.queue_size:
+                raise StoreUnavailable("the database does not keep up")
+            self._queue.put(unit)
+
+    def close(self) -> None:
+        """Refuse new units, finish accepted ones, end the thread."""
+        with self._accepting:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        self._thread.join()
+
+    def _loop(self) -> None:
+        take = self._queue.get
+        more = self._queue.get_nowait
+        ended = False
+        while not ended:
+            unit = take()
+            group: list[_Unit] = []
+            while unit is not None:
+                group.append(unit)
+                if len(group) >= self._settings.group_size:
+                    break
+                try:
+                    unit = more()
+                except Empty:
+                    break
+            ended = unit is None
+            if group:
+                self._serve(group)
+                _answer(group)
+        self._connection.close()
+
+    def _serve(self, group: list[_Unit]) -> None:
+        raise NotImplementedError
+
+    def _rollback(self) -> None:
+        if self._connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):  # what it would undo is not committed either way
+                self._cursor.execute("ROLLBACK")
+
+
+class _Writer(_Worker):
+    """Commits groups."""
+
+    def _serve(self, group: list[_Unit]) -> None:
+        failure: sqlite3.Error | None = None
+        for _ in range(self._settings.commit_attempts):
+            try:
+                self._commit(group)
+            except sqlite3.Error as e:
+                failure = e
+                self._rollback()
+            else:
+                return
+        assert failure is not None
+        for unit in group:
+            unit.error = _unavailable(failure)
+
+    def _commit(self, group: list[_Unit]) -> None:
+        """Run *group* in one transaction.
+
+        Raises:
+            sqlite3.Error: Nothing of it is stored.
+        """
+        execute = self._cursor.execute
+        tx = self._tx
+        execute("BEGIN IMMEDIATE")
+        for unit in group:
+            execute("SAVEPOINT unit")
+            unit.error = None
+            try:
+                unit.value = unit.work(tx)
+            except BaseException as e:  # whatever a unit raises is its caller's, never the writer's
+                if not self._connection.in_transaction:
+                    # SQLite itself rolled all back (disk full, I/O error): the group, not this unit, failed.
+                    raise sqlite3.OperationalError("the transaction was rolled back") from e
+                execute("ROLLBACK TO unit")
+                unit.error = _unavailable(e) if isinstance(e, sqlite3.Error) and _is_ours(e) else e
+            execute("RELEASE unit")
+        execute("COMMIT")
+
+
+class _Reader(_Worker):
+    """Answers reads, each on a snapshot of its own."""
+
+    def _serve(self, group: list[_Unit]) -> None:
+        execute = self._cursor.execute
+        for unit in group:
+            try:
+                execute("BEGIN")
+                unit.value = unit.work(self._tx)
+                execute("COMMIT")
+            except BaseException as e:  # noqa: BLE001 -- whatever a unit raises is its caller's
+                self._rollback()
+                unit.error = _unavailable(e) if isinstance(e, sqlite3.Error) and _is_ours(e) else e
+
+
+class SQLiteStore:
+    """The store in one SQLite file. It must have been migrated.
+
+    Args:
+        path: The database file.
+        settings: How to behave.
+    """
+
+    def __init__(self, path: Path, settings: StoreSettings) -> None:
+        self._writer = _Writer("store-writer", _open(path, settings), settings)
+        self._reader = _Reader("store-reader", _open(path, settings, read_only=True), settings)
+
+    async def write(self, work: Callable[[Tx], T]) -> T:
+        """See `Store.write`."""
+        return await _ask(self._writer, work)
+
+    async def read(self, work: Callable[[Tx], T]) -> T:
+        """See `Store.read`."""
+        return await _ask(self._reader, work)
+
+    def write_sync(self, work: Callable[[Tx], T]) -> T:
+        """See `Store.write_sync`."""
+        return _ask_sync(self._writer, work)
+
+    def read_sync(self, work: Callable[[Tx], T]) -> T:
+        """See `Store.read_sync`."""
+        return _ask_sync(self._reader, work)
+
+    async def aclose(self) -> None:
+        """See `Store.aclose`."""
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._writer.close()
+        self._reader.close()
+
+
+def _open(path: Path, settings: StoreSettings, *, read_only: bool = False) -> sqlite3.Connection:
+    try:
+        return connect(path, settings, read_only=read_only)
+    except sqlite3.Error as e:
+        raise _unavailable(e) from e
+
+
+async def _ask(worker: _Worker, work: Callable[[Tx], T]) -> T:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    worker.submit(_Unit(work, future, loop))
+    return await future
+
+
+def _ask_sync(worker: _Worker, work: Callable[[Tx], T]) -> T:
+    future: Future[T] = Future()
+    worker.submit(_Unit(work, future, None))
+    return future.result()

@@ -1,0 +1,353 @@
+"""The tables, and with them the invariants that no code path may break.
+
+This is the only definition: Alembic compares the migrations with it, statements are written against it.
+Instants are integers of microseconds since 1970 (`attestation.clock`). Unsigned 64-bit numbers are kept in
+signed columns as two's complement (`attestation.store.sql.signed`); nothing compares them in SQL.
+Secrets are never here: tokens are SHA-256 digests, nonces die with their challenge.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, cast
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from attestation.machines import Role, Status
+from attestation.results import Assurance, Verdict
+
+SerialType = BigInteger().with_variant(Integer(), "sqlite")
+"""SQLite numbers rows by itself only in a column of type INTEGER."""
+
+Serial = Annotated[int, mapped_column(SerialType, primary_key=True, autoincrement=True)]
+Key = Annotated[str, mapped_column(primary_key=True)]
+UniqueText = Annotated[str, mapped_column(unique=True)]
+UniqueBytes = Annotated[bytes, mapped_column(unique=True)]
+
+
+class Base(DeclarativeBase):
+    """Base of all tables; every constraint gets a name, so that a migration can change it."""
+
+    metadata = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        bool: Boolean(),
+        bytes: LargeBinary(),
+        int: BigInteger(),
+        str: Text(),
+    }
+
+
+def table_of(row: type[Base]) -> Table:
+    """Return the Core table of a declarative class."""
+    return cast("Table", row.__table__)
+
+
+def _one_of(column: str, words: type[Status | Role | Verdict | Assurance]) -> CheckConstraint:
+    listed = ", ".join(f"'{word}'" for word in words)
+    return CheckConstraint(f"{column} IN ({listed})", name=column)
+
+
+class MachineRow(Base):
+    """One machine per EK. The order of the columns is that of `machines.decode`."""
+
+    __tablename__ = "machines"
+    __table_args__ = (
+        _one_of("status", Status),
+        _one_of("role", Role),
+        _one_of("desired_role", Role),
+        _one_of("assurance", Assurance),
+        _one_of("last_verdict", Verdict),
+        CheckConstraint("version >= 1", name="version"),
+        # Lists, newest first, under one filter each.
+        Index(None, "status", "id"),
+        Index(None, "role", "id"),
+        Index(None, "cluster_id", "id"),
+        # The quota of machines that await approval, over all and by address.
+        Index(None, "status", "registered_from"),
+        # What `q` looks through, so that a search does not read whole rows.
+        Index(None, "id", "search", "machine_id", "ek_fingerprint"),
+        # No secret is ever released on these; they select a pending answer.
+        Index(None, "hw_mac"),
+        Index(None, "hw_uuid"),
+        Index(None, "hw_serial"),
+        # Leases that ended (event `node.heartbeat_missed`).
+        Index(None, "trust_expires_at"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Serial]
+    machine_id: Mapped[UniqueText]
+    version: Mapped[int]
+    status: Mapped[str]
+    role: Mapped[str | None]
+    cluster_id: Mapped[str]
+    ek_fingerprint: Mapped[UniqueText]
+    ek_public: Mapped[bytes]
+    ek_source: Mapped[str]
+    ek_template: Mapped[str]
+    ek_certificate_subject: Mapped[str | None]
+    ek_certificate_manufacturer: Mapped[str | None]
+    ek_certificate_model: Mapped[str | None]
+    ek_certificate_firmware: Mapped[str | None]
+    ek_certificate_sha256: Mapped[str | None]
+    assurance: Mapped[str]
+    ek_chain_ok: Mapped[bool]
+    ek_allow_listed: Mapped[bool]
+    hw_uuid: Mapped[str]
+    hw_mac: Mapped[str]
+    hw_serial: Mapped[str]
+    hw_product: Mapped[str]
+    desired_role: Mapped[str | None]
+    hostname: Mapped[str | None]
+    assigned_ip: Mapped[str | None]
+    registered_from: Mapped[str | None]
+    registered_at: Mapped[int]
+    attested_at: Mapped[int | None]
+    locked_at: Mapped[int | None]
+    revoked_at: Mapped[int | None]
+    rejected_at: Mapped[int | None]
+    wipe_pending: Mapped[bool]
+    wiped_at: Mapped[int | None]
+    redeliver: Mapped[bool]
+    ak_public: Mapped[bytes | None]
+    ak_name: Mapped[bytes | None]
+    ak_activated_at: Mapped[int | None]
+    clock_ms: Mapped[int | None]
+    reset_count: Mapped[int | None]
+    restart_count: Mapped[int | None]
+    clock_safe: Mapped[bool | None]
+    firmware_version: Mapped[int | None]
+    last_verdict: Mapped[str | None]
+    last_result_at: Mapped[int | None]
+    last_policy: Mapped[str | None]
+    last_failed: Mapped[str | None]
+    last_result_key: Mapped[str | None]
+    trust_expires_at: Mapped[int | None]
+    directive_sha256: Mapped[bytes | None]
+    search: Mapped[str]
+
+
+class ChallengeRow(Base):
+    """What we asked of one machine; redeemed at most once."""
+
+    __tablename__ = "challenges"
+    __table_args__ = (
+        CheckConstraint("purpose IN ('activate', 'attest')", name="purpose"),
+        Index(None, "expires_at"),
+        {"sqlite_with_rowid": False},
+    )
+
+    challenge_id: Mapped[Key]
+    purpose: Mapped[str]
+    machine_id: Mapped[str]
+    ek_fingerprint: Mapped[str]
+    nonce: Mapped[bytes | None]
+    proof_sha256: Mapped[bytes | None]
+    pcr_selection: Mapped[str | None]
+    policy_ref: Mapped[str | None]
+    payload: Mapped[str | None]
+    issued_at: Mapped[int]
+    expires_at: Mapped[int]
+    used_at: Mapped[int | None]
+
+
+class AllowListTableRow(Base):
+    """EKs admitted in advance."""
+
+    __tablename__ = "allow_list"
+    __table_args__ = (_one_of("role", Role),)
+
+    ek_fingerprint: Mapped[Key]
+    role: Mapped[str]
+    hostname: Mapped[str | None]
+    assigned_ip: Mapped[str | None]
+    cluster_id: Mapped[str | None]
+    note: Mapped[str | None]
+    created_at: Mapped[int]
+    created_by: Mapped[str]
+
+
+class RegistrationTokenRow(Base):
+    """Tokens of operators that admit machines; only their SHA-256 is kept."""
+
+    __tablename__ = "registration_tokens"
+    __table_args__ = (
+        _one_of("role", Role),
+        CheckConstraint("uses_left BETWEEN 0 AND uses", name="uses_left"),
+        CheckConstraint("length(token_sha256) = 32", name="token_sha256"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Serial]
+    token_id: Mapped[UniqueText]
+    token_sha256: Mapped[UniqueBytes]
+    role: Mapped[str]
+    hostname: Mapped[str | None]
+    assigned_ip: Mapped[str | None]
+    cluster_id: Mapped[str | None]
+    uses: Mapped[int]
+    uses_left: Mapped[int]
+    created_at: Mapped[int]
+    created_by: Mapped[str]
+    expires_at: Mapped[int]
+    revoked_at: Mapped[int | None]
+
+
+class ConfigTokenRow(Base):
+    """Tokens good for one delivery to one AK; only their SHA-256 is kept."""
+
+    __tablename__ = "config_tokens"
+    __table_args__ = (
+        CheckConstraint("length(token_sha256) = 32", name="token_sha256"),
+        Index(None, "machine_id"),
+        Index(None, "expires_at"),
+        Index(None, "answer_until"),
+        {"sqlite_with_rowid": False},
+    )
+
+    token_id: Mapped[Key]
+    token_sha256: Mapped[UniqueBytes]
+    machine_id: Mapped[str] = mapped_column(ForeignKey("machines.machine_id", ondelete="CASCADE"))
+    ak_name: Mapped[bytes]
+    issued_at: Mapped[int]
+    expires_at: Mapped[int]
+    used_at: Mapped[int | None]
+    answer: Mapped[bytes | None]
+    answer_until: Mapped[int | None]
+    withdrawn_at: Mapped[int | None]
+
+
+class ResultRow(Base):
+    """Attestation results of a machine: a ring, so that steady state does not grow it."""
+
+    __tablename__ = "attestation_results"
+    __table_args__ = (
+        _one_of("verdict", Verdict),
+        Index(None, "machine_id", "id"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Serial]
+    machine_id: Mapped[str] = mapped_column(ForeignKey("machines.machine_id", ondelete="CASCADE"))
+    at: Mapped[int]
+    verdict: Mapped[str]
+    policy: Mapped[str | None]
+    boot_state_appraised: Mapped[bool]
+    pcr_digest: Mapped[str | None]
+    outcomes: Mapped[str]
+
+
+class AuditRow(Base):
+    """The audit chain. Triggers refuse UPDATE and DELETE; one entry has one successor.
+
+    No foreign key: the audit outlives what it speaks of.
+    """
+
+    __tablename__ = "audit_log"
+    __table_args__ = (
+        CheckConstraint("length(prev_hash) = 64", name="prev_hash"),
+        CheckConstraint("length(entry_hash) = 64", name="entry_hash"),
+        Index(None, "machine_id", "id"),
+        Index(None, "operator_cn", "id"),
+        Index(None, "action", "id"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Serial]
+    timestamp: Mapped[str]
+    operator_cn: Mapped[str]
+    operator_sub: Mapped[str | None]
+    action: Mapped[str]
+    machine_id: Mapped[str | None]
+    prev_state: Mapped[str | None]
+    new_state: Mapped[str | None]
+    detail: Mapped[str | None]
+    source_ip: Mapped[str | None]
+    format: Mapped[int]
+    prev_hash: Mapped[UniqueText]
+    entry_hash: Mapped[UniqueText]
+
+
+class OutboxRow(Base):
+    """Events written with the change that they tell of. `next_attempt_at` null: done, or a dead letter."""
+
+    __tablename__ = "outbox"
+    __table_args__ = (
+        # Due rows, and done rows by age.
+        Index(None, "done_at", "next_attempt_at"),
+        # The order of one machine's events.
+        Index(None, "machine_id", "done_at", "sequence"),
+        {"sqlite_autoincrement": True},
+    )
+
+    sequence: Mapped[Serial]
+    id: Mapped[UniqueText]
+    event: Mapped[str]
+    machine_id: Mapped[str | None]
+    payload: Mapped[str]
+    created_at: Mapped[int]
+    attempts: Mapped[int]
+    next_attempt_at: Mapped[int | None]
+    done_at: Mapped[int | None]
+
+
+class RateLimitRow(Base):
+    """One theoretical arrival time (GCRA) per limited key."""
+
+    __tablename__ = "rate_limits"
+    __table_args__ = (Index(None, "tat_us"), {"sqlite_with_rowid": False})
+
+    key: Mapped[Key]
+    tat_us: Mapped[int]
+
+
+class PolicyRow(Base):
+    """Immutable policies by name and version."""
+
+    __tablename__ = "policies"
+    __table_args__ = (CheckConstraint("version >= 1", name="version"),)
+
+    name: Mapped[Key]
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    sha256: Mapped[str]
+    document: Mapped[str]
+    created_at: Mapped[int]
+    created_by: Mapped[str]
+
+
+class PolicyAssignmentRow(Base):
+    """Which policy applies where; one per scope and subject."""
+
+    __tablename__ = "policy_assignments"
+    __table_args__ = (
+        CheckConstraint("scope IN ('fleet', 'cluster', 'role', 'machine')", name="scope"),
+        CheckConstraint("(scope = 'fleet') = (subject = '*')", name="subject"),
+        ForeignKeyConstraint(["policy_name", "policy_version"], ["policies.name", "policies.version"]),
+    )
+
+    scope: Mapped[Key]
+    subject: Mapped[Key]
+    policy_name: Mapped[str]
+    policy_version: Mapped[int]
+    assigned_at: Mapped[int]
+    assigned_by: Mapped[str]

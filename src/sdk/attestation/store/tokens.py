@@ -1,0 +1,322 @@
+"""Tokens: 256 random bits in somebody's hand, a SHA-256 digest here.
+
+A *registration token* lets operators admit machines in advance. A *config token* is good for one delivery of
+one configuration to one AK; the identical answer may be fetched again for a few minutes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import bindparam, insert, or_, select, update
+
+from attestation.clock import from_micros, to_micros
+from attestation.errors import (
+    ConfigTokenConsumed,
+    ConfigTokenUnknown,
+    RegistrationTokenInvalid,
+    RegistrationTokenUnknown,
+)
+from attestation.machines import Role
+from attestation.store.pages import Page, before_id, checked_limit, page_of
+from attestation.store.sql import Executor, Prepared, Row
+from attestation.store.tables import ConfigTokenRow, RegistrationTokenRow, table_of
+
+_R = table_of(RegistrationTokenRow)
+_RC = _R.c
+_T = table_of(ConfigTokenRow)
+_TC = _T.c
+
+
+def _instant(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationToken:
+    """What an operator allowed whoever presents the token and proves a TPM.
+
+    Args:
+        token_id: Public name of the token.
+        token_sha256: SHA-256 of its secret, 32 bytes.
+        role: Role given to the machine.
+        hostname: Host name given to the machine, or None.
+        assigned_ip: Address with prefix length given to the machine, or None.
+        cluster_id: Only for machines that ask for this cluster; None means any.
+        uses: Machines that may be admitted.
+        uses_left: Machines that may still be admitted.
+        created_at: Instant of creation.
+        created_by: Operator.
+        expires_at: From this instant on it admits nobody.
+        revoked_at: When an operator revoked it, or None.
+    """
+
+    token_id: str
+    token_sha256: bytes
+    role: Role
+    hostname: str | None
+    assigned_ip: str | None
+    cluster_id: str | None
+    uses: int
+    uses_left: int
+    created_at: datetime
+    created_by: str
+    expires_at: datetime
+    revoked_at: datetime | None = None
+
+
+def _decode_registration(row: Row) -> RegistrationToken:
+    return RegistrationToken(
+        token_id=row[1],
+        token_sha256=row[2],
+        role=Role(row[3]),
+        hostname=row[4],
+        assigned_ip=row[5],
+        cluster_id=row[6],
+        uses=row[7],
+        uses_left=row[8],
+        created_at=from_micros(row[9]),
+        created_by=row[10],
+        expires_at=from_micros(row[11]),
+        revoked_at=_instant(row[12]),
+    )
+
+
+_R_ADD = Prepared(insert(_R).values({c.name: bindparam(c.name) for c in _RC if c.name != "id"}))
+_R_BY_HASH = Prepared(select(_R).where(_RC.token_sha256 == bindparam("token_sha256")))
+_R_BY_ID = Prepared(select(_R).where(_RC.token_id == bindparam("token_id")))
+_R_USE = Prepared(
+    update(_R)
+    .where(
+        _RC.token_sha256 == bindparam("of_token"),
+        _RC.uses_left > 0,
+        _RC.revoked_at.is_(None),
+        _RC.expires_at > bindparam("at"),
+        or_(_RC.cluster_id.is_(None), _RC.cluster_id == bindparam("for_cluster")),
+    )
+    .values(uses_left=_RC.uses_left - 1)
+    .returning(*_RC)
+)
+_R_REVOKE = Prepared(
+    update(_R)
+    .where(_RC.token_id == bindparam("of_token"), _RC.revoked_at.is_(None))
+    .values(revoked_at=bindparam("at"))
+)
+_R_PAGE = Prepared(
+    select(_R).where(_RC.id < bindparam("before")).order_by(_RC.id.desc()).limit(bindparam("rows"))
+)
+
+
+class RegistrationTokens:
+    """The registration tokens, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def add(self, token: RegistrationToken) -> None:
+        """Store a new token."""
+        self._sql.run(
+            _R_ADD,
+            token_id=token.token_id,
+            token_sha256=token.token_sha256,
+            role=token.role.value,
+            hostname=token.hostname,
+            assigned_ip=token.assigned_ip,
+            cluster_id=token.cluster_id,
+            uses=token.uses,
+            uses_left=token.uses_left,
+            created_at=to_micros(token.created_at),
+            created_by=token.created_by,
+            expires_at=to_micros(token.expires_at),
+            revoked_at=None if token.revoked_at is None else to_micros(token.revoked_at),
+        )
+
+    def get_by_hash(self, token_sha256: bytes) -> RegistrationToken | None:
+        """Return the token whose secret has this SHA-256, in whatever state, or None."""
+        row = self._sql.row(_R_BY_HASH, token_sha256=token_sha256)
+        return None if row is None else _decode_registration(row)
+
+    def get(self, token_id: str) -> RegistrationToken | None:
+        """Return the token called *token_id*, in whatever state, or None."""
+        row = self._sql.row(_R_BY_ID, token_id=token_id)
+        return None if row is None else _decode_registration(row)
+
+    def use(self, token_sha256: bytes, cluster_id: str, at: datetime) -> RegistrationToken:
+        """Take one use, in one atomic statement, and return the token after it.
+
+        Raises:
+            RegistrationTokenInvalid: Unknown, spent, expired, revoked or for another cluster; which of them
+                is not said.
+        """
+        row = self._sql.row(_R_USE, of_token=token_sha256, for_cluster=cluster_id, at=to_micros(at))
+        if row is None:
+            raise RegistrationTokenInvalid("the registration token is not valid here")
+        return _decode_registration(row)
+
+    def revoke(self, token_id: str, at: datetime) -> RegistrationToken:
+        """End a token; revoking twice changes nothing.
+
+        Raises:
+            RegistrationTokenUnknown: No such token.
+        """
+        self._sql.run(_R_REVOKE, of_token=token_id, at=to_micros(at))
+        token = self.get(token_id)
+        if token is None:
+            raise RegistrationTokenUnknown("no such registration token")
+        return token
+
+    def page(self, cursor: str | None, limit: int) -> Page[RegistrationToken]:
+        """Return tokens, newest first.
+
+        Raises:
+            RequestInvalid: *cursor* or *limit* cannot be right.
+        """
+        kind = "registration-tokens"
+        rows = self._sql.rows(_R_PAGE, before=before_id(kind, cursor), rows=checked_limit(limit) + 1)
+        return page_of(kind, rows, limit, _decode_registration)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigToken:
+    """The right of one AK to one delivery.
+
+    Args:
+        token_id: Public name, 16 lower-case hex.
+        token_sha256: SHA-256 of its secret, 32 bytes.
+        machine_id: Whose configuration it delivers.
+        ak_name: Name of the AK it was issued to.
+        issued_at: Instant of issue.
+        expires_at: From this instant on it starts no delivery.
+        used_at: When it was delivered, or None.
+        answer: What was delivered, until the window for repeats closes.
+        answer_until: End of that window.
+        withdrawn_at: When it lost its right (lock, revoke, AK reset, failed attestation), or None.
+    """
+
+    token_id: str
+    token_sha256: bytes
+    machine_id: str
+    ak_name: bytes
+    issued_at: datetime
+    expires_at: datetime
+    used_at: datetime | None = None
+    answer: bytes | None = None
+    answer_until: datetime | None = None
+    withdrawn_at: datetime | None = None
+
+    def repeat(self, at: datetime) -> bytes | None:
+        """Return the answer that may be fetched again at *at*, or None."""
+        if self.withdrawn_at is not None or self.answer_until is None or at >= self.answer_until:
+            return None
+        return self.answer
+
+    def is_unused(self, at: datetime) -> bool:
+        """Return True if the first delivery is still due at *at*."""
+        return self.used_at is None and self.withdrawn_at is None and at < self.expires_at
+
+
+_T_ISSUE = Prepared(insert(_T).values({c.name: bindparam(c.name) for c in _TC}))
+_T_BY_HASH = Prepared(select(_T).where(_TC.token_sha256 == bindparam("token_sha256")))
+_T_CONSUME = Prepared(
+    update(_T)
+    .where(
+        _TC.token_sha256 == bindparam("of_token"),
+        _TC.ak_name == bindparam("of_ak"),
+        _TC.used_at.is_(None),
+        _TC.withdrawn_at.is_(None),
+        _TC.expires_at > bindparam("at"),
+    )
+    .values(used_at=bindparam("at"), answer=bindparam("answer"), answer_until=bindparam("answer_until"))
+)
+_T_WITHDRAW = Prepared(
+    update(_T)
+    .where(_TC.machine_id == bindparam("of_machine"), _TC.withdrawn_at.is_(None))
+    .values(withdrawn_at=bindparam("at"), answer=None, answer_until=None)
+)
+
+
+class ConfigTokens:
+    """The config tokens, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def issue(self, token: ConfigToken) -> None:
+        """Store a new token; those issued before keep their right unless withdrawn."""
+        self._sql.run(
+            _T_ISSUE,
+            token_id=token.token_id,
+            token_sha256=token.token_sha256,
+            machine_id=token.machine_id,
+            ak_name=token.ak_name,
+            issued_at=to_micros(token.issued_at),
+            expires_at=to_micros(token.expires_at),
+            used_at=None,
+            answer=None,
+            answer_until=None,
+            withdrawn_at=None,
+        )
+
+    def get_by_hash(self, token_sha256: bytes) -> ConfigToken | None:
+        """Return the token whose secret has this SHA-256, in whatever state, or None."""
+        row = self._sql.row(_T_BY_HASH, token_sha256=token_sha256)
+        if row is None:
+            return None
+        return ConfigToken(
+            token_id=row[0],
+            token_sha256=row[1],
+            machine_id=row[2],
+            ak_name=row[3],
+            issued_at=from_micros(row[4]),
+            expires_at=from_micros(row[5]),
+            used_at=_instant(row[6]),
+            answer=row[7],
+            answer_until=_instant(row[8]),
+            withdrawn_at=_instant(row[9]),
+        )
+
+    def consume(
+        self, token_sha256: bytes, *, ak_name: bytes, answer: bytes, answer_until: datetime, at: datetime
+    ) -> tuple[bytes, bool]:
+        """Spend the token on *answer*, in one atomic statement, or repeat the answer it was spent on.
+
+        Args:
+            token_sha256: SHA-256 of the secret presented.
+            ak_name: The AK that *answer* is sealed for; the token must be of the same one.
+            answer: What to deliver if this is the first delivery.
+            answer_until: Until when the same bytes may be fetched again.
+            at: Now.
+
+        Returns:
+            The bytes to deliver, and True if this was the first delivery.
+
+        Raises:
+            ConfigTokenUnknown: No such token.
+            ConfigTokenConsumed: Spent and past its window, withdrawn, expired, or of another AK.
+        """
+        spent = self._sql.run(
+            _T_CONSUME,
+            of_token=token_sha256,
+            of_ak=ak_name,
+            at=to_micros(at),
+            answer=answer,
+            answer_until=to_micros(answer_until),
+        )
+        if spent == 1:
+            return answer, True
+        token = self.get_by_hash(token_sha256)
+        if token is None:
+            raise ConfigTokenUnknown("no such config token")
+        stored = token.repeat(at) if token.ak_name == ak_name else None
+        if stored is None:
+            raise ConfigTokenConsumed("the config token was used, withdrawn or has expired")
+        return stored, False
+
+    def withdraw(self, machine_id: str, at: datetime) -> int:
+        """Take the right from all tokens of a machine, and their answers; return how many lost it."""
+        return self._sql.run(_T_WITHDRAW, of_machine=machine_id, at=to_micros(at))

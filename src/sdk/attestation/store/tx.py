@@ -1,0 +1,57 @@
+"""A unit of work sees the database through this: the repositories, and nothing else."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from attestation.store.allow_list import AllowList
+from attestation.store.audit import Audit
+from attestation.store.challenges import Challenges
+from attestation.store.machines import Machines
+from attestation.store.outbox import Outbox
+from attestation.store.policies import Policies
+from attestation.store.purge import Purged, purge
+from attestation.store.rate_limits import RateLimits
+from attestation.store.results import Results
+from attestation.store.sql import Executor
+from attestation.store.tokens import ConfigTokens, RegistrationTokens
+
+
+class Tx:
+    """The repositories on one connection; made once per connection, lent to one unit at a time.
+
+    Args:
+        sql: Runs statements on that connection.
+        results_kept: Attestation results kept per machine.
+    """
+
+    __slots__ = (
+        "_sql",
+        "allow_list",
+        "audit",
+        "challenges",
+        "config_tokens",
+        "machines",
+        "outbox",
+        "policies",
+        "rate_limits",
+        "registration_tokens",
+        "results",
+    )
+
+    def __init__(self, sql: Executor, *, results_kept: int) -> None:
+        self._sql = sql
+        self.machines = Machines(sql)
+        self.challenges = Challenges(sql)
+        self.audit = Audit(sql)
+        self.outbox = Outbox(sql)
+        self.allow_list = AllowList(sql)
+        self.registration_tokens = RegistrationTokens(sql)
+        self.config_tokens = ConfigTokens(sql)
+        self.results = Results(sql, results_kept)
+        self.rate_limits = RateLimits(sql)
+        self.policies = Policies(sql)
+
+    def purge(self, at: datetime, batch: int = 500) -> Purged:
+        """Delete up to *batch* rows of each kind that nothing needs at *at*; return how many went."""
+        return purge(self._sql, at, batch)

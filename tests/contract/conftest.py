@@ -1,0 +1,37 @@
+"""One store per backend: a backend that joins here inherits the whole suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from attestation.store import Store, StoreSettings, migrate, open_store
+
+BACKENDS = ("sqlite",)
+
+
+@pytest.fixture(scope="session")
+def _migrated(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """An empty migrated database file; copying it is faster than migrating for each test."""
+    path = tmp_path_factory.mktemp("store") / "empty.db"
+    migrate(f"sqlite:///{path}")
+    return path.read_bytes()
+
+
+@pytest.fixture(params=BACKENDS)
+def store_url(request: pytest.FixtureRequest, tmp_path: Path, _migrated: bytes) -> str:
+    """The URL of an empty migrated database."""
+    assert request.param == "sqlite"
+    path = tmp_path / "store.db"
+    path.write_bytes(_migrated)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    """An open store on an empty database."""
+    opened = open_store(store_url, StoreSettings(results_kept=5))
+    yield opened
+    opened.close()

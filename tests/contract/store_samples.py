@@ -1,0 +1,182 @@
+"""Rows to store: valid, distinguishable, nothing in them by accident."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status
+from attestation.results import Assurance, AttestationResult, Failed, Flagged, Passed, Undecided, Verdict
+from attestation.store import AllowListRow, Challenge, ConfigToken, RegistrationToken
+
+NOW = datetime(2026, 11, 21, 3, 42, 0, 123456, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def a_machine(number: int = 1, **changes: Any) -> Machine:
+    """Return a pending machine; another number is another machine in every identity."""
+    fields: dict[str, Any] = {
+        "machine_id": f"{number:08x}-0f0e-4c55-9d4a-3f6f0e1b2c3d",
+        "version": 1,
+        "status": Status.PENDING_APPROVAL,
+        "role": None,
+        "cluster_id": "default",
+        "ek_fingerprint": f"{number:096x}",
+        "ek_public": b"ek" + number.to_bytes(8),
+        "ek_source": "pub",
+        "ek_template": "L-1",
+        "ek_certificate": None,
+        "assurance": Assurance.TOFU,
+        "ek_chain_ok": False,
+        "ek_allow_listed": False,
+        "hw_uuid": f"uuid-{number}",
+        "hw_mac": f"mac-{number}",
+        "hw_serial": f"serial-{number}",
+        "hw_product": "product",
+        "desired_role": None,
+        "hostname": None,
+        "assigned_ip": None,
+        "registered_from": "192.0.2.1",
+        "registered_at": NOW,
+        "attested_at": None,
+        "locked_at": None,
+        "revoked_at": None,
+        "rejected_at": None,
+        "wipe_pending": False,
+        "wiped_at": None,
+        "redeliver": False,
+        "ak_public": b"ak" + number.to_bytes(8),
+        "ak_name": b"\x00\x0b" + number.to_bytes(32),
+        "ak_activated_at": NOW,
+        "clock": None,
+        "last_verdict": None,
+        "last_result_at": None,
+        "last_policy": None,
+        "last_failed": None,
+        "last_result_key": None,
+        "trust_expires_at": None,
+        "directive_sha256": None,
+    }
+    return Machine(**(fields | changes))
+
+
+def a_full_machine(number: int = 1) -> Machine:
+    """Return a machine in which every field has a value that no other field has."""
+    return a_machine(
+        number,
+        version=7,
+        status=Status.LOCKED,
+        role=Role.CONTROLPLANE,
+        cluster_id="cluster-x",
+        ek_source="cert",
+        ek_certificate=EKCertificateInfo(
+            subject="CN=Größe", manufacturer="id:00001014", model="m", firmware="f", sha256="ab" * 32
+        ),
+        assurance=Assurance.EK_ALLOWLIST,
+        ek_chain_ok=True,
+        ek_allow_listed=True,
+        desired_role=Role.WORKER_APP,
+        hostname="cp-1",
+        assigned_ip="10.0.0.11/24",
+        attested_at=NOW + 1 * MINUTE,
+        locked_at=NOW + 2 * MINUTE,
+        revoked_at=NOW + 3 * MINUTE,
+        rejected_at=NOW + 4 * MINUTE,
+        wipe_pending=True,
+        wiped_at=NOW + 5 * MINUTE,
+        redeliver=True,
+        ak_activated_at=NOW + 6 * MINUTE,
+        clock=ClockState(
+            clock_ms=(1 << 64) - 1,
+            reset_count=(1 << 32) - 1,
+            restart_count=(1 << 32) - 2,
+            safe=True,
+            firmware_version=(1 << 64) - 2,
+        ),
+        last_verdict=Verdict.FAILED,
+        last_result_at=NOW + 7 * MINUTE,
+        last_policy="workers@3",
+        last_failed="pcr7",
+        last_result_key="key",
+        trust_expires_at=NOW + 8 * MINUTE,
+        directive_sha256=b"d" * 32,
+    )
+
+
+def a_challenge(number: int = 1, **changes: Any) -> Challenge:
+    """Return an unredeemed attest challenge for machine 1."""
+    fields: dict[str, Any] = {
+        "challenge_id": f"{number:032x}",
+        "purpose": "attest",
+        "machine_id": a_machine().machine_id,
+        "ek_fingerprint": a_machine().ek_fingerprint,
+        "nonce": number.to_bytes(32),
+        "pcr_selection": '{"sha256":[0,1]}',
+        "policy_ref": "workers@3",
+        "issued_at": NOW,
+        "expires_at": NOW + MINUTE,
+    }
+    return Challenge(**(fields | changes))
+
+
+def a_registration_token(number: int = 1, **changes: Any) -> RegistrationToken:
+    """Return an unused token of two uses for any cluster."""
+    fields: dict[str, Any] = {
+        "token_id": f"{number:016x}",
+        "token_sha256": number.to_bytes(32),
+        "role": Role.WORKER_INFRA,
+        "hostname": "w-1",
+        "assigned_ip": "10.0.0.12/24",
+        "cluster_id": None,
+        "uses": 2,
+        "uses_left": 2,
+        "created_at": NOW,
+        "created_by": "alice",
+        "expires_at": NOW + 60 * MINUTE,
+    }
+    return RegistrationToken(**(fields | changes))
+
+
+def a_config_token(number: int = 1, **changes: Any) -> ConfigToken:
+    """Return an unused config token of machine 1."""
+    fields: dict[str, Any] = {
+        "token_id": f"{number:016x}",
+        "token_sha256": number.to_bytes(32),
+        "machine_id": a_machine().machine_id,
+        "ak_name": a_machine().ak_name,
+        "issued_at": NOW,
+        "expires_at": NOW + 60 * MINUTE,
+    }
+    return ConfigToken(**(fields | changes))
+
+
+def an_allow_list_row(number: int = 1, **changes: Any) -> AllowListRow:
+    """Return an entry for the EK of machine *number*."""
+    fields: dict[str, Any] = {
+        "ek_fingerprint": f"{number:096x}",
+        "role": Role.GENERIC,
+        "hostname": "h",
+        "assigned_ip": "10.0.0.13/24",
+        "cluster_id": "c",
+        "note": "rack 1",
+        "created_at": NOW,
+        "created_by": "bob",
+    }
+    return AllowListRow(**(fields | changes))
+
+
+def a_result(number: int = 1) -> AttestationResult:
+    """Return a failed result with an outcome of every kind."""
+    return AttestationResult(
+        verdict=Verdict.FAILED,
+        at=NOW + number * MINUTE,
+        policy=f"workers@{number}",
+        outcomes=(
+            Passed("signature", "ES256"),
+            Failed("pcr7", "aa", "bb"),
+            Flagged("clock", "not safe"),
+            Undecided("event-log", "absent"),
+        ),
+        boot_state_appraised=True,
+        pcr_digest=f"{number:064x}",
+    )

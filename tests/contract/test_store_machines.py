@@ -1,0 +1,332 @@
+"""Machines: stored whole, one per EK, changed only by whoever saw the last change, listed in pages."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.contract.store_samples import MINUTE, NOW, a_full_machine, a_machine
+
+from attestation.errors import EKConflict, MachineChanged, RequestInvalid
+from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status
+from attestation.results import Assurance, Verdict
+from attestation.store import MachineFilter, Page, Store
+
+ANY = MachineFilter()
+RENEWAL: dict[str, Any] = {
+    "clock": ClockState(clock_ms=5, reset_count=6, restart_count=7, safe=False, firmware_version=8),
+    "last_verdict": Verdict.VERIFIED,
+    "last_result_at": NOW + MINUTE,
+    "last_policy": "workers@4",
+    "last_failed": None,
+    "last_result_key": "k2",
+    "trust_expires_at": NOW + 3 * MINUTE,
+}
+
+
+@pytest.mark.parametrize("machine", [a_machine(), a_full_machine()], ids=["bare", "full"])
+def test_a_machine_comes_back_as_it_went_in(store: Store, machine: Machine) -> None:
+    """Every field survives, found by id and by EK."""
+    store.write_sync(lambda tx: tx.machines.add(machine))
+    assert store.read_sync(lambda tx: tx.machines.by_id(machine.machine_id)) == machine
+    assert store.read_sync(lambda tx: tx.machines.by_ek(machine.ek_fingerprint)) == machine
+
+
+def test_the_full_sample_leaves_no_field_unset() -> None:
+    """The sample above tells a swapped or forgotten column from a right one."""
+    values = [getattr(a_full_machine(), f.name) for f in dataclasses.fields(Machine)]
+    assert None not in values
+    told_apart = [value for value in values if not isinstance(value, bool)]
+    assert len(set(map(repr, told_apart))) == len(told_apart)
+
+
+@pytest.mark.parametrize("value", [0, 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+def test_unsigned_64_bit_values_survive(store: Store, value: int) -> None:
+    """Clock and firmware version keep all 64 bits."""
+    clock = ClockState(clock_ms=value, reset_count=0, restart_count=0, safe=True, firmware_version=value)
+    store.write_sync(lambda tx: tx.machines.add(a_machine(clock=clock)))
+    stored = store.read_sync(lambda tx: tx.machines.by_id(a_machine().machine_id))
+    assert stored is not None
+    assert stored.clock == clock
+
+
+def test_what_was_never_stored_is_none(store: Store) -> None:
+    """An unknown id or EK finds nothing."""
+    assert store.read_sync(lambda tx: tx.machines.by_id("x")) is None
+    assert store.read_sync(lambda tx: tx.machines.by_ek("x")) is None
+
+
+@pytest.mark.parametrize("same", ["machine_id", "ek_fingerprint"])
+def test_an_id_or_ek_is_stored_once(store: Store, same: str) -> None:
+    """A second machine with the same id or the same EK is refused, and the first stays."""
+    first = a_machine(1)
+    store.write_sync(lambda tx: tx.machines.add(first))
+    second = a_machine(2, **{same: getattr(first, same)})
+    with pytest.raises(EKConflict):
+        store.write_sync(lambda tx: tx.machines.add(second))
+    assert store.read_sync(lambda tx: tx.machines.page(ANY, None, 10)).items == (first,)
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"status": Status.REGISTERED, "role": Role.WORKER_APP, "hostname": "w-9"},
+    {"wipe_pending": True, "wiped_at": NOW + MINUTE},
+    {"clock": None},
+    {"clock": RENEWAL["clock"], "assurance": Assurance.EK_CHAIN, "desired_role": None},
+    {"ek_certificate": None},
+    {
+        "ek_certificate": EKCertificateInfo(
+            subject="s", manufacturer="m", model="o", firmware="f", sha256="00"
+        )
+    },
+    {"ak_public": None, "ak_name": None, "ak_activated_at": None, "last_verdict": None},
+    {},
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda c: "+".join(c) or "nothing")
+def test_an_update_changes_what_it_names_and_the_version(store: Store, changes: dict[str, Any]) -> None:
+    """The returned machine is the stored one, at the next version."""
+    before = a_full_machine()
+
+    def work(tx: Any) -> Machine:
+        tx.machines.add(before)
+        after: Machine = tx.machines.update(before, **changes)
+        return after
+
+    after = store.write_sync(work)
+    assert after == dataclasses.replace(before, **changes, version=before.version + 1)
+    assert store.read_sync(lambda tx: tx.machines.by_id(before.machine_id)) == after
+
+
+def test_an_update_of_an_old_version_changes_nothing(store: Store) -> None:
+    """Who decided about version n cannot change version n + 1."""
+    seen = a_machine()
+    store.write_sync(lambda tx: tx.machines.add(seen))
+    locked = store.write_sync(lambda tx: tx.machines.update(seen, status=Status.REJECTED))
+    with pytest.raises(MachineChanged):
+        store.write_sync(lambda tx: tx.machines.update(seen, status=Status.REGISTERED))
+    assert store.read_sync(lambda tx: tx.machines.by_id(seen.machine_id)) == locked
+
+
+def test_an_update_of_an_unknown_field_is_refused(store: Store) -> None:
+    """A misspelt field is an error, never silence."""
+    store.write_sync(lambda tx: tx.machines.add(a_machine()))
+    with pytest.raises(TypeError):
+        store.write_sync(lambda tx: tx.machines.update(a_machine(), statsu=Status.LOCKED))
+
+
+def test_a_renewal_stores_the_result_and_keeps_the_version(store: Store) -> None:
+    """The hot path touches trust, last result and clock, nothing else."""
+    machine = a_full_machine()
+    store.write_sync(lambda tx: tx.machines.add(machine))
+    store.write_sync(lambda tx: tx.machines.renew(machine, **RENEWAL))
+    stored = store.read_sync(lambda tx: tx.machines.by_id(machine.machine_id))
+    assert stored == dataclasses.replace(machine, **RENEWAL)
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [{"status": Status.LOCKED}, {"ak_name": b"other"}, {"ak_name": None}],
+    ids=["locked", "other-ak", "ak-reset"],
+)
+def test_a_renewal_loses_against_a_lock_or_an_ak_reset(store: Store, meanwhile: dict[str, Any]) -> None:
+    """What was judged about one status and AK is not stored under another."""
+    judged = a_machine(status=Status.ATTESTED)
+    store.write_sync(lambda tx: tx.machines.add(judged))
+    changed = store.write_sync(lambda tx: tx.machines.update(judged, **meanwhile))
+    with pytest.raises(MachineChanged):
+        store.write_sync(lambda tx: tx.machines.renew(judged, **RENEWAL))
+    assert store.read_sync(lambda tx: tx.machines.by_id(judged.machine_id)) == changed
+
+
+def test_a_deleted_machine_is_gone(store: Store) -> None:
+    """Deleting tells whether there was something."""
+    machine = a_machine()
+    store.write_sync(lambda tx: tx.machines.add(machine))
+    assert store.write_sync(lambda tx: tx.machines.delete(machine.machine_id)) is True
+    assert store.write_sync(lambda tx: tx.machines.delete(machine.machine_id)) is False
+    assert store.read_sync(lambda tx: tx.machines.by_id(machine.machine_id)) is None
+
+
+def test_pending_machines_are_counted_over_all_and_by_address(store: Store) -> None:
+    """The quota sees only machines that await approval."""
+
+    def work(tx: Any) -> None:
+        tx.machines.add(a_machine(1, registered_from="192.0.2.1"))
+        tx.machines.add(a_machine(2, registered_from="192.0.2.2"))
+        tx.machines.add(a_machine(3, registered_from="192.0.2.2"))
+        tx.machines.add(a_machine(4, registered_from="192.0.2.2", status=Status.REGISTERED))
+
+    store.write_sync(work)
+    assert store.read_sync(lambda tx: tx.machines.count_pending()) == 3
+    assert store.read_sync(lambda tx: tx.machines.count_pending("192.0.2.2")) == 2
+    assert store.read_sync(lambda tx: tx.machines.count_pending("192.0.2.9")) == 0
+
+
+def test_ended_leases_are_found_once(store: Store) -> None:
+    """A lease appears in the window in which it ended, and only while it says verified and attested."""
+    good: dict[str, Any] = {"status": Status.ATTESTED, "last_verdict": Verdict.VERIFIED}
+
+    def work(tx: Any) -> None:
+        tx.machines.add(a_machine(1, **good, trust_expires_at=NOW))
+        tx.machines.add(a_machine(2, **good, trust_expires_at=NOW + MINUTE))
+        tx.machines.add(a_machine(3, **good, trust_expires_at=NOW + 2 * MINUTE))
+        tx.machines.add(a_machine(4, **good | {"status": Status.LOCKED}, trust_expires_at=NOW + MINUTE))
+        tx.machines.add(
+            a_machine(5, **good | {"last_verdict": Verdict.FAILED}, trust_expires_at=NOW + MINUTE)
+        )
+
+    store.write_sync(work)
+    ended = store.read_sync(lambda tx: tx.machines.lease_expired(after=NOW, at=NOW + MINUTE, limit=9))
+    assert [m.machine_id for m in ended] == [a_machine(2).machine_id]
+
+
+def all_pages(store: Store, wanted: MachineFilter, limit: int) -> list[Machine]:
+    """Return everything a list shows, page by page."""
+    found: list[Machine] = []
+    cursor: str | None = None
+    while True:
+        page: Page[Machine] = store.read_sync(lambda tx, at=cursor: tx.machines.page(wanted, at, limit))  # type: ignore[misc]
+        assert len(page.items) <= limit
+        found += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            return found
+
+
+NAMES = st.text(st.sampled_from("aAbB%_\\=Ä"), max_size=4)
+MACHINES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "status": st.sampled_from([Status.PENDING_APPROVAL, Status.ATTESTED]),
+            "role": st.sampled_from([None, Role.CONTROLPLANE]),
+            "cluster_id": st.sampled_from(["default", "other"]),
+            "hostname": st.none() | NAMES,
+            "hw_serial": NAMES,
+        }
+    ),
+    max_size=8,
+)
+FILTERS = st.builds(
+    MachineFilter,
+    status=st.sampled_from([None, Status.ATTESTED]),
+    role=st.sampled_from([None, Role.CONTROLPLANE]),
+    cluster_id=st.sampled_from([None, "other"]),
+    q=st.none() | NAMES | st.sampled_from(["MAC-1", "UUID", "0000", "00000003-0F", "0f0e", "001"]),
+)
+
+
+def shown(machine: Machine, wanted: MachineFilter) -> bool:
+    """Say what a list should show, independently of any SQL."""
+    q = (wanted.q or "").lower()
+    inside = (machine.hostname or "", machine.hw_serial, machine.hw_mac, machine.hw_uuid)
+    return (
+        wanted.status in (None, machine.status)
+        and wanted.role in (None, machine.role)
+        and wanted.cluster_id in (None, machine.cluster_id)
+        and (
+            any(q in text.lower() for text in inside)
+            or machine.machine_id.startswith(q)
+            or machine.ek_fingerprint.startswith(q)
+        )
+    )
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(rows=MACHINES, wanted=FILTERS, limit=st.integers(1, 4), data=st.data())
+def test_pages_together_are_exactly_what_was_asked_for(
+    store: Store, rows: list[dict[str, Any]], wanted: MachineFilter, limit: int, data: st.DataObject
+) -> None:
+    """Concatenated pages equal the filtered list, newest first; rows added meanwhile change no begun list."""
+
+    def fill(tx: Any) -> list[Machine]:
+        for old in tx.machines.page(ANY, None, 1000).items:
+            tx.machines.delete(old.machine_id)
+        machines = [a_machine(number, **row) for number, row in enumerate(rows, 1)]
+        for machine in machines:
+            tx.machines.add(machine)
+        return machines
+
+    machines = store.write_sync(fill)
+    expected = [machine for machine in reversed(machines) if shown(machine, wanted)]
+    found: list[Machine] = []
+    cursor: str | None = None
+    number = 100
+    while True:
+        page = store.read_sync(lambda tx, at=cursor: tx.machines.page(wanted, at, limit))  # type: ignore[misc]
+        found += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+        assert len(page.items) == limit
+        if data.draw(st.booleans()):
+            number += 1
+            newer = a_machine(number, **data.draw(st.sampled_from(rows)))
+            store.write_sync(lambda tx, added=newer: tx.machines.add(added))  # type: ignore[misc]
+    assert found == expected
+
+
+def test_a_search_follows_changes(store: Store) -> None:
+    """A new host name is found, the old one no longer."""
+    machine = a_machine(hostname="old")
+    store.write_sync(lambda tx: tx.machines.add(machine))
+    store.write_sync(lambda tx: tx.machines.update(machine, hostname="NEW"))
+    assert all_pages(store, MachineFilter(q="old"), 10) == []
+    assert len(all_pages(store, MachineFilter(q="new"), 10)) == 1
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    ["", "x", "bWFjaGluZXM6", "é", "a" * 100, "bWFjaGluZXM6LTE", "bWFjaGluZXM6OTk5OTk5OTk5OTk5OTk5OTk5OTk5"],
+)
+def test_a_malformed_cursor_is_the_callers_fault(store: Store, cursor: str) -> None:
+    """Only text that this list gave out is a cursor."""
+    with pytest.raises(RequestInvalid):
+        store.read_sync(lambda tx: tx.machines.page(ANY, cursor, 10))
+
+
+def test_a_cursor_of_another_list_is_refused(store: Store) -> None:
+    """Ids of one table mean nothing in another."""
+
+    def fill(tx: Any) -> None:
+        tx.machines.add(a_machine(1))
+        tx.machines.add(a_machine(2))
+
+    store.write_sync(fill)
+    cursor = store.read_sync(lambda tx: tx.machines.page(ANY, None, 1)).next_cursor
+    assert cursor is not None
+    with pytest.raises(RequestInvalid):
+        store.read_sync(lambda tx: tx.audit.page(cursor, 1))
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1001])
+def test_a_page_has_a_size(store: Store, limit: int) -> None:
+    """No list is unbounded."""
+    with pytest.raises(RequestInvalid):
+        store.read_sync(lambda tx: tx.machines.page(ANY, None, limit))
+
+
+def test_a_line_break_is_no_search(store: Store) -> None:
+    """A search cannot reach from one field into the next."""
+    with pytest.raises(RequestInvalid):
+        store.read_sync(lambda tx: tx.machines.page(MachineFilter(q="a\nb"), None, 1))
+
+
+def test_a_clock_beyond_64_bits_is_refused(store: Store) -> None:
+    """Nothing is stored modulo 2**64."""
+    clock = ClockState(clock_ms=1 << 64, reset_count=0, restart_count=0, safe=True, firmware_version=0)
+    with pytest.raises(OverflowError):
+        store.write_sync(lambda tx: tx.machines.add(a_machine(clock=clock)))
+
+
+def test_instants_keep_their_microseconds(store: Store) -> None:
+    """What is compared in SQL and what is read back are the same instant."""
+    machine = a_machine(registered_at=NOW + timedelta(microseconds=1))
+    store.write_sync(lambda tx: tx.machines.add(machine))
+    stored = store.read_sync(lambda tx: tx.machines.by_id(machine.machine_id))
+    assert stored is not None
+    assert stored.registered_at == machine.registered_at
