@@ -49,13 +49,25 @@ class Reader:
         self.position = stop
         return self._data[start:stop]
 
+    def peek(self, size_bytes: int) -> bytes:
+        """Return the next *size_bytes* bytes, or as many as there are, without taking them."""
+        return self._data[self.position : self.position + size_bytes]
+
+    def since(self, start: int) -> bytes:
+        """Return what was taken since the position was *start*."""
+        return self._data[start : self.position]
+
     def u8(self) -> int:
         """Return the next byte."""
         return self.take(1)[0]
 
     def u16(self) -> int:
         """Return the next two bytes, big-endian."""
-        return int.from_bytes(self.take(2))
+        start = self.position
+        if start + 2 > self._end:
+            self.take(2)
+        self.position = start + 2
+        return self._data[start] << 8 | self._data[start + 1]
 
     def u32(self) -> int:
         """Return the next four bytes, big-endian."""
@@ -69,7 +81,7 @@ class Reader:
         """Return a TPM2B: a u16 length, then that many bytes, at most *max_bytes*."""
         size = self.u16()
         if max_bytes is not None and size > max_bytes:
-            raise MalformedEvidence(f"{self._what}: field of {size} bytes at most {max_bytes} allowed")
+            raise MalformedEvidence(f"{self._what}: field of {size} bytes, at most {max_bytes} allowed")
         return self.take(size)
 
     def rest(self) -> bytes:

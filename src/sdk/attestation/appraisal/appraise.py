@@ -117,8 +117,7 @@ def appraise(evidence: Evidence, case: Case, at: datetime) -> Appraisal:
         # The challenge asked for the PCRs of another policy; a new challenge asks for the right ones.
         outcomes.append(Undecided("policy", f"{policy.ref} replaced {case.requested_policy} meanwhile"))
     elif policy.rules:
-        values = claims.pcrs.get(policy.bank, {})
-        outcomes += [rule.judge(values.get(rule.index)) for rule in policy.rules]
+        outcomes += policy.judge(claims.pcrs.get(policy.bank, {}))
     else:
         outcomes.append(BOOT_STATE_NOT_APPRAISED)
     before = case.clock

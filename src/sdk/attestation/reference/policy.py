@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from attestation.errors import MalformedEvidence, PolicyInvalid
-from attestation.results import Failed, Flagged, Passed
+from attestation.results import Failed, Flagged, Outcome, Passed
 from attestation.tpm import PCRSelection, bank_alg, digest_size
 from attestation.wire import canonical_json, hexdecode
 
@@ -40,25 +40,20 @@ class PCRRule:
         any_of: Accepted digests; None where the PCR is ignored.
         ignore: Why it is ignored; None where it is compared.
         expected: `any_of` in words, for results.
-        passed: The outcome where it holds, made once.
-        ignored: The outcome where it is ignored, made once.
+        held: The outcome where it holds, or is ignored; made once.
     """
 
     index: int
     any_of: frozenset[bytes] | None
     ignore: str | None
     expected: str
-    passed: Passed
-    ignored: Flagged | None
+    held: Passed | Flagged
 
-    def judge(self, value: bytes | None) -> Passed | Failed | Flagged:
+    def judge(self, value: bytes | None) -> Outcome:
         """Return the outcome for the quoted *value*; an absent one fails."""
-        if self.any_of is None:
-            assert self.ignored is not None
-            return self.ignored
-        if value in self.any_of:
-            return self.passed
-        return Failed(self.passed.check, self.expected, value.hex() if value is not None else "absent")
+        if self.any_of is None or value in self.any_of:
+            return self.held
+        return Failed(self.held.check, self.expected, value.hex() if value is not None else "absent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +71,8 @@ class Policy:
         max_age_seconds: How long a Verified result may be relied on.
         document: The policy as written, canonical JSON.
         sha256: SHA-256 of `document`, hex.
+        compares: At least one PCR is compared with a reference value.
+        all_held: The outcomes where every rule holds, made once.
     """
 
     name: str
@@ -88,11 +85,15 @@ class Policy:
     max_age_seconds: int
     document: bytes
     sha256: str
+    compares: bool
+    all_held: tuple[Outcome, ...]
 
-    @property
-    def compares(self) -> bool:
-        """True if at least one PCR is compared with a reference value."""
-        return any(rule.any_of is not None for rule in self.rules)
+    def judge(self, values: Mapping[int, bytes]) -> Sequence[Outcome]:
+        """Return the outcome of every rule for the quoted *values*, index -> digest; an absent value fails."""
+        for rule in self.rules:
+            if rule.any_of is not None and values.get(rule.index) not in rule.any_of:
+                return [rule.judge(values.get(rule.index)) for rule in self.rules]
+        return self.all_held
 
 
 def parse_policy(data: bytes | Mapping[str, object]) -> Policy:
@@ -130,7 +131,8 @@ def _parse(document: Mapping[str, object], *, max_age_default: int) -> Policy:
     if not isinstance(pcrs, Mapping):
         _refuse("pcrs is not an object")
     rules = tuple(sorted((_rule(i, r, digest_size(bank)) for i, r in pcrs.items()), key=lambda r: r.index))
-    if name != "identity-only" and not any(rule.any_of is not None for rule in rules):
+    compares = any(rule.any_of is not None for rule in rules)
+    if name != "identity-only" and not compares:
         _refuse("no PCR is compared; only identity-only may do without")
     if document.get("event_log", "accepted") != "accepted":
         _refuse("event_log other than accepted is not supported by this version")
@@ -151,6 +153,8 @@ def _parse(document: Mapping[str, object], *, max_age_default: int) -> Policy:
         ),
         document=written,
         sha256=hashlib.sha256(written).hexdigest(),
+        compares=compares,
+        all_held=tuple(rule.held for rule in rules),
     )
 
 
@@ -188,15 +192,8 @@ def _rule(index_text: object, rule: object, size: int) -> PCRRule:
         reason = rule["ignore"]
         if not isinstance(reason, str) or not 0 < len(reason) <= 256 or not reason.isprintable():
             _refuse(f"PCR {index}: ignore must give a reason of 1 to 256 printable characters")
-        ignored = Flagged(check, f"ignored: {reason}")
-        return PCRRule(
-            index=index,
-            any_of=None,
-            ignore=reason,
-            expected="anything",
-            passed=Passed(check),
-            ignored=ignored,
-        )
+        held = Flagged(check, f"ignored: {reason}")
+        return PCRRule(index=index, any_of=None, ignore=reason, expected="anything", held=held)
     if "any_of" not in rule:
         _refuse(f"PCR {index}: rule {str(next(iter(rule)))[:20]!r} is not supported by this version")
     values = rule["any_of"]
@@ -207,9 +204,7 @@ def _rule(index_text: object, rule: object, size: int) -> PCRRule:
     except MalformedEvidence as e:
         raise PolicyInvalid(str(e)) from e
     expected = " or ".join(sorted(v.hex() for v in any_of))
-    return PCRRule(
-        index=index, any_of=any_of, ignore=None, expected=expected, passed=Passed(check), ignored=None
-    )
+    return PCRRule(index=index, any_of=any_of, ignore=None, expected=expected, held=Passed(check))
 
 
 def _clock_safe_required(clock: object) -> bool:

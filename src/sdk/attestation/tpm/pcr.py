@@ -55,6 +55,11 @@ class PCRSelection:
         Raises:
             MalformedEvidence: Too many banks, unknown bank, a bank twice, bitmap of another size.
         """
+        known = _ONE_BANK.get(reader.peek(_ONE_BANK_BYTES))
+        if known is not None:
+            reader.position += _ONE_BANK_BYTES
+            return known
+        start = reader.position
         count = reader.u32()
         if count > MAX_PCR_BANKS:
             raise MalformedEvidence(f"PCR selection of {count} banks, at most {MAX_PCR_BANKS} allowed")
@@ -71,7 +76,10 @@ class PCRSelection:
             sizes.append(size)
         if len({alg for alg, _ in banks}) != count:
             raise MalformedEvidence("PCR selection names a bank twice")
-        return cls(tuple(banks), tuple(sizes))
+        selection = cls(tuple(banks), tuple(sizes))
+        if sizes == [3] and len(_ONE_BANK) < 256:
+            _ONE_BANK[reader.since(start)] = selection
+        return selection
 
     def serialise(self) -> bytes:
         """Return the TPML_PCR_SELECTION, with bitmaps of 3 bytes unless 4 were read."""
@@ -88,13 +96,10 @@ class PCRSelection:
 
 
 def _indices(bitmap: int) -> tuple[int, ...]:
-    found = _INDICES.get(bitmap)
-    if found is None:
-        found = tuple(i for i in range(32) if bitmap >> i & 1)
-        if len(_INDICES) < 256:
-            _INDICES[bitmap] = found
-    return found
+    return tuple(i for i in range(32) if bitmap >> i & 1)
 
 
-_INDICES: dict[int, tuple[int, ...]] = {}
-"""Bitmaps met before; a pure function of the key, so staleness is impossible. Bounded at 256."""
+_ONE_BANK_BYTES = 10
+_ONE_BANK: dict[bytes, PCRSelection] = {}
+"""Selections met before, of one bank with a bitmap of 3 bytes: what every quote of a fleet has in common.
+A pure function of the key, so staleness is impossible. Bounded at 256."""

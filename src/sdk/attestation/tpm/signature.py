@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from attestation.errors import AKAttributesRejected, MalformedEvidence, SignatureInvalid
 from attestation.tpm.constants import MAX_SIGNATURE_BYTES, Alg, Curve
 from attestation.tpm.hashes import crypto_hash, digest_size
-from attestation.tpm.public import Public, PublicKey
+from attestation.tpm.public import Public
 from attestation.wire import Reader, sized, u16
 
 ACCEPTED_HASHES: Final = frozenset({Alg.SHA256, Alg.SHA384, Alg.SHA512})
@@ -93,7 +95,7 @@ class VerificationKey:
         MalformedEvidence: The public area holds no valid key.
     """
 
-    __slots__ = ("_hash", "_key", "_order", "_padding", "alg", "hash_alg")
+    __slots__ = ("_check", "alg", "hash_alg")
 
     def __init__(self, public: Public) -> None:
         scheme = public.scheme
@@ -101,16 +103,15 @@ class VerificationKey:
             raise AKAttributesRejected("the key has no signing scheme with SHA-256, SHA-384 or SHA-512")
         self.alg = scheme.alg
         self.hash_alg: int = scheme.hash_alg
-        self._hash = crypto_hash(scheme.hash_alg)
-        self._key: PublicKey = public.key()
-        self._padding: padding.AsymmetricPadding | None = None
-        self._order = 0
-        if scheme.alg == Alg.ECDSA and public.type == Alg.ECC:
-            self._order = _ORDERS[public.curve]
-        elif scheme.alg == Alg.RSASSA and public.type == Alg.RSA:
-            self._padding = padding.PKCS1v15()
-        elif scheme.alg == Alg.RSAPSS and public.type == Alg.RSA:
-            self._padding = padding.PSS(padding.MGF1(self._hash), digest_size(scheme.hash_alg))
+        key = public.key()
+        algorithm = crypto_hash(scheme.hash_alg)
+        if isinstance(key, ec.EllipticCurvePublicKey) and scheme.alg == Alg.ECDSA:
+            self._check = _ecdsa(key, _ORDERS[public.curve], ec.ECDSA(algorithm))
+        elif isinstance(key, rsa.RSAPublicKey) and scheme.alg == Alg.RSASSA:
+            self._check = _rsa(key, padding.PKCS1v15(), algorithm)
+        elif isinstance(key, rsa.RSAPublicKey) and scheme.alg == Alg.RSAPSS:
+            pss = padding.PSS(padding.MGF1(algorithm), digest_size(scheme.hash_alg))
+            self._check = _rsa(key, pss, algorithm)
         else:
             raise AKAttributesRejected(f"scheme 0x{scheme.alg:04x} is not RSASSA, RSAPSS or ECDSA")
 
@@ -126,19 +127,34 @@ class VerificationKey:
                 f"signature says 0x{signature.alg:04x}/0x{signature.hash_alg:04x}, "
                 f"the key 0x{self.alg:04x}/0x{self.hash_alg:04x}"
             )
-        key = self._key
         try:
-            if isinstance(key, rsa.RSAPublicKey):
-                # 2. Exactly as long as the modulus: shorter ones are not what a TPM makes.
-                if len(signature.signature) * 8 != key.key_size or self._padding is None:
-                    raise SignatureInvalid("RSA signature is not as long as the modulus")
-                key.verify(signature.signature, message, self._padding, self._hash)
-            else:
-                # 2. 1 ≤ r, s < n, before they become DER.
-                r = int.from_bytes(signature.signature)
-                s = int.from_bytes(signature.s)
-                if not (0 < r < self._order and 0 < s < self._order):
-                    raise SignatureInvalid("ECDSA r or s is outside 1 … n-1")
-                key.verify(encode_dss_signature(r, s), message, ec.ECDSA(self._hash))
+            self._check(signature, message)
         except InvalidSignature as e:
             raise SignatureInvalid("the signature does not verify under the enrolled key") from e
+
+
+_Check = Callable[[Signature, bytes], None]
+
+
+def _ecdsa(key: ec.EllipticCurvePublicKey, order: int, algorithm: ec.ECDSA) -> _Check:
+    def check(signature: Signature, message: bytes) -> None:
+        # 2. 1 ≤ r, s < n, before they become DER.
+        r = int.from_bytes(signature.signature)
+        s = int.from_bytes(signature.s)
+        if not (0 < r < order and 0 < s < order):
+            raise SignatureInvalid("ECDSA r or s is outside 1 … n-1")
+        key.verify(encode_dss_signature(r, s), message, algorithm)
+
+    return check
+
+
+def _rsa(key: rsa.RSAPublicKey, scheme: padding.AsymmetricPadding, algorithm: hashes.HashAlgorithm) -> _Check:
+    size = key.key_size // 8
+
+    def check(signature: Signature, message: bytes) -> None:
+        # 2. Exactly as long as the modulus: shorter ones are not what a TPM makes.
+        if len(signature.signature) != size:
+            raise SignatureInvalid("RSA signature is not as long as the modulus")
+        key.verify(signature.signature, message, scheme, algorithm)
+
+    return check
