@@ -1,0 +1,1 @@
+"""`attestation`: the operator's command line, an API client without a database."""

@@ -1,0 +1,1 @@
+"""One module per group of commands, imported only when one of them runs."""

@@ -1,0 +1,182 @@
+"""`attestation policy …`: what machines are measured against."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attestation.errors import RequestInvalid
+from attestation.machines import Role
+from attestation_cli.render import Cell, Column, ago, cell, fields
+from attestation_cli.session import Session, checked, output_option, pass_session
+
+if TYPE_CHECKING:
+    from attestation.client import OperatorClient
+    from attestation.client.operator import Scope
+
+MAX_FILE_CHARACTERS = 1 << 20
+
+
+@click.group("policy")
+def group() -> None:
+    """What machines are measured against; the narrowest assignment wins.
+
+    Without any, the shipped policy identity-only applies: identity proven, boot state not appraised.
+    """
+
+
+@group.command("list")
+@output_option
+@pass_session
+def list_(session: Session) -> None:
+    """List policies and where they apply."""
+    with session.client() as client:
+        listed = client.policies()
+    if session.json:
+        session.emit_json(listed)
+        return
+    now = datetime.now(UTC)
+    session.emit_table(
+        [
+            Column("POLICY"),
+            Column("CREATED", drop=1),
+            Column("BY", shrink_to=8, drop=2),
+            Column("APPLIES TO", shrink_to=12),
+            Column("SHA-256", shrink_to=13, drop=3),
+        ],
+        [
+            [
+                cell(f"{p.name}@{p.version}"),
+                cell(ago(p.created_at, now) if p.created_at else "shipped"),
+                cell(p.created_by),
+                cell(
+                    ", ".join(
+                        f"{a.scope} {a.subject}" if a.scope != "fleet" else "fleet"
+                        for a in listed.assignments
+                        if a.policy == f"{p.name}@{p.version}"
+                    )
+                    or None
+                ),
+                cell(p.sha256),
+            ]
+            for p in listed.policies
+        ],
+        "No policies.",
+    )
+
+
+@group.command()
+@click.argument("file", type=click.File("r", encoding="utf-8"))
+@output_option
+@pass_session
+def create(session: Session, file: Any) -> None:
+    """Store a policy version from FILE (JSON, - for stdin). It cannot be changed afterwards."""
+    try:
+        document = json.loads(file.read(MAX_FILE_CHARACTERS))
+    except (OSError, ValueError, RecursionError) as e:
+        raise RequestInvalid(f"{file.name}: not JSON: {e}") from e
+    if not isinstance(document, dict):
+        raise RequestInvalid(f"{file.name}: a policy is a JSON object")
+    with session.client() as client:
+        created = client.create_policy(document)
+    if session.json:
+        session.emit_json(created)
+        return
+    session.emit(f"{cell(created.name).text}@{created.version}: stored")
+    session.emit(f"  sha256  {cell(created.sha256).text}")
+    session.note(
+        f"It applies nowhere yet: attestation policy assign {created.name}@{created.version} --fleet"
+    )
+
+
+def _where(command: Any) -> Any:
+    for option in (
+        click.option("--machine", metavar="ID", help="This machine."),
+        click.option("--role", type=click.Choice([r.value for r in Role]), help="Machines in this role."),
+        click.option("--cluster", metavar="CLUSTER_ID", help="Machines of this cluster."),
+        click.option("--fleet", is_flag=True, help="Every machine."),
+    ):
+        command = option(command)
+    return command
+
+
+def _subject(
+    session: Session,
+    client: OperatorClient,
+    *,
+    fleet: bool,
+    cluster: str | None,
+    role: str | None,
+    machine: str | None,
+) -> tuple[Scope, str]:
+    chosen: list[tuple[Scope, str]] = []
+    if fleet:
+        chosen.append(("fleet", "*"))
+    if cluster is not None:
+        chosen.append(("cluster", cluster))
+    if role is not None:
+        chosen.append(("role", role))
+    if machine is not None:
+        chosen.append(("machine", machine))
+    if len(chosen) != 1:
+        raise click.UsageError("give exactly one of --fleet, --cluster, --role, --machine")
+    scope, subject = chosen[0]
+    return scope, session.find(client, subject).machine_id if scope == "machine" else subject
+
+
+@group.command()
+@click.argument("policy", metavar="NAME@VERSION")
+@_where
+@output_option
+@pass_session
+def assign(
+    session: Session,
+    policy: str,
+    cluster: str | None,
+    role: str | None,
+    machine: str | None,
+    *,
+    fleet: bool,
+) -> None:
+    """Let a policy apply there, from the next challenge on."""
+    from attestation.api import PolicyAssignmentRequest
+
+    checked(lambda: PolicyAssignmentRequest(policy=policy))
+    with session.client() as client:
+        scope, subject = _subject(session, client, fleet=fleet, cluster=cluster, role=role, machine=machine)
+        assigned = client.assign_policy(scope, subject, policy)
+    if session.json:
+        session.emit_json(assigned)
+        return
+    rows = [("policy", cell(assigned.policy)), ("applies to", _place(assigned.scope, assigned.subject))]
+    for line in fields(rows, colour=session.colour):
+        session.emit(line)
+
+
+@group.command()
+@_where
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_option
+@pass_session
+def unassign(
+    session: Session, cluster: str | None, role: str | None, machine: str | None, *, fleet: bool, yes: bool
+) -> None:
+    """Let the next wider assignment apply there again."""
+    with session.client() as client:
+        scope, subject = _subject(session, client, fleet=fleet, cluster=cluster, role=role, machine=machine)
+        place = _place(scope, subject).text
+        session.confirm(
+            f"Remove the policy assignment of {place}? Its machines may be measured less.", yes=yes
+        )
+        client.unassign_policy(scope, subject)
+    if session.json:
+        session.emit_json({"scope": scope, "subject": subject, "unassigned": True})
+    else:
+        session.emit(f"{place}: no policy of its own any more")
+
+
+def _place(scope: str, subject: str) -> Cell:
+    return cell("fleet" if scope == "fleet" else f"{scope} {subject}")

@@ -1,0 +1,178 @@
+"""`attestation token …`: registration tokens."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from attestation.errors import RequestInvalid
+from attestation.machines import Role
+from attestation_cli.render import Column, cell, clean, fields, moment, span
+from attestation_cli.session import Session, checked, output_option, pass_session
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@click.group("token")
+def group() -> None:
+    """Registration tokens: whoever presents one, and proves a TPM, is admitted at once."""
+
+
+def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
+    match = re.fullmatch(r"([1-9][0-9]{0,8})([smhd])", value)
+    if match is None:
+        raise click.BadParameter("needs a number and a unit, e.g. 90s, 30m, 12h, 7d")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+@group.command()
+@click.option(
+    "--role", type=click.Choice([r.value for r in Role]), required=True, help="What a machine becomes."
+)
+@click.option("--hostname", help="The name it gets; for tokens of one use.")
+@click.option("--ip", "assigned_ip", metavar="CIDR", help="The address it gets, e.g. 10.0.0.11/24.")
+@click.option("--cluster-id", help="Only for machines of this cluster.")
+@click.option(
+    "--uses", type=click.IntRange(1, 10_000), default=1, show_default=True, help="For so many machines."
+)
+@click.option(
+    "--expires-in",
+    "expires_in_seconds",
+    callback=_seconds,
+    default="24h",
+    show_default=True,
+    help="Number and unit: 90s, 30m, 12h, 7d.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the token into this new file, readable by you only, and do not print it.",
+)
+@output_option
+@pass_session
+def create(
+    session: Session,
+    role: str,
+    hostname: str | None,
+    assigned_ip: str | None,
+    cluster_id: str | None,
+    uses: int,
+    expires_in_seconds: int,
+    out: Path | None,
+) -> None:
+    """Issue a token. It is shown this once: the service keeps a hash only."""
+    from attestation.api import RegistrationTokenRequest
+
+    request = checked(
+        lambda: RegistrationTokenRequest(
+            role=Role(role),
+            hostname=hostname,
+            assigned_ip=assigned_ip,
+            cluster_id=cluster_id,
+            uses=uses,
+            expires_in_seconds=expires_in_seconds,
+        )
+    )
+    with session.client() as client:
+        # Opened first: a token that cannot be written would be lost, but valid.
+        file = None if out is None else _new_file(out)
+        try:
+            created = client.create_registration_token(request)
+            if file is not None:
+                os.write(file, f"{created.token}\n".encode())
+        except BaseException:
+            if out is not None:
+                out.unlink(missing_ok=True)
+            raise
+        finally:
+            if file is not None:
+                os.close(file)
+    if session.json:
+        session.emit_json({**created.model_dump(mode="json"), **({"token": None} if out else {})})
+        return
+    rows = [
+        ("token id", cell(created.token_id)),
+        ("role", cell(created.role)),
+        ("uses", cell(created.uses)),
+        ("expires", cell(moment(created.expires_at, datetime.now(UTC)))),
+        ("token", cell(f"written to {out}" if out else created.token)),
+    ]
+    for line in fields(rows, colour=session.colour):
+        session.emit(line)
+    if out is None:
+        session.note("The token is not shown again. Whoever has it can admit machines.")
+
+
+def _new_file(path: Path) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as e:
+        raise RequestInvalid(f"{path}: {e.strerror}") from e
+
+
+@group.command("list")
+@output_option
+@pass_session
+def list_(session: Session) -> None:
+    """List tokens, newest first; their secrets are not kept by anybody."""
+    with session.client() as client:
+        tokens = client.registration_tokens()
+        if session.json:
+            session.emit_json(tokens)
+            return
+        found = list(tokens)
+    now = datetime.now(UTC)
+
+    def state(revoked_at: datetime | None, expires_at: datetime, uses_left: int) -> str:
+        if revoked_at is not None:
+            return "revoked"
+        if expires_at <= now:
+            return "expired"
+        return f"valid for {span(expires_at - now)}" if uses_left else "used up"
+
+    session.emit_table(
+        [
+            Column("TOKEN ID"),
+            Column("ROLE"),
+            Column("USES LEFT"),
+            Column("STATE"),
+            Column("HOSTNAME", shrink_to=8, drop=1),
+            Column("CLUSTER", shrink_to=8, drop=2),
+            Column("CREATED", drop=3),
+            Column("BY", shrink_to=6, drop=4),
+        ],
+        [
+            [
+                cell(t.token_id),
+                cell(t.role),
+                cell(f"{t.uses_left} of {t.uses}"),
+                cell(state(t.revoked_at, t.expires_at, t.uses_left)),
+                cell(t.hostname),
+                cell(t.cluster_id),
+                cell(moment(t.created_at, now)),
+                cell(t.created_by),
+            ]
+            for t in found
+        ],
+        "No registration tokens.",
+    )
+
+
+@group.command()
+@click.argument("token_id")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_option
+@pass_session
+def revoke(session: Session, token_id: str, *, yes: bool) -> None:
+    """Make a token useless; machines that it admitted stay."""
+    with session.client() as client:
+        session.confirm(f"Revoke the registration token {clean(token_id)}?", yes=yes)
+        client.revoke_registration_token(token_id)
+    if session.json:
+        session.emit_json({"token_id": token_id, "revoked": True})
+    else:
+        session.emit(f"{clean(token_id)}: revoked")

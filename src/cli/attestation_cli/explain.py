@@ -1,0 +1,181 @@
+"""Why a machine is trusted, or not, in plain words.
+
+Pure: a machine, its newest result and the instant go in, sentences come out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from attestation.machines import Status, Trust
+from attestation.results import Assurance, Verdict
+from attestation_cli.render import ago, clean, short_ids
+
+if TYPE_CHECKING:
+    from attestation.api import CheckDetail, MachineDetail, ResultDetail
+
+ASSURANCE: dict[Assurance, str] = {
+    Assurance.EK_ALLOWLIST: "this exact TPM was imported to the allow-list in advance",
+    Assurance.EK_CHAIN: "the TPM's certificate leads to a known manufacturer",
+    Assurance.AK_CERTIFIED: "the TPM's attestation key has a certificate of a known authority",
+    Assurance.TOFU: "trust on first use: nobody vouches for this TPM; it is the same one that was approved",
+    Assurance.NONE: "nothing was proven; it gets no configuration and no secret",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What there is to say about a machine.
+
+    Args:
+        trusted: It is attested and its last result is good and still in its lease.
+        headline: One sentence.
+        why: Sentences, in the order in which they matter.
+        next: What can be done, commands in backquotes.
+        checks: The checks of the newest result that did not simply pass.
+    """
+
+    trusted: bool
+    headline: str
+    why: tuple[str, ...]
+    next: tuple[str, ...]
+    checks: tuple[CheckDetail, ...]
+
+
+def explain(machine: MachineDetail, newest: ResultDetail | None, at: datetime) -> Explanation:
+    """Explain where *machine* stands at *at*.
+
+    Args:
+        machine: What the service knows.
+        newest: Its newest stored result, with every check, or None where it never sent a quote.
+        at: The instant, UTC.
+    """
+    short = short_ids([machine.machine_id])[machine.machine_id]
+    name = f"{clean(machine.hostname)} ({short})" if machine.hostname else short
+    trusted = machine.status is Status.ATTESTED and machine.trust is Trust.VERIFIED
+    status, steps = _status(machine, short, at)
+    why = [status, *_trust(machine, at), f"Assurance {machine.assurance}: {ASSURANCE[machine.assurance]}."]
+    if newest is not None and not newest.boot_state_appraised:
+        why.append(
+            f"Boot state not appraised: the policy {clean(newest.policy or 'none')} compares no PCR "
+            "with an expected value, so what software booted is unknown."
+        )
+    if machine.status not in (Status.REJECTED, Status.REVOKED):
+        if machine.ak_activated_at is None:
+            why.append(
+                "It has no activated attestation key; it must prove itself again before it can attest."
+            )
+            steps.append("The agent does this by itself at its next attestation; see that it runs.")
+        if machine.redeliver_pending:
+            why.append("Its configuration was ordered again and waits for its next good attestation.")
+    checks = tuple(c for c in newest.checks if c.outcome != "passed") if newest is not None else ()
+    failed = [c for c in checks if c.outcome in ("failed", "undecided")]
+    if failed and machine.status in (Status.PENDING_APPROVAL, Status.REGISTERED, Status.ATTESTED):
+        steps.append(
+            "If what was found is right, put it into a policy: `attestation policy create`, then "
+            f"`attestation policy assign NAME@VERSION --machine {short}`. If not, look at the machine's firmware."
+        )
+    return Explanation(
+        trusted=trusted,
+        headline=f"{name} is {'attested and trusted' if trusted else _HEADLINES[machine.status]}.",
+        why=tuple(why),
+        next=tuple(steps),
+        checks=checks,
+    )
+
+
+_HEADLINES = {
+    Status.PENDING_APPROVAL: "not attested: it waits for an operator's approval",
+    Status.REGISTERED: "not attested: it is admitted, but has not yet proven itself",
+    Status.ATTESTED: "attested, but not trusted now",
+    Status.LOCKED: "locked",
+    Status.REVOKED: "revoked",
+    Status.REJECTED: "rejected",
+}
+
+
+def _status(machine: MachineDetail, short: str, at: datetime) -> tuple[str, list[str]]:
+    """Return what its status means and what can be done about it."""
+    match machine.status:
+        case Status.PENDING_APPROVAL:
+            wish = f" It wishes to be {machine.desired_role}." if machine.desired_role else ""
+            return (
+                (
+                    f"It proved that its key lives in its TPM; nobody has decided about it since "
+                    f"{ago(machine.registered_at, at)}.{wish}"
+                ),
+                [
+                    (
+                        f"Compare the EK fingerprint {machine.ek_fingerprint[:16]}… with what the machine itself shows "
+                        "(`attestation-agent identify`)."
+                    ),
+                    (
+                        f"`attestation machine approve {short} --role {machine.desired_role or 'ROLE'}` admits it; "
+                        f"`attestation machine reject {short} --reason …` refuses it."
+                    ),
+                ],
+            )
+        case Status.REGISTERED:
+            return (
+                (
+                    "An operator, a token or the allow-list admitted it as "
+                    f"{machine.role or 'no role'}; the first good attestation makes it attested."
+                ),
+                ["See that the agent runs on it and reaches the service; it attests by itself."],
+            )
+        case Status.ATTESTED:
+            since = ago(machine.attested_at, at)
+            return f"It is admitted as {machine.role or 'no role'} and first attested {since}.", []
+        case Status.LOCKED:
+            return (
+                f"An operator locked it {ago(machine.locked_at, at)}; it gets nothing while it is locked.",
+                [
+                    (
+                        f"`attestation machine unlock {short}` lets it attest again; "
+                        f"`attestation machine revoke {short}` ends it for good."
+                    )
+                ],
+            )
+        case Status.REVOKED:
+            if machine.wiped_at is not None:
+                wiped = f" It acknowledged the order to wipe itself {ago(machine.wiped_at, at)}."
+                step = f"`attestation machine delete {short}` removes the record; the machine can then start anew."
+            elif machine.wipe_pending:
+                wiped = " It is ordered to wipe itself and has not acknowledged that."
+                step = "It acknowledges at its next attestation; see that its agent runs."
+            else:
+                wiped = ""
+                step = "This is final. The record stays."
+            return f"An operator revoked it {ago(machine.revoked_at, at)}.{wiped}", [step]
+        case Status.REJECTED:
+            return (
+                f"An operator rejected it {ago(machine.rejected_at, at)}.",
+                [f"`attestation machine delete {short}` removes the record; the machine can then ask again."],
+            )
+
+
+def _trust(machine: MachineDetail, at: datetime) -> list[str]:
+    """Return what its last result is worth."""
+    last = machine.last_result
+    if last is None:
+        return ["It has never sent a quote that could be judged."]
+    when = ago(last.at, at)
+    policy = f" under {clean(last.policy)}" if last.policy else ""
+    if last.verdict is Verdict.FAILED:
+        return [
+            f"Its last quote, {when}{policy}, was authentic but not as expected: {clean(last.failed or '?')}."
+        ]
+    if last.verdict is Verdict.INDETERMINATE:
+        return [
+            f"Its last quote, {when}{policy}, could not be judged: {clean(last.failed or 'no check was made')}."
+        ]
+    if machine.trust is Trust.STALE:
+        return [
+            (
+                f"Its last good quote is from {when}; trust ended {ago(machine.trust_expires_at, at)}, "
+                "because it did not attest again. See that its agent runs."
+            )
+        ]
+    return [f"Its last quote, {when}{policy}, was good; trust ends {ago(machine.trust_expires_at, at)}."]

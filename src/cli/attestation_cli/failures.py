@@ -1,0 +1,159 @@
+"""What an operator reads when a command fails: what happened, why, and what to do; and the exit code.
+
+0  done
+1  the answer is no: the audit chain is invalid, the machine is not trusted, you did not confirm
+2  the command or its values are wrong
+3  what you named does not exist (any more)
+4  the service does not know you, or you may not
+5  it exists, but not in a state that allows this
+6  no answer, or none now: unreachable, unavailable, too often
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import IntEnum
+
+import click
+
+from attestation.client import AnswerInvalid, APIError, ServiceUnreachable, TLSFailed
+from attestation.errors import (
+    AttestationError,
+    Conflict,
+    Expired,
+    Forbidden,
+    MalformedEvidence,
+    NotAcceptable,
+    NotAuthentic,
+    OperatorAccessNotConfigured,
+    RateLimited,
+    RequestInvalid,
+    Unauthenticated,
+    Unavailable,
+    Unknown,
+)
+from attestation_cli.render import clean
+from attestation_cli.session import Ambiguous, Refused, Session
+
+
+class ExitCode(IntEnum):
+    """How a command ended; the numbers are documented and do not change."""
+
+    OK = 0
+    NEGATIVE = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    AUTH = 4
+    CONFLICT = 5
+    UNAVAILABLE = 6
+
+
+# The first class that matches decides: narrower ones stand above wider ones.
+MEANINGS: tuple[tuple[type[AttestationError], ExitCode, str], ...] = (
+    (OperatorAccessNotConfigured, ExitCode.AUTH, "the service lets no operator in"),
+    (Unauthenticated, ExitCode.AUTH, "the service does not know who you are"),
+    (Forbidden, ExitCode.AUTH, "you may not do this"),
+    (NotAuthentic, ExitCode.AUTH, "the service refused this"),
+    (Unknown, ExitCode.NOT_FOUND, "there is no such thing"),
+    (Expired, ExitCode.NOT_FOUND, "it no longer exists"),
+    (Ambiguous, ExitCode.CONFLICT, "it is not clear which machine you mean"),
+    (Conflict, ExitCode.CONFLICT, "this is not possible now"),
+    (Refused, ExitCode.USAGE, "nothing was changed"),
+    (RequestInvalid, ExitCode.USAGE, "this cannot be asked"),
+    (MalformedEvidence, ExitCode.USAGE, "this cannot be asked"),
+    (NotAcceptable, ExitCode.USAGE, "this cannot be asked"),
+    (RateLimited, ExitCode.UNAVAILABLE, "too many requests"),
+    (TLSFailed, ExitCode.UNAVAILABLE, "the service could not prove who it is"),
+    (ServiceUnreachable, ExitCode.UNAVAILABLE, "the service does not answer"),
+    (AnswerInvalid, ExitCode.UNAVAILABLE, "something answered, but not the attestation service"),
+    (Unavailable, ExitCode.UNAVAILABLE, "the service cannot answer now"),
+)
+
+ADVICE: Mapping[str, str] = {
+    "unauthenticated": "set ITL_ADMIN_TOKEN, or --token-file, to the token that the service was started with",
+    "operator-access-not-configured": "start the service with ITL_ADMIN_TOKEN set",
+    "forbidden": "ask an operator who may",
+    "machine-unknown": "`attestation machine list` shows the machines there are",
+    "registration-token-unknown": "`attestation token list` shows the tokens there are",
+    "allow-list-entry-unknown": "`attestation allow-list list` shows the entries there are",
+    "policy-unknown": "`attestation policy list` shows the policies there are",
+    "transition-forbidden": "`attestation machine explain ID` tells where the machine stands and what is possible",
+    "machine-changed": "somebody was faster: look again with `attestation machine get ID`, then decide again",
+    "already-exists": "choose another name or version; what exists under this one cannot be changed",
+    "ambiguous": "give more characters of the id",
+    "not-confirmed": "run it in a terminal, or add --yes if you are sure",
+    "tls-failed": "check the address; if the service has a private CA, name its file with --ca-file",
+    "service-unreachable": "check that the service runs there; another address: --api-url or ITL_API_URL",
+    "answer-invalid": "check --api-url: it must be the address of the attestation service, without /api/v1",
+    "http-404": "check --api-url: it must be the address of the attestation service, without /api/v1",
+    "rate-limited": "wait a little, then try again",
+    "store-unavailable": "try again; if it stays, /readyz of the service tells what is missing",
+    "unavailable": "try again; if it stays, /readyz of the service tells what is missing",
+    "policy-invalid": "correct the policy document; docs/operate/cli.md shows one",
+}
+
+
+def report(error: AttestationError, session: Session) -> ExitCode:
+    """Print *error* to stderr and return the exit code of its meaning."""
+    exit_code, what = meaning(error)
+    advice = _advice(error, session)
+    if session.json:
+        session.note(json.dumps({"error": _as_json(error, what, advice)}, indent=2))
+        return exit_code
+    lines = [f"{_label('error:')} {what}"]
+    why = str(error).splitlines() or ["no reason was given"]
+    lines.append(f"  {_label('why:')} {clean(why[0])}")
+    lines += [f"       {clean(line)}" for line in why[1:]]
+    if isinstance(error, APIError):
+        lines += [f"       {clean(e.field)}: {clean(e.message)}" for e in error.errors]
+    lines.append(f"  {_label('what to do:')} {advice}")
+    if isinstance(error, APIError):
+        lines.append(
+            f"  {_label('code:')} {clean(error.code)}, request {clean(error.request_id or 'without id')}"
+        )
+    session.note("\n".join(lines))
+    return exit_code
+
+
+def meaning(error: AttestationError) -> tuple[ExitCode, str]:
+    """Return exit code and headline of *error*."""
+    for kind, exit_code, what in MEANINGS:
+        if isinstance(error, kind):
+            return exit_code, what
+    return ExitCode.UNAVAILABLE, "the service failed"
+
+
+def _advice(error: AttestationError, session: Session) -> str:
+    advice = ADVICE.get(error.code)
+    if isinstance(error, ServiceUnreachable | AnswerInvalid) or error.code.startswith("http-"):
+        where = f"now it is {clean(session.url)}, from {session.url_source}"
+        return f"{advice or 'check --api-url'} ({where})"
+    if isinstance(error, APIError) and error.retry_after_seconds is not None:
+        return f"try again in {error.retry_after_seconds} s"
+    if advice is not None:
+        return advice
+    if isinstance(error, APIError) and error.status >= 500:
+        return "look for the request id in the log of the service"
+    if "not encrypted" in str(error):
+        return "use an https:// address; --allow-plain-http sends the token in the clear all the same"
+    return "correct it and try again; --help shows what is expected"
+
+
+def _as_json(error: AttestationError, what: str, advice: str) -> dict[str, object]:
+    known: dict[str, object] = {
+        "code": error.code,
+        "title": what,
+        "detail": str(error),
+        "what_to_do": advice,
+    }
+    if isinstance(error, APIError):
+        known["status"] = error.status
+        known["request_id"] = error.request_id
+        known["errors"] = [e.model_dump() for e in error.errors]
+    return known
+
+
+def _label(text: str) -> str:
+    # click.echo removes the colour where stderr is no terminal, or NO_COLOR asks for it.
+    return click.style(text, bold=True)

@@ -1,0 +1,215 @@
+"""Tables, colours and times for people; JSON for programs.
+
+What comes from the service is written by strangers: a serial number may hold terminal escape sequences.
+Everything passes `clean` before it is printed, or `json_text`, which escapes.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+GAP = "  "
+ELLIPSIS = "…"
+SHORT_ID = 8
+
+COLOURS: Mapping[str, str] = {
+    "attested": "green",
+    "verified": "green",
+    "Verified": "green",
+    "valid": "green",
+    "passed": "green",
+    "ek-allowlist": "green",
+    "ek-chain": "green",
+    "pending_approval": "yellow",
+    "registered": "cyan",
+    "stale": "yellow",
+    "flagged": "yellow",
+    "tofu": "yellow",
+    "undecided": "yellow",
+    "Indeterminate": "yellow",
+    "locked": "magenta",
+    "none": "red",
+    "failed": "red",
+    "Failed": "red",
+    "rejected": "red",
+    "revoked": "red",
+    "INVALID": "red",
+}
+"""Words of the API that have a colour; everything else is plain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Args:
+        title: Its heading.
+        shrink_to: Narrowest width on a small terminal; None is never shortened.
+        drop: When the terminal is still too small, columns go in descending order of this; 0 never goes.
+    """
+
+    title: str
+    shrink_to: int | None = None
+    drop: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Text in a table, clean, and the colour in which it is shown."""
+
+    text: str
+    colour: str | None = None
+
+
+def cell(value: object) -> Cell:
+    """Return *value* as a clean cell, in the colour of its word; None is a dash."""
+    text = "-" if value is None else clean(str(value))
+    return Cell(text or "-", COLOURS.get(text))
+
+
+def clean(text: str) -> str:
+    """Return *text* without anything that a terminal obeys or that deceives a reader.
+
+    Control characters (C0, C1, DEL, line breaks), invisible and direction-changing ones, private-use and
+    unassigned code points and lone surrogates become U+FFFD.
+    """
+    return "".join("\ufffd" if _is_unprintable(c) else c for c in text)
+
+
+def _is_unprintable(character: str) -> bool:
+    category = unicodedata.category(character)
+    return category[0] == "C" or category in ("Zl", "Zp")
+
+
+def display_width(text: str) -> int:
+    """Return how many terminal columns *text* takes: wide characters two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
+
+
+def shorten(text: str, width: int) -> str:
+    """Return *text* in at most *width* terminal columns, with an ellipsis where something is missing."""
+    if display_width(text) <= width:
+        return text
+    kept, used = "", 0
+    for character in text:
+        used += display_width(character)
+        if used > width - 1:
+            break
+        kept += character
+    return kept + ELLIPSIS
+
+
+def table(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, width: int | None, colour: bool
+) -> Iterable[str]:
+    """Yield the lines of a table, aligned, at most *width* terminal columns where that is possible."""
+    natural = [
+        max(len(column.title), *(display_width(row[i].text) for row in rows)) if rows else len(column.title)
+        for i, column in enumerate(columns)
+    ]
+    shown, widths = _fit(columns, natural, width)
+    yield _line([_paint(columns[i].title, widths[i], "bright_black" if colour else None) for i in shown])
+    for row in rows:
+        yield _line([_paint(row[i].text, widths[i], row[i].colour if colour else None) for i in shown])
+
+
+def _fit(
+    columns: Sequence[Column], natural: Sequence[int], width: int | None
+) -> tuple[list[int], Mapping[int, int]]:
+    """Choose columns and widths: first shorten the widest, then drop the least important."""
+    shown = list(range(len(columns)))
+    while True:
+        widths = {i: natural[i] for i in shown}
+        excess = sum(widths.values()) + len(GAP) * (len(shown) - 1) - (width or 0)
+        if width is None or excess <= 0:
+            return shown, widths
+        give = {i: widths[i] - s for i in shown if (s := columns[i].shrink_to) is not None and widths[i] > s}
+        droppable = [i for i in shown if columns[i].drop]
+        if sum(give.values()) < excess and droppable:
+            shown.remove(max(droppable, key=lambda i: columns[i].drop))
+            continue
+        for i in sorted(give, key=lambda i: -give[i]):
+            less = min(give[i], excess)
+            widths[i] -= less
+            excess -= less
+            if excess <= 0:
+                break
+        return shown, widths
+
+
+def _paint(text: str, width: int, colour: str | None) -> str:
+    text = shorten(text, width)
+    padding = " " * (width - display_width(text))
+    return (click.style(text, fg=colour) if colour else text) + padding
+
+
+def _line(cells: Sequence[str]) -> str:
+    return GAP.join(cells).rstrip()
+
+
+def fields(pairs: Iterable[tuple[str, Cell]], *, colour: bool) -> Iterable[str]:
+    """Yield one line per pair, names in a column of their own."""
+    pairs = list(pairs)
+    width = max((len(name) for name, _ in pairs), default=0)
+    for name, value in pairs:
+        label = name.ljust(width)
+        text = click.style(value.text, fg=value.colour) if colour and value.colour else value.text
+        yield f"{click.style(label, fg='bright_black') if colour else label}{GAP}{text}".rstrip()
+
+
+def short_ids(machine_ids: Iterable[str]) -> Mapping[str, str]:
+    """Return the shortest prefixes, of one length and at least eight characters, that tell the ids apart."""
+    ids = set(machine_ids)
+    size = SHORT_ID
+    while size < 36 and len({i[:size] for i in ids}) < len(ids):
+        size += 1
+    return {i: i[:size].rstrip("-") for i in ids}
+
+
+def ago(at: datetime | None, now: datetime) -> str:
+    """Return how far *at* is from *now*: `12 s ago`, `in 3 min`; a dash where there is no time."""
+    if at is None:
+        return "-"
+    seconds = int((now - at).total_seconds())
+    size = abs(seconds)
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if size >= 2 * length or (unit != "d" and size >= length):
+            text = f"{size // length} {unit}"
+            break
+    else:
+        text = f"{size} s"
+    return f"{text} ago" if seconds >= 0 else f"in {text}"
+
+
+def moment(at: datetime | None, now: datetime) -> str:
+    """Return *at* to the second in UTC and how far it is from *now*."""
+    if at is None:
+        return "-"
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z ({ago(at, now)})"
+
+
+def span(length: timedelta) -> str:
+    """Return *length* in its largest whole unit."""
+    return ago(datetime(2000, 1, 1, tzinfo=UTC), datetime(2000, 1, 1, tzinfo=UTC) + length).removesuffix(
+        " ago"
+    )
+
+
+def json_text(value: BaseModel | Mapping[str, Any]) -> str:
+    """Return *value* as indented JSON in ASCII: every control character is escaped."""
+    plain = value if isinstance(value, Mapping) else value.model_dump(mode="json")
+    return json.dumps(plain, indent=2, ensure_ascii=True)

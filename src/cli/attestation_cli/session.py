@@ -1,0 +1,252 @@
+"""What one run of the command line knows: where the service is, who we are, how to print."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+import click
+
+from attestation.errors import Conflict, MachineUnknown, RequestInvalid, Unauthenticated
+from attestation_cli.render import Cell, Column, clean, json_text, short_ids, table
+
+if TYPE_CHECKING:
+    import httpx
+    from pydantic import BaseModel
+
+    from attestation.api import MachineDetail
+    from attestation.client import OperatorClient
+
+DEFAULT_URL = "http://localhost:8080"
+FULL_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")
+SHORTEST_PREFIX = 4
+MOST_CANDIDATES = 20
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Model = TypeVar("Model")
+
+
+class Ambiguous(Conflict):
+    """Several machines answer to the name given."""
+
+    code = "ambiguous"
+
+
+class Refused(RequestInvalid):
+    """The command would destroy something and nobody confirmed it."""
+
+    code = "not-confirmed"
+
+
+@dataclass(slots=True)
+class Session:
+    """The settings of one run, and what every command does with them."""
+
+    url: str = DEFAULT_URL
+    url_source: str = "the default"
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    allow_plain_http: bool = False
+    output: str = "table"
+    transport: httpx.BaseTransport | None = None
+    """For tests: what carries the requests instead of the network."""
+
+    # Talking to the service
+
+    def client(self) -> OperatorClient:
+        """Connect to the service as operator.
+
+        Raises:
+            Unauthenticated: There is no token.
+            RequestInvalid: Address, token or CA file cannot be used.
+        """
+        # Imported here: pydantic and httpx take longer to load than --help takes to print.
+        from attestation.client import OperatorClient
+
+        return OperatorClient(
+            self.url,
+            self._token(),
+            ca_file=self.ca_file,
+            allow_plain_http=self.allow_plain_http,
+            transport=self.transport,
+        )
+
+    def _token(self) -> str:
+        if self.token_file is None:
+            token = os.environ.get("ITL_ADMIN_TOKEN", "").strip()
+            if not token:
+                raise Unauthenticated("no operator token: ITL_ADMIN_TOKEN is not set, --token-file not given")
+            return token
+        try:
+            with self.token_file.open(encoding="utf-8") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                token = file.read(4097).strip()
+        except (OSError, UnicodeDecodeError) as e:
+            reason = e.strerror if isinstance(e, OSError) else "not text"
+            raise RequestInvalid(f"token file {self.token_file}: {reason}") from e
+        if stat.S_ISREG(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
+            self.note(f"warning: {self.token_file} can be read by others; chmod 600 it")
+        if not token:
+            raise Unauthenticated(f"token file {self.token_file} is empty")
+        return token
+
+    def find(self, client: OperatorClient, name: str) -> MachineDetail:
+        """Return the machine that *name* means: its id, an unambiguous prefix of it, or its hostname.
+
+        Raises:
+            MachineUnknown: None.
+            Ambiguous: More than one; the message lists them.
+            RequestInvalid: Too short to mean anything.
+        """
+        name = name.strip().lower()
+        if FULL_ID.match(name):
+            return client.machine(name)
+        if len(name) < SHORTEST_PREFIX:
+            raise RequestInvalid(
+                f"{clean(name)!r} is too short: give at least {SHORTEST_PREFIX} characters of the machine's id"
+            )
+        found: list[MachineDetail] = []
+        for machine in client.machines(q=name):
+            if machine.machine_id.startswith(name) or machine.hostname == name:
+                found.append(machine)
+            if len(found) > MOST_CANDIDATES:
+                break
+        if not found:
+            raise MachineUnknown(f"no machine's id begins with {clean(name)!r}, and none is called that")
+        if len(found) > 1:
+            lines = [
+                f"{m.machine_id}  {m.status}  {clean(m.hostname or '-')}" for m in found[:MOST_CANDIDATES]
+            ]
+            more = ["…"] if len(found) > MOST_CANDIDATES else []
+            raise Ambiguous("\n".join([f"{clean(name)!r} may mean any of", *lines, *more]))
+        return found[0]
+
+    def find_id(self, client: OperatorClient, name: str) -> str:
+        """Return the id that *name* means; a full id stands for itself, even where its record is deleted."""
+        return name.lower() if FULL_ID.match(name.lower()) else self.find(client, name).machine_id
+
+    # Talking to the operator
+
+    @property
+    def json(self) -> bool:
+        """True where the output is read by a program."""
+        return self.output == "json"
+
+    @property
+    def colour(self) -> bool:
+        """True where colours help: on a terminal, unless NO_COLOR (no-color.org) or a dumb one."""
+        return _coloured(sys.stdout)
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal; None where the output goes to a file or a pipe, which have no edge."""
+        if not sys.stdout.isatty():
+            return None
+        import shutil
+
+        return shutil.get_terminal_size().columns
+
+    def emit(self, text: str) -> None:
+        """Print *text*, which is clean already, to stdout."""
+        click.echo(text, color=self.colour)
+
+    def note(self, text: str) -> None:
+        """Print a remark to stderr, where it disturbs no program that reads stdout."""
+        click.echo(text, err=True, color=_coloured(sys.stderr))
+
+    def emit_json(self, value: BaseModel | Iterator[BaseModel] | dict[str, Any]) -> None:
+        """Print *value* as JSON; an iterator as a list, written as its values arrive."""
+        if not isinstance(value, Iterator):
+            self.emit(json_text(value))
+            return
+        first = True
+        for item in value:
+            self.emit(("[\n" if first else ",\n") + json_text(item))
+            first = False
+        self.emit("[]" if first else "]")
+
+    def emit_table(self, columns: list[Column], rows: list[list[Cell]], empty: str) -> None:
+        """Print a table, or the sentence *empty* to stderr."""
+        if not rows:
+            self.note(empty)
+            return
+        for line in table(columns, rows, width=self.width, colour=self.colour):
+            self.emit(line)
+
+    def confirm(self, question: str, *, yes: bool, phrase: str | None = None) -> None:
+        """Go on only if the operator agrees; *phrase* must then be typed out.
+
+        Raises:
+            Refused: Nobody can be asked, because stdin is not a terminal.
+            click.exceptions.Exit: The operator said no.
+        """
+        if yes:
+            return
+        if not is_terminal():
+            raise Refused("this needs a confirmation, and stdin is not a terminal")
+        if phrase is None:
+            agreed = click.confirm(question, err=True)
+        else:
+            prompt = f"{question}\nType {phrase} to go on"
+            agreed = click.prompt(prompt, default="", show_default=False, err=True) == phrase
+        if not agreed:
+            self.note("Nothing was changed.")
+            raise click.exceptions.Exit(1)
+
+
+def _coloured(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def is_terminal() -> bool:
+    """True where somebody can be asked."""
+    return sys.stdin.isatty()
+
+
+def name_of(machine: MachineDetail) -> str:
+    """Return what operators call *machine*: hostname and short id, or the short id."""
+    short = short_ids([machine.machine_id])[machine.machine_id]
+    return f"{clean(machine.hostname)} ({short})" if machine.hostname else short
+
+
+def checked(build: Callable[[], Model]) -> Model:
+    """Return the request that *build* makes of what the operator typed.
+
+    Raises:
+        RequestInvalid: A value is not what the API accepts; nothing was sent.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return build()
+    except ValidationError as e:
+        first = e.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise RequestInvalid(f"{where}: {first['msg']}") from None
+
+
+def _set_output(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.ensure_object(Session).output = value
+
+
+def output_option(command: Command) -> Command:
+    """Add `-o/--output`; it may stand before or after the command."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        callback=_set_output,
+        expose_value=False,
+        is_eager=True,
+        help="How to print [default: table]",
+    )(command)
+
+
+pass_session = click.make_pass_decorator(Session, ensure=True)

@@ -1,0 +1,241 @@
+"""A service made by hand: a few machines, and answers of the right form."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+NOW = "2026-11-21T04:00:00Z"
+HASH = "ab" * 32
+
+
+def machine(machine_id: str, **changes: Any) -> dict[str, Any]:
+    """Return a MachineDetail as JSON."""
+    return {
+        "machine_id": machine_id,
+        "version": 3,
+        "ek_fingerprint": machine_id.replace("-", "") * 3,
+        "ek_source": "cert",
+        "ek_template": "L-1",
+        "ek_certificate": {
+            "subject": "",
+            "manufacturer": "IFX",
+            "model": "SLB 9670",
+            "firmware": "7.85",
+            "sha256": HASH,
+        },
+        "assurance": "tofu",
+        "ek_chain_ok": False,
+        "ek_allow_listed": False,
+        "hw_uuid": "unknown",
+        "hw_mac": "aa:bb:cc:00:00:01",
+        "hw_serial": "SN1",
+        "hw_product": "PowerEdge",
+        "desired_role": "worker-app",
+        "role": None,
+        "status": "pending_approval",
+        "cluster_id": "default",
+        "hostname": None,
+        "assigned_ip": None,
+        "registered_from": "10.0.0.7",
+        "registered_at": NOW,
+        "attested_at": None,
+        "locked_at": None,
+        "revoked_at": None,
+        "rejected_at": None,
+        "wipe_pending": False,
+        "wiped_at": None,
+        "redeliver_pending": False,
+        "ak_activated_at": NOW,
+        "ak_name": None,
+        "reset_count": None,
+        "restart_count": None,
+        "firmware_version": None,
+        "trust": "unknown",
+        "trust_expires_at": None,
+        "last_result": None,
+        "approvals": [],
+        **changes,
+    }
+
+
+def result(machine_id: str, verdict: str = "Verified", **changes: Any) -> dict[str, Any]:
+    """Return a ResultDetail as JSON."""
+    return {
+        "result_id": 1,
+        "machine_id": machine_id,
+        "at": NOW,
+        "verdict": verdict,
+        "policy": "identity-only@1",
+        "boot_state_appraised": False,
+        "pcr_digest": HASH,
+        "checks": [{"check": "quote", "outcome": "passed"}],
+        **changes,
+    }
+
+
+def audit_entry(number: int, **changes: Any) -> dict[str, Any]:
+    """Return an AuditEntryDetail as JSON."""
+    return {
+        "id": number,
+        "timestamp": "2026-11-21T04:00:00.000000Z",
+        "operator_cn": "SYSTEM",
+        "operator_sub": None,
+        "action": "approve",
+        "machine_id": None,
+        "prev_state": "pending_approval",
+        "new_state": "registered",
+        "detail": None,
+        "source_ip": None,
+        "format": 1,
+        "prev_hash": HASH,
+        "entry_hash": HASH,
+        **changes,
+    }
+
+
+@dataclass
+class Stub:
+    """Answers the operators' API from what it is given; acts are recorded."""
+
+    machines: list[dict[str, Any]] = field(default_factory=list)
+    results: list[dict[str, Any]] = field(default_factory=list)
+    audit: list[dict[str, Any]] = field(default_factory=list)
+    allow_list: list[dict[str, Any]] = field(default_factory=list)
+    valid: bool = True
+    acts: list[tuple[str, str, Any]] = field(default_factory=list)
+    requests: list[httpx.Request] = field(default_factory=list)
+    before: Callable[[httpx.Request], httpx.Response | None] = lambda request: None
+
+    @property
+    def transport(self) -> httpx.MockTransport:
+        """What carries requests to this stub."""
+        return httpx.MockTransport(self)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        """Answer *request*."""
+        self.requests.append(request)
+        early = self.before(request)
+        if early is not None:
+            return early
+        path = request.url.path.removeprefix("/api/v1")
+        if request.method != "GET":
+            self.acts.append((request.method, path, json.loads(request.content) if request.content else None))
+        if match := re.fullmatch(r"/machines/([^/]+)(/[^/]+)?", path):
+            return self._machine(request, match[1], match[2])
+        match request.method, path:
+            case "GET", "/machines":
+                return self._list(request)
+            case "GET", "/audit":
+                return page(self.audit)
+            case "GET", "/audit/verify":
+                wrong = None if self.valid else "entry 7: prev_hash differs"
+                return httpx.Response(
+                    200,
+                    json={
+                        "valid": self.valid,
+                        "entries": 9,
+                        "root_hash": HASH,
+                        "first_invalid_id": None if self.valid else 7,
+                        "error": wrong,
+                    },
+                )
+            case "POST", "/registration-tokens":
+                return httpx.Response(200, json=token(token="s3cr3t-token", **json.loads(request.content)))
+            case "GET", "/registration-tokens":
+                return page([token()])
+            case "POST", "/allow-list":
+                return httpx.Response(
+                    200, json={"added": len(json.loads(request.content)["entries"]), "replaced": 0}
+                )
+            case "GET", "/allow-list":
+                return page(self.allow_list)
+            case "GET", "/policies":
+                return httpx.Response(
+                    200, json={"policies": [policy()], "assignments": [assignment("fleet", "*")]}
+                )
+            case "POST", "/policies":
+                return httpx.Response(201, json=policy())
+            case "DELETE", _:
+                return httpx.Response(204)
+        if match := re.fullmatch(r"/policies/assignments/([a-z]+)/([^/]+)", path):
+            return httpx.Response(200, json=assignment(match[1], match[2]))
+        return problem(404, "unknown", path)
+
+    def _list(self, request: httpx.Request) -> httpx.Response:
+        asked = request.url.params
+        found = [m for m in self.machines if asked.get("status") in (None, m["status"])]
+        if q := asked.get("q"):
+            found = [m for m in found if q in json.dumps(m)]
+        return page(found)
+
+    def _machine(self, request: httpx.Request, machine_id: str, act: str | None) -> httpx.Response:
+        known = next((m for m in self.machines if m["machine_id"] == machine_id), None)
+        if known is None:
+            return problem(404, "machine-unknown", "no such machine")
+        if act == "/results":
+            return page([r for r in self.results if r["machine_id"] == machine_id])
+        return httpx.Response(200, json=known)
+
+
+def page(items: list[dict[str, Any]]) -> httpx.Response:
+    """Return the only page of *items*."""
+    return httpx.Response(200, json={"items": items, "next_cursor": None})
+
+
+def problem(status: int, code: str, detail: str, **more: Any) -> httpx.Response:
+    """Return a problem document."""
+    body = {
+        "type": f"urn:itl:problem:{code}",
+        "title": code,
+        "status": status,
+        "detail": detail,
+        "instance": "req-1",
+    }
+    return httpx.Response(status, json={**body, **more})
+
+
+def token(**changes: Any) -> dict[str, Any]:
+    """Return a RegistrationTokenDetail as JSON."""
+    known = {
+        "token_id": "t0000001",
+        "role": "worker-app",
+        "hostname": None,
+        "assigned_ip": None,
+        "cluster_id": None,
+        "uses": 1,
+        "uses_left": 1,
+        "created_at": NOW,
+        "created_by": "SYSTEM",
+        "expires_at": "2099-01-01T00:00:00Z",
+        "revoked_at": None,
+    }
+    return {**known, **{k: v for k, v in changes.items() if k != "expires_in_seconds"}}
+
+
+def policy() -> dict[str, Any]:
+    """Return a PolicyDetail as JSON."""
+    return {
+        "name": "workers",
+        "version": 1,
+        "sha256": HASH,
+        "created_at": NOW,
+        "created_by": "SYSTEM",
+        "document": {"name": "workers"},
+    }
+
+
+def assignment(scope: str, subject: str) -> dict[str, Any]:
+    """Return a PolicyAssignment as JSON."""
+    return {
+        "scope": scope,
+        "subject": subject,
+        "policy": "workers@1",
+        "assigned_at": NOW,
+        "assigned_by": "SYSTEM",
+    }

@@ -1,0 +1,643 @@
+"""The command line: what it asks, what it prints, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+from tests.unit.cli.stub import NOW, Stub, audit_entry, machine, problem, result
+
+from attestation_cli.main import GROUPS, cli
+from attestation_cli.session import Session
+
+A = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
+B = "7f3ad3ff-0f0e-4c55-9d4a-3f6f0e1b2c3d"
+C = "c0ffee00-0f0e-4c55-9d4a-3f6f0e1b2c3d"
+HOSTILE = "SN\x1b]0;owned\x07\x1b[2J\u202e\x9b31m\r\nroot"
+
+
+@pytest.fixture(autouse=True)
+def _token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ITL_ADMIN_TOKEN", "t0p-s3cret")
+
+
+@pytest.fixture
+def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody sits in front of it."""
+    monkeypatch.setattr("attestation_cli.session.is_terminal", lambda: True)
+
+
+def run(stub: Stub, *args: str, answer: str | None = None) -> Result:
+    session = Session(transport=stub.transport)
+    return CliRunner().invoke(cli, list(args), obj=session, input=answer, catch_exceptions=False)
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    ctx = click.Context(cli)
+    found = []
+    for name in GROUPS:
+        group = cli.get_command(ctx, name)
+        assert isinstance(group, click.Group)
+        found += [(f"{name} {sub}", command) for sub, command in group.commands.items()]
+    return found
+
+
+COMMANDS = commands()
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[n for n, _ in COMMANDS])
+def test_every_command_explains_itself_and_prints_json(name: str, command: click.Command) -> None:
+    """Each has help, and `-o` of its own."""
+    assert command.help
+    assert any("--output" in p.opts for p in command.params)
+
+
+def test_the_issued_commands_exist() -> None:
+    """The commands that the documentation promises."""
+    assert {n for n, _ in COMMANDS} == {
+        "machine list",
+        "machine get",
+        "machine explain",
+        "machine approve",
+        "machine reject",
+        "machine lock",
+        "machine unlock",
+        "machine revoke",
+        "machine results",
+        "machine ak-reset",
+        "machine redeliver",
+        "machine delete",
+        "token create",
+        "token list",
+        "token revoke",
+        "allow-list import",
+        "allow-list list",
+        "allow-list remove",
+        "audit list",
+        "audit verify",
+        "policy list",
+        "policy create",
+        "policy assign",
+        "policy unassign",
+    }
+
+
+def test_no_option_takes_a_secret() -> None:
+    """What stands on a command line is read by every user of the computer."""
+    options = {o for _, command in COMMANDS for p in [*command.params, *cli.params] for o in p.opts}
+    assert not {o for o in options if "secret" in o or "password" in o or o in ("--token", "--admin-token")}
+
+
+def test_help_loads_neither_pydantic_nor_httpx() -> None:
+    """`--help` starts fast."""
+    code = (
+        "import sys; from attestation_cli.main import cli\n"
+        "try: cli(['machine', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('pydantic', 'httpx', 'cryptography') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr.strip() == "[]"
+
+
+# Who asks
+
+
+def test_without_a_token_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No credential: exit 4, and a text that says where to put one."""
+    monkeypatch.delenv("ITL_ADMIN_TOKEN")
+    stub = Stub()
+    done = run(stub, "machine", "list")
+    assert done.exit_code == 4
+    assert "ITL_ADMIN_TOKEN" in done.stderr
+    assert stub.requests == []
+
+
+def test_the_token_file_wins_and_must_be_private(tmp_path: Path) -> None:
+    """A file given on purpose is used; one that others can read is warned of."""
+    file = tmp_path / "token"
+    file.write_text("from-file\n")
+    file.chmod(0o644)
+    stub = Stub()
+    done = run(stub, "--token-file", str(file), "machine", "list")
+    assert stub.requests[0].headers["Authorization"] == "Bearer from-file"
+    assert "chmod 600" in done.stderr
+    file.chmod(0o600)
+    assert "chmod" not in run(stub, "--token-file", str(file), "machine", "list").stderr
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])
+def test_a_token_file_that_cannot_be_used_ends_the_command(tmp_path: Path, content: bytes | None) -> None:
+    """Absent, empty or binary: no fall-back to the environment."""
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    stub = Stub()
+    assert run(stub, "--token-file", str(file), "machine", "list").exit_code in (2, 4)
+    assert stub.requests == []
+
+
+def test_the_token_is_never_printed() -> None:
+    """Not in an answer, not in an error, not with any output."""
+    stub = Stub(before=lambda r: problem(401, "unauthenticated", "wrong token"))
+    for output in ("table", "json"):
+        done = run(stub, "-o", output, "machine", "list")
+        assert done.exit_code == 4
+        assert "t0p-s3cret" not in done.output
+
+
+def test_the_token_does_not_travel_in_the_clear() -> None:
+    """Plain HTTP to another computer ends with a text, unless allowed."""
+    stub = Stub()
+    done = run(stub, "--api-url", "http://attest.example", "machine", "list")
+    assert done.exit_code == 2
+    assert "not encrypted" in done.stderr
+    assert "https://" in done.stderr
+    assert (
+        run(stub, "--api-url", "http://attest.example", "--allow-plain-http", "machine", "list").exit_code
+        == 0
+    )
+
+
+def test_the_address_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ITL_API_URL, and the older ATTESTATION_API_URL."""
+    stub = Stub()
+    monkeypatch.setenv("ATTESTATION_API_URL", "https://older.example")
+    run(stub, "machine", "list")
+    monkeypatch.setenv("ITL_API_URL", "https://newer.example")
+    run(stub, "machine", "list")
+    run(stub, "--api-url", "https://flag.example", "machine", "list")
+    assert [r.url.host for r in stub.requests] == ["older.example", "newer.example", "flag.example"]
+
+
+# Names of machines
+
+
+@pytest.mark.parametrize("name", [A, A[:13], A[:9], A.upper(), "cp-1", "7f3ad3ac"])
+def test_a_machine_is_named_by_id_prefix_or_hostname(name: str) -> None:
+    """Whatever is unambiguous."""
+    stub = Stub([machine(A, hostname="cp-1"), machine(B), machine(C)])
+    done = run(stub, "-o", "json", "machine", "get", name)
+    assert json.loads(done.stdout)["machine_id"] == A
+
+
+def test_an_ambiguous_prefix_lists_the_candidates_and_does_nothing() -> None:
+    """No guess is made, least of all for an act."""
+    stub = Stub([machine(A), machine(B)])
+    done = run(stub, "machine", "revoke", "7f3ad3", "--yes")
+    assert done.exit_code == 5
+    assert A in done.stderr
+    assert B in done.stderr
+    assert stub.acts == []
+
+
+def test_a_prefix_and_a_hostname_that_disagree_are_ambiguous() -> None:
+    """A machine called like the beginning of another's id cannot be mistaken for it."""
+    stub = Stub([machine(A), machine(C, hostname="7f3ad3ac")])
+    done = run(stub, "machine", "lock", "7f3ad3ac")
+    assert done.exit_code == 5
+    assert stub.acts == []
+
+
+def test_what_the_search_finds_elsewhere_is_no_match() -> None:
+    """A serial number that contains the prefix does not make a machine the one meant."""
+    stub = Stub([machine(C, hw_serial="7f3ad3ac")])
+    done = run(stub, "machine", "get", "7f3ad3ac")
+    assert done.exit_code == 3
+
+
+def test_a_prefix_of_a_few_characters_is_refused() -> None:
+    """Three hex digits mean too many machines one day."""
+    stub = Stub([machine(A)])
+    assert run(stub, "machine", "get", "7f3").exit_code == 2
+    assert stub.requests == []
+
+
+# What is printed
+
+
+def test_the_list_shows_assurance_for_every_machine() -> None:
+    """How well an identity is vouched for stands beside it."""
+    stub = Stub([machine(A), machine(C, assurance="ek-allowlist", status="attested", trust="verified")])
+    lines = run(stub, "machine", "list").stdout.splitlines()
+    assert lines[0].split()[:5] == ["ID", "HOSTNAME", "STATUS", "TRUST", "ASSURANCE"]
+    assert "tofu" in lines[1]
+    assert "ek-allowlist" in lines[2]
+
+
+@pytest.mark.parametrize("command", ["get", "explain", "approve", "lock", "results"])
+def test_assurance_is_shown_wherever_a_machine_is(command: str) -> None:
+    """`tofu` or `ek-allowlist`, with its meaning or without."""
+    stub = Stub([machine(A, last_result={"verdict": "Verified", "at": NOW, "policy": "p@1", "failed": None})])
+    stub.results = [result(A)]
+    more = {"approve": ["--role", "generic"], "results": ["--checks"]}.get(command, [])
+    assert "tofu" in run(stub, "machine", command, A, *more).stdout
+
+
+@pytest.mark.parametrize("command", ["list", "get", "explain"])
+def test_what_a_machine_says_of_itself_cannot_steer_the_terminal(command: str) -> None:
+    """Escape sequences, line breaks and direction changes in hw_serial or hostname are made harmless."""
+    stub = Stub([machine(A, hw_serial=HOSTILE, hostname=HOSTILE)])
+    stub.results = [result(A, "Failed", checks=[{"check": HOSTILE, "outcome": "failed", "found": HOSTILE}])]
+    for output in ("table", "json"):
+        args = ["machine", command, "-o", output, *([] if command == "list" else [A])]
+        printed = run(stub, *args).output
+        assert not [c for c in printed if c != "\n" and not c.isprintable()]
+        assert "\nroot" not in printed
+
+
+def test_what_an_error_says_cannot_steer_the_terminal() -> None:
+    """The same for the texts of a problem."""
+    stub = Stub(before=lambda r: problem(409, "transition-forbidden", HOSTILE))
+    for output in ("table", "json"):
+        printed = run(stub, "-o", output, "machine", "unlock", A).stderr
+        assert not [c for c in printed if c != "\n" and not c.isprintable()]
+
+
+def test_json_goes_before_and_after_the_command() -> None:
+    """`-o json` is found in both places; the later one wins."""
+    stub = Stub([machine(A)])
+    for args in (["-o", "json", "machine", "list"], ["machine", "list", "-o", "json"]):
+        assert json.loads(run(stub, *args).stdout)[0]["machine_id"] == A
+    assert run(stub, "-o", "json", "machine", "list", "-o", "table").stdout.startswith("ID")
+
+
+def test_an_empty_list_is_an_empty_list() -> None:
+    """JSON on stdout stays JSON; the remark for people goes to stderr."""
+    assert json.loads(run(Stub(), "-o", "json", "machine", "list").stdout) == []
+    done = run(Stub(), "machine", "list")
+    assert done.stdout == ""
+    assert "No machines." in done.stderr
+
+
+def test_no_colour_without_a_terminal() -> None:
+    """Pipes and files get plain text."""
+    assert "\x1b" not in run(Stub([machine(A)]), "machine", "list").output
+
+
+def test_filters_reach_the_service() -> None:
+    """The service chooses, so that a large fleet is not fetched for one row."""
+    stub = Stub()
+    run(stub, "machine", "list", "--status", "locked", "--role", "generic", "--cluster-id", "c1", "-q", "x")
+    asked = dict(stub.requests[0].url.params)
+    assert asked == {"status": "locked", "role": "generic", "cluster_id": "c1", "q": "x", "limit": "200"}
+
+
+# Acts
+
+
+def test_approval_is_of_the_version_that_was_looked_at() -> None:
+    """A machine that changed meanwhile is refused by the service."""
+    stub = Stub([machine(A, version=7)])
+    done = run(
+        stub, "machine", "approve", A, "--role", "worker-app", "--hostname", "w-1", "--ip", "10.0.0.5/24"
+    )
+    assert done.exit_code == 0
+    assert stub.acts == [
+        (
+            "POST",
+            f"/machines/{A}/approve",
+            {"role": "worker-app", "hostname": "w-1", "assigned_ip": "10.0.0.5/24", "expected_version": 7},
+        )
+    ]
+
+
+@pytest.mark.parametrize("wrong", [["--hostname", "UPPER"], ["--ip", "10.0.0.5"], ["--role", "king"]])
+def test_a_wrong_value_is_refused_before_anything_is_sent(wrong: list[str]) -> None:
+    """Hostname, address and role have a form."""
+    stub = Stub([machine(A)])
+    assert run(stub, "machine", "approve", A, "--role", "generic", *wrong).exit_code == 2
+    assert stub.acts == []
+
+
+def test_an_approval_can_be_bound_to_the_fingerprint_read_at_the_machine() -> None:
+    """Another TPM with the same id in a list is not approved by mistake."""
+    stub = Stub([machine(A)])
+    assert run(stub, "machine", "approve", A, "--role", "generic", "--fingerprint", "00" * 8).exit_code == 2
+    assert run(stub, "machine", "approve", A, "--role", "generic", "--fingerprint", "short").exit_code == 2
+    assert stub.acts == []
+    good = A.replace("-", "")[:16].upper()
+    assert run(stub, "machine", "approve", A, "--role", "generic", "--fingerprint", good).exit_code == 0
+
+
+DESTRUCTIVE = [
+    ["machine", "revoke", A],
+    ["machine", "revoke", A, "--wipe"],
+    ["machine", "reject", A, "-r", "why"],
+    ["machine", "ak-reset", A, "-r", "why"],
+    ["machine", "delete", A],
+    ["token", "revoke", "t0000001"],
+    ["allow-list", "remove", "ab" * 48],
+    ["policy", "unassign", "--fleet"],
+]
+
+
+@pytest.mark.parametrize("args", DESTRUCTIVE, ids=" ".join)
+def test_what_destroys_asks_first(args: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No terminal: refused with 2. No: nothing happens, 1. --yes: it is done."""
+    stub = Stub([machine(A)])
+    done = run(stub, *args)
+    assert (done.exit_code, stub.acts) == (2, [])
+    assert "--yes" in done.stderr
+    monkeypatch.setattr("attestation_cli.session.is_terminal", lambda: True)
+    done = run(stub, *args, answer="n\n")
+    assert (done.exit_code, stub.acts) == (1, [])
+    assert "Nothing was changed" in done.stderr
+    assert run(stub, *args, "--yes").exit_code == 0
+    assert len(stub.acts) == 1
+
+
+@pytest.mark.usefixtures("at_terminal")
+def test_a_wipe_wants_the_name_typed_out() -> None:
+    """`y` erases nobody's disks."""
+    stub = Stub([machine(A, hostname="cp-1")])
+    assert run(stub, "machine", "revoke", A, "--wipe", answer="y\n").exit_code == 1
+    assert stub.acts == []
+    assert run(stub, "machine", "revoke", A, "--wipe", answer="cp-1\n").exit_code == 0
+    assert stub.acts == [("POST", f"/machines/{A}/revoke", {"wipe": True})]
+
+
+@pytest.mark.parametrize("reason", ["", "a\nb", "x" * 1025])
+def test_a_reason_has_a_form(reason: str) -> None:
+    """One line of at most 1024 characters."""
+    stub = Stub([machine(A)])
+    assert run(stub, "machine", "reject", A, "--yes", "-r", reason).exit_code == 2
+    assert stub.acts == []
+
+
+# Failures
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "exit_code"),
+    [
+        (401, "unauthenticated", 4),
+        (403, "forbidden", 4),
+        (503, "operator-access-not-configured", 4),
+        (404, "machine-unknown", 3),
+        (409, "transition-forbidden", 5),
+        (409, "machine-changed", 5),
+        (422, "request-invalid", 2),
+        (400, "malformed-evidence", 2),
+        (429, "rate-limited", 6),
+        (503, "store-unavailable", 6),
+        (500, "internal", 6),
+        (418, "brand-new", 6),
+    ],
+)
+def test_each_meaning_has_its_exit_code(status: int, code: str, exit_code: int) -> None:
+    """Scripts can tell them apart; people read what, why and what to do."""
+    stub = Stub(before=lambda r: problem(status, code, "because of this"))
+    done = run(stub, "machine", "unlock", A)
+    assert done.exit_code == exit_code
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert "why: because of this" in done.stderr
+    assert "what to do: " in done.stderr
+    assert f"code: {code}, request req-1" in done.stderr
+
+
+def test_a_failure_as_json() -> None:
+    """The same for programs, on stderr."""
+    stub = Stub(before=lambda r: problem(409, "transition-forbidden", "no"))
+    told = json.loads(run(stub, "-o", "json", "machine", "unlock", A).stderr)["error"]
+    assert (told["code"], told["status"], told["request_id"]) == ("transition-forbidden", 409, "req-1")
+
+
+def test_an_unreachable_service_is_named_with_where_its_address_came_from() -> None:
+    """Most failures of the first minute are a wrong address."""
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectTimeout("no")
+
+    os.environ["ITL_ADMIN_TOKEN"] = "x"
+    done = CliRunner().invoke(
+        cli,
+        ["--api-url", "https://attest.example", "machine", "unlock", A],
+        obj=Session(transport=httpx.MockTransport(refuse)),
+    )
+    assert done.exit_code == 6
+    assert "https://attest.example" in done.stderr
+    assert "--api-url" in done.stderr
+
+
+# Tokens, allow-list, audit, policies
+
+
+def test_a_token_is_shown_once_or_written_to_a_private_file(tmp_path: Path) -> None:
+    """To the terminal, or to a new file of mode 0600 and nowhere else."""
+    stub = Stub()
+    done = run(stub, "token", "create", "--role", "worker-app", "--expires-in", "12h", "--uses", "2")
+    assert "s3cr3t-token" in done.stdout
+    assert stub.acts[0][2] == {"role": "worker-app", "uses": 2, "expires_in_seconds": 43_200}
+    file = tmp_path / "token"
+    done = run(stub, "token", "create", "--role", "worker-app", "--out", str(file))
+    assert "s3cr3t-token" not in done.output
+    assert file.read_text() == "s3cr3t-token\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_no_token_is_issued_that_cannot_be_kept(tmp_path: Path) -> None:
+    """An existing file is not overwritten, and nothing is created for it."""
+    file = tmp_path / "token"
+    file.write_text("precious")
+    stub = Stub()
+    assert run(stub, "token", "create", "--role", "generic", "--out", str(file)).exit_code == 2
+    assert file.read_text() == "precious"
+    assert stub.acts == []
+
+
+@pytest.mark.parametrize("text", ["", "1", "1w", "-1h", "0h", "1.5h", "5s"])
+def test_a_lifetime_has_a_unit(text: str) -> None:
+    """`90s`, `30m`, `12h`, `7d`; at least a minute."""
+    stub = Stub()
+    assert run(stub, "token", "create", "--role", "generic", "--expires-in", text).exit_code == 2
+    assert stub.acts == []
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ek_fingerprint,role,hostname\n"
+        + "AB" * 48
+        + ",generic,h-1\n\n# a remark\n"
+        + "cd" * 48
+        + ", generic,\n",
+        json.dumps(
+            [
+                {"ek_fingerprint": "ab" * 48, "role": "generic", "hostname": "h-1"},
+                {"ek_fingerprint": "cd" * 48, "role": "generic"},
+            ]
+        ),
+        json.dumps(
+            {
+                "entries": [
+                    {"ek_fingerprint": "ab" * 48, "role": "generic", "hostname": "h-1"},
+                    {"ek_fingerprint": "cd" * 48, "role": "generic"},
+                ]
+            }
+        ),
+    ],
+)
+def test_an_allow_list_is_imported_from_csv_and_json(tmp_path: Path, text: str) -> None:
+    """The same entries, whatever the form."""
+    stub = Stub()
+    done = run(stub, "allow-list", "import", write(tmp_path / "list", text))
+    assert done.exit_code == 0, done.output
+    assert stub.acts[0][2] == {
+        "entries": [
+            {"ek_fingerprint": "ab" * 48, "role": "generic", "hostname": "h-1"},
+            {"ek_fingerprint": "cd" * 48, "role": "generic"},
+        ]
+    }
+    assert "2 added" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("", "no entry"),
+        ("ek_fingerprint,role\n", "no entry"),
+        ("fingerprint,role\nx,generic\n", "line 1"),
+        ("ek_fingerprint,role\n" + "ab" * 48 + ",king\n", "line 2: role"),
+        ("ek_fingerprint,role\nab,generic\n", "line 2: ek_fingerprint"),
+        ("ek_fingerprint,role\n" + "ab" * 48 + ",generic,more\n", "line 2"),
+        (
+            "ek_fingerprint,role\n" + "ab" * 48 + ",generic\n" + "ab" * 48 + ",generic\n",
+            "line 3: the same EK as in line 2",
+        ),
+        ("ek_fingerprint,role,role\n", "line 1"),
+        ('[{"ek_fingerprint": "ab"}]', "entry 1"),
+        ("[1]", "entry 1"),
+        ('{"a": 1}', "list of entries"),
+        ("[", "not JSON"),
+    ],
+)
+def test_a_list_with_a_fault_is_refused_whole_and_its_place_named(
+    tmp_path: Path, text: str, where: str
+) -> None:
+    """Nothing of it is sent."""
+    stub = Stub()
+    done = run(stub, "allow-list", "import", write(tmp_path / "list", text))
+    assert done.exit_code == 2
+    assert where in done.stderr
+    assert stub.acts == []
+
+
+def test_a_long_list_is_sent_in_parts_that_fit() -> None:
+    """A request may have 1 MiB."""
+    rows = "".join(f"{i:096x},generic,{'h' * 63},10.0.0.1/24,c,{'n' * 250}\n" for i in range(2500))
+    stub = Stub()
+    text = "ek_fingerprint,role,hostname,assigned_ip,cluster_id,note\n" + rows
+    done = run(stub, "allow-list", "import", "-", answer=text)
+    assert "2500 added" in done.stdout
+    assert len(stub.acts) == 3
+    assert max(len(r.content) for r in stub.requests) < 1 << 20
+
+
+def test_an_allow_list_entry_is_removed_by_its_beginning() -> None:
+    """Found in the list; ambiguous or unknown beginnings remove nothing."""
+    entries = [
+        {"ek_fingerprint": f * 48, "role": "generic", "created_at": NOW, "created_by": "SYSTEM"}
+        for f in ("ab", "cd")
+    ] + [{"ek_fingerprint": "cd" * 47 + "ff", "role": "generic", "created_at": NOW, "created_by": "SYSTEM"}]
+    stub = Stub(allow_list=entries)
+    assert run(stub, "allow-list", "remove", "abababab", "--yes").exit_code == 0
+    assert stub.acts == [("DELETE", f"/allow-list/{'ab' * 48}", None)]
+    assert run(stub, "allow-list", "remove", "cdcdcdcd", "--yes").exit_code == 5
+    assert run(stub, "allow-list", "remove", "00000000", "--yes").exit_code == 3
+    assert run(stub, "allow-list", "remove", "ab", "--yes").exit_code == 2
+    assert len(stub.acts) == 1
+
+
+@pytest.mark.parametrize(("valid", "exit_code"), [(True, 0), (False, 1)])
+def test_an_invalid_chain_ends_with_1(*, valid: bool, exit_code: int) -> None:
+    """A monitoring script needs no parser; a reader learns where it breaks."""
+    done = run(Stub(valid=valid), "audit", "verify")
+    assert done.exit_code == exit_code
+    assert ("VALID" if valid else "INVALID") in done.stdout
+    assert ("prev_hash differs" in done.stdout) is not valid
+
+
+def test_the_audit_is_listed_with_who_and_what() -> None:
+    """Time, action, operator, change."""
+    done = run(Stub(audit=[audit_entry(2), audit_entry(1)]), "audit", "list", "--limit", "1")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    assert "2026-11-21 04:00:00Z" in lines[1]
+    assert "pending_approval → registered" in lines[1]
+
+
+def test_the_audit_of_a_deleted_machine_is_found_by_its_full_id() -> None:
+    """The record is gone, the entries are not."""
+    stub = Stub()
+    assert run(stub, "audit", "list", "--machine-id", A).exit_code == 0
+    assert stub.requests[0].url.params["machine_id"] == A
+
+
+@pytest.mark.parametrize(
+    ("args", "path"),
+    [
+        (["--fleet"], "/policies/assignments/fleet/*"),
+        (["--cluster", "c1"], "/policies/assignments/cluster/c1"),
+        (["--role", "generic"], "/policies/assignments/role/generic"),
+        (["--machine", A[:8]], f"/policies/assignments/machine/{A}"),
+    ],
+)
+def test_a_policy_is_assigned_to_one_place(args: list[str], path: str) -> None:
+    """Fleet, cluster, role or machine."""
+    stub = Stub([machine(A)])
+    assert run(stub, "policy", "assign", "workers@1", *args).exit_code == 0
+    assert stub.acts == [("PUT", path, {"policy": "workers@1"})]
+
+
+@pytest.mark.parametrize("args", [[], ["--fleet", "--role", "generic"]])
+def test_a_policy_is_not_assigned_to_none_or_several(args: list[str]) -> None:
+    """The place must be plain."""
+    stub = Stub()
+    assert run(stub, "policy", "assign", "workers@1", *args).exit_code == 2
+    assert stub.acts == []
+
+
+def test_a_policy_is_created_from_json(tmp_path: Path) -> None:
+    """The document goes as it is; what is no object is not sent."""
+    stub = Stub()
+    assert run(stub, "policy", "create", write(tmp_path / "p.json", '{"name": "workers"}')).exit_code == 0
+    assert stub.acts == [("POST", "/policies", {"name": "workers"})]
+    for bad in ("[]", "{", "1"):
+        assert run(stub, "policy", "create", write(tmp_path / "p.json", bad)).exit_code == 2
+    assert len(stub.acts) == 1
+
+
+def test_policies_are_listed_with_where_they_apply() -> None:
+    """An operator sees what measures whom."""
+    assert "fleet" in run(Stub(), "policy", "list").stdout
+
+
+@pytest.mark.parametrize("args", [["token", "list"], ["allow-list", "list"], ["machine", "results", A]])
+def test_lists_print_as_table_and_json(args: list[str]) -> None:
+    """Both forms of every list."""
+    entry: dict[str, Any] = {
+        "ek_fingerprint": "ab" * 48,
+        "role": "generic",
+        "created_at": NOW,
+        "created_by": "SYSTEM",
+    }
+    stub = Stub([machine(A)], results=[result(A)], allow_list=[entry])
+    assert len(run(stub, *args).stdout.splitlines()) == 2
+    assert len(json.loads(run(stub, *args, "-o", "json").stdout)) == 1

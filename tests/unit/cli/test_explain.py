@@ -1,0 +1,132 @@
+"""Why a machine is trusted, or not, in words."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.unit.cli.stub import machine, result
+
+from attestation.api import MachineDetail, ResultDetail
+from attestation.machines import Status
+from attestation.results import Assurance
+from attestation_cli.explain import ASSURANCE, Explanation, explain
+
+A = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
+NOW = datetime(2026, 11, 21, 4, 10, tzinfo=UTC)
+GOOD = {"verdict": "Verified", "at": NOW - timedelta(seconds=12), "policy": "identity-only@1", "failed": None}
+BAD = {"verdict": "Failed", "at": NOW - timedelta(seconds=12), "policy": "workers@2", "failed": "pcr-7"}
+
+
+def told(newest: dict[str, Any] | None = None, **changes: Any) -> Explanation:
+    detail = MachineDetail.model_validate(machine(A, **changes))
+    return explain(detail, ResultDetail.model_validate(newest) if newest else None, NOW)
+
+
+def text(explanation: Explanation) -> str:
+    return "\n".join([explanation.headline, *explanation.why, *explanation.next])
+
+
+def test_a_pending_machine_needs_an_operator() -> None:
+    """It names the wish, the fingerprint to compare and both commands."""
+    pending = text(told())
+    assert "waits for an operator's approval" in pending
+    assert "attestation machine approve 7f3ad3ac --role worker-app" in pending
+    assert "attestation machine reject 7f3ad3ac" in pending
+    assert "7f3ad3ac0f0e4c55…" in pending
+    assert "never sent a quote" in pending
+
+
+def test_a_trusted_machine_is_said_to_be() -> None:
+    """Attested, good result, lease running; and what it does not mean."""
+    good = told(
+        result(A),
+        status="attested",
+        trust="verified",
+        attested_at=NOW,
+        trust_expires_at=NOW + timedelta(seconds=168),
+        last_result=GOOD,
+        hostname="cp-1",
+        role="controlplane",
+    )
+    assert good.trusted
+    assert good.headline == "cp-1 (7f3ad3ac) is attested and trusted."
+    assert "trust ends in 2 min" in text(good)
+    assert "Boot state not appraised" in text(good)
+
+
+def test_an_appraised_boot_state_is_not_called_unappraised() -> None:
+    """The remark belongs to policies that compare no PCR."""
+    assert "not appraised" not in text(told(result(A, boot_state_appraised=True)))
+
+
+def test_failed_checks_are_shown_and_a_way_out() -> None:
+    """Each failed check is handed on, with the policy commands."""
+    checks = [
+        {"check": "quote", "outcome": "passed"},
+        {"check": "pcr-7", "outcome": "failed", "expected": "aa", "found": "bb"},
+        {"check": "firmware", "outcome": "flagged", "note": "changed"},
+        {"check": "event-log", "outcome": "undecided", "note": "absent"},
+    ]
+    failed = told(
+        result(A, "Failed", checks=checks),
+        status="attested",
+        trust="failed",
+        attested_at=NOW,
+        last_result=BAD,
+    )
+    assert not failed.trusted
+    assert [c.check for c in failed.checks] == ["pcr-7", "firmware", "event-log"]
+    assert "not as expected: pcr-7" in text(failed)
+    assert "attestation policy assign NAME@VERSION --machine 7f3ad3ac" in text(failed)
+
+
+def test_a_stale_machine_has_a_silent_agent() -> None:
+    """The age of trust, and where to look."""
+    stale = told(
+        status="attested",
+        trust="stale",
+        trust_expires_at=NOW - timedelta(seconds=300),
+        last_result={**GOOD, "at": NOW - timedelta(seconds=480)},
+    )
+    assert not stale.trusted
+    assert "trust ended 5 min ago" in text(stale)
+    assert "See that its agent runs" in text(stale)
+
+
+def test_what_could_not_be_judged_is_not_called_failed() -> None:
+    """Indeterminate is neither good nor bad."""
+    unclear = told(last_result={**GOOD, "verdict": "Indeterminate", "failed": "policy"})
+    assert "could not be judged: policy" in text(unclear)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"status": "registered", "role": "generic"}, "admitted it as generic"),
+        ({"status": "locked", "locked_at": NOW}, "attestation machine unlock 7f3ad3ac"),
+        ({"status": "rejected", "rejected_at": NOW}, "attestation machine delete 7f3ad3ac"),
+        ({"status": "revoked", "revoked_at": NOW}, "This is final"),
+        ({"status": "revoked", "revoked_at": NOW, "wipe_pending": True}, "has not acknowledged"),
+        ({"status": "revoked", "revoked_at": NOW, "wiped_at": NOW}, "attestation machine delete 7f3ad3ac"),
+        ({"status": "registered", "ak_activated_at": None}, "no activated attestation key"),
+        ({"status": "attested", "redeliver_pending": True}, "ordered again"),
+    ],
+)
+def test_each_status_says_what_comes_next(changes: dict[str, Any], words: str) -> None:
+    """Never a status word alone."""
+    assert words in text(told(**changes))
+
+
+@pytest.mark.parametrize("status", list(Status))
+@pytest.mark.parametrize("assurance", list(Assurance))
+def test_every_explanation_names_assurance_and_what_it_means(status: Status, assurance: Assurance) -> None:
+    """In every status, for every level."""
+    assert f"Assurance {assurance}: {ASSURANCE[assurance]}." in told(status=status, assurance=assurance).why
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s is not Status.ATTESTED])
+def test_only_attested_machines_are_trusted(status: Status) -> None:
+    """A good last result does not help a machine that an operator locked."""
+    assert not told(status=status, trust="verified", last_result=GOOD).trusted

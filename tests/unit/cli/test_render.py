@@ -1,0 +1,129 @@
+"""Tables for people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attestation_cli.render import Cell, Column, ago, cell, clean, display_width, short_ids, shorten, table
+
+NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
+COLUMNS = [
+    Column("ID"),
+    Column("NAME", shrink_to=5),
+    Column("ROLE", drop=1),
+    Column("HARDWARE", shrink_to=4, drop=2),
+]
+
+
+@given(st.text())
+def test_clean_text_is_printable_and_as_long(text: str) -> None:
+    """Nothing that a terminal obeys survives; nothing disappears without a trace."""
+    cleaned = clean(text)
+    assert len(cleaned) == len(text)
+    assert all(c.isprintable() or c == " " or c.isspace() for c in cleaned)
+    assert not {"\x1b", "\x9b", "\n", "\r", "\t", "\u202e", "\u2028", "\u200b", "\x7f"} & set(cleaned)
+
+
+@given(st.text(max_size=40), st.integers(1, 40))
+def test_shortened_text_fits(text: str, width: int) -> None:
+    """Never wider than asked for, and untouched where it fits."""
+    text = clean(text)
+    short = shorten(text, width)
+    assert display_width(short) <= width
+    assert short == text or short.endswith("…")
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=30), st.text(max_size=30), st.text(max_size=30), st.text(max_size=30)),
+        max_size=4,
+    ),
+    st.integers(20, 120),
+)
+def test_a_table_fits_the_terminal(rows: list[tuple[str, ...]], width: int) -> None:
+    """Columns that may shrink or go do so before a line is broken by the terminal."""
+    first = [Column("A", shrink_to=4), *COLUMNS[1:]]
+    for line in table(first, [[cell(text) for text in row] for row in rows], width=width, colour=False):
+        assert display_width(line) <= width
+
+
+def test_columns_are_aligned_and_go_in_their_order() -> None:
+    """The least important column goes first; what identifies a machine never does."""
+    rows = [[Cell("7f3ad3ac"), Cell("controlplane-1"), Cell("worker"), Cell("PowerEdge R760 SN1")]]
+    wide, narrow, tiny = (list(table(COLUMNS, rows, width=w, colour=False)) for w in (None, 36, 18))
+    assert wide == [
+        "ID        NAME            ROLE    HARDWARE",
+        "7f3ad3ac  controlplane-1  worker  PowerEdge R760 SN1",
+    ]
+    assert narrow[1] == "7f3ad3ac  controlplan…  worker  Pow…"
+    assert tiny == ["ID        NAME", "7f3ad3ac  control…"]
+
+
+def test_wide_characters_take_two_columns() -> None:
+    """A hostname of another script does not bend the table."""
+    lines = list(
+        table(
+            [Column("A"), Column("B")],
+            [[cell("日本"), cell("x")], [cell("ab"), cell("y")]],
+            width=None,
+            colour=False,
+        )
+    )
+    assert lines == ["A     B", "日本  x", "ab    y"]
+
+
+def test_colours_add_no_width() -> None:
+    """Without its colours, a coloured table is the plain one."""
+    import click
+
+    rows = [[cell("attested"), cell("x")]]
+    columns = [Column("STATUS"), Column("B")]
+    coloured = [click.unstyle(line) for line in table(columns, rows, width=None, colour=True)]
+    assert coloured == list(table(columns, rows, width=None, colour=False))
+
+
+def test_short_ids_grow_until_they_differ() -> None:
+    """Eight characters, or as many as it takes."""
+    same = ["7f3ad3ac-0f0e-4c55-9d4a-000000000001", "7f3ad3ac-0f0f-4c55-9d4a-000000000001"]
+    assert short_ids(same[:1])[same[0]] == "7f3ad3ac"
+    assert sorted(short_ids(same).values()) == ["7f3ad3ac-0f0e", "7f3ad3ac-0f0f"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s ago"),
+        (59, "59 s ago"),
+        (61, "1 min ago"),
+        (3600, "1 h ago"),
+        (172_800, "2 d ago"),
+        (-90, "in 1 min"),
+    ],
+)
+def test_times_are_told_by_their_distance(seconds: int, text: str) -> None:
+    """In the largest unit that says enough."""
+    assert ago(NOW - timedelta(seconds=seconds), NOW) == text
+
+
+def test_no_colour_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_COLOR, a dumb terminal, or no terminal: no colours."""
+    from attestation_cli.session import Session
+
+    class Terminal:
+        @staticmethod
+        def isatty() -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdout", Terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert Session().colour
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not Session().colour
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not Session().colour
