@@ -220,7 +220,7 @@ def _appraisal(
         outcomes=tuple(outcomes),
         boot_state_appraised=claims is not None
         and policy is not None
-        and policy.compares
+        and bool(policy.compared)
         and verdict is not Verdict.INDETERMINATE,
         pcr_digest=claims.pcr_digest.hex() if claims is not None else None,
     )

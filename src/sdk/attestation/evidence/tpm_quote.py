@@ -210,27 +210,20 @@ def verify(
         raise ChallengeMismatch("the quote answers another challenge")
     # 19. Exactly the requested PCRs, by the signed selection. Otherwise resettable PCRs pass for boot PCRs.
     quoted = quote.info.selection
-    wanted = selection.as_sets()
-    if quoted.as_sets() != wanted:
+    if quoted.banks != selection.banks and quoted.as_sets() != selection.as_sets():
         raise SelectionMismatch(f"quoted {quoted.to_names()}, requested {selection.to_names()}")
-    if not wanted or wanted.keys() == {Alg.SHA1}:
-        raise SelectionMismatch("nothing selected but SHA-1 PCRs, or nothing at all")
     # 20. The values are those quoted: exactly that set, each of its bank's length, in the signed order,
     #     hashed with the signing scheme's hash. Otherwise two values could pass for four, or unquoted for quoted.
-    if pcr_values.keys() != wanted.keys():
-        raise SelectionMismatch("values are for other banks than quoted")
-    digest = hash_new(key.verification_key.hash_alg)
-    for alg, indices in quoted.banks:
-        if not indices:
-            continue
-        bank = pcr_values[alg]
-        if bank.keys() != set(indices):
-            raise SelectionMismatch(f"values for PCRs {sorted(bank)}, quoted {list(indices)}")
-        values = [bank[index] for index in indices]
-        if set(map(len, values)) != {digest_size(alg)}:
-            raise SelectionMismatch(f"a value has not the {digest_size(alg)} bytes of its bank")
-        digest.update(b"".join(values))
-    if not hmac.compare_digest(digest.digest(), quote.info.pcr_digest):
+    covered = [bank for bank in quoted.banks if bank[1]]
+    if all(alg == Alg.SHA1 for alg, _ in covered):
+        raise SelectionMismatch("nothing selected, or nothing but SHA-1 PCRs")
+    if len(pcr_values) != len(covered):
+        raise SelectionMismatch(f"values of {len(pcr_values)} banks, {len(covered)} quoted")
+    values: list[bytes] = []
+    for alg, indices in covered:
+        values += _values_of_bank(pcr_values.get(alg, {}), indices, digest_size(alg))
+    digest = hash_new(key.verification_key.hash_alg, b"".join(values)).digest()
+    if not hmac.compare_digest(digest, quote.info.pcr_digest):
         raise PCRDigestMismatch("the PCR values are not those that were quoted")
     return QuoteClaims(
         pcr_values,
@@ -242,6 +235,19 @@ def verify(
         None if parent is AKParent.OTHER else attest.firmware_version,
         parent,
     )
+
+
+def _values_of_bank(bank: Mapping[int, bytes], indices: tuple[int, ...], size: int) -> list[bytes]:
+    """Return the values of *indices* in order; *bank* must hold exactly these, *size* bytes each."""
+    try:
+        values = [bank[index] for index in indices]
+    except KeyError as e:
+        raise SelectionMismatch(f"no value for quoted PCR {e.args[0]}") from e
+    if len(bank) != len(values):
+        raise SelectionMismatch(f"{len(bank)} values for {len(values)} quoted PCRs")
+    if set(map(len, values)) != {size}:
+        raise SelectionMismatch(f"a value has not the {size} bytes of its bank")
+    return values
 
 
 def verify_acknowledgement(

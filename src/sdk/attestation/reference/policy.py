@@ -71,7 +71,7 @@ class Policy:
         max_age_seconds: How long a Verified result may be relied on.
         document: The policy as written, canonical JSON.
         sha256: SHA-256 of `document`, hex.
-        compares: At least one PCR is compared with a reference value.
+        compared: Index and accepted digests of the PCRs that are compared; empty only for `identity-only`.
         all_held: The outcomes where every rule holds, made once.
     """
 
@@ -85,13 +85,13 @@ class Policy:
     max_age_seconds: int
     document: bytes
     sha256: str
-    compares: bool
+    compared: tuple[tuple[int, frozenset[bytes]], ...]
     all_held: tuple[Outcome, ...]
 
     def judge(self, values: Mapping[int, bytes]) -> Sequence[Outcome]:
         """Return the outcome of every rule for the quoted *values*, index -> digest; an absent value fails."""
-        for rule in self.rules:
-            if rule.any_of is not None and values.get(rule.index) not in rule.any_of:
+        for index, any_of in self.compared:
+            if values.get(index) not in any_of:
                 return [rule.judge(values.get(rule.index)) for rule in self.rules]
         return self.all_held
 
@@ -131,8 +131,8 @@ def _parse(document: Mapping[str, object], *, max_age_default: int) -> Policy:
     if not isinstance(pcrs, Mapping):
         _refuse("pcrs is not an object")
     rules = tuple(sorted((_rule(i, r, digest_size(bank)) for i, r in pcrs.items()), key=lambda r: r.index))
-    compares = any(rule.any_of is not None for rule in rules)
-    if name != "identity-only" and not compares:
+    compared = tuple((rule.index, rule.any_of) for rule in rules if rule.any_of is not None)
+    if name != "identity-only" and not compared:
         _refuse("no PCR is compared; only identity-only may do without")
     if document.get("event_log", "accepted") != "accepted":
         _refuse("event_log other than accepted is not supported by this version")
@@ -153,7 +153,7 @@ def _parse(document: Mapping[str, object], *, max_age_default: int) -> Policy:
         ),
         document=written,
         sha256=hashlib.sha256(written).hexdigest(),
-        compares=compares,
+        compared=compared,
         all_held=tuple(rule.held for rule in rules),
     )
 

@@ -1,0 +1,44 @@
+"""`python -m tests.bench [NAME…] [--json]`: measure, print, and keep RESULTS.md true."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+
+from tests.bench.report import Measurement, as_json, table, write_results
+
+MODULES = {
+    "quotes": "tests.bench.quotes",
+    "audit": "tests.bench.audit_verify",
+    "steady": "tests.bench.steady_state",
+    "introduce": "tests.bench.introduce",
+    "growth": "tests.bench.growth",
+}
+
+
+def main() -> int:
+    """Run the named benchmarks, or all; all of them also rewrite RESULTS.md."""
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODULES))
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(MODULES)
+    if unknown:
+        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
+    measurements: list[Measurement] = []
+    for name in arguments.names or MODULES:
+        print(f"measuring {name} …", file=sys.stderr, flush=True)
+        measurements += importlib.import_module(MODULES[name]).measure()
+    if not arguments.names:
+        write_results(measurements)
+    if arguments.json:
+        print(json.dumps(as_json(measurements), indent=2))
+    else:
+        print(table(measurements))
+    return 0 if all(m.ok for m in measurements) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
