@@ -297,16 +297,16 @@ def known_answers() -> str:
         case["secret"] = forge.digest(SHA256, template.encode()).hex()
         size = len(forge.digest(ek_alg, b""))
         seed = (forge.digest(ek_alg, b"seed " + template.encode()))[:size]
-        key = forge.private(label)
-        if isinstance(key, ec.EllipticCurvePrivateKey):
-            curve = {256: 3, 384: 4, 521: 5}[key.keysize]
+        ek = forge.private(label)
+        if isinstance(ek, ec.EllipticCurvePrivateKey):
+            curve = {256: 3, 384: 4, 521: 5}[ek.key_size]
             ephemeral = forge.ec_private(f"ephemeral {template}", curve)
-            field = (key.keysize + 7) // 8
-            ours, theirs = (k.public_key().public_numbers() for k in (ephemeral, key))
+            field = (ek.key_size + 7) // 8
+            ours, theirs = (k.public_key().public_numbers() for k in (ephemeral, ek))
             x, y = ours.x.to_bytes(field), ours.y.to_bytes(field)
             other = b"IDENTITY\0" + x + theirs.x.to_bytes(field)
             seed = ConcatKDFHash(crypto[ek_alg], size, other).derive(
-                ephemeral.exchange(ec.ECDH(), key.public_key())
+                ephemeral.exchange(ec.ECDH(), ek.public_key())
             )
             case["ephemeral"] = f"{ephemeral.private_numbers().private_value:x}"
             case["encrypted_secret"] = tpm2b(tpm2b(x) + tpm2b(y)).hex()
