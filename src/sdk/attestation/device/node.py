@@ -1,0 +1,466 @@
+"""What a node does with its TPM: say who it is, prove it, quote its PCRs, open what was sealed to it."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType, TracebackType
+from typing import Final, Literal, Self
+
+from attestation.device.client import COMMAND_TIMEOUT_SECONDS, TPM, LiveUse
+from attestation.errors import DeviceError, MalformedEvidence, TPMResponseError
+from attestation.tpm import commands
+from attestation.tpm.attest import QuoteInfo, parse_attest
+from attestation.tpm.commands import Entity, NVAttr, Property, SessionType
+from attestation.tpm.constants import Alg, Attr, Curve, Hierarchy
+from attestation.tpm.hashes import bank_name, hash_new
+from attestation.tpm.pcr import PCRSelection
+from attestation.tpm.public import Public, Scheme, parse_public, parse_tpmt_public
+from attestation.tpm.sessions import Password
+from attestation.tpm.templates import EK_TEMPLATES, EKTemplate
+
+EK_PREFERENCE: Final = ("L-2", "L-1", "H-2", "H-3", "H-1", "H-6", "H-4", "H-7")
+"""In which order EK certificates are looked for; the first whose key this TPM can derive is the node's identity.
+
+The identity must stay the same for the life of the machine. So the low range comes first: it is written at the
+factory and never goes, while firmware updates have added certificates in the high range. Within a range P-256
+comes first: deriving it takes milliseconds, an RSA key seconds to minutes on a discrete TPM, at every start.
+"""
+
+PCR_TRIES: Final = 5
+"""How often a quote is repeated because PCRs changed between reading and quoting."""
+
+AK_ATTRIBUTES: Final = int(
+    Attr.FIXED_TPM
+    | Attr.FIXED_PARENT
+    | Attr.SENSITIVE_DATA_ORIGIN
+    | Attr.USER_WITH_AUTH
+    | Attr.NO_DA
+    | Attr.RESTRICTED
+    | Attr.SIGN_ENCRYPT
+)
+"""noDA, because unclean power cuts count as guesses: three of them, and keys without it cannot quote (0x921)."""
+
+_AK_UNIQUE: Final = b"ITL-AK"
+"""Sent as unique: the TPM derives the same AK from it at every start, so nothing is kept on disk."""
+
+_NV_EK_FIRST: Final = 0x01C00000
+"""Where the NV indices of EK certificates begin (EK profile 2.2.1)."""
+_CHAIN_FIRST: Final = 0x01C00100
+_CHAIN_LAST: Final = 0x01C001FF
+_MAX_CERTIFICATE_BYTES: Final = 8 << 10
+_MAX_CHAIN_BYTES: Final = 64 << 10
+_MAX_CHAIN: Final = 16
+_NV_CHUNK_BYTES: Final = 512
+"""Every TPM has TPM_PT_NV_BUFFER_MAX ≥ 512 (PC Client Platform TPM Profile)."""
+
+
+class AKType(StrEnum):
+    """Kinds of attestation keys that we make."""
+
+    ECC_P256 = "ecc-p256"
+    RSA_2048 = "rsa-2048"
+
+
+AK_TEMPLATES: Final[Mapping[AKType, bytes]] = MappingProxyType(
+    {
+        AKType.ECC_P256: Public(
+            type=Alg.ECC,
+            name_alg=Alg.SHA256,
+            attributes=AK_ATTRIBUTES,
+            auth_policy=b"",
+            symmetric=None,
+            scheme=Scheme(alg=Alg.ECDSA, hash_alg=Alg.SHA256),
+            curve=Curve.NIST_P256,
+            x=_AK_UNIQUE,
+            y=_AK_UNIQUE,
+            tpmt=b"",
+        ).serialise(),
+        AKType.RSA_2048: Public(
+            type=Alg.RSA,
+            name_alg=Alg.SHA256,
+            attributes=AK_ATTRIBUTES,
+            auth_policy=b"",
+            symmetric=None,
+            scheme=Scheme(alg=Alg.RSASSA, hash_alg=Alg.SHA256),
+            key_bits=2048,
+            modulus=_AK_UNIQUE,
+            tpmt=b"",
+        ).serialise(),
+    }
+)
+"""TPMT_PUBLIC for TPM2_CreatePrimary under the endorsement hierarchy, by kind of AK."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this TPM is.
+
+    Args:
+        ek_public: TPM2B_PUBLIC of the EK.
+        template: Name of its TCG template, e.g. `L-2`.
+        ek_source: `cert` where a certificate for this key is in NV, else `pub`.
+        ek_certificate: As it stands in NV, padding included; None for `pub`.
+        ek_chain: DER certificates found in NV 01C00100–01C001FF, in their order there; not verified.
+        manufacturer: TPM_PT_MANUFACTURER as text, e.g. `IFX`.
+        vendor: TPM_PT_VENDOR_STRING_1 to _4 as text.
+        firmware_version: u64, TPM_PT_FIRMWARE_VERSION_1 ‖ _2.
+    """
+
+    ek_public: bytes
+    template: str
+    ek_source: Literal["cert", "pub"]
+    ek_certificate: bytes | None
+    ek_chain: tuple[bytes, ...]
+    manufacturer: str
+    vendor: str
+    firmware_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """A signed statement about PCRs, and the values that it is about.
+
+    Args:
+        attest: TPMS_ATTEST exactly as signed.
+        signature: TPMT_SIGNATURE.
+        pcr_values: Bank name -> index -> digest; their hash is the one quoted.
+    """
+
+    attest: bytes
+    signature: bytes
+    pcr_values: dict[str, dict[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EK:
+    """The EK chosen by `identify`: its template and the TPMT_PUBLIC that derives it again."""
+
+    template: EKTemplate
+    tpmt: bytes
+    public: Public
+    certificate: bytes | None
+
+
+class NodeTPM:
+    """The TPM of this node. Keeps at most one object loaded between calls: the AK.
+
+    Args:
+        tpm: Owned from now on.
+        ak: Which AK to derive; or a TPMT_PUBLIC of one's own.
+        ek_templates: Which EK certificates to look for, in this order.
+        endorsement_auth: authValue of the endorsement hierarchy; empty on machines that nobody changed.
+    """
+
+    def __init__(
+        self,
+        tpm: TPM,
+        *,
+        ak: AKType | bytes = AKType.ECC_P256,
+        ek_templates: tuple[str, ...] = EK_PREFERENCE,
+        endorsement_auth: bytes = b"",
+    ) -> None:
+        by_name = {template.name: template for template in EK_TEMPLATES if template.supported}
+        self._tpm = tpm
+        self._ak_template = AK_TEMPLATES[ak] if isinstance(ak, AKType) else ak
+        self._ek_templates = tuple(by_name[name] for name in ek_templates)
+        self._endorsement_auth = endorsement_auth
+        self._ak: commands.Primary | None = None
+        self._ek: _EK | None = None
+
+    @classmethod
+    def open(
+        cls,
+        uri: str,
+        *,
+        ak: AKType | bytes = AKType.ECC_P256,
+        ek_templates: tuple[str, ...] = EK_PREFERENCE,
+        endorsement_auth: bytes = b"",
+        timeout_seconds: float = COMMAND_TIMEOUT_SECONDS,
+    ) -> Self:
+        """Open the TPM at *uri* and start it if nobody did; arguments as the class, URI as `TPM.open`.
+
+        Raises:
+            DeviceError: It cannot be reached or does not start.
+        """
+        tpm = TPM.open(uri, timeout_seconds=timeout_seconds)
+        try:
+            tpm.startup()
+            return cls(tpm, ak=ak, ek_templates=ek_templates, endorsement_auth=endorsement_auth)
+        except BaseException:
+            tpm.close()
+            raise
+
+    def identify(self) -> Identity:
+        """Read the EK certificate and chain from NV and derive the EK.
+
+        Raises:
+            DeviceError: The TPM has no EK that we know how to derive.
+        """
+        properties = self._tpm.properties()
+        vendor = [properties.get(p, 0) for p in range(Property.VENDOR_STRING_1, Property.VENDOR_STRING_4 + 1)]
+        ek = self._find_ek()
+        firmware = properties.get(Property.FIRMWARE_VERSION_1, 0) << 32
+        return Identity(
+            ek_public=ek.public.tpm2b(),
+            template=ek.template.name,
+            ek_source="pub" if ek.certificate is None else "cert",
+            ek_certificate=ek.certificate,
+            ek_chain=self._read_chain(),
+            manufacturer=_text(properties.get(Property.MANUFACTURER, 0)),
+            vendor="".join(_text(word) for word in vendor).strip(),
+            firmware_version=firmware | properties.get(Property.FIRMWARE_VERSION_2, 0),
+        )
+
+    def ak_public(self) -> bytes:
+        """Return the TPM2B_PUBLIC of the AK: the same at every start of this TPM, until it is cleared by its owner.
+
+        The AK is a primary key of the endorsement hierarchy: whoever verifies can tell that from qualifiedSigner.
+        """
+        return self._load_ak().public
+
+    def activate(self, credential_blob: bytes, encrypted_secret: bytes) -> bytes:
+        """Open a credential made for this EK and AK (TPM2_ActivateCredential).
+
+        The secret comes back encrypted in a session salted to the EK, so a listener on the bus does not learn it.
+
+        Args:
+            credential_blob: TPM2B_ID_OBJECT, with its size.
+            encrypted_secret: TPM2B_ENCRYPTED_SECRET, with its size.
+
+        Raises:
+            TPMResponseError: Not for this EK and AK, or changed on the way.
+            DeviceError: The TPM failed.
+        """
+        ak = self._load_ak()
+        with self._tpm.scope():
+            ek, public = self._load_ek()
+            session = self._tpm.start_session(SessionType.HMAC, (ek, public))
+            authorise_ek: Password | LiveUse = Password()
+            if self._chosen_ek().template.low_range:
+                # The low range allows use only through PolicySecret(endorsement); the high range takes the empty
+                # password (TPM.md §2.4).
+                policy = self._tpm.start_session(SessionType.POLICY, (ek, public))
+                endorsement = commands.permanent(Hierarchy.ENDORSEMENT)
+                self._tpm.execute(
+                    commands.policy_secret(endorsement, policy.handle),
+                    session.use(auth_value=self._endorsement_auth),
+                )
+                authorise_ek = policy.use(keep=False)
+            return self._tpm.execute(
+                commands.activate_credential(ak.entity, ek, credential_blob, encrypted_secret),
+                session.use(encrypt_response=True, keep=False),
+                authorise_ek,
+            )
+
+    def quote(self, qualifying_data: bytes, selection: PCRSelection) -> Quote:
+        """Quote *selection* with the AK, together with the values that were quoted.
+
+        Args:
+            qualifying_data: The challenge, at most 64 bytes; ours have 32.
+            selection: Which PCRs.
+
+        Raises:
+            DeviceError: A bank is missing, the PCRs do not stop changing, or the TPM failed.
+        """
+        ak = self._load_ak()
+        scheme = parse_public(ak.public).scheme
+        if scheme is None or scheme.hash_alg is None:
+            raise DeviceError("the AK has no signing scheme")
+        for _ in range(PCR_TRIES):
+            values = self._read_pcrs(selection)
+            signed = self._tpm.execute(commands.quote(ak.entity, qualifying_data, selection), Password())
+            quoted = _quoted_digest(signed.attest)
+            # IMA or a boot loader may extend a PCR between the two commands; then these values prove nothing.
+            digest = hash_new(scheme.hash_alg, b"".join(values.values())).digest()
+            if hmac.compare_digest(digest, quoted):
+                return Quote(
+                    attest=signed.attest, signature=signed.signature, pcr_values=_by_bank_name(values)
+                )
+        raise DeviceError(f"PCRs changed during each of {PCR_TRIES} quotes")
+
+    def shutdown(self) -> None:
+        """Announce the power loss (TPM2_Shutdown); the last thing that is done with this TPM."""
+        self._ak = None
+        self._tpm.shutdown()
+
+    def close(self) -> None:
+        """Flush everything and let go of the TPM."""
+        self._ak = None
+        self._tpm.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ak = None
+        self._tpm.__exit__(kind, error, trace)
+
+    # Keys
+
+    def _load_ak(self) -> commands.Primary:
+        if self._ak is None:
+            self._ak = self._create_primary(self._ak_template)
+        return self._ak
+
+    def _load_ek(self) -> tuple[Entity, Public]:
+        """Load the EK and return it with the public area found by `identify`, which a session may be salted to."""
+        chosen = self._chosen_ek()
+        loaded = self._create_primary(chosen.tpmt)
+        if loaded.public != chosen.public.tpm2b():
+            raise DeviceError("the EK is not the one that this TPM had before")
+        return loaded.entity, chosen.public
+
+    def _create_primary(self, tpmt: bytes) -> commands.Primary:
+        return self._tpm.execute(
+            commands.create_primary(Hierarchy.ENDORSEMENT, tpmt), Password(self._endorsement_auth)
+        )
+
+    def _chosen_ek(self) -> _EK:
+        if self._ek is None:
+            self._ek = self._find_ek()
+        return self._ek
+
+    def _find_ek(self) -> _EK:
+        """Return the first EK whose key is in its certificate; without any, the first that can be derived."""
+        present = set(self._tpm.handles(_NV_EK_FIRST))
+        for template in self._ek_templates:
+            if template.nv_index not in present:
+                continue
+            certificate = self._read_nv(template.nv_index, _MAX_CERTIFICATE_BYTES)
+            if certificate is None:
+                continue
+            for tpmt in self._candidates(template, present):
+                public = self._derive(tpmt)
+                if public is not None and _key_bytes(public) in certificate:
+                    self._ek = _EK(template=template, tpmt=tpmt, public=public, certificate=certificate)
+                    return self._ek
+        for template in self._ek_templates:
+            tpmt = template.tpmt(zeros=template.low_range)
+            public = self._derive(tpmt)
+            if public is not None:
+                self._ek = _EK(template=template, tpmt=tpmt, public=public, certificate=None)
+                return self._ek
+        raise DeviceError("the TPM derives none of the EK templates")
+
+    def _candidates(self, template: EKTemplate, present: set[int]) -> Iterator[bytes]:
+        """Yield the TPMT_PUBLICs that may derive the certified EK; what the profile defines comes first."""
+        yield template.tpmt(zeros=template.low_range)
+        if template.low_range and template.nv_index + 1 in present:
+            nonce = self._read_nv(template.nv_index + 1, 256)
+            if nonce is not None:
+                yield _with_nonce(template, nonce)
+        yield template.tpmt(zeros=not template.low_range)
+
+    def _derive(self, tpmt: bytes) -> Public | None:
+        """Return the public area that *tpmt* derives; None where this TPM does not support such keys."""
+        try:
+            with self._tpm.scope():
+                return parse_public(self._create_primary(tpmt).public)
+        except TPMResponseError as e:
+            # Errors about the template (parameter 2) say that this TPM lacks an algorithm, size or curve.
+            if e.response_code & 0xFC0 == 0x2C0:
+                return None
+            raise
+
+    # NV memory and PCRs
+
+    def _read_chain(self) -> tuple[bytes, ...]:
+        """Return the certificates of the chain: concatenated DER that may run over into the next index."""
+        data = b""
+        for index in self._tpm.handles(_CHAIN_FIRST):
+            if index > _CHAIN_LAST or len(data) > _MAX_CHAIN_BYTES:
+                break
+            data += self._read_nv(index, _MAX_CHAIN_BYTES) or b""
+        return _split_der(data)
+
+    def _read_nv(self, index: int, most_bytes: int) -> bytes | None:
+        """Return the content of an NV index; None if it is not written, too long, or not ours to read."""
+        public = self._tpm.execute(commands.nv_read_public(index))
+        if not public.attributes & NVAttr.WRITTEN or public.size_bytes > most_bytes:
+            return None
+        if public.attributes & NVAttr.AUTH_READ:
+            authority = public.entity
+        elif public.attributes & NVAttr.OWNER_READ:
+            authority = commands.permanent(Hierarchy.OWNER)
+        else:
+            return None
+        data = b""
+        while len(data) < public.size_bytes:
+            size = min(_NV_CHUNK_BYTES, public.size_bytes - len(data))
+            data += self._tpm.execute(commands.nv_read(authority, public.entity, size, len(data)), Password())
+        return data
+
+    def _read_pcrs(self, selection: PCRSelection) -> dict[tuple[int, int], bytes]:
+        """Return all values of *selection* in its order; a TPM hands out eight at a time."""
+        wanted = [(bank, index) for bank, indices in selection.banks for index in indices]
+        found: dict[tuple[int, int], bytes] = {}
+        while len(found) < len(wanted):
+            missing = PCRSelection(
+                tuple(
+                    (bank, rest)
+                    for bank, indices in selection.banks
+                    if (rest := tuple(i for i in indices if (bank, i) not in found))
+                )
+            )
+            values = self._tpm.execute(commands.pcr_read(missing)).values
+            if not values or not values.keys() <= set(wanted) - found.keys():
+                raise DeviceError("the TPM does not have all of the selected PCRs")
+            found |= values
+        return {key: found[key] for key in wanted}
+
+
+def _quoted_digest(attest: bytes) -> bytes:
+    try:
+        attested = parse_attest(attest).attested
+    except MalformedEvidence as e:
+        raise DeviceError(f"TPM answered what no TPM may answer: {e}") from e
+    if not isinstance(attested, QuoteInfo):
+        raise DeviceError("TPM2_Quote returned another kind of statement")
+    return attested.pcr_digest
+
+
+def _by_bank_name(values: Mapping[tuple[int, int], bytes]) -> dict[str, dict[int, bytes]]:
+    named: dict[str, dict[int, bytes]] = {}
+    for (bank, index), value in values.items():
+        named.setdefault(bank_name(bank), {})[index] = value
+    return named
+
+
+def _key_bytes(public: Public) -> bytes:
+    """Return the key as every certificate contains it: the modulus, or the uncompressed point.
+
+    That the certificate is good and that its key equals the EK is the verifier's business; here it only tells
+    which of several EKs was certified, and no quirk of an encoding gets in the way.
+    """
+    return public.modulus or b"\x04" + public.x + public.y
+
+
+def _with_nonce(template: EKTemplate, nonce: bytes) -> bytes:
+    """Return the template with unique = the EK nonce, padded with zeros (EK profile, B.2.4)."""
+    size = len(_key_bytes(parse_tpmt_public(template.tpmt(zeros=True))))
+    if template.public.type == Alg.RSA:
+        return replace(template.public, modulus=nonce[:size].ljust(size, b"\0")).serialise()
+    size //= 2
+    return replace(template.public, x=nonce[:size].ljust(size, b"\0"), y=bytes(size)).serialise()
+
+
+def _split_der(data: bytes) -> tuple[bytes, ...]:
+    """Cut concatenated DER SEQUENCEs apart, at most 16; stop at padding or at what is cut short."""
+    found: list[bytes] = []
+    while len(found) < _MAX_CHAIN and data[:2] == b"\x30\x82" and len(data) >= 4:
+        size = 4 + int.from_bytes(data[2:4])
+        if size > len(data):
+            break
+        found.append(data[:size])
+        data = data[size:]
+    return tuple(found)
+
+
+def _text(word: int) -> str:
+    """Return four ASCII bytes without their filling."""
+    return "".join(chr(b) for b in word.to_bytes(4) if 0x20 <= b < 0x7F).strip()

@@ -1,0 +1,457 @@
+"""A certificate authority for test TPMs, and EK certificates with any one thing wrong.
+
+Certificates are written byte by byte, because most libraries refuse to write the wrong ones. Whatever
+is made from a seed is made again from it, signatures included.
+Profile: TCG EK Credential Profile 2.6, 3.2 (TPM.md §2.3).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from attestation.tpm.constants import Alg
+from attestation.tpm.public import Public
+
+SIMULATOR: Final = "id:00001014"
+"""Manufacturer id of swtpm; not in the TCG registry."""
+
+_P256_ORDER: Final = int("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551", 16)
+_SEQUENCE, _SET, _BOOLEAN, _INTEGER, _BITS, _OCTETS, _OID, _UTF8 = 0x30, 0x31, 1, 2, 3, 4, 6, 12
+_RSAES_OAEP: Final = "1.2.840.113549.1.1.7"
+
+
+class Defect(StrEnum):
+    """One rule of the profile broken; each must be refused (TPM.md §9, N47-N60)."""
+
+    OTHER_KEY = "other-key"
+    ISSUER_IS_SUBJECT = "issuer-is-subject"
+    ISSUER_EMPTY = "issuer-empty"
+    EXPIRED = "expired"
+    NOT_YET_VALID = "not-yet-valid"
+    VERSION_1 = "version-1"
+    SERIAL_ZERO = "serial-zero"
+    SERIAL_NEGATIVE = "serial-negative"
+    CA_TRUE = "ca-true"
+    BASIC_CONSTRAINTS_MISSING = "basic-constraints-missing"
+    BASIC_CONSTRAINTS_NOT_CRITICAL = "basic-constraints-not-critical"
+    KEY_USAGE_MISSING = "key-usage-missing"
+    KEY_USAGE_WRONG = "key-usage-wrong"
+    KEY_USAGE_NOT_CRITICAL = "key-usage-not-critical"
+    EKU_OTHER = "eku-other"
+    EKU_CRITICAL = "eku-critical"
+    AKI_MISSING = "aki-missing"
+    AKI_CRITICAL = "aki-critical"
+    SAN_MISSING = "san-missing"
+    SAN_TWO_DIRECTORY_NAMES = "san-two-directory-names"
+    SAN_EXTRA_ATTRIBUTE = "san-extra-attribute"
+    SAN_WITHOUT_MANUFACTURER = "san-without-manufacturer"
+    SAN_WITHOUT_MODEL = "san-without-model"
+    SAN_MANUFACTURER_MALFORMED = "san-manufacturer-malformed"
+    SAN_NOT_CRITICAL = "san-not-critical"
+    UNKNOWN_CRITICAL = "unknown-critical"
+    DUPLICATE_EXTENSION = "duplicate-extension"
+    SHA1 = "sha1"
+    SIGNATURE_BROKEN = "signature-broken"
+
+
+class Quirk(StrEnum):
+    """Something met in the field that must be accepted (TPM.md §2.2)."""
+
+    WRAPPER = "wrapper"
+    PADDING_00 = "padding-00"
+    PADDING_11 = "padding-11"
+    PADDING_MIXED = "padding-mixed"
+    ZERO_PADDED_SERIAL = "zero-padded-serial"
+    UNSORTED_RDN = "unsorted-rdn"
+    NULL_ECDSA_PARAMETERS = "null-ecdsa-parameters"
+    OAEP_SPKI = "oaep-spki"
+    LONG_NAME = "long-name"
+    NO_EXPIRY = "no-expiry"
+    SAN_THREE_RDNS = "san-three-rdns"
+    SUBJECT_NOT_EMPTY = "subject-not-empty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EKCertificateOptions:
+    """What an EK certificate says.
+
+    Args:
+        manufacturer: `id:` and eight hex digits.
+        model: TPM model.
+        version: TPM firmware version.
+        valid_days: Length of validity.
+        defect: The one rule to break.
+        quirks: Oddities to write.
+        seed: Makes the serial number and all filling; None takes the EK's.
+    """
+
+    manufacturer: str = SIMULATOR
+    model: str = "swtpm"
+    version: str = "id:00010001"
+    valid_days: int = 3650
+    defect: Defect | None = None
+    quirks: frozenset[Quirk] = frozenset()
+    seed: int | None = None
+
+    def has(self, defect: Defect) -> bool:
+        """Say whether *defect* is the one to make."""
+        return self.defect == defect
+
+
+class CertificateAuthority:
+    """A CA of test TPMs. Safe to use from several threads.
+
+    Args:
+        name: Common name.
+        seed: Makes its P-256 key; the same seed is the same CA.
+        parent: Who signs its certificate; None makes a self-signed root.
+        path_length: pathLenConstraint, None for none.
+        ca: False makes an issuer that may not issue.
+        at: Beginning of validity.
+
+    Attributes:
+        certificate: DER.
+        subject: DER of the Name.
+    """
+
+    def __init__(
+        self,
+        name: str = "Test TPM CA",
+        *,
+        seed: int = 0,
+        parent: CertificateAuthority | None = None,
+        path_length: int | None = None,
+        ca: bool = True,
+        at: datetime = datetime(2020, 1, 1, tzinfo=UTC),
+    ) -> None:
+        material = hashlib.sha512(b"certificate authority" + seed.to_bytes(16) + name.encode()).digest()
+        secret = int.from_bytes(material) % (_P256_ORDER - 1) + 1
+        self._key = ec.derive_private_key(secret, ec.SECP256R1())
+        self.name = name
+        self.subject = _name([("2.5.4.3", name)])
+        self._spki = self._key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        self.key_identifier = _key_identifier(self._spki)
+        issuer = parent or self
+        constraints = b"" if not ca else _tlv(_BOOLEAN, b"\xff")
+        if path_length is not None:
+            constraints += _integer(path_length)
+        extensions = [
+            _extension("2.5.29.19", _tlv(_SEQUENCE, constraints), critical=True),
+            _extension("2.5.29.15", _tlv(_BITS, b"\x01\x06" if ca else b"\x07\x80"), critical=True),
+            _extension("2.5.29.14", _tlv(_OCTETS, self.key_identifier)),
+            _extension("2.5.29.35", _tlv(_SEQUENCE, _tlv(0x80, issuer.key_identifier))),
+        ]
+        tbs = _tbs(
+            serial=_integer(int.from_bytes(material[:8]) >> 1 | 1),
+            algorithm=_ECDSA_SHA256,
+            issuer=issuer.subject,
+            validity=(at, at + timedelta(days=36500)),
+            subject=self.subject,
+            spki=self._spki,
+            extensions=extensions,
+        )
+        self.certificate = issuer.sign(tbs)
+
+    def sign(
+        self,
+        tbs: bytes,
+        *,
+        algorithm: bytes | None = None,
+        hash_: hashes.HashAlgorithm | None = None,
+    ) -> bytes:
+        """Return the certificate over *tbs*: ECDSA P-256, deterministic (RFC 6979), SHA-256 by default."""
+        scheme = ec.ECDSA(hash_ or hashes.SHA256(), deterministic_signing=True)
+        signature = self._key.sign(tbs, scheme)
+        return _tlv(_SEQUENCE, tbs + (algorithm or _ECDSA_SHA256) + _tlv(_BITS, b"\0" + signature))
+
+    def issue_ek_certificate(
+        self, ek: Public, *, at: datetime, options: EKCertificateOptions | None = None
+    ) -> bytes:
+        """Certify *ek*: the content of the NV index, so with wrapper and padding where a quirk asks for them.
+
+        Args:
+            ek: The key.
+            at: The certificate is valid at this instant, unless the defect is about dates.
+            options: What it says; the profile's minimum by default.
+        """
+        options = options or EKCertificateOptions()
+        has = options.has
+        quirks = options.quirks
+        spki = ek.spki_der()
+        seed = int.from_bytes(hashlib.sha256(spki).digest()) if options.seed is None else options.seed
+        rng = random.Random(seed)
+        rsa_key = ek.type == Alg.RSA
+        if has(Defect.OTHER_KEY):
+            spki = _other_spki(rng)
+            rsa_key = False
+        if Quirk.OAEP_SPKI in quirks and rsa_key:
+            spki = _with_oaep(ek)
+
+        not_before = at - timedelta(days=1)
+        not_after = not_before + timedelta(days=options.valid_days)
+        if has(Defect.EXPIRED):
+            not_before, not_after = at - timedelta(days=800), at - timedelta(days=1)
+        if has(Defect.NOT_YET_VALID):
+            not_before, not_after = at + timedelta(days=1), at + timedelta(days=800)
+        if Quirk.NO_EXPIRY in quirks:
+            not_after = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+        subject = _tlv(_SEQUENCE, b"")
+        if Quirk.SUBJECT_NOT_EMPTY in quirks or has(Defect.ISSUER_IS_SUBJECT):
+            subject = _name([("2.5.4.3", f"TPM {rng.getrandbits(32):08x}")])
+        issuer = self.subject
+        if Quirk.UNSORTED_RDN in quirks:
+            # DER sorts a SET; these are written the wrong way round.
+            pairs = [_attribute("2.5.4.3", self.name), _attribute("2.5.4.6", "TW")]
+            issuer = _tlv(_SEQUENCE, _tlv(_SET, b"".join(sorted(pairs, reverse=True))))
+        if Quirk.LONG_NAME in quirks:
+            issuer = _name([("2.5.4.3", self.name), ("2.5.4.11", "unit " * 20)])
+        if has(Defect.ISSUER_IS_SUBJECT):
+            issuer = subject
+        if has(Defect.ISSUER_EMPTY):
+            issuer = _tlv(_SEQUENCE, b"")
+
+        serial = _integer(rng.getrandbits(120) | 1)
+        if has(Defect.SERIAL_ZERO):
+            serial = _integer(0)
+        if has(Defect.SERIAL_NEGATIVE):
+            serial = _tlv(_INTEGER, b"\x85" + rng.randbytes(8))
+        if Quirk.ZERO_PADDED_SERIAL in quirks:
+            serial = _tlv(_INTEGER, b"\0\0\x17" + rng.randbytes(8))
+
+        algorithm = _ECDSA_SHA256
+        hash_: hashes.HashAlgorithm = hashes.SHA256()
+        if has(Defect.SHA1):
+            algorithm, hash_ = _tlv(_SEQUENCE, _oid("1.2.840.10045.4.1")), hashes.SHA1()
+        if Quirk.NULL_ECDSA_PARAMETERS in quirks:
+            algorithm = _tlv(_SEQUENCE, _oid("1.2.840.10045.4.3.2") + b"\x05\0")
+
+        tbs = _tbs(
+            serial=serial,
+            algorithm=algorithm,
+            issuer=issuer,
+            validity=(not_before, not_after),
+            subject=subject,
+            spki=spki,
+            extensions=self._ek_extensions(options, rsa_key=rsa_key, subject_empty=len(subject) == 2),
+            version_1=has(Defect.VERSION_1),
+        )
+        certificate = self.sign(tbs, algorithm=algorithm, hash_=hash_)
+        if has(Defect.SIGNATURE_BROKEN):
+            certificate = certificate[:-1] + bytes([certificate[-1] ^ 1])
+        return _as_in_nv(certificate, quirks, rng)
+
+    def _ek_extensions(
+        self, options: EKCertificateOptions, *, rsa_key: bool, subject_empty: bool
+    ) -> list[bytes]:
+        has = options.has
+        usage = b"\x05\x20" if rsa_key else b"\x03\x08"
+        if has(Defect.KEY_USAGE_WRONG):
+            usage = b"\x07\x80"
+        extensions = [
+            _extension("2.5.29.15", _tlv(_BITS, usage), critical=not has(Defect.KEY_USAGE_NOT_CRITICAL)),
+            _extension(
+                "2.5.29.19",
+                _tlv(_SEQUENCE, _tlv(_BOOLEAN, b"\xff") if has(Defect.CA_TRUE) else b""),
+                critical=not has(Defect.BASIC_CONSTRAINTS_NOT_CRITICAL),
+            ),
+            _extension(
+                "2.5.29.35",
+                _tlv(_SEQUENCE, _tlv(0x80, self.key_identifier)),
+                critical=has(Defect.AKI_CRITICAL),
+            ),
+            _extension(
+                "2.5.29.17",
+                _san(options),
+                critical=subject_empty and not has(Defect.SAN_NOT_CRITICAL),
+            ),
+            _extension(
+                "2.5.29.37",
+                _tlv(_SEQUENCE, _oid("1.3.6.1.5.5.7.3.1" if has(Defect.EKU_OTHER) else "2.23.133.8.1")),
+                critical=has(Defect.EKU_CRITICAL),
+            ),
+            # tpmSpecification: family 2.0, level 0, revision 164.
+            _extension(
+                "2.5.29.9",
+                _tlv(
+                    _SEQUENCE,
+                    _tlv(
+                        _SEQUENCE,
+                        _oid("2.23.133.2.16")
+                        + _tlv(_SET, _tlv(_SEQUENCE, _tlv(_UTF8, b"2.0") + _integer(0) + _integer(164))),
+                    ),
+                ),
+            ),
+        ]
+        left_out = {
+            Defect.KEY_USAGE_MISSING: 0,
+            Defect.BASIC_CONSTRAINTS_MISSING: 1,
+            Defect.AKI_MISSING: 2,
+            Defect.SAN_MISSING: 3,
+        }
+        if options.defect in left_out:
+            del extensions[left_out[options.defect]]
+        if has(Defect.UNKNOWN_CRITICAL):
+            extensions.append(_extension("1.3.6.1.4.1.99999.1", b"\x05\0", critical=True))
+        if has(Defect.DUPLICATE_EXTENSION):
+            extensions.append(extensions[0])
+        return extensions
+
+
+def _san(options: EKCertificateOptions) -> bytes:
+    """Return GeneralNames with one directoryName of manufacturer, model and version."""
+    attributes = [
+        ("2.23.133.2.1", options.manufacturer),
+        ("2.23.133.2.2", options.model),
+        ("2.23.133.2.3", options.version),
+    ]
+    match options.defect:
+        case Defect.SAN_WITHOUT_MANUFACTURER:
+            del attributes[0]
+        case Defect.SAN_WITHOUT_MODEL:
+            del attributes[1]
+        case Defect.SAN_MANUFACTURER_MALFORMED:
+            attributes[0] = ("2.23.133.2.1", "id:XYZ")
+        case Defect.SAN_EXTRA_ATTRIBUTE:
+            attributes.append(("2.5.4.3", "extra"))
+        case _:
+            pass
+    if Quirk.SAN_THREE_RDNS in options.quirks:
+        name = _name(attributes)
+    else:
+        encoded = sorted(_attribute(oid, value) for oid, value in attributes)
+        name = _tlv(_SEQUENCE, _tlv(_SET, b"".join(encoded)))
+    directory_name = _tlv(0xA4, name)
+    count = 2 if options.defect == Defect.SAN_TWO_DIRECTORY_NAMES else 1
+    return _tlv(_SEQUENCE, directory_name * count)
+
+
+def _as_in_nv(certificate: bytes, quirks: frozenset[Quirk], rng: random.Random) -> bytes:
+    if Quirk.PADDING_00 in quirks:
+        certificate += bytes(300)
+    if Quirk.PADDING_11 in quirks:
+        certificate += b"\x11" * 192
+    if Quirk.PADDING_MIXED in quirks:
+        certificate += rng.randbytes(431)
+    if Quirk.WRAPPER in quirks:
+        inner = b"\x10\x02" + certificate
+        certificate = b"\x10\x01\0" + len(inner).to_bytes(2) + inner
+    return certificate
+
+
+def _other_spki(rng: random.Random) -> bytes:
+    key = ec.derive_private_key(rng.getrandbits(255) + 1, ec.SECP256R1()).public_key()
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _with_oaep(ek: Public) -> bytes:
+    key = ek.key()
+    if not isinstance(key, rsa.RSAPublicKey):
+        raise TypeError("only an RSA key can be marked RSAES-OAEP")
+    bare = key.public_bytes(Encoding.DER, PublicFormat.PKCS1)
+    return _tlv(_SEQUENCE, _tlv(_SEQUENCE, _oid(_RSAES_OAEP)) + _tlv(_BITS, b"\0" + bare))
+
+
+# DER, as far as certificates need it
+
+
+def _tlv(tag: int, content: bytes) -> bytes:
+    size = len(content)
+    if size < 0x80:
+        return bytes([tag, size]) + content
+    length = size.to_bytes((size.bit_length() + 7) // 8)
+    return bytes([tag, 0x80 | len(length)]) + length + content
+
+
+def _integer(value: int) -> bytes:
+    return _tlv(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1))
+
+
+def _oid(text: str) -> bytes:
+    first, second, *rest = (int(part) for part in text.split("."))
+    content = b""
+    for arc in (first * 40 + second, *rest):
+        septets = [arc & 0x7F]
+        while arc := arc >> 7:
+            septets.append(arc & 0x7F | 0x80)
+        content += bytes(reversed(septets))
+    return _tlv(_OID, content)
+
+
+def _attribute(oid: str, value: str) -> bytes:
+    return _tlv(_SEQUENCE, _oid(oid) + _tlv(_UTF8, value.encode()))
+
+
+def _name(attributes: list[tuple[str, str]]) -> bytes:
+    return _tlv(_SEQUENCE, b"".join(_tlv(_SET, _attribute(oid, value)) for oid, value in attributes))
+
+
+def _time(at: datetime) -> bytes:
+    """Return UTCTime before 2050 and GeneralizedTime from then on (RFC 5280, 4.1.2.5)."""
+    at = at.astimezone(UTC)
+    if at.year < 2050:
+        return _tlv(23, at.strftime("%y%m%d%H%M%SZ").encode())
+    return _tlv(24, at.strftime("%Y%m%d%H%M%SZ").encode())
+
+
+def _extension(oid: str, value: bytes, *, critical: bool = False) -> bytes:
+    flag = _tlv(_BOOLEAN, b"\xff") if critical else b""
+    return _tlv(_SEQUENCE, _oid(oid) + flag + _tlv(_OCTETS, value))
+
+
+def _key_identifier(spki: bytes) -> bytes:
+    return hashlib.sha256(spki).digest()[:20]
+
+
+def _tbs(
+    *,
+    serial: bytes,
+    algorithm: bytes,
+    issuer: bytes,
+    validity: tuple[datetime, datetime],
+    subject: bytes,
+    spki: bytes,
+    extensions: list[bytes],
+    version_1: bool = False,
+) -> bytes:
+    """Return the TBSCertificate (RFC 5280, 4.1); version 1 has neither version nor extensions."""
+    parts = [
+        serial,
+        algorithm,
+        issuer,
+        _tlv(_SEQUENCE, _time(validity[0]) + _time(validity[1])),
+        subject,
+        spki,
+    ]
+    if not version_1:
+        parts = [_tlv(0xA0, _integer(2)), *parts, _tlv(0xA3, _tlv(_SEQUENCE, b"".join(extensions)))]
+    return _tlv(_SEQUENCE, b"".join(parts))
+
+
+_ECDSA_SHA256: Final = _tlv(_SEQUENCE, _oid("1.2.840.10045.4.3.2"))
+
+
+def make_ek_certificate(
+    ek: Public,
+    authority: CertificateAuthority,
+    *,
+    at: datetime,
+    options: EKCertificateOptions | None = None,
+) -> bytes:
+    """Return an EK certificate; as `CertificateAuthority.issue_ek_certificate`."""
+    return authority.issue_ek_certificate(ek, at=at, options=options)
+
+
+def pem(der: bytes) -> bytes:
+    """Return *der* as a PEM certificate."""
+    return b"-----BEGIN CERTIFICATE-----\n" + base64.encodebytes(der) + b"-----END CERTIFICATE-----\n"
