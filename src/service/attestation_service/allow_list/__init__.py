@@ -1,0 +1,1 @@
+"""EKs admitted in advance (PROTOCOL §7)."""

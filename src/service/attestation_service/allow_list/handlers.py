@@ -1,0 +1,106 @@
+"""The allow-list: EKs that operators admit before they were ever seen, imported as JSON or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+
+from attestation.api import AllowListEntry, AllowListImport, AllowListImported, AllowListItem, AllowListPage
+from attestation.errors import RequestInvalid
+from attestation.store import AllowListRow, Tx
+from attestation_service.auth import Operator
+from attestation_service.bodies import parse_json
+from attestation_service.context import Resources
+
+COLUMNS = tuple(AllowListEntry.model_fields)
+REQUIRED_COLUMNS = ("ek_fingerprint", "role")
+ENTRIES_PER_AUDIT = 200
+"""So many EKs are named in one audit entry, which is limited in length."""
+
+
+def parse_csv(body: bytes) -> AllowListImport:
+    """Read CSV (RFC 4180) with a header line; columns may stand in any order, optional ones may be absent.
+
+    Raises:
+        RequestInvalid: Not CSV of ours, with the line and the column.
+        RequestValidationError: A value is not allowed.
+    """
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        raise RequestInvalid("CSV is not UTF-8") from e
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = reader.fieldnames or []
+        unknown = sorted(set(header) - set(COLUMNS))
+        missing = [name for name in REQUIRED_COLUMNS if name not in header]
+        if unknown or missing or len(set(header)) != len(header):
+            raise RequestInvalid(
+                f"CSV header: unknown {unknown[:5]}, missing {missing}, columns are {', '.join(COLUMNS)}"
+            )
+        rows = []
+        for row in reader:
+            if None in row or None in row.values():
+                raise RequestInvalid(f"CSV line {reader.line_num}: not as many values as columns")
+            rows.append({name: value for name, value in row.items() if value != ""})
+    except csv.Error as e:
+        raise RequestInvalid(f"CSV line {reader.line_num}: {e}") from e
+    return parse_json(AllowListImport, json.dumps({"entries": rows}).encode())
+
+
+async def import_entries(wanted: AllowListImport, *, res: Resources, operator: Operator) -> AllowListImported:
+    """Store entries, all or none; an EK that is listed already gets the new entry.
+
+    Raises:
+        RequestInvalid: An EK is named twice.
+    """
+    at = res.clock.now()
+    fingerprints = [entry.ek_fingerprint for entry in wanted.entries]
+    if len(set(fingerprints)) != len(fingerprints):
+        twice = next(f for f in fingerprints if fingerprints.count(f) > 1)
+        raise RequestInvalid(f"EK {twice} is named twice")
+    rows = [
+        AllowListRow(**entry.model_dump(), created_at=at, created_by=operator.cn) for entry in wanted.entries
+    ]
+
+    def work(tx: Tx) -> AllowListImported:
+        added = sum(tx.allow_list.put(row) for row in rows)
+        for first in range(0, len(rows), ENTRIES_PER_AUDIT):
+            named = _summary(rows[first : first + ENTRIES_PER_AUDIT])
+            tx.audit.append(operator.event("allow_list_import", detail=named), at)
+        return AllowListImported(added=added, replaced=len(rows) - added)
+
+    return await res.store.write(work)
+
+
+async def list_entries(cursor: str | None, limit: int, *, res: Resources) -> AllowListPage:
+    """Return entries in the order of their fingerprints."""
+    page = await res.store.read(lambda tx: tx.allow_list.page(cursor, limit))
+    return AllowListPage(
+        items=[
+            AllowListItem(**{name: getattr(row, name) for name in AllowListItem.model_fields})
+            for row in page.items
+        ],
+        next_cursor=page.next_cursor,
+    )
+
+
+async def remove(ek_fingerprint: str, *, res: Resources, operator: Operator) -> None:
+    """Remove one EK; machines already admitted stay.
+
+    Raises:
+        AllowListEntryUnknown: It is not on the list.
+    """
+    at = res.clock.now()
+
+    def work(tx: Tx) -> None:
+        tx.allow_list.delete(ek_fingerprint)
+        tx.audit.append(operator.event("allow_list_remove", detail=f"EK {ek_fingerprint}"), at)
+
+    await res.store.write(work)
+
+
+def _summary(rows: Sequence[AllowListRow]) -> str:
+    return json.dumps({row.ek_fingerprint: row.role.value for row in rows}, separators=(",", ":"))

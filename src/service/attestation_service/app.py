@@ -1,0 +1,104 @@
+"""The application: built from settings, owned resources in the lifespan, no side effect on import.
+
+`uvicorn --factory attestation_service.app:create_app --workers N` is correct for any N: what workers share
+lives in the database, the key is made once under a lock, migrations run under a lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import structlog
+from fastapi import FastAPI
+
+from attestation.api import AllowListImport, ConfigEnvelope, Readiness
+from attestation.clock import Clock, SystemClock
+from attestation.keys import load_signer
+from attestation.store import StoreSettings, migrate, open_store
+from attestation_service import __version__, logs, maintenance, openapi, problems
+from attestation_service.allow_list.routes import router as allow_list
+from attestation_service.attest.routes import router as attest
+from attestation_service.audit.routes import router as audit
+from attestation_service.context import Resources
+from attestation_service.delivery.routes import router as delivery
+from attestation_service.discovery.routes import router as discovery
+from attestation_service.health.routes import router as health
+from attestation_service.machines.routes import router as machines
+from attestation_service.middleware import Border, InFlight
+from attestation_service.policies.routes import router as policies
+from attestation_service.registration.routes import router as registration
+from attestation_service.settings import Settings
+from attestation_service.tokens.routes import router as tokens
+
+log = structlog.get_logger("attestation_service")
+
+DESCRIPTION = """\
+Admits machines by what their TPM proves, delivers their configuration sealed to it, records everything.
+Errors are RFC 9457 problems; their `type` is `urn:itl:problem:<code>`, and the codes are stable.
+"""
+
+ROUTERS = (attest, registration, delivery, machines, tokens, allow_list, policies, audit, discovery, health)
+"""The hot path first: routes are tried in this order."""
+
+
+def create_app(settings: Settings | None = None, clock: Clock | None = None) -> FastAPI:
+    """Build the application.
+
+    Args:
+        settings: As given, or read from the environment.
+        clock: What tells the time; tests hold their own.
+
+    Raises:
+        SettingsInvalid: The environment does not describe a service that may start.
+    """
+    chosen = settings or Settings.load()
+    in_flight = InFlight()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        logs.configure(chosen.log_level)
+        for warning in chosen.warnings():
+            log.warning("settings.weakened", warning=warning)
+        async with owned(chosen, clock or SystemClock()) as resources:
+            app.state.resources = resources
+            tidying = asyncio.create_task(maintenance.run(resources))
+            log.info("service.started", version=__version__)
+            try:
+                yield
+            finally:
+                # Accepted requests first, then what serves them.
+                if not await in_flight.drained(chosen.shutdown_seconds):
+                    log.warning("service.stopped_early", in_flight=in_flight.count)
+                tidying.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await tidying
+        log.info("service.stopped")
+
+    app = FastAPI(
+        title="ITL attestation",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.add_middleware(Border, settings=chosen, in_flight=in_flight)
+    problems.install(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    openapi.install(app, (AllowListImport, ConfigEnvelope, Readiness))
+    return app
+
+
+@contextlib.asynccontextmanager
+async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
+    """Open what the application owns, and close it: the store finishes every unit that it accepted."""
+    await asyncio.to_thread(migrate, settings.db_url)
+    signer = await asyncio.to_thread(load_signer, settings.service_key_uri, create=True)
+    store = open_store(settings.db_url, StoreSettings(results_kept=settings.result_history))
+    try:
+        yield Resources(settings=settings, clock=clock, store=store, signer=signer)
+    finally:
+        await store.aclose()

@@ -1,0 +1,1 @@
+"""Challenge, attestation and acknowledgement (PROTOCOL §§3, 4, 6)."""

@@ -1,0 +1,123 @@
+"""The acknowledgement of a directive: a quote that carries the outcome (PROTOCOL §6).
+
+qualifyingData = SHA-256(nonce ‖ directive_sha256, 32 raw bytes ‖ outcome in ASCII)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from attestation.api import AckRequest, AckResponse
+from attestation.audit import AuditEvent
+from attestation.errors import (
+    AKNotActivated,
+    AttestationError,
+    EvidenceRejected,
+    MachineRejected,
+    MalformedEvidence,
+    TransitionForbidden,
+)
+from attestation.evidence import tpm_quote
+from attestation.machines import Machine, NodeEvent, Operation, Status, next_status
+from attestation.store import Challenge, Tx
+from attestation.wire import hexdecode
+from attestation_service import challenges, limits
+from attestation_service.attest.handlers import denied, known_machine, parse_quote
+from attestation_service.context import Origin, Resources
+from attestation_service.events import emit
+
+REFUSALS = (MalformedEvidence, EvidenceRejected, AKNotActivated, MachineRejected, TransitionForbidden)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """An acknowledgement after its judgement: `refusal` is set where it proves nothing or fits nothing."""
+
+    machine: Machine
+    challenge: Challenge
+    refusal: AttestationError | None = None
+
+
+async def acknowledge(machine_id: str, request: AckRequest, *, res: Resources, origin: Origin) -> AckResponse:
+    """Record that a machine obeyed, or could not.
+
+    Raises:
+        MachineUnknown, ChallengeUnknown, ChallengeUsed, ChallengeExpired: There is nothing to judge.
+        MalformedEvidence, EvidenceRejected, AKNotActivated: It proves nothing; the challenge is spent.
+        TransitionForbidden: Not for the last directive; the challenge is spent.
+        MachineChanged: An operator's act came between.
+        RateLimited: Too often.
+    """
+    at = res.clock.now()
+    counted = limits.of_client(res.settings, origin.address, machine_id)
+    async with limits.CountRefusals(res.store, counted, at):
+        judged = await res.store.read(lambda tx: _judge(tx, machine_id, request, counted, at))
+
+    def conclude(tx: Tx) -> AckResponse | AttestationError:
+        limits.take(tx, counted, at)
+        tx.challenges.redeem(judged.challenge.challenge_id, "attest", machine_id, at)
+        if judged.refusal is not None:
+            limits.audit_denied(tx, denied(judged.machine, judged.refusal, origin, "ack"), at)
+            return judged.refusal
+        return _record(tx, judged.machine, request, origin, at)
+
+    answer = await res.store.write(conclude)
+    if isinstance(answer, AttestationError):
+        raise answer
+    return answer
+
+
+def _judge(tx: Tx, machine_id: str, request: AckRequest, counted: limits.Limits, at: datetime) -> _Judged:
+    limits.check(tx, counted, at)
+    machine = known_machine(tx, machine_id)
+    challenge = challenges.open_challenge(tx, request.nonce_id, machine_id, at)
+    assert challenge.nonce is not None
+    directive = hexdecode(request.directive_sha256, "directive_sha256", size_bytes=32)
+    try:
+        # 1. By this machine's key, for this challenge, directive and outcome. Otherwise anybody could say
+        #    that a stolen machine was wiped.
+        if machine.ak_public is None:
+            raise AKNotActivated("this machine has no activated attestation key")
+        said = hashlib.sha256(challenge.nonce + directive + request.outcome.encode("ascii"))
+        tpm_quote.verify_acknowledgement(
+            parse_quote(request.pcr_quote, request.pcr_signature),
+            qualifying_data=said.digest(),
+            key=tpm_quote.enrolled_key(machine.ak_public, machine.ek_public),
+            selection=challenges.selection(challenge),
+        )
+        # 2. For the last directive that we sent. An operator's act makes the one before it void.
+        next_status(machine.status, Operation.ACKNOWLEDGE)
+        if machine.directive_sha256 is None or not hmac.compare_digest(machine.directive_sha256, directive):
+            raise TransitionForbidden("this is not the last directive sent to this machine")
+    except REFUSALS as refusal:
+        return _Judged(machine=machine, challenge=challenge, refusal=refusal)
+    return _Judged(machine=machine, challenge=challenge)
+
+
+def _record(tx: Tx, machine: Machine, request: AckRequest, origin: Origin, at: datetime) -> AckResponse:
+    # The directive is answered: the same acknowledgement again is for nothing.
+    changes: dict[str, Any] = {"directive_sha256": None}
+    wipe = machine.status is Status.REVOKED and machine.wipe_pending
+    wiped = wipe and request.outcome == "done"
+    if wiped:
+        changes |= {"wipe_pending": False, "wiped_at": at}
+    after = tx.machines.update(machine, **changes)
+    tx.audit.append(
+        AuditEvent(
+            operator_cn="machine",
+            action="wipe_ack" if wipe else "directive_ack",
+            machine_id=machine.machine_id,
+            prev_state=machine.status,
+            new_state=after.status,
+            detail=request.outcome + (f": {request.detail}" if request.detail else ""),
+            source_ip=origin.address,
+        ),
+        at,
+    )
+    if wiped:
+        emit(tx, NodeEvent.WIPED, after, at)
+    return AckResponse(machine_id=after.machine_id, status=after.status, message="recorded")

@@ -1,0 +1,90 @@
+"""What follows from an appraisal for a machine: the table of PROTOCOL §4, without database or clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attestation.api.node import Action
+from attestation.appraisal import Appraisal
+from attestation.machines import Machine, Operation, Status, next_status
+from attestation.results import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What the machine is told and becomes.
+
+    Args:
+        status: Its status from now on.
+        action: What it shall do.
+        message: One sentence; never which measurement differed.
+        deliver: It gets a config token.
+        changed: Something is different from the last result, so history, audit and events learn of it.
+        verdict_changed: The verdict itself is different.
+        result_key: What the next result is compared with.
+    """
+
+    status: Status
+    action: Action
+    message: str
+    deliver: bool
+    changed: bool
+    verdict_changed: bool
+    result_key: str
+
+
+def decide(machine: Machine, appraisal: Appraisal) -> Decision:
+    """Return what follows from an authentic *appraisal* of *machine*.
+
+    Raises:
+        MachineRejected: An operator rejected this machine; good evidence does not change that.
+    """
+    # Judged for every verdict: a rejected machine is refused whatever it shows.
+    allowed = next_status(machine.status, Operation.ATTEST)
+    verdict = appraisal.result.verdict
+    affirming = verdict is Verdict.VERIFIED
+    status = allowed if affirming else machine.status
+    due = machine.status is Status.REGISTERED or (machine.status is Status.ATTESTED and machine.redeliver)
+    deliver = affirming and due
+    key = _key(appraisal)
+    return Decision(
+        status=status,
+        action=_action(machine, deliver=deliver),
+        message=_message(machine, status, verdict),
+        deliver=deliver,
+        changed=status is not machine.status or key != machine.last_result_key,
+        verdict_changed=verdict is not machine.last_verdict,
+        result_key=key,
+    )
+
+
+def _action(machine: Machine, *, deliver: bool) -> Action:
+    if machine.status is Status.LOCKED:
+        return "lock"
+    if machine.status is Status.REVOKED and machine.wipe_pending:
+        return "wipe"
+    return "apply-config" if deliver else "none"
+
+
+def _message(machine: Machine, status: Status, verdict: Verdict) -> str:
+    if verdict is Verdict.INDETERMINATE:
+        return "could not be decided; answer the next challenge"
+    if machine.status in _WORDS:
+        return _WORDS[machine.status]
+    if verdict is Verdict.FAILED:
+        return "the evidence is authentic but not as expected"
+    return "attested" if status is Status.ATTESTED else status.value
+
+
+_WORDS = {
+    Status.PENDING_APPROVAL: "waits for an operator's approval",
+    Status.LOCKED: "locked by an operator",
+    Status.REVOKED: "revoked by an operator",
+}
+
+
+def _key(appraisal: Appraisal) -> str:
+    """Return what makes two results alike: verdict, policy, boot, firmware, PCRs, failed checks."""
+    result, clock = appraisal.result, appraisal.clock
+    boot = f"{clock.reset_count}.{clock.restart_count} {clock.firmware_version:x}" if clock else "-"
+    return f"{result.verdict} {result.policy} {boot} {result.pcr_digest} {result.failed_line() or ''}"

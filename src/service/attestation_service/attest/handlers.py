@@ -1,0 +1,388 @@
+"""One attestation: what was asked, what the TPM says, what follows (PROTOCOL §§3-4).
+
+The order of judgement: parse → challenge redeemed (spent whatever follows) → signature → nonce → selection →
+digest → clock → policy. One read loads and judges, one unit writes everything that follows or nothing.
+Evidence that is not authentic proves nothing about the machine: it spends its challenge and changes neither
+trust nor tokens nor history (docs/adr/0005).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from attestation.api import AttestRequest, AttestResponse, QuoteChallenge
+from attestation.appraisal import Appraisal, Case, Evidence, appraise
+from attestation.audit import AuditEvent
+from attestation.clock import rfc3339
+from attestation.errors import (
+    AKNotActivated,
+    AttestationError,
+    EKFingerprintMismatch,
+    EvidenceRejected,
+    MachineChanged,
+    MachineRejected,
+    MachineUnknown,
+    MalformedEvidence,
+)
+from attestation.evidence import tpm_quote
+from attestation.machines import Machine, NodeEvent
+from attestation.reference import Policy
+from attestation.results import Verdict
+from attestation.results.ear import TYP as EAR_TYPE
+from attestation.results.ear import ear_claims
+from attestation.store import Challenge, Tx
+from attestation.wire import b64decode, b64encode
+from attestation_service import __version__, challenges, config_tokens, limits, policy
+from attestation_service.attest.decision import Decision, decide
+from attestation_service.context import Origin, Resources
+from attestation_service.events import emit
+
+DIRECTIVE_TYPE: Final = "itl-directive+jwt"
+DIRECTIVE_SECONDS: Final = 300
+MAX_QUOTE_BYTES: Final = 4096
+AGAIN_SECONDS: Final = 1
+"""After an answer that could not be decided, the next challenge is answered at once."""
+ATTEMPTS: Final = 3
+"""An operator's act that comes between reading and writing has the case judged anew."""
+
+REFUSALS: Final = (
+    MalformedEvidence,
+    EvidenceRejected,
+    EKFingerprintMismatch,
+    AKNotActivated,
+    MachineRejected,
+)
+"""What ends an appraisal but still spends the challenge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A case with its appraisal, ready to be written: `refusal` is set where it proves nothing."""
+
+    machine: Machine
+    policy: Policy
+    challenge: Challenge
+    appraisal: Appraisal | None = None
+    decision: Decision | None = None
+    refusal: AttestationError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signed:
+    """What was signed for this answer; only what somebody asked for."""
+
+    directive: str | None
+    result: str | None
+
+    @property
+    def directive_sha256(self) -> bytes | None:
+        """SHA-256 over the compact JWS, which the acknowledgement names."""
+        return hashlib.sha256(self.directive.encode("ascii")).digest() if self.directive else None
+
+
+async def challenge(machine_id: str, *, res: Resources, origin: Origin) -> QuoteChallenge:
+    """Give a fresh challenge to a machine.
+
+    Raises:
+        MachineUnknown: No such machine.
+        RateLimited: Too often from this address or for this machine.
+    """
+    at = res.clock.now()
+    counted = limits.of_client(res.settings, origin.address, machine_id)
+
+    def prepare(tx: Tx) -> Challenge:
+        limits.check(tx, counted, at)
+        machine = known_machine(tx, machine_id)
+        return challenges.make(machine, policy.in_force(tx, machine), res.settings, at)
+
+    async with limits.CountRefusals(res.store, counted[:1], at):
+        fresh = await res.store.read(prepare)
+
+    def keep(tx: Tx) -> None:
+        limits.take(tx, counted, at)
+        tx.challenges.issue(fresh)
+
+    await res.store.write(keep)
+    return challenges.show(fresh)
+
+
+async def attest(request: AttestRequest, *, res: Resources, origin: Origin) -> AttestResponse:
+    """Appraise the evidence of a machine and say what it is to do.
+
+    Raises:
+        MachineUnknown, ChallengeUnknown, ChallengeUsed, ChallengeExpired: There is nothing to judge.
+        MalformedEvidence, EvidenceRejected, EKFingerprintMismatch, AKNotActivated: It proves nothing.
+        MachineRejected: An operator rejected this machine.
+        MachineChanged: Operators changed the machine faster than it could be judged.
+        RateLimited: Too often.
+    """
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await _attest(request, res, origin)
+        except MachineChanged:
+            continue
+    return await _attest(request, res, origin)
+
+
+async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> AttestResponse:
+    at = res.clock.now()
+    counted = limits.of_client(res.settings, origin.address, request.machine_id)
+    # Load and judge in one hop to the reader thread: pure, so it may run twice, and never on the loop.
+    async with limits.CountRefusals(res.store, counted, at):
+        judged = await res.store.read(lambda tx: judge(tx, request, counted, at))
+    signed = await _sign(judged, request, res, at)
+    fresh = challenges.make(judged.machine, judged.policy, res.settings, at)
+
+    def conclude(tx: Tx) -> AttestResponse | AttestationError:
+        limits.take(tx, counted, at)
+        # Single use: the second of two racers fails here, and nothing of its unit remains.
+        tx.challenges.redeem(judged.challenge.challenge_id, "attest", judged.machine.machine_id, at)
+        if judged.refusal is not None:
+            limits.audit_denied(tx, denied(judged.machine, judged.refusal, origin), at)
+            return judged.refusal
+        tx.challenges.issue(fresh)
+        token = record(tx, judged, signed, res, origin, at)
+        return _answer(judged, signed, token, fresh, res)
+
+    answer = await res.store.write(conclude)
+    if isinstance(answer, AttestationError):
+        raise answer
+    return answer
+
+
+def judge(tx: Tx, request: AttestRequest, counted: limits.Limits, at: datetime) -> Judged:
+    """Load the case and appraise it; a refusal is a value, because it still spends the challenge."""
+    limits.check(tx, counted, at)
+    # 1. The machine and an unspent challenge of its own. Without these there is nothing to judge or to spend.
+    machine = known_machine(tx, request.machine_id)
+    challenge = challenges.open_challenge(tx, request.nonce_id, request.machine_id, at)
+    found = Judged(machine=machine, policy=policy.in_force(tx, machine), challenge=challenge)
+    try:
+        # 2. It means this machine, and the machine has a key that could have signed.
+        _same_ek(request.ek_fingerprint, machine)
+        if machine.ak_public is None:
+            raise AKNotActivated("this machine has no activated attestation key")
+        evidence = Evidence(
+            quote=parse_quote(request.pcr_quote, request.pcr_signature),
+            pcr_values=tpm_quote.parse_pcr_values(request.pcr_values),
+        )
+        assert challenge.nonce is not None
+        assert challenge.policy_ref is not None
+        case = Case(
+            ak_public=machine.ak_public,
+            ek_public=machine.ek_public,
+            challenge=challenge.nonce,
+            selection=challenges.selection(challenge),
+            requested_policy=challenge.policy_ref,
+            policy=found.policy,
+            clock=machine.clock,
+        )
+        # 3. Authentic? Then as expected? Then what the table says.
+        appraisal = appraise(evidence, case, at)
+        if appraisal.error is not None:
+            raise appraisal.error
+        decision = decide(machine, appraisal)
+    except REFUSALS as refusal:
+        return Judged(machine=machine, policy=found.policy, challenge=challenge, refusal=refusal)
+    return Judged(
+        machine=machine, policy=found.policy, challenge=challenge, appraisal=appraisal, decision=decision
+    )
+
+
+def record(
+    tx: Tx, judged: Judged, signed: Signed, res: Resources, origin: Origin, at: datetime
+) -> config_tokens.IssuedToken | None:
+    """Write what an authentic appraisal changes: trust, and on change history, audit, event and token.
+
+    Raises:
+        MachineChanged: The machine is not the one that was judged any more.
+    """
+    machine, appraisal, decision = judged.machine, judged.appraisal, judged.decision
+    assert appraisal is not None
+    assert decision is not None
+    result = appraisal.result
+    if result.verdict is Verdict.INDETERMINATE:
+        # Could not decide: nothing becomes trust, nothing is taken away; the lease runs out by itself.
+        if signed.directive_sha256 is not None:
+            tx.machines.update(machine, directive_sha256=signed.directive_sha256)
+        return None
+    affirming = result.verdict is Verdict.VERIFIED
+    trust: dict[str, Any] = {
+        "clock": appraisal.clock if affirming else machine.clock,
+        "last_verdict": result.verdict,
+        "last_result_at": at,
+        "last_policy": result.policy,
+        "last_failed": result.failed_line(),
+        "last_result_key": decision.result_key,
+        "trust_expires_at": at + timedelta(seconds=judged.policy.max_age_seconds) if affirming else None,
+    }
+    if decision.status is machine.status and decision.action == "none":
+        # The hot path: only columns that an operator's act does not touch.
+        tx.machines.renew(machine, **trust)
+        after = machine
+    else:
+        if decision.status is not machine.status:
+            trust |= {"status": decision.status, "attested_at": at}
+        after = tx.machines.update(machine, **trust, directive_sha256=signed.directive_sha256)
+    if decision.changed:
+        _tell(tx, judged, after, origin, at)
+        if not affirming:
+            tx.config_tokens.withdraw(machine.machine_id, at)
+    return config_tokens.issue(tx, after, res.settings, at) if decision.deliver else None
+
+
+def _tell(tx: Tx, judged: Judged, after: Machine, origin: Origin, at: datetime) -> None:
+    """Write history, audit entry and events of a result that differs from the one before."""
+    machine, appraisal = judged.machine, judged.appraisal
+    assert appraisal is not None
+    result = appraisal.result
+    affirming = result.verdict is Verdict.VERIFIED
+    failed = result.failed_line()
+    tx.results.add(machine.machine_id, result)
+    tx.audit.append(
+        AuditEvent(
+            operator_cn="machine",
+            action="attest" if affirming else "attest_failed",
+            machine_id=machine.machine_id,
+            prev_state=machine.status,
+            new_state=after.status,
+            detail=f"{result.verdict} under {result.policy}" + (f"; failed: {failed}" if failed else ""),
+            source_ip=origin.address,
+        ),
+        at,
+    )
+    if after.status is not machine.status:
+        emit(
+            tx,
+            NodeEvent.ONLINE,
+            after,
+            at,
+            node={"attested_at": rfc3339(at), "config_url": None},
+        )
+    if not affirming:
+        emit(tx, NodeEvent.ATTESTATION_FAILED, after, at, meta={"policy": result.policy, "failed": failed})
+    if appraisal.rebooted:
+        emit(tx, NodeEvent.REBOOTED, after, at)
+    if appraisal.firmware_changed:
+        emit(tx, NodeEvent.FIRMWARE_CHANGED, after, at)
+
+
+async def _sign(judged: Judged, request: AttestRequest, res: Resources, at: datetime) -> Signed:
+    """Sign what this answer needs, off the loop: a P-384 signature costs more than all the rest together."""
+    decision, appraisal = judged.decision, judged.appraisal
+    if decision is None or appraisal is None:
+        return Signed(directive=None, result=None)
+    wants_result = request.want_result or decision.verdict_changed
+    if decision.action == "none" and not wants_result:
+        return Signed(directive=None, result=None)
+    machine, nonce = judged.machine, judged.challenge.nonce
+    assert nonce is not None
+
+    def sign() -> Signed:
+        directive = result = None
+        if decision.action != "none":
+            claims = {
+                "machine_id": machine.machine_id,
+                "action": decision.action,
+                "nonce": b64encode(nonce),
+                "iat": int(at.timestamp()),
+                "exp": int(at.timestamp()) + DIRECTIVE_SECONDS,
+            }
+            directive = res.signer.sign_jwt(claims, typ=DIRECTIVE_TYPE)
+        if wants_result:
+            result = res.signer.sign_jwt(_ear(judged, appraisal, res), typ=EAR_TYPE)
+        return Signed(directive=directive, result=result)
+
+    return await asyncio.to_thread(sign)
+
+
+def _ear(judged: Judged, appraisal: Appraisal, res: Resources) -> dict[str, Any]:
+    machine, result = judged.machine, appraisal.result
+    assert judged.challenge.nonce is not None
+    return ear_claims(
+        result,
+        machine_id=machine.machine_id,
+        ek_fingerprint=machine.ek_fingerprint,
+        assurance=machine.assurance,
+        nonce=b64encode(judged.challenge.nonce),
+        issuer=res.settings.service_url,
+        expires_at=result.at + timedelta(seconds=judged.policy.max_age_seconds),
+        build=__version__,
+    )
+
+
+def _answer(
+    judged: Judged,
+    signed: Signed,
+    token: config_tokens.IssuedToken | None,
+    fresh: Challenge,
+    res: Resources,
+) -> AttestResponse:
+    machine, decision = judged.machine, judged.decision
+    assert decision is not None
+    assert judged.appraisal is not None
+    decided = judged.appraisal.result.verdict is not Verdict.INDETERMINATE
+    return AttestResponse(
+        machine_id=machine.machine_id,
+        status=decision.status,
+        hostname=machine.hostname,
+        role=machine.role,
+        message=decision.message,
+        action=decision.action,
+        config_token=token.token if token else None,
+        config_url=token.url if token else None,
+        directive=signed.directive,
+        attestation_result=signed.result,
+        reattest_after_seconds=res.settings.reattest_seconds if decided else AGAIN_SECONDS,
+        next_challenge=challenges.show(fresh),
+    )
+
+
+def known_machine(tx: Tx, machine_id: str) -> Machine:
+    """Return the machine called *machine_id*.
+
+    Raises:
+        MachineUnknown: No such machine.
+    """
+    machine = tx.machines.by_id(machine_id)
+    if machine is None:
+        raise MachineUnknown("no such machine")
+    return machine
+
+
+def _same_ek(sent: str, machine: Machine) -> None:
+    """Check whom the request names; the older form is SHA-384 over the public area as sent (PROTOCOL §0)."""
+    named = sent.lower().encode("ascii")
+    if hmac.compare_digest(named, machine.ek_fingerprint.encode("ascii")):
+        return
+    older = hashlib.sha384(machine.ek_public).hexdigest()
+    if not hmac.compare_digest(named, older.encode("ascii")):
+        raise EKFingerprintMismatch("ek_fingerprint is not that of this machine")
+
+
+def parse_quote(attest: str, signature: str) -> tpm_quote.UnverifiedQuote:
+    """Parse the base64 of a TPMS_ATTEST and of a TPMT_SIGNATURE, at most 4 KiB each.
+
+    Raises:
+        MalformedEvidence: The only way to fail.
+    """
+    return tpm_quote.parse(
+        b64decode(attest, "pcr_quote", max_bytes=MAX_QUOTE_BYTES),
+        b64decode(signature, "pcr_signature", max_bytes=MAX_QUOTE_BYTES),
+    )
+
+
+def denied(machine: Machine, refusal: AttestationError, origin: Origin, what: str = "attest") -> AuditEvent:
+    """Return the audit event of evidence that proves nothing; the sub-code is for operators only."""
+    return AuditEvent(
+        operator_cn="unknown",
+        action="denied",
+        machine_id=machine.machine_id,
+        detail=f"{what}: {refusal.code}",
+        source_ip=origin.address,
+    )

@@ -1,0 +1,1 @@
+"""The audit log: listed and verified, never changed (ITL-REFERENCE §4)."""

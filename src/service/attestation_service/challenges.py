@@ -1,0 +1,81 @@
+"""Challenges to quote: made, shown, and read back (PROTOCOL §3)."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from datetime import datetime, timedelta
+from functools import lru_cache
+
+from attestation.api import QuoteChallenge
+from attestation.errors import ChallengeExpired, ChallengeUnknown, ChallengeUsed
+from attestation.evidence import tpm_quote
+from attestation.machines import Machine
+from attestation.reference import Policy
+from attestation.store import Challenge, Tx
+from attestation.tpm import PCRSelection
+from attestation.wire import b64encode
+from attestation_service.settings import Settings
+
+NONCE_BYTES = 32
+_KIND = tpm_quote.MEDIA_TYPE.removeprefix("application/vnd.itl.")
+
+
+def make(machine: Machine, policy: Policy, settings: Settings, at: datetime) -> Challenge:
+    """Make a fresh challenge to *machine* for the PCRs that *policy* asks for."""
+    return Challenge(
+        challenge_id=secrets.token_hex(16),
+        purpose="attest",
+        machine_id=machine.machine_id,
+        ek_fingerprint=machine.ek_fingerprint,
+        nonce=secrets.token_bytes(NONCE_BYTES),
+        pcr_selection=_written(policy.selection),
+        policy_ref=policy.ref,
+        issued_at=at,
+        expires_at=at + timedelta(seconds=settings.challenge_ttl_seconds),
+    )
+
+
+def show(challenge: Challenge) -> QuoteChallenge:
+    """Return *challenge* as the node sees it."""
+    assert challenge.nonce is not None
+    return QuoteChallenge(
+        nonce_id=challenge.challenge_id,
+        nonce=b64encode(challenge.nonce),
+        expires_at=challenge.expires_at,
+        pcr_selection=selection(challenge).to_names(),
+        event_log="accepted",
+        evidence=[_KIND],
+    )
+
+
+def open_challenge(tx: Tx, challenge_id: str, machine_id: str, at: datetime) -> Challenge:
+    """Return a challenge to quote that may still be answered; `redeem` decides races later.
+
+    Raises:
+        ChallengeUnknown, ChallengeUsed, ChallengeExpired: As `redeem`.
+    """
+    challenge = tx.challenges.get(challenge_id)
+    if challenge is None or challenge.purpose != "attest" or challenge.machine_id != machine_id:
+        raise ChallengeUnknown("no such challenge for this machine")
+    if challenge.used_at is not None:
+        raise ChallengeUsed("the challenge was redeemed before")
+    if at >= challenge.expires_at:
+        raise ChallengeExpired("the challenge was not answered in time")
+    return challenge
+
+
+def selection(challenge: Challenge) -> PCRSelection:
+    """Return the PCRs that were requested with *challenge*."""
+    assert challenge.pcr_selection is not None
+    return _read(challenge.pcr_selection)
+
+
+@lru_cache(maxsize=256)
+def _written(selected: PCRSelection) -> str:
+    return json.dumps(selected.to_names())
+
+
+@lru_cache(maxsize=256)
+def _read(text: str) -> PCRSelection:
+    return PCRSelection.from_names(json.loads(text))

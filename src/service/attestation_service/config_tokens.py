@@ -1,0 +1,45 @@
+"""Issuing config tokens: the right to one delivery, given by a proof and never by an approval (PROTOCOL §5)."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from attestation.machines import Machine
+from attestation.store import ConfigToken, Tx
+from attestation_service.settings import Settings
+
+TOKEN_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedToken:
+    """A token as the node gets it: once."""
+
+    token: str
+    url: str
+
+
+def issue(tx: Tx, machine: Machine, settings: Settings, at: datetime) -> IssuedToken:
+    """Issue a config token to the activated AK of *machine*; the tokens before it lose their right."""
+    assert machine.ak_name is not None
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    tx.config_tokens.withdraw(machine.machine_id, at)
+    tx.config_tokens.issue(
+        ConfigToken(
+            token_id=secrets.token_hex(8),
+            token_sha256=sha256(token),
+            machine_id=machine.machine_id,
+            ak_name=machine.ak_name,
+            issued_at=at,
+            expires_at=at + timedelta(seconds=settings.config_token_ttl_seconds),
+        )
+    )
+    return IssuedToken(token, f"{settings.service_url}/api/v1/config/{token}")
+
+
+def sha256(token: str) -> bytes:
+    """Return the form in which tokens are stored, 32 bytes."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,1 @@
+"""Delivery of configurations, sealed to the TPM that proved itself (PROTOCOL §5)."""

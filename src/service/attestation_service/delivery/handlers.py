@@ -1,0 +1,227 @@
+"""Fetching a configuration: sealed to the TPM that proved itself, or an answer without secrets (PROTOCOL §5).
+
+A token gives the right to one delivery; whether it is made is decided again inside the unit that spends it:
+attested, last result Verified, within its lease, the AK unchanged. Everything else gets the pending answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from attestation.api import ConfigEnvelope
+from attestation.audit import AuditEvent
+from attestation.envelope import FORMAT, Envelope, seal
+from attestation.errors import (
+    BaseConfigMissing,
+    ConfigTokenConsumed,
+    ConfigTokenUnknown,
+    NotAcceptable,
+)
+from attestation.machines import Machine, NodeEvent, Status, Trust
+from attestation.store import ConfigToken, Tx
+from attestation.tpm import parse_public
+from attestation.wire import b64encode
+from attestation_service import config_tokens, limits
+from attestation_service.context import Origin, Resources
+from attestation_service.delivery.machine_config import Overrides, load_base, merge
+from attestation_service.events import emit
+
+SEALED: Final = "application/vnd.itl.config.encrypted+json"
+PLAIN: Final = "application/yaml"
+
+Wanted = Literal["sealed", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A configuration on its way: the envelope as JSON, or YAML where plaintext is allowed."""
+
+    body: bytes
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Nothing is released; `words` are at most 32 bytes for a console."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A token whose delivery is due, with the machine it is for; `repeat` is set inside the repeat window."""
+
+    token: ConfigToken
+    machine: Machine
+    repeat: bytes | None
+
+
+async def fetch(config_token: str, wanted: Wanted, *, res: Resources, origin: Origin) -> Delivered | Pending:
+    """Deliver the configuration that *config_token* gives a right to.
+
+    Raises:
+        ConfigTokenUnknown: No such token.
+        ConfigTokenConsumed: Used, withdrawn or expired.
+        NotAcceptable: Plaintext was asked for, and only envelopes are served.
+        BaseConfigMissing, BaseConfigInvalid: There is nothing to deliver for this role.
+        RateLimited: Too often from this address.
+    """
+    at = res.clock.now()
+    digest = config_tokens.sha256(config_token)
+    counted = limits.of_client(res.settings, origin.address)
+
+    def load(tx: Tx) -> _Due | Pending:
+        limits.check(tx, counted, at)
+        return _load(tx, digest, at)
+
+    async with limits.CountRefusals(res.store, counted, at):
+        due = await res.store.read(load)
+        if isinstance(due, Pending):
+            await res.store.write(lambda tx: limits.take(tx, counted, at))
+            return due
+        if wanted == "plain" and res.settings.require_encrypted_delivery:
+            raise NotAcceptable(f"encrypted delivery required: send Accept: {SEALED}")
+    if due.repeat is not None:
+        if wanted == "plain":
+            # Plaintext is never repeated, and a sealed answer is no YAML.
+            raise ConfigTokenConsumed("the config token was used")
+        await res.store.write(lambda tx: limits.take(tx, counted, at))
+        return Delivered(due.repeat, SEALED)
+    # Files and YAML, never on the loop and never inside a unit. A failure here is an error, never plaintext.
+    answer, config_sha256 = await asyncio.to_thread(_prepare, due, wanted, res)
+
+    def conclude(tx: Tx) -> Delivered | Pending:
+        limits.take(tx, counted, at)
+        # Decided again on what is true now: a lock, a failed attestation or an AK reset may have come between.
+        now = _load(tx, digest, at)
+        if isinstance(now, Pending):
+            return now
+        window = timedelta(seconds=res.settings.config_repeat_seconds if wanted == "sealed" else 0)
+        assert due.machine.ak_name is not None
+        body, first = tx.config_tokens.consume(
+            digest, ak_name=due.machine.ak_name, answer=answer, answer_until=at + window, at=at
+        )
+        if first:
+            _record(tx, now, wanted, config_sha256, origin, at)
+        return Delivered(body, SEALED if wanted == "sealed" else PLAIN)
+
+    return await res.store.write(conclude)
+
+
+async def pending(
+    mac: str | None, uuid: str | None, serial: str | None, *, res: Resources, origin: Origin
+) -> Pending:
+    """Return the pending answer for whoever asks by hardware hints; no secret is ever released on them (R3).
+
+    Raises:
+        RateLimited: Too often from this address.
+    """
+    at = res.clock.now()
+    counted = limits.of_client(res.settings, origin.address)
+
+    def work(tx: Tx) -> None:
+        limits.check(tx, counted, at)
+
+    await res.store.read(work)
+    await res.store.write(lambda tx: limits.take(tx, counted, at))
+    del mac, uuid, serial  # they would only choose among answers that say the same
+    return Pending("attest to get a configuration")
+
+
+def _load(tx: Tx, digest: bytes, at: datetime) -> _Due | Pending:
+    """Decide what a token is worth at *at*.
+
+    Raises:
+        ConfigTokenUnknown: No such token.
+        ConfigTokenConsumed: Used and past its window, withdrawn or expired.
+    """
+    # 1. A token we issued, with something left of it.
+    token = tx.config_tokens.get_by_hash(digest)
+    if token is None:
+        raise ConfigTokenUnknown("no such config token")
+    repeat = token.repeat(at)
+    if repeat is None and not token.is_unused(at):
+        raise ConfigTokenConsumed("the config token was used, withdrawn or has expired")
+    machine = tx.machines.by_id(token.machine_id)
+    if machine is None:
+        raise ConfigTokenUnknown("no such config token")
+    # 2. A machine that an operator admitted and that proved itself lately, with the AK the token was given to.
+    if machine.status is not Status.ATTESTED:
+        return Pending(_WORDS[machine.status] + " " + machine.machine_id[:4])
+    if machine.trust(at) is not Trust.VERIFIED or machine.ak_name != token.ak_name:
+        return Pending("attest again " + machine.machine_id[:4])
+    return _Due(token, machine, repeat)
+
+
+_WORDS = {
+    Status.PENDING_APPROVAL: "pending approval",
+    Status.REGISTERED: "attestation required",
+    Status.REJECTED: "rejected",
+    Status.LOCKED: "locked",
+    Status.REVOKED: "revoked",
+}
+
+
+def _prepare(due: _Due, wanted: Wanted, res: Resources) -> tuple[bytes, str]:
+    """Build the configuration and seal it; return the answer and the SHA-256 of the plaintext, hex."""
+    machine = due.machine
+    if machine.role is None:
+        raise BaseConfigMissing("the machine has no role")
+    config = merge(
+        load_base(res.settings.config_cache_dir, machine.role),
+        Overrides(
+            machine_id=machine.machine_id,
+            ek_fingerprint=machine.ek_fingerprint,
+            hostname=machine.hostname,
+            assigned_ip=machine.assigned_ip,
+            installer_image=res.settings.installer_image,
+        ),
+    )
+    assert machine.ak_name is not None
+    envelope = seal(
+        config,
+        ek=parse_public(machine.ek_public),
+        ak_name=machine.ak_name,
+        machine_id=machine.machine_id,
+        token_id=due.token.token_id,
+    )
+    return (_wire(envelope) if wanted == "sealed" else config), envelope.config_sha256
+
+
+def _wire(envelope: Envelope) -> bytes:
+    return (
+        ConfigEnvelope(
+            format=FORMAT,
+            machine_id=envelope.machine_id,
+            token_id=envelope.token_id,
+            credential_blob=b64encode(envelope.credential_blob),
+            encrypted_secret=b64encode(envelope.encrypted_secret),
+            iv=b64encode(envelope.iv),
+            ciphertext=b64encode(envelope.ciphertext),
+            config_sha256=envelope.config_sha256,
+        )
+        .model_dump_json()
+        .encode("ascii")
+    )
+
+
+def _record(tx: Tx, due: _Due, wanted: Wanted, config_sha256: str, origin: Origin, at: datetime) -> None:
+    machine, token = due.machine, due.token
+    if machine.redeliver:
+        machine = tx.machines.update(machine, redeliver=False)
+    tx.audit.append(
+        AuditEvent(
+            operator_cn="machine",
+            action="config_delivered",
+            machine_id=machine.machine_id,
+            prev_state=machine.status,
+            new_state=machine.status,
+            detail=f"{wanted}, token {token.token_id}, config sha256 {config_sha256}",
+            source_ip=origin.address,
+        ),
+        at,
+    )
+    emit(tx, NodeEvent.CONFIGURED, machine, at, meta={"token_id": token.token_id})

@@ -1,0 +1,55 @@
+"""Payloads of lifecycle events (ITL-REFERENCE §7): thin, without secrets, written in the unit of the change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from attestation.clock import rfc3339
+from attestation.machines import Machine, NodeEvent
+from attestation.store import Tx
+
+
+def emit(
+    tx: Tx,
+    event: NodeEvent,
+    machine: Machine,
+    at: datetime,
+    *,
+    node: Mapping[str, Any] | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> None:
+    """Write *event* about *machine* to the outbox.
+
+    Args:
+        tx: The unit of the change.
+        event: What happened.
+        machine: The machine after the change.
+        at: When.
+        node: Members beside `machine_id`, `hostname` and `role`. A config URL is never among them: it
+            contains the token.
+        meta: About the event itself.
+    """
+    payload = {
+        "ek_fingerprint": machine.ek_fingerprint,
+        "timestamp": rfc3339(at),
+        "node": {
+            "machine_id": machine.machine_id,
+            "hostname": machine.hostname,
+            "role": machine.role,
+            **(node or {}),
+        },
+        "meta": dict(meta or {}),
+    }
+    tx.outbox.add(event, machine.machine_id, payload, at)
+
+
+def hardware(machine: Machine) -> dict[str, str]:
+    """Return what the firmware tables said, for the event `node.registered`."""
+    return {
+        "hw_uuid": machine.hw_uuid,
+        "hw_mac": machine.hw_mac,
+        "hw_serial": machine.hw_serial,
+        "hw_product": machine.hw_product,
+    }

@@ -1,0 +1,66 @@
+"""Whether this process can decide: database, CA directory, clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from attestation.api import Readiness
+from attestation.clock import parse_rfc3339
+from attestation_service.context import Resources
+
+log = structlog.get_logger("attestation_service.health")
+
+TIMEOUT_SECONDS = 2.0
+EARLIEST = datetime(2026, 1, 1, tzinfo=UTC)
+"""No clock of a computer that runs this may show less."""
+MAX_BACKWARD = timedelta(minutes=1)
+"""So far the clock may stand behind the newest audit entry: workers differ a little."""
+
+OK = "ok"
+
+
+async def ready(res: Resources) -> Readiness:
+    """Ask every part; none may take longer than two seconds."""
+    parts: dict[str, Callable[[Resources], Awaitable[str]]] = {
+        "database": _database,
+        "ca_directory": _ca_directory,
+        "clock": _clock,
+    }
+    found = {name: await _ask(name, part, res) for name, part in parts.items()}
+    good = all(answer == OK for answer in found.values())
+    return Readiness(status="ok" if good else "unavailable", checks=found)
+
+
+async def _ask(name: str, part: Callable[[Resources], Awaitable[str]], res: Resources) -> str:
+    try:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            return await part(res)
+    except Exception as e:  # noqa: BLE001 -- whatever fails here is the answer
+        log.warning("ready.failed", part=name, kind=type(e).__name__)
+        return f"failed: {type(e).__name__}"
+
+
+async def _database(res: Resources) -> str:
+    await res.store.read(lambda tx: tx.audit.page(None, 1))
+    return OK
+
+
+async def _ca_directory(res: Resources) -> str:
+    directory = res.settings.enrollment_ca_dir
+    if not await asyncio.to_thread(directory.is_dir):
+        return "failed: no such directory"
+    return OK
+
+
+async def _clock(res: Resources) -> str:
+    now = res.clock.now()
+    if now < EARLIEST:
+        return f"failed: the clock shows {now.year}"
+    newest = await res.store.read(lambda tx: tx.audit.page(None, 1))
+    if newest.items and parse_rfc3339(newest.items[0][1].timestamp) > now + MAX_BACKWARD:
+        return "failed: the clock stands behind the newest audit entry"
+    return OK

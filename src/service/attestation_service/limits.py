@@ -1,0 +1,114 @@
+"""Rate limits of the unauthenticated routes, shared by all workers through the store.
+
+One key per client address, and one per machine (or EK) *and* address: a client that floods in the name of
+somebody else's machine slows only itself down. Checked while reading, counted while writing, so a refused
+request costs one read and no write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from attestation.audit import AuditEvent
+from attestation.errors import AttestationError, RateLimited, Unavailable
+from attestation.store import RateLimit, Store, Tx
+from attestation_service.settings import Settings
+
+WRONG_CREDENTIAL: Final = RateLimit(requests=10, per_seconds=60)
+DENIALS_OF_ADDRESS: Final = RateLimit(requests=10, per_seconds=600)
+DENIALS_OF_ALL: Final = RateLimit(requests=100, per_seconds=600)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One key and the rate it may have."""
+
+    key: str
+    limit: RateLimit
+    what: str
+
+
+Limits = Sequence[Counted]
+
+
+def of_client(settings: Settings, address: str, subject: str | None = None) -> Limits:
+    """Return the limits of a request from *address* about *subject*, a machine id or an EK fingerprint."""
+    if not settings.rate_limits:
+        return ()
+    of_address = Counted(
+        f"address:{address}",
+        _rate(settings.rate_limit_address_per_second, settings.rate_limit_address_burst),
+        "requests from this address",
+    )
+    if subject is None:
+        return (of_address,)
+    of_subject = Counted(
+        f"machine:{subject}:{address}",
+        _rate(settings.rate_limit_machine_per_second, settings.rate_limit_machine_burst),
+        "requests for this machine",
+    )
+    return (of_address, of_subject)
+
+
+def of_credentials(address: str) -> Limits:
+    """Return the limit of wrong operator credentials from *address*; it cannot be switched off."""
+    return (Counted(f"credential:{address}", WRONG_CREDENTIAL, "wrong credentials from this address"),)
+
+
+def check(tx: Tx, limits: Limits, at: datetime) -> None:
+    """Refuse a request that comes too early.
+
+    Raises:
+        RateLimited: With the seconds to wait.
+    """
+    for counted in limits:
+        wait = tx.rate_limits.check(counted.key, at, counted.limit)
+        if wait is not None:
+            raise RateLimited(f"too many {counted.what}", retry_after_seconds=wait)
+
+
+def take(tx: Tx, limits: Limits, at: datetime) -> None:
+    """Count a request that was let through."""
+    for counted in limits:
+        tx.rate_limits.take(counted.key, at, counted.limit)
+
+
+class CountRefusals:
+    """Counts what a handler refuses while reading; what it writes it counts itself.
+
+    Without this, requests that fail early would cost us work and the sender nothing.
+    """
+
+    __slots__ = ("_at", "_limits", "_store")
+
+    def __init__(self, store: Store, limits: Limits, at: datetime) -> None:
+        self._store, self._limits, self._at = store, limits, at
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, AttestationError) and not isinstance(error, RateLimited | Unavailable):
+            await self._store.write(lambda tx: take(tx, self._limits, self._at))
+
+
+def audit_denied(tx: Tx, event: AuditEvent, at: datetime) -> None:
+    """Record a denial, unless so many were recorded lately that a stranger could fill the log with them.
+
+    What is left out here still stands in the structured log (docs/adr/0005).
+    """
+    limits = (
+        Counted(f"denied:{event.source_ip}", DENIALS_OF_ADDRESS, "denials"),
+        Counted("denied", DENIALS_OF_ALL, "denials"),
+    )
+    if any(tx.rate_limits.check(counted.key, at, counted.limit) is not None for counted in limits):
+        return
+    take(tx, limits, at)
+    tx.audit.append(event, at)
+
+
+def _rate(per_second: float, burst: int) -> RateLimit:
+    return RateLimit(requests=burst, per_seconds=burst / per_second)

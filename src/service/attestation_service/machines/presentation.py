@@ -1,0 +1,104 @@
+"""A machine as operators see it: never a token, nonce or key (PROTOCOL §7)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from attestation.api import CheckDetail, EKCertificateDetail, LastResult, MachineDetail, ResultDetail
+from attestation.machines import Machine
+from attestation.results import Failed, Flagged, Outcome, Passed, Undecided
+from attestation.store import StoredResult
+
+
+def machine_detail(machine: Machine, at: datetime) -> MachineDetail:
+    """Return *machine* as operators see it at the instant *at*."""
+    certificate, clock = machine.ek_certificate, machine.clock
+    return MachineDetail(
+        machine_id=machine.machine_id,
+        version=machine.version,
+        ek_fingerprint=machine.ek_fingerprint,
+        ek_source="cert" if machine.ek_source == "cert" else "pub",
+        ek_template=machine.ek_template,
+        ek_certificate=EKCertificateDetail(
+            subject=certificate.subject,
+            manufacturer=certificate.manufacturer,
+            model=certificate.model,
+            firmware=certificate.firmware,
+            sha256=certificate.sha256,
+        )
+        if certificate
+        else None,
+        assurance=machine.assurance,
+        ek_chain_ok=machine.ek_chain_ok,
+        ek_allow_listed=machine.ek_allow_listed,
+        hw_uuid=machine.hw_uuid,
+        hw_mac=machine.hw_mac,
+        hw_serial=machine.hw_serial,
+        hw_product=machine.hw_product,
+        desired_role=machine.desired_role,
+        role=machine.role,
+        status=machine.status,
+        cluster_id=machine.cluster_id,
+        hostname=machine.hostname,
+        assigned_ip=machine.assigned_ip,
+        registered_from=machine.registered_from,
+        registered_at=machine.registered_at,
+        attested_at=machine.attested_at,
+        locked_at=machine.locked_at,
+        revoked_at=machine.revoked_at,
+        rejected_at=machine.rejected_at,
+        wipe_pending=machine.wipe_pending,
+        wiped_at=machine.wiped_at,
+        redeliver_pending=machine.redeliver,
+        ak_activated_at=machine.ak_activated_at,
+        ak_name=machine.ak_name.hex() if machine.ak_name else None,
+        reset_count=clock.reset_count if clock else None,
+        restart_count=clock.restart_count if clock else None,
+        firmware_version=_firmware(clock.firmware_version) if clock else None,
+        trust=machine.trust(at),
+        trust_expires_at=machine.trust_expires_at,
+        last_result=_last_result(machine),
+    )
+
+
+def result_detail(stored: StoredResult) -> ResultDetail:
+    """Return one stored result with every check, expected and found."""
+    result = stored.result
+    return ResultDetail(
+        result_id=stored.result_id,
+        machine_id=stored.machine_id,
+        at=result.at,
+        verdict=result.verdict,
+        policy=result.policy,
+        boot_state_appraised=result.boot_state_appraised,
+        pcr_digest=result.pcr_digest,
+        checks=[_check(outcome) for outcome in result.outcomes],
+    )
+
+
+def _last_result(machine: Machine) -> LastResult | None:
+    if machine.last_verdict is None or machine.last_result_at is None:
+        return None
+    return LastResult(
+        verdict=machine.last_verdict,
+        at=machine.last_result_at,
+        policy=machine.last_policy,
+        failed=machine.last_failed,
+    )
+
+
+def _check(outcome: Outcome) -> CheckDetail:
+    match outcome:
+        case Passed(check, note):
+            return CheckDetail(check=check, outcome="passed", note=note or None)
+        case Failed(check, expected, found):
+            return CheckDetail(check=check, outcome="failed", expected=expected, found=found)
+        case Flagged(check, note):
+            return CheckDetail(check=check, outcome="flagged", note=note)
+        case Undecided(check, reason):
+            return CheckDetail(check=check, outcome="undecided", note=reason)
+
+
+def _firmware(version: int) -> str:
+    """Write a u64 firmware version as its four words of sixteen bits."""
+    return ".".join(str(version >> shift & 0xFFFF) for shift in (48, 32, 16, 0))

@@ -1,0 +1,76 @@
+"""`attestation-service`: read the settings, say what is weakened, migrate, serve."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import structlog
+import uvicorn
+
+from attestation.errors import AttestationError
+from attestation.keys import load_signer
+from attestation.store import migrate
+from attestation_service import __version__, logs
+from attestation_service.settings import Settings, SettingsInvalid
+
+log = structlog.get_logger("attestation_service")
+
+EXIT_USAGE = 2
+EXIT_UNUSABLE = 1
+FACTORY = "attestation_service.app:create_app"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the service until it is told to stop; return the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        settings = Settings.load()
+    except SettingsInvalid as e:
+        sys.stderr.write(f"attestation-service: {e}\n")
+        return EXIT_USAGE
+    logs.configure(settings.log_level)
+    # Before the workers start, and once: a database or key that cannot be used is one error, not N.
+    try:
+        migrate(settings.db_url)
+        load_signer(settings.service_key_uri, create=True)
+    except (AttestationError, OSError, ValueError) as e:
+        log.error("service.unusable", reason=str(e))  # noqa: TRY400 -- the reason is for operators, a trace is not
+        return EXIT_UNUSABLE
+    if options.check:
+        for warning in settings.warnings():
+            log.warning("settings.weakened", warning=warning)
+        return 0
+    uvicorn.run(
+        FACTORY,
+        factory=True,
+        host=options.host,
+        port=options.port,
+        uds=options.uds,
+        workers=options.workers,
+        log_config=None,  # ours
+        access_log=False,  # ours: the server's would print config tokens
+        proxy_headers=False,  # ours: only trusted proxies are believed
+        server_header=False,
+        timeout_graceful_shutdown=settings.shutdown_seconds,
+    )
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="attestation-service",
+        description="The attestation control plane. Settings: docs/operate/settings.md",
+    )
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen on")  # noqa: S104 -- a server
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--uds", help="listen on this unix socket instead")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the database")
+    parser.add_argument("--check", action="store_true", help="check settings, database and key, then exit")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

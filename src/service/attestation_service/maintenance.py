@@ -1,0 +1,61 @@
+"""What happens without a request: old rows go in small batches, events leave the outbox.
+
+Every worker runs this; claims and deletes are atomic, so any number of them is correct.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import structlog
+
+from attestation.errors import AttestationError
+from attestation.store import OutboxEvent
+from attestation_service.context import Resources
+
+log = structlog.get_logger("attestation_service.maintenance")
+events_log = structlog.get_logger("attestation_service.events")
+
+PURGE_BATCH = 500
+OUTBOX_BATCH = 100
+
+
+async def run(res: Resources) -> None:
+    """Tidy up again and again until cancelled; an error is logged and waited out."""
+    while True:
+        # Jitter: workers that started together shall not all write at the same moment.
+        await asyncio.sleep(res.settings.maintenance_seconds * random.uniform(0.5, 1.5))  # noqa: S311 -- no secret
+        try:
+            await once(res)
+        except AttestationError as e:
+            log.warning("maintenance.failed", code=e.code)
+        except Exception as e:  # noqa: BLE001 -- the outermost border of this task: it must not end
+            log.error("maintenance.failed", kind=type(e).__name__)  # noqa: TRY400 -- the message may quote a row
+
+
+async def once(res: Resources) -> None:
+    """Do what is due now."""
+    while await _drain(res):
+        pass
+    purged = PURGE_BATCH
+    while purged >= PURGE_BATCH:
+        purged = (await res.store.write(lambda tx: tx.purge(res.clock.now(), PURGE_BATCH))).total
+
+
+async def _drain(res: Resources) -> bool:
+    """Hand out some events; True if there may be more."""
+    at = res.clock.now()
+    claimed = await res.store.write(lambda tx: tx.outbox.claim(OUTBOX_BATCH, at))
+    for event in claimed:
+        tell(event)
+    if claimed:
+        await res.store.write(lambda tx: tx.outbox.done([event.id for event in claimed], at))
+    return bool(claimed)
+
+
+def tell(event: OutboxEvent) -> None:
+    """The built-in consumer: the structured log."""
+    events_log.info(
+        event.event.value, event_id=event.id, machine_id=event.machine_id, payload=dict(event.payload)
+    )

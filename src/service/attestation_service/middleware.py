@@ -1,0 +1,197 @@
+"""The outermost border: one pure ASGI middleware that every request passes.
+
+In order: request id, client address, body limit, security headers, the last catch of unexpected errors, one
+access log event. It counts what is in flight, so that a shutdown can finish what was accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import secrets
+import time
+from collections.abc import Iterable
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from attestation_service import problems
+from attestation_service.context import Origin, set_origin
+from attestation_service.logs import mask_path
+from attestation_service.settings import Network, Settings
+
+log = structlog.get_logger("attestation_service.access")
+
+MAX_BODY_BYTES = 1 << 20
+MAX_ATTEST_BODY_BYTES = 4 << 20
+ATTEST_PATH = "/api/v1/attest"
+"""The route that carries an event log and may therefore be larger (PROTOCOL §0)."""
+
+REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}\Z")
+DOCS_PATH = "/docs"
+_DOCS_POLICY = (
+    b"default-src 'none'; script-src https://cdn.jsdelivr.net 'unsafe-inline'; connect-src 'self'; "
+    b"style-src https://cdn.jsdelivr.net 'unsafe-inline'; img-src https://fastapi.tiangolo.com data:; "
+    b"frame-ancestors 'none'"
+)
+_HEADERS = [
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+]
+_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+
+
+class InFlight:
+    """How many requests are being served by this process."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __enter__(self) -> None:
+        self.count += 1
+        self._idle.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self.count -= 1
+        if self.count == 0:
+            self._idle.set()
+
+    async def drained(self, timeout_seconds: float) -> bool:
+        """Wait until nothing is in flight; False if that took too long."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class Border:
+    """The middleware; see the module."""
+
+    def __init__(self, app: ASGIApp, *, settings: Settings, in_flight: InFlight) -> None:
+        self._app = app
+        self._proxies = settings.trusted_proxies
+        self._access_log = settings.access_log
+        self._in_flight = in_flight
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        with self._in_flight:
+            await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        given = _header(headers, b"x-request-id")
+        request_id = given.decode() if given and REQUEST_ID.match(given) else secrets.token_hex(16)
+        origin = Origin(request_id, client_address(scope, self._proxies))
+        set_origin(scope, origin)
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        path: str = scope["path"]
+        policy = (_POLICY[0], _DOCS_POLICY) if path == DOCS_PATH else _POLICY
+        ours = [*_HEADERS, policy, (b"x-request-id", request_id.encode())]
+        status = 0
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *ours]
+            await send(message)
+
+        try:
+            limit = MAX_ATTEST_BODY_BYTES if path == ATTEST_PATH else MAX_BODY_BYTES
+            if _announced(headers) > limit:
+                await problems.response(
+                    problems.problem("body-too-large", 413, f"at most {limit} bytes are read", request_id)
+                )(scope, receive, answer)
+            else:
+                await self._app(scope, _limited(receive, limit), answer)
+        except Exception as e:  # noqa: BLE001 -- the outermost border: nothing behind it would answer
+            problems.log_failure(e)
+            if status == 0:
+                await problems.response(problems.internal(request_id))(scope, receive, answer)
+        finally:
+            if self._access_log:
+                log.info(
+                    "request",
+                    method=scope["method"],
+                    path=mask_path(path),
+                    status=status,
+                    ms=round((time.perf_counter() - began) * 1000, 2),
+                    client=origin.address,
+                )
+
+
+def client_address(scope: Scope, proxies: Iterable[Network]) -> str:
+    """Return the address of the client.
+
+    `X-Forwarded-For` is read only when the peer is a trusted proxy or connected through a unix socket, and
+    then from the right: the first address that is not itself a trusted proxy was seen by one of ours, what
+    stands left of it is only claimed.
+    """
+    peer = scope.get("client")
+    address = peer[0] if peer and peer[0] else "unix"
+    if address != "unix" and not _within(address, proxies):
+        return address
+    claimed = [
+        part.strip()
+        for name, value in scope["headers"]
+        if name == b"x-forwarded-for"
+        for part in value.decode("latin-1").split(",")
+    ]
+    for candidate in reversed(claimed):
+        try:
+            candidate = str(ipaddress.ip_address(candidate))
+        except ValueError:
+            return address
+        address = candidate
+        if not _within(candidate, proxies):
+            return candidate
+    return address
+
+
+def _within(address: str, networks: Iterable[Network]) -> bool:
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(parsed in network for network in networks)
+
+
+def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> bytes | None:
+    for key, value in headers:
+        if key == name:
+            return value
+    return None
+
+
+def _announced(headers: list[tuple[bytes, bytes]]) -> int:
+    """Return the announced size of the body in bytes, 0 where none or nonsense is announced."""
+    value = _header(headers, b"content-length") or b"0"
+    return int(value) if value.isdigit() and len(value) < 20 else 0
+
+
+def _limited(receive: Receive, limit: int) -> Receive:
+    """Return *receive* that stops at *limit* bytes: a body need not announce its size."""
+    read = 0
+
+    async def limited() -> Message:
+        nonlocal read
+        message = await receive()
+        if message["type"] == "http.request":
+            read += len(message.get("body", b""))
+            if read > limit:
+                raise HTTPException(413)
+        return message
+
+    return limited

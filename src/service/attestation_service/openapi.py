@@ -1,0 +1,142 @@
+"""How routes say what they answer: problems by error class, media types, who may ask.
+
+The OpenAPI document is complete because a route names the *errors* it can end in; statuses, codes and the
+problem schema follow from `problems`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Depends, FastAPI, Query
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from attestation.api import Problem
+from attestation.errors import (
+    AttestationError,
+    OperatorAccessNotConfigured,
+    RateLimited,
+    StoreUnavailable,
+    Unauthenticated,
+)
+from attestation_service import problems
+from attestation_service.auth import operator
+
+Access = Literal["public", "machine", "operator"]
+"""Who may ask: everybody; everybody, but the machine must prove itself inside; operators."""
+
+ACCESS_KEY: Final = "x-access"
+EXAMPLE_INSTANCE: Final = "3f0c5b7a9d1e4c62b8f7a6d5c4b3a291"
+_REF = "#/components/schemas/{model}"
+
+Cursor = Annotated[
+    str | None,
+    Query(max_length=512, pattern=r"^[A-Za-z0-9_-]+$", description="`next_cursor` of the last page"),
+]
+Limit = Annotated[int, Query(ge=1, le=200, description="Items per page")]
+
+Responses = dict[int | str, dict[str, Any]]
+Error = type[AttestationError] | int
+
+
+def machine_router(tag: str) -> APIRouter:
+    """Return a router whose routes need no operator; what proves the machine stands in the request."""
+    return APIRouter(prefix="/api/v1", tags=[tag])
+
+
+def operator_router(tag: str) -> APIRouter:
+    """Return a router every route of which passes the operator dependency."""
+    return APIRouter(prefix="/api/v1", tags=[tag], dependencies=[Depends(operator)])
+
+
+def access(kind: Access) -> dict[str, Any]:
+    """Return the `openapi_extra` that declares who may ask; a test compares it with what happens."""
+    return {ACCESS_KEY: kind}
+
+
+def answers(*errors: Error, body: bool = False, kind: Access = "machine") -> Responses:
+    """Return the documented error answers of a route.
+
+    Args:
+        errors: Error classes, or statuses of the framework.
+        body: The route reads a body.
+        kind: Adds what every route of this access can answer.
+    """
+    found: list[Error] = [*errors, 422, 500, StoreUnavailable]
+    if body:
+        found += [400, 413]
+    if kind == "machine":
+        found += [RateLimited]
+    elif kind == "operator":
+        found += [Unauthenticated, RateLimited, OperatorAccessNotConfigured]
+    by_status: dict[int, dict[str, str]] = defaultdict(dict)
+    for error in found:
+        if isinstance(error, int):
+            by_status[error][problems.FRAMEWORK_CODES[error]] = HTTPStatus(error).phrase
+        else:
+            status = problems.status_of(error)
+            assert status is not None
+            by_status[status][error.code] = (error.__doc__ or error.code).splitlines()[0]
+    return {status: _documented(status, codes) for status, codes in sorted(by_status.items())}
+
+
+def _documented(status: int, codes: dict[str, str]) -> dict[str, Any]:
+    examples = {
+        code: {
+            "summary": text,
+            "value": problems.problem(code, status, text, EXAMPLE_INSTANCE).model_dump(exclude_none=True),
+        }
+        for code, text in codes.items()
+    }
+    return {
+        "description": ", ".join(f"`{code}`" for code in codes),
+        "content": {
+            problems.MEDIA_TYPE: {"schema": {"$ref": _REF.format(model="Problem")}, "examples": examples}
+        },
+    }
+
+
+def ok(model: type[BaseModel], description: str, *, media_type: str = "application/json") -> dict[str, Any]:
+    """Return the documentation of a 200 whose body a handler writes itself."""
+    return {
+        "description": description,
+        "content": {media_type: {"schema": {"$ref": _REF.format(model=model.__name__)}}},
+    }
+
+
+def request_body(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the documentation of a JSON body that a route reads itself."""
+    return {
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": _REF.format(model=model.__name__)}}},
+        }
+    }
+
+
+def install(app: FastAPI, models: tuple[type[BaseModel], ...]) -> None:
+    """Let *app* publish a document that also holds *models*, which routes only refer to by name."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(
+                title=app.title,
+                version=app.version,
+                description=app.description,
+                routes=app.routes,
+                tags=app.openapi_tags,
+            )
+            every: tuple[type[BaseModel], ...] = (Problem, *models)
+            named: list[tuple[type[BaseModel], Literal["validation"]]] = [(m, "validation") for m in every]
+            _, extra = models_json_schema(named, ref_template=_REF)
+            components = schema.setdefault("components", {}).setdefault("schemas", {})
+            for name, definition in extra["$defs"].items():
+                components.setdefault(name, definition)
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]  # FastAPI's documented way to extend the document

@@ -1,0 +1,1 @@
+"""Policies: immutable versions, and where they apply (TPM.md §4.6)."""

@@ -1,0 +1,186 @@
+"""Errors as RFC 9457 problems: the only place that knows which HTTP status an error of ours has.
+
+The codes are the stable API (PROTOCOL §0). What this module does not know becomes a 500 without detail.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import structlog
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from attestation.api import FieldError, Problem
+from attestation.errors import (
+    AttestationError,
+    Conflict,
+    EvidenceRejected,
+    Expired,
+    Forbidden,
+    MalformedEvidence,
+    NotAcceptable,
+    NotAuthentic,
+    RateLimited,
+    RequestInvalid,
+    Unauthenticated,
+    Unavailable,
+    Unknown,
+)
+from attestation_service.context import request_id
+
+log = structlog.get_logger("attestation_service")
+
+MEDIA_TYPE: Final = "application/problem+json"
+TYPE_PREFIX: Final = "urn:itl:problem:"
+RETRY_UNAVAILABLE_SECONDS: Final = 5
+MAX_FIELD_ERRORS: Final = 32
+
+STATUS: Final[Mapping[type[AttestationError], int]] = {
+    MalformedEvidence: 400,
+    NotAuthentic: 403,
+    Unknown: 404,
+    Conflict: 409,
+    Expired: 410,
+    RequestInvalid: 422,
+    RateLimited: 429,
+    NotAcceptable: 406,
+    Unauthenticated: 401,
+    Forbidden: 403,
+    Unavailable: 503,
+}
+"""HTTP status by branch of the error tree; a leaf inherits the status of its branch."""
+
+FRAMEWORK_CODES: Final[Mapping[int, str]] = {
+    400: "malformed-request",
+    404: "route-unknown",
+    405: "method-not-allowed",
+    413: "body-too-large",
+    415: "unsupported-media-type",
+    422: "schema-violation",
+    500: "internal-error",
+}
+"""Codes of what the framework finds wrong before a handler runs."""
+
+INTERNAL: Final = "the service failed; the request id leads to the reason in its log"
+
+
+def status_of(error: type[AttestationError]) -> int | None:
+    """Return the HTTP status of a class of errors, or None where it is not meant for a client."""
+    return next((STATUS[kind] for kind in error.__mro__ if kind in STATUS), None)
+
+
+def from_error(error: AttestationError, instance: str) -> tuple[Problem, dict[str, str]]:
+    """Return the problem for *error*, with the headers that belong to its status."""
+    status = status_of(type(error))
+    if status is None:
+        return internal(instance), {}
+    code, detail = error.code, str(error)
+    if isinstance(error, EvidenceRejected):
+        # Which check failed is for the log and the audit: an attacker shall not learn it (PROTOCOL §4).
+        code, detail = EvidenceRejected.code, "the evidence was refused"
+    headers: dict[str, str] = {}
+    if isinstance(error, RateLimited):
+        headers["Retry-After"] = str(error.retry_after_seconds)
+    elif isinstance(error, Unauthenticated):
+        headers["WWW-Authenticate"] = 'Bearer realm="itl-attestation"'
+    elif isinstance(error, Unavailable):
+        headers["Retry-After"] = str(RETRY_UNAVAILABLE_SECONDS)
+    return problem(code, status, detail, instance), headers
+
+
+def problem(
+    code: str, status: int, detail: str, instance: str, errors: list[FieldError] | None = None
+) -> Problem:
+    """Build a problem; its title is the code in words."""
+    return Problem(
+        type=TYPE_PREFIX + code,
+        title=code.replace("-", " ").capitalize(),
+        status=status,
+        detail=detail,
+        instance=instance,
+        errors=errors,
+    )
+
+
+def internal(instance: str) -> Problem:
+    """Build the problem that says nothing but that we failed."""
+    return problem(FRAMEWORK_CODES[500], 500, INTERNAL, instance)
+
+
+def response(body: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    """Return *body* as `application/problem+json`."""
+    return Response(
+        body.model_dump_json(exclude_none=True),
+        status_code=body.status,
+        headers=dict(headers or {}),
+        media_type=MEDIA_TYPE,
+    )
+
+
+def log_failure(error: BaseException) -> None:
+    """Log an error nobody expected, with where it arose.
+
+    The message of a foreign exception may quote what it was given, so only our own are logged in words.
+    """
+    frames = traceback.extract_tb(error.__traceback__)[-12:]
+    log.error(
+        "request.failed",
+        kind=f"{type(error).__module__}.{type(error).__qualname__}",
+        message=str(error) if isinstance(error, AttestationError) else None,
+        frames=[f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames],
+    )
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AttestationError)
+    body, headers = from_error(error, request_id(request.scope))
+    if body.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        log_failure(error)
+    elif body.status > HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.warning("request.unavailable", code=error.code)
+    else:
+        log.info("request.refused", code=error.code, detail=str(error))
+    return response(body, headers)
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = FRAMEWORK_CODES.get(error.status_code, "http-error")
+    found = problem(code, error.status_code, str(error.detail), request_id(request.scope))
+    return response(found, error.headers)
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return response(
+        problem(
+            FRAMEWORK_CODES[422],
+            422,
+            "the request does not have the form that this route demands",
+            request_id(request.scope),
+            _field_errors(error.errors()),
+        )
+    )
+
+
+def _field_errors(errors: Iterable[Any]) -> list[FieldError]:
+    """Name each member and what is wrong with it; what was sent is never repeated."""
+    found = [
+        FieldError(field=".".join(str(part) for part in e["loc"])[:256] or "body", message=e["msg"][:256])
+        for e in errors
+    ]
+    return found[:MAX_FIELD_ERRORS]
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of *app* as a problem."""
+    app.add_exception_handler(AttestationError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(RequestValidationError, _on_invalid)

@@ -1,0 +1,1 @@
+"""Introduction and proof of a machine (PROTOCOL §§1-2)."""

@@ -1,0 +1,160 @@
+"""What was judged at an introduction, kept with the challenge so that the activation is about exactly this."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Self
+
+from attestation.api import IntroduceRequest
+from attestation.endorsements import NoVendorAnchors
+from attestation.errors import EKFingerprintMismatch, RequestInvalid
+from attestation.evidence import ak_activation, ek_certificate
+from attestation.evidence.ak_activation import CheckedKeys
+from attestation.machines import EKCertificateInfo, Role
+from attestation.wire import b64decode, b64encode
+
+ANCHORS = NoVendorAnchors()
+MAX_CHAIN_CERTIFICATE_BYTES = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduction:
+    """One machine as it introduced itself, after all checks that need no secret.
+
+    Args:
+        ek_public: TPM2B_PUBLIC of the EK, as sent.
+        ek_fingerprint: SHA-384 of its SPKI, hex.
+        ek_source: `cert` or `pub`.
+        ek_template: Name of the template it equals.
+        certificate: What its certificate says, or None.
+        chain_ok: A vendor vouches for that certificate.
+        ak_public: TPM2B_PUBLIC of the AK.
+        ak_name: Its Name.
+        hw: The four hardware hints.
+        desired_role: A wish.
+        cluster_id: The cluster asked for.
+        registration_token_sha256: SHA-256 of the token presented, or None.
+        source: Address it came from.
+    """
+
+    ek_public: bytes
+    ek_fingerprint: str
+    ek_source: str
+    ek_template: str
+    certificate: EKCertificateInfo | None
+    chain_ok: bool
+    ak_public: bytes
+    ak_name: bytes
+    hw: dict[str, str]
+    desired_role: Role | None
+    cluster_id: str
+    registration_token_sha256: bytes | None
+    source: str
+
+    def to_json(self) -> str:
+        """Write it for the challenge row; bytes as base64."""
+        return json.dumps(
+            {
+                name: b64encode(value) if isinstance(value, bytes) else value
+                for name, value in asdict(self).items()
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote."""
+        members: dict[str, Any] = json.loads(text)
+        for name in ("ek_public", "ak_public", "ak_name", "registration_token_sha256"):
+            if members[name] is not None:
+                members[name] = b64decode(members[name], name)
+        if members["certificate"] is not None:
+            members["certificate"] = EKCertificateInfo(**members["certificate"])
+        if members["desired_role"] is not None:
+            members["desired_role"] = Role(members["desired_role"])
+        return cls(**members)
+
+
+def judge(
+    request: IntroduceRequest,
+    *,
+    registration_token_sha256: bytes | None,
+    source: str,
+    at: datetime,
+    allow_simulator: bool,
+) -> tuple[Introduction, CheckedKeys]:
+    """Parse and check everything in an introduction that can be checked without the TPM.
+
+    Raises:
+        MalformedEvidence: Some bytes cannot be parsed.
+        EKTemplateRejected: The EK equals no TCG template.
+        AKAttributesRejected: The AK is not a restricted signing key fixed to its TPM.
+        EKCertificateRejected: The certificate is not one of this EK, or not a good one.
+        EKFingerprintMismatch: The fingerprint sent is that of something else.
+        RequestInvalid: `ek_source` and `ek_cert_pem` do not fit.
+    """
+    # 1. Two public areas that may be introduced as EK and AK.
+    ek_public = b64decode(request.ek_public, "ek_public")
+    ak_public = b64decode(request.ak_public, "ak_public")
+    keys = ak_activation.check_keys(ek_public, ak_public)
+    fingerprint = keys.ek.fingerprint()
+    # 2. The certificate, where there is one, is of this EK. `cert` without one would claim more than it shows.
+    if (request.ek_source == "cert") != (request.ek_cert_pem is not None):
+        raise RequestInvalid("ek_cert_pem belongs to ek_source=cert, and to nothing else")
+    certificate_bytes = (
+        b64decode(request.ek_cert_pem, "ek_cert_pem") if request.ek_cert_pem is not None else None
+    )
+    # 3. Whoever names another fingerprint means another machine. Compared, never believed.
+    candidates = [fingerprint, hashlib.sha384(ek_public).hexdigest()]
+    if certificate_bytes is not None:
+        candidates.append(hashlib.sha384(certificate_bytes).hexdigest())
+    if not named(request.ek_fingerprint, candidates):
+        raise EKFingerprintMismatch("ek_fingerprint is not that of the EK sent")
+    certificate, chain_ok = None, False
+    if certificate_bytes is not None:
+        parsed = ek_certificate.parse(certificate_bytes)
+        claims = ek_certificate.verify(parsed, ek=keys.ek, at=at, allow_simulator=allow_simulator)
+        chain = [
+            b64decode(der, "ek_chain", max_bytes=MAX_CHAIN_CERTIFICATE_BYTES) for der in request.ek_chain
+        ]
+        chain_ok = ANCHORS.verify(parsed.der, chain, at=at).ok
+        certificate = EKCertificateInfo(
+            subject=claims.subject,
+            manufacturer=claims.vendor,
+            model=claims.model,
+            firmware=claims.firmware,
+            sha256=claims.sha256,
+        )
+    introduction = Introduction(
+        ek_public=ek_public,
+        ek_fingerprint=fingerprint,
+        ek_source=request.ek_source,
+        ek_template=keys.template,
+        certificate=certificate,
+        chain_ok=chain_ok,
+        ak_public=ak_public,
+        ak_name=keys.ak.name,
+        hw={
+            "hw_uuid": request.hw_uuid,
+            "hw_mac": request.hw_mac,
+            "hw_serial": request.hw_serial,
+            "hw_product": request.hw_product,
+        },
+        desired_role=request.desired_role,
+        cluster_id=request.cluster_id,
+        registration_token_sha256=registration_token_sha256,
+        source=source,
+    )
+    return introduction, keys
+
+
+def named(sent: str, candidates: list[str]) -> bool:
+    """Return True if *sent* equals one of *candidates*; every comparison takes the same time."""
+    lowered = sent.lower().encode("ascii")
+    found = False
+    for candidate in candidates:
+        found |= hmac.compare_digest(lowered, candidate.encode("ascii"))
+    return found

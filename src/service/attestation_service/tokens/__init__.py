@@ -1,0 +1,1 @@
+"""Registration tokens (PROTOCOL §7)."""

@@ -1,0 +1,83 @@
+"""Registration tokens: whoever presents one and proves a TPM is admitted in the role it names."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+from typing import Any
+
+from attestation.api import (
+    RegistrationTokenCreated,
+    RegistrationTokenDetail,
+    RegistrationTokenPage,
+    RegistrationTokenRequest,
+)
+from attestation.store import RegistrationToken, Tx
+from attestation_service import config_tokens
+from attestation_service.auth import Operator
+from attestation_service.context import Resources
+
+TOKEN_BYTES = 32
+
+
+async def create(
+    request: RegistrationTokenRequest, *, res: Resources, operator: Operator
+) -> RegistrationTokenCreated:
+    """Issue a token; its secret is in this answer only, stored is its SHA-256."""
+    at = res.clock.now()
+    secret = secrets.token_urlsafe(TOKEN_BYTES)
+    token = RegistrationToken(
+        token_id=secrets.token_hex(8),
+        token_sha256=config_tokens.sha256(secret),
+        role=request.role,
+        hostname=request.hostname,
+        assigned_ip=request.assigned_ip,
+        cluster_id=request.cluster_id,
+        uses=request.uses,
+        uses_left=request.uses,
+        created_at=at,
+        created_by=operator.cn,
+        expires_at=at + timedelta(seconds=request.expires_in_seconds),
+    )
+
+    def work(tx: Tx) -> None:
+        tx.registration_tokens.add(token)
+        tx.audit.append(
+            operator.event(
+                "token_issued",
+                detail=f"registration token {token.token_id}: role {token.role}, {token.uses} uses, "
+                f"cluster {token.cluster_id or 'any'}",
+            ),
+            at,
+        )
+
+    await res.store.write(work)
+    return RegistrationTokenCreated(token=secret, **_members(token))
+
+
+async def list_tokens(cursor: str | None, limit: int, *, res: Resources) -> RegistrationTokenPage:
+    """Return tokens without their secrets, newest first."""
+    page = await res.store.read(lambda tx: tx.registration_tokens.page(cursor, limit))
+    return RegistrationTokenPage(
+        items=[RegistrationTokenDetail(**_members(token)) for token in page.items],
+        next_cursor=page.next_cursor,
+    )
+
+
+async def revoke(token_id: str, *, res: Resources, operator: Operator) -> None:
+    """End a token; machines it admitted stay.
+
+    Raises:
+        RegistrationTokenUnknown: No such token.
+    """
+    at = res.clock.now()
+
+    def work(tx: Tx) -> None:
+        tx.registration_tokens.revoke(token_id, at)
+        tx.audit.append(operator.event("token_revoked", detail=f"registration token {token_id}"), at)
+
+    await res.store.write(work)
+
+
+def _members(token: RegistrationToken) -> dict[str, Any]:
+    return {name: getattr(token, name) for name in RegistrationTokenDetail.model_fields}
