@@ -1,0 +1,1 @@
+"""One fuzz target per parser: whatever arrives, only the documented error leaves."""

@@ -1,0 +1,360 @@
+"""What is fuzzed, and what must hold for every input.
+
+Each check takes bytes, calls a parser as production does, lets its documented error pass and everything else
+out; where something was read, writing it again gives the bytes that were read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from attestation.clock import parse_rfc3339, rfc3339
+from attestation.errors import (
+    AKAttributesRejected,
+    BaseConfigInvalid,
+    EKCertificateRejected,
+    EKTemplateRejected,
+    MalformedEvidence,
+    PolicyInvalid,
+    TPMResponseError,
+)
+from attestation.evidence import ak_activation, ek_certificate, tpm_quote
+from attestation.reference import parse_policy
+from attestation.tpm import (
+    Alg,
+    Hierarchy,
+    PCRSelection,
+    Public,
+    commands,
+    match_ek_template,
+    parse_attest,
+    parse_creation_data,
+    parse_public,
+    parse_signature,
+    parse_tpmt_public,
+)
+from attestation.tpm.credential import parse_id_object
+from attestation.wire import Reader, b64decode, b64encode, hexdecode, sized
+from attestation_service.delivery.machine_config import Overrides, merge
+from tests.vectors import OWN, SHARED, forge
+
+Check = Callable[[bytes], None]
+Seeds = Callable[[], list[bytes]]
+
+AT: Final = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parser under fuzzing.
+
+    Args:
+        check: Raises only where a property is broken.
+        seeds: Good and almost good inputs to start from.
+        max_bytes: Longest input worth trying: a little above the parser's cap.
+    """
+
+    check: Check
+    seeds: Seeds
+    max_bytes: int = 4096
+
+
+def _files(*patterns: str) -> list[bytes]:
+    """Return the contents of our own vectors, and of those beside the project, that match."""
+    roots = [OWN, SHARED / "tpm", SHARED / "eventlog"]
+    return [
+        path.read_bytes() for root in roots for pattern in patterns for path in sorted(root.glob(pattern))
+    ]
+
+
+def _hostile_pairs(which: int) -> list[bytes]:
+    """Return the attests (0) or signatures (1) of the hostile quotes."""
+    found = []
+    for path in sorted((OWN / "hostile").glob("*.bin")):
+        reader = Reader(path.read_bytes(), path.name)
+        found.append((reader.sized(), reader.sized())[which])
+    return found
+
+
+# ---------------------------------------------------------------- TPM structures
+
+
+def _use(public: Public) -> None:
+    """Call whatever may be asked of a parsed public area."""
+    with contextlib.suppress(MalformedEvidence):
+        assert public.name[:2] == public.name_alg.to_bytes(2)
+    with contextlib.suppress(MalformedEvidence):
+        assert len(public.fingerprint()) == 96
+    with contextlib.suppress(EKTemplateRejected):
+        match_ek_template(public)
+    with contextlib.suppress(AKAttributesRejected, MalformedEvidence):
+        ak_activation.check_ak(public)
+
+
+def tpm2b_public(data: bytes) -> None:
+    """`parse_public`, and everything a public area is asked afterwards."""
+    with contextlib.suppress(MalformedEvidence):
+        public = parse_public(data)
+        assert public.tpm2b() == data
+        assert sized(public.serialise()) == data
+        _use(public)
+
+
+def tpmt_public(data: bytes) -> None:
+    """`parse_tpmt_public`."""
+    with contextlib.suppress(MalformedEvidence):
+        public = parse_tpmt_public(data)
+        assert public.serialise() == data
+        _use(public)
+
+
+def tpms_attest(data: bytes) -> None:
+    """`parse_attest`."""
+    with contextlib.suppress(MalformedEvidence):
+        assert parse_attest(data).serialise() == data
+
+
+def tpmt_signature(data: bytes) -> None:
+    """`parse_signature`."""
+    with contextlib.suppress(MalformedEvidence):
+        assert parse_signature(data).serialise() == data
+
+
+def creation_data(data: bytes) -> None:
+    """`parse_creation_data`."""
+    with contextlib.suppress(MalformedEvidence):
+        assert parse_creation_data(data).serialise() == data
+
+
+def pcr_selection(data: bytes) -> None:
+    """`PCRSelection.read`, and its names."""
+    with contextlib.suppress(MalformedEvidence):
+        reader = Reader(data, "selection")
+        selection = PCRSelection.read(reader)
+        assert selection.serialise() == data[: reader.position]
+        names = {bank: pcrs for bank, pcrs in selection.to_names().items() if pcrs}
+        assert PCRSelection.from_names(names).as_sets() == selection.as_sets()
+
+
+def id_object(data: bytes) -> None:
+    """`parse_id_object`."""
+    with contextlib.suppress(MalformedEvidence):
+        credential = parse_id_object(data)
+        assert sized(sized(credential.integrity) + credential.encrypted_identity) == data
+
+
+def activation_proof(data: bytes) -> None:
+    """`ak_activation.parse`."""
+    with contextlib.suppress(MalformedEvidence):
+        assert ak_activation.parse(data).hmac == data
+
+
+_ENTITY = commands.permanent(Hierarchy.ENDORSEMENT)
+COMMANDS: Final[tuple[commands.Command[Any], ...]] = (
+    commands.startup(),
+    commands.get_random(32),
+    commands.get_handles(0x81000000),
+    commands.get_properties(0x100),
+    commands.create_primary(Hierarchy.ENDORSEMENT, b""),
+    commands.create(_ENTITY, b""),
+    commands.load(_ENTITY, b"", forge.AKS["p256"].public),
+    commands.load_external(forge.AKS["p256"].public),
+    commands.read_public(0x81010001),
+    commands.make_credential(_ENTITY, bytes(32), forge.AKS["p256"].name),
+    commands.activate_credential(_ENTITY, _ENTITY, b"\0\0", b"\0\0"),
+    commands.quote(_ENTITY, bytes(32), PCRSelection.from_names({"sha256": [0]})),
+    commands.certify(_ENTITY, _ENTITY, bytes(32)),
+    commands.sign(_ENTITY, bytes(32)),
+    commands.pcr_read(PCRSelection.from_names({"sha256": [0]})),
+    commands.policy_secret(_ENTITY, 0x03000000),
+    commands.policy_get_digest(0x03000000),
+    commands.nv_read_public(0x01C00002),
+    commands.nv_read(_ENTITY, _ENTITY, 64, 0),
+)
+
+
+def tpm_response(data: bytes) -> None:
+    """`parse_response` and `read_parameters`: the first byte says to which command, the second authorisations."""
+    if len(data) < 2:
+        return
+    command = COMMANDS[data[0] % len(COMMANDS)]
+    with contextlib.suppress(MalformedEvidence, TPMResponseError):
+        response = commands.parse_response(command, data[2:], data[1] % 4)
+        commands.read_parameters(command, response.handle, response.parameters)
+
+
+def _responses() -> list[bytes]:
+    public = forge.AKS["p256"].public
+    attest, signature = forge.quote("p256")
+    name = sized(forge.AKS["p256"].name)
+    bodies = {
+        1: sized(bytes(32)),
+        3: b"\0" + (6).to_bytes(4) + (1).to_bytes(4) + bytes(8),
+        8: public + name + name,
+        11: sized(attest) + signature,
+        12: sized(attest) + signature,
+        14: bytes(4) + forge.selection([(Alg.SHA256, (0,))]) + (1).to_bytes(4) + sized(bytes(32)),
+        16: sized(bytes(32)),
+    }
+    return [
+        bytes([which, 0]) + b"\x80\x01" + (10 + len(body)).to_bytes(4) + bytes(4) + body
+        for which, body in bodies.items()
+    ] + [b"\x01\x00\x80\x01" + (10).to_bytes(4) + (0x922).to_bytes(4)]
+
+
+# ---------------------------------------------------------------- certificates, values, policies, text
+
+
+class _WhoeverIsCertified:
+    """An EK that has the certified key, so that `verify` looks further."""
+
+    def __init__(self, der: bytes) -> None:
+        self._spki = ek_certificate._canonical_spki(
+            ek_certificate._load(der)["tbs_certificate"]["subject_public_key_info"]
+        )
+        self.type = Alg.RSA
+
+    def spki_der(self) -> bytes:
+        """Return the certified key."""
+        return self._spki
+
+
+def ek_certificate_target(data: bytes) -> None:
+    """`ek_certificate.parse`, then `verify` for the key in it."""
+    with contextlib.suppress(MalformedEvidence, EKCertificateRejected):
+        certificate = ek_certificate.parse(data)
+        assert certificate.der in data or data.lstrip().startswith(b"-----")
+        ek = _WhoeverIsCertified(certificate.der)
+        claims = ek_certificate.verify(certificate, ek=ek, at=AT, allow_simulator=True)  # type: ignore[arg-type]  # stands for an EK
+        assert claims.not_before <= AT <= claims.not_after
+        str(claims)
+
+
+def _certificates() -> list[bytes]:
+    import base64
+
+    der = _files("ek/*.der", "ek/*.nv", "hostile/ek/*.der", "ovmf/*/*/ekcert*.der")
+    pem = b"-----BEGIN CERTIFICATE-----\n%s-----END CERTIFICATE-----\n" % base64.encodebytes(der[0])
+    return [*der, pem, *_files("ek/*.pem")]
+
+
+def pcr_values(data: bytes) -> None:
+    """`tpm_quote.parse_pcr_values` on what JSON of the API's shape can say."""
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(values, dict) or not all(
+        isinstance(bank, dict) and all(isinstance(text, str) for text in bank.values())
+        for bank in values.values()
+    ):
+        return
+    with contextlib.suppress(MalformedEvidence):
+        parsed = tpm_quote.parse_pcr_values(values)
+        assert sum(map(len, parsed.values())) == sum(map(len, values.values()))
+
+
+def policy(data: bytes) -> None:
+    """`parse_policy`; what it accepts it accepts again as it wrote it."""
+    with contextlib.suppress(PolicyInvalid):
+        parsed = parse_policy(data)
+        assert parsed.compared
+        assert parse_policy(parsed.document) == parsed
+
+
+POLICY = {
+    "format": "itl-tpm-policy/1",
+    "name": "workers",
+    "version": 3,
+    "bank": "sha256",
+    "pcrs": {"7": {"any_of": ["00" * 32, "ab" * 32]}, "1": {"ignore": "serial numbers"}},
+    "clock": {"safe": "required"},
+    "event_log": "accepted",
+    "max_age_seconds": 600,
+}
+
+
+def base64(data: bytes) -> None:
+    """`b64decode` and `hexdecode`."""
+    text = data.decode("latin-1")
+    with contextlib.suppress(MalformedEvidence):
+        assert b64encode(b64decode(text, "field", max_bytes=1024)) == text
+    with contextlib.suppress(MalformedEvidence):
+        assert hexdecode(text, "field").hex() == text
+
+
+def rfc3339_target(data: bytes) -> None:
+    """`parse_rfc3339`: ValueError only; an instant survives writing and reading."""
+    with contextlib.suppress(ValueError):
+        at = parse_rfc3339(data.decode("latin-1"))
+        assert parse_rfc3339(rfc3339(at)) == at
+
+
+_OVERRIDES = Overrides(
+    machine_id="00000000-0000-4000-8000-000000000001",
+    ek_fingerprint="ab" * 48,
+    hostname="node-1",
+    assigned_ip="192.0.2.10/24",
+    installer_image="registry.example/installer:v1",
+)
+
+
+def machine_config(data: bytes) -> None:
+    """`merge`: an operator's YAML, with a machine's values written into it."""
+    with contextlib.suppress(BaseConfigInvalid):
+        merge(data, _OVERRIDES)
+
+
+TARGETS: Final[dict[str, Target]] = {
+    "tpm2b_public": Target(tpm2b_public, lambda: _files("*/ek.tpm2b_public", "*/ak.tpm2b_public"), 2100),
+    "tpmt_public": Target(
+        tpmt_public, lambda: [d[2:] for d in _files("*/ek.tpm2b_public", "*/ak.tpm2b_public")], 2100
+    ),
+    "tpms_attest": Target(tpms_attest, lambda: _files("*/quote*.msg") + _hostile_pairs(0), 2100),
+    "tpmt_signature": Target(tpmt_signature, lambda: _files("*/quote*.sig") + _hostile_pairs(1), 2100),
+    "creation_data": Target(
+        creation_data, lambda: _files("creation_data.bin", "go-attestation/*/ak.create_data"), 2100
+    ),
+    "pcr_selection": Target(
+        pcr_selection,
+        lambda: [
+            forge.selection([(Alg.SHA256, forge.SELECTED)]),
+            forge.selection([(Alg.SHA256, (0, 31)), (Alg.SHA1, ())], 4),
+            forge.selection([]),
+        ],
+        64,
+    ),
+    "id_object": Target(
+        id_object,
+        lambda: [
+            bytes.fromhex(case["id_object"])
+            for case in json.loads((OWN / "known-answers.json").read_text())["make_credential"]
+        ],
+        2100,
+    ),
+    "activation_proof": Target(activation_proof, lambda: [bytes(32), bytes(31)], 64),
+    "tpm_response": Target(tpm_response, _responses, 4200),
+    "ek_certificate": Target(ek_certificate_target, _certificates, 8300),
+    "pcr_values": Target(
+        pcr_values,
+        lambda: [json.dumps(json.loads(d)["pcr_values"]).encode() for d in _files("pcrs.json")[:1]],
+    ),
+    "policy": Target(policy, lambda: [json.dumps(POLICY).encode()], 8192),
+    "base64": Target(base64, lambda: [b64encode(bytes(range(40))).encode(), b"00ff"], 2048),
+    "rfc3339": Target(
+        rfc3339_target, lambda: [b"2026-11-21T03:42:00.000000Z", b"2026-11-21T03:42:00+01:00"], 64
+    ),
+    "machine_config": Target(
+        machine_config,
+        lambda: [
+            b"version: v1alpha1\nmachine:\n  type: worker\n  network: {}\ncluster:\n  id: x # kept\n",
+            b"version: v1alpha1\nmachine: &a\n  type: worker\n---\nkind: VolumeConfig\napiVersion: v1alpha1\n",
+        ],
+        2048,
+    ),
+}
