@@ -1,0 +1,1 @@
+"""What `./dev` runs and nobody ships."""

@@ -1,0 +1,422 @@
+"""`./dev run`: the service, and a fleet that proves itself to it, step by step.
+
+Everything is real: the service and the agents are the processes that are shipped, the TPMs are swtpm, the
+operator uses the public API. Only the machines' firmware tables and their boot measurements are made up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from attestation.api import ActivateRequest, ApproveRequest, IntroduceRequest, MachineDetail
+from attestation.client import NodeClient, OperatorClient
+from attestation.errors import ActivationFailed, AttestationError
+from attestation.machines import Role, Status
+from attestation.testing import CertificateAuthority
+from attestation.tpm import parse_public
+from attestation.wire import b64encode
+from tools.stage import BIN, REATTEST_SECONDS, Failed, Machine, Service, free_port
+
+ROOT = Path(__file__).resolve().parents[1]
+DEFAULT_DATA = ROOT / ".run"
+DEFAULT_PORT = 8080
+MAX_MACHINES = 50
+FLEET = (("cp", Role.CONTROLPLANE), ("infra", Role.WORKER_INFRA), ("app", Role.WORKER_APP))
+MADE_BY_DEMO = "made-by-demo"
+
+
+class Narrator:
+    """Prints what happens, and why it matters."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._colour = (
+            sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        )
+        self._width = min(shutil.get_terminal_size((96, 24)).columns, 96)
+
+    def _paint(self, text: str, code: str) -> str:
+        return f"\033[{code}m{text}\033[0m" if self._colour else text
+
+    def say(self, text: str = "") -> None:
+        """Print a line as it is."""
+        print(text, flush=True)
+
+    def step(self, title: str, why: str) -> None:
+        """Open a step: what is done, and why."""
+        self._step += 1
+        self.say()
+        self.say(self._paint(f"{self._step}. {title}", "1;36"))
+        for line in textwrap.wrap(why, self._width - 3):
+            self.say(f"   {self._paint(line, '2')}")
+
+    def fact(self, who: str, what: str, *, good: bool = True) -> None:
+        """Print what happened to somebody."""
+        mark = self._paint("✓", "32") if good else self._paint("✗", "31")
+        self.say(f"   {mark} {self._paint(f'{who:<10}', '1')} {what}")
+
+    def warn(self, text: str) -> None:
+        """Print a warning."""
+        self.say(f"   {self._paint('!', '33')} {text}")
+
+    def quote(self, text: str) -> None:
+        """Print lines of a file."""
+        for line in text.splitlines():
+            self.say(f"       {self._paint('│ ' + line, '2')}")
+
+
+class Show:
+    """The walk of the fleet through admission."""
+
+    def __init__(
+        self, narrator: Narrator, service: Service, operator: OperatorClient, machines: Sequence[Machine]
+    ) -> None:
+        self._out = narrator
+        self._service = service
+        self._operator = operator
+        self._machines = machines
+        self._ids: dict[str, str] = {}
+        self._fingerprints: dict[str, str] = {}
+
+    def run(self) -> None:
+        """All steps, in order."""
+        self.power_on()
+        self.introduce_and_activate()
+        self.impostor()
+        self.approve()
+        self.attest()
+        self.verify_audit()
+
+    def power_on(self) -> None:
+        """Give every machine a TPM."""
+        self._out.step(
+            f"{len(self._machines)} machines are switched on, each with a TPM of its own",
+            "A TPM holds keys that never leave it. By one of them, the endorsement key (EK), a machine is known: its "
+            "fingerprint is the machine's identity. Here the TPMs are software (swtpm) that behaves like the chip.",
+        )
+        authority = CertificateAuthority("Demo TPM Manufacturer")
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            list(pool.map(lambda machine: machine.make(authority), self._machines))
+        for machine in self._machines:
+            with machine.node() as node:
+                identity = node.identify()
+            self._fingerprints[machine.name] = parse_public(identity.ek_public).fingerprint()
+            self._out.fact(machine.name, f"EK {self._fingerprints[machine.name][:32]}…")
+
+    def introduce_and_activate(self) -> None:
+        """Let every agent introduce its machine and prove the TPM."""
+        self._out.step(
+            "Introduce and activate",
+            "The agent sends the public halves of the EK and of an attestation key (AK). Public things prove nothing, "
+            "so the service seals a secret that only the TPM holding both keys can open. Opening it proves that the AK "
+            "lives in that TPM. What the machine says about itself beside that is a hint, never believed.",
+        )
+        self._round()
+        for machine in self._machines:
+            found = self._find(machine)
+            self._ids[machine.name] = found.machine_id
+            self._out.fact(
+                machine.name,
+                f"activated; machine {found.machine_id[:8]}, status {found.status}, assurance {found.assurance}",
+            )
+
+    def impostor(self) -> None:
+        """Show what everything public of a machine is worth: nothing."""
+        victim = self._machines[0]
+        self._out.step(
+            f"A stranger pretends to be {victim.name}",
+            f"They have copied everything about {victim.name} that is public: its EK certificate, both public keys, "
+            "its fingerprint. They even receive a sealed secret, and must guess what is in it.",
+        )
+        with victim.node() as node:
+            identity, ak = node.identify(), node.ak_public()
+        request = IntroduceRequest(
+            ek_public=b64encode(identity.ek_public),
+            ek_source=identity.ek_source,
+            ek_cert_pem=b64encode(identity.ek_certificate) if identity.ek_certificate else None,
+            ek_fingerprint=self._fingerprints[victim.name],
+            ak_public=b64encode(ak),
+        )
+        with NodeClient(self._service.url) as client:
+            answer = client.introduce(request)
+            guess = ActivateRequest(
+                challenge_id=answer.activation.challenge_id, proof=b64encode(secrets.token_bytes(32))
+            )
+            try:
+                client.activate(answer.machine_id, guess)
+            except ActivationFailed as e:
+                self._out.fact(
+                    "stranger",
+                    f"refused: {e.code}; the challenge is spent, {victim.name} is untouched",
+                    good=False,
+                )
+                return
+        raise Failed("an impostor was let in")
+
+    def approve(self) -> None:
+        """Decide, as an operator."""
+        waiting = [m for m in self._machines if self._find(m).status is Status.PENDING_APPROVAL]
+        self._out.step(
+            "An operator approves",
+            "Proof of a TPM is not yet permission. An operator compares the fingerprint with the one read on the "
+            "machine's own console, and decides about role, name and address. Only now may the machine get anything.",
+        )
+        for machine in self._machines:
+            found = self._find(machine)
+            if found.ek_fingerprint != self._fingerprints[machine.name]:
+                raise Failed(f"{machine.name} is not the machine it should be")
+            if machine not in waiting:
+                self._out.fact(machine.name, f"was approved before as {found.role}; status {found.status}")
+                continue
+            request = ApproveRequest(
+                role=Role(machine.role),
+                hostname=machine.name,
+                assigned_ip=f"10.0.0.{10 + machine.number}/24",
+                expected_version=found.version,
+            )
+            found = self._operator.approve(found.machine_id, request)
+            self._out.fact(
+                machine.name, f"fingerprint compared; approved as {found.role}, status {found.status}"
+            )
+
+    def attest(self) -> None:
+        """Let every agent attest, and open the configuration it gets."""
+        self._out.step(
+            "Attest, and receive the sealed configuration",
+            "The TPM signs what was measured at boot (its PCRs) over a challenge that is good once, for 60 seconds. "
+            "The configuration arrives encrypted with a key that opens only inside this TPM, with this AK. The agent "
+            "checks it, writes it with mode 0600, and runs the apply command.",
+        )
+        self._round()
+        for machine in self._machines:
+            found = self._find(machine)
+            if found.status is not Status.ATTESTED or not machine.config_path.exists():
+                raise Failed(f"{machine.name} is {found.status} and has no configuration; see {machine.log}")
+            self._out.fact(
+                machine.name,
+                f"{found.status}, trust {found.trust}; "
+                f"configuration of {machine.config_path.stat().st_size} bytes opened",
+            )
+        shown = self._machines[0]
+        self._out.say(f"       the configuration of {shown.name}, as its TPM opened it (secrets left out):")
+        lines = shown.config_path.read_text(encoding="utf-8").splitlines()
+        secret = ("token:", "secret:")
+        self._out.quote(
+            "\n".join(x if not x.strip().startswith(secret) else x.split(":")[0] + ": ***" for x in lines)
+        )
+        self._out.warn("Under the shipped policy identity-only the boot state is recorded, not appraised.")
+
+    def verify_audit(self) -> None:
+        """Walk the audit chain."""
+        self._out.step(
+            "The record",
+            "Every decision and every change of trust is an entry that carries the hash of the one before it. The "
+            "database refuses to change or delete one; whoever does it anyway breaks the chain.",
+        )
+        verdict = self._operator.verify_audit()
+        if not verdict.valid:
+            raise Failed(f"the audit chain is broken at {verdict.first_invalid_id}: {verdict.error}")
+        shown = self._machines[0]
+        for entry in reversed(list(self._operator.audit(machine_id=self._ids[shown.name]))):
+            change = f"{entry.prev_state or '–'} → {entry.new_state or '–'}"
+            self._out.fact(shown.name, f"{entry.action:<16} by {entry.operator_cn:<10} {change}")
+        self._out.fact("audit", f"{verdict.entries} entries, chain valid")
+
+    def _round(self) -> None:
+        for machine in self._machines:
+            machine.start_agent(once=True)
+        for machine in self._machines:
+            machine.wait_for_agent()
+
+    def _find(self, machine: Machine) -> MachineDetail:
+        fingerprint = self._fingerprints[machine.name]
+        if machine.name in self._ids:
+            return self._operator.machine(self._ids[machine.name])
+        for found in self._operator.machines(q=f"DEMO-{machine.number:04}"):
+            if found.ek_fingerprint == fingerprint:
+                return found
+        raise Failed(f"{machine.name} is not known to the service; see {machine.log}")
+
+
+def next_steps(out: Narrator, service: Service, machines: Sequence[Machine], data: Path) -> None:
+    """Say where everything is and what can be tried."""
+    out.say()
+    out.say(f"   Service        {service.url}        description of its API: {service.url}/docs")
+    out.say(f"   Operator token {service.token_file} (mode 0600; it may do everything)")
+    out.say(
+        f"   Files          {data}: database, keys, logs"
+        + (f"; {machines[0].directory.parent.name}/ has each machine's" if machines else "")
+    )
+    out.say()
+    out.say("   In another terminal:")
+    out.say()
+    out.say(f"     export PATH={shlex.quote(str(BIN))}:$PATH")
+    out.say(
+        f"     export ITL_API_URL={service.url} ITL_ADMIN_TOKEN_FILE={shlex.quote(str(service.token_file))}"
+    )
+    out.say("     attestation machine list")
+    if machines:
+        first, last = machines[0], machines[-1]
+        out.say(f"     attestation machine get {first.name}")
+        out.say(
+            f"     attestation machine lock {last.name}       # a signed directive; obeyed at the next attestation"
+        )
+        out.say(f"     attestation machine explain {last.name}    # why is it not attested?")
+        out.say(f"     attestation machine unlock {last.name}")
+        out.say(f"     tail -f {shlex.quote(str(last.log))}")
+    out.say("     attestation audit list")
+    out.say("     attestation audit verify")
+    out.say()
+
+
+def stay(out: Narrator, service: Service, machines: Sequence[Machine]) -> None:
+    """Keep the service up until Ctrl-C; the machines keep attesting."""
+    for machine in machines:
+        machine.start_agent(once=False)
+    if machines:
+        out.say(f"   The machines attest again every {REATTEST_SECONDS} seconds.")
+    out.say("   Ctrl-C stops everything.")
+    gone: set[str] = set()
+    while service.running:
+        time.sleep(0.5)
+        for machine in machines:
+            if not machine.agent_running and machine.name not in gone:
+                gone.add(machine.name)
+                out.warn(f"the agent of {machine.name} has ended; see {machine.log}")
+    raise Failed(f"the service has ended; see {service.log}")
+
+
+def ask_to_stop(machines: Sequence[Machine]) -> None:
+    """Tell all agents to stop, before anybody waits for the first."""
+    for machine in machines:
+        machine.ask_agent_to_stop()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="./dev run", description="Start the service and walk a fleet through it."
+    )
+    parser.add_argument(
+        "--machines", type=int, default=len(FLEET), metavar="N", help=f"how many (default {len(FLEET)})"
+    )
+    parser.add_argument("--no-demo", action="store_true", help="only the service, with no machines")
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="keep everything there; default .run, made anew by each demo"
+    )
+    parser.add_argument("--port", type=int, metavar="P", help=f"default {DEFAULT_PORT}, or a free one")
+    parser.add_argument("--exit-after-demo", action="store_true", help="stop after the last step")
+    return parser
+
+
+def prepare_data(chosen: Path | None, *, demo: bool) -> Path:
+    """Make the data directory; a demo without one of its own begins with an empty one.
+
+    What `--no-demo` or `--data` made is never thrown away.
+    """
+    data = (chosen or DEFAULT_DATA).absolute()
+    mark = data / MADE_BY_DEMO
+    if chosen is None and demo and mark.exists():
+        shutil.rmtree(data)
+    elif not demo:
+        mark.unlink(missing_ok=True)
+    fresh = not data.exists() or not any(data.iterdir())
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if chosen is None and demo and fresh:
+        mark.touch()
+    return data
+
+
+@contextmanager
+def alone(data: Path) -> Iterator[None]:
+    """Hold the data directory: two runs in it would fight over the TPMs."""
+    # Beside it, because a fresh demo removes the directory.
+    path = data.with_name(data.name + ".lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Failed(f"another ./dev run uses {data}; stop it, or give --data DIR") from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the demo as asked for."""
+    out = Narrator()
+    with ExitStack() as stack:
+        stack.enter_context(alone((options.data or DEFAULT_DATA).absolute()))
+        data = prepare_data(options.data, demo=not options.no_demo)
+        port = options.port or free_port(DEFAULT_PORT)
+        service = Service(data, port)
+        service.prepare([role.value for role in Role])
+        out.say("Is this the physical machine we expect, and may it join the cluster?")
+        stack.callback(service.stop)
+        service.start()
+        out.say()
+        out.say(f"   The service runs at {service.url}, on SQLite in {data}.")
+        for warning in service.warnings():
+            out.warn(f"the service warns: {warning}")
+        machines: list[Machine] = []
+        if not options.no_demo:
+            for i in range(options.machines):
+                name, role = FLEET[i % len(FLEET)]
+                machine = Machine(
+                    name=f"{name}-{i // len(FLEET) + 1}",
+                    directory=data / "machines" / f"{name}-{i // len(FLEET) + 1}",
+                    server_url=service.url,
+                    role=role.value,
+                    number=i + 1,
+                )
+                machines.append(machine)
+                stack.callback(machine.stop)
+            # Last in, first out.
+            stack.callback(ask_to_stop, machines)
+            with OperatorClient(service.url, service.token) as operator:
+                Show(out, service, operator, machines).run()
+        if not options.exit_after_demo:
+            next_steps(out, service, machines, data)
+            stay(out, service, machines)
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Run; return the exit status."""
+    parser = _parser()
+    options = parser.parse_args()
+    if not 1 <= options.machines <= MAX_MACHINES:
+        parser.error(f"--machines must be between 1 and {MAX_MACHINES}")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _terminated)
+    try:
+        run(options)
+    except KeyboardInterrupt:
+        print("\n   Stopped.", flush=True)
+    except (Failed, AttestationError) as e:
+        print(f"\n./dev run: {e}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,312 @@
+"""The parts of the demo: the real service and real agents as processes, with software TPMs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from attestation.device import NodeTPM
+from attestation.testing import CertificateAuthority, SoftwareTPM
+
+SERVICE_START_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 10.0
+AGENT_SECONDS: Final = 120.0
+REATTEST_SECONDS: Final = 10
+BIN: Final = Path(sys.executable).parent
+
+PENDING_APPROVAL: Final = 10
+"""Exit code of the agent: proven, waits for an operator (docs/operate/agent.md)."""
+
+BASE_CONFIG: Final = """\
+# The configuration of every {role}; the service writes the machine's own values into it.
+version: v1alpha1
+machine:
+  type: {kind}
+  token: {secret}
+  install:
+    disk: /dev/sda
+  network: {{}}
+cluster:
+  clusterName: demo
+  controlPlane:
+    endpoint: https://10.0.0.10:6443
+  secret: {secret}
+"""
+
+
+class Failed(Exception):
+    """The demo cannot go on; the text says why and where to look."""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a child: the caller's without `ITL_*` and Python's paths, and *more*."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("ITL_", "PYTHON", "COVERAGE_"))}
+    return {**kept, **more}
+
+
+def free_port(wanted: int) -> int:
+    """Return *wanted*, or a free port where it is taken."""
+    for port in (wanted, 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise Failed("no free TCP port on the loopback interface")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only we can read."""
+    with os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+    ) as file:
+        file.write(text)
+
+
+@dataclass
+class Process:
+    """A child of ours in a session of its own, so that Ctrl-C reaches us alone."""
+
+    command: list[str]
+    log: Path
+    variables: dict[str, str]
+    cwd: Path
+    _child: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; what it prints goes to the log."""
+        with self.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                self.command,
+                cwd=self.cwd,
+                env=self.variables,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def running(self) -> bool:
+        """True while it has not ended."""
+        return self._child is not None and self._child.poll() is None
+
+    def wait(self, seconds: float) -> int:
+        """Return its exit code."""
+        assert self._child is not None
+        return self._child.wait(seconds)
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM."""
+        if self.running and self._child is not None:
+            self._child.terminate()
+
+    def stop(self) -> None:
+        """End it, by force where it does not obey; its own children with it."""
+        self.ask_to_stop()
+        if self._child is None:
+            return
+        try:
+            self._child.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+
+
+class Service:
+    """The attestation service with a database, keys and role configurations in *directory*."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = directory / "service.log"
+        self.token_file = directory / "admin-token"
+        self.variables = {
+            "ITL_DB_URL": f"sqlite:///{directory / 'machines.db'}",
+            "ITL_SERVICE_URL": self.url,
+            "ITL_ENROLLMENT_CA_DIR": str(directory / "ca"),
+            "ITL_CONFIG_CACHE_DIR": str(directory / "configs"),
+            "ITL_ADMIN_TOKEN_FILE": str(self.token_file),
+            "ITL_TPM_ALLOW_SIMULATOR": "true",
+            "ITL_REATTEST_SECONDS": str(REATTEST_SECONDS),
+        }
+        self._directory = directory
+        self._process = Process(
+            [str(BIN / "attestation-service"), "--host", "127.0.0.1", "--port", str(port)],
+            self.log,
+            environment(**self.variables),
+            directory,
+        )
+
+    def prepare(self, roles: list[str]) -> None:
+        """Make the directories, the operator token and a configuration for each role; keep what is there."""
+        for name in ("ca", "configs"):
+            (self._directory / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self.token_file.exists():
+            write_private(self.token_file, secrets.token_urlsafe(32) + "\n")
+        for role in roles:
+            config = self._directory / "configs" / f"{role}-final.yaml"
+            if not config.exists():
+                kind = "controlplane" if role == "controlplane" else "worker"
+                write_private(config, BASE_CONFIG.format(role=role, kind=kind, secret=secrets.token_hex(16)))
+
+    @property
+    def token(self) -> str:
+        """The operator token."""
+        return self.token_file.read_text(encoding="utf-8").strip()
+
+    def start(self) -> None:
+        """Start, and wait until the service can decide.
+
+        Raises:
+            Failed: It ended, or is not ready in time.
+        """
+        self._process.start()
+        give_up_at = time.monotonic() + SERVICE_START_SECONDS
+        while time.monotonic() < give_up_at and self._process.running:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/readyz", timeout=2):
+                return
+            time.sleep(0.05)
+        last = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+        raise Failed("\n".join([f"the service did not start; the end of {self.log}:", *last]))
+
+    def warnings(self) -> list[str]:
+        """Return what the service warned of at its start."""
+        return [
+            str(event["warning"]) for event in events(self.log) if event.get("event") == "settings.weakened"
+        ]
+
+    @property
+    def running(self) -> bool:
+        """True while it serves."""
+        return self._process.running
+
+    def stop(self) -> None:
+        """Stop gracefully."""
+        self._process.stop()
+
+
+@dataclass
+class Machine:
+    """A machine: a software TPM, firmware tables made up for it, and the agent."""
+
+    name: str
+    directory: Path
+    server_url: str
+    role: str
+    number: int
+    tpm: SoftwareTPM = field(init=False)
+    _agent: Process | None = None
+
+    def __post_init__(self) -> None:
+        self.tpm = SoftwareTPM(self.directory / "tpm")
+
+    def make(self, authority: CertificateAuthority) -> None:
+        """Power on; a TPM that is new gets its EK certificate, and a boot is measured into its registers."""
+        new = not (self.directory / "tpm" / "tpm2-00.permall").exists()
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.tpm.start()
+        if new:
+            self.tpm.manufacture(authority)
+        for index, what in (
+            (0, "firmware"),
+            (4, "boot loader"),
+            (7, "secure boot keys"),
+            (11, "kernel and initrd"),
+        ):
+            self.tpm.measure(index, f"demo {what} 1.0".encode())
+        dmi = self.directory / "sys/class/dmi/id"
+        dmi.mkdir(parents=True, exist_ok=True)
+        (dmi / "product_name").write_text("Demo Server 1U", encoding="ascii")
+        (dmi / "product_serial").write_text(f"DEMO-{self.number:04}", encoding="ascii")
+        (dmi / "product_uuid").write_text(f"00000000-0000-4000-8000-{self.number:012}", encoding="ascii")
+
+    @property
+    def config_path(self) -> Path:
+        """Where the agent writes the opened configuration."""
+        return self.directory / "machineconfig.yaml"
+
+    @property
+    def log(self) -> Path:
+        """What the agent logged."""
+        return self.directory / "agent.log"
+
+    def node(self) -> NodeTPM:
+        """Open the TPM as the agent does; swtpm serves one client at a time."""
+        return self.tpm.node()
+
+    def start_agent(self, *, once: bool) -> None:
+        """Start `itl-tpm-register`, for one round or to stay."""
+        command = [
+            str(BIN / "itl-tpm-register"),
+            *(["--once"] if once else []),
+            *(
+                "--server-url",
+                self.server_url,
+                "--tpm",
+                self.tpm.uri,
+                "--state-dir",
+                str(self.directory / "state"),
+            ),
+            *("--config-path", str(self.config_path), "--apply-command", "true"),
+            *("--lock-command", "true", "--wipe-command", "true"),
+            *("--sysfs", str(self.directory / "sys"), "--event-log", str(self.directory / "none")),
+        ]
+        self._agent = Process(command, self.log, environment(), self.directory)
+        self._agent.start()
+
+    def wait_for_agent(self) -> int:
+        """Wait for the end of one round.
+
+        Returns:
+            The exit code: 0 or `PENDING_APPROVAL`.
+
+        Raises:
+            Failed: Any other end.
+        """
+        assert self._agent is not None
+        code = self._agent.wait(AGENT_SECONDS)
+        if code not in (0, PENDING_APPROVAL):
+            last = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-3:]
+            raise Failed(
+                "\n".join([f"the agent of {self.name} ended with {code}; the end of {self.log}:", *last])
+            )
+        return code
+
+    @property
+    def agent_running(self) -> bool:
+        """True while the resident agent runs."""
+        return self._agent is not None and self._agent.running
+
+    def ask_agent_to_stop(self) -> None:
+        """Send SIGTERM to the agent."""
+        if self._agent is not None:
+            self._agent.ask_to_stop()
+
+    def stop(self) -> None:
+        """Stop the agent, then the TPM."""
+        if self._agent is not None:
+            self._agent.stop()
+        self.tpm.close()
+
+
+def events(log: Path) -> list[dict[str, Any]]:
+    """Return the lines of a log that are JSON objects."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    found.append(event)
+    return found
