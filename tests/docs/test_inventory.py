@@ -1,0 +1,127 @@
+"""What exists is documented, and what is documented exists (FAULTS R42)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from attestation.evidence import ak_activation, ek_certificate, tpm_quote
+from attestation.machines import ALLOWED, Operation, Role
+from attestation_cli.main import cli
+from attestation_service.settings import Settings
+from tests.docs.pages import PAGES, ROOT, shell_lines, text
+
+EVERYTHING = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+
+def _commands(
+    command: click.Command, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    if not isinstance(command, click.Group):
+        yield words, command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        sub = command.get_command(context, name)
+        assert sub is not None
+        yield from _commands(sub, (*words, name))
+
+
+COMMANDS = dict(_commands(cli))
+
+
+def test_every_setting_is_documented() -> None:
+    """Each setting of the service has its row in docs/operate/settings.md, and nothing else has."""
+    documented = set(re.findall(r"`(ITL_[A-Z0-9_]+)`", text("docs/operate/settings.md")))
+    settings = {f"ITL_{name.upper()}" for name in Settings.model_fields}
+    assert settings <= documented
+
+
+def test_no_setting_is_invented() -> None:
+    """A variable that any page names is one that some member reads."""
+    sources = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in [*ROOT.glob("src/*/attestation_*/**/*.py"), *ROOT.glob("tools/*.py")]
+    )
+    settings = {f"ITL_{name.upper()}" for name in Settings.model_fields}
+    for name in sorted(set(re.findall(r"\bITL_[A-Z0-9_]+\b", EVERYTHING))):
+        assert name in settings or name in sources, name
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_is_documented(words: tuple[str, ...]) -> None:
+    """Each command, with each of its options, stands in docs/operate/cli.md."""
+    page = text("docs/operate/cli.md")
+    assert " ".join(words) in page
+    for option in COMMANDS[words].params:
+        if isinstance(option, click.Option) and "--help" not in option.opts:
+            assert any(name in page for name in option.opts), option.opts
+
+
+def _documented_calls() -> list[str]:
+    calls = []
+    for page in PAGES:
+        for line in shell_lines(page.read_text(encoding="utf-8")):
+            calls += re.findall(r"^(?:\$ )?(attestation (?!service|agent).*)$", line)
+    # What has an ellipsis shows a form, not a call.
+    return sorted({call for call in calls if "…" not in call})
+
+
+@pytest.mark.parametrize("call", _documented_calls())
+def test_documented_calls_are_understood(call: str) -> None:
+    """Each call that a page shows parses: the command exists, with these options and values."""
+    words = shlex.split(call.replace("[", "").replace("]", ""))[1:]
+    context = cli.make_context("attestation", words, resilient_parsing=False)
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        rest = [*context._protected_args, *context.args]
+        name, found, arguments = command.resolve_command(context, rest)
+        assert found is not None, name
+        command = found
+        # Files that an example names need not exist here.
+        for parameter in command.params:
+            if isinstance(parameter.type, click.File | click.Path):
+                parameter.type = click.STRING
+        context = command.make_context(name, arguments, parent=context)
+        context.close()
+
+
+def test_the_two_commands_of_the_readme_exist() -> None:
+    """`./dev run` and `./dev test`, and whatever else a page tells to run, are commands of the script."""
+    script = text("dev")
+    commands = {
+        name
+        for page in PAGES
+        for line in shell_lines(page.read_text(encoding="utf-8"))
+        for name in re.findall(r"^\./dev ([a-z]+)", line)
+    }
+    assert {"run", "test"} <= commands
+    for name in commands - {"help"}:
+        assert re.search(rf"^    {name}\)$", script, flags=re.MULTILINE), name
+
+
+def test_every_kind_of_evidence_has_its_page() -> None:
+    """A kind of evidence is explained check by check, under its media type."""
+    for kind in (ek_certificate, ak_activation, tpm_quote):
+        assert kind.MEDIA_TYPE in text(f"docs/evidence/{kind.__name__.rsplit('.', 1)[-1]}.md")
+
+
+def test_the_life_of_a_machine_is_told_truly() -> None:
+    """The statuses in docs/operate/approve-machines.md are those of the table, with the acts that leave them."""
+    page = text("docs/operate/approve-machines.md")
+    for status, operations in ALLOWED.items():
+        row = re.search(rf"^\| `{status}` \| (.*) \|$", page, flags=re.MULTILINE)
+        assert row is not None, status
+        for operation, after in operations.items():
+            if after is not status and operation is not Operation.ATTEST:
+                assert operation.value in row[1], f"{status}: {operation}"
+
+
+def test_roles_are_named() -> None:
+    """The protocol page lists every role."""
+    for role in Role:
+        assert f"`{role}`" in text("docs/protocol/node.md")
