@@ -75,7 +75,16 @@ def merge(base: bytes, overrides: Overrides) -> bytes:
         _apply(_v1alpha1(documents), overrides)
         out = io.BytesIO()
         yaml.dump_all(documents, out)
-    except (YAMLError, UnicodeDecodeError, RecursionError, ValueError) as e:
+    except (
+        YAMLError,
+        RecursionError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        AssertionError,
+    ) as e:
+        # Beside its own errors, ruamel stumbles over what YAML allows and Python does not, e.g. mappings as keys.
         # The message of a YAML error quotes the lines around it, and those may hold cluster secrets.
         raise BaseConfigInvalid(f"base configuration: {type(e).__name__}") from None
     if out.tell() > MAX_BYTES:
@@ -88,11 +97,19 @@ def _round_trip() -> YAML:
     yaml.preserve_quotes = True
     yaml.width = MAX_BYTES  # never fold a line that the operator wrote as one
     yaml.allow_duplicate_keys = False
+    _silence(yaml)
     return yaml
 
 
+def _silence(yaml: YAML) -> None:
+    """Anchors may be used again (YAML 1.2, 7.1); the warning would quote lines, and those may hold secrets."""
+    yaml.composer.warn_double_anchors = False
+
+
 def _check_aliases(text: str) -> None:
-    for document in YAML(typ="rt", pure=True).compose_all(text):
+    yaml = YAML(typ="rt", pure=True)
+    _silence(yaml)
+    for document in yaml.compose_all(text):
         sizes: dict[int, int] = {}
         expanded = _expanded(document, sizes, frozenset())
         if expanded > MAX_ALIAS_EXPANSION * max(1, len(sizes)):
