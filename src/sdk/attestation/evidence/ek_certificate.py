@@ -31,8 +31,18 @@ MAX_CERTIFICATE_BYTES = 8192
 """Longest certificate accepted, padding included (TPM.md §1.1)."""
 
 _PEM: Final = re.compile(
-    rb"\A\s*-----BEGIN (?:TRUSTED )?CERTIFICATE-----\s+([A-Za-z0-9+/=\s]+?)-----END (?:TRUSTED )?CERTIFICATE-----\s*\Z"
+    rb"\A\s*-----BEGIN (?:TRUSTED )?CERTIFICATE-----\s([A-Za-z0-9+/=\s]+)-----END (?:TRUSTED )?CERTIFICATE-----\s*\Z"
 )
+_UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+)
+"""What asn1crypto and cryptography raise for bytes that they cannot read; anything else is a bug, to be seen."""
 _EKU_EK: Final = "2.23.133.8.1"
 _MANUFACTURER: Final = "2.23.133.2.1"
 _MODEL: Final = "2.23.133.2.2"
@@ -165,8 +175,7 @@ def _load(der: bytes) -> x509.Certificate:
             _ = [
                 _name_attributes(n) for n in certificate.subject_alt_name_value if n.name == "directory_name"
             ]
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError) as e:
-        # asn1crypto raises these for what it cannot read; anything else is a bug and must be seen.
+    except _UNREADABLE as e:
         raise MalformedEvidence("EK certificate: not an X.509 certificate") from e
     return certificate
 
@@ -296,7 +305,7 @@ def _canonical_spki(info: Any) -> bytes:
         else:
             curve = _CURVES[info["algorithm"]["parameters"].chosen.dotted]
             key = ec.EllipticCurvePublicKey.from_encoded_point(curve, bytes(info["public_key"]))
-    except (ValueError, TypeError, KeyError, AttributeError) as e:
+    except _UNREADABLE as e:
         raise EKCertificateRejected(
             "the certified key is neither RSA nor ECC on P-256, P-384 or P-521"
         ) from e
