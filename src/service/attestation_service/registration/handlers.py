@@ -108,7 +108,8 @@ async def introduce(
         return challenge, IntroduceResponse(
             machine_id=machine_id,
             status=status,
-            role=machine.role if machine else None,
+            # What an operator granted is told to whoever proved to be that machine, at the activation.
+            role=None,
             message=MESSAGES[status] if machine else "prove the TPM: activate the credential",
             activation=ActivationChallenge(
                 challenge_id=challenge_id,
