@@ -17,18 +17,20 @@ from attestation.tpm import PCRSelection
 from attestation.wire import b64encode
 from attestation_service.settings import Settings
 
+ID_BYTES = 16
 NONCE_BYTES = 32
 _KIND = tpm_quote.MEDIA_TYPE.removeprefix("application/vnd.itl.")
 
 
 def make(machine: Machine, policy: Policy, settings: Settings, at: datetime) -> Challenge:
     """Make a fresh challenge to *machine* for the PCRs that *policy* asks for."""
+    random = secrets.token_bytes(ID_BYTES + NONCE_BYTES)
     return Challenge(
-        challenge_id=secrets.token_hex(16),
+        challenge_id=random[:ID_BYTES].hex(),
         purpose="attest",
         machine_id=machine.machine_id,
         ek_fingerprint=machine.ek_fingerprint,
-        nonce=secrets.token_bytes(NONCE_BYTES),
+        nonce=random[ID_BYTES:],
         pcr_selection=_written(policy.selection),
         policy_ref=policy.ref,
         issued_at=at,

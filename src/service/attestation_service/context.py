@@ -53,18 +53,29 @@ def request_id(scope: MutableMapping[str, Any]) -> str:
     return found.request_id if isinstance(found, Origin) else "unknown"
 
 
-def origin(request: Request) -> Origin:
+def origin_of(scope: MutableMapping[str, Any]) -> Origin:
     """Return where this request came from."""
-    found = request.scope[_KEY]
+    found = scope[_KEY]
     assert isinstance(found, Origin)
     return found
 
 
-def resources(request: Request) -> Resources:
+def resources_of(scope: MutableMapping[str, Any]) -> Resources:
     """Return what the lifespan of the application owns."""
-    found = request.app.state.resources
+    found = scope["app"].state.resources
     assert isinstance(found, Resources)
     return found
+
+
+# Coroutines, because the framework sends plain functions through its thread pool.
+async def origin(request: Request) -> Origin:
+    """As `origin_of`, for routes that declare what they need."""
+    return origin_of(request.scope)
+
+
+async def resources(request: Request) -> Resources:
+    """As `resources_of`, for routes that declare what they need."""
+    return resources_of(request.scope)
 
 
 Res = Annotated[Resources, Depends(resources)]

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from attestation.audit import AuditEvent
-from attestation.errors import AttestationError, RateLimited, Unavailable
+from attestation.errors import AttestationError, MachineChanged, RateLimited, Unavailable
 from attestation.store import RateLimit, Store, Tx
 from attestation_service.settings import Settings
 
@@ -76,6 +76,10 @@ def take(tx: Tx, limits: Limits, at: datetime) -> None:
         tx.rate_limits.take(counted.key, at, counted.limit)
 
 
+FREE = (RateLimited, Unavailable, MachineChanged)
+"""Not the sender's fault, or counted already."""
+
+
 class CountRefusals:
     """Counts what a handler refuses while reading; what it writes it counts itself.
 
@@ -91,7 +95,8 @@ class CountRefusals:
         pass
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, AttestationError) and not isinstance(error, RateLimited | Unavailable):
+        refused = isinstance(error, AttestationError) and not isinstance(error, FREE)
+        if refused:
             await self._store.write(lambda tx: take(tx, self._limits, self._at))
 
 

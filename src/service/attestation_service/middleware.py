@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import itertools
 import re
 import secrets
 import time
@@ -79,6 +80,12 @@ class Border:
         self._proxies = settings.trusted_proxies
         self._access_log = settings.access_log
         self._in_flight = in_flight
+        # Request ids need to be unique, not secret: random once per process, then counted.
+        self._id_prefix = secrets.token_hex(8)
+        self._id_count = itertools.count(1)
+
+    def _next_id(self) -> str:
+        return f"{self._id_prefix}-{next(self._id_count):x}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -92,7 +99,7 @@ class Border:
         began = time.perf_counter()
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         given = _header(headers, b"x-request-id")
-        request_id = given.decode() if given and REQUEST_ID.match(given) else secrets.token_hex(16)
+        request_id = given.decode() if given and REQUEST_ID.match(given) else self._next_id()
         origin = Origin(request_id, client_address(scope, self._proxies))
         set_origin(scope, origin)
         structlog.contextvars.bind_contextvars(request_id=request_id)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Query
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -43,9 +44,9 @@ Responses = dict[int | str, dict[str, Any]]
 Error = type[AttestationError] | int
 
 
-def machine_router(tag: str) -> APIRouter:
+def machine_router(tag: str, route_class: type[APIRoute] = APIRoute) -> APIRouter:
     """Return a router whose routes need no operator; what proves the machine stands in the request."""
-    return APIRouter(prefix="/api/v1", tags=[tag])
+    return APIRouter(prefix="/api/v1", tags=[tag], route_class=route_class)
 
 
 def operator_router(tag: str) -> APIRouter:

@@ -65,7 +65,8 @@ async def acknowledge(machine_id: str, request: AckRequest, *, res: Resources, o
             return judged.refusal
         return _record(tx, judged.machine, request, origin, at)
 
-    answer = await res.store.write(conclude)
+    async with limits.CountRefusals(res.store, counted, at):
+        answer = await res.store.write(conclude)
     if isinstance(answer, AttestationError):
         raise answer
     return answer

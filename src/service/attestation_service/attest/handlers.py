@@ -149,7 +149,8 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
         token = record(tx, judged, signed, res, origin, at)
         return _answer(judged, signed, token, fresh, res)
 
-    answer = await res.store.write(conclude)
+    async with limits.CountRefusals(res.store, counted, at):
+        answer = await res.store.write(conclude)
     if isinstance(answer, AttestationError):
         raise answer
     return answer

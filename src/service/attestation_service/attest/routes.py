@@ -23,6 +23,7 @@ from attestation.errors import (
 )
 from attestation_service.attest import acknowledgement, handlers
 from attestation_service.context import From, Res
+from attestation_service.lean import LeanRoute
 from attestation_service.openapi import access, answers, machine_router
 from attestation_service.replies import reply
 
@@ -31,7 +32,10 @@ router = machine_router("node: attestation")
 CHALLENGED = (MachineUnknown, ChallengeUnknown, ChallengeUsed, ChallengeExpired, MachineChanged)
 
 
-@router.post(
+hot = machine_router("node: attestation", route_class=LeanRoute)
+
+
+@hot.post(
     "/attest",
     operation_id="attest",
     summary="Attest with a quote over a fresh challenge",

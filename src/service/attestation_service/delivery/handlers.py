@@ -79,42 +79,45 @@ async def fetch(config_token: str, wanted: Wanted, *, res: Resources, origin: Or
 
     async with limits.CountRefusals(res.store, counted, at):
         due = await res.store.read(load)
-        if isinstance(due, Pending):
-            await res.store.write(lambda tx: limits.take(tx, counted, at))
-            return due
-        if wanted == "plain" and res.settings.require_encrypted_delivery:
-            raise NotAcceptable(f"encrypted delivery required: send Accept: {SEALED}")
+    await res.store.write(lambda tx: limits.take(tx, counted, at))
+    if isinstance(due, Pending):
+        return due
+    if wanted == "plain" and res.settings.require_encrypted_delivery:
+        raise NotAcceptable(f"encrypted delivery required: send Accept: {SEALED}")
     if due.repeat is not None:
         if wanted == "plain":
             # Plaintext is never repeated, and a sealed answer is no YAML.
             raise ConfigTokenConsumed("the config token was used")
-        await res.store.write(lambda tx: limits.take(tx, counted, at))
         return Delivered(due.repeat, SEALED)
     # Files and YAML, never on the loop and never inside a unit. A failure here is an error, never plaintext.
     answer, config_sha256 = await asyncio.to_thread(_prepare, due, wanted, res)
 
     def conclude(tx: Tx) -> Delivered | Pending:
-        limits.take(tx, counted, at)
         # Decided again on what is true now: a lock, a failed attestation or an AK reset may have come between.
         now = _load(tx, digest, at)
         if isinstance(now, Pending):
             return now
-        window = timedelta(seconds=res.settings.config_repeat_seconds if wanted == "sealed" else 0)
         assert due.machine.ak_name is not None
-        body, first = tx.config_tokens.consume(
-            digest, ak_name=due.machine.ak_name, answer=answer, answer_until=at + window, at=at
+        # What is stored for repeats is sealed; plaintext never rests in the database.
+        sealed = wanted == "sealed"
+        stored, first = tx.config_tokens.consume(
+            digest,
+            ak_name=due.machine.ak_name,
+            answer=answer if sealed else b"",
+            answer_until=at + timedelta(seconds=res.settings.config_repeat_seconds if sealed else 0),
+            at=at,
         )
         if first:
             _record(tx, now, wanted, config_sha256, origin, at)
-        return Delivered(body, SEALED if wanted == "sealed" else PLAIN)
+        elif not sealed:
+            raise ConfigTokenConsumed("the config token was used")
+        return Delivered(stored if sealed else answer, SEALED if sealed else PLAIN)
 
     return await res.store.write(conclude)
 
 
-async def pending(
-    mac: str | None, uuid: str | None, serial: str | None, *, res: Resources, origin: Origin
-) -> Pending:
-    """Return the pending answer for whoever asks by hardware hints; no secret is ever released on them (R3).
+async def pending(*, res: Resources, origin: Origin) -> Pending:
+    """Return the pending answer for whoever has only hardware hints; nothing is released on them (R3).
 
     Raises:
         RateLimited: Too often from this address.
@@ -127,7 +130,6 @@ async def pending(
 
     await res.store.read(work)
     await res.store.write(lambda tx: limits.take(tx, counted, at))
-    del mac, uuid, serial  # they would only choose among answers that say the same
     return Pending("attest to get a configuration")
 
 

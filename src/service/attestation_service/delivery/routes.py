@@ -100,12 +100,17 @@ async def fetch(
     openapi_extra=access("machine"),
 )
 async def pending(
-    request: Request, res: Res, origin: From, mac: Hint = None, uuid: Hint = None, serial: Hint = None
+    request: Request,
+    res: Res,
+    origin: From,
+    mac: Hint = None,  # noqa: ARG001 -- what Talos can put into a URL; the answer is the same for all of them
+    uuid: Hint = None,  # noqa: ARG001
+    serial: Hint = None,  # noqa: ARG001
 ) -> Response:
-    """MAC, UUID and serial release nothing; they are what Talos can put into a URL."""
+    """MAC, UUID and serial release nothing, and do not even tell whether we know the machine."""
     accept = request.headers.get("accept")
     try:
-        found = await handlers.pending(mac, uuid, serial, res=res, origin=origin)
+        found = await handlers.pending(res=res, origin=origin)
     except AttestationError as e:
         if asks_for_json(accept):
             raise

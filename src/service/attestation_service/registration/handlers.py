@@ -238,7 +238,8 @@ async def activate(
             token = config_tokens.issue(tx, machine, res.settings, at)
         return _activated(machine, token, res)
 
-    answer = await res.store.write(conclude)
+    async with limits.CountRefusals(res.store, counted, at):
+        answer = await res.store.write(conclude)
     if isinstance(answer, AttestationError):
         raise answer
     return answer

@@ -1,0 +1,54 @@
+"""A route for the hot path: declared like any other, served without the framework's per-request machinery.
+
+Solving dependencies, validating an answer we built ourselves and four exit stacks cost more than the signature
+check of an attestation (measured: 0.09 ms against 0.05). OpenAPI, path matching and error handling stay the
+framework's: only what stands between match and endpoint is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, get_type_hints
+
+from fastapi import Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from attestation_service.bodies import parse_json
+from attestation_service.context import Origin, Resources, origin_of, resources_of
+
+LeanEndpoint = Callable[[Any, Resources, Origin], Awaitable[Response]]
+
+
+class LeanRoute(APIRoute):
+    """A POST with a JSON body whose endpoint takes exactly `(request, res, origin)`."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        hints = get_type_hints(endpoint)
+        names = list(hints)
+        assert names[1:] == ["res", "origin", "return"], f"{path} is not lean: {names}"
+        self._model: type[BaseModel] = hints[names[0]]
+        self._lean: LeanEndpoint = endpoint
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; what it raises, the application's handlers answer."""
+        if scope["method"] != "POST":
+            await super().handle(scope, receive, send)
+            return
+        request = parse_json(self._model, await _body(receive))
+        response = await self._lean(request, resources_of(scope), origin_of(scope))
+        await response(scope, receive, send)
+
+
+async def _body(receive: Receive) -> bytes:
+    chunks: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunks.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(chunks)
