@@ -215,7 +215,7 @@ class NodeTPM:
         )
 
     def ak_public(self) -> bytes:
-        """Return the TPM2B_PUBLIC of the AK: the same at every start of this TPM, until it is cleared by its owner.
+        """Return the TPM2B_PUBLIC of the AK: the same at every start of this TPM, even after TPM2_Clear.
 
         The AK is a primary key of the endorsement hierarchy: whoever verifies can tell that from qualifiedSigner.
         """

@@ -11,7 +11,7 @@ the command makes one, then with tag 8002 parameterSize u32, then the parameters
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from typing import Final, Generic, TypeVar
 
@@ -169,14 +169,17 @@ class Command(Generic[T]):
         authorised: How many of `entities`, from the first, need an authorisation.
         parameters: The parameter area.
         makes_handle: The response begins with a handle, which somebody must flush.
+        new_auth_value: What the command makes the authValue of the first entity: the response is authenticated
+            with it already.
         read: Reads the response parameters; gets the handle, 0 where there is none.
     """
 
     code: CC
     entities: tuple[Entity, ...] = ()
     authorised: int = 0
-    parameters: bytes = b""
+    parameters: bytes = field(default=b"", repr=False)
     makes_handle: bool = False
+    new_auth_value: bytes | None = field(default=None, repr=False)
     read: Callable[[Reader, int], T]
 
     def encode(self, authorisations: Sequence[bytes] = (), parameters: bytes | None = None) -> bytes:
@@ -904,6 +907,7 @@ def hierarchy_change_auth(hierarchy: int, auth_value: bytes) -> Command[None]:
         entities=(permanent(hierarchy),),
         authorised=1,
         parameters=sized(auth_value),
+        new_auth_value=auth_value,
         read=_nothing,
     )
 

@@ -134,9 +134,11 @@ class Exchange(Generic[T]):
         sessions: list[Session | None] = []
         # 1. Every session vouches for the response before anything in it is used. Without this, whoever sits on
         #    the bus could answer in the TPM's place.
-        for ours, nonce_caller, theirs in zip(
-            self.authorisations, self.nonces, answer.authorisations, strict=True
+        for position, (ours, nonce_caller, theirs) in enumerate(
+            zip(self.authorisations, self.nonces, answer.authorisations, strict=True)
         ):
+            if position == 0 and isinstance(ours, SessionUse) and self.command.new_auth_value is not None:
+                ours = replace(ours, auth_value=self.command.new_auth_value)
             sessions.append(self._check(ours, nonce_caller, theirs, parameters))
         # 2. Then the first parameter is decrypted, with the nonces of this response.
         for ours, nonce_caller, theirs in zip(
