@@ -61,7 +61,7 @@ class Retries:
     attempts: int = 3
     base_seconds: float = 0.25
     max_wait_seconds: float = 10.0
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], object] = time.sleep
     uniform: Callable[[float, float], float] = random.uniform
 
     def pause(self, attempt: int, retry_after_seconds: int | None) -> float | None:

@@ -1,0 +1,109 @@
+"""What a machine obeys: an order that the service signed, for this machine, for the challenge it just answered.
+
+Pure. The answer around a directive is not signed: nothing in it is an order (PROTOCOL §4, FAULTS R7).
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from attestation.errors import MalformedEvidence
+from attestation.keys import JWSRejected, verify_jwt
+from attestation.wire import b64decode
+from attestation_agent.exits import DirectiveRejected
+
+TYP: Final = "itl-directive+jwt"
+CLOCK_SKEW_SECONDS: Final = 60
+
+
+class Action(StrEnum):
+    """What a machine can be told to do."""
+
+    APPLY_CONFIG = "apply-config"
+    LOCK = "lock"
+    WIPE = "wipe"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directive:
+    """A verified order; only `verify` and `verify_again` make one.
+
+    Args:
+        action: What to do.
+        token: The compact JWS.
+    """
+
+    action: Action
+    token: str
+
+
+def verify(token: str, *, keys: Mapping[str, Any], machine_id: str, nonce: bytes, at: datetime) -> Directive:
+    """Return the order in *token*, if it is one for this machine and this moment.
+
+    Args:
+        token: Compact JWS as received.
+        keys: The pinned JWK set.
+        machine_id: Our own id.
+        nonce: The 32 bytes of the challenge that we answered in this very exchange.
+        at: Now, UTC.
+
+    Raises:
+        DirectiveRejected: With the reason.
+    """
+    # 1. The service signed it. Otherwise anybody on the way gives orders.
+    # 2. For this machine. Otherwise the order to wipe another machine wipes this one.
+    action, claims = _signed(token, keys, machine_id)
+    # 3. In answer to the challenge just answered. Otherwise an order of last year is played back.
+    try:
+        answered = b64decode(_text(claims, "nonce"), "nonce", max_bytes=64)
+    except MalformedEvidence as e:
+        raise DirectiveRejected("the directive's nonce is not base64") from e
+    if not hmac.compare_digest(answered, nonce):
+        raise DirectiveRejected("the directive answers another challenge than ours")
+    # 4. In its time. The nonce is fresh already; this bounds how long an answer may be held back.
+    now = at.timestamp()
+    if not _number(claims, "iat") - CLOCK_SKEW_SECONDS <= now < _number(claims, "exp") + CLOCK_SKEW_SECONDS:
+        raise DirectiveRejected("the directive is not valid at this time; is the clock of this node right?")
+    return Directive(action=action, token=token)
+
+
+def verify_again(token: str, *, keys: Mapping[str, Any], machine_id: str) -> Directive:
+    """Return an order that was verified and kept before: its challenge is spent, its signature is not.
+
+    Raises:
+        DirectiveRejected: What was kept is not an order for this machine.
+    """
+    action, _ = _signed(token, keys, machine_id)
+    return Directive(action=action, token=token)
+
+
+def _signed(token: str, keys: Mapping[str, Any], machine_id: str) -> tuple[Action, dict[str, Any]]:
+    try:
+        claims = verify_jwt(token, dict(keys), typ=TYP)
+    except JWSRejected as e:
+        raise DirectiveRejected(f"the directive is not signed by the pinned keys: {e}") from e
+    if not hmac.compare_digest(_text(claims, "machine_id").encode(), machine_id.encode()):
+        raise DirectiveRejected("the directive is for another machine")
+    try:
+        return Action(_text(claims, "action")), claims
+    except ValueError as e:
+        raise DirectiveRejected("the directive orders something that we do not know") from e
+
+
+def _text(claims: Mapping[str, Any], name: str) -> str:
+    value = claims.get(name)
+    if not isinstance(value, str):
+        raise DirectiveRejected(f"the directive has no {name}")
+    return value
+
+
+def _number(claims: Mapping[str, Any], name: str) -> int:
+    value = claims.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise DirectiveRejected(f"the directive has no {name}")
+    return value

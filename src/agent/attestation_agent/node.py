@@ -1,0 +1,634 @@
+"""The agent's life: introduce, activate, attest, obey what is proven, come again (PROTOCOL §§1-6).
+
+Whom it believes: the service's keys, pinned at first use. What it obeys: verified directives, nothing else. An
+answer's `status` and `message` are hints for people and for the rhythm; no network answer ends a resident agent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+from attestation.api import (
+    AckRequest,
+    ActivateRequest,
+    AttestRequest,
+    AttestResponse,
+    ConfigEnvelope,
+    IntroduceRequest,
+    QuoteChallenge,
+    RegisterRequest,
+)
+from attestation.client import NodeClient
+from attestation.clock import Clock
+from attestation.device import Identity, Quote
+from attestation.envelope import Envelope, open_envelope
+from attestation.errors import (
+    AKNotActivated,
+    AttestationError,
+    ChallengeExpired,
+    ChallengeUnknown,
+    ChallengeUsed,
+    DeviceError,
+    EKFingerprintMismatch,
+    EvidenceRejected,
+    MachineUnknown,
+    MalformedEvidence,
+    RegistrationTokenInvalid,
+    TPMResponseError,
+)
+from attestation.evidence import ak_activation
+from attestation.machines import Status
+from attestation.tpm import PCRSelection, parse_public
+from attestation.wire import b64decode, b64encode
+from attestation_agent import directive as directives
+from attestation_agent.commands import Outcome
+from attestation_agent.directive import Action, Directive
+from attestation_agent.exits import (
+    AgentError,
+    AnswerRefused,
+    ApplyFailed,
+    ConfigNotOpened,
+    DirectiveRejected,
+    Exit,
+    UsageError,
+    WipeFailed,
+    exit_of,
+    is_passing,
+)
+from attestation_agent.files import write_atomically
+from attestation_agent.hardware import read_hardware
+from attestation_agent.rhythm import Rhythm
+from attestation_agent.settings import Settings
+from attestation_agent.state import KnownAs, PendingConfig, State, WipeOrder
+
+NONCE_BYTES: Final = 32
+CHALLENGE_MARGIN = timedelta(seconds=5)
+"""A challenge that ends sooner is not worth a quote; a fresh one costs one request."""
+APPLY_AGAIN_FIRST = timedelta(seconds=60)
+APPLY_AGAIN_MOST = timedelta(hours=1)
+MAX_EVENT_LOG_BYTES: Final = 1 << 20
+MAX_TOKEN_FILE_BYTES: Final = 1024
+
+_STATUS_EXITS: Final = {
+    Status.PENDING_APPROVAL: Exit.PENDING_APPROVAL,
+    Status.REGISTERED: Exit.NOT_AFFIRMED,
+    Status.ATTESTED: Exit.OK,
+    Status.LOCKED: Exit.LOCKED,
+    Status.REVOKED: Exit.REVOKED,
+    Status.REJECTED: Exit.REJECTED,
+}
+
+
+class TPM(Protocol):
+    """What the agent needs of `attestation.device.NodeTPM`."""
+
+    def identify(self) -> Identity: ...  # noqa: D102 -- as documented there
+
+    def ak_public(self) -> bytes: ...  # noqa: D102
+
+    def activate(self, credential_blob: bytes, encrypted_secret: bytes) -> bytes: ...  # noqa: D102
+
+    def quote(self, qualifying_data: bytes, selection: PCRSelection) -> Quote: ...  # noqa: D102
+
+    def shutdown(self) -> None: ...  # noqa: D102
+
+    def close(self) -> None: ...  # noqa: D102
+
+
+class Log(Protocol):
+    """Where events go: structlog, or a list in tests."""
+
+    def info(self, event: str, **fields: object) -> object: ...  # noqa: D102 -- three levels are enough
+
+    def warning(self, event: str, **fields: object) -> object: ...  # noqa: D102
+
+    def error(self, event: str, **fields: object) -> object: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """Everything by which the agent touches the world; tests hold it still.
+
+    Args:
+        clock: Tells the time.
+        wait: Pauses so many seconds; True where the agent shall stop.
+        open_tpm: Opens the TPM.
+        run: Runs a command.
+        rhythm: When to come again.
+        log: Where events go.
+    """
+
+    clock: Clock
+    wait: Callable[[float], bool]
+    open_tpm: Callable[[], TPM]
+    run: Callable[[tuple[str, ...]], Outcome]
+    rhythm: Rhythm
+    log: Log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """How one exchange with the service ended.
+
+    Args:
+        exit: What `--once` ends with.
+        again_seconds: When the service wants to see us again.
+        final: Nothing more will happen on this node: it wiped itself.
+    """
+
+    exit: Exit
+    again_seconds: int
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """An answer to an attestation, and what it must be judged with.
+
+    Args:
+        known: Who we are.
+        nonce: The 32 bytes that we quoted.
+        answer: Not authentic by itself; only its directive can be.
+    """
+
+    known: KnownAs
+    nonce: bytes
+    answer: AttestResponse
+
+
+class Agent:
+    """One node, one service, one TPM.
+
+    Args:
+        settings: What the administrator chose.
+        state: What we remember.
+        client: The service.
+        edge: The world.
+    """
+
+    def __init__(self, settings: Settings, *, state: State, client: NodeClient, edge: Edge) -> None:
+        self._settings = settings
+        self._state = state
+        self._client = client
+        self._edge = edge
+        self._tpm: TPM | None = None
+        self._identity: Identity | None = None
+        self._next: QuoteChallenge | None = None
+        self._apply_at: datetime | None = None
+        self._apply_pause = APPLY_AGAIN_FIRST
+
+    def run(self) -> Exit:
+        """Live until told to stop; with `once`, until the first conclusive answer.
+
+        Raises:
+            DeviceError: There is no TPM to begin with.
+        """
+        edge, once = self._edge, self._settings.once
+        try:
+            self._open_tpm()
+            if not once and edge.wait(edge.rhythm.uniform(0.0, self._settings.splay_seconds)):
+                return Exit.OK
+            failures = 0
+            while True:
+                try:
+                    done = self._round()
+                except AttestationError as e:
+                    failures += 1
+                    self._failed(e, failures)
+                    if once and (not is_passing(e) or failures >= self._settings.attempts):
+                        return exit_of(e)
+                    pause = edge.rhythm.after_failure(failures, getattr(e, "retry_after_seconds", None))
+                else:
+                    failures = 0
+                    if once or done.final:
+                        return done.exit
+                    pause = edge.rhythm.after_answer(done.again_seconds)
+                if edge.wait(pause):
+                    edge.log.info("agent.stopping")
+                    return Exit.OK
+        finally:
+            self._close_tpm(announce=True)
+
+    def _failed(self, error: AttestationError, failures: int) -> None:
+        self._edge.log.error(
+            "attempt.failed",
+            code=error.code,
+            reason=str(error),
+            failures=failures,
+            request_id=getattr(error, "request_id", None),
+        )
+        # Whatever was prepared may be what was wrong.
+        self._next = None
+        if isinstance(error, DeviceError):
+            self._close_tpm(announce=False)
+
+    # One exchange
+
+    def _round(self) -> Round:
+        """Attest once and do what follows from it."""
+        known = self._known()
+        order = self._state.wipe_order()
+        if order is not None and order.acknowledged:
+            # The service knows already and would not ask again: carry it out, network or not.
+            return self._wipe_now(known, order.directive, again_seconds=1)
+        exchange = self._attest(known)
+        answer = exchange.answer
+        order_given = self._verified(exchange)
+        self._edge.log.info(
+            "attested.answer",
+            status=answer.status,
+            role=answer.role,
+            hostname=answer.hostname,
+            action=order_given.action if order_given else "none",
+            message=answer.message,
+        )
+        if order_given is None:
+            return self._settle(exchange)
+        match order_given.action:
+            case Action.APPLY_CONFIG:
+                return self._deliver(exchange, order_given)
+            case Action.LOCK:
+                return self._lock(exchange, order_given)
+            case Action.WIPE:
+                return self._wipe(exchange, order_given)
+
+    def _verified(self, exchange: Exchange) -> Directive | None:
+        """Return the order that the answer carries, verified; None where it orders nothing."""
+        answer = exchange.answer
+        if answer.directive is None:
+            if answer.action != "none":
+                raise DirectiveRejected(f"the answer wants {answer.action}, but no directive says so")
+            return None
+        keys = self._state.service_keys()
+        if keys is None:
+            # Cannot happen after an activation; without a pin there is nobody to believe.
+            raise DirectiveRejected("no service keys are pinned")
+        order = directives.verify(
+            answer.directive,
+            keys=keys,
+            machine_id=exchange.known.machine_id,
+            nonce=exchange.nonce,
+            at=self._edge.clock.now(),
+        )
+        if order.action != answer.action:
+            raise DirectiveRejected(f"the answer wants {answer.action}, its directive {order.action}")
+        return order
+
+    def _settle(self, exchange: Exchange) -> Round:
+        """Take note of an answer that orders nothing."""
+        answer = exchange.answer
+        self._state.set_status(answer.status)
+        again_seconds = answer.reattest_after_seconds
+        code = _STATUS_EXITS[answer.status]
+        if answer.status is Status.ATTESTED:
+            pending = self._state.pending_config()
+            if pending is not None and (self._apply_at is None or self._edge.clock.now() >= self._apply_at):
+                failed = self._apply(exchange.known, pending)
+                code = Exit.OK if failed is None else exit_of(failed)
+        elif answer.status in (Status.LOCKED, Status.REVOKED, Status.REJECTED):
+            self._state.set_pending_config(None)
+        order = self._state.wipe_order()
+        if order is not None and answer.status is Status.REVOKED:
+            # Ordered, verified, and no longer asked for: our acknowledgement arrived, its answer did not.
+            return self._wipe_now(exchange.known, order.directive, again_seconds=again_seconds)
+        return Round(exit=code, again_seconds=again_seconds)
+
+    # §§1-2: introduce and activate
+
+    def _known(self) -> KnownAs:
+        """Return who we are to the service; introduce ourselves where it does not know this TPM yet."""
+        known = self._state.known_as()
+        if known is not None and known.ek_fingerprint == self._fingerprint():
+            return known
+        return self._enrol(self._registration_token() if known is None else None)
+
+    def _enrol(self, registration_token: str | None = None) -> KnownAs:
+        """Introduce the TPM, prove that the AK lives in it, and pin the service's keys."""
+        identity, tpm = self._identify(), self._open_tpm()
+        ak_public = tpm.ak_public()
+        members = {
+            "ek_public": b64encode(identity.ek_public),
+            "ek_source": identity.ek_source,
+            "ek_cert_pem": b64encode(identity.ek_certificate) if identity.ek_certificate else None,
+            "ek_chain": [b64encode(certificate) for certificate in identity.ek_chain[:16]],
+            "ek_fingerprint": self._fingerprint(),
+            "ak_public": b64encode(ak_public),
+            "desired_role": self._settings.desired_role,
+            "cluster_id": self._settings.cluster_id,
+            **read_hardware(self._settings.sysfs),
+        }
+        if registration_token is None:
+            introduced = self._client.introduce(IntroduceRequest.model_validate(members))
+        else:
+            try:
+                introduced = self._client.introduce(
+                    RegisterRequest.model_validate({**members, "registration_token": registration_token})
+                )
+            except RegistrationTokenInvalid:
+                # Better a machine that waits for an operator than one that nobody hears of.
+                self._edge.log.warning("registration_token.refused")
+                introduced = self._client.introduce(IntroduceRequest.model_validate(members))
+        offered = introduced.activation
+        secret = tpm.activate(
+            b64decode(offered.credential_blob, "credential_blob"),
+            b64decode(offered.encrypted_secret, "encrypted_secret"),
+        )
+        proof = ak_activation.proof(
+            secret,
+            machine_id=introduced.machine_id,
+            challenge_id=offered.challenge_id,
+            ek_public=identity.ek_public,
+            ak_name=parse_public(ak_public).name,
+        )
+        activated = self._client.activate(
+            introduced.machine_id, ActivateRequest(challenge_id=offered.challenge_id, proof=b64encode(proof))
+        )
+        if activated.machine_id != introduced.machine_id:
+            raise AnswerRefused("the service activated another machine than it introduced")
+        if self._state.pin(activated.service_keys):
+            self._edge.log.info("service_keys.pinned")
+        known = KnownAs(machine_id=activated.machine_id, ek_fingerprint=self._fingerprint())
+        if known != self._state.known_as():
+            # What was kept is another machine's: its record was deleted, or the disk sits in another box.
+            self._state.set_pending_config(None)
+            self._state.set_wipe_order(None)
+        self._state.remember(known)
+        self._state.set_status(activated.status)
+        self._next = None
+        self._edge.log.info(
+            "activated",
+            machine_id=known.machine_id,
+            ek_fingerprint=known.ek_fingerprint,
+            status=activated.status,
+        )
+        return known
+
+    def _registration_token(self) -> str | None:
+        path = self._settings.registration_token_file
+        if path is None:
+            return None
+        try:
+            with path.open(encoding="ascii") as file:
+                token = file.read(MAX_TOKEN_FILE_BYTES).strip()
+        except (OSError, UnicodeDecodeError) as e:
+            reason = e.strerror if isinstance(e, OSError) else "not text"
+            raise UsageError(f"registration token file {path}: {reason}") from e
+        if not 1 <= len(token) <= 256:
+            raise UsageError(f"registration token file {path} holds no token")
+        return token
+
+    # §§3-4: challenge and attest
+
+    def _attest(self, known: KnownAs) -> Exchange:
+        """Attest; where the service forgot our key or our challenge, repair that once and attest again."""
+        try:
+            return self._attest_once(known)
+        except (AKNotActivated, MachineUnknown, EKFingerprintMismatch) as e:
+            self._edge.log.warning("enrol.again", code=e.code)
+            return self._attest_once(self._enrol())
+        except (ChallengeExpired, ChallengeUsed, ChallengeUnknown):
+            # The clocks disagree, or an answer was lost on its way to us.
+            self._next = None
+            return self._attest_once(known)
+
+    def _attest_once(self, known: KnownAs) -> Exchange:
+        challenge, nonce = self._challenge(known)
+        quote = self._open_tpm().quote(nonce, _selection(challenge))
+        answer = self._client.attest(
+            AttestRequest.model_validate(
+                {
+                    "machine_id": known.machine_id,
+                    "ek_fingerprint": known.ek_fingerprint,
+                    "nonce_id": challenge.nonce_id,
+                    "pcr_quote": b64encode(quote.attest),
+                    "pcr_signature": b64encode(quote.signature),
+                    "pcr_values": pcr_values_on_wire(quote),
+                    "event_log": self._event_log() if challenge.event_log == "required" else None,
+                    **read_hardware(self._settings.sysfs),
+                }
+            )
+        )
+        if answer.machine_id != known.machine_id:
+            raise AnswerRefused("the service answered about another machine")
+        self._next = answer.next_challenge
+        return Exchange(known=known, nonce=nonce, answer=answer)
+
+    def _challenge(self, known: KnownAs) -> tuple[QuoteChallenge, bytes]:
+        """Return a challenge to answer and its nonce: the one left from the last answer, or a fresh one."""
+        challenge, self._next = self._next, None
+        if challenge is None or challenge.expires_at - self._edge.clock.now() < CHALLENGE_MARGIN:
+            challenge = self._client.challenge(known.machine_id)
+        nonce = b64decode(challenge.nonce, "nonce", max_bytes=NONCE_BYTES)
+        if len(nonce) != NONCE_BYTES:
+            raise AnswerRefused(f"the nonce has {len(nonce)} bytes, {NONCE_BYTES} expected")
+        return challenge, nonce
+
+    def _event_log(self) -> str | None:
+        try:
+            with self._settings.event_log.open("rb") as file:
+                log = file.read(MAX_EVENT_LOG_BYTES + 1)
+        except OSError as e:
+            self._edge.log.warning(
+                "event_log.unreadable", path=str(self._settings.event_log), reason=e.strerror
+            )
+            return None
+        if len(log) > MAX_EVENT_LOG_BYTES:
+            self._edge.log.warning("event_log.too_long", size_bytes=len(log))
+            return None
+        return b64encode(log)
+
+    # §5: fetch, open, apply
+
+    def _deliver(self, exchange: Exchange, order: Directive) -> Round:
+        """Fetch the sealed configuration, keep it sealed until it is applied, apply and acknowledge it."""
+        answer = exchange.answer
+        if answer.config_token is None:
+            raise AnswerRefused("the service orders apply-config without a token to fetch it by")
+        envelope = self._client.fetch_config(answer.config_token)
+        if envelope is None:
+            raise AnswerRefused("the service orders apply-config, but gives no sealed configuration")
+        # The token is spent. Sealed, the configuration may lie on disk: only this TPM opens it.
+        pending = PendingConfig(envelope=envelope, directive=order.token, acknowledged=False)
+        self._state.set_pending_config(pending)
+        self._state.set_status(answer.status)
+        self._apply_pause = APPLY_AGAIN_FIRST
+        failed = self._apply(exchange.known, pending)
+        if failed is not None and self._settings.once:
+            raise failed
+        return Round(exit=Exit.OK, again_seconds=answer.reattest_after_seconds)
+
+    def _apply(self, known: KnownAs, pending: PendingConfig) -> AgentError | None:
+        """Open and apply a configuration and acknowledge how that went; return what went wrong, if anything."""
+        envelope, failed = pending.envelope, None
+        try:
+            self._write_and_run(self._open_envelope(known, envelope))
+        except (ConfigNotOpened, ApplyFailed) as e:
+            failed = e
+            self._edge.log.warning("config.failed", code=e.code, reason=str(e), token_id=envelope.token_id)
+            self._apply_at = self._edge.clock.now() + self._apply_pause
+            self._apply_pause = min(2 * self._apply_pause, APPLY_AGAIN_MOST)
+            self._state.set_pending_config(replace(pending, acknowledged=True))
+        else:
+            self._edge.log.info(
+                "config.applied", config_sha256=envelope.config_sha256, path=str(self._settings.config_path)
+            )
+            self._state.set_pending_config(None)
+        if not pending.acknowledged:
+            # It is applied, or kept for later: that nobody heard of it is no reason to do it again.
+            self._try_to_acknowledge(known, pending.directive, failed.code if failed else None)
+        return failed
+
+    def _open_envelope(self, known: KnownAs, envelope: ConfigEnvelope) -> bytes:
+        """Return the plaintext, checked against its digest before it leaves `open_envelope`."""
+        try:
+            sealed = Envelope(
+                machine_id=envelope.machine_id,
+                token_id=envelope.token_id,
+                credential_blob=b64decode(envelope.credential_blob, "credential_blob"),
+                encrypted_secret=b64decode(envelope.encrypted_secret, "encrypted_secret"),
+                iv=b64decode(envelope.iv, "iv"),
+                ciphertext=b64decode(envelope.ciphertext, "ciphertext", max_bytes=2 << 20),
+                config_sha256=envelope.config_sha256,
+            )
+            key = self._open_tpm().activate(sealed.credential_blob, sealed.encrypted_secret)
+            return open_envelope(sealed, key, machine_id=known.machine_id)
+        except (MalformedEvidence, EvidenceRejected, TPMResponseError) as e:
+            raise ConfigNotOpened(f"the configuration does not open in this TPM: {e}") from e
+
+    def _write_and_run(self, config: bytes) -> None:
+        path: Path = self._settings.config_path
+        try:
+            write_atomically(path, config)
+        except OSError as e:
+            raise ApplyFailed(f"{path}: {e.strerror}") from e
+        if self._settings.apply_command:
+            outcome = self._edge.run((*self._settings.apply_command, str(path)))
+            if not outcome.ok:
+                raise ApplyFailed(f"apply command: {outcome.text}")
+
+    # Lock and wipe
+
+    def _lock(self, exchange: Exchange, order: Directive) -> Round:
+        """Write `locked`, run the lock command once, and acknowledge the first time."""
+        answer = exchange.answer
+        self._state.set_pending_config(None)
+        if self._state.status() != Status.LOCKED:
+            outcome = self._edge.run(self._settings.lock_command) if self._settings.lock_command else None
+            failed = outcome is not None and not outcome.ok
+            # A failed command is tried again at the next directive.
+            self._state.set_status("lock_failed" if failed else Status.LOCKED)
+            self._edge.log.warning("locked", command=outcome.text if outcome else "none configured")
+            self._try_to_acknowledge(exchange.known, order.token, "lock command failed" if failed else None)
+        return Round(exit=Exit.LOCKED, again_seconds=answer.reattest_after_seconds)
+
+    def _wipe(self, exchange: Exchange, order: Directive) -> Round:
+        """Acknowledge, then wipe: afterwards there is nobody left to say so (PROTOCOL §6)."""
+        answer = exchange.answer
+        self._state.set_pending_config(None)
+        self._state.set_status(Status.REVOKED)
+        if not self._settings.wipe_command:
+            # "done" would be a lie: the machine keeps its disks.
+            self._edge.log.error("wipe.impossible", reason="no wipe command is configured")
+            self._acknowledge(exchange.known, order.token, "no wipe command is configured")
+            return Round(exit=Exit.REVOKED, again_seconds=answer.reattest_after_seconds)
+        # Kept before the acknowledgement: after it, the service does not ask again, and power may fail here.
+        self._state.set_wipe_order(WipeOrder(directive=order.token, acknowledged=False))
+        self._acknowledge(exchange.known, order.token, None)
+        self._state.set_wipe_order(WipeOrder(directive=order.token, acknowledged=True))
+        return self._wipe_now(exchange.known, order.token, again_seconds=answer.reattest_after_seconds)
+
+    def _wipe_now(self, known: KnownAs, token: str, *, again_seconds: int) -> Round:
+        """Run the wipe command for an order that was verified and acknowledged."""
+        keys = self._state.service_keys()
+        if keys is None:
+            raise DirectiveRejected("the order to wipe that was kept cannot be verified any more")
+        order = directives.verify_again(token, keys=keys, machine_id=known.machine_id)
+        # An order to lock, put where an order to wipe was kept, must not become one.
+        if order.action is not Action.WIPE:
+            raise DirectiveRejected("the order that was kept is not one to wipe")
+        self._edge.log.warning("wipe.begins")
+        outcome = self._edge.run(self._settings.wipe_command) if self._settings.wipe_command else None
+        if outcome is None or not outcome.ok:
+            raise WipeFailed(f"wipe command: {outcome.text if outcome else 'none configured'}")
+        self._state.set_wipe_order(None)
+        self._edge.log.warning("wipe.done")
+        return Round(exit=Exit.REVOKED, again_seconds=again_seconds, final=True)
+
+    # §6: acknowledge
+
+    def _try_to_acknowledge(self, known: KnownAs, token: str, failure: str | None) -> None:
+        """Acknowledge; a failure to do so is logged and nothing more."""
+        try:
+            self._acknowledge(known, token, failure)
+        except AttestationError as e:
+            self._edge.log.warning("ack.failed", code=e.code, reason=str(e))
+
+    def _acknowledge(self, known: KnownAs, token: str, failure: str | None) -> None:
+        """Quote the outcome of the directive *token*: `done`, or `failed` with *failure* in words.
+
+        qualifyingData = SHA-256(nonce ‖ SHA-256 of the compact JWS ‖ outcome in ASCII).
+        """
+        outcome: Literal["done", "failed"] = "done" if failure is None else "failed"
+        digest = hashlib.sha256(token.encode("ascii")).digest()
+        challenge, nonce = self._challenge(known)
+        said = hashlib.sha256(nonce + digest + outcome.encode("ascii")).digest()
+        quote = self._open_tpm().quote(said, _selection(challenge))
+        self._client.ack(
+            known.machine_id,
+            AckRequest(
+                nonce_id=challenge.nonce_id,
+                directive_sha256=digest.hex(),
+                outcome=outcome,
+                detail=failure,
+                pcr_quote=b64encode(quote.attest),
+                pcr_signature=b64encode(quote.signature),
+            ),
+        )
+        self._edge.log.info("acknowledged", outcome=outcome)
+
+    # The TPM
+
+    def _open_tpm(self) -> TPM:
+        if self._tpm is None:
+            self._tpm = self._edge.open_tpm()
+        return self._tpm
+
+    def _close_tpm(self, *, announce: bool) -> None:
+        """Let go of the TPM; *announce* says TPM2_Shutdown first, so that it need not suspect an attack."""
+        tpm, self._tpm = self._tpm, None
+        self._identity = None
+        if tpm is None:
+            return
+        try:
+            if announce:
+                tpm.shutdown()
+        except DeviceError as e:
+            self._edge.log.warning("tpm.shutdown_failed", reason=str(e))
+        finally:
+            tpm.close()
+
+    def _identify(self) -> Identity:
+        if self._identity is None:
+            self._identity = self._open_tpm().identify()
+        return self._identity
+
+    def _fingerprint(self) -> str:
+        """Return SHA-384 of the EK's SPKI DER, 96 hex (PROTOCOL §0)."""
+        return parse_public(self._identify().ek_public).fingerprint()
+
+
+def pcr_values_on_wire(quote: Quote) -> dict[str, dict[str, str]]:
+    """Return the PCR values of *quote* as §4 wants them: bank -> index in decimal -> hex."""
+    return {
+        bank: {str(index): digest.hex() for index, digest in values.items()}
+        for bank, values in quote.pcr_values.items()
+    }
+
+
+def _selection(challenge: QuoteChallenge) -> PCRSelection:
+    return PCRSelection.from_names(challenge.pcr_selection)

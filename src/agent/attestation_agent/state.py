@@ -1,0 +1,247 @@
+"""What the agent remembers between runs. Nothing in it is secret.
+
+machine.json          which machine this TPM is to the service
+service-keys.json     the keys of the service, pinned at first use
+status                the last status heard, for other programs on the node
+pending-config.json   a sealed configuration that was not applied yet; only this TPM opens it
+wipe.json             an order to wipe that was verified and is not carried out yet
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from attestation.api import ConfigEnvelope
+from attestation.wire import canonical_json
+from attestation_agent.exits import ServiceKeysChanged, UsageError
+from attestation_agent.files import remove, write_atomically
+
+_MACHINE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
+_FINGERPRINT = re.compile(r"[0-9a-f]{96}\Z")
+_MAX_FILE_BYTES = 4 << 20
+_KEY_MEMBERS = ("kty", "crv", "x", "y", "n", "e")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownAs:
+    """Who this TPM is to the service.
+
+    Args:
+        machine_id: UUID text.
+        ek_fingerprint: SHA-384 of the EK's SPKI DER, 96 hex: another TPM is another machine.
+    """
+
+    machine_id: str
+    ek_fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WipeOrder:
+    """A verified directive to wipe.
+
+    Args:
+        directive: Compact JWS.
+        acknowledged: The service has our acknowledgement, so the command may run.
+    """
+
+    directive: str
+    acknowledged: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingConfig:
+    """A configuration that was fetched under a verified directive and not applied yet.
+
+    Args:
+        envelope: Sealed; only this TPM opens it.
+        directive: Compact JWS, for the acknowledgement.
+        acknowledged: The service heard of a failure already, and hears nothing more.
+    """
+
+    envelope: ConfigEnvelope
+    directive: str
+    acknowledged: bool
+
+
+class State:
+    """The agent's directory.
+
+    Args:
+        directory: Made where absent, mode 0700.
+
+    Raises:
+        UsageError: It cannot be used.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+                raise UsageError(f"state directory {directory} may not be written")
+        except OSError as e:
+            raise UsageError(f"state directory {directory}: {e.strerror}") from e
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the directory: two agents on one TPM would spend each other's challenges.
+
+        Raises:
+            UsageError: Another agent holds it.
+        """
+        with (self.directory / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as e:
+                raise UsageError(f"another agent uses {self.directory}") from e
+            yield
+
+    # Who we are
+
+    def known_as(self) -> KnownAs | None:
+        """Return who we are to the service; None where we do not know, which introducing ourselves repairs."""
+        known = self._read_json("machine.json")
+        if not isinstance(known, dict):
+            return None
+        machine_id, fingerprint = known.get("machine_id"), known.get("ek_fingerprint")
+        if not isinstance(machine_id, str) or not isinstance(fingerprint, str):
+            return None
+        if not _MACHINE_ID.match(machine_id) or not _FINGERPRINT.match(fingerprint):
+            return None
+        return KnownAs(machine_id=machine_id, ek_fingerprint=fingerprint)
+
+    def remember(self, known: KnownAs) -> None:
+        """Keep who we are."""
+        self._write_json(
+            "machine.json", {"machine_id": known.machine_id, "ek_fingerprint": known.ek_fingerprint}
+        )
+
+    # Whom we believe
+
+    def service_keys(self) -> dict[str, Any] | None:
+        """Return the pinned JWK set, or None before the first use.
+
+        Raises:
+            ServiceKeysChanged: The file is there and cannot be read as keys. It is not pinned anew: whoever can
+                damage a file must not thereby choose whom we obey.
+        """
+        if not (self.directory / "service-keys.json").exists():
+            return None
+        keys = self._read_json("service-keys.json")
+        if not isinstance(keys, dict) or not essence(keys):
+            raise ServiceKeysChanged(
+                f"{self.directory / 'service-keys.json'} holds no keys; restore or remove it"
+            )
+        return keys
+
+    def pin(self, offered: Mapping[str, Any]) -> bool:
+        """Pin the keys of the service at first use; afterwards compare. Return True where they are new.
+
+        Raises:
+            ServiceKeysChanged: Other keys than those pinned, or none.
+        """
+        found = essence(offered)
+        if not found:
+            raise ServiceKeysChanged("the service shows no public key")
+        pinned = self.service_keys()
+        if pinned is None:
+            self._write_json("service-keys.json", dict(offered))
+            return True
+        if essence(pinned) != found:
+            raise ServiceKeysChanged(
+                "the service shows other keys than those pinned at first use. If the service was rebuilt on "
+                f"purpose, remove {self.directory / 'service-keys.json'}; otherwise somebody is in between"
+            )
+        return False
+
+    # What we were told
+
+    def status(self) -> str | None:
+        """Return the last status heard."""
+        try:
+            return (self.directory / "status").read_text(encoding="ascii").strip() or None
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def set_status(self, status: str) -> None:
+        """Keep the last status heard; written only when it changes."""
+        if status != self.status():
+            write_atomically(self.directory / "status", f"{status}\n".encode("ascii"))
+
+    def pending_config(self) -> PendingConfig | None:
+        """Return the sealed configuration that was fetched and not applied yet."""
+        pending = self._read_json("pending-config.json")
+        if not isinstance(pending, dict) or not isinstance(pending.get("directive"), str):
+            return None
+        try:
+            envelope = ConfigEnvelope.model_validate(pending.get("envelope"))
+        except ValidationError:
+            return None
+        return PendingConfig(
+            envelope=envelope,
+            directive=pending["directive"],
+            acknowledged=pending.get("acknowledged") is not False,
+        )
+
+    def set_pending_config(self, pending: PendingConfig | None) -> None:
+        """Keep or forget the sealed configuration."""
+        if pending is None:
+            self._remove("pending-config.json")
+            return
+        self._write_json(
+            "pending-config.json",
+            {
+                "envelope": pending.envelope.model_dump(),
+                "directive": pending.directive,
+                "acknowledged": pending.acknowledged,
+            },
+        )
+
+    def wipe_order(self) -> WipeOrder | None:
+        """Return the order to wipe that is not carried out yet."""
+        order = self._read_json("wipe.json")
+        if not isinstance(order, dict) or not isinstance(order.get("directive"), str):
+            return None
+        return WipeOrder(directive=order["directive"], acknowledged=order.get("acknowledged") is True)
+
+    def set_wipe_order(self, order: WipeOrder | None) -> None:
+        """Keep or forget the order to wipe."""
+        if order is None:
+            self._remove("wipe.json")
+        else:
+            self._write_json("wipe.json", {"directive": order.directive, "acknowledged": order.acknowledged})
+
+    def _read_json(self, name: str) -> Any:
+        try:
+            with (self.directory / name).open("rb") as file:
+                return json.loads(file.read(_MAX_FILE_BYTES))
+        except (OSError, ValueError, RecursionError):
+            return None
+
+    def _write_json(self, name: str, members: Mapping[str, Any]) -> None:
+        write_atomically(self.directory / name, json.dumps(members, sort_keys=True).encode("ascii"))
+
+    def _remove(self, name: str) -> None:
+        path = self.directory / name
+        if path.exists():
+            remove(path)
+
+
+def essence(jwks: Mapping[str, Any]) -> frozenset[bytes]:
+    """Return what makes the keys of a JWK set what they are (the members of RFC 7638); empty where it has none."""
+    keys = jwks.get("keys")
+    if not isinstance(keys, list) or not all(isinstance(key, dict) for key in keys):
+        return frozenset()
+    return frozenset(
+        canonical_json({name: str(key[name]) for name in _KEY_MEMBERS if name in key}) for key in keys
+    )

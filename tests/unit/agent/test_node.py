@@ -1,0 +1,747 @@
+"""The agent's life, against a service made by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from attestation.errors import DeviceError
+from attestation.tpm import parse_attest
+from attestation.wire import b64decode
+from attestation_agent.commands import Outcome
+from attestation_agent.exits import Exit
+from tests.unit.agent.world import CONFIG, MACHINE_ID, OTHER_ID, URL, Machine, World, signer
+
+
+def problem(status: int, code: str, **headers: str) -> httpx.Response:
+    body = {
+        "type": f"urn:itl:problem:{code}",
+        "title": code,
+        "status": status,
+        "detail": "no",
+        "instance": "r1",
+    }
+    return httpx.Response(status, json=body, headers=headers)
+
+
+def attested(world: World) -> World:
+    """Bring *world* to where the machine is attested and configured."""
+    world.service.status, world.service.action = "attested", "apply-config"
+    assert world.run() is Exit.OK
+    world.service.requests.clear()
+    world.events.entries.clear()
+    return world
+
+
+# From nothing to an applied configuration
+
+
+def test_from_nothing_to_an_applied_configuration(tmp_path: Path) -> None:
+    """Introduce, activate, attest, fetch, open, apply, acknowledge; in this order."""
+    world = World(tmp_path, apply_command="apply --now")
+    world.service.status, world.service.action = "attested", "apply-config"
+    assert world.run() is Exit.OK
+    assert world.service.paths() == [
+        "/self-register",
+        "/machines/ID/ak-activate",
+        "/attest/challenge",
+        "/attest",
+        "/config/t0ken",
+        "/machines/ID/ack",
+    ]
+    assert world.config_path.read_bytes() == CONFIG
+    assert stat.S_IMODE(world.config_path.stat().st_mode) == 0o600
+    assert world.commands == [("apply", "--now", str(world.config_path))]
+    assert world.service.acks[0]["outcome"] == "done"
+    assert world.machine.ended == ["shutdown", "close"]
+
+
+def test_the_second_run_changes_nothing(tmp_path: Path) -> None:
+    """One quote, no introduction, no delivery."""
+    world = attested(World(tmp_path))
+    world.config_path.unlink()
+    assert world.run() is Exit.OK
+    assert world.service.paths() == ["/attest/challenge", "/attest"]
+    assert not world.config_path.exists()
+
+
+def test_steady_state_is_one_request_a_round(tmp_path: Path) -> None:
+    """The challenge of the last answer is used while it is good."""
+    world = attested(World(tmp_path, once=False))
+    assert world.run(rounds=3) is Exit.OK
+    assert world.service.paths() == ["/attest/challenge", "/attest", "/attest", "/attest"]
+    assert world.waits == [0, 45, 45, 45]
+
+
+def test_a_challenge_that_ran_out_is_replaced(tmp_path: Path) -> None:
+    """With a longer pause than a challenge lives, each round fetches its own."""
+    world = attested(World(tmp_path, once=False))
+    world.service.reattest_after_seconds = 58
+    world.run(rounds=2)
+    assert world.service.paths() == ["/attest/challenge", "/attest", "/attest/challenge", "/attest"]
+
+
+def test_nothing_secret_is_kept_or_logged(tmp_path: Path) -> None:
+    """Neither configuration, nor tokens, nor proofs, in no file of the state and no event."""
+    token_file = tmp_path / "token"
+    token_file.write_text("r3g-t0ken\n")
+    world = World(tmp_path, registration_token_file=str(token_file))
+    world.service.status, world.service.action = "attested", "apply-config"
+    world.run()
+    proof = next(body["proof"] for path, body in world.service.requests if path.endswith("ak-activate"))
+    kept = b"".join(p.read_bytes() for p in world.settings.state_dir.rglob("*") if p.is_file())
+    said = repr(world.events.entries).encode()
+    for secret in (b"canary-5f1c", b"r3g-t0ken", b"t0ken", proof.encode()):
+        assert secret not in kept
+        assert secret not in said
+    assert sorted(p.name for p in world.settings.state_dir.iterdir()) == [
+        "machine.json",
+        "service-keys.json",
+        "status",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        ("pending_approval", Exit.PENDING_APPROVAL),
+        ("registered", Exit.NOT_AFFIRMED),
+        ("attested", Exit.OK),
+        ("locked", Exit.LOCKED),
+        ("revoked", Exit.REVOKED),
+    ],
+)
+def test_once_ends_with_the_code_of_the_status(tmp_path: Path, status: str, code: Exit) -> None:
+    """Scripts at boot can tell them apart; the status is kept for others on the node."""
+    world = World(tmp_path)
+    world.service.status = status
+    assert world.run() is code
+    assert world.state.status() == status
+
+
+def test_a_rejected_machine_ends_once_with_its_code(tmp_path: Path) -> None:
+    """`403 machine-rejected` is an answer, too."""
+    world = World(tmp_path)
+    world.service.before = lambda path, body: problem(403, "machine-rejected") if path == "/attest" else None
+    assert world.run() is Exit.REJECTED
+
+
+def test_a_registration_token_is_presented_at_the_first_introduction_only(tmp_path: Path) -> None:
+    """Later introductions of a known machine do not spend it again."""
+    token_file = tmp_path / "token"
+    token_file.write_text("r3g-t0ken\n")
+    world = World(tmp_path, registration_token_file=str(token_file))
+    world.run()
+    assert world.service.requests[0][0] == "/register"
+    assert world.service.requests[0][1]["registration_token"] == "r3g-t0ken"
+    world.service.requests.clear()
+    forgotten = iter([problem(403, "ak-not-activated")])
+    world.service.before = lambda path, body: next(forgotten, None) if path == "/attest" else None
+    world.run()
+    assert "/self-register" in world.service.paths()
+
+
+def test_a_refused_registration_token_leaves_a_machine_that_waits_for_approval(tmp_path: Path) -> None:
+    """Better seen as pending than not at all; the log says why."""
+    token_file = tmp_path / "token"
+    token_file.write_text("spent")
+    world = World(tmp_path, registration_token_file=str(token_file))
+    world.service.before = lambda path, body: (
+        problem(403, "registration-token-invalid") if path == "/register" else None
+    )
+    assert world.run() is Exit.PENDING_APPROVAL
+    assert "registration_token.refused" in world.events.names()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff", b"x" * 300])
+def test_a_token_file_that_cannot_be_used_is_a_usage_error(tmp_path: Path, content: bytes | None) -> None:
+    """The administrator asked for it; nothing happens without it."""
+    token_file = tmp_path / "token"
+    if content is not None:
+        token_file.write_bytes(content)
+    world = World(tmp_path, registration_token_file=str(token_file))
+    assert world.run() is Exit.USAGE
+    assert world.service.requests == []
+
+
+@pytest.mark.parametrize("code", ["ak-not-activated", "machine-unknown"])
+def test_a_service_that_forgot_the_key_is_introduced_to_again(tmp_path: Path, code: str) -> None:
+    """After an ak-reset or a restored backup, the machine proves itself by itself."""
+    world = attested(World(tmp_path))
+    forgotten = iter([problem(403 if code.startswith("ak") else 404, code)])
+    world.service.before = lambda path, body: next(forgotten, None) if path == "/attest" else None
+    assert world.run() is Exit.OK
+    assert world.service.paths() == [
+        "/attest/challenge",
+        "/attest",
+        "/self-register",
+        "/machines/ID/ak-activate",
+        "/attest/challenge",
+        "/attest",
+    ]
+
+
+def test_a_service_that_always_forgets_is_not_asked_for_ever(tmp_path: Path) -> None:
+    """One repair per attempt."""
+    world = World(tmp_path)
+    world.service.before = lambda path, body: problem(403, "ak-not-activated") if path == "/attest" else None
+    assert world.run() is Exit.REFUSED
+    assert world.service.paths().count("/attest") == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(410, "challenge-expired"), (409, "challenge-used"), (404, "challenge-unknown")]
+)
+def test_a_challenge_that_the_service_no_longer_takes_is_replaced_at_once(
+    tmp_path: Path, status: int, code: str
+) -> None:
+    """Clocks that disagree, and lost answers, cost one request and no pause."""
+    world = attested(World(tmp_path, once=False))
+    refused = iter([None, problem(status, code)])
+    world.service.before = lambda path, body: next(refused, None) if path == "/attest" else None
+    world.run(rounds=2)
+    assert world.service.paths() == [
+        "/attest/challenge",
+        "/attest",
+        "/attest",
+        "/attest/challenge",
+        "/attest",
+    ]
+
+
+def test_another_tpm_is_another_machine(tmp_path: Path) -> None:
+    """A disk that moved to another box does not attest as the old machine, and takes nothing along."""
+    world = attested(World(tmp_path))
+    world.machine = Machine(seed=2)
+    world.service.status = "pending_approval"
+    assert world.run() is Exit.PENDING_APPROVAL
+    assert world.service.paths()[:2] == ["/self-register", "/machines/ID/ak-activate"]
+    known = world.state.known_as()
+    assert known is not None
+    assert known.ek_fingerprint == world.machine.ek.public.fingerprint()
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda body: {**body, "machine_id": OTHER_ID},
+        lambda body: {**body, "next_challenge": {**body["next_challenge"], "nonce": "AAAA"}},
+    ],
+)
+def test_answers_about_another_machine_or_with_a_short_nonce_are_refused(tmp_path: Path, alter: Any) -> None:
+    """What contradicts the question is no answer."""
+    world = attested(World(tmp_path, once=False))
+    world.service.alter = lambda path, body: alter(body) if path == "/attest" else body
+    world.run(rounds=2)
+    assert "attempt.failed" in world.events.names()
+
+
+def test_the_quote_is_over_the_nonce_just_received(tmp_path: Path) -> None:
+    """QualifyingData is the nonce, all 32 bytes of it."""
+    world = World(tmp_path)
+    world.run()
+    _, sent = next(r for r in world.service.requests if r[0] == "/attest")
+    quoted = parse_attest(b64decode(sent["pcr_quote"], "quote"))
+    assert quoted.extra_data == world.machine.quotes[0]
+    assert sorted(sent["pcr_values"]["sha256"]) == ["0", "7"]
+
+
+def test_the_event_log_is_sent_only_where_it_is_required(tmp_path: Path) -> None:
+    """Up to a megabyte, at every attestation: not without need."""
+    log = tmp_path / "log"
+    log.write_bytes(b"events")
+    world = World(tmp_path, event_log=str(log))
+    world.run()
+    assert "event_log" not in next(body for path, body in world.service.requests if path == "/attest")
+    world.service.requests.clear()
+
+    def require(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return {**body, "event_log": "required"} if path == "/attest/challenge" else body
+
+    world.service.alter = require
+    world.run()
+    assert next(body for path, body in world.service.requests if path == "/attest")["event_log"] == "ZXZlbnRz"
+    log.unlink()
+    world.service.requests.clear()
+    world.run()
+    assert "event_log" not in next(body for path, body in world.service.requests if path == "/attest")
+
+
+# Whom it believes
+
+
+def test_service_keys_are_pinned_and_a_change_is_refused(tmp_path: Path) -> None:
+    """Whoever shows other keys later is not the service; nothing of theirs is kept or obeyed."""
+    world = attested(World(tmp_path))
+    pinned = world.state.service_keys()
+    world.service.signer = signer(tmp_path, "another")
+    (world.settings.state_dir / "machine.json").unlink()
+    assert world.run() is Exit.NOT_AUTHENTIC
+    assert world.state.service_keys() == pinned
+    assert world.state.known_as() is None
+    assert "other keys" in str(world.events.entries[-1])
+
+
+def test_damaged_pins_are_not_replaced_by_whatever_is_offered(tmp_path: Path) -> None:
+    """Whoever can damage a file must not thereby choose whom we obey."""
+    world = attested(World(tmp_path))
+    pins = world.settings.state_dir / "service-keys.json"
+    for damaged in ("", "{}", '{"keys": []}', "[1]"):
+        pins.write_text(damaged)
+        world.service.action = "lock"
+        assert world.run() is Exit.NOT_AUTHENTIC
+        assert pins.read_text() == damaged
+
+
+def test_keys_in_another_order_or_with_other_remarks_are_the_same_keys(tmp_path: Path) -> None:
+    """What counts are the members that RFC 7638 hashes."""
+    world = attested(World(tmp_path))
+    (world.settings.state_dir / "machine.json").unlink()
+    world.service.alter = lambda path, body: (
+        {**body, "service_keys": {"keys": [{**k, "use": "sig2"} for k in body["service_keys"]["keys"]]}}
+        if path.endswith("ak-activate")
+        else body
+    )
+    assert world.run() is Exit.OK
+
+
+# What it obeys
+
+
+@pytest.mark.parametrize("action", ["lock", "wipe", "apply-config"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "unsigned",
+        "another-key",
+        "another-machine",
+        "another-nonce",
+        "expired",
+        "from-the-future",
+        "another-type",
+        "another-action",
+        "another-word",
+        "no-expiry",
+        "garbage",
+    ],
+)
+def test_an_order_that_is_not_proven_is_not_obeyed(tmp_path: Path, action: str, fault: str) -> None:
+    """Forged, replayed, misdirected, stale: no command runs, no file is written, nothing is acknowledged."""
+    world = attested(World(tmp_path, lock_command="lock", wipe_command="wipe", apply_command="apply"))
+    world.config_path.unlink()
+    world.commands.clear()
+    world.service.acks.clear()
+
+    def forge(claims: dict[str, Any]) -> str | None:
+        match fault:
+            case "unsigned":
+                return None
+            case "another-key":
+                return signer(tmp_path, "another").sign_jwt(claims, typ="itl-directive+jwt")
+            case "another-machine":
+                claims["machine_id"] = OTHER_ID
+            case "another-nonce":
+                claims["nonce"] = "A" * 43 + "="
+            case "expired":
+                claims["exp"] = claims["iat"] - 100
+            case "from-the-future":
+                claims["iat"] += 1000
+                claims["exp"] += 1000
+            case "another-type":
+                return world.service.sign(claims, typ="JWT")
+            case "another-action":
+                claims["action"] = "lock" if action != "lock" else "wipe"
+            case "another-word":
+                claims["action"] = "none"
+            case "no-expiry":
+                del claims["exp"]
+            case "garbage":
+                return "a.b.c"
+        return world.service.sign(claims)
+
+    world.service.action, world.service.directive = action, forge
+    assert world.run() is Exit.NOT_AUTHENTIC
+    assert world.commands == []
+    assert world.service.acks == []
+    assert not world.config_path.exists()
+    assert world.state.status() == "attested"
+    assert world.state.wipe_order() is None
+
+
+@pytest.mark.parametrize("action", ["lock", "wipe"])
+def test_a_replayed_order_is_not_obeyed(tmp_path: Path, action: str) -> None:
+    """Yesterday's genuine directive is worth nothing today."""
+    world = attested(World(tmp_path, lock_command="lock", wipe_command="wipe"))
+    old = world.service.sign(
+        {
+            "machine_id": MACHINE_ID,
+            "action": action,
+            "nonce": "A" * 43 + "=",
+            "iat": 1_700_000_000,
+            "exp": 4_000_000_000,
+        }
+    )
+    world.service.action, world.service.directive = action, lambda claims: old
+    assert world.run() is Exit.NOT_AUTHENTIC
+    assert world.commands == []
+
+
+def test_a_resident_agent_ignores_a_forged_order_and_goes_on(tmp_path: Path) -> None:
+    """No network answer ends it; the genuine order that follows is obeyed."""
+    world = attested(World(tmp_path, once=False, lock_command="lock"))
+    world.service.action, world.service.directive = "lock", lambda claims: None
+
+    def repair(passed: int) -> None:
+        if passed == 2:
+            world.service.directive = None
+
+    world.during = repair
+    assert world.run(rounds=3) is Exit.OK
+    assert world.events.names().count("attempt.failed") == 2
+    assert world.commands == [("lock",)]
+
+
+def test_a_lock_is_obeyed_once_and_acknowledged_once(tmp_path: Path) -> None:
+    """The directive comes with every answer while the machine is locked."""
+    world = attested(World(tmp_path, once=False, lock_command="lock --hard"))
+    world.service.acks.clear()
+    world.service.status, world.service.action = "locked", "lock"
+    world.run(rounds=3)
+    assert world.commands == [("lock", "--hard")]
+    assert [ack["outcome"] for ack in world.service.acks] == ["done"]
+    assert world.state.status() == "locked"
+    world.service.status, world.service.action = "attested", "none"
+    world.run(rounds=1)
+    assert world.state.status() == "attested"
+
+
+def test_a_lock_command_that_failed_is_tried_again(tmp_path: Path) -> None:
+    """And the service hears of the failure."""
+    world = attested(World(tmp_path, once=False, lock_command="lock"))
+    world.service.acks.clear()
+    world.service.status, world.service.action = "locked", "lock"
+    world.command = Outcome(ok=False, text="exit status 1")
+    world.run(rounds=1)
+    assert world.service.acks[0]["outcome"] == "failed"
+    world.command = Outcome(ok=True, text="exit status 0")
+    world.run(rounds=1)
+    assert world.commands == [("lock",), ("lock",)]
+    assert world.state.status() == "locked"
+
+
+# Wiping
+
+
+def wiping(tmp_path: Path) -> World:
+    world = attested(World(tmp_path, wipe_command="wipe --all"))
+    world.service.acks.clear()
+    world.service.status, world.service.action = "revoked", "wipe"
+    return world
+
+
+def test_a_wipe_is_acknowledged_before_it_begins(tmp_path: Path) -> None:
+    """Afterwards there is nobody left to say so; the acknowledgement carries the right quote."""
+    world = wiping(tmp_path)
+    order: list[str] = []
+    original = world._run
+    world.service.before = lambda path, body: order.append(path) if path.endswith("/ack") else None
+
+    def run(command: tuple[str, ...]) -> Outcome:
+        order.append("wipe")
+        return original(command)
+
+    world._run = run  # type: ignore[method-assign]  # watched
+    assert world.run() is Exit.REVOKED
+    assert [o.rsplit("/", 1)[-1] for o in order] == ["ack", "wipe"]
+    ack = world.service.acks[0]
+    assert world.service.last_directive is not None
+    assert ack["directive_sha256"] == hashlib.sha256(world.service.last_directive.encode()).hexdigest()
+    assert parse_attest(b64decode(ack["pcr_quote"], "q")).extra_data == ack["qualifying_data"]
+    assert world.state.wipe_order() is None
+
+
+def test_no_acknowledgement_no_wipe(tmp_path: Path) -> None:
+    """While the service cannot record it, nothing is erased; the order comes again."""
+    world = wiping(tmp_path)
+    world.service.before = lambda path, body: problem(503, "unavailable") if path.endswith("/ack") else None
+    assert world.run(rounds=99) is Exit.UNREACHABLE
+    assert world.commands == []
+    world.service.before = lambda path, body: None
+    assert world.run() is Exit.REVOKED
+    assert world.commands == [("wipe", "--all")]
+
+
+def test_power_lost_between_acknowledgement_and_wipe_does_not_save_the_disks(tmp_path: Path) -> None:
+    """The service says no more after the acknowledgement; the order was kept, and needs no network."""
+    world = wiping(tmp_path)
+
+    def power_cut(command: tuple[str, ...]) -> Outcome:
+        raise KeyboardInterrupt
+
+    world._run = power_cut  # type: ignore[method-assign]  # the power goes
+    with pytest.raises(KeyboardInterrupt):
+        world.run()
+    assert len(world.service.acks) == 1
+    del world._run
+    world.service.before = lambda path, body: problem(503, "unavailable")
+    assert world.run() is Exit.REVOKED
+    assert world.commands == [("wipe", "--all")]
+
+
+def test_an_acknowledgement_whose_answer_was_lost_still_leads_to_the_wipe(tmp_path: Path) -> None:
+    """The service recorded it and orders nothing any more."""
+    world = wiping(tmp_path)
+
+    def lose(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path.endswith("/ack"):
+            raise httpx.ReadTimeout("lost")
+        return body
+
+    world.service.alter = lose
+    world.run()
+    assert world.commands == []
+    world.service.alter, world.service.action = (lambda path, body: body), "none"
+    assert world.run() is Exit.REVOKED
+    assert world.commands == [("wipe", "--all")]
+
+
+def test_without_a_wipe_command_no_wipe_is_claimed(tmp_path: Path) -> None:
+    """`done` would be a lie."""
+    world = attested(World(tmp_path))
+    world.service.acks.clear()
+    world.service.status, world.service.action = "revoked", "wipe"
+    assert world.run() is Exit.REVOKED
+    assert [ack["outcome"] for ack in world.service.acks] == ["failed"]
+
+
+def test_a_wipe_command_that_fails_is_tried_again(tmp_path: Path) -> None:
+    """Until the disks are gone, whatever the service says meanwhile."""
+    world = wiping(tmp_path)
+    world.command = Outcome(ok=False, text="exit status 1")
+    assert world.run() is Exit.WIPE_FAILED
+    world.service.action = "none"
+    world.command = Outcome(ok=True, text="exit status 0")
+    assert world.run() is Exit.REVOKED
+    assert world.commands == [("wipe", "--all")] * 2
+
+
+def test_a_kept_order_does_not_wipe_another_machine(tmp_path: Path) -> None:
+    """The disk sits in another box now: its TPM is not the one that was ordered to."""
+    world = wiping(tmp_path)
+    world.command = Outcome(ok=False, text="exit status 1")
+    world.run()
+    world.commands.clear()
+    world.command = Outcome(ok=True, text="exit status 0")
+    world.machine = Machine(seed=2)
+    world.service.status, world.service.action = "pending_approval", "none"
+    world.service.machine_id = OTHER_ID
+    assert world.run() is Exit.PENDING_APPROVAL
+    assert world.commands == []
+
+
+def test_an_order_planted_in_the_state_is_not_obeyed(tmp_path: Path) -> None:
+    """What was kept must still verify under the pinned keys."""
+    world = attested(World(tmp_path, wipe_command="wipe"))
+    forged = signer(tmp_path, "another").sign_jwt(
+        {"machine_id": MACHINE_ID, "action": "wipe"}, typ="itl-directive+jwt"
+    )
+    for token in (forged, "a.b.c", world.service.sign({"machine_id": MACHINE_ID, "action": "lock"})):
+        (world.settings.state_dir / "wipe.json").write_text(
+            json.dumps({"directive": token, "acknowledged": True})
+        )
+        assert world.run() is Exit.NOT_AUTHENTIC
+        assert world.commands == []
+
+
+# Configurations that do not apply
+
+
+@pytest.mark.parametrize(
+    "member", ["ciphertext", "iv", "credential_blob", "config_sha256", "token_id", "machine_id"]
+)
+def test_an_envelope_that_was_changed_leaves_no_trace_of_a_config(tmp_path: Path, member: str) -> None:
+    """Nothing is written before tag and digest were checked; the service hears `failed`."""
+    world = World(tmp_path, apply_command="apply")
+    world.service.status, world.service.action = "attested", "apply-config"
+
+    def change(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path.startswith("/config/"):
+            changed = "1" if body[member][-3] != "1" else "2"
+            body[member] = f"{body[member][:-3]}{changed}{body[member][-2:]}"
+        return body
+
+    world.service.alter = change
+    assert world.run() is Exit.CONFIG_NOT_OPENED
+    assert not world.config_path.exists()
+    assert world.commands == []
+    assert [ack["outcome"] for ack in world.service.acks] == ["failed"]
+
+
+def test_an_apply_command_that_fails_is_reported_and_tried_again_later(tmp_path: Path) -> None:
+    """The configuration is kept sealed, the attestations go on at their pace, and each pause doubles."""
+    world = World(tmp_path, once=False, apply_command="apply")
+    world.service.status, world.service.action = "attested", "apply-config"
+    world.command = Outcome(ok=False, text="exit status 3")
+    world.run(rounds=10)
+    assert world.waits == [0, *[45.0] * 10]
+    assert len(world.commands) == 3
+    assert [ack["outcome"] for ack in world.service.acks] == ["failed"]
+    assert b"canary" not in (world.settings.state_dir / "pending-config.json").read_bytes()
+    world.command = Outcome(ok=True, text="exit status 0")
+    world.clock.at += timedelta(hours=1)
+    world.run(rounds=1)
+    assert len(world.commands) == 4
+    assert world.state.pending_config() is None
+
+
+def test_power_lost_between_fetch_and_apply_does_not_lose_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token is spent; the sealed envelope is not, and the acknowledgement follows."""
+    world = World(tmp_path)
+    world.service.status, world.service.action = "attested", "apply-config"
+    activate, calls = world.machine.activate, []
+
+    def power_cut(credential_blob: bytes, encrypted_secret: bytes) -> bytes:
+        calls.append(1)
+        if len(calls) == 2:  # the first was the activation
+            raise KeyboardInterrupt
+        return activate(credential_blob, encrypted_secret)
+
+    monkeypatch.setattr(world.machine, "activate", power_cut)
+    with pytest.raises(KeyboardInterrupt):
+        world.run()
+    assert not world.config_path.exists()
+    assert world.run() is Exit.OK
+    assert world.config_path.read_bytes() == CONFIG
+    assert [ack["outcome"] for ack in world.service.acks] == ["done"]
+
+
+@pytest.mark.parametrize("status", ["locked", "revoked"])
+def test_a_machine_that_lost_its_standing_applies_nothing_kept(tmp_path: Path, status: str) -> None:
+    """What was waiting is thrown away."""
+    world = World(tmp_path, once=False, apply_command="apply")
+    world.service.status, world.service.action = "attested", "apply-config"
+    world.command = Outcome(ok=False, text="exit status 3")
+    world.run(rounds=1)
+    world.service.status = status
+    world.clock.at += timedelta(hours=1)
+    world.run(rounds=1)
+    assert len(world.commands) == 1
+    assert world.state.pending_config() is None
+
+
+@pytest.mark.parametrize("answer", ["no token", "pending answer"])
+def test_an_order_without_a_configuration_is_a_refusal(tmp_path: Path, answer: str) -> None:
+    """apply-config, but nothing to apply."""
+    world = World(tmp_path)
+    world.service.status, world.service.action = "attested", "apply-config"
+    if answer == "no token":
+        world.service.alter = lambda path, body: {**body, "config_token": None} if path == "/attest" else body
+    else:
+        yaml = httpx.Response(200, content=b"a: b", headers={"Content-Type": "application/yaml"})
+        world.service.before = lambda path, body: yaml if path.startswith("/config/") else None
+    assert world.run() is Exit.REFUSED
+    assert not world.config_path.exists()
+
+
+def test_a_path_that_cannot_be_written_is_an_apply_failure(tmp_path: Path) -> None:
+    """A full or read-only disk is told as such."""
+    (tmp_path / "file").write_text("")
+    world = World(tmp_path, config_path=str(tmp_path / "file" / "config.yaml"))
+    world.service.status, world.service.action = "attested", "apply-config"
+    assert world.run() is Exit.APPLY_FAILED
+
+
+# When things fail
+
+
+def test_failures_are_answered_with_growing_pauses(tmp_path: Path) -> None:
+    """Exponential, bounded, and back to the pace of the service after the first success."""
+    world = attested(World(tmp_path, once=False))
+    world.service.before = lambda path, body: problem(500, "internal")
+    world.during = lambda passed: (
+        setattr(world.service, "before", lambda path, body: None) if passed == 10 else None
+    )
+    world.run(rounds=11)
+    assert world.waits == [0, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 45]
+
+
+def test_retry_after_is_a_lower_bound_and_spread_out(tmp_path: Path) -> None:
+    """Not before the service said, and not all at the same second."""
+    world = attested(World(tmp_path, once=False))
+    world.service.before = lambda path, body: problem(429, "rate-limited", **{"Retry-After": "100"})
+    world.run(rounds=1)
+    assert world.waits == [0, 125]
+
+
+@pytest.mark.parametrize(("asked", "waits"), [(0, 1), (10**9, 3600)])
+def test_the_pace_of_the_service_has_bounds(tmp_path: Path, asked: int, waits: float) -> None:
+    """Neither a busy loop, nor never again."""
+    world = World(tmp_path, once=False)
+    world.service.reattest_after_seconds = asked
+    world.run(rounds=1)
+    assert world.waits == [0, waits]
+
+
+def test_once_gives_an_unreachable_service_a_few_attempts(tmp_path: Path) -> None:
+    """A network that is not up yet; then 21."""
+    world = World(tmp_path, attempts="3")
+
+    def refuse(path: str, body: dict[str, Any]) -> httpx.Response:
+        raise httpx.ConnectError("no")
+
+    world.service.before = refuse
+    world.rounds = 99
+    edge_waits = world.run(rounds=99)
+    assert edge_waits is Exit.UNREACHABLE
+    assert world.waits == [2, 4]
+
+
+def test_a_stop_between_rounds_ends_cleanly(tmp_path: Path) -> None:
+    """TPM2_Shutdown, then close; exit 0."""
+    world = attested(World(tmp_path, once=False))
+    world.machine.ended.clear()
+    assert world.run(rounds=1) is Exit.OK
+    assert world.machine.ended == ["shutdown", "close"]
+    assert world.events.names()[-1] == "agent.stopping"
+
+
+def test_a_tpm_that_fails_is_opened_again(tmp_path: Path) -> None:
+    """A resource manager that restarts does not end a resident agent."""
+    world = attested(World(tmp_path, once=False))
+    world.machine.failures = 2
+    world.machine.ended.clear()
+    assert world.run(rounds=3) is Exit.OK
+    assert world.machine.ended == ["close", "close", "shutdown", "close"]
+
+
+def test_without_a_tpm_there_is_no_agent(tmp_path: Path) -> None:
+    """At the start it is a reason to end, whatever the mode."""
+    world = World(tmp_path, once=False)
+
+    def absent() -> Machine:
+        raise DeviceError("TPM /dev/tpmrm0: No such file or directory")
+
+    from attestation.client import NodeClient
+    from attestation_agent.node import Agent, Edge
+    from attestation_agent.rhythm import Rhythm
+
+    edge = Edge(
+        clock=world.clock,
+        wait=world._wait,
+        open_tpm=absent,
+        run=world._run,
+        rhythm=Rhythm(),
+        log=world.events,
+    )
+    with NodeClient(URL, transport=httpx.MockTransport(world.service)) as client, pytest.raises(DeviceError):
+        Agent(world.settings, state=world.state, client=client, edge=edge).run()
+    assert world.service.requests == []
