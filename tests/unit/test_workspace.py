@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -35,8 +36,11 @@ def _requirements(project: dict[str, Any]) -> list[Requirement]:
 
 def _tracked() -> list[str]:
     """Return the files under version control, or skip where there is none (an unpacked archive)."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if listed.returncode != 0:
+    git = shutil.which("git")
+    listed = git and subprocess.run(
+        [git, "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if not listed or listed.returncode != 0:
         pytest.skip("not a git checkout")
     return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
 
