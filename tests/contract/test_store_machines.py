@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contract.store_samples import MINUTE, NOW, a_full_machine, a_machine
 
 from attestation.errors import EKConflict, MachineChanged, RequestInvalid
 from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status
 from attestation.results import Assurance, Verdict
 from attestation.store import MachineFilter, Page, Store
+from tests.contract.store_samples import MINUTE, NOW, a_full_machine, a_machine
 
 ANY = MachineFilter()
 RENEWAL: dict[str, Any] = {

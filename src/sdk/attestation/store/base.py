@@ -24,7 +24,6 @@ class StoreSettings:
         commit_attempts: How often a group is tried before its callers get `StoreUnavailable`.
         group_size: Most units in one commit; bounds what one failure repeats and how long others wait.
         queue_size: Most units that wait; beyond it a write is refused at once with `StoreUnavailable`.
-        reader_threads: Connections for reads.
         results_kept: Attestation results kept per machine.
     """
 
@@ -32,7 +31,6 @@ class StoreSettings:
     commit_attempts: int = 3
     group_size: int = 64
     queue_size: int = 10_000
-    reader_threads: int = 2
     results_kept: int = 20
 
 
@@ -47,7 +45,15 @@ class Store(Protocol):
         ...
 
     async def read(self, work: Callable[[Tx], T]) -> T:
-        """Run *work*, which must not change anything, on one snapshot and return its value."""
+        """Run *work*, which must not change anything, on one snapshot and return its value.
+
+        The snapshot holds everything that was committed before the call. For reads by key: they are answered
+        one after the other.
+        """
+        ...
+
+    async def scan(self, work: Callable[[Tx], T]) -> T:
+        """As `read`, for lists, searches and walks: however long it takes, it delays no `read`."""
         ...
 
     def write_sync(self, work: Callable[[Tx], T]) -> T:

@@ -11,9 +11,11 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -25,38 +27,40 @@ from attestation.store.tx import Tx
 
 T = TypeVar("T")
 
-_CACHE_KIB = 8 * 1024
-_MAPPED_BYTES = 256 << 20
+_ASK_AGAIN_SECONDS = 0.0005
 
 
 def connect(path: Path, settings: StoreSettings, *, read_only: bool = False) -> sqlite3.Connection:
     """Open the file with every setting that our guarantees need.
 
     WAL lets readers go on while somebody writes; `synchronous=FULL` syncs the WAL at every commit, so what was
-    answered survives a power cut.
+    answered survives a power cut. Cache and memory map stay at SQLite's defaults: larger ones cost memory and
+    measured slower.
+
+    Raises:
+        StoreUnavailable: The file cannot be opened, or is no database.
     """
-    connection = sqlite3.connect(
-        path,
-        timeout=settings.busy_timeout_seconds,
-        isolation_level=None,  # we write BEGIN ourselves
-        check_same_thread=False,  # opened by the caller, so that errors show there; used by one thread only
-        cached_statements=256,
-    )
+    connection: sqlite3.Connection | None = None
     try:
+        connection = sqlite3.connect(
+            path,
+            timeout=settings.busy_timeout_seconds,
+            isolation_level=None,  # we write BEGIN ourselves
+            check_same_thread=False,  # opened by the caller, so that errors show there; used by one thread
+            cached_statements=256,
+        )
         for pragma in (
             "journal_mode=WAL",
             "synchronous=FULL",
             "foreign_keys=ON",
-            f"cache_size=-{_CACHE_KIB}",
-            f"mmap_size={_MAPPED_BYTES}",
-            "temp_store=MEMORY",
             "recursive_triggers=ON",  # else INSERT OR REPLACE would delete past the triggers of audit_log
             f"query_only={'ON' if read_only else 'OFF'}",
         ):
             connection.execute(f"PRAGMA {pragma}")
-    except BaseException:
-        connection.close()
-        raise
+    except sqlite3.Error as e:
+        if connection is not None:
+            connection.close()
+        raise _unavailable(e) from e
     return connection
 
 
@@ -187,6 +191,10 @@ class _Worker:
 class _Writer(_Worker):
     """Commits groups."""
 
+    def __init__(self, name: str, connection: sqlite3.Connection, settings: StoreSettings) -> None:
+        connection.execute("PRAGMA busy_timeout=0")  # `_begin` waits in its place
+        super().__init__(name, connection, settings)
+
     def _serve(self, group: list[_Unit]) -> None:
         failure: sqlite3.Error | None = None
         for _ in range(self._settings.commit_attempts):
@@ -209,7 +217,7 @@ class _Writer(_Worker):
         """
         execute = self._cursor.execute
         tx = self._tx
-        execute("BEGIN IMMEDIATE")
+        self._begin()
         for unit in group:
             execute("SAVEPOINT unit")
             unit.error = None
@@ -224,24 +232,47 @@ class _Writer(_Worker):
             execute("RELEASE unit")
         execute("COMMIT")
 
+    def _begin(self) -> None:
+        """Take the write lock, asking every half millisecond.
+
+        SQLite's own busy handler asks ever more rarely, up to every tenth of a second: between two busy
+        processes one then waited for seconds.
+        """
+        deadline = time.monotonic() + self._settings.busy_timeout_seconds
+        while True:
+            try:
+                self._cursor.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as e:
+                if e.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                    raise
+                time.sleep(_ASK_AGAIN_SECONDS)
+            else:
+                return
+
 
 class _Reader(_Worker):
-    """Answers reads, each on a snapshot of its own."""
+    """Answers reads: all that wait, on one snapshot that is younger than the youngest of them."""
 
     def _serve(self, group: list[_Unit]) -> None:
-        execute = self._cursor.execute
-        for unit in group:
-            try:
-                execute("BEGIN")
-                unit.value = unit.work(self._tx)
-                execute("COMMIT")
-            except BaseException as e:  # noqa: BLE001 -- whatever a unit raises is its caller's
-                self._rollback()
-                unit.error = _unavailable(e) if isinstance(e, sqlite3.Error) and _is_ours(e) else e
+        try:
+            self._cursor.execute("BEGIN")
+            for unit in group:
+                try:
+                    unit.value = unit.work(self._tx)
+                except BaseException as e:  # noqa: BLE001 -- whatever a unit raises is its caller's
+                    unit.error = _unavailable(e) if isinstance(e, sqlite3.Error) and _is_ours(e) else e
+            self._cursor.execute("COMMIT")
+        except sqlite3.Error as e:
+            self._rollback()
+            for unit in group:
+                unit.error = _unavailable(e)
 
 
 class SQLiteStore:
     """The store in one SQLite file. It must have been migrated.
+
+    Two readers, because one that is busy with a list must not delay an attestation; no more, because threads
+    that share the interpreter make each other slower (docs/adr/0004).
 
     Args:
         path: The database file.
@@ -249,8 +280,15 @@ class SQLiteStore:
     """
 
     def __init__(self, path: Path, settings: StoreSettings) -> None:
-        self._writer = _Writer("store-writer", _open(path, settings), settings)
-        self._reader = _Reader("store-reader", _open(path, settings, read_only=True), settings)
+        with contextlib.ExitStack() as opened:  # all of them, or none stays open
+            writing, reading, scanning = (
+                opened.enter_context(closing(connect(path, settings, read_only=read_only)))
+                for read_only in (False, True, True)
+            )
+            opened.pop_all()
+        self._writer = _Writer("store-writer", writing, settings)
+        self._reader = _Reader("store-reader", reading, settings)
+        self._scanner = _Reader("store-scanner", scanning, settings)
 
     async def write(self, work: Callable[[Tx], T]) -> T:
         """See `Store.write`."""
@@ -259,6 +297,10 @@ class SQLiteStore:
     async def read(self, work: Callable[[Tx], T]) -> T:
         """See `Store.read`."""
         return await _ask(self._reader, work)
+
+    async def scan(self, work: Callable[[Tx], T]) -> T:
+        """See `Store.scan`."""
+        return await _ask(self._scanner, work)
 
     def write_sync(self, work: Callable[[Tx], T]) -> T:
         """See `Store.write_sync`."""
@@ -274,15 +316,8 @@ class SQLiteStore:
 
     def close(self) -> None:
         """See `Store.close`."""
-        self._writer.close()
-        self._reader.close()
-
-
-def _open(path: Path, settings: StoreSettings, *, read_only: bool = False) -> sqlite3.Connection:
-    try:
-        return connect(path, settings, read_only=read_only)
-    except sqlite3.Error as e:
-        raise _unavailable(e) from e
+        for worker in (self._reader, self._scanner, self._writer):
+            worker.close()
 
 
 async def _ask(worker: _Worker, work: Callable[[Tx], T]) -> T:

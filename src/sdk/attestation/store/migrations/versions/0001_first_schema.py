@@ -48,9 +48,9 @@ def upgrade() -> None:
         sa.Column("created_by", sa.Text(), nullable=False),
         sa.CheckConstraint(
             "role IN ('controlplane', 'worker-infra', 'worker-app', 'generic', 'windows', 'linux')",
-            name="ck_allow_list_role",
+            name=op.f("ck_allow_list_role"),
         ),
-        sa.PrimaryKeyConstraint("ek_fingerprint", name="pk_allow_list"),
+        sa.PrimaryKeyConstraint("ek_fingerprint", name=op.f("pk_allow_list")),
     )
     op.create_table(
         "audit_log",
@@ -67,11 +67,11 @@ def upgrade() -> None:
         sa.Column("format", sa.BigInteger(), nullable=False),
         sa.Column("prev_hash", sa.Text(), nullable=False),
         sa.Column("entry_hash", sa.Text(), nullable=False),
-        sa.CheckConstraint("length(entry_hash) = 64", name="ck_audit_log_entry_hash"),
-        sa.CheckConstraint("length(prev_hash) = 64", name="ck_audit_log_prev_hash"),
-        sa.PrimaryKeyConstraint("id", name="pk_audit_log"),
-        sa.UniqueConstraint("entry_hash", name="uq_audit_log_entry_hash"),
-        sa.UniqueConstraint("prev_hash", name="uq_audit_log_prev_hash"),
+        sa.CheckConstraint("length(entry_hash) = 64", name=op.f("ck_audit_log_entry_hash")),
+        sa.CheckConstraint("length(prev_hash) = 64", name=op.f("ck_audit_log_prev_hash")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_audit_log")),
+        sa.UniqueConstraint("entry_hash", name=op.f("uq_audit_log_entry_hash")),
+        sa.UniqueConstraint("prev_hash", name=op.f("uq_audit_log_prev_hash")),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_audit_log_action_id", "audit_log", ["action", "id"])
@@ -91,8 +91,8 @@ def upgrade() -> None:
         sa.Column("issued_at", sa.BigInteger(), nullable=False),
         sa.Column("expires_at", sa.BigInteger(), nullable=False),
         sa.Column("used_at", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint("purpose IN ('activate', 'attest')", name="ck_challenges_purpose"),
-        sa.PrimaryKeyConstraint("challenge_id", name="pk_challenges"),
+        sa.CheckConstraint("purpose IN ('activate', 'attest')", name=op.f("ck_challenges_purpose")),
+        sa.PrimaryKeyConstraint("challenge_id", name=op.f("pk_challenges")),
         sqlite_with_rowid=False,
     )
     op.create_index("ix_challenges_expires_at", "challenges", ["expires_at"])
@@ -150,27 +150,27 @@ def upgrade() -> None:
         sa.Column("search", sa.Text(), nullable=False),
         sa.CheckConstraint(
             "assurance IN ('ek-allowlist', 'ek-chain', 'ak-certified', 'tofu', 'none')",
-            name="ck_machines_assurance",
+            name=op.f("ck_machines_assurance"),
         ),
         sa.CheckConstraint(
             "desired_role IN ('controlplane', 'worker-infra', 'worker-app', 'generic', 'windows', 'linux')",
-            name="ck_machines_desired_role",
+            name=op.f("ck_machines_desired_role"),
         ),
         sa.CheckConstraint(
-            "last_verdict IN ('Verified', 'Failed', 'Indeterminate')", name="ck_machines_last_verdict"
+            "last_verdict IN ('Verified', 'Failed', 'Indeterminate')", name=op.f("ck_machines_last_verdict")
         ),
         sa.CheckConstraint(
             "role IN ('controlplane', 'worker-infra', 'worker-app', 'generic', 'windows', 'linux')",
-            name="ck_machines_role",
+            name=op.f("ck_machines_role"),
         ),
         sa.CheckConstraint(
             "status IN ('pending_approval', 'registered', 'attested', 'rejected', 'locked', 'revoked')",
-            name="ck_machines_status",
+            name=op.f("ck_machines_status"),
         ),
-        sa.CheckConstraint("version >= 1", name="ck_machines_version"),
-        sa.PrimaryKeyConstraint("id", name="pk_machines"),
-        sa.UniqueConstraint("ek_fingerprint", name="uq_machines_ek_fingerprint"),
-        sa.UniqueConstraint("machine_id", name="uq_machines_machine_id"),
+        sa.CheckConstraint("version >= 1", name=op.f("ck_machines_version")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_machines")),
+        sa.UniqueConstraint("ek_fingerprint", name=op.f("uq_machines_ek_fingerprint")),
+        sa.UniqueConstraint("machine_id", name=op.f("uq_machines_machine_id")),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_machines_cluster_id_id", "machines", ["cluster_id", "id"])
@@ -197,8 +197,8 @@ def upgrade() -> None:
         sa.Column("attempts", sa.BigInteger(), nullable=False),
         sa.Column("next_attempt_at", sa.BigInteger(), nullable=True),
         sa.Column("done_at", sa.BigInteger(), nullable=True),
-        sa.PrimaryKeyConstraint("sequence", name="pk_outbox"),
-        sa.UniqueConstraint("id", name="uq_outbox_id"),
+        sa.PrimaryKeyConstraint("sequence", name=op.f("pk_outbox")),
+        sa.UniqueConstraint("id", name=op.f("uq_outbox_id")),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_outbox_done_at_next_attempt_at", "outbox", ["done_at", "next_attempt_at"])
@@ -211,14 +211,14 @@ def upgrade() -> None:
         sa.Column("document", sa.Text(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("created_by", sa.Text(), nullable=False),
-        sa.CheckConstraint("version >= 1", name="ck_policies_version"),
-        sa.PrimaryKeyConstraint("name", "version", name="pk_policies"),
+        sa.CheckConstraint("version >= 1", name=op.f("ck_policies_version")),
+        sa.PrimaryKeyConstraint("name", "version", name=op.f("pk_policies")),
     )
     op.create_table(
         "rate_limits",
         sa.Column("key", sa.Text(), nullable=False),
         sa.Column("tat_us", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("key", name="pk_rate_limits"),
+        sa.PrimaryKeyConstraint("key", name=op.f("pk_rate_limits")),
         sqlite_with_rowid=False,
     )
     op.create_index("ix_rate_limits_tat_us", "rate_limits", ["tat_us"])
@@ -239,13 +239,13 @@ def upgrade() -> None:
         sa.Column("revoked_at", sa.BigInteger(), nullable=True),
         sa.CheckConstraint(
             "role IN ('controlplane', 'worker-infra', 'worker-app', 'generic', 'windows', 'linux')",
-            name="ck_registration_tokens_role",
+            name=op.f("ck_registration_tokens_role"),
         ),
-        sa.CheckConstraint("length(token_sha256) = 32", name="ck_registration_tokens_token_sha256"),
-        sa.CheckConstraint("uses_left BETWEEN 0 AND uses", name="ck_registration_tokens_uses_left"),
-        sa.PrimaryKeyConstraint("id", name="pk_registration_tokens"),
-        sa.UniqueConstraint("token_id", name="uq_registration_tokens_token_id"),
-        sa.UniqueConstraint("token_sha256", name="uq_registration_tokens_token_sha256"),
+        sa.CheckConstraint("length(token_sha256) = 32", name=op.f("ck_registration_tokens_token_sha256")),
+        sa.CheckConstraint("uses_left BETWEEN 0 AND uses", name=op.f("ck_registration_tokens_uses_left")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_registration_tokens")),
+        sa.UniqueConstraint("token_id", name=op.f("uq_registration_tokens_token_id")),
+        sa.UniqueConstraint("token_sha256", name=op.f("uq_registration_tokens_token_sha256")),
         sqlite_autoincrement=True,
     )
     op.create_table(
@@ -259,15 +259,15 @@ def upgrade() -> None:
         sa.Column("pcr_digest", sa.Text(), nullable=True),
         sa.Column("outcomes", sa.Text(), nullable=False),
         sa.CheckConstraint(
-            "verdict IN ('Verified', 'Failed', 'Indeterminate')", name="ck_attestation_results_verdict"
+            "verdict IN ('Verified', 'Failed', 'Indeterminate')", name=op.f("ck_attestation_results_verdict")
         ),
         sa.ForeignKeyConstraint(
             ["machine_id"],
             ["machines.machine_id"],
-            name="fk_attestation_results_machine_id",
+            name=op.f("fk_attestation_results_machine_id"),
             ondelete="CASCADE",
         ),
-        sa.PrimaryKeyConstraint("id", name="pk_attestation_results"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_attestation_results")),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_attestation_results_machine_id_id", "attestation_results", ["machine_id", "id"])
@@ -283,12 +283,15 @@ def upgrade() -> None:
         sa.Column("answer", sa.LargeBinary(), nullable=True),
         sa.Column("answer_until", sa.BigInteger(), nullable=True),
         sa.Column("withdrawn_at", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint("length(token_sha256) = 32", name="ck_config_tokens_token_sha256"),
+        sa.CheckConstraint("length(token_sha256) = 32", name=op.f("ck_config_tokens_token_sha256")),
         sa.ForeignKeyConstraint(
-            ["machine_id"], ["machines.machine_id"], name="fk_config_tokens_machine_id", ondelete="CASCADE"
+            ["machine_id"],
+            ["machines.machine_id"],
+            name=op.f("fk_config_tokens_machine_id"),
+            ondelete="CASCADE",
         ),
-        sa.PrimaryKeyConstraint("token_id", name="pk_config_tokens"),
-        sa.UniqueConstraint("token_sha256", name="uq_config_tokens_token_sha256"),
+        sa.PrimaryKeyConstraint("token_id", name=op.f("pk_config_tokens")),
+        sa.UniqueConstraint("token_sha256", name=op.f("uq_config_tokens_token_sha256")),
         sqlite_with_rowid=False,
     )
     op.create_index("ix_config_tokens_answer_until", "config_tokens", ["answer_until"])
@@ -302,16 +305,16 @@ def upgrade() -> None:
         sa.Column("policy_version", sa.BigInteger(), nullable=False),
         sa.Column("assigned_at", sa.BigInteger(), nullable=False),
         sa.Column("assigned_by", sa.Text(), nullable=False),
-        sa.CheckConstraint("(scope = 'fleet') = (subject = '*')", name="ck_policy_assignments_subject"),
+        sa.CheckConstraint("(scope = 'fleet') = (subject = '*')", name=op.f("ck_policy_assignments_subject")),
         sa.CheckConstraint(
-            "scope IN ('fleet', 'cluster', 'role', 'machine')", name="ck_policy_assignments_scope"
+            "scope IN ('fleet', 'cluster', 'role', 'machine')", name=op.f("ck_policy_assignments_scope")
         ),
         sa.ForeignKeyConstraint(
             ["policy_name", "policy_version"],
             ["policies.name", "policies.version"],
-            name="fk_policy_assignments_policy_name_policy_version",
+            name=op.f("fk_policy_assignments_policy_name_policy_version"),
         ),
-        sa.PrimaryKeyConstraint("scope", "subject", name="pk_policy_assignments"),
+        sa.PrimaryKeyConstraint("scope", "subject", name=op.f("pk_policy_assignments")),
     )
     for statement in APPEND_ONLY[op.get_context().dialect.name]:
         op.execute(statement)

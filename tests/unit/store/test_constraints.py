@@ -1,0 +1,92 @@
+"""The invariants hold in the database itself, whatever code runs against it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from attestation.audit import AuditEvent
+from attestation.store import StoreSettings, migrate, open_store
+from attestation.store.sqlite import connect
+from tests.contract.store_samples import (
+    NOW,
+    a_challenge,
+    a_config_token,
+    a_machine,
+    a_registration_token,
+    a_result,
+)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection of ours to a database with a row in most tables."""
+    path = tmp_path / "store.db"
+    migrate(f"sqlite:///{path}")
+    store = open_store(f"sqlite:///{path}")
+    store.write_sync(lambda tx: tx.machines.add(a_machine()))
+    store.write_sync(lambda tx: tx.challenges.issue(a_challenge()))
+    store.write_sync(lambda tx: tx.registration_tokens.add(a_registration_token()))
+    store.write_sync(lambda tx: tx.config_tokens.issue(a_config_token()))
+    store.write_sync(lambda tx: tx.results.add(a_machine().machine_id, a_result()))
+    for n in range(2):
+        store.write_sync(
+            lambda tx, n=n: tx.audit.append(AuditEvent(operator_cn="a", action="b", detail=str(n)), NOW)  # type: ignore[misc]
+        )
+    store.close()
+    with closing(connect(path, StoreSettings())) as connection:
+        yield connection
+
+
+COPY_AUDIT = (
+    "INSERT {} INTO audit_log SELECT {}, timestamp, 'mallory', operator_sub, action, machine_id, prev_state,"
+    " new_state, detail, source_ip, format, prev_hash, {} FROM audit_log WHERE id = 1"
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("UPDATE audit_log SET detail = 'x' WHERE id = 1", "append-only"),
+        ("DELETE FROM audit_log", "append-only"),
+        (COPY_AUDIT.format("OR REPLACE", "id", "entry_hash"), "append-only"),
+        (COPY_AUDIT.format("", "NULL", f"'{'0' * 64}'"), "UNIQUE constraint failed: audit_log.prev_hash"),
+        ("UPDATE machines SET status = 'trusted'", "ck_machines_status"),
+        ("UPDATE machines SET role = 'king'", "ck_machines_role"),
+        ("UPDATE machines SET desired_role = 'king'", "ck_machines_desired_role"),
+        ("UPDATE machines SET assurance = 'sure'", "ck_machines_assurance"),
+        ("UPDATE machines SET last_verdict = 'verified'", "ck_machines_last_verdict"),
+        ("UPDATE machines SET version = 0", "ck_machines_version"),
+        ("UPDATE machines SET ek_fingerprint = NULL", "NOT NULL"),
+        ("UPDATE challenges SET purpose = 'x'", "ck_challenges_purpose"),
+        ("UPDATE registration_tokens SET uses_left = -1", "ck_registration_tokens_uses_left"),
+        ("UPDATE registration_tokens SET uses_left = 3", "ck_registration_tokens_uses_left"),
+        ("UPDATE registration_tokens SET token_sha256 = 'secret'", "ck_registration_tokens_token_sha256"),
+        ("UPDATE config_tokens SET token_sha256 = 'secret'", "ck_config_tokens_token_sha256"),
+        ("UPDATE config_tokens SET machine_id = 'nobody'", "FOREIGN KEY"),
+        ("UPDATE attestation_results SET verdict = 'fine'", "ck_attestation_results_verdict"),
+        ("INSERT INTO policy_assignments VALUES ('fleet', '*', 'no', 1, 0, 'x')", "FOREIGN KEY"),
+        (
+            "INSERT INTO policy_assignments VALUES ('planet', 'x', 'no', 1, 0, 'x')",
+            "ck_policy_assignments_scope",
+        ),
+        (
+            "INSERT INTO policy_assignments VALUES ('fleet', 'x', 'no', 1, 0, 'x')",
+            "ck_policy_assignments_subject",
+        ),
+    ],
+)
+def test_the_database_refuses(db: sqlite3.Connection, sql: str, why: str) -> None:
+    """What must never be stored cannot be stored."""
+    with pytest.raises(sqlite3.IntegrityError, match=why):
+        db.execute(sql)
+
+
+def test_the_connection_is_durable(db: sqlite3.Connection) -> None:
+    """WAL with a sync at every commit; foreign keys are enforced."""
+    names = ("journal_mode", "synchronous", "foreign_keys")
+    assert [db.execute(f"PRAGMA {name}").fetchone()[0] for name in names] == ["wal", 2, 1]

@@ -1,0 +1,63 @@
+"""Every statement compiles for every dialect; values arrive in the order of the text."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import bindparam, select
+
+import attestation.store
+from attestation.store import audit, machines
+from attestation.store.sql import DIALECTS, Prepared, signed, unsigned
+from attestation.store.tables import MachineRow, table_of
+
+
+def statements() -> dict[str, Prepared]:
+    """Return every prepared statement of the package, also those made on demand."""
+    found = {}
+    for info in pkgutil.iter_modules(attestation.store.__path__):
+        module = importlib.import_module(f"attestation.store.{info.name}")
+        for name, value in vars(module).items():
+            if isinstance(value, Prepared):
+                found[f"{info.name}.{name}"] = value
+    found["machines.page"] = machines._page(("status", "role", "cluster_id", "q"))
+    found["machines.page.q"] = machines._page(("q",))
+    found["machines.update"] = machines._update(("status", "version"))
+    found["audit.page"] = audit._page(("machine_id", "operator_cn", "action"))
+    return found
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_statement_compiles_for_every_dialect(dialect: str) -> None:
+    """No statement needs what only one database has."""
+    assert len(statements()) > 30
+    for name, statement in statements().items():
+        compiled = statement.compiled(dialect)
+        marks = compiled.text.count("?" if dialect == "sqlite" else "%s")
+        assert marks == len(compiled.names), name
+
+
+def test_values_are_arranged_by_name_and_constants_filled_in() -> None:
+    """The order of keyword arguments does not matter."""
+    c = table_of(MachineRow).c
+    statement = Prepared(select(c.id).where(c.role == bindparam("b"), c.status == bindparam("a"), c.id > 7))
+    compiled = statement.compiled("sqlite")
+    assert compiled.arrange({**compiled.constants, "a": 1, "b": 2}) == (2, 1, 7)
+
+
+@given(st.integers(0, (1 << 64) - 1))
+def test_unsigned_numbers_survive_a_signed_column(value: int) -> None:
+    """The way in and the way out are inverse, and inside fits 64 signed bits."""
+    assert -(1 << 63) <= signed(value) < 1 << 63
+    assert unsigned(signed(value)) == value
+
+
+@pytest.mark.parametrize("value", [-1, 1 << 64])
+def test_other_numbers_are_refused(value: int) -> None:
+    """Nothing is taken modulo 2**64."""
+    with pytest.raises(OverflowError):
+        signed(value)
