@@ -85,7 +85,7 @@ class Settings(BaseSettings):
     trusted_proxies: Annotated[tuple[Network, ...], *CommaList] = ()
 
     # Housekeeping
-    result_history: Annotated[int, Field(ge=1, le=10_000)] = 100
+    result_history: Annotated[int, Field(ge=1, le=10_000)] = 20
     maintenance_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
     shutdown_seconds: Annotated[int, Field(ge=1, le=600)] = 30
     log_level: Literal["debug", "info", "warning", "error"] = "info"
