@@ -19,7 +19,6 @@ from attestation.store import migrate, open_store
 from attestation.store.migrate import connection_to
 from attestation.store.tables import Base
 
-
 WORDS = re.compile(r"[^\s,()]+")
 
 
