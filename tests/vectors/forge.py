@@ -85,7 +85,7 @@ def rsa_from_primes(p: int, q: int) -> rsa.RSAPrivateKey:
         iqmp=pow(q, -1, p),
         public_numbers=rsa.RSAPublicNumbers(65537, p * q),
     )
-    return numbers.private_key()
+    return numbers.private_key(unsafe_skip_rsa_key_validation=True)  # ours; the check takes 0.3 s
 
 
 def private(label: str) -> PrivateKey:

@@ -83,7 +83,13 @@ def encapsulate(
         oaep_hash = key.name_alg
         if key.scheme is not None and key.scheme.alg == Alg.OAEP and key.scheme.hash_alg is not None:
             oaep_hash = key.scheme.hash_alg
-        seed = secrets.token_bytes(digest_size(oaep_hash))
+        size = digest_size(oaep_hash)
+        # OAEP adds two digests and two bytes (RFC 8017, 7.1.1).
+        if loaded.key_size // 8 < 3 * size + 2:
+            raise MalformedEvidence(
+                f"a seed of {size} bytes does not fit an RSA key of {loaded.key_size} bits"
+            )
+        seed = secrets.token_bytes(size)
         algorithm = crypto_hash(oaep_hash)
         oaep = padding.OAEP(padding.MGF1(algorithm), algorithm, label + b"\0")
         return seed, sized(loaded.encrypt(seed, oaep))
