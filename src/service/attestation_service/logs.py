@@ -5,6 +5,7 @@ Logs are for us; the audit is for proof. Never mix them.
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import sys
@@ -70,6 +71,16 @@ class _Redacting(logging.Filter):
         return True
 
 
+class _StandardError(io.TextIOBase):
+    """Standard error as it is when something is written, not as it was when logging was configured."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
 def configure(level: str) -> None:
     """Send our events and those of the libraries to standard error, as JSON.
 
@@ -85,10 +96,10 @@ def configure(level: str) -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(_StandardError()),  # type: ignore[arg-type]  # it only writes and flushes
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(_StandardError())
     handler.addFilter(_Redacting())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

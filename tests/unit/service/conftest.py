@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -13,12 +14,12 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from pydantic import SecretStr
-from tests.unit.service.node import SEALED, SoftwareNode
 
-from attestation.store import Store
+from attestation.store import Store, migrate
 from attestation_service.app import create_app
 from attestation_service.context import Resources
 from attestation_service.settings import Settings
+from tests.unit.service.node import SEALED, SoftwareNode
 
 TOKEN = "break-glass-token-of-more-than-32-characters"
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
@@ -188,9 +189,24 @@ def settings_for(directory: Path, **changed: Any) -> Settings:
     return Settings(**(chosen | changed))
 
 
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database at the newest schema: migrating costs more than a test."""
+    path = tmp_path_factory.mktemp("migrated") / "machines.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
 @pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[Starter]:
+async def start(
+    tmp_path: Path,
+    migrated: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],  # before the service starts, so that a test can read its log
+) -> AsyncIterator[Starter]:
     """Start services with chosen settings."""
+    shutil.copy(migrated, tmp_path / "machines.db")
+    monkeypatch.setattr("attestation_service.app.migrate", lambda _url: None)
     (tmp_path / "configs").mkdir()
     for role in ("controlplane", "worker-infra", "worker-app"):
         (tmp_path / "configs" / f"{role}-final.yaml").write_text(BASE)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.service.conftest import CANARY, Service
-from tests.unit.service.node import SoftwareNode
 
 from attestation.keys import verify_jwt
+from tests.unit.service.conftest import CANARY, Service
+from tests.unit.service.node import SoftwareNode
 
 pytestmark = pytest.mark.anyio
 

@@ -1,0 +1,190 @@
+"""Settings: every documented one loads, a typo stops the start, the safe value is the default."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from attestation_service.main import main
+from attestation_service.settings import Settings, SettingsInvalid
+
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "settings.md"
+DOCUMENTED = sorted(
+    set(re.findall(r"^\| `(ITL_[A-Z_]+)`", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE))
+)
+
+SAMPLES: dict[str, tuple[str, Any]] = {
+    "ITL_DB_URL": ("sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
+    "ITL_SERVICE_URL": ("https://a.example/", "https://a.example"),
+    "ITL_ENROLLMENT_CA_DIR": ("/ca", Path("/ca")),
+    "ITL_SERVICE_KEY": ("file:/k.pem", "file:/k.pem"),
+    "ITL_CONFIG_CACHE_DIR": ("/configs", Path("/configs")),
+    "ITL_INSTALLER_IMAGE": ("image:1", "image:1"),
+    "ITL_ISO_URL": ("https://a.example/talos.iso", "https://a.example/talos.iso"),
+    "ITL_ADMIN_TOKEN": ("t" * 40, SecretStr("t" * 40)),
+    "ITL_CHALLENGE_TTL_SECONDS": ("50", 50),
+    "ITL_REATTEST_SECONDS": ("30", 30),
+    "ITL_REQUIRE_NONCE": ("true", True),
+    "ITL_REQUIRE_QUOTE": ("1", True),
+    "ITL_TPM_ALLOW_SIMULATOR": ("yes", True),
+    "ITL_REQUIRE_ENCRYPTED_DELIVERY": ("false", False),
+    "ITL_CONFIG_TOKEN_TTL_SECONDS": ("60", 60),
+    "ITL_CONFIG_REPEAT_SECONDS": ("0", 0),
+    "ITL_PENDING_ANSWER": ("retry", "retry"),
+    "ITL_RATE_LIMITS": ("false", False),
+    "ITL_RATE_LIMIT_ADDRESS_PER_SECOND": ("2.5", 2.5),
+    "ITL_RATE_LIMIT_ADDRESS_BURST": ("7", 7),
+    "ITL_RATE_LIMIT_MACHINE_PER_SECOND": ("0.1", 0.1),
+    "ITL_RATE_LIMIT_MACHINE_BURST": ("3", 3),
+    "ITL_PENDING_LIMIT": ("5", 5),
+    "ITL_PENDING_LIMIT_PER_ADDRESS": ("2", 2),
+    "ITL_TRUSTED_PROXIES": ("10.0.0.0/8, fd00::/8,", ("10.0.0.0/8", "fd00::/8")),
+    "ITL_RESULT_HISTORY": ("9", 9),
+    "ITL_MAINTENANCE_SECONDS": ("0.5", 0.5),
+    "ITL_SHUTDOWN_SECONDS": ("3", 3),
+    "ITL_LOG_LEVEL": ("warning", "warning"),
+    "ITL_ACCESS_LOG": ("0", False),
+}
+"""A value unlike the default for each setting, as text and as read."""
+
+
+def load(**environ: str) -> Settings:
+    """Load from these variables alone."""
+    return Settings.load(environ, env_file=None)
+
+
+def test_documentation_lists_exactly_the_settings() -> None:
+    """Nothing is hidden, nothing is invented."""
+    assert {f"ITL_{name.upper()}" for name in Settings.model_fields} == set(DOCUMENTED)
+
+
+@pytest.mark.parametrize("variable", [v for v in DOCUMENTED if v != "ITL_ADMIN_TOKEN_FILE"])
+def test_setting_loads_from_the_environment(variable: str) -> None:
+    """Each documented variable sets its field, in any case of letters, and has a sample here."""
+    text, expected = SAMPLES[variable]
+    for name in (variable, variable.lower()):
+        found = getattr(load(**{name: text}), variable.removeprefix("ITL_").lower())
+        if isinstance(found, tuple):
+            found = tuple(str(item) for item in found)
+        assert found == expected
+
+
+@pytest.mark.parametrize("variable", DOCUMENTED)
+def test_empty_is_unset(variable: str) -> None:
+    """Charts and compose files write empty variables; they change nothing."""
+    assert load(**{variable: ""}) == load()
+
+
+def test_unknown_variable_stops_and_names_the_nearest() -> None:
+    """A typo must not switch a control off."""
+    with pytest.raises(SettingsInvalid, match=r"DELIVERI; did you mean ITL_REQUIRE_ENCRYPTED_DELIVERY\?"):
+        load(ITL_REQUIRE_ENCRYPTED_DELIVERI="true")
+    with pytest.raises(SettingsInvalid, match=r"settings\.md"):
+        load(ITL_ZZZZZZZ="1")
+
+
+def test_variables_of_other_members_are_passed_over() -> None:
+    """The CLI's address in the same shell is no reason not to start."""
+    assert load(ITL_API_URL="http://localhost:8080", ITL_WEB_PORT="1") == load()
+
+
+def test_wrong_value_is_named_without_being_repeated() -> None:
+    """A secret in the wrong variable does not end up on a screen."""
+    with pytest.raises(SettingsInvalid) as caught:
+        load(ITL_CHALLENGE_TTL_SECONDS="hunter2-hunter2")
+    assert "ITL_CHALLENGE_TTL_SECONDS" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"ITL_CHALLENGE_TTL_SECONDS": "61"},
+        {"ITL_CHALLENGE_TTL_SECONDS": "4"},
+        {"ITL_REATTEST_SECONDS": "60"},
+        {"ITL_REQUIRE_NONCE": "false"},
+        {"ITL_REQUIRE_QUOTE": "false"},
+        {"ITL_SERVICE_URL": "attest.example"},
+        {"ITL_TRUSTED_PROXIES": "10.0.0.0/8,proxy"},
+        {"ITL_PENDING_ANSWER": "full"},
+        {"ITL_RATE_LIMIT_MACHINE_PER_SECOND": "0"},
+        {"ITL_LOG_LEVEL": "loud"},
+    ],
+    ids=str,
+)
+def test_values_that_cannot_be_right_stop(environ: dict[str, str]) -> None:
+    """Out of range, contradicting, or of no known form."""
+    with pytest.raises(SettingsInvalid, match=next(iter(environ)).split("_")[1]):
+        load(**environ)
+
+
+def test_token_from_a_file(tmp_path: Path) -> None:
+    """`_FILE` holds the token with a line end; both variables together are a contradiction."""
+    file = tmp_path / "token"
+    file.write_text("a" * 40 + "\n")
+    settings = load(ITL_ADMIN_TOKEN_FILE=str(file))
+    assert settings.admin_token == SecretStr("a" * 40)
+    with pytest.raises(SettingsInvalid, match="both"):
+        load(ITL_ADMIN_TOKEN_FILE=str(file), ITL_ADMIN_TOKEN="b" * 40)
+    with pytest.raises(SettingsInvalid, match="cannot read"):
+        load(ITL_ADMIN_TOKEN_FILE=str(tmp_path / "absent"))
+    file.write_text("\n")
+    with pytest.raises(SettingsInvalid, match="empty"):
+        load(ITL_ADMIN_TOKEN_FILE=str(file))
+
+
+def test_environment_wins_over_the_file(tmp_path: Path) -> None:
+    """A line of `.env` is a default of the directory, and its unknown names stop the start too."""
+    file = tmp_path / ".env"
+    file.write_text("ITL_RESULT_HISTORY=5\nITL_PENDING_LIMIT=6\n")
+    settings = Settings.load({"ITL_RESULT_HISTORY": "7"}, env_file=file)
+    assert (settings.result_history, settings.pending_limit) == (7, 6)
+    file.write_text("ITL_RESULT_HISTORI=5\n")
+    with pytest.raises(SettingsInvalid, match="ITL_RESULT_HISTORY"):
+        Settings.load({}, env_file=file)
+
+
+def test_settings_are_frozen_and_hide_the_token() -> None:
+    """Nothing changes after the start; the token is in no text of them."""
+    settings = load(ITL_ADMIN_TOKEN="canary-token-canary-token-canary-token")
+    with pytest.raises(ValueError, match="frozen"):
+        settings.rate_limits = False  # type: ignore[misc]  # the point of the test
+    assert "canary" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("environ", "word"),
+    [
+        ({"ITL_TPM_ALLOW_SIMULATOR": "true"}, "SIMULATOR"),
+        ({"ITL_REQUIRE_ENCRYPTED_DELIVERY": "false"}, "ENCRYPTED_DELIVERY"),
+        ({"ITL_RATE_LIMITS": "false"}, "RATE_LIMITS"),
+        ({"ITL_ADMIN_TOKEN": "t" * 31}, "ADMIN_TOKEN"),
+        ({"ITL_ADMIN_TOKEN": ""}, "ADMIN_TOKEN"),
+        ({"ITL_SERVICE_URL": "http://a.example"}, "SERVICE_URL"),
+    ],
+    ids=str,
+)
+def test_weakened_controls_are_warned_of(environ: dict[str, str], word: str) -> None:
+    """Each weakening has its own line; without any there is none."""
+    good = {"ITL_ADMIN_TOKEN": "t" * 32}
+    assert load(**good).warnings() == []
+    (warning,) = load(**(good | environ)).warnings()
+    assert word in warning
+    assert "ttt" not in warning
+
+
+def test_nothing_is_read_on_import_or_construction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only `load` looks at the environment."""
+    monkeypatch.setenv("ITL_RESULT_HISTORY", "3")
+    assert Settings().result_history == 20
+
+
+def test_main_refuses_a_typo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The process says what is wrong and ends with 2, before it touches anything."""
+    monkeypatch.setenv("ITL_ADMIN_TOKENN", "x")
+    assert main([]) == 2
+    assert "did you mean ITL_ADMIN_TOKEN?" in capsys.readouterr().err
