@@ -12,6 +12,7 @@ import pytest
 from attestation.evidence import ak_activation, ek_certificate, tpm_quote
 from attestation.machines import ALLOWED, Operation, Role
 from attestation_cli.main import cli
+from attestation_service.app import create_app
 from attestation_service.settings import Settings
 from tests.docs.pages import PAGES, ROOT, shell_lines, text
 
@@ -125,3 +126,25 @@ def test_roles_are_named() -> None:
     """The protocol page lists every role."""
     for role in Role:
         assert f"`{role}`" in text("docs/protocol/node.md")
+
+
+ROUTES = [
+    (method.upper(), path.removeprefix("/api/v1"))
+    for path, methods in create_app(Settings()).openapi()["paths"].items()
+    for method in methods
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_every_route_is_documented(method: str, path: str) -> None:
+    """A route is explained to machines or to operators."""
+    pages = text("docs/protocol/node.md") + text("docs/protocol/operator.md")
+    pattern = re.escape(f"{method} ") + r"(/api/v1)?" + re.escape(path) + r"[?`]"
+    assert re.search(pattern, pages), f"{method} {path}"
+
+
+def test_no_operator_route_is_invented() -> None:
+    """What the operators' page lists is served."""
+    listed = re.findall(r"^\| `([A-Z]+) ([^`]+)` \|", text("docs/protocol/operator.md"), flags=re.MULTILINE)
+    assert len(listed) > 20
+    assert set(listed) <= set(ROUTES)

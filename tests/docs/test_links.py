@@ -36,3 +36,4 @@ def test_decisions_are_numbered_once() -> None:
         for part in ("Status: ", "Date: ", "## Question", "## Options", "## Decision", "## What follows"):
             assert part in page, f"{record.name}: {part}"
         assert "## How we would notice" in page, record.name
+        assert re.search(r"^Status: .*\b20\d\d-\d\d-\d\d$", page, flags=re.MULTILINE), record.name
