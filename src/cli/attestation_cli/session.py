@@ -107,16 +107,20 @@ class Session:
         name = name.strip().lower()
         if FULL_ID.match(name):
             return client.machine(name)
-        if len(name) < SHORTEST_PREFIX:
-            raise RequestInvalid(
-                f"{clean(name)!r} is too short: give at least {SHORTEST_PREFIX} characters of the machine's id"
-            )
+        if not name:
+            raise RequestInvalid("the name of a machine is empty")
+        # Three hex digits mean too many machines one day; a hostname is whole, so it may be as short as it likes.
+        by_prefix = len(name) >= SHORTEST_PREFIX
         found: list[MachineDetail] = []
         for machine in client.machines(q=name):
-            if machine.machine_id.startswith(name) or machine.hostname == name:
+            if machine.hostname == name or (by_prefix and machine.machine_id.startswith(name)):
                 found.append(machine)
             if len(found) > MOST_CANDIDATES:
                 break
+        if not found and not by_prefix:
+            raise MachineUnknown(
+                f"no machine is called {clean(name)!r}, and an id needs at least {SHORTEST_PREFIX} characters"
+            )
         if not found:
             raise MachineUnknown(f"no machine's id begins with {clean(name)!r}, and none is called that")
         if len(found) > 1:

@@ -217,10 +217,12 @@ def test_what_the_search_finds_elsewhere_is_no_match() -> None:
 
 
 def test_a_prefix_of_a_few_characters_is_refused() -> None:
-    """Three hex digits mean too many machines one day."""
-    stub = Stub([machine(A)])
-    assert run(stub, "machine", "get", "7f3").exit_code == 2
-    assert stub.requests == []
+    """Three hex digits mean too many machines one day; a hostname is whole, however short."""
+    stub = Stub([machine(A), machine(C, hostname="w-1")])
+    assert run(stub, "machine", "lock", "7f3").exit_code == 3
+    assert run(stub, "machine", "lock", "").exit_code == 2
+    assert stub.acts == []
+    assert run(stub, "machine", "lock", "w-1").exit_code == 0
 
 
 # What is printed

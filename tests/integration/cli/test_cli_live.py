@@ -1,0 +1,216 @@
+"""Every command against the real application (FAULTS R32)."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from attestation_agent.exits import Exit
+from attestation_cli.main import GROUPS, cli
+from attestation_cli.session import Session
+from tests.fixtures.in_process import InProcess, InProcessService
+from tests.integration.agent.rig import Rig
+
+NODE_ROUTES = re.compile(
+    r"/(register|self-register|attest|attest/challenge|config.*|machines/[^/]+/(ack|ak-activate))$"
+)
+OTHERS = ("/api/v1/service-keys",)
+
+
+class Recorder(httpx.BaseTransport):
+    """Carries requests on and remembers which routes they took."""
+
+    def __init__(self, inner: httpx.BaseTransport) -> None:
+        self._inner = inner
+        self.routes: list[tuple[str, str]] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Pass one request on."""
+        self.routes.append((request.method, request.url.path))
+        return self._inner.handle_request(request)
+
+
+class Terminal:
+    """An operator in front of the command line."""
+
+    def __init__(self, service: InProcessService, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ITL_ADMIN_TOKEN", service.admin_token)
+        self.transport = Recorder(InProcess(service.app, service.run, "198.51.100.1"))
+        self.used: set[str] = set()
+
+    def run(self, *args: str, answer: str | None = None) -> Result:
+        """Type a command."""
+        self.used.add(" ".join(args[:2]))
+        session = Session(transport=self.transport)
+        return CliRunner().invoke(cli, list(args), obj=session, input=answer, catch_exceptions=False)
+
+    def ok(self, *args: str) -> str:
+        """Type a command that must succeed, and return what it printed."""
+        done = self.run(*args)
+        assert done.exit_code == 0, f"{args}: {done.output}"
+        return done.stdout
+
+    def json(self, *args: str) -> Any:
+        """Type a command and read its JSON."""
+        return json.loads(self.ok(*args, "-o", "json"))
+
+
+@pytest.fixture
+def terminal(local: InProcessService, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    return Terminal(local, monkeypatch)
+
+
+def commands() -> set[str]:
+    ctx = click.Context(cli)
+    found: set[str] = set()
+    for name in GROUPS:
+        group = cli.get_command(ctx, name)
+        assert isinstance(group, click.Group)
+        found |= {f"{name} {command}" for command in group.commands}
+    return found
+
+
+def test_every_command_works_and_every_operator_route_is_reached(
+    local: InProcessService, terminal: Terminal, tmp_path: Path
+) -> None:
+    """One tour through the life of a fleet; at its end no command and no route of the API is left out."""
+    # Three machines introduce themselves.
+    fleet = [Rig(local, tmp_path, seed=seed, wipe_command="wipe") for seed in (1, 2, 3)]
+    for rig in fleet:
+        assert rig.once() is Exit.PENDING_APPROVAL
+    first, second, third = (rig.machine_id for rig in fleet)
+    listed = terminal.json("machine", "list", "--status", "pending_approval")
+    assert {m["machine_id"] for m in listed} == {first, second, third}
+    assert terminal.ok("machine", "list").count("tofu") == 3
+
+    # One is explained, approved by a short id and its fingerprint, attests, and is explained again.
+    told = terminal.run("machine", "explain", first[:8])
+    assert told.exit_code == 1
+    assert "waits for an operator's approval" in told.stdout
+    fingerprint = fleet[0].tpm.ek.public.fingerprint()[:20]
+    approve = [
+        "--role",
+        "worker-app",
+        "--hostname",
+        "w-1",
+        "--ip",
+        "10.0.0.11/24",
+        "--fingerprint",
+        fingerprint,
+    ]
+    assert "approved as worker-app" in terminal.ok("machine", "approve", first[:8], *approve)
+    assert fleet[0].once() is Exit.OK
+    shown = terminal.json("machine", "get", "w-1")
+    assert (shown["status"], shown["trust"]) == ("attested", "verified")
+    assert "Boot state not appraised" in terminal.ok("machine", "explain", "w-1")
+    assert "Verified" in terminal.ok("machine", "results", "w-1")
+    assert "passed" in terminal.ok("machine", "results", "w-1", "--checks")
+
+    # It is locked, unlocked, sent its configuration again, given another key.
+    assert "locked" in terminal.ok("machine", "lock", "w-1", "-r", "smells of smoke")
+    assert terminal.run("machine", "lock", "w-1").exit_code == 5
+    assert terminal.run("machine", "explain", "w-1").exit_code == 1
+    terminal.ok("machine", "unlock", "w-1")
+    terminal.ok("machine", "redeliver", "w-1")
+    terminal.ok("machine", "ak-reset", "w-1", "-r", "new board", "--yes")
+    assert fleet[0].once() is Exit.OK
+
+    # A policy that it does not meet makes it fail, and the reason is told to operators.
+    strict = tmp_path / "strict.json"
+    rules = {"7": {"any_of": ["ff" * 32]}}
+    document = {"format": "itl-tpm-policy/1", "name": "strict", "version": 1, "bank": "sha256", "pcrs": rules}
+    strict.write_text(json.dumps(document))
+    assert "strict@1: stored" in terminal.ok("policy", "create", str(strict))
+    assert terminal.run("policy", "create", str(strict)).exit_code in (0, 5)
+    terminal.ok("policy", "assign", "strict@1", "--machine", "w-1")
+    assert "strict@1" in terminal.ok("policy", "list")
+    fleet[0].rounds(2)
+    failed = terminal.run("machine", "explain", "w-1")
+    assert failed.exit_code == 1
+    assert "ff" * 32 in failed.stdout
+    assert "00" * 32 in failed.stdout
+    terminal.ok("policy", "unassign", "--machine", "w-1", "--yes")
+
+    # One is rejected and forgotten, one admitted and revoked with a wipe.
+    terminal.ok("machine", "reject", second, "-r", "not ours", "--yes")
+    terminal.ok("machine", "delete", second, "--yes")
+    assert terminal.run("machine", "get", second).exit_code == 3
+    terminal.ok("machine", "approve", third, "--role", "generic")
+    assert fleet[2].once() is Exit.OK
+    terminal.ok("machine", "revoke", third, "--wipe", "--yes")
+    assert fleet[2].once() is Exit.REVOKED
+    assert terminal.json("machine", "get", third)["wiped_at"] is not None
+
+    # Tokens and the allow-list admit machines in advance.
+    created = terminal.json("token", "create", "--role", "worker-infra", "--expires-in", "1h")
+    assert len(terminal.json("token", "list")) == 1
+    assert created["token"] not in terminal.ok("token", "list")
+    terminal.ok("token", "revoke", created["token_id"], "--yes")
+    assert "revoked" in terminal.ok("token", "list")
+    fourth = Rig(local, tmp_path, seed=4)
+    csv = tmp_path / "allow.csv"
+    csv.write_text(f"ek_fingerprint,role,hostname\n{fourth.tpm.ek.public.fingerprint()},worker-app,w-4\n")
+    assert "1 added" in terminal.ok("allow-list", "import", str(csv))
+    assert fourth.once() is Exit.OK
+    assert terminal.json("machine", "get", fourth.machine_id)["assurance"] == "ek-allowlist"
+    assert "ek-allowlist" in terminal.ok("machine", "list")
+    assert "w-4" in terminal.ok("allow-list", "list")
+    terminal.ok("allow-list", "remove", fourth.tpm.ek.public.fingerprint()[:12], "--yes")
+
+    # Everything is on record.
+    assert "VALID" in terminal.ok("audit", "verify")
+    actions = {e["action"] for e in terminal.json("audit", "list", "--limit", "0")}
+    assert {"approve", "lock", "unlock", "revoke", "reject", "wipe_ack"} <= actions
+    assert len(terminal.json("audit", "list", "--machine-id", second)) >= 2
+
+    assert terminal.used == commands()
+    assert _operator_routes(local) - _templates(local, terminal.transport.routes) == set()
+
+
+def test_a_wrong_token_is_told_as_such(
+    local: InProcessService, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 4, and what to do."""
+    monkeypatch.setenv("ITL_ADMIN_TOKEN", "wrong")
+    done = terminal.run("machine", "list")
+    assert done.exit_code == 4
+    assert "ITL_ADMIN_TOKEN" in done.stderr
+
+
+def test_a_fleet_of_several_pages_is_listed_whole(
+    local: InProcessService, terminal: Terminal, tmp_path: Path
+) -> None:
+    """Page by page, every machine once."""
+    rigs = [Rig(local, tmp_path, seed=seed) for seed in range(1, 8)]
+    for rig in rigs:
+        rig.once()
+    with Session(transport=terminal.transport).client() as client:
+        ids = [m.machine_id for m in client.machines(page_size=2)]
+    assert sorted(ids) == sorted(rig.machine_id for rig in rigs)
+    assert len(terminal.json("machine", "list", "--limit", "3")) == 3
+
+
+def _operator_routes(local: InProcessService) -> set[tuple[str, str]]:
+    paths = local.app.openapi()["paths"]
+    return {
+        (method.upper(), path)
+        for path, methods in paths.items()
+        for method in methods
+        if path.startswith("/api/v1") and not NODE_ROUTES.search(path) and not path.startswith(OTHERS)
+    }
+
+
+def _templates(local: InProcessService, routes: list[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return the routes of the document that the requests took."""
+    patterns = {
+        path: re.compile(re.sub(r"\\\{[^}]*\\\}", "[^/]+", re.escape(path)) + r"\Z")
+        for _, path in _operator_routes(local)
+    }
+    return {(m, path) for m, used in routes for path, pattern in patterns.items() if pattern.match(used)}
