@@ -6,11 +6,15 @@ on the wire it is RFC 3339 with `Z`.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_RFC3339 = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,12})?(?:Z|[+-][0-9]{2}:[0-9]{2})\Z"
+)
 
 
 class Clock(Protocol):
@@ -48,12 +52,15 @@ def rfc3339(at: datetime) -> str:
 
 
 def parse_rfc3339(text: str) -> datetime:
-    """Read an RFC 3339 instant; the offset is mandatory.
+    """Read an RFC 3339 instant with capital `T` and `Z`; digits beyond microseconds are cut off.
 
     Raises:
-        ValueError: Not RFC 3339, or without an offset.
+        ValueError: Not RFC 3339, without an offset, no such day or time, or outside the years 1 to 9999 in UTC.
     """
-    at = datetime.fromisoformat(text)
-    if at.tzinfo is None:
-        raise ValueError(f"time without offset: {text[:40]!r}")
-    return at.astimezone(UTC)
+    # fromisoformat reads far more of ISO 8601 than RFC 3339 allows: weeks, basic forms, seconds left out.
+    if not _RFC3339.match(text):
+        raise ValueError(f"not an RFC 3339 time: {text[:40]!r}")
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except OverflowError as e:
+        raise ValueError(f"time outside the calendar: {text[:40]!r}") from e
