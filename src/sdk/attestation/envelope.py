@@ -102,10 +102,10 @@ def open_envelope(envelope: Envelope, key: bytes, *, machine_id: str) -> bytes:
         raise MalformedEvidence("envelope: key, iv or ciphertext has a wrong length")
     if envelope.machine_id != machine_id:
         raise EnvelopeNotForUs("the envelope is for another machine")
-    data = _additional_data(envelope.machine_id, envelope.token_id, envelope.config_sha256)
     try:
+        data = _additional_data(envelope.machine_id, envelope.token_id, envelope.config_sha256)
         plaintext = AESGCM(key).decrypt(envelope.iv, envelope.ciphertext, data)
-    except InvalidTag as e:
+    except (InvalidTag, UnicodeEncodeError) as e:
         raise EnvelopeNotForUs("the envelope does not open under this key") from e
     if not hmac.compare_digest(hashlib.sha256(plaintext).hexdigest(), envelope.config_sha256):
         raise EnvelopeNotForUs("the configuration is not the one that was announced")

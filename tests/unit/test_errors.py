@@ -1,0 +1,110 @@
+"""One tree of errors, drawn once, with a stable code at every leaf."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from attestation import errors
+from attestation.errors import AttestationError, RateLimited, TPMResponseError
+
+CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, AttestationError)]
+CODES = {
+    "AKAttributesRejected": "ak-attributes-rejected",
+    "AKConflict": "ak-conflict",
+    "AKNotActivated": "ak-not-activated",
+    "ActivationFailed": "activation-failed",
+    "AllowListEntryUnknown": "allow-list-entry-unknown",
+    "AlreadyExists": "already-exists",
+    "AttestHeaderInvalid": "attest-header-invalid",
+    "AttestationError": "attestation-error",
+    "BaseConfigInvalid": "base-config-invalid",
+    "BaseConfigMissing": "base-config-missing",
+    "ChallengeExpired": "challenge-expired",
+    "ChallengeMismatch": "challenge-mismatch",
+    "ChallengeUnknown": "challenge-unknown",
+    "ChallengeUsed": "challenge-used",
+    "ConfigTokenConsumed": "token-consumed",
+    "ConfigTokenUnknown": "config-token-unknown",
+    "Conflict": "conflict",
+    "DeviceError": "device-error",
+    "EKCertificateRejected": "ek-certificate-rejected",
+    "EKConflict": "ek-conflict",
+    "EKFingerprintMismatch": "ek-fingerprint-mismatch",
+    "EKTemplateRejected": "ek-template-rejected",
+    "EvidenceRejected": "evidence-rejected",
+    "Expired": "expired",
+    "Forbidden": "forbidden",
+    "MachineChanged": "machine-changed",
+    "MachineRejected": "machine-rejected",
+    "MachineUnknown": "machine-unknown",
+    "MalformedEvidence": "malformed-evidence",
+    "NotAcceptable": "not-acceptable",
+    "NotAuthentic": "not-authentic",
+    "OperatorAccessNotConfigured": "operator-access-not-configured",
+    "PCRDigestMismatch": "pcr-digest-mismatch",
+    "PendingQuotaExceeded": "pending-quota-exceeded",
+    "PolicyInvalid": "policy-invalid",
+    "PolicyUnknown": "policy-unknown",
+    "RateLimited": "rate-limited",
+    "RegistrationTokenInvalid": "registration-token-invalid",
+    "RegistrationTokenUnknown": "registration-token-unknown",
+    "RequestInvalid": "request-invalid",
+    "SelectionMismatch": "selection-mismatch",
+    "SignatureInvalid": "signature-invalid",
+    "StoreUnavailable": "store-unavailable",
+    "TPMResponseError": "tpm-response-error",
+    "TransitionForbidden": "transition-forbidden",
+    "Unauthenticated": "unauthenticated",
+    "Unavailable": "unavailable",
+    "Unknown": "unknown",
+}
+
+
+def test_codes_are_api() -> None:
+    """No code is renamed, and none is forgotten here: callers compare them."""
+    found = {c.__name__: c.code for c in CLASSES}
+    assert {name: found.get(name) for name in CODES} == CODES
+    assert found.keys() == CODES.keys()
+
+
+def test_every_code_is_its_own() -> None:
+    """One class per meaning, one code per class."""
+    assert len({c.code for c in CLASSES}) == len(CLASSES)
+    assert all("code" in vars(c) for c in CLASSES)
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", c.code) for c in CLASSES)
+
+
+def test_the_drawn_tree_is_the_tree() -> None:
+    """Every class stands in the module docstring, and nothing else does."""
+    assert errors.__doc__
+    drawing = errors.__doc__[errors.__doc__.index("    AttestationError") :]
+    drawn = {
+        word
+        for line in drawing.splitlines()
+        for word in re.findall(r"\b[A-Z]\w+", re.split(r"\s{2,}[a-z]", line)[0])
+    }
+    assert {c.__name__ for c in CLASSES} <= drawn
+    assert drawn - {c.__name__ for c in CLASSES} <= {"Messages"}
+
+
+def test_retry_after_is_at_least_a_second() -> None:
+    """A limited caller is never told to come back at once."""
+    for given, told in ((0, 1), (-5, 1), (1, 1), (90, 90)):
+        assert RateLimited("slow down", retry_after_seconds=given).retry_after_seconds == told
+
+
+def test_a_refused_command_says_which_and_why() -> None:
+    """Name, words and number."""
+    error = TPMResponseError("TPM2_Quote", 0x921, "authorisations are locked out")
+    assert str(error) == "TPM2_Quote: authorisations are locked out (0x921)"
+    assert (error.command, error.response_code) == ("TPM2_Quote", 0x921)
+
+
+@pytest.mark.parametrize("error", CLASSES, ids=lambda c: c.__name__)
+def test_every_error_says_what_it_means(error: type[AttestationError]) -> None:
+    """Its own docstring, not its parent's."""
+    assert error.__doc__
+    assert error.__doc__ not in {base.__doc__ for base in error.__mro__[1:]}

@@ -1,0 +1,120 @@
+"""Bytes and text at the borders: strict readers, canonical JSON."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from attestation.errors import MalformedEvidence
+from attestation.wire import Reader, b64decode, b64encode, canonical_json, hexdecode, sized, u16, u32, u64
+
+
+def test_a_reader_takes_from_front_to_back() -> None:
+    """Integers are big-endian; fields carry their size."""
+    reader = Reader(bytes.fromhex("01 0203 04050607 08090a0b0c0d0e0f 0002 aabb ccdd"), "thing")
+    assert reader.u8() == 1
+    assert reader.u16() == 0x0203
+    assert reader.u32() == 0x04050607
+    assert reader.u64() == 0x08090A0B0C0D0E0F
+    assert reader.peek(2) == b"\0\2"
+    start = reader.position
+    assert reader.sized() == b"\xaa\xbb"
+    assert reader.since(start) == b"\0\2\xaa\xbb"
+    assert reader.remaining == 2
+    with pytest.raises(MalformedEvidence, match="thing: 2 trailing bytes"):
+        reader.end()
+    assert reader.rest() == b"\xcc\xdd"
+    assert reader.peek(5) == b""
+    reader.end()
+
+
+@pytest.mark.parametrize("read", [Reader.u8, Reader.u16, Reader.u32, Reader.u64, Reader.sized])
+def test_a_reader_never_reads_past_the_end(read: object) -> None:
+    """One byte too few of anything: malformed, with offset and what was needed."""
+    size = {Reader.u8: 1, Reader.u16: 2, Reader.u32: 4, Reader.u64: 8, Reader.sized: 2}[read]  # type: ignore[index]  # the table
+    reader = Reader(bytes(size - 1), "thing")
+    with pytest.raises(MalformedEvidence, match=f"thing: needs {size} bytes at offset 0, has {size - 1}"):
+        read(reader)  # type: ignore[operator]  # a method of the table
+    with pytest.raises(MalformedEvidence, match="needs 3 bytes at offset 2, has 2"):
+        Reader(b"\0\3ab", "thing").sized()
+
+
+def test_a_sized_field_has_its_cap() -> None:
+    """At the cap it is read, above it is refused, even where the bytes are there."""
+    assert Reader(sized(bytes(4)), "thing").sized(4) == bytes(4)
+    with pytest.raises(MalformedEvidence, match="5 bytes, at most 4"):
+        Reader(sized(bytes(5)), "thing").sized(4)
+
+
+def test_writing() -> None:
+    """The reverse of reading."""
+    assert u16(0x0102) + u32(0x03040506) + u64(7) == bytes.fromhex("0102030405060000000000000007")
+    assert sized(b"ab") == b"\0\2ab"
+
+
+@pytest.mark.parametrize("data", [b"", b"\0", b"ab", b"abc", bytes(range(256))])
+def test_base64_there_and_back(data: bytes) -> None:
+    """Standard alphabet with padding, as the standard library writes it."""
+    text = b64encode(data)
+    assert text == base64.b64encode(data).decode()
+    assert b64decode(text, "field") == data
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A", "AA", "AAA", "AA=", "A===", "====", "=AAA", "AAAA=", "AAAA====", "AA==AA==",
+        " AAAA", "AAAA ", "AAAA\n", "AA\nAA", "AAA-", "AAA_", "AAA!", "AB==", "AAB=", "ÄAAA", "\ud800AAA", "AAA\0",
+    ],
+)  # fmt: skip
+def test_base64_has_one_form(text: str) -> None:
+    """No white space, no other alphabet, no missing padding, no bits that say nothing."""
+    with pytest.raises(MalformedEvidence, match="field"):
+        b64decode(text, "field")
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 4, 5])
+def test_base64_has_its_cap(most: int) -> None:
+    """Exactly the longest result is read, one byte more is not."""
+    assert b64decode(b64encode(bytes(most)), "field", max_bytes=most) == bytes(most)
+    with pytest.raises(MalformedEvidence, match=f"longer than {most} bytes"):
+        b64decode(b64encode(bytes(most + 1)), "field", max_bytes=most)
+
+
+def test_hex() -> None:
+    """Lower case, whole bytes."""
+    assert hexdecode("", "field") == b""
+    assert hexdecode("00ff", "field") == b"\0\xff"
+    assert hexdecode("00ff", "field", size_bytes=2) == b"\0\xff"
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "0F", "0g", " 00", "00 ", "00\n", "0x00", "٠٠", "00 ff", "\ud800\ud800"]
+)
+def test_hex_has_one_form(text: str) -> None:
+    """No upper case, white space, prefix or foreign digits."""
+    with pytest.raises(MalformedEvidence, match="field: not lower-case hex"):
+        hexdecode(text, "field")
+
+
+@pytest.mark.parametrize("text", ["", "00", "000000"])
+def test_hex_has_its_length(text: str) -> None:
+    """Exactly as long as demanded."""
+    with pytest.raises(MalformedEvidence, match="expected 2"):
+        hexdecode(text, "field", size_bytes=2)
+
+
+def test_canonical_json_is_pinned() -> None:
+    """Sorted keys, no white space, ASCII escapes, null: the bytes never change."""
+    value = {"b": None, "a": 1, "ä": "é\n😀", "c": [True, {"z": "", "y": 0}]}
+    assert canonical_json(value) == (
+        b'{"a":1,"b":null,"c":[true,{"y":0,"z":""}],"\\u00e4":"\\u00e9\\n\\ud83d\\ude00"}'
+    )
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_canonical_json_has_no_nan(number: float) -> None:
+    """What JSON cannot say is a mistake of ours."""
+    with pytest.raises(ValueError):
+        canonical_json({"a": number})
