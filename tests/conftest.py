@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = [name for name in ("tests.fixtures.tpm",) if find_spec(name)]
+pytest_plugins = ["tests.fixtures.tpm"]
 
 # A deadline per example measures the neighbours on a shared machine, not the code.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,0 +1,125 @@
+"""`./dev run` shows what it promises, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.docs.pages import ROOT
+
+pytestmark = pytest.mark.swtpm
+
+
+def _demo(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tools.demo", *arguments],
+        cwd=cwd,
+        # A setting of the caller's shell must not reach the service.
+        env={**os.environ, "PYTHONPATH": str(ROOT), "ITL_NO_SUCH_SETTING": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _processes_in(directory: Path) -> list[str]:
+    """Return the command lines of processes that name *directory*."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(directory) in command:
+            found.append(command)
+    return found
+
+
+def test_three_machines_go_from_nothing_to_an_applied_configuration(tmp_path: Path) -> None:
+    """Each machine is activated, approved, attested and has its own configuration; a stranger is refused."""
+    data = tmp_path / "with space"
+    demo = _demo("--exit-after-demo", "--data", "with space", cwd=tmp_path)
+    said, _ = demo.communicate(timeout=120)
+    assert demo.returncode == 0, said
+    for name, role in (("cp-1", "controlplane"), ("infra-1", "worker-infra"), ("app-1", "worker-app")):
+        assert re.search(rf"{name} +activated; .*pending_approval, assurance tofu", said)
+        assert re.search(rf"{name} +fingerprint compared; approved as {role}", said)
+        assert re.search(rf"{name} +attested, trust verified", said)
+        config = data / "machines" / name / "machineconfig.yaml"
+        assert config.stat().st_mode & 0o777 == 0o600
+        assert f'hostname: "{name}"' in config.read_text(encoding="utf-8")
+    assert "refused: activation-failed" in said
+    assert "chain valid" in said
+    token = (data / "admin-token").read_text(encoding="utf-8").strip()
+    assert token not in said
+    for secret in re.findall(
+        r"(?:token|secret): (\w{32})", (data / "configs/controlplane-final.yaml").read_text()
+    ):
+        assert secret not in said
+    assert (data / "admin-token").stat().st_mode & 0o777 == 0o600
+    assert _processes_in(data) == []
+
+
+def test_it_stays_up_until_it_is_stopped_and_the_printed_commands_work(tmp_path: Path) -> None:
+    """The service answers, the machines keep attesting, what is printed to try works, Ctrl-C ends everything."""
+    demo = _demo("--machines", "1", "--data", str(tmp_path / "data"), cwd=tmp_path)
+    try:
+        said = ""
+        assert demo.stdout is not None
+        while "Ctrl-C" not in said:
+            line = demo.stdout.readline()
+            assert line, said
+            said += line
+        url = re.search(r"Service +(http://\S+)", said)
+        assert url is not None
+        assert httpx.get(f"{url[1]}/readyz").status_code == 200
+        exports = re.findall(r"^ +(export .*)$", said, flags=re.MULTILINE)
+        tries = re.findall(r"^ +(attestation .*?)(?: +#.*)?$", said, flags=re.MULTILINE)
+        assert len(tries) > 5
+        for command in tries:
+            done = subprocess.run(
+                ["bash", "-c", "; ".join([*exports, command])],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            # `explain` ends with 1 where the machine is not trusted, as a locked one is.
+            assert done.returncode == 0 or " explain " in command, f"{command}: {done.stderr}"
+        log = tmp_path / "data/machines/cp-1/agent.log"
+        give_up_at = time.monotonic() + 60
+        while log.read_text(encoding="utf-8").count("attested.answer") < 4:
+            assert time.monotonic() < give_up_at, "the machine does not attest again"
+            time.sleep(0.2)
+    finally:
+        demo.send_signal(signal.SIGINT)
+        rest, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 0, rest
+    assert "Stopped." in rest
+    assert _processes_in(tmp_path / "data") == []
+
+
+def test_two_runs_in_one_directory_are_refused(tmp_path: Path) -> None:
+    """The second one says who is in the way, instead of fighting over the TPMs."""
+    first = _demo("--no-demo", "--data", str(tmp_path / "data"), cwd=tmp_path)
+    try:
+        assert first.stdout is not None
+        while "Ctrl-C" not in (line := first.stdout.readline()):
+            assert line
+        second = _demo("--no-demo", "--data", str(tmp_path / "data"), cwd=tmp_path)
+        said, _ = second.communicate(timeout=30)
+        assert second.returncode == 1
+        assert "another ./dev run uses" in said
+    finally:
+        first.terminate()
+        first.communicate(timeout=60)
+    assert first.returncode == 0
