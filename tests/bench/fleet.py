@@ -7,7 +7,7 @@ import contextlib
 import json
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -167,8 +167,3 @@ async def attest(machine: SoftwareMachine, connection: Connection) -> int:
     following = members["next_challenge"]
     machine.challenge = (following["nonce_id"], base64.b64decode(following["nonce"]))
     return len(answer)
-
-
-def jobs_of(machines: Sequence[SoftwareMachine], rounds: int) -> list[SoftwareMachine]:
-    """Return every machine *rounds* times, in the order in which a fleet comes by."""
-    return [machine for _ in range(rounds) for machine in machines]

@@ -77,17 +77,20 @@ async def connect(port: int) -> Connection:
 
 
 async def spread(
-    port: int, concurrency: int, jobs: Sequence[Callable[[Connection], Awaitable[None]]]
+    port: int, concurrency: int, jobs: Sequence[Callable[[Connection], Awaitable[None]]], *, rounds: int = 1
 ) -> None:
-    """Run *jobs* over *concurrency* connections; each connection takes the next job when it is free."""
-    remaining = iter(jobs)
+    """Run *jobs* over *concurrency* connections, *rounds* times.
 
-    async def worker() -> None:
+    Each job belongs to one connection, so the same machine never has two requests on their way.
+    """
+
+    async def worker(own: Sequence[Callable[[Connection], Awaitable[None]]]) -> None:
         connection = await connect(port)
         try:
-            for job in remaining:
-                await job(connection)
+            for _ in range(rounds):
+                for job in own:
+                    await job(connection)
         finally:
             connection.close()
 
-    await asyncio.gather(*(worker() for _ in range(concurrency)))
+    await asyncio.gather(*(worker(jobs[number::concurrency]) for number in range(concurrency)))

@@ -56,7 +56,7 @@ def drive(running: server.Server, machines: list[SoftwareMachine], rounds: int) 
         await spread(running.port, CONCURRENCY, [job(m) for m in machines])
         sizes.clear()
         cpu, start = running.cpu_seconds(), time.perf_counter()
-        await spread(running.port, CONCURRENCY, [job(m) for m in fleet.jobs_of(machines, rounds)])
+        await spread(running.port, CONCURRENCY, [job(m) for m in machines], rounds=rounds)
         return running.cpu_seconds() - cpu, time.perf_counter() - start
 
     cpu, wall = asyncio.run(run())
