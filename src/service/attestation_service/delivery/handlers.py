@@ -18,7 +18,9 @@ from attestation.errors import (
     BaseConfigMissing,
     ConfigTokenConsumed,
     ConfigTokenUnknown,
+    MalformedEvidence,
     NotAcceptable,
+    Unavailable,
 )
 from attestation.machines import Machine, NodeEvent, Status, Trust
 from attestation.store import ConfigToken, Tx
@@ -183,13 +185,17 @@ def _prepare(due: _Due, wanted: Wanted, res: Resources) -> tuple[bytes, str]:
         ),
     )
     assert machine.ak_name is not None
-    envelope = seal(
-        config,
-        ek=parse_public(machine.ek_public),
-        ak_name=machine.ak_name,
-        machine_id=machine.machine_id,
-        token_id=due.token.token_id,
-    )
+    try:
+        envelope = seal(
+            config,
+            ek=parse_public(machine.ek_public),
+            ak_name=machine.ak_name,
+            machine_id=machine.machine_id,
+            token_id=due.token.token_id,
+        )
+    except MalformedEvidence as e:
+        # It was checked when it was introduced: the fault is ours, and nothing leaves.
+        raise Unavailable("the configuration cannot be sealed to this EK") from e
     return (_wire(envelope) if wanted == "sealed" else config), envelope.config_sha256
 
 

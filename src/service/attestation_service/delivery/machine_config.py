@@ -97,6 +97,7 @@ def _round_trip() -> YAML:
     yaml.preserve_quotes = True
     yaml.width = MAX_BYTES  # never fold a line that the operator wrote as one
     yaml.allow_duplicate_keys = False
+    yaml.indent(mapping=2, sequence=4, offset=2)
     _silence(yaml)
     return yaml
 
