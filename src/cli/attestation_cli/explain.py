@@ -20,7 +20,7 @@ ASSURANCE: dict[Assurance, str] = {
     Assurance.EK_ALLOWLIST: "this exact TPM was imported to the allow-list in advance",
     Assurance.EK_CHAIN: "the TPM's certificate leads to a known manufacturer",
     Assurance.AK_CERTIFIED: "the TPM's attestation key has a certificate of a known authority",
-    Assurance.TOFU: "trust on first use: nobody vouches for this TPM; it is the same one that was approved",
+    Assurance.TOFU: "trust on first use: nobody vouches for this TPM; proven is only that it stays the same one",
     Assurance.NONE: "nothing was proven; it gets no configuration and no secret",
 }
 
@@ -70,7 +70,10 @@ def explain(machine: MachineDetail, newest: ResultDetail | None, at: datetime) -
             steps.append("The agent does this by itself at its next attestation; see that it runs.")
         if machine.redeliver_pending:
             why.append("Its configuration was ordered again and waits for its next good attestation.")
-    checks = tuple(c for c in newest.checks if c.outcome != "passed") if newest is not None else ()
+    # That the boot state was not appraised is a sentence of its own above.
+    checks = tuple(
+        c for c in (newest.checks if newest else ()) if c.outcome != "passed" and c.check != "boot-state"
+    )
     failed = [c for c in checks if c.outcome in ("failed", "undecided")]
     if failed and machine.status in (Status.PENDING_APPROVAL, Status.REGISTERED, Status.ATTESTED):
         steps.append(

@@ -7,6 +7,7 @@ Everything passes `clean` before it is printed, or `json_text`, which escapes.
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -171,6 +172,23 @@ def fields(pairs: Iterable[tuple[str, Cell]], *, colour: bool) -> Iterable[str]:
         yield f"{click.style(label, fg='bright_black') if colour else label}{GAP}{text}".rstrip()
 
 
+def wrap(sentence: str, width: int) -> str:
+    """Return *sentence* as an item of a list, in lines of at most *width*; commands in backquotes stay whole."""
+    import textwrap
+
+    # U+00A0 does not break; afterwards it is a space again, so that a copied command works.
+    whole = re.sub(r"`[^`]*`", lambda match: match[0].replace(" ", "\u00a0"), sentence)
+    lines = textwrap.wrap(
+        whole,
+        width,
+        initial_indent="  - ",
+        subsequent_indent="    ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return "\n".join(lines).replace("\u00a0", " ")
+
+
 def short_ids(machine_ids: Iterable[str]) -> Mapping[str, str]:
     """Return the shortest prefixes, of one length and at least eight characters, that tell the ids apart."""
     ids = set(machine_ids)
@@ -181,17 +199,17 @@ def short_ids(machine_ids: Iterable[str]) -> Mapping[str, str]:
 
 
 def ago(at: datetime | None, now: datetime) -> str:
-    """Return how far *at* is from *now*: `12 s ago`, `in 3 min`; a dash where there is no time."""
+    """Return how far *at* is from *now*, in the largest unit of which there are two: `12 s ago`, `in 3 min`."""
     if at is None:
         return "-"
     seconds = int((now - at).total_seconds())
     size = abs(seconds)
+    text = f"{size} s"
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if size >= 2 * length or (unit != "d" and size >= length):
-            text = f"{size // length} {unit}"
+        count = (size + length // 2) // length
+        if count >= 2:
+            text = f"{count} {unit}"
             break
-    else:
-        text = f"{size} s"
     return f"{text} ago" if seconds >= 0 else f"in {text}"
 
 

@@ -176,10 +176,12 @@ class Session:
         self.emit("[]" if first else "]")
 
     def emit_table(self, columns: list[Column], rows: list[list[Cell]], empty: str) -> None:
-        """Print a table, or the sentence *empty* to stderr."""
+        """Print a table, or the sentence *empty* to stderr. A column that may go, and says nothing, goes."""
         if not rows:
             self.note(empty)
             return
+        told = [i for i, c in enumerate(columns) if not c.drop or any(row[i].text != "-" for row in rows)]
+        columns, rows = [columns[i] for i in told], [[row[i] for i in told] for row in rows]
         for line in table(columns, rows, width=self.width, colour=self.colour):
             self.emit(line)
 

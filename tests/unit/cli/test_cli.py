@@ -13,10 +13,10 @@ import click
 import httpx
 import pytest
 from click.testing import CliRunner, Result
-from tests.unit.cli.stub import NOW, Stub, audit_entry, machine, problem, result
 
 from attestation_cli.main import GROUPS, cli
 from attestation_cli.session import Session
+from tests.unit.cli.stub import NOW, Stub, audit_entry, machine, problem, result
 
 A = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
 B = "7f3ad3ff-0f0e-4c55-9d4a-3f6f0e1b2c3d"

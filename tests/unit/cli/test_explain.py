@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.unit.cli.stub import machine, result
 
 from attestation.api import MachineDetail, ResultDetail
 from attestation.machines import Status
 from attestation.results import Assurance
 from attestation_cli.explain import ASSURANCE, Explanation, explain
+from tests.unit.cli.stub import machine, result
 
 A = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
 NOW = datetime(2026, 11, 21, 4, 10, tzinfo=UTC)
@@ -52,7 +52,7 @@ def test_a_trusted_machine_is_said_to_be() -> None:
     )
     assert good.trusted
     assert good.headline == "cp-1 (7f3ad3ac) is attested and trusted."
-    assert "trust ends in 2 min" in text(good)
+    assert "trust ends in 3 min" in text(good)
     assert "Boot state not appraised" in text(good)
 
 

@@ -98,10 +98,11 @@ def test_short_ids_grow_until_they_differ() -> None:
     [
         (0, "0 s ago"),
         (59, "59 s ago"),
-        (61, "1 min ago"),
-        (3600, "1 h ago"),
+        (61, "61 s ago"),
+        (3600, "60 min ago"),
+        (7199, "2 h ago"),
         (172_800, "2 d ago"),
-        (-90, "in 1 min"),
+        (-90, "in 2 min"),
     ],
 )
 def test_times_are_told_by_their_distance(seconds: int, text: str) -> None:

@@ -46,7 +46,7 @@ def list_(session: Session, machine_id: str | None, action: str | None, limit: i
             Column("OPERATOR", shrink_to=8),
             Column("MACHINE", drop=1),
             Column("CHANGE", shrink_to=10, drop=2),
-            Column("DETAIL", shrink_to=12, drop=3),
+            Column("DETAIL", shrink_to=24),
             Column("FROM", shrink_to=9, drop=4),
         ],
         [
@@ -56,7 +56,11 @@ def list_(session: Session, machine_id: str | None, action: str | None, limit: i
                 cell(e.action),
                 cell(e.operator_cn),
                 cell(e.machine_id[:8] if e.machine_id else None),
-                cell(f"{e.prev_state or '-'} → {e.new_state}" if e.new_state else None),
+                cell(
+                    f"{e.prev_state or 'new'} → {e.new_state}"
+                    if e.new_state not in (None, e.prev_state)
+                    else None
+                ),
                 cell(e.detail),
                 cell(e.source_ip),
             ]

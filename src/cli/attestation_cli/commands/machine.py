@@ -12,7 +12,7 @@ import click
 from attestation.errors import RequestInvalid
 from attestation.machines import Role, Status
 from attestation_cli.explain import ASSURANCE, explain
-from attestation_cli.render import Cell, Column, ago, cell, clean, fields, moment, short_ids
+from attestation_cli.render import Cell, Column, ago, cell, clean, fields, moment, short_ids, wrap
 from attestation_cli.session import Session, checked, name_of, output_option, pass_session
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ _COLUMNS = [
     Column("ASSURANCE"),
     Column("ROLE", drop=1),
     Column("SEEN", drop=2),
-    Column("ADDRESS", shrink_to=12, drop=4),
+    Column("ADDRESS", shrink_to=12, drop=5),
     Column("CLUSTER", shrink_to=8, drop=3),
-    Column("HARDWARE", shrink_to=10, drop=5),
+    Column("HARDWARE", shrink_to=12, drop=4),
 ]
 
 
@@ -95,7 +95,7 @@ def _row(machine: MachineDetail, short: str, now: datetime) -> list[Cell]:
         cell(machine.role or (f"({machine.desired_role}?)" if machine.desired_role else None)),
         cell(ago(machine.last_result.at, now) if machine.last_result else None),
         cell(machine.assigned_ip),
-        cell(machine.cluster_id),
+        cell(machine.cluster_id if machine.cluster_id != "default" else None),
         cell(" ".join(hardware) or None),
     ]
 
@@ -152,15 +152,9 @@ def _sentences(session: Session, title: str, sentences: tuple[str, ...]) -> None
     if not sentences:
         return
     session.emit(f"\n{title}:")
+    width = min(session.width or 100, 100)
     for sentence in sentences:
-        session.emit(
-            click.wrap_text(
-                sentence,
-                width=min(session.width or 100, 100),
-                initial_indent="  - ",
-                subsequent_indent="    ",
-            )
-        )
+        session.emit(wrap(sentence, width))
 
 
 def _checks(session: Session, checks: tuple[CheckDetail, ...]) -> None:

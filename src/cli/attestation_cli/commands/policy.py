@@ -14,6 +14,7 @@ from attestation_cli.render import Cell, Column, ago, cell, fields
 from attestation_cli.session import Session, checked, output_option, pass_session
 
 if TYPE_CHECKING:
+    from attestation.api import PolicyAssignment, PolicyDetail
     from attestation.client import OperatorClient
     from attestation.client.operator import Scope
 
@@ -52,14 +53,7 @@ def list_(session: Session) -> None:
                 cell(f"{p.name}@{p.version}"),
                 cell(ago(p.created_at, now) if p.created_at else "shipped"),
                 cell(p.created_by),
-                cell(
-                    ", ".join(
-                        f"{a.scope} {a.subject}" if a.scope != "fleet" else "fleet"
-                        for a in listed.assignments
-                        if a.policy == f"{p.name}@{p.version}"
-                    )
-                    or None
-                ),
+                cell(_places(p, listed.assignments)),
                 cell(p.sha256),
             ]
             for p in listed.policies
@@ -176,6 +170,14 @@ def unassign(
         session.emit_json({"scope": scope, "subject": subject, "unassigned": True})
     else:
         session.emit(f"{place}: no policy of its own any more")
+
+
+def _places(policy: PolicyDetail, assignments: list[PolicyAssignment]) -> str | None:
+    reference = f"{policy.name}@{policy.version}"
+    places = [_place(a.scope, a.subject).text for a in assignments if a.policy == reference]
+    if not places and policy.created_at is None:
+        return "wherever no other does"
+    return ", ".join(places) or None
 
 
 def _place(scope: str, subject: str) -> Cell:
