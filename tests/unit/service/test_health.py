@@ -1,0 +1,73 @@
+"""Alive is not ready; what is not ready is named."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from attestation_service.health import handlers
+from tests.unit.service.conftest import Service
+from tests.unit.service.node import SoftwareNode
+
+pytestmark = pytest.mark.anyio
+
+
+async def ready(service: Service) -> tuple[int, dict[str, str]]:
+    """Ask, and return status and parts."""
+    answer = await service.get("/readyz")
+    body = answer.json()
+    assert body["status"] == ("ok" if answer.status_code == 200 else "unavailable")
+    return answer.status_code, body["checks"]
+
+
+async def test_ready(service: Service) -> None:
+    """All parts `ok`."""
+    assert await ready(service) == (200, {"database": "ok", "ca_directory": "ok", "clock": "ok"})
+
+
+async def test_the_ca_directory_is_gone(service: Service) -> None:
+    """Only that part fails."""
+    shutil.rmtree(service.directory / "ca")
+    status, parts = await ready(service)
+    assert (status, parts["ca_directory"], parts["database"]) == (503, "failed: no such directory", "ok")
+
+
+async def test_the_database_does_not_answer(service: Service) -> None:
+    """Named by the kind of error, without its words."""
+    await service.store.aclose()
+    status, parts = await ready(service)
+    assert (status, parts["database"], parts["ca_directory"]) == (503, "failed: StoreUnavailable", "ok")
+    assert (await service.get("/healthz")).status_code == 200
+
+
+async def test_the_database_hangs(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits without end."""
+
+    async def hang(_: Any) -> None:
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(handlers, "TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(service.store, "read", hang)
+    status, parts = await ready(service)
+    assert (status, parts["database"]) == (503, "failed: TimeoutError")
+
+
+async def test_the_clock_is_too_early(service: Service) -> None:
+    """A clock before this software existed would accept expired certificates."""
+    service.clock.at = datetime(2020, 1, 1, tzinfo=UTC)
+    status, parts = await ready(service)
+    assert (status, parts["clock"]) == (503, "failed: the clock shows 2020")
+
+
+async def test_the_clock_went_back(service: Service) -> None:
+    """Behind the newest audit entry, leases and challenges would live again."""
+    await service.introduce(SoftwareNode())
+    service.clock.at -= timedelta(seconds=59)
+    assert (await ready(service))[0] == 200
+    service.clock.at -= timedelta(seconds=2)
+    status, parts = await ready(service)
+    assert (status, parts["clock"]) == (503, "failed: the clock stands behind the newest audit entry")
