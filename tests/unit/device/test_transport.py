@@ -158,6 +158,7 @@ def test_closed_transport_says_so(connect: Callable[[Peer], Transport]) -> None:
         "tcp:host:x",
         "tcp::1",
         "usb:1",
+        "usb:127.0.0.1:1",
     ],
 )
 def test_unknown_uris_are_refused(uri: str) -> None:

@@ -242,12 +242,35 @@ def test_nv_read_of_another_length_is_malformed() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"\0" + u32(6) + u32(0), b"\2" + u32(1) + u32(0), b"\0" + u32(1) + u32(1025)]
+    ("body", "why"),
+    [
+        (b"\0" + u32(6) + u32(0), "capability 0x6"),
+        (b"\2" + u32(1) + u32(0), "more 2"),
+        (b"\0" + u32(1) + u32(1025) + bytes(4 * 1025), "at most 1024"),
+    ],
 )
-def test_capability_of_another_kind_or_without_bound_is_malformed(body: bytes) -> None:
+def test_capability_of_another_kind_or_without_bound_is_malformed(body: bytes, why: str) -> None:
     """Handles are answered with handles, and their number is bounded before the loop."""
-    with pytest.raises(MalformedEvidence):
-        read_parameters(ALL["get_handles"](), 0, body + bytes(4 * 1025))
+    with pytest.raises(MalformedEvidence, match=why):
+        read_parameters(ALL["get_handles"](), 0, body)
+
+
+def test_parameters_are_taken_from_before_the_authorisations() -> None:
+    """With sessions the parameter area has a size of its own; without, it is all the rest."""
+    area = sized(b"nonce") + b"\x01" + sized(b"hmac")
+    body = u32(3) + b"abc" + area
+    taken = parse_response(
+        commands.pcr_reset(16), u16(0x8002) + u32(10 + len(body)) + u32(0) + body, authorisations=1
+    )
+    assert taken.parameters == b"abc"
+    assert (taken.authorisations[0].nonce, taken.authorisations[0].hmac) == (b"nonce", b"hmac")
+    plain = parse_response(commands.startup(), response(b"abc"))
+    assert (plain.parameters, plain.authorisations) == (b"abc", ())
+
+
+def test_nv_read_of_the_right_length_is_the_data() -> None:
+    """What was asked for comes back."""
+    assert read_parameters(ALL["nv_read"](), 0, sized(b"x" * 480)) == b"x" * 480
 
 
 @given(st.sampled_from(sorted(ALL)), st.binary(max_size=300), st.integers(0, 3))

@@ -250,9 +250,8 @@ def _foreign_nonces(uses: tuple[Authorisation, ...]) -> bytes:
 
 def _crypt_first(use: SessionUse, parameters: bytes, newer: bytes, older: bytes, *, encrypt: bool) -> bytes:
     """Encrypt or decrypt the content of the first parameter, a TPM2B, with AES-128-CFB (21.3)."""
+    # A size beyond the end is refused by whoever reads the parameters next.
     size = int.from_bytes(parameters[:2])
-    if len(parameters) < 2 + size:
-        raise MalformedEvidence("the first parameter is not a sized buffer")
     bits = 8 * (_CFB_KEY_BYTES + _CFB_IV_BYTES)
     material = kdfa(use.session.hash_alg, use.value, b"CFB", newer, older, bits)
     changed = aes_cfb(
