@@ -26,6 +26,7 @@ from attestation_service.context import Resources
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
 from attestation_service.health.routes import router as health
+from attestation_service.lean import lanes
 from attestation_service.machines.routes import router as machines
 from attestation_service.middleware import Border, InFlight
 from attestation_service.policies.routes import router as policies
@@ -99,7 +100,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         # Spans would carry paths, and with them config tokens; and they cost a tenth of an attestation.
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
-    app.add_middleware(Border, settings=chosen, in_flight=in_flight)
+    app.add_middleware(Border, settings=chosen, in_flight=in_flight, lanes=lanes(attest_hot))
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)

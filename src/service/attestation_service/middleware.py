@@ -12,7 +12,7 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import structlog
 from starlette.exceptions import HTTPException
@@ -75,8 +75,16 @@ class InFlight:
 class Border:
     """The middleware; see the module."""
 
-    def __init__(self, app: ASGIApp, *, settings: Settings, in_flight: InFlight) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        settings: Settings,
+        in_flight: InFlight,
+        lanes: Mapping[tuple[str, str], ASGIApp],
+    ) -> None:
         self._app = app
+        self._lanes = lanes
         self._proxies = settings.trusted_proxies
         self._access_log = settings.access_log
         self._in_flight = in_flight
@@ -122,11 +130,15 @@ class Border:
                     problems.problem("body-too-large", 413, f"at most {limit} bytes are read", request_id)
                 )(scope, receive, answer)
             else:
-                await self._app(scope, _limited(receive, limit), answer)
+                serve = self._lanes.get((scope["method"], path), self._app)
+                await serve(scope, _limited(receive, limit), answer)
         except Exception as e:  # noqa: BLE001 -- the outermost border: nothing behind it would answer
-            problems.log_failure(e)
+            expected = problems.answer(e, scope)
+            if expected is None:
+                problems.log_failure(e)
+                expected = problems.response(problems.internal(request_id))
             if status == 0:
-                await problems.response(problems.internal(request_id))(scope, receive, answer)
+                await expected(scope, receive, answer)
         finally:
             if self._access_log:
                 log.info(
@@ -139,7 +151,7 @@ class Border:
                 )
 
 
-def client_address(scope: Scope, proxies: Iterable[Network]) -> str:
+def client_address(scope: Scope, proxies: Collection[Network]) -> str:
     """Return the address of the client.
 
     `X-Forwarded-For` is read only when the peer is a trusted proxy or connected through a unix socket, and
@@ -147,7 +159,9 @@ def client_address(scope: Scope, proxies: Iterable[Network]) -> str:
     stands left of it is only claimed.
     """
     peer = scope.get("client")
-    address = peer[0] if peer and peer[0] else "unix"
+    address: str = peer[0] if peer and peer[0] else "unix"
+    if not proxies and address != "unix":
+        return address
     if address != "unix" and not _within(address, proxies):
         return address
     claimed = [

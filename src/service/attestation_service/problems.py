@@ -6,7 +6,7 @@ The codes are the stable API (PROTOCOL §0). What this module does not know beco
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -138,36 +138,31 @@ def log_failure(error: BaseException) -> None:
     )
 
 
-async def _on_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, AttestationError)
-    body, headers = from_error(error, request_id(request.scope))
-    if body.status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        log_failure(error)
-    elif body.status > HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.warning("request.unavailable", code=error.code)
-    else:
-        log.info("request.refused", code=error.code, detail=str(error))
-    return response(body, headers)
+def answer(error: Exception, scope: MutableMapping[str, Any]) -> Response | None:
+    """Return the answer to *error* while serving *scope*; None where nobody expected it."""
+    if isinstance(error, AttestationError):
+        body, headers = from_error(error, request_id(scope))
+        if body.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            log_failure(error)
+        elif body.status > HTTPStatus.INTERNAL_SERVER_ERROR:
+            log.warning("request.unavailable", code=error.code)
+        else:
+            log.info("request.refused", code=error.code, detail=str(error))
+        return response(body, headers)
+    if isinstance(error, HTTPException):
+        code = FRAMEWORK_CODES.get(error.status_code, "http-error")
+        return response(problem(code, error.status_code, str(error.detail), request_id(scope)), error.headers)
+    if isinstance(error, RequestValidationError):
+        words = "the request does not have the form that this route demands"
+        errors = _field_errors(error.errors())
+        return response(problem(FRAMEWORK_CODES[422], 422, words, request_id(scope), errors))
+    return None
 
 
-async def _on_http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    code = FRAMEWORK_CODES.get(error.status_code, "http-error")
-    found = problem(code, error.status_code, str(error.detail), request_id(request.scope))
-    return response(found, error.headers)
-
-
-async def _on_invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return response(
-        problem(
-            FRAMEWORK_CODES[422],
-            422,
-            "the request does not have the form that this route demands",
-            request_id(request.scope),
-            _field_errors(error.errors()),
-        )
-    )
+async def _on_expected(request: Request, error: Exception) -> Response:
+    found = answer(error, request.scope)
+    assert found is not None
+    return found
 
 
 def _field_errors(errors: Iterable[Any]) -> list[FieldError]:
@@ -181,6 +176,5 @@ def _field_errors(errors: Iterable[Any]) -> list[FieldError]:
 
 def install(app: FastAPI) -> None:
     """Answer every error of *app* as a problem."""
-    app.add_exception_handler(AttestationError, _on_error)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
+    for expected in (AttestationError, HTTPException, RequestValidationError):
+        app.add_exception_handler(expected, _on_expected)

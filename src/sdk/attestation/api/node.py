@@ -57,7 +57,9 @@ class IntroduceRequest(Hardware):
     ek_cert_pem: Base64 | None = Field(
         default=None, description="Base64 of the EK certificate, PEM or DER; required with ek_source=cert"
     )
-    ek_chain: list[Base64] = Field(default=[], max_length=16, description="Intermediates read from NV, DER")
+    ek_chain: list[Base64] = Field(
+        default_factory=list, max_length=16, description="Intermediates read from NV, DER"
+    )
     ek_fingerprint: Fingerprint
     ak_public: Base64 = Field(description="TPM2B_PUBLIC of the AK, base64")
     desired_role: Role | None = Field(default=None, description="A wish; recorded, never obeyed")
@@ -140,7 +142,7 @@ class AttestRequest(Hardware):
         max_length=4, description="bank -> PCR -> hex: exactly the requested selection"
     )
     event_log: Annotated[str, Field(max_length=1_400_000)] | None = None
-    evidence: list[EvidenceItem] = Field(default=[], max_length=8)
+    evidence: list[EvidenceItem] = Field(default_factory=list, max_length=8)
     want_result: bool = False
 
 
