@@ -312,6 +312,26 @@ def test_keys_in_another_order_or_with_other_remarks_are_the_same_keys(tmp_path:
     assert world.run() is Exit.OK
 
 
+def test_without_pins_nobody_is_obeyed(tmp_path: Path) -> None:
+    """Pins that were removed come back with an activation, never with an order."""
+    world = attested(World(tmp_path, lock_command="lock"))
+    (world.settings.state_dir / "service-keys.json").unlink()
+    world.service.action = "lock"
+    assert world.run() is Exit.NOT_AUTHENTIC
+    assert world.commands == []
+
+
+def test_an_activation_of_another_machine_is_refused(tmp_path: Path) -> None:
+    """Nothing is pinned or remembered."""
+    world = World(tmp_path)
+    world.service.alter = lambda path, body: (
+        {**body, "machine_id": OTHER_ID} if path.endswith("ak-activate") else body
+    )
+    assert world.run() is Exit.REFUSED
+    assert world.state.known_as() is None
+    assert world.state.service_keys() is None
+
+
 # What it obeys
 
 

@@ -138,6 +138,17 @@ def test_register_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (first["event"], first["level"]) == ("agent.starts", "info")
 
 
+@pytest.mark.parametrize(("url", "warned"), [("http://attest.example", True), ("http://127.0.0.1:9", False)])
+def test_plain_http_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str, *, warned: bool
+) -> None:
+    """Whoever is on the way chooses which keys are pinned; this computer itself is no network."""
+    register(
+        ["--server-url", url, "--state-dir", str(tmp_path / "s"), "--tpm", f"unix:{tmp_path}/none", "--once"]
+    )
+    assert ("server.not_encrypted" in capsys.readouterr().err) is warned
+
+
 # Files and state
 
 
