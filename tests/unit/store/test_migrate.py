@@ -8,15 +8,18 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
 from attestation.errors import StoreUnavailable
 from attestation.store import migrate, open_store
-from attestation.store.migrate import connection_to
+from attestation.store.migrate import HEAD, connection_to
 from attestation.store.tables import Base
 
 WORDS = re.compile(r"[^\s,()]+")
@@ -75,3 +78,14 @@ def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
         with pytest.raises(StoreUnavailable):
             use(f"sqlite:///{path}")
     assert path.read_bytes() == b"something else entirely " * 100
+
+
+def test_the_newest_revision_is_known_without_alembic(tmp_path: Path) -> None:
+    """`HEAD` is Alembic's own head, and a database that is there is not migrated again."""
+    config = Config()
+    config.set_main_option("script_location", "attestation.store:migrations")
+    assert ScriptDirectory.from_config(config).get_current_head() == HEAD
+    migrate(f"sqlite:///{tmp_path}/m.db")
+    with mock.patch("attestation.store.migrate.upgrade") as upgrade:
+        migrate(f"sqlite:///{tmp_path}/m.db")
+    upgrade.assert_not_called()

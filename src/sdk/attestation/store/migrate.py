@@ -9,12 +9,15 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, create_engine, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool
 
 from attestation.errors import StoreUnavailable
 from attestation.store.base import StoreSettings
 from attestation.store.sqlite import connect
+
+HEAD = "0001"
+"""The newest revision under `migrations/versions`."""
 
 _one_at_a_time = threading.Lock()  # Alembic keeps its context in module globals
 
@@ -45,14 +48,23 @@ def migrate(url: str) -> None:
     path = sqlite_path(url)
     try:
         with _one_at_a_time, _locked(path.with_name(path.name + ".migrate-lock")), connection_to(path) as c:
-            upgrade(c)
+            if _revision(c) != HEAD:
+                upgrade(c)
     except (DBAPIError, OSError) as e:
         raise StoreUnavailable(f"the database cannot be migrated: {e}") from e
 
 
+def _revision(connection: Connection) -> str | None:
+    """Return the revision that the database is at; None where it has none."""
+    try:
+        return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one_or_none()
+    except OperationalError:
+        return None  # no such table: a new file
+
+
 def upgrade(connection: Connection) -> None:
     """Run all revisions that *connection*'s database has not seen."""
-    from alembic import command  # here, because it is heavy and needed once per start
+    from alembic import command  # here: it takes 11 MB, and a worker of a migrated database never needs it
     from alembic.config import Config
 
     config = Config(attributes={"connection": connection})
