@@ -1,0 +1,99 @@
+"""What a machine's last result is worth, and the words of its events."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from attestation.machines import Machine, NodeEvent, Status, Trust
+from attestation.results import Assurance, Verdict
+from tests.vectors import forge
+
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def machine(verdict: Verdict | None, expires_at: datetime | None) -> Machine:
+    """Return an attested machine with that last result."""
+    return Machine(
+        machine_id="7a0e3c1e-6a43-4c5b-9d0a-000000000001",
+        version=1,
+        status=Status.ATTESTED,
+        role=None,
+        cluster_id="c1",
+        ek_fingerprint="ab" * 48,
+        ek_public=forge.ek_public("L-1"),
+        ek_source="nv",
+        ek_template="L-1",
+        ek_certificate=None,
+        assurance=Assurance.TOFU,
+        ek_chain_ok=False,
+        ek_allow_listed=False,
+        hw_uuid="",
+        hw_mac="",
+        hw_serial="",
+        hw_product="",
+        desired_role=None,
+        hostname=None,
+        assigned_ip=None,
+        registered_from=None,
+        registered_at=AT,
+        attested_at=None,
+        locked_at=None,
+        revoked_at=None,
+        rejected_at=None,
+        wipe_pending=False,
+        wiped_at=None,
+        redeliver=False,
+        ak_public=None,
+        ak_name=None,
+        ak_activated_at=None,
+        clock=None,
+        last_verdict=verdict,
+        last_result_at=None,
+        last_policy=None,
+        last_failed=None,
+        last_result_key=None,
+        trust_expires_at=expires_at,
+        directive_sha256=None,
+    )
+
+
+LATER, EARLIER = AT + timedelta(microseconds=1), AT - timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "expires_at", "trust"),
+    [
+        (None, None, Trust.UNKNOWN),
+        (None, LATER, Trust.UNKNOWN),
+        (Verdict.INDETERMINATE, LATER, Trust.UNKNOWN),
+        (Verdict.FAILED, None, Trust.FAILED),
+        (Verdict.FAILED, LATER, Trust.FAILED),
+        (Verdict.FAILED, EARLIER, Trust.FAILED),
+        (Verdict.VERIFIED, None, Trust.STALE),
+        (Verdict.VERIFIED, EARLIER, Trust.STALE),
+        (Verdict.VERIFIED, AT, Trust.STALE),
+        (Verdict.VERIFIED, LATER, Trust.VERIFIED),
+    ],
+)
+def test_trust(verdict: Verdict | None, expires_at: datetime | None, trust: Trust) -> None:
+    """Only a Verified result inside its lease is verified; at the very end of the lease it is stale."""
+    assert machine(verdict, expires_at).trust(AT) is trust
+
+
+def test_age_never_raises_trust() -> None:
+    """Waiting makes nothing better."""
+    order = [Trust.VERIFIED, Trust.STALE]
+    young = machine(Verdict.VERIFIED, AT)
+    found = [order.index(young.trust(AT + timedelta(seconds=s))) for s in range(-3, 4)]
+    assert found == sorted(found)
+
+
+def test_events_are_api() -> None:
+    """The words that extensions receive."""
+    assert {e.value.removeprefix("node.") for e in NodeEvent} == {
+        "registered", "configured", "image_created", "provisioned", "online", "decommissioned",
+        "heartbeat_missed", "role_changed", "cert_renewed", "attestation_failed", "locked", "unlocked",
+        "rejected", "wiped", "firmware_changed", "rebooted",
+    }  # fmt: skip

@@ -1,0 +1,138 @@
+"""Verdicts, assurance and the claims of an EAR."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import product
+
+import pytest
+
+from attestation.results import (
+    Assurance,
+    AttestationResult,
+    Failed,
+    Flagged,
+    Outcome,
+    Passed,
+    Undecided,
+    Verdict,
+    conclude,
+)
+from attestation.results.ear import PROFILE, TYP, ear_claims
+
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+GOOD, BAD = Passed("pcr7"), Failed("pcr4", "aa", "bb")
+FLAG, OPEN = Flagged("reboot", "once"), Undecided("policy", "none")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdict"),
+    [
+        ([], Verdict.INDETERMINATE),
+        ([FLAG], Verdict.INDETERMINATE),
+        ([GOOD], Verdict.VERIFIED),
+        ([GOOD, FLAG], Verdict.VERIFIED),
+        ([BAD], Verdict.FAILED),
+        ([OPEN], Verdict.INDETERMINATE),
+        ([GOOD, OPEN], Verdict.INDETERMINATE),
+        ([OPEN, GOOD], Verdict.INDETERMINATE),
+        ([GOOD, BAD], Verdict.FAILED),
+        ([BAD, GOOD], Verdict.FAILED),
+        ([OPEN, BAD], Verdict.FAILED),
+        ([BAD, OPEN, GOOD, FLAG], Verdict.FAILED),
+    ],
+)
+def test_verdicts(outcomes: list[Outcome], verdict: Verdict) -> None:
+    """No check is not success; one failed check is failure; one undecided check is not success either."""
+    assert conclude(outcomes) is verdict
+
+
+def test_every_combination_of_up_to_four() -> None:
+    """Affirming only if something passed, nothing failed, nothing is undecided, in any order."""
+    every: list[Outcome] = [GOOD, BAD, FLAG, OPEN]
+    for length in range(5):
+        for outcomes in product(every, repeat=length):
+            affirming = GOOD in outcomes and BAD not in outcomes and OPEN not in outcomes
+            assert (conclude(outcomes) is Verdict.VERIFIED) == affirming
+            assert (conclude(outcomes) is Verdict.FAILED) == (BAD in outcomes)
+
+
+def result(*outcomes: Outcome, appraised: bool = True) -> AttestationResult:
+    return AttestationResult(
+        verdict=conclude(outcomes),
+        at=AT,
+        policy="workers@3",
+        outcomes=outcomes,
+        boot_state_appraised=appraised,
+        pcr_digest="00" * 32,
+    )
+
+
+def test_what_failed_in_one_line() -> None:
+    """Failed and undecided checks by name, in order; None where there are none."""
+    assert result(GOOD, FLAG).failed_line() is None
+    assert result(GOOD, BAD, OPEN).failed_line() == "pcr4, policy"
+    assert result(GOOD, BAD, OPEN).failed == (BAD,)
+
+
+def test_assurance_levels() -> None:
+    """TPM.md §6: five words, five numbers."""
+    assert {a.value: a.level for a in Assurance} == {
+        "ek-allowlist": 4,
+        "ek-chain": 3,
+        "ak-certified": 2,
+        "tofu": 1,
+        "none": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "appraised", "status", "identity", "boot"),
+    [
+        ((GOOD,), True, "affirming", 2, 2),
+        ((GOOD,), False, "affirming", 2, 0),
+        ((BAD,), True, "contraindicated", 96, 96),
+        ((BAD,), False, "contraindicated", 96, 0),
+        ((OPEN,), False, "none", 0, 0),
+        ((), False, "none", 0, 0),
+    ],
+)
+def test_ear_claims(
+    outcomes: tuple[Outcome, ...], appraised: bool, status: str, identity: int, boot: int
+) -> None:
+    """Executables and configuration make no claim where no PCR was compared."""
+    claims = ear_claims(
+        result(*outcomes, appraised=appraised),
+        machine_id="7a0e3c1e-6a43-4c5b-9d0a-000000000001",
+        ek_fingerprint="ab" * 48,
+        assurance=Assurance.TOFU,
+        nonce="bm9uY2U=",
+        issuer="https://attestation.example",
+        expires_at=AT + timedelta(seconds=180),
+        build="0.1.0",
+    )
+    assert claims == {
+        "eat_profile": "tag:github.com,2023:veraison/ear",
+        "iss": "https://attestation.example",
+        "sub": "7a0e3c1e-6a43-4c5b-9d0a-000000000001",
+        "iat": 1_795_219_200,
+        "exp": 1_795_219_380,
+        "eat_nonce": "bm9uY2U=",
+        "ear.verifier-id": {"developer": "itl-attestation", "build": "0.1.0"},
+        "submods": {
+            "tpm": {
+                "ear.status": status,
+                "ear.trustworthiness-vector": {
+                    "instance-identity": identity,
+                    "executables": boot,
+                    "configuration": boot,
+                },
+                "ear.appraisal-policy-id": "workers@3",
+                "itl.ek-fingerprint": "ab" * 48,
+                "itl.assurance": "tofu",
+                "itl.boot-state-appraised": appraised,
+                "itl.failed-checks": ["pcr4"] if outcomes == (BAD,) else [],
+            }
+        },
+    }
+    assert (PROFILE, TYP) == ("tag:github.com,2023:veraison/ear", "eat+jwt")
