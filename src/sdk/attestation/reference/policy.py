@@ -136,6 +136,9 @@ def _parse(document: Mapping[str, object], *, max_age_default: int) -> Policy:
         _refuse("no PCR is compared; only identity-only may do without")
     if document.get("event_log", "accepted") != "accepted":
         _refuse("event_log other than accepted is not supported by this version")
+    clock_safe_required = _clock_safe_required(document.get("clock", {}))
+    max_age = _integer(document.get("max_age_seconds", max_age_default), "max_age_seconds", 30, 604_800)
+    # Every member was judged by now: what is written holds no number that JSON could not carry.
     written = canonical_json(document)
     if len(written) > MAX_POLICY_BYTES:
         _refuse(f"longer than {MAX_POLICY_BYTES} bytes")
@@ -147,10 +150,8 @@ def _parse(document: Mapping[str, object], *, max_age_default: int) -> Policy:
         bank=bank,
         selection=selection,
         rules=rules,
-        clock_safe_required=_clock_safe_required(document.get("clock", {})),
-        max_age_seconds=_integer(
-            document.get("max_age_seconds", max_age_default), "max_age_seconds", 30, 604_800
-        ),
+        clock_safe_required=clock_safe_required,
+        max_age_seconds=max_age,
         document=written,
         sha256=hashlib.sha256(written).hexdigest(),
         compared=compared,
@@ -200,7 +201,7 @@ def _rule(index_text: object, rule: object, size: int) -> PCRRule:
     if not isinstance(values, list) or not 0 < len(values) <= _MAX_VALUES:
         _refuse(f"PCR {index}: any_of must list 1 to {_MAX_VALUES} values")
     try:
-        any_of = frozenset(hexdecode(str(v), f"PCR {index}", size_bytes=size) for v in values)
+        any_of = frozenset(hexdecode(_text(v), f"PCR {index}", size_bytes=size) for v in values)
     except MalformedEvidence as e:
         raise PolicyInvalid(str(e)) from e
     expected = " or ".join(sorted(v.hex() for v in any_of))
@@ -214,6 +215,11 @@ def _clock_safe_required(clock: object) -> bool:
     if safe not in ("required", "flag"):
         _refuse("clock.safe is not required or flag")
     return bool(safe == "required")
+
+
+def _text(value: object) -> str:
+    """Return *value* if it is text: a number of 64 decimal digits is no digest."""
+    return value if isinstance(value, str) else "not text"
 
 
 def _integer(value: object, what: str, low: int, high: int) -> int:

@@ -1,0 +1,221 @@
+"""Policies: what is refused when it is written, and what a rule says of a value (TPM.md §4.6)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from attestation.errors import PolicyInvalid
+from attestation.reference import DEFAULT_SELECTION, IDENTITY_ONLY, parse_policy
+from attestation.results import Failed, Flagged, Passed
+from attestation.tpm import Alg, PCRSelection
+
+A, B, C = ("aa" * 32, "bb" * 32, "cc" * 32)
+GOOD: dict[str, Any] = {
+    "format": "itl-tpm-policy/1",
+    "name": "workers",
+    "version": 3,
+    "bank": "sha256",
+    "pcrs": {"11": {"any_of": [A, B]}, "7": {"any_of": [A]}, "1": {"ignore": "serial numbers"}},
+}
+
+
+def with_member(name: str, value: object) -> dict[str, Any]:
+    return {**GOOD, name: value}
+
+
+def test_a_good_policy() -> None:
+    """Every member, and what is derived from it."""
+    policy = parse_policy(json.dumps(GOOD, indent=2).encode())
+    assert (policy.name, policy.version, policy.ref) == ("workers", 3, "workers@3")
+    assert policy.bank == Alg.SHA256
+    assert policy.selection == PCRSelection.from_names({"sha256": [1, 7, 11]})
+    assert [rule.index for rule in policy.rules] == [1, 7, 11]
+    assert not policy.clock_safe_required
+    assert policy.max_age_seconds == 300
+    assert policy.document == json.dumps(GOOD, sort_keys=True, separators=(",", ":")).encode()
+    assert policy.sha256 == hashlib.sha256(policy.document).hexdigest()
+    assert parse_policy(policy.document) == parse_policy(GOOD) == policy
+
+
+def test_optional_members() -> None:
+    """Clock, age and event log, each at its ends."""
+    assert parse_policy(with_member("clock", {"safe": "required"})).clock_safe_required
+    assert not parse_policy(with_member("clock", {"safe": "flag"})).clock_safe_required
+    assert not parse_policy(with_member("clock", {})).clock_safe_required
+    for age in (30, 604_800):
+        assert parse_policy(with_member("max_age_seconds", age)).max_age_seconds == age
+    parse_policy(with_member("event_log", "accepted"))
+    for bank, size in (("sha384", 48), ("sha512", 64)):
+        policy = parse_policy({**GOOD, "bank": bank, "pcrs": {"0": {"any_of": ["ab" * size]}}})
+        assert policy.selection.to_names() == {bank: [0]}
+
+
+@pytest.mark.parametrize(
+    ("document", "match"),
+    [
+        (with_member("format", "itl-tpm-policy/2"), "format"),
+        (with_member("format", None), "format"),
+        (with_member("name", "identity-only"), "shipped"),
+        (with_member("name", ""), "name"),
+        (with_member("name", "a" * 64), "name"),
+        (with_member("name", "Workers"), "name"),
+        (with_member("name", "-workers"), "name"),
+        (with_member("name", "work@ers"), "name"),
+        (with_member("name", "workers\n"), "name"),
+        (with_member("name", 7), "name"),
+        (with_member("version", 0), "version"),
+        (with_member("version", 1_000_000_000), "version"),
+        (with_member("version", "3"), "version"),
+        (with_member("version", 3.0), "version"),
+        (with_member("version", True), "version"),
+        (with_member("bank", "sha1"), "bank"),
+        (with_member("bank", "sm3_256"), "bank"),
+        (with_member("bank", ["sha256"]), "bank"),
+        (with_member("pcrs", {}), "no PCR is compared"),
+        (with_member("pcrs", {"1": {"ignore": "x"}, "2": {"ignore": "y"}}), "no PCR is compared"),
+        (with_member("pcrs", [A]), "not an object"),
+        (with_member("pcrs", {"16": {"any_of": [A]}}), "reset by software"),
+        (with_member("pcrs", {"23": {"any_of": [A]}}), "reset by software"),
+        (with_member("pcrs", {"16": {"ignore": "x"}}), "reset by software"),
+        (with_member("pcrs", {"17": {"any_of": [A]}}), "dynamic root"),
+        (with_member("pcrs", {"22": {"any_of": [A]}}), "dynamic root"),
+        (with_member("pcrs", {"24": {"any_of": [A]}}), "0 to 23"),
+        (with_member("pcrs", {"-1": {"any_of": [A]}}), "0 to 23"),
+        (with_member("pcrs", {"07": {"any_of": [A]}}), "0 to 23"),
+        (with_member("pcrs", {"x": {"any_of": [A]}}), "0 to 23"),
+        (with_member("pcrs", {7: {"any_of": [A]}}), "0 to 23"),
+        (with_member("pcrs", {"7": {}}), "exactly one rule"),
+        (with_member("pcrs", {"7": {"any_of": [A], "ignore": "x"}}), "exactly one rule"),
+        (with_member("pcrs", {"7": [A]}), "exactly one rule"),
+        (with_member("pcrs", {"7": {"events": "approved-digests"}}), "not supported"),
+        (with_member("pcrs", {"7": {"equals": A}}), "not supported"),
+        (with_member("pcrs", {"7": {"any_of": []}}), "1 to 256 values"),
+        (with_member("pcrs", {"7": {"any_of": [A] * 257}}), "1 to 256 values"),
+        (with_member("pcrs", {"7": {"any_of": A}}), "1 to 256 values"),
+        (with_member("pcrs", {"7": {"any_of": [A[:-2]]}}), "expected 32"),
+        (with_member("pcrs", {"7": {"any_of": [A + "00"]}}), "expected 32"),
+        (with_member("pcrs", {"7": {"any_of": ["ab" * 48]}}), "expected 32"),
+        (with_member("pcrs", {"7": {"any_of": [A.upper()]}}), "lower-case hex"),
+        (with_member("pcrs", {"7": {"any_of": [A, None]}}), "lower-case hex"),
+        (with_member("pcrs", {"7": {"any_of": [int("1" * 64)]}}), "lower-case hex"),
+        (with_member("pcrs", {"7": {"any_of": [""]}}), "expected 32"),
+        (with_member("pcrs", {"7": {"ignore": ""}}), "reason"),
+        (with_member("pcrs", {"7": {"ignore": "x" * 257}}), "reason"),
+        (with_member("pcrs", {"7": {"ignore": "a\nb"}}), "reason"),
+        (with_member("pcrs", {"7": {"ignore": "\ud800"}}), "reason"),
+        (with_member("pcrs", {"7": {"ignore": True}}), "reason"),
+        (with_member("clock", {"safe": "maybe"}), "clock.safe"),
+        (with_member("clock", {"safe": True}), "clock.safe"),
+        (with_member("clock", {"unsafe": "flag"}), "clock"),
+        (with_member("clock", "required"), "clock"),
+        (with_member("event_log", "required"), "event_log"),
+        (with_member("event_log", None), "event_log"),
+        (with_member("max_age_seconds", 29), "max_age_seconds"),
+        (with_member("max_age_seconds", 604_801), "max_age_seconds"),
+        (with_member("max_age_seconds", 60.0), "max_age_seconds"),
+        (with_member("max_age_seconds", float("inf")), "max_age_seconds"),
+        (with_member("max_age_seconds", float("nan")), "max_age_seconds"),
+        (with_member("max_age_seconds", None), "max_age_seconds"),
+        (with_member("secure_boot", {"required": False}), "secure_boot is not supported"),
+        (with_member("firmware", {}), "firmware is not supported"),
+        (with_member("ek_key_attestation", "accepted"), "ek_key_attestation is not supported"),
+        (with_member("pcr", {}), "unknown member 'pcr'"),
+        (with_member("clok", {}), "unknown member 'clok'"),
+    ],
+)
+def test_what_breaks_a_rule_is_refused_by_name(document: dict[str, Any], match: str) -> None:
+    """Nothing is skipped silently: the message names the member."""
+    with pytest.raises(PolicyInvalid, match=match):
+        parse_policy(document)
+
+
+@pytest.mark.parametrize("name", ["format", "name", "version", "bank", "pcrs"])
+def test_missing_members(name: str) -> None:
+    """Each is needed."""
+    with pytest.raises(PolicyInvalid, match=f"{name} is missing"):
+        parse_policy({k: v for k, v in GOOD.items() if k != name})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"\xff",
+        b"[" * 60_000,
+        b'{"a":1,"a":2}',
+        json.dumps(GOOD).replace('"7":', '"11":').encode(),
+        json.dumps(GOOD).replace('"version": 3', '"version": 3, "version": 4').encode(),
+        json.dumps(GOOD).encode() + b"x",
+        json.dumps(GOOD).encode().replace(b'"version": 3', b'"version": ' + b"9" * 5000),
+        json.dumps({**GOOD, "max_age_seconds": 60}).encode().replace(b"60", b"22E22220"),
+        json.dumps(GOOD).encode().ljust(65_537),
+    ],
+)
+def test_what_is_no_policy_document(data: bytes) -> None:
+    """Not JSON, not an object, a member twice at any depth, numbers without end, too long."""
+    with pytest.raises(PolicyInvalid):
+        parse_policy(data)
+
+
+def test_the_longest_document_is_64_kib() -> None:
+    """Padded to the cap it is read; an object that would be written longer is refused too."""
+    assert parse_policy(json.dumps(GOOD).encode().ljust(65_536)).ref == "workers@3"
+    long = {str(i): {"any_of": [f"{n:064x}" for n in range(200)]} for i in range(6)}
+    with pytest.raises(PolicyInvalid, match="longer than"):
+        parse_policy({**GOOD, "pcrs": long})
+
+
+# ---------------------------------------------------------------- judging
+
+
+def test_rules() -> None:
+    """any_of holds for each of its values; every other value and an absent one fail; ignore is only a flag."""
+    policy = parse_policy(GOOD)
+    a, b, c = (bytes.fromhex(text) for text in (A, B, C))
+    assert policy.judge({1: c, 7: a, 11: b}) == (
+        Flagged("pcr1", "ignored: serial numbers"),
+        Passed("pcr7"),
+        Passed("pcr11"),
+    )
+    assert list(policy.judge({1: c, 7: b, 11: a})) == [
+        Flagged("pcr1", "ignored: serial numbers"),
+        Failed("pcr7", A, B),
+        Passed("pcr11"),
+    ]
+    assert list(policy.judge({7: a})) == [
+        Flagged("pcr1", "ignored: serial numbers"),
+        Passed("pcr7"),
+        Failed("pcr11", f"{A} or {B}", "absent"),
+    ]
+    assert all(isinstance(o, Failed | Flagged) for o in policy.judge({}))
+    assert list(policy.judge({7: b"", 11: a[:-1]}))[1:] == [
+        Failed("pcr7", A, ""),
+        Failed("pcr11", f"{A} or {B}", A[:-2]),
+    ]
+
+
+def test_every_rule_is_kept_where_one_fails() -> None:
+    """The first failure does not hide the second."""
+    failed = [o for o in parse_policy(GOOD).judge({7: bytes(32), 11: bytes(32)}) if isinstance(o, Failed)]
+    assert [o.check for o in failed] == ["pcr7", "pcr11"]
+
+
+def test_identity_only_is_explicit() -> None:
+    """It compares nothing, says so by having no rule, and asks for PCRs only to record them."""
+    assert IDENTITY_ONLY.ref == "identity-only@1"
+    assert not IDENTITY_ONLY.rules
+    assert not IDENTITY_ONLY.compared
+    assert not IDENTITY_ONLY.all_held
+    assert IDENTITY_ONLY.selection == DEFAULT_SELECTION
+    assert DEFAULT_SELECTION.to_names() == {"sha256": [0, 1, 2, 3, 4, 5, 6, 7, 11]}
+    assert IDENTITY_ONLY.max_age_seconds == 180
+    with pytest.raises(PolicyInvalid, match="shipped"):
+        parse_policy(IDENTITY_ONLY.document)
