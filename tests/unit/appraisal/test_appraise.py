@@ -1,0 +1,266 @@
+"""The judgement over one machine's evidence, from signed bytes to a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from attestation.appraisal import Appraisal, Case, Evidence, appraise
+from attestation.appraisal.appraise import firmware_words, judge_clock
+from attestation.errors import ChallengeMismatch, PCRDigestMismatch, SignatureInvalid
+from attestation.evidence import tpm_quote
+from attestation.machines import ClockState
+from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
+from attestation.results import Failed, Flagged, Passed, Undecided, Verdict
+from attestation.tpm import PCRSelection
+from tests.vectors import forge
+
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+SHA256 = forge.SHA256
+VALUES = {SHA256: {i: forge.PCRS[i] for i in forge.SELECTED}}
+
+
+def policy(version: int = 1, clock: str = "flag", **pcrs: object) -> Policy:
+    rules = pcrs or {"p7": {"any_of": [forge.PCRS[7].hex()]}}
+    return parse_policy(
+        {
+            "format": "itl-tpm-policy/1",
+            "name": "workers",
+            "version": version,
+            "bank": "sha256",
+            "pcrs": {name[1:]: rule for name, rule in rules.items()},
+            "clock": {"safe": clock},
+        }
+    )
+
+
+def case(policy: Policy | None, clock: ClockState | None = None, requested: str | None = None) -> Case:
+    return Case(
+        ak_public=forge.AKS["p256"].public,
+        ek_public=forge.ek_public("L-2"),
+        challenge=forge.NONCE,
+        selection=PCRSelection.from_names({"sha256": forge.SELECTED}),
+        requested_policy=requested or (policy.ref if policy else "workers@1"),
+        policy=policy,
+        clock=clock,
+    )
+
+
+def evidence(values: dict[int, dict[int, bytes]] = VALUES, **fault: object) -> Evidence:
+    return Evidence(quote=tpm_quote.parse(*forge.quote("p256", **fault)), pcr_values=values)  # type: ignore[arg-type]  # passed on
+
+
+def judged(appraisal: Appraisal) -> dict[str, str]:
+    return {o.check: type(o).__name__ for o in appraisal.result.outcomes}
+
+
+BEFORE = ClockState(
+    clock_ms=123_000, reset_count=7, restart_count=2, safe=True, firmware_version=forge.FIRMWARE
+)
+NOW = replace(BEFORE, clock_ms=123_456)
+
+
+def test_good_evidence_under_a_policy_that_holds() -> None:
+    """Verified, with every check, the digest, the new clock state, and no news."""
+    found = appraise(evidence(), case(policy(), BEFORE), AT)
+    assert found.result.verdict is Verdict.VERIFIED
+    assert found.result.outcomes == (Passed("tpm-quote"), Passed("clock"), Passed("pcr7"))
+    assert (found.result.at, found.result.policy) == (AT, "workers@1")
+    assert found.result.boot_state_appraised
+    assert found.result.pcr_digest == forge.pcr_digest(SHA256, [forge.PCRS[i] for i in forge.SELECTED]).hex()
+    assert found.clock == NOW
+    assert found.claims is not None
+    assert found.claims.pcrs == VALUES
+    assert (found.error, found.rebooted, found.firmware_changed) == (None, False, False)
+
+
+def test_a_value_that_the_policy_does_not_accept() -> None:
+    """Failed, not refused: the evidence is authentic, the state is not expected; expected and found are kept."""
+    found = appraise(
+        evidence(), case(policy(p7={"any_of": ["00" * 32]}, p4={"any_of": [forge.PCRS[4].hex()]})), AT
+    )
+    assert found.result.verdict is Verdict.FAILED
+    assert found.error is None
+    assert found.result.failed == (Failed("pcr7", "00" * 32, forge.PCRS[7].hex()),)
+    assert Passed("pcr4") in found.result.outcomes
+    assert found.result.boot_state_appraised
+
+
+def test_a_pcr_that_was_not_quoted_fails() -> None:
+    """The rule asks for PCR 9, the challenge did not: absent is Failed, never skipped."""
+    found = appraise(evidence(), case(policy(p9={"any_of": [forge.PCRS[9].hex()]})), AT)
+    assert found.result.failed == (Failed("pcr9", forge.PCRS[9].hex(), "absent"),)
+
+
+def test_a_policy_of_a_bank_that_was_not_quoted_fails() -> None:
+    """Every rule, by name."""
+    other = parse_policy(
+        {
+            "format": "itl-tpm-policy/1",
+            "name": "workers",
+            "version": 1,
+            "bank": "sha384",
+            "pcrs": {"7": {"any_of": ["00" * 48]}},
+        }
+    )
+    found = appraise(evidence(), case(other), AT)
+    assert found.result.failed == (Failed("pcr7", "00" * 48, "absent"),)
+
+
+def test_an_ignored_pcr_is_said() -> None:
+    """Whatever its value, a flag with the reason stands in the result."""
+    applied = policy(p7={"any_of": [forge.PCRS[7].hex()]}, p1={"ignore": "serial numbers"})
+    found = appraise(evidence(), case(applied), AT)
+    assert found.result.verdict is Verdict.VERIFIED
+    assert Flagged("pcr1", "ignored: serial numbers") in found.result.outcomes
+
+
+def test_identity_only_says_that_the_boot_state_was_not_appraised() -> None:
+    """Verified, and no claim about what runs."""
+    found = appraise(evidence(), case(IDENTITY_ONLY), AT)
+    assert found.result.verdict is Verdict.VERIFIED
+    assert Flagged("boot-state", "boot state not appraised") in found.result.outcomes
+    assert not found.result.boot_state_appraised
+
+
+def test_no_policy_is_indeterminate() -> None:
+    """Never Verified: nobody said what is expected."""
+    found = appraise(evidence(), case(None), AT)
+    assert found.result.verdict is Verdict.INDETERMINATE
+    assert Undecided("policy", "no policy applies to this machine") in found.result.outcomes
+    assert (found.result.policy, found.result.boot_state_appraised, found.error) == (None, False, None)
+
+
+@pytest.mark.parametrize("now", [policy(2), IDENTITY_ONLY])
+def test_a_policy_replaced_meanwhile_is_indeterminate(now: Policy) -> None:
+    """The challenge was asked under another policy: nothing is decided, not even where its rules would hold."""
+    found = appraise(evidence(), case(now, requested="workers@1"), AT)
+    assert found.result.verdict is Verdict.INDETERMINATE
+    assert judged(found)["policy"] == "Undecided"
+    assert "pcr7" not in judged(found)
+    assert not found.result.boot_state_appraised
+
+
+@pytest.mark.parametrize(
+    ("fault", "values", "error"),
+    [
+        ({"nonce": bytes(32)}, VALUES, ChallengeMismatch),
+        ({}, {SHA256: {**VALUES[SHA256], 0: bytes(32)}}, PCRDigestMismatch),
+    ],
+)
+def test_evidence_that_proves_nothing_ends_the_appraisal(
+    fault: dict[str, object], values: dict[int, dict[int, bytes]], error: type[Exception]
+) -> None:
+    """One Failed check with the code for operators, no claims, no clock; nothing else was judged."""
+    found = appraise(evidence(values, **fault), case(policy(), BEFORE), AT)
+    assert isinstance(found.error, error)
+    assert (found.claims, found.clock, found.rebooted, found.firmware_changed) == (None, None, False, False)
+    assert found.result.verdict is Verdict.FAILED
+    assert judged(found) == {"tpm-quote": "Failed"}
+    assert not found.result.boot_state_appraised
+    assert found.result.pcr_digest is None
+    assert found.result.failed[0].found.startswith(found.error.code)
+
+
+def test_a_bad_signature_ends_the_appraisal_before_anything_is_read() -> None:
+    """CVE-2023-3674: no later check can make up for it."""
+    quote = tpm_quote.parse(forge.quote("p256")[0], forge.quote("p256", clock=9)[1])
+    found = appraise(Evidence(quote=quote, pcr_values=VALUES), case(policy()), AT)
+    assert isinstance(found.error, SignatureInvalid)
+    assert judged(found) == {"tpm-quote": "Failed"}
+
+
+# ---------------------------------------------------------------- clock (N78-N81)
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "checks"),
+    [
+        (NOW, None, {"clock": Passed}),
+        (NOW, BEFORE, {"clock": Passed}),
+        (NOW, NOW, {"clock": Passed}),
+        (replace(NOW, reset_count=6, clock_ms=10**9), BEFORE, {"clock-regressed": Failed}),
+        (replace(NOW, reset_count=6, restart_count=9), BEFORE, {"clock-regressed": Failed}),
+        (replace(NOW, restart_count=1, clock_ms=10**9), BEFORE, {"clock-regressed": Failed}),
+        (replace(NOW, clock_ms=122_999), BEFORE, {"clock-regressed": Failed}),
+        (replace(NOW, reset_count=0, restart_count=0), BEFORE, {"clock-regressed": Failed}),
+        (replace(NOW, reset_count=8, restart_count=0), BEFORE, {"clock": Passed, "reboot": Flagged}),
+        (replace(NOW, reset_count=8, clock_ms=0), BEFORE, {"clock": Passed, "reboot": Flagged}),
+        (replace(NOW, restart_count=3, clock_ms=0), BEFORE, {"clock": Passed}),
+        (replace(NOW, safe=False), BEFORE, {"clock": Passed, "clock-safe": Flagged}),
+        (replace(NOW, safe=False, clock_ms=0), BEFORE, {"clock": Passed, "clock-safe": Flagged}),
+        (replace(NOW, clock_ms=0), replace(BEFORE, safe=False), {"clock": Passed}),
+        (replace(NOW, safe=False, reset_count=6), BEFORE, {"clock-regressed": Failed, "clock-safe": Flagged}),
+        (
+            replace(NOW, firmware_version=forge.FIRMWARE - 1),
+            BEFORE,
+            {"clock": Passed, "firmware-regressed": Failed},
+        ),
+        (replace(NOW, firmware_version=0), BEFORE, {"clock": Passed, "firmware-regressed": Failed}),
+        (
+            replace(NOW, firmware_version=forge.FIRMWARE + 1),
+            BEFORE,
+            {"clock": Passed, "firmware-changed": Flagged},
+        ),
+    ],
+)
+def test_n78_to_n81_clock_and_counters(
+    now: ClockState, before: ClockState | None, checks: dict[str, type]
+) -> None:
+    """TPM.md §4.2: back is Failed, a reset is a reboot, an unsafe clock is flagged and decides nothing itself."""
+    assert {o.check: type(o) for o in judge_clock(now, before, safe_required=False)} == checks
+
+
+def test_an_unsafe_clock_fails_where_the_policy_demands() -> None:
+    """`clock.safe=required`, before and after the first evidence."""
+    for before in (None, BEFORE):
+        outcomes = judge_clock(replace(NOW, safe=False), before, safe_required=True)
+        assert Failed("clock-safe", "a safe clock", "unsafe: it may have gone back") in outcomes
+    found = appraise(evidence(safe=0), case(policy(clock="required")), AT)
+    assert found.result.verdict is Verdict.FAILED
+    assert appraise(evidence(safe=0), case(policy()), AT).result.verdict is Verdict.VERIFIED
+
+
+@pytest.mark.parametrize(
+    ("n", "header", "check"),
+    [
+        ("n78", {"reset": 6}, "clock-regressed"),
+        ("n79", {"restart": 1}, "clock-regressed"),
+        ("n80", {"clock": 122_999}, "clock-regressed"),
+        ("n81", {"firmware": forge.FIRMWARE - 1}, "firmware-regressed"),
+    ],
+)
+@pytest.mark.parametrize("applied", [policy(), IDENTITY_ONLY])
+def test_n78_to_n81_a_signed_step_back_is_failed(
+    n: str, header: dict[str, Any], check: str, applied: Policy
+) -> None:
+    """Truly signed, fresh, with the expected PCRs: still Failed, under every policy."""
+    found = appraise(evidence(**header), case(applied, BEFORE), AT)
+    assert found.result.verdict is Verdict.FAILED
+    assert [o.check for o in found.result.failed] == [check]
+
+
+def test_news_of_reboot_and_firmware() -> None:
+    """Both are told apart, and told only where something was known before."""
+    found = appraise(evidence(), case(policy(), replace(BEFORE, reset_count=6)), AT)
+    assert (found.rebooted, found.firmware_changed) == (True, False)
+    found = appraise(evidence(), case(policy(), replace(BEFORE, firmware_version=1)), AT)
+    assert (found.rebooted, found.firmware_changed) == (False, True)
+    found = appraise(evidence(), case(policy()), AT)
+    assert (found.rebooted, found.firmware_changed) == (False, False)
+
+
+def test_firmware_that_is_not_claimed_counts_as_none() -> None:
+    """A signer outside the endorsement hierarchy: version 0, lower than any that was known."""
+    found = appraise(evidence(signer=b"\0\x0b" + bytes(32)), case(policy(), BEFORE), AT)
+    assert found.clock is not None
+    assert found.clock.firmware_version == 0
+    assert [o.check for o in found.result.failed] == ["firmware-regressed"]
+
+
+def test_firmware_in_words() -> None:
+    """Four decimal words of sixteen bits."""
+    assert firmware_words(0x2019_1023_0016_3636) == "8217.4131.22.13878"
