@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import threading
 from datetime import datetime, timedelta
@@ -28,17 +29,19 @@ class RandomPool:
     """Random bytes of the operating system, fetched a page at a time; each byte is handed out once.
 
     Every system call gives the interpreter lock away, and under load getting it back takes longer than the call.
+    A process that was forked never uses what its parent fetched: two machines would get one nonce.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._bytes = b""
+        self._process_id = os.getpid()
 
     def take(self, size_bytes: int) -> bytes:
         """Return *size_bytes* random bytes, at most `POOL_BYTES`."""
         with self._lock:
-            if len(self._bytes) < size_bytes:
-                self._bytes = secrets.token_bytes(POOL_BYTES)
+            if len(self._bytes) < size_bytes or self._process_id != os.getpid():
+                self._bytes, self._process_id = secrets.token_bytes(POOL_BYTES), os.getpid()
             taken, self._bytes = self._bytes[:size_bytes], self._bytes[size_bytes:]
             return taken
 

@@ -238,6 +238,11 @@ async def test_trust_ends_with_its_lease(service: Service) -> None:
     assert answer.headers["content-type"].startswith("text/plain")
 
 
+async def confirm(service: Service, ids: list[str]) -> None:
+    """Mark events as handled."""
+    await service.store.write(lambda tx: tx.outbox.done(ids, service.clock.now()))
+
+
 async def test_clock_that_went_back_fails(service: Service) -> None:
     """An earlier state of the TPM is authentic and not as expected; a reboot is an event."""
     node = SoftwareNode()
@@ -245,12 +250,11 @@ async def test_clock_that_went_back_fails(service: Service) -> None:
     node.reset_count += 1
     await service.attest(node)
     assert (await service.detail(node))["reset_count"] == 4
-    events = await service.store.write(lambda tx: tx.outbox.claim(50, service.clock.now()))
-    while events and "node.rebooted" not in {event.event for event in events}:
-        done = [event.id for event in events]
-        await service.store.write(lambda tx, done=done: tx.outbox.done(done, service.clock.now()))
-        events = await service.store.write(lambda tx: tx.outbox.claim(50, service.clock.now()))
-    assert "node.rebooted" in {event.event for event in events}
+    events: set[str] = set()
+    while claimed := await service.store.write(lambda tx: tx.outbox.claim(50, service.clock.now())):
+        events |= {event.event.value for event in claimed}
+        await confirm(service, [event.id for event in claimed])
+    assert "node.rebooted" in events
     node.reset_count = 1
     await service.attest(node)
     assert (await service.detail(node))["trust"] == "failed"
@@ -329,7 +333,8 @@ async def test_acts_between_judging_and_writing_are_judged_anew(
     node = SoftwareNode()
     await service.admitted(node)
     body = node.attestation(await service.challenge(node))
-    sign, calls = handlers._sign, []
+    sign = handlers._sign
+    calls: list[int] = []
 
     async def lock_first(*arguments: Any) -> Any:
         if not calls:

@@ -113,8 +113,8 @@ async def test_plaintext_is_not_served(service: Service) -> None:
     """406 names the Accept value; nothing is spent."""
     node = SoftwareNode()
     token = (await service.admitted(node))["config_token"]
-    for accept in (JSON, "application/problem+json"):
-        answer = await service.fetch(token, accept)
+    for named in (JSON, "application/problem+json"):
+        answer = await service.fetch(token, named)
         assert (answer.status_code, code(answer)) == (406, "not-acceptable")
         assert SEALED in answer.json()["detail"]
     for accept in (None, "*/*", "application/yaml", f"{SEALED};q=0"):

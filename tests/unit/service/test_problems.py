@@ -117,6 +117,9 @@ async def test_the_frameworks_own_errors_are_problems(service: Service) -> None:
     wrong = await service.http.put("/api/v1/attest", json={})
     is_problem(wrong, 405, "method-not-allowed")
     assert wrong.headers["allow"] == "POST"
+    every = await service.http.patch("/api/v1/policies/assignments/fleet/*")
+    is_problem(every, 405, "method-not-allowed")
+    assert every.headers["allow"] == "DELETE, PUT"
     body = is_problem(await service.post("/api/v1/attest", {"surprise": "canary"}), 422, "schema-violation")
     assert {"field": "body.surprise", "message": "Extra inputs are not permitted"} in body["errors"]
     assert "canary" not in str(body)

@@ -313,9 +313,8 @@ async def test_a_stranger_cannot_use_up_a_machines_limit(start: Starter) -> None
     """The limit of an EK counts per address: a flood from elsewhere leaves the machine its own."""
     service = await start(rate_limit_machine_burst=2, rate_limit_machine_per_second=0.01)
     node = SoftwareNode()
-    for _ in range(3):
-        answer = await service.post(REGISTER, node.introduction())
-    assert answer.status_code == 429
+    statuses = [(await service.post(REGISTER, node.introduction())).status_code for _ in range(3)]
+    assert statuses == [200, 200, 429]
     elsewhere = Service(
         service.app, await start_client(service, "192.0.2.8"), service.clock, service.directory
     )

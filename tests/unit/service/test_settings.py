@@ -152,7 +152,7 @@ def test_settings_are_frozen_and_hide_the_token() -> None:
     """Nothing changes after the start; the token is in no text of them."""
     settings = load(ITL_ADMIN_TOKEN="canary-token-canary-token-canary-token")
     with pytest.raises(ValueError, match="frozen"):
-        settings.rate_limits = False  # type: ignore[misc]  # the point of the test
+        settings.rate_limits = False
     assert "canary" not in repr(settings)
 
 

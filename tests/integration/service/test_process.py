@@ -1,0 +1,224 @@
+"""The service as a process: it starts once however many start, and finishes what it accepted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.fixtures.service import ServiceProcess, start_service
+from tests.unit.service.node import SoftwareNode
+
+__all__ = ["start_service"]
+
+BIN = Path(sys.executable).parent
+
+
+def environment(directory: Path, **more: str) -> dict[str, str]:
+    """Return the environment of a service that lives in *directory*."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("ITL_", "COVERAGE_"))}
+    ours = {
+        "ITL_DB_URL": f"sqlite:///{directory / 'machines.db'}",
+        "ITL_ENROLLMENT_CA_DIR": str(directory / "ca"),
+        "ITL_CONFIG_CACHE_DIR": str(directory),
+        "ITL_ADMIN_TOKEN": "t" * 40,
+    }
+    return clean | ours | more
+
+
+def request_head(body: bytes) -> bytes:
+    """Return the head of an introduction whose body follows."""
+    return (
+        b"POST /api/v1/self-register HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Connection: close\r\nContent-Length: " + str(len(body)).encode() + b"\r\n\r\n"
+    )
+
+
+def accepts_connections(port: int) -> bool:
+    """Return True if somebody listens on *port*."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def listens_on(path: Path) -> bool:
+    """Return True if somebody listens on the unix socket *path*."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
+def test_sigterm_finishes_what_was_accepted(tmp_path: Path) -> None:
+    """A request whose body is still coming when the signal arrives is answered; then the process ends with 0."""
+    service = ServiceProcess(directory=tmp_path)
+    service.start()
+    try:
+        body = json.dumps(SoftwareNode().introduction()).encode()
+        with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+            connection.sendall(request_head(body) + body[:100])
+            time.sleep(0.3)
+            os.kill(service.pid, signal.SIGTERM)
+            time.sleep(0.5)
+            assert not accepts_connections(service.port)
+            connection.sendall(body[100:])
+            answer = b""
+            while piece := connection.recv(65536):
+                answer += piece
+        assert answer.startswith(b"HTTP/1.1 200"), answer[:200]
+        assert b'"activation"' in answer
+        assert service._process is not None
+        # The server ends by the signal that it was sent, once everything is done.
+        assert service._process.wait(15) in (0, -signal.SIGTERM)
+        events = [json.loads(line)["event"] for line in service.log_file.read_text().splitlines()]
+        assert "service.stopped" in events
+        assert "service.stopped_early" not in events
+    finally:
+        service.kill()
+
+
+def test_every_line_of_the_log_is_json_without_secrets(tmp_path: Path) -> None:
+    """Ours, the server's and the libraries' lines: one form, no token, no plain path of a config."""
+    service = ServiceProcess(directory=tmp_path, workers=2)
+    service.start()
+    try:
+        with httpx.Client(base_url=service.url) as http:
+            http.get("/api/v1/config/canary-in-path")
+            http.get("/api/v1/machines", headers={"Authorization": "Bearer canary-in-header"})
+            operator = service.operator()
+            operator.machines()
+            operator.http.close()
+    finally:
+        service.kill()
+    lines = service.log_file.read_text().splitlines()
+    assert all(json.loads(line)["level"] for line in lines)
+    text = "\n".join(lines)
+    assert "canary" not in text
+    assert service.admin_token not in text
+    assert "settings.weakened" in text
+
+
+def test_workers_share_everything(tmp_path: Path) -> None:
+    """First start with four workers: one key, one schema; a challenge works whichever worker answers."""
+    service = ServiceProcess(directory=tmp_path, workers=4)
+    service.start()
+    try:
+        node = SoftwareNode()
+
+        def post(path: str, body: object) -> httpx.Response:
+            # A connection of its own each time: the kernel chooses the worker.
+            return httpx.post(service.url + path, json=body, timeout=20)
+
+        keys = {httpx.get(f"{service.url}/api/v1/service-keys", timeout=20).text for _ in range(12)}
+        assert len(keys) == 1
+        introduced = post("/api/v1/self-register", node.introduction())
+        assert introduced.status_code == 200, introduced.text
+        body = node.activation(introduced.json())
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(
+                pool.map(lambda _: post(f"/api/v1/machines/{node.machine_id}/ak-activate", body), range(16))
+            )
+        assert sorted(answer.status_code for answer in answers) == [200] + [409] * 15
+        operator = service.operator()
+        assert operator.audit_is_valid()
+        assert len(operator.machines()) == 1
+        operator.http.close()
+    finally:
+        service.kill()
+
+
+def test_the_factory_runs_under_any_server(tmp_path: Path) -> None:
+    """`uvicorn --factory` with two workers needs no entry point of ours, and prints no token either."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [
+                str(BIN / "uvicorn"), "--factory", "attestation_service.app:create_app",
+                "--host", "127.0.0.1", "--port", str(port), "--workers", "2",
+            ],
+            cwd=tmp_path, env=environment(tmp_path), stdout=out, stderr=out,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 40
+        while not accepts_connections(port):
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            time.sleep(0.2)
+        answer = httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=20)
+        assert answer.json()["status"] == "ok"
+        httpx.get(f"http://127.0.0.1:{port}/api/v1/config/canary-in-path", timeout=5)
+    finally:
+        process.terminate()
+        process.wait(20)
+    assert "canary" not in log.read_text()
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    """Behind a socket, X-Forwarded-For of the proxy names the client."""
+    path = tmp_path / "s"
+    process = subprocess.Popen(
+        [str(BIN / "attestation-service"), "--uds", str(path)],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not listens_on(path):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        transport = httpx.HTTPTransport(uds=str(path))
+        with httpx.Client(transport=transport, base_url="http://x", timeout=10) as http:
+            assert http.get("/healthz").status_code == 200
+            node = SoftwareNode()
+            headers = {"X-Forwarded-For": "203.0.113.9"}
+            introduced = http.post("/api/v1/self-register", json=node.introduction(), headers=headers).json()
+            body = node.activation(introduced)
+            http.post(f"/api/v1/machines/{node.machine_id}/ak-activate", json=body, headers=headers)
+            seen = http.get(
+                f"/api/v1/machines/{node.machine_id}", headers={"Authorization": "Bearer " + "t" * 40}
+            ).json()
+            assert seen["registered_from"] == "203.0.113.9"
+    finally:
+        process.terminate()
+        assert process.stderr is not None
+        process.stderr.close()
+        process.wait(20)
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "words"),
+    [
+        ({}, 0, ""),
+        ({"ITL_TPM_ALLOW_SIMULATOR": "true"}, 0, "ITL_TPM_ALLOW_SIMULATOR"),
+        ({"ITL_TPM_ALOW_SIMULATOR": "true"}, 2, "did you mean ITL_TPM_ALLOW_SIMULATOR"),
+        ({"ITL_DB_URL": "sqlite:////nowhere/at/all/machines.db"}, 1, "service.unusable"),
+        ({"ITL_DB_URL": "mysql://x"}, 1, "service.unusable"),
+        ({"ITL_SERVICE_KEY": "pkcs11:object=x"}, 1, "service.unusable"),
+    ],
+    ids=str,
+)
+def test_check(tmp_path: Path, more: dict[str, str], status: int, words: str) -> None:
+    """`--check` says whether the service would start, and what is weakened."""
+    done = subprocess.run(
+        [str(BIN / "attestation-service"), "--check"],
+        cwd=tmp_path,
+        env=environment(tmp_path, **more),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    assert words in done.stderr
+    assert not re.search("t{40}", done.stderr)
