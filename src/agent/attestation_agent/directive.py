@@ -12,12 +12,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from attestation.api import ConfigEnvelope
 from attestation.errors import MalformedEvidence
-from attestation.keys import JWSRejected, verify_jwt
+from attestation.keys import CONFIG_TYP, DIRECTIVE_TYP, JWSRejected, verify_jwt
 from attestation.wire import b64decode
 from attestation_agent.exits import DirectiveRejected
 
-TYP: Final = "itl-directive+jwt"
 CLOCK_SKEW_SECONDS: Final = 60
 
 
@@ -66,9 +66,7 @@ def verify(token: str, *, keys: Mapping[str, Any], machine_id: str, nonce: bytes
     if not hmac.compare_digest(answered, nonce):
         raise DirectiveRejected("the directive answers another challenge than ours")
     # 4. In its time. The nonce is fresh already; this bounds how long an answer may be held back.
-    now = at.timestamp()
-    if not _number(claims, "iat") - CLOCK_SKEW_SECONDS <= now < _number(claims, "exp") + CLOCK_SKEW_SECONDS:
-        raise DirectiveRejected("the directive is not valid at this time; is the clock of this node right?")
+    _valid_at(claims, at)
     return Directive(action=action, token=token)
 
 
@@ -82,9 +80,45 @@ def verify_again(token: str, *, keys: Mapping[str, Any], machine_id: str) -> Dir
     return Directive(action=action, token=token)
 
 
+def verify_delivery(
+    signature: str | None, envelope: ConfigEnvelope, *, keys: Mapping[str, Any], machine_id: str, at: datetime
+) -> None:
+    """Check that the service, and lately, sent this configuration to this machine.
+
+    Anybody can seal to public keys: without this, whoever stands between could put a configuration of their
+    own, or an old one, in the place of ours.
+
+    Args:
+        signature: Compact JWS that came with the envelope.
+        envelope: As received.
+        keys: The pinned JWK set.
+        machine_id: Our own id.
+        at: Now, UTC.
+
+    Raises:
+        DirectiveRejected: With the reason.
+    """
+    if signature is None:
+        raise DirectiveRejected("the configuration came without a signature of the service")
+    try:
+        claims = verify_jwt(signature, dict(keys), typ=CONFIG_TYP)
+    except JWSRejected as e:
+        raise DirectiveRejected(f"the configuration is not signed by the pinned keys: {e}") from e
+    wanted = (machine_id, envelope.token_id, envelope.config_sha256)
+    if tuple(_text(claims, name) for name in ("machine_id", "token_id", "config_sha256")) != wanted:
+        raise DirectiveRejected("the signature is for another configuration, or for another machine")
+    _valid_at(claims, at)
+
+
+def _valid_at(claims: Mapping[str, Any], at: datetime) -> None:
+    now = at.timestamp()
+    if not _number(claims, "iat") - CLOCK_SKEW_SECONDS <= now < _number(claims, "exp") + CLOCK_SKEW_SECONDS:
+        raise DirectiveRejected("the directive is not valid at this time; is the clock of this node right?")
+
+
 def _signed(token: str, keys: Mapping[str, Any], machine_id: str) -> tuple[Action, dict[str, Any]]:
     try:
-        claims = verify_jwt(token, dict(keys), typ=TYP)
+        claims = verify_jwt(token, dict(keys), typ=DIRECTIVE_TYP)
     except JWSRejected as e:
         raise DirectiveRejected(f"the directive is not signed by the pinned keys: {e}") from e
     if not hmac.compare_digest(_text(claims, "machine_id").encode(), machine_id.encode()):

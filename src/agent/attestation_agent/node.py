@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from attestation.api import (
     AckRequest,
@@ -264,13 +264,9 @@ class Agent:
             if answer.action != "none":
                 raise DirectiveRejected(f"the answer wants {answer.action}, but no directive says so")
             return None
-        keys = self._state.service_keys()
-        if keys is None:
-            # Cannot happen after an activation; without a pin there is nobody to believe.
-            raise DirectiveRejected("no service keys are pinned")
         order = directives.verify(
             answer.directive,
-            keys=keys,
+            keys=self._pinned_keys(),
             machine_id=exchange.known.machine_id,
             nonce=exchange.nonce,
             at=self._edge.clock.now(),
@@ -278,6 +274,13 @@ class Agent:
         if order.action != answer.action:
             raise DirectiveRejected(f"the answer wants {answer.action}, its directive {order.action}")
         return order
+
+    def _pinned_keys(self) -> dict[str, Any]:
+        keys = self._state.service_keys()
+        if keys is None:
+            # Cannot happen after an activation; without a pin there is nobody to believe.
+            raise DirectiveRejected("no service keys are pinned")
+        return keys
 
     def _settle(self, exchange: Exchange) -> Round:
         """Take note of an answer that orders nothing."""
@@ -449,9 +452,17 @@ class Agent:
         answer = exchange.answer
         if answer.config_token is None:
             raise AnswerRefused("the service orders apply-config without a token to fetch it by")
-        envelope = self._client.fetch_config(answer.config_token)
-        if envelope is None:
+        delivery = self._client.fetch_config(answer.config_token)
+        if delivery is None:
             raise AnswerRefused("the service orders apply-config, but gives no sealed configuration")
+        envelope = delivery.envelope
+        directives.verify_delivery(
+            delivery.signature,
+            envelope,
+            keys=self._pinned_keys(),
+            machine_id=exchange.known.machine_id,
+            at=self._edge.clock.now(),
+        )
         # The token is spent. Sealed, the configuration may lie on disk: only this TPM opens it.
         pending = PendingConfig(envelope=envelope, directive=order.token, acknowledged=False)
         self._state.set_pending_config(pending)

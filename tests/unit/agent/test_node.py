@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import stat
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -583,9 +584,64 @@ def test_an_order_planted_in_the_state_is_not_obeyed(tmp_path: Path) -> None:
 # Configurations that do not apply
 
 
-@pytest.mark.parametrize(
-    "member", ["ciphertext", "iv", "credential_blob", "config_sha256", "token_id", "machine_id"]
-)
+Forgery = Callable[[World, dict[str, Any]], str | None]
+
+FORGED_DELIVERIES: dict[str, Forgery] = {
+    "none at all": lambda world, claims: None,
+    "no signature": lambda world, claims: "a.b.c",
+    "by another key": lambda world, claims: signer(world.tmp_path, "another").sign_jwt(
+        claims, typ="itl-config+jwt"
+    ),
+    "a directive": lambda world, claims: world.service.sign(claims),
+    "another machine": lambda world, claims: world.service.sign(
+        {**claims, "machine_id": OTHER_ID}, typ="itl-config+jwt"
+    ),
+    "another token": lambda world, claims: world.service.sign(
+        {**claims, "token_id": "f" * 16}, typ="itl-config+jwt"
+    ),
+    "another configuration": lambda world, claims: world.service.sign(
+        {**claims, "config_sha256": "0" * 64}, typ="itl-config+jwt"
+    ),
+    "an old one": lambda world, claims: world.service.sign(
+        {**claims, "iat": claims["iat"] - 1000, "exp": claims["iat"] - 100}, typ="itl-config+jwt"
+    ),
+    "without an end": lambda world, claims: world.service.sign(
+        {k: v for k, v in claims.items() if k != "exp"}, typ="itl-config+jwt"
+    ),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED_DELIVERIES.values(), ids=FORGED_DELIVERIES.keys())
+def test_a_configuration_that_the_service_did_not_sign_is_not_applied(
+    tmp_path: Path, forgery: Forgery
+) -> None:
+    """Anybody can seal to public keys: the seal opens, and still nothing is written, run or kept."""
+    world = World(tmp_path, apply_command="apply")
+    world.service.status, world.service.action = "attested", "apply-config"
+    world.service.config_signature = lambda claims: forgery(world, claims)
+    assert world.run() is Exit.NOT_AUTHENTIC
+    assert not world.config_path.exists()
+    assert world.commands == []
+    assert world.state.pending_config() is None
+
+
+@pytest.mark.parametrize("member", ["config_sha256", "token_id"])
+def test_an_envelope_with_another_name_than_was_signed_is_not_opened(tmp_path: Path, member: str) -> None:
+    """Token and digest are covered by the signature."""
+    world = World(tmp_path)
+    world.service.status, world.service.action = "attested", "apply-config"
+
+    def change(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path.startswith("/config/"):
+            body[member] = ("1" if body[member][0] != "1" else "2") + body[member][1:]
+        return body
+
+    world.service.alter = change
+    assert world.run() is Exit.NOT_AUTHENTIC
+    assert not world.config_path.exists()
+
+
+@pytest.mark.parametrize("member", ["ciphertext", "iv", "credential_blob", "machine_id"])
 def test_an_envelope_that_was_changed_leaves_no_trace_of_a_config(tmp_path: Path, member: str) -> None:
     """Nothing is written before tag and digest were checked; the service hears `failed`."""
     world = World(tmp_path, apply_command="apply")

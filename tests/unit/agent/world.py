@@ -102,6 +102,9 @@ class Service:
     activation: tuple[str, bytes] = ("", b"")
     nonces: dict[str, bytes] = field(default_factory=dict)
     last_directive: str | None = None
+    config_claims: dict[str, Any] = field(default_factory=dict)
+    config_signature: Callable[[dict[str, Any]], str | None] | None = None
+    """Makes the signature of a delivery in place of the service."""
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         """Answer *request*."""
@@ -125,8 +128,11 @@ class Service:
             answer = self._ack(body)
         altered = self.alter(path, answer)
         if path.startswith("/config/"):
-            media_type = "application/vnd.itl.config.encrypted+json"
-            return httpx.Response(200, content=json.dumps(altered), headers={"Content-Type": media_type})
+            headers = {"Content-Type": "application/vnd.itl.config.encrypted+json"}
+            signature = self.sign_config(self.config_claims)
+            if signature is not None:
+                headers["Itl-Config-Signature"] = signature
+            return httpx.Response(200, content=json.dumps(altered), headers=headers)
         return httpx.Response(200, json=altered)
 
     def paths(self) -> list[str]:
@@ -207,6 +213,11 @@ class Service:
             "next_challenge": self._challenge(),
         }
 
+    def sign_config(self, claims: dict[str, Any]) -> str | None:
+        """Sign a delivery as the service would; tests put something else in its place."""
+        make = self.config_signature
+        return self.sign(claims, typ="itl-config+jwt") if make is None else make(claims)
+
     def sign(self, claims: dict[str, Any], *, typ: str = "itl-directive+jwt") -> str:
         """Sign *claims* as the service would."""
         return self.signer.sign_jwt(claims, typ=typ)
@@ -221,6 +232,14 @@ class Service:
             machine_id=self.machine_id,
             token_id="0123456789abcdef",
         )
+        now = int(self.clock.now().timestamp())
+        self.config_claims = {
+            "machine_id": self.machine_id,
+            "token_id": sealed.token_id,
+            "config_sha256": sealed.config_sha256,
+            "iat": now,
+            "exp": now + 300,
+        }
         return {
             "format": "ek-aes256gcm-v2",
             "machine_id": sealed.machine_id,

@@ -507,8 +507,12 @@ def test_the_envelope_is_read() -> None:
     answer = httpx.Response(
         200,
         content=json.dumps(envelope),
-        headers={"Content-Type": "application/vnd.itl.config.encrypted+json; charset=utf-8"},
+        headers={
+            "Content-Type": "application/vnd.itl.config.encrypted+json; charset=utf-8",
+            "Itl-Config-Signature": "a.b.c",
+        },
     )
     sealed = node(lambda r: answer).fetch_config("t0ken")
     assert sealed is not None
-    assert sealed.model_dump() == envelope
+    assert sealed.envelope.model_dump() == envelope
+    assert sealed.signature == "a.b.c"

@@ -13,7 +13,7 @@ Synchronous, over httpx. Every failure is an `AttestationError`:
 
 from attestation.client.connection import Retries, is_loopback
 from attestation.client.errors import AnswerInvalid, APIError, ServiceUnreachable, TLSFailed
-from attestation.client.node import NodeClient
+from attestation.client.node import NodeClient, SealedConfig
 from attestation.client.operator import OperatorClient
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "NodeClient",
     "OperatorClient",
     "Retries",
+    "SealedConfig",
     "ServiceUnreachable",
     "TLSFailed",
     "is_loopback",

@@ -84,6 +84,7 @@ class Answer:
     status: int
     media_type: str
     body: bytes
+    headers: Mapping[str, str]
 
 
 class Connection:
@@ -216,7 +217,12 @@ class Connection:
         except httpx.HTTPError as e:
             raise _unreachable(self.url, e) from e
         if response.is_success:
-            return Answer(status=response.status_code, media_type=_media_type(response), body=data)
+            return Answer(
+                status=response.status_code,
+                media_type=_media_type(response),
+                body=data,
+                headers=response.headers,
+            )
         if response.is_redirect:
             raise AnswerInvalid(
                 f"{self.url} answered with a redirect ({response.status_code}); redirects are not followed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -23,8 +24,22 @@ from attestation.api import (
     RegisterRequest,
 )
 from attestation.client.connection import ONCE, Connection, Retries, parse
+from attestation.keys import CONFIG_SIGNATURE_HEADER
 
 ENVELOPE_MEDIA_TYPE: Final = "application/vnd.itl.config.encrypted+json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedConfig:
+    """A delivery. Nothing says who sealed it but the signature, which the caller verifies.
+
+    Args:
+        envelope: The sealed configuration.
+        signature: Compact JWS of type `CONFIG_TYP`; None where the service sent none.
+    """
+
+    envelope: ConfigEnvelope
+    signature: str | None
 
 
 class NodeClient:
@@ -87,12 +102,14 @@ class NodeClient:
         """Send a quote (§4). The answer's `action` may not be obeyed, only its verified `directive`."""
         return self._http.call("POST", "/attest", AttestResponse, body=request)
 
-    def fetch_config(self, config_token: str) -> ConfigEnvelope | None:
+    def fetch_config(self, config_token: str) -> SealedConfig | None:
         """Fetch the sealed configuration (§5), or None where the service gives its pending answer."""
         answer = self._http.send("GET", f"/config/{segment(config_token)}", accept=ENVELOPE_MEDIA_TYPE)
         if answer.media_type != ENVELOPE_MEDIA_TYPE:
             return None
-        return parse(answer, ConfigEnvelope)
+        return SealedConfig(
+            envelope=parse(answer, ConfigEnvelope), signature=answer.headers.get(CONFIG_SIGNATURE_HEADER)
+        )
 
     def ack(self, machine_id: str, request: AckRequest) -> AckResponse:
         """Acknowledge a directive (§6)."""

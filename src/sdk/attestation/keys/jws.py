@@ -13,6 +13,15 @@ from attestation.keys.signer import ALGORITHM
 
 MAX_JWS_BYTES = 65_536
 
+DIRECTIVE_TYP = "itl-directive+jwt"
+"""Header `typ` of a directive: {machine_id, action, nonce, iat, exp} (PROTOCOL §4)."""
+
+CONFIG_TYP = "itl-config+jwt"
+"""Header `typ` of a configuration's signature: {machine_id, token_id, config_sha256, iat, exp} (docs/adr/0013)."""
+
+CONFIG_SIGNATURE_HEADER = "Itl-Config-Signature"
+"""HTTP header of a delivery that carries it: an envelope alone proves nothing about who sealed it."""
+
 
 class JWSRejected(NotAuthentic):
     """The token was not signed by one of the pinned keys, or is not of the expected type."""

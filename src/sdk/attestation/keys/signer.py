@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from joserfc import jwt
+from joserfc.errors import JoseError
 from joserfc.jwk import ECKey
 
 from attestation.errors import AttestationError
@@ -48,7 +49,7 @@ class FileSigner:
     def __init__(self, pem: bytes) -> None:
         try:
             key = ECKey.import_key(pem)
-        except ValueError as e:
+        except (ValueError, TypeError, JoseError) as e:
             raise KeyUnusable("the signing key is not a PEM private key on P-384") from e
         if key.curve_name != "P-384" or not key.is_private:
             raise KeyUnusable(f"the signing key is on {key.curve_name}; a private key on P-384 expected")
@@ -103,7 +104,9 @@ def _create_once(path: Path) -> None:
         key = ec.generate_private_key(ec.SECP384R1())
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         temporary = path.with_name(f".{path.name}.new")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        # A file that a crash left, or a stranger put there, may be open elsewhere: the key goes into a new one.
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(pem)
             file.flush()

@@ -30,6 +30,7 @@ from attestation.errors import (
     MalformedEvidence,
 )
 from attestation.evidence import tpm_quote
+from attestation.keys import DIRECTIVE_TYP
 from attestation.machines import Machine, NodeEvent
 from attestation.reference import Policy
 from attestation.results import Verdict
@@ -42,7 +43,6 @@ from attestation_service.attest.decision import Decision, decide
 from attestation_service.context import Origin, Resources
 from attestation_service.events import emit
 
-DIRECTIVE_TYPE: Final = "itl-directive+jwt"
 DIRECTIVE_SECONDS: Final = 300
 MAX_QUOTE_BYTES: Final = 4096
 AGAIN_SECONDS: Final = 1
@@ -294,7 +294,7 @@ async def _sign(judged: Judged, request: AttestRequest, res: Resources, at: date
                 "iat": int(at.timestamp()),
                 "exp": int(at.timestamp()) + DIRECTIVE_SECONDS,
             }
-            directive = res.signer.sign_jwt(claims, typ=DIRECTIVE_TYPE)
+            directive = res.signer.sign_jwt(claims, typ=DIRECTIVE_TYP)
         if wants_result:
             result = res.signer.sign_jwt(_ear(judged, appraisal, res), typ=EAR_TYPE)
         return Signed(directive=directive, result=result)

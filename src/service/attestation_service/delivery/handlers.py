@@ -7,7 +7,7 @@ attested, last result Verified, within its lease, the AK unchanged. Everything e
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
@@ -22,27 +22,36 @@ from attestation.errors import (
     NotAcceptable,
     Unavailable,
 )
+from attestation.keys import CONFIG_TYP
 from attestation.machines import Machine, NodeEvent, Status, Trust
 from attestation.store import ConfigToken, Tx
 from attestation.tpm import parse_public
 from attestation.wire import b64encode
-from attestation_service import config_tokens, limits
+from attestation_service import config_tokens, limits, policy
 from attestation_service.context import Origin, Resources
 from attestation_service.delivery.machine_config import Overrides, load_base, merge
 from attestation_service.events import emit
 
 SEALED: Final = "application/vnd.itl.config.encrypted+json"
 PLAIN: Final = "application/yaml"
+SIGNATURE_SECONDS: Final = 300
 
 Wanted = Literal["sealed", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A configuration on its way: the envelope as JSON, or YAML where plaintext is allowed."""
+    """A configuration on its way: the envelope as JSON, or YAML where plaintext is allowed.
+
+    Args:
+        body: The answer.
+        media_type: Of the answer.
+        signature: JWS over machine, token and digest of a sealed configuration (docs/adr/0013).
+    """
 
     body: bytes
     media_type: str
+    signature: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,7 @@ async def fetch(config_token: str, wanted: Wanted, *, res: Resources, origin: Or
         if wanted == "plain":
             # Plaintext is never repeated, and a sealed answer is no YAML.
             raise ConfigTokenConsumed("the config token was used")
-        return Delivered(due.repeat, SEALED)
+        return await _signed(Delivered(due.repeat, SEALED), res, at)
     # Files and YAML, never on the loop and never inside a unit. A failure here is an error, never plaintext.
     answer, config_sha256 = await asyncio.to_thread(_prepare, due, wanted, res)
 
@@ -115,7 +124,24 @@ async def fetch(config_token: str, wanted: Wanted, *, res: Resources, origin: Or
             raise ConfigTokenConsumed("the config token was used")
         return Delivered(stored if sealed else answer, SEALED if sealed else PLAIN)
 
-    return await res.store.write(conclude)
+    delivered = await res.store.write(conclude)
+    return await _signed(delivered, res, at) if isinstance(delivered, Delivered) else delivered
+
+
+async def _signed(delivered: Delivered, res: Resources, at: datetime) -> Delivered:
+    """Sign what is sealed: anybody can seal to public keys, so the seal alone does not say that it was us."""
+    if delivered.media_type != SEALED:
+        return delivered
+    envelope = ConfigEnvelope.model_validate_json(delivered.body)
+    claims = {
+        "machine_id": envelope.machine_id,
+        "token_id": envelope.token_id,
+        "config_sha256": envelope.config_sha256,
+        "iat": int(at.timestamp()),
+        "exp": int(at.timestamp()) + SIGNATURE_SECONDS,
+    }
+    signature = await asyncio.to_thread(res.signer.sign_jwt, claims, typ=CONFIG_TYP)
+    return replace(delivered, signature=signature)
 
 
 async def pending(*, res: Resources, origin: Origin) -> Pending:
@@ -155,7 +181,9 @@ def _load(tx: Tx, digest: bytes, at: datetime) -> _Due | Pending:
     # 2. A machine that an operator admitted and that proved itself lately, with the AK the token was given to.
     if machine.status is not Status.ATTESTED:
         return Pending(_WORDS[machine.status] + " " + machine.machine_id[:4])
-    if machine.trust(at) is not Trust.VERIFIED or machine.ak_name != token.ak_name:
+    #    Under the policy that is in force now: a verdict under another one says nothing about it.
+    fresh = machine.trust(at) is Trust.VERIFIED and machine.last_policy == policy.in_force(tx, machine).ref
+    if not fresh or machine.ak_name != token.ak_name:
         return Pending("attest again " + machine.machine_id[:4])
     return _Due(token, machine, repeat)
 

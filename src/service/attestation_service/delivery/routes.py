@@ -20,6 +20,7 @@ from attestation.errors import (
     NotAcceptable,
     Unavailable,
 )
+from attestation.keys import CONFIG_SIGNATURE_HEADER
 from attestation_service import problems
 from attestation_service.context import From, Res, Resources
 from attestation_service.delivery import handlers
@@ -39,6 +40,12 @@ def _delivered() -> dict[int | str, dict[str, Any]]:
     sealed = ok(ConfigEnvelope, "The sealed configuration, or the pending answer", media_type=SEALED)
     sealed["content"][PLAIN] = {"schema": {"type": "string"}}
     sealed["content"]["text/plain"] = {"schema": {"type": "string"}}
+    sealed["headers"] = {
+        CONFIG_SIGNATURE_HEADER: {
+            "description": "JWS by the service over {machine_id, token_id, config_sha256, iat, exp}; with an envelope",
+            "schema": {"type": "string"},
+        }
+    }
     return {200: sealed, **_pending()}
 
 
@@ -88,7 +95,8 @@ async def fetch(
         return on_console(e, origin.request_id)
     if isinstance(found, Pending):
         return pending_answer(found, accept, res)
-    return Response(found.body, media_type=found.media_type)
+    headers = {CONFIG_SIGNATURE_HEADER: found.signature} if found.signature is not None else {}
+    return Response(found.body, media_type=found.media_type, headers=headers)
 
 
 @router.get(
