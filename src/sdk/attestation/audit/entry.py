@@ -8,6 +8,7 @@ ASCII escapes, UTF-8, nulls written as null. `entry_hash` is the SHA-256 of thos
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -20,7 +21,7 @@ FORMAT = 1
 GENESIS_HASH = "0" * 64
 
 MAX_DETAIL_BYTES = 32_768
-"""Longest `detail`, in bytes of UTF-8; an entry stays below 65 535 bytes whatever its content needs to escape."""
+"""Longest `detail`, in bytes of its canonical form without the quotes; a whole entry stays below 65 535 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,14 @@ def _capped(detail: str | None) -> str | None:
     """Cut *detail* to its longest prefix within the limit, and to text that UTF-8 can carry."""
     if detail is None:
         return None
-    encoded = detail.encode("utf-8", "replace")
-    if len(encoded) <= MAX_DETAIL_BYTES:
-        return encoded.decode("utf-8")
-    return encoded[: MAX_DETAIL_BYTES - 3].decode("utf-8", "ignore") + "…"
+    text = detail.encode("utf-8", "replace").decode("utf-8")
+    if 12 * len(text) <= MAX_DETAIL_BYTES or _written_bytes(text) <= MAX_DETAIL_BYTES:
+        return text
+    room = MAX_DETAIL_BYTES - _written_bytes("…")
+    lengths = range(min(len(text), room) + 1)
+    return text[: bisect_right(lengths, room, key=lambda length: _written_bytes(text[:length])) - 1] + "…"
+
+
+def _written_bytes(text: str) -> int:
+    """Return how many bytes *text* has in the canonical form: escapes make up to twelve of one character."""
+    return len(canonical_json({"": text})) - len(canonical_json({"": ""}))
