@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 
 from attestation.api import FieldError, Problem
 from attestation.errors import (
@@ -151,12 +152,24 @@ def answer(error: Exception, scope: MutableMapping[str, Any]) -> Response | None
         return response(body, headers)
     if isinstance(error, HTTPException):
         code = FRAMEWORK_CODES.get(error.status_code, "http-error")
-        return response(problem(code, error.status_code, str(error.detail), request_id(scope)), error.headers)
+        headers = dict(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = _allowed_methods(scope) or headers.get("Allow", "")
+        return response(problem(code, error.status_code, str(error.detail), request_id(scope)), headers)
     if isinstance(error, RequestValidationError):
         words = "the request does not have the form that this route demands"
         errors = _field_errors(error.errors())
         return response(problem(FRAMEWORK_CODES[422], 422, words, request_id(scope), errors))
     return None
+
+
+def _allowed_methods(scope: MutableMapping[str, Any]) -> str:
+    """Return every documented method of the path asked for; the framework names those of one route only."""
+    found: set[str] = set()
+    for template, operations in scope["app"].openapi()["paths"].items():
+        if compile_path(template)[0].match(scope["path"]):
+            found |= {method.upper() for method in operations}
+    return ", ".join(sorted(found))
 
 
 async def _on_expected(request: Request, error: Exception) -> Response:

@@ -1,0 +1,166 @@
+"""The OpenAPI document is the truth: schemathesis, an independent judge, holds the service to it.
+
+No 500, no status, media type or body that the document does not name, nothing accepted that its schemas refuse,
+with and without an operator's credential, on machines in every status.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from attestation.testing import SoftwareNode
+from tests.fixtures.machine import Machine
+from tests.fixtures.service import Operator, ServiceProcess, StartService
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+SCHEMATHESIS = Path(sys.executable).with_name("schemathesis")
+SECONDS = 200
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "negative_data_rejection",
+    "unsupported_method",
+    "allow_header_conformance",
+)
+CONFIG = """\
+hooks = "hooks.py"
+
+[checks.negative_data_rejection]
+# What is too large is refused before it is read.
+expected-statuses = [400, 401, 403, 404, 405, 406, 409, 410, 413, 415, 422, 429, 503]
+"""
+HOOKS = """\
+import itertools, re, schemathesis
+
+MACHINES = itertools.cycle({machines!r})
+UUID = re.compile(r"[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}")
+
+@schemathesis.hook
+def map_path_parameters(context, path_parameters):
+    return exist(path_parameters)
+
+@schemathesis.hook
+def map_query(context, query):
+    return exist(query)
+
+def exist(parameters):
+    # What is wrong on purpose stays wrong.
+    if parameters and UUID.fullmatch(str(parameters.get("machine_id", ""))):
+        parameters["machine_id"] = next(MACHINES)
+    return parameters
+"""
+
+
+@pytest.fixture(scope="module")
+def quiet_service(start_service: StartService) -> ServiceProcess:
+    """A service that does not log each of thousands of requests."""
+    return start_service(ITL_ACCESS_LOG="false", ITL_LOG_LEVEL="error")
+
+
+def _fleet(service: ServiceProcess, operator: Operator) -> list[str]:
+    """Return the ids of machines in every status, so that requests reach what is behind the 404."""
+    acts: dict[str, list[str]] = {
+        "pending": [],
+        "registered": ["approve"],
+        "attested": ["approve", "attest"],
+        "locked": ["approve", "attest", "lock"],
+        "revoked": ["approve", "attest", "revoke"],
+        "rejected": ["reject"],
+    }
+    found = []
+    with httpx.Client(base_url=service.url, timeout=30) as http:
+        for seed, steps in enumerate(list(acts.values()) * 2):
+            machine = Machine(SoftwareNode(seed), http)
+            machine.enrol()
+            for step in steps:
+                if step == "attest":
+                    machine.attest()
+                else:
+                    body = {"approve": {"role": "worker-app"}, "reject": {"reason": "test"}}.get(step, {})
+                    operator.act(machine.machine_id, step, **body)
+            found.append(machine.machine_id)
+    return found
+
+
+@pytest.mark.parametrize("who", ["operator", "stranger"])
+def test_schemathesis_finds_nothing(quiet_service: ServiceProcess, tmp_path: Path, who: str) -> None:
+    """Examples of the document, the edges of every schema, random and wrong data, calls in sequences."""
+    operator = quiet_service.operator()
+    checks: tuple[str, ...] = CHECKS
+    more = ["--max-examples", "3", "--phases", "examples,coverage,fuzzing"]
+    if who == "operator":
+        # An operator's requests reach what is behind the 401 and the 404. Strangers may not try: ten wrong
+        # credentials from one address, and even the right one has to wait.
+        checks = (*CHECKS, "missing_required_header")
+        more = ["--max-examples", "10", "-H", f"Authorization: Bearer {quiet_service.admin_token}"]
+        (tmp_path / "hooks.py").write_text(HOOKS.format(machines=_fleet(quiet_service, operator)))
+        (tmp_path / "schemathesis.toml").write_text(CONFIG)
+    else:
+        (tmp_path / "schemathesis.toml").write_text(CONFIG.partition("\n\n")[2])
+    arguments = [
+        *(str(SCHEMATHESIS), "--config-file", "schemathesis.toml"),
+        *("run", f"{quiet_service.url}/openapi.json", "--seed", "20261121", "--no-color"),
+        *("--checks", ",".join(checks), "--request-timeout", "20", "--continue-on-failure", "--no-shrink"),
+        *more,
+    ]
+    done = subprocess.run(
+        arguments, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, (
+        done.stdout[-20_000:].replace(quiet_service.admin_token, "***") + done.stderr[-2000:]
+    )
+    assert "Tested: " in done.stdout
+    assert operator.audit_is_valid()
+    assert '"request.failed"' not in quiet_service.log()
+    operator.http.close()
+
+
+def test_every_operation_documents_its_answers(quiet_service: ServiceProcess) -> None:
+    """Each has a summary, an id, a success and the errors of its kind; each problem has an example."""
+    document = httpx.get(f"{quiet_service.url}/openapi.json", timeout=30).json()
+    operations = [
+        (method, path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    assert len(operations) > 30
+    assert len({operation["operationId"] for _, _, operation in operations}) == len(operations)
+    for method, path, operation in operations:
+        where = f"{method} {path}"
+        assert operation["summary"], where
+        codes = set(operation["responses"])
+        assert codes & {"200", "201", "204"}, where
+        if path.startswith("/api/v1/") and operation.get("security"):
+            assert {"401", "429", "503"} <= codes, where
+        for status, answer in operation["responses"].items():
+            problem = answer.get("content", {}).get("application/problem+json")
+            if int(status) >= 400 and path.startswith("/api/v1/"):
+                assert problem, f"{where}: {status} is no problem"
+                assert problem["examples"], f"{where}: {status} without an example"
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/api/v1/allow-list", "GET, POST"),
+        ("/api/v1/machines/7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d", "DELETE, GET"),
+        ("/api/v1/attest", "POST"),
+        ("/healthz", "GET"),
+    ],
+)
+def test_a_wrong_method_is_told_the_right_ones(
+    quiet_service: ServiceProcess, path: str, allowed: str
+) -> None:
+    """`Allow` names every method of the resource, not only those of one route (RFC 9110 §10.2.1)."""
+    answer = httpx.patch(f"{quiet_service.url}{path}", timeout=30)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+    assert answer.headers["content-type"] == "application/problem+json"
