@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from attestation.keys import CONFIG_SIGNATURE_HEADER, CONFIG_TYP, verify_jwt
 from attestation.tpm import parse_public
 from tests.unit.service.conftest import CANARY, Service, Starter
 from tests.unit.service.node import SEALED, SoftwareNode
@@ -32,6 +33,47 @@ async def test_concurrent_fetches_return_the_same_envelope(service: Service) -> 
     assert envelope["config_sha256"] in entry["detail"]
     assert token not in str(await service.audit())
     assert CANARY in node.open(envelope).decode()
+
+
+async def test_a_delivery_is_signed_anew_for_every_fetch(service: Service) -> None:
+    """Seals prove nothing about who sealed: machine, token and digest are signed, for five minutes."""
+    node = SoftwareNode()
+    token = (await service.admitted(node))["config_token"]
+    jwks = service.resources.signer.jwks()
+    for _ in range(2):
+        answer = await service.fetch(token)
+        claims = verify_jwt(answer.headers[CONFIG_SIGNATURE_HEADER], jwks, typ=CONFIG_TYP)
+        now = int(service.clock.now().timestamp())
+        assert claims == {
+            "machine_id": node.machine_id,
+            "token_id": answer.json()["token_id"],
+            "config_sha256": answer.json()["config_sha256"],
+            "iat": now,
+            "exp": now + 300,
+        }
+        service.clock.advance(60)
+    assert CONFIG_SIGNATURE_HEADER not in (await service.get("/config")).headers
+
+
+async def test_a_verdict_under_a_replaced_policy_releases_nothing(service: Service) -> None:
+    """Operators who demand more mean it from now on, not after the lease."""
+    node = SoftwareNode()
+    token = (await service.admitted(node))["config_token"]
+    policy = {
+        "format": "itl-tpm-policy/1",
+        "name": "strict",
+        "version": 1,
+        "bank": "sha256",
+        "pcrs": {"0": {"any_of": ["ab" * 32]}},
+    }
+    assert (await service.operator("POST", "/policies", policy)).status_code < 300
+    path = "/policies/assignments/fleet/*"
+    assert (await service.operator("PUT", path, {"policy": "strict@1"})).status_code == 200
+    answer = await service.fetch(token)
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert await service.audit(action="config_delivered") == []
+    assert (await service.operator("DELETE", path)).status_code < 300
+    assert (await service.fetch(token)).headers["content-type"] == SEALED
 
 
 async def test_another_tpm_cannot_open_it(service: Service) -> None:
