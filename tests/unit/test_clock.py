@@ -16,6 +16,7 @@ def test_the_written_form_is_pinned() -> None:
     assert rfc3339(AT) == "2026-11-21T03:42:00.000001Z"
     assert rfc3339(AT.astimezone(timezone(timedelta(hours=-7)))) == "2026-11-21T03:42:00.000001Z"
     assert rfc3339(datetime(2026, 1, 2, tzinfo=UTC)) == "2026-01-02T00:00:00.000000Z"
+    assert rfc3339(datetime(7, 1, 2, tzinfo=UTC)) == "0007-01-02T00:00:00.000000Z"
 
 
 @pytest.mark.parametrize(

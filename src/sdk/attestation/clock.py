@@ -48,7 +48,8 @@ def rfc3339(at: datetime) -> str:
 
     This exact form enters the audit hash (spec DELIVERY-AND-OPERATORS §19.1): it never changes.
     """
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    # Not strftime: its %Y leaves out leading zeros on some systems.
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def parse_rfc3339(text: str) -> datetime:
