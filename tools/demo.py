@@ -256,7 +256,7 @@ class Show:
 def next_steps(out: Narrator, service: Service, machines: Sequence[Machine], data: Path) -> None:
     """Say where everything is and what can be tried."""
     out.say()
-    out.say(f"   Service        {service.url}        description of its API: {service.url}/docs")
+    out.say(f"   Service        {service.url}        description of its API: {service.url}/openapi.json")
     out.say(f"   Operator token {service.token_file} (mode 0600; it may do everything)")
     out.say(
         f"   Files          {data}: database, keys, logs"

@@ -139,7 +139,7 @@ def expected_config(node: Node, machine: dict[str, Any]) -> dict[str, Any]:
             "token": node.service.canary,
             "install": {
                 "disk": "/dev/sda",
-                "image": "ghcr.io/itlusions/itl-talos-installer:latest",
+                "image": "registry.example/itl-talos-installer:v1",
             },
             "network": {
                 "hostname": "w-7",

@@ -95,6 +95,8 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         version=__version__,
         description=DESCRIPTION,
         lifespan=lifespan,
+        # Its pages load scripts from other hosts; /openapi.json is what tools need.
+        docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         # Spans would carry paths, and with them config tokens; and they cost a tenth of an attestation.

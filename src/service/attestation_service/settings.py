@@ -54,7 +54,7 @@ class Settings(BaseSettings):
     enrollment_ca_dir: Path = Path("/var/lib/itl-reg/ca")
     config_cache_dir: Path = Path("/var/lib/itl-reg/configs")
     service_key: str | None = None
-    installer_image: str = "ghcr.io/itlusions/itl-talos-installer:latest"
+    installer_image: str = ""
     iso_url: str = ""
 
     # Operators

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ FULL = Overrides(
     ek_fingerprint="1234567890123456" * 6,
     hostname="cp-1",
     assigned_ip="10.0.0.11/24",
-    installer_image="ghcr.io/itlusions/itl-talos-installer:latest",
+    installer_image="registry.example/itl-talos-installer:v1",
 )
 BARE = Overrides(
     machine_id="7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d",
@@ -57,8 +58,9 @@ def test_the_image_is_only_a_default() -> None:
 
 
 def test_nothing_is_invented() -> None:
-    """Without host name and address no network section appears."""
+    """Without host name and address no network section appears; without an image no install section."""
     assert b"network" not in merge(b"machine: {}\n", BARE)
+    assert b"install" not in merge(b"machine: {}\n", dataclasses.replace(BARE, installer_image=""))
 
 
 @pytest.mark.parametrize(

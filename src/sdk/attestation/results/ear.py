@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from attestation.results.assurance import Assurance
-from attestation.results.result import AttestationResult, Failed, Verdict
+from attestation.results.result import AttestationResult, Verdict
 
 PROFILE: Final = "tag:github.com,2023:veraison/ear"
 TYP: Final = "eat+jwt"
@@ -33,6 +33,8 @@ def ear_claims(
     build: str,
 ) -> dict[str, Any]:
     """Return the claims set of an EAR.
+
+    The node carries it, and is not told which check failed (PROTOCOL §4): that stands in the results.
 
     `executables` and `configuration` of the trust vector stay 0 (no claim) where no PCR was compared: a result
     under `identity-only` affirms who the machine is and nothing of what it runs.
@@ -70,7 +72,6 @@ def ear_claims(
                 "itl.ek-fingerprint": ek_fingerprint,
                 "itl.assurance": assurance.value,
                 "itl.boot-state-appraised": result.boot_state_appraised,
-                "itl.failed-checks": [o.check for o in result.outcomes if isinstance(o, Failed)],
             }
         },
     }

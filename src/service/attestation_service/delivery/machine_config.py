@@ -147,9 +147,10 @@ def _v1alpha1(documents: list[Any]) -> CommentedMap:
 def _apply(document: CommentedMap, overrides: Overrides) -> None:
     """Set the paths of ITL-REFERENCE §17."""
     machine = _map(document, "machine")
-    install = _map(machine, "install")
-    if not install.get("image"):
-        install["image"] = _text(overrides.installer_image)
+    if overrides.installer_image:
+        install = _map(machine, "install")
+        if not install.get("image"):
+            install["image"] = _text(overrides.installer_image)
     if overrides.hostname:
         _map(machine, "network")["hostname"] = _text(overrides.hostname)
     if overrides.assigned_ip:
