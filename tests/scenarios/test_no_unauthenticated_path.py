@@ -7,8 +7,10 @@ documented code, operators see the same world afterwards, and no answer held a s
 from __future__ import annotations
 
 import base64
+import contextlib
 import secrets
 import uuid
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -26,7 +28,8 @@ from attestation.testing import (
     ak_template,
 )
 from attestation.tpm import Attr, PCRSelection
-from tests.fixtures.in_process import InProcessService
+from attestation_service.settings import Settings
+from tests.fixtures.in_process import InProcessService, in_process_service
 from tests.fixtures.machine import Machine, b64, refused
 from tests.fixtures.tpm import MakeTPM
 from tests.scenarios.conftest import MakeDevice
@@ -34,6 +37,11 @@ from tests.scenarios.scene import Scene
 
 pytestmark = pytest.mark.swtpm
 
+DEFAULT_LIMITS = {
+    name: Settings.model_fields[name].default
+    for name in Settings.model_fields
+    if name.startswith("rate_limit_")
+}
 REGISTERED_VENDOR = EKCertificateOptions(manufacturer="id:49465800")
 
 
@@ -58,8 +66,6 @@ def test_a_self_made_ek_gets_no_further_than_the_waiting_room(
     scene: Scene, tpm_ca: CertificateAuthority
 ) -> None:
     """A key pair in Python with a self-made certificate of a real vendor: shown as unproven, given nothing."""
-    from datetime import UTC, datetime
-
     node = SoftwareNode(
         secrets.randbits(64), authority=tpm_ca, at=datetime.now(UTC), options=REGISTERED_VENDOR
     )
@@ -591,8 +597,6 @@ def test_a_simulator_is_refused_unless_somebody_allowed_it(
     software_tpm: SoftwareTPM, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The default does not take a software TPM's certificate for hardware (TPM.md §2.3)."""
-    from tests.fixtures.in_process import in_process_service
-
     directory = tmp_path_factory.mktemp("strict")
     with in_process_service(directory, tpm_allow_simulator=False) as service, software_tpm.node() as device:
         assert isinstance(device, NodeTPM)
@@ -604,3 +608,62 @@ def test_a_simulator_is_refused_unless_somebody_allowed_it(
             answer = machine.introduce(ek_source="pub", ek_cert_pem=None)
             assert answer.is_success
             assert base64.b64decode(answer.json()["activation"]["credential_blob"])
+
+
+# Floods
+
+
+def test_a_flood_blocks_nobody_but_its_sender(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A stranger who asks a hundred times in a machine's name is slowed down; the machine is not (R13)."""
+    directory = tmp_path_factory.mktemp("flood")
+    with in_process_service(directory, **DEFAULT_LIMITS) as service:
+        operator = service.operator()
+        with service.client("192.0.2.1") as home, service.client("203.0.113.66") as away:
+            machine = Machine(SoftwareNode(1), home)
+            machine.admitted(operator)
+            stranger = Machine(SoftwareNode(2), away)
+            asked = {"machine_id": machine.machine_id}
+            answers = [away.get("/api/v1/attest/challenge", params=asked) for _ in range(100)]
+            limited = [a for a in answers if a.status_code == 429]
+            assert len(limited) >= 70
+            assert all(int(a.headers["retry-after"]) >= 1 for a in limited)
+            assert {refused(a)[1] for a in limited} == {"rate-limited"}
+            for _ in range(600):
+                answer = stranger.introduce(ek_public="AAAA")
+                if answer.status_code == 429:
+                    break
+                assert refused(answer) == (400, "malformed-evidence")
+            else:
+                raise AssertionError("rubbish without end was read")
+            assert machine.attest()["status"] == "attested"
+            assert operator.machine(machine.machine_id)["trust"] == "verified"
+        denied = operator.audit(action="denied")
+        assert len(denied) <= 10, "a stranger cannot fill the audit log"
+        operator.http.close()
+
+
+def test_pending_machines_are_limited(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Above the quota nobody new gets in, from one address or from all; who is known or admitted does (R14)."""
+    directory = tmp_path_factory.mktemp("quota")
+    with in_process_service(directory, pending_limit=3, pending_limit_per_address=2) as service:
+        operator = service.operator()
+        token = operator.call(
+            "POST", "/registration-tokens", json={"role": "worker-app", "expires_in_seconds": 600}
+        )["token"]
+        addresses = ["192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.3"]
+        with contextlib.ExitStack() as stack:
+            machines = [
+                Machine(SoftwareNode(seed), stack.enter_context(service.client(address)))
+                for seed, address in enumerate(addresses)
+            ]
+            machines[0].enrol()
+            machines[1].enrol()
+            assert refused(machines[2].introduce()) == (429, "pending-quota-exceeded")
+            machines[3].enrol()
+            answer = machines[4].introduce()
+            assert refused(answer) == (429, "pending-quota-exceeded")
+            assert int(answer.headers["retry-after"]) >= 1
+            machines[0].enrol()
+            assert machines[2].enrol("/register", registration_token=token)["status"] == "registered"
+        assert len(operator.machines()) == 4
+        operator.http.close()
