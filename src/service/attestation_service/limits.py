@@ -14,11 +14,14 @@ from typing import Final
 
 from attestation.audit import AuditEvent
 from attestation.errors import AttestationError, MachineChanged, RateLimited, Unavailable
+from attestation.machines import Machine, Status
 from attestation.store import RateLimit, Store, Tx
 from attestation_service.settings import Settings
 
 WRONG_CREDENTIAL: Final = RateLimit(requests=10, per_seconds=60)
 DENIALS_OF_ADDRESS: Final = RateLimit(requests=10, per_seconds=600)
+UNADMITTED: Final = RateLimit(requests=5, per_seconds=3600)
+"""Audit entries that a machine which no operator admitted can cause beside its registration."""
 DENIALS_OF_ALL: Final = RateLimit(requests=100, per_seconds=600)
 
 
@@ -113,6 +116,21 @@ def audit_denied(tx: Tx, event: AuditEvent, at: datetime) -> None:
         return
     take(tx, limits, at)
     tx.audit.append(event, at)
+
+
+def may_record(tx: Tx, machine: Machine, at: datetime) -> bool:
+    """Return False where a machine that nobody admitted has caused enough audit entries lately.
+
+    Anybody can make an EK in software and be pending; whoever is, can quote other PCRs every second. What is
+    left out here still stands in the machine's bounded history.
+    """
+    if machine.status not in (Status.PENDING_APPROVAL, Status.REJECTED):
+        return True
+    limits = (Counted(f"unadmitted:{machine.machine_id}", UNADMITTED, "records"),)
+    if any(tx.rate_limits.check(counted.key, at, counted.limit) is not None for counted in limits):
+        return False
+    take(tx, limits, at)
+    return True
 
 
 def _rate(per_second: float, burst: int) -> RateLimit:

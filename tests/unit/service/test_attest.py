@@ -143,6 +143,23 @@ async def test_strangers_cannot_fill_the_audit_log(service: Service) -> None:
     assert 1 <= len(await service.audit(action="denied")) <= 11
 
 
+async def test_machines_nobody_admitted_cannot_fill_the_audit_log(service: Service) -> None:
+    """A software EK that quotes other PCRs each time, or activates again, writes a handful of entries."""
+    node = SoftwareNode()
+    await service.introduce(node)
+    for number in range(12):
+        node.pcrs[0] = bytes([number]) * 32
+        await service.attest(node)
+        await service.introduce(node)
+        service.clock.advance(30)
+    actions = [entry["action"] for entry in await service.audit(machine_id=node.machine_id)]
+    assert actions.count("register") + actions.count("attest") == 1 + 5
+    await service.act(node, "approve", {"role": "worker-app"})
+    node.pcrs[0] = b"\xee" * 32
+    await service.attest(node)
+    assert (await service.audit(machine_id=node.machine_id))[0]["action"] == "attest"
+
+
 async def test_somebody_elses_quote_proves_nothing(service: Service) -> None:
     """A quote by another machine's AK, and a replayed one, are refused."""
     node, other = SoftwareNode(), SoftwareNode()

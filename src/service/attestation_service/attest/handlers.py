@@ -245,6 +245,8 @@ def _tell(tx: Tx, judged: Judged, after: Machine, origin: Origin, at: datetime) 
     affirming = result.verdict is Verdict.VERIFIED
     failed = result.failed_line()
     tx.results.add(machine.machine_id, result)
+    if not limits.may_record(tx, machine, at):
+        return
     tx.audit.append(
         AuditEvent(
             operator_cn="machine",

@@ -311,8 +311,8 @@ def _create(tx: Tx, machine_id: str, introduction: Introduction, settings: Setti
 def _confirm(tx: Tx, machine: Machine, introduction: Introduction, at: datetime) -> Machine:
     """Take the AK where an operator reset it; hardware hints are compared, never overwritten."""
     status = next_status(machine.status, Operation.ACTIVATE)
-    detail = "AK confirmed"
-    if machine.ak_name is None:
+    detail, replaced = "AK confirmed", machine.ak_name is None
+    if replaced:
         machine = tx.machines.update(
             machine, ak_public=introduction.ak_public, ak_name=introduction.ak_name, ak_activated_at=at
         )
@@ -320,7 +320,8 @@ def _confirm(tx: Tx, machine: Machine, introduction: Introduction, at: datetime)
     changed = [name for name, found in introduction.hw.items() if getattr(machine, name) != found]
     if changed:
         detail += f"; differs from the first introduction: {', '.join(changed)}"
-    _registered(tx, machine, introduction, at, prev_state=status, detail=detail)
+    if replaced or limits.may_record(tx, machine, at):
+        _registered(tx, machine, introduction, at, prev_state=status, detail=detail)
     return machine
 
 
