@@ -116,6 +116,14 @@ def test_what_is_no_certificate_is_malformed(data: bytes) -> None:
         ek_certificate.parse(data)
 
 
+def test_a_cut_certificate_and_broken_pem_are_named() -> None:
+    """An operator reads what is wrong, before a parser of ASN.1 guesses."""
+    with pytest.raises(MalformedEvidence, match=f"says {len(GOOD)} bytes, has {len(GOOD) - 1}"):
+        ek_certificate.parse(GOOD[:-1])
+    with pytest.raises(MalformedEvidence, match="PEM holds no base64"):
+        ek_certificate.parse(b"-----BEGIN CERTIFICATE-----\nAAA\n-----END CERTIFICATE-----\n")
+
+
 def test_the_longest_certificate_is_8_kib() -> None:
     """8192 bytes with padding are read, one more is refused."""
     padded = GOOD.ljust(8192, b"\0")
