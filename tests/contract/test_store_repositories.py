@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from attestation.audit import GENESIS_HASH, AuditEvent, verify_chain
+from attestation.clock import to_micros
 from attestation.errors import (
     AllowListEntryUnknown,
     AlreadyExists,
@@ -23,12 +24,15 @@ from attestation.errors import (
 )
 from attestation.machines import NodeEvent, Role
 from attestation.store import (
+    FLEET,
+    AttestationCase,
     AuditFilter,
     PolicyAssignment,
     Purged,
     RateLimit,
     Store,
     StoredPolicy,
+    Tx,
 )
 from tests.contract.store_samples import (
     MINUTE,
@@ -519,3 +523,38 @@ def test_purge_deletes_what_nothing_needs_and_nothing_else(store: Store) -> None
     for _ in range(2):
         store.write_sync(lambda tx: tx.rate_limits.take("new", NOW, LIMIT))
     assert store.read_sync(lambda tx: tx.rate_limits.check("new", NOW, LIMIT)) is not None
+
+
+def test_one_statement_loads_what_many_would(store: Store) -> None:
+    """The case of an attestation: machine, challenge, narrowest policy and both counters, or what is missing."""
+    machine = a_machine()
+    challenge = a_challenge(machine_id=machine.machine_id)
+
+    def load(tx: Tx, challenge_id: str = challenge.challenge_id) -> AttestationCase | None:
+        return tx.attestations.load(machine.machine_id, challenge_id, address_key="a", machine_key="m")
+
+    assert store.read_sync(load) is None
+    store.write_sync(lambda tx: tx.machines.add(machine))
+    store.write_sync(lambda tx: tx.challenges.issue(challenge))
+    bare = store.read_sync(load)
+    assert bare == AttestationCase(
+        machine=machine, challenge=challenge, policy_ref=None, address_tat_us=None, machine_tat_us=None
+    )
+    store.write_sync(lambda tx: tx.rate_limits.take_both(("a", LIMIT), ("m", LIMIT), NOW))
+    store.write_sync(lambda tx: tx.rate_limits.take("m", NOW, LIMIT))
+    store.write_sync(lambda tx: tx.policies.add(a_policy(1)))
+    everywhere = PolicyAssignment(
+        scope="fleet", subject=FLEET, policy="workers@1", assigned_at=NOW, assigned_by="alice"
+    )
+    store.write_sync(lambda tx: tx.policies.assign(everywhere))
+    loaded = store.read_sync(load)
+    assert loaded is not None
+    assert (loaded.machine, loaded.challenge, loaded.policy_ref) == (machine, challenge, "workers@1")
+    now = to_micros(NOW)
+    assert (loaded.address_tat_us, loaded.machine_tat_us) == (
+        now + LIMIT.interval_us,
+        now + 2 * LIMIT.interval_us,
+    )
+    other = store.read_sync(lambda tx: load(tx, "0" * 32))
+    assert other is not None
+    assert other.challenge is None

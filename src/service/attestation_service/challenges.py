@@ -84,7 +84,11 @@ def open_challenge(tx: Tx, challenge_id: str, machine_id: str, at: datetime) -> 
     Raises:
         ChallengeUnknown, ChallengeUsed, ChallengeExpired: As `redeem`.
     """
-    challenge = tx.challenges.get(challenge_id)
+    return still_open(tx.challenges.get(challenge_id), machine_id, at)
+
+
+def still_open(challenge: Challenge | None, machine_id: str, at: datetime) -> Challenge:
+    """As `open_challenge`, on a challenge that was loaded with something else."""
     if challenge is None or challenge.purpose != "attest" or challenge.machine_id != machine_id:
         raise ChallengeUnknown("no such challenge for this machine")
     if challenge.used_at is not None:

@@ -15,7 +15,7 @@ from typing import Final
 from attestation.audit import AuditEvent
 from attestation.errors import AttestationError, MachineChanged, RateLimited, Unavailable
 from attestation.machines import Machine, Status
-from attestation.store import RateLimit, Store, Tx
+from attestation.store import RateLimit, Store, Tx, wait
 from attestation_service.settings import Settings
 
 WRONG_CREDENTIAL: Final = RateLimit(requests=10, per_seconds=60)
@@ -37,19 +37,25 @@ class Counted:
 Limits = Sequence[Counted]
 
 
+def keys_of_client(address: str, subject: str | None) -> tuple[str, str]:
+    """Return the keys of a client's address, and of its requests about *subject*."""
+    return f"address:{address}", f"machine:{subject}:{address}"
+
+
 def of_client(settings: Settings, address: str, subject: str | None = None) -> Limits:
     """Return the limits of a request from *address* about *subject*, a machine id or an EK fingerprint."""
     if not settings.rate_limits:
         return ()
+    address_key, subject_key = keys_of_client(address, subject)
     of_address = Counted(
-        f"address:{address}",
+        address_key,
         _rate(settings.rate_limit_address_per_second, settings.rate_limit_address_burst),
         "requests from this address",
     )
     if subject is None:
         return (of_address,)
     of_subject = Counted(
-        f"machine:{subject}:{address}",
+        subject_key,
         _rate(settings.rate_limit_machine_per_second, settings.rate_limit_machine_burst),
         "requests for this machine",
     )
@@ -68,19 +74,35 @@ def check(tx: Tx, limits: Limits, at: datetime) -> None:
         RateLimited: With the seconds to wait.
     """
     for counted in limits:
-        wait = tx.rate_limits.check(counted.key, at, counted.limit)
-        if wait is not None:
-            raise RateLimited(f"too many {counted.what}", retry_after_seconds=wait)
+        seconds = tx.rate_limits.check(counted.key, at, counted.limit)
+        if seconds is not None:
+            raise RateLimited(f"too many {counted.what}", retry_after_seconds=seconds)
 
 
 def take(tx: Tx, limits: Limits, at: datetime) -> None:
     """Count a request that was let through."""
+    if len(limits) == 2:
+        one, other = limits
+        tx.rate_limits.take_both((one.key, one.limit), (other.key, other.limit), at)
+        return
     for counted in limits:
         tx.rate_limits.take(counted.key, at, counted.limit)
 
 
 FREE = (RateLimited, Unavailable, MachineChanged)
 """Not the sender's fault, or counted already."""
+
+
+def check_loaded(limits: Limits, tats_us: Sequence[int | None], at: datetime) -> None:
+    """As `check`, on instants that were loaded with something else.
+
+    Raises:
+        RateLimited: With the seconds to wait.
+    """
+    for counted, tat_us in zip(limits, tats_us, strict=False):
+        seconds = wait(tat_us, at, counted.limit)
+        if seconds is not None:
+            raise RateLimited(f"too many {counted.what}", retry_after_seconds=seconds)
 
 
 class CountRefusals:

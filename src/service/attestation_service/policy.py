@@ -11,7 +11,11 @@ from attestation.store import Tx
 
 def in_force(tx: Tx, machine: Machine) -> Policy:
     """Return the policy that applies to *machine* now."""
-    ref = tx.policies.lookup(machine.machine_id, machine.role, machine.cluster_id)
+    return assigned(tx, tx.policies.lookup(machine.machine_id, machine.role, machine.cluster_id))
+
+
+def assigned(tx: Tx, ref: str | None) -> Policy:
+    """Return the policy of the narrowest assignment, the shipped one where nothing is assigned."""
     return IDENTITY_ONLY if ref is None else stored(tx, ref)
 
 

@@ -83,7 +83,9 @@ class AttestationResult:
 
     def failed_line(self) -> str | None:
         """Return the names of the failed and undecided checks in one line, or None."""
-        names = [o.check for o in self.outcomes if isinstance(o, Failed | Undecided)]
+        if self.verdict is Verdict.VERIFIED:
+            return None
+        names = [o.check for o in self.outcomes if isinstance(o, (Failed, Undecided))]
         return ", ".join(names) or None
 
 

@@ -8,6 +8,7 @@ keeps that promise on SQLite.
 """
 
 from attestation.store.allow_list import AllowListRow
+from attestation.store.attestations import AttestationCase
 from attestation.store.audit import AuditFilter
 from attestation.store.base import Store, StoreSettings
 from attestation.store.challenges import Challenge, Purpose
@@ -17,7 +18,7 @@ from attestation.store.outbox import OutboxEvent
 from attestation.store.pages import MAX_LIMIT, Page
 from attestation.store.policies import FLEET, PolicyAssignment, Scope, StoredPolicy
 from attestation.store.purge import Purged
-from attestation.store.rate_limits import RateLimit
+from attestation.store.rate_limits import RateLimit, wait
 from attestation.store.results import StoredResult
 from attestation.store.sqlite import SQLiteStore
 from attestation.store.tokens import ConfigToken, RegistrationToken
@@ -27,6 +28,7 @@ __all__ = [
     "FLEET",
     "MAX_LIMIT",
     "AllowListRow",
+    "AttestationCase",
     "AuditFilter",
     "Challenge",
     "ConfigToken",
@@ -46,6 +48,7 @@ __all__ = [
     "Tx",
     "migrate",
     "open_store",
+    "wait",
 ]
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, insert, select, update
 
 from attestation.clock import from_micros, to_micros
 from attestation.errors import ChallengeExpired, ChallengeUnknown, ChallengeUsed
-from attestation.store.sql import Executor, Prepared
+from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import ChallengeRow, table_of
 
 _T = table_of(ChallengeRow)
@@ -50,6 +50,24 @@ class Challenge:
     issued_at: datetime
     expires_at: datetime
     used_at: datetime | None = None
+
+
+def decode(row: Row) -> Challenge:
+    """Return the challenge in *row*, all columns in the order of the table."""
+    return Challenge(
+        challenge_id=row[0],
+        purpose=row[1],
+        machine_id=row[2],
+        ek_fingerprint=row[3],
+        nonce=row[4],
+        proof_sha256=row[5],
+        pcr_selection=row[6],
+        policy_ref=row[7],
+        payload=row[8],
+        issued_at=from_micros(row[9]),
+        expires_at=from_micros(row[10]),
+        used_at=None if row[11] is None else from_micros(row[11]),
+    )
 
 
 _ISSUE = Prepared(insert(_T).values({c.name: bindparam(c.name) for c in _C}))
@@ -98,20 +116,7 @@ class Challenges:
         row = self._sql.row(_GET, challenge_id=challenge_id)
         if row is None:
             return None
-        return Challenge(
-            challenge_id=row[0],
-            purpose=row[1],
-            machine_id=row[2],
-            ek_fingerprint=row[3],
-            nonce=row[4],
-            proof_sha256=row[5],
-            pcr_selection=row[6],
-            policy_ref=row[7],
-            payload=row[8],
-            issued_at=from_micros(row[9]),
-            expires_at=from_micros(row[10]),
-            used_at=None if row[11] is None else from_micros(row[11]),
-        )
+        return decode(row)
 
     def redeem(self, challenge_id: str, purpose: Purpose, machine_id: str, at: datetime) -> None:
         """Spend a challenge: one atomic statement, so of any number of racers exactly one returns.

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
-from sqlalchemy import and_, bindparam, case, delete, or_, select
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    ScalarSelect,
+    String,
+    and_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    or_,
+    select,
+)
 
 from attestation.clock import from_micros, to_micros
 from attestation.errors import AlreadyExists, PolicyUnknown
@@ -84,19 +96,37 @@ _ADD = Prepared(
 )
 _GET = Prepared(select(_P).where(_PC.name == bindparam("name"), _PC.version == bindparam("version")))
 _ALL = Prepared(select(_P).order_by(_PC.name, _PC.version))
+
+
+def _text(name: str) -> BindParameter[str]:
+    return bindparam(name, type_=String())
+
+
 _NARROWEST = case({"machine": 0, "role": 1, "cluster": 2}, value=_AC.scope, else_=3)
-_LOOKUP = Prepared(
-    select(_AC.policy_name, _AC.policy_version)
-    .where(
-        or_(
-            and_(_AC.scope == "machine", _AC.subject == bindparam("machine_id")),
-            and_(_AC.scope == "role", _AC.subject == bindparam("role")),
-            and_(_AC.scope == "cluster", _AC.subject == bindparam("cluster_id")),
-            and_(_AC.scope == "fleet", _AC.subject == FLEET),
+
+
+def narrowest_ref(
+    machine_id: ColumnElement[str], role: ColumnElement[Any], cluster_id: ColumnElement[str]
+) -> ScalarSelect[str]:
+    """Return a subquery for `name@version` of the narrowest assignment: machine, role, cluster, fleet."""
+    return (
+        select(_AC.policy_name + "@" + cast(_AC.policy_version, String))
+        .where(
+            or_(
+                and_(_AC.scope == "machine", _AC.subject == machine_id),
+                and_(_AC.scope == "role", _AC.subject == role),
+                and_(_AC.scope == "cluster", _AC.subject == cluster_id),
+                and_(_AC.scope == "fleet", _AC.subject == FLEET),
+            )
         )
+        .order_by(_NARROWEST)
+        .limit(1)
+        .scalar_subquery()
     )
-    .order_by(_NARROWEST)
-    .limit(1)
+
+
+_LOOKUP = Prepared(
+    select(narrowest_ref(_text("machine_id"), _text("role"), _text("cluster_id")).label("policy_ref"))
 )
 _ASSIGNMENTS = Prepared(select(_A).order_by(_NARROWEST.desc(), _AC.subject))
 _ASSIGN = Prepared(
@@ -160,7 +190,9 @@ class Policies:
     def lookup(self, machine_id: str, role: str | None, cluster_id: str) -> str | None:
         """Return `name@version` of the narrowest assignment: machine, role, cluster, fleet; or None."""
         row = self._sql.row(_LOOKUP, machine_id=machine_id, role=role and str(role), cluster_id=cluster_id)
-        return None if row is None else f"{row[0]}@{row[1]}"
+        assert row is not None  # one subquery, one row
+        ref: str | None = row[0]
+        return ref
 
     def assign(self, assignment: PolicyAssignment) -> None:
         """Let a policy apply to a subject, instead of the one before.

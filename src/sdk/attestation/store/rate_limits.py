@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import bindparam, case, select
+from sqlalchemy import ScalarSelect, bindparam, case, select
+from sqlalchemy.sql import ClauseElement
 
 from attestation.clock import to_micros
-from attestation.store.sql import Executor, Prepared
+from attestation.store.sql import Executor, Insert, Prepared
 from attestation.store.tables import RateLimitRow, table_of
 
 _T = table_of(RateLimitRow)
@@ -43,19 +45,33 @@ class RateLimit:
 
 
 _CHECK = Prepared(select(_C.tat_us).where(_C.key == bindparam("key")))
-_TAKE = Prepared(
-    lambda insert: (
-        insert(_T)
-        .values(key=bindparam("key"), tat_us=bindparam("at") + bindparam("interval"))
-        .on_conflict_do_update(
-            index_elements=[_C.key],
-            set_={
-                "tat_us": case((_C.tat_us > bindparam("at"), _C.tat_us), else_=bindparam("at"))
-                + bindparam("interval")
-            },
+
+
+def tat_of(key: str) -> ScalarSelect[int]:
+    """Return a subquery for the theoretical arrival time of the key bound as *key*."""
+    return select(_C.tat_us).where(_C.key == bindparam(key)).scalar_subquery()
+
+
+def _take(rows: int) -> Prepared:
+    """Return the statement that counts one request under each of *rows* keys.
+
+    What is inserted is `at + interval`, so the interval of a key that is there already is `excluded - at`.
+    """
+
+    def statement(insert: Insert) -> ClauseElement:
+        values: list[dict[str, Any]] = [
+            {"key": bindparam(f"key{i}"), "tat_us": bindparam(f"tat{i}")} for i in range(rows)
+        ]
+        inserted = insert(_T).values(values)
+        arrived = case((_C.tat_us > bindparam("at"), _C.tat_us), else_=bindparam("at"))
+        return inserted.on_conflict_do_update(  # type: ignore[no-any-return]  # the dialect's own insert
+            index_elements=[_C.key], set_={"tat_us": arrived + inserted.excluded.tat_us - bindparam("at")}
         )
-    )
-)
+
+    return Prepared(statement)
+
+
+_TAKE = {rows: _take(rows) for rows in (1, 2)}
 
 
 class RateLimits:
@@ -69,14 +85,38 @@ class RateLimits:
     def check(self, key: str, at: datetime, limit: RateLimit) -> int | None:
         """Return None if a request may pass now, else in how many whole seconds one may, at least 1."""
         row = self._sql.row(_CHECK, key=key)
-        if row is None:
-            return None
-        ahead = row[0] - (limit.requests - 1) * limit.interval_us - to_micros(at)
-        return None if ahead <= 0 else -(-ahead // _MICROS)
+        return wait(None if row is None else row[0], at, limit)
 
     def take(self, key: str, at: datetime, limit: RateLimit) -> None:
         """Count one request that was allowed.
 
         What raced past `check` at the same time is counted too, so the rate holds over time.
         """
-        self._sql.run(_TAKE, key=key, at=to_micros(at), interval=limit.interval_us)
+        at_us = to_micros(at)
+        self._sql.run(_TAKE[1], at=at_us, key0=key, tat0=at_us + limit.interval_us)
+
+    def take_both(self, one: tuple[str, RateLimit], other: tuple[str, RateLimit], at: datetime) -> None:
+        """Count one request under two different keys, as `take` does."""
+        at_us = to_micros(at)
+        self._sql.run(
+            _TAKE[2],
+            at=at_us,
+            key0=one[0],
+            tat0=at_us + one[1].interval_us,
+            key1=other[0],
+            tat1=at_us + other[1].interval_us,
+        )
+
+
+def wait(tat_us: int | None, at: datetime, limit: RateLimit) -> int | None:
+    """Return None if a request may pass at *at*, else in how many whole seconds one may, at least 1.
+
+    Args:
+        tat_us: Theoretical arrival time stored under the key; None where nothing was counted.
+        at: Now, UTC.
+        limit: The rate that the key may have.
+    """
+    if tat_us is None:
+        return None
+    ahead = tat_us - (limit.requests - 1) * limit.interval_us - to_micros(at)
+    return None if ahead <= 0 else -(-ahead // _MICROS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from attestation.store.allow_list import AllowList
+from attestation.store.attestations import Attestations
 from attestation.store.audit import Audit
 from attestation.store.challenges import Challenges
 from attestation.store.machines import Machines
@@ -28,6 +29,7 @@ class Tx:
     __slots__ = (
         "_sql",
         "allow_list",
+        "attestations",
         "audit",
         "challenges",
         "config_tokens",
@@ -41,6 +43,7 @@ class Tx:
 
     def __init__(self, sql: Executor, *, results_kept: int) -> None:
         self._sql = sql
+        self.attestations = Attestations(sql)
         self.machines = Machines(sql)
         self.challenges = Challenges(sql)
         self.audit = Audit(sql)

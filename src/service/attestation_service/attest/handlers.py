@@ -134,7 +134,7 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
     counted = limits.of_client(res.settings, origin.address, request.machine_id)
     # Load and judge in one hop to the reader thread: pure, so it may run twice, and never on the loop.
     async with limits.CountRefusals(res.store, counted, at):
-        judged = await res.store.read(lambda tx: judge(tx, request, counted, at))
+        judged = await res.store.read(lambda tx: judge(tx, request, counted, origin, at))
     signed = await _sign(judged, request, res, at)
     fresh = challenges.make(judged.machine, judged.policy, res.settings, at)
 
@@ -156,13 +156,20 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
     return answer
 
 
-def judge(tx: Tx, request: AttestRequest, counted: limits.Limits, at: datetime) -> Judged:
+def judge(tx: Tx, request: AttestRequest, counted: limits.Limits, origin: Origin, at: datetime) -> Judged:
     """Load the case and appraise it; a refusal is a value, because it still spends the challenge."""
-    limits.check(tx, counted, at)
+    address_key, machine_key = limits.keys_of_client(origin.address, request.machine_id)
+    loaded = tx.attestations.load(
+        request.machine_id, request.nonce_id, address_key=address_key, machine_key=machine_key
+    )
+    if loaded is None:
+        limits.check(tx, counted, at)
+        raise MachineUnknown("no such machine")
+    limits.check_loaded(counted, (loaded.address_tat_us, loaded.machine_tat_us), at)
     # 1. The machine and an unspent challenge of its own. Without these there is nothing to judge or to spend.
-    machine = known_machine(tx, request.machine_id)
-    challenge = challenges.open_challenge(tx, request.nonce_id, request.machine_id, at)
-    found = Judged(machine=machine, policy=policy.in_force(tx, machine), challenge=challenge)
+    machine = loaded.machine
+    challenge = challenges.still_open(loaded.challenge, request.machine_id, at)
+    found = Judged(machine=machine, policy=policy.assigned(tx, loaded.policy_ref), challenge=challenge)
     try:
         # 2. It means this machine, and the machine has a key that could have signed.
         _same_ek(request.ek_fingerprint, machine)

@@ -1,0 +1,94 @@
+"""Everything that one attestation is judged by, in one statement.
+
+Each statement gives the interpreter lock away and, under load, waits to get it back; five of them cost more than
+the signature check. The join is by primary keys only, so it stays flat however large the fleet is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import and_, bindparam, select
+
+from attestation.machines import Machine
+from attestation.store import challenges, machines, policies
+from attestation.store.challenges import Challenge
+from attestation.store.rate_limits import tat_of
+from attestation.store.sql import Executor, Prepared
+from attestation.store.tables import ChallengeRow, MachineRow, table_of
+
+_M = table_of(MachineRow)
+_C = table_of(ChallengeRow)
+_MACHINE_COLUMNS = len(_M.c)
+_CHALLENGE_COLUMNS = len(_C.c)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttestationCase:
+    """What is known of a machine and of the challenge that it answers.
+
+    Args:
+        machine: The machine.
+        challenge: The challenge of that id, whosever it is; None where there is none.
+        policy_ref: `name@version` of the policy assigned most narrowly; None where none is assigned.
+        address_tat_us: Theoretical arrival time of the address's rate limit; None where nothing was counted.
+        machine_tat_us: Likewise of the machine's.
+    """
+
+    machine: Machine
+    challenge: Challenge | None
+    policy_ref: str | None
+    address_tat_us: int | None
+    machine_tat_us: int | None
+
+
+_LOAD = Prepared(
+    select(
+        *_M.c,
+        *_C.c,
+        policies.narrowest_ref(_M.c.machine_id, _M.c.role, _M.c.cluster_id).label("policy_ref"),
+        tat_of("address_key").label("address_tat_us"),
+        tat_of("machine_key").label("machine_tat_us"),
+    )
+    .select_from(_M.outerjoin(_C, and_(_C.c.challenge_id == bindparam("challenge_id"))))
+    .where(_M.c.machine_id == bindparam("of_machine"))
+)
+
+
+class Attestations:
+    """Reads for the hot path, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def load(
+        self, machine_id: str, challenge_id: str, *, address_key: str, machine_key: str
+    ) -> AttestationCase | None:
+        """Return the case of *machine_id* answering *challenge_id*; None where there is no such machine.
+
+        Args:
+            machine_id: UUID text.
+            challenge_id: 32 hex.
+            address_key: Key of the address's rate limit.
+            machine_key: Key of the machine's.
+        """
+        row = self._sql.row(
+            _LOAD,
+            of_machine=machine_id,
+            challenge_id=challenge_id,
+            address_key=address_key,
+            machine_key=machine_key,
+        )
+        if row is None:
+            return None
+        end = _MACHINE_COLUMNS + _CHALLENGE_COLUMNS
+        challenge = row[_MACHINE_COLUMNS:end]
+        return AttestationCase(
+            machine=machines.decode(row[:_MACHINE_COLUMNS]),
+            challenge=challenges.decode(challenge) if challenge[0] is not None else None,
+            policy_ref=row[end],
+            address_tat_us=row[end + 1],
+            machine_tat_us=row[end + 2],
+        )
