@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from unittest import mock
 
@@ -89,3 +90,14 @@ def test_the_newest_revision_is_known_without_alembic(tmp_path: Path) -> None:
     with mock.patch("attestation.store.migrate.upgrade") as upgrade:
         migrate(f"sqlite:///{tmp_path}/m.db")
     upgrade.assert_not_called()
+
+
+def test_nobody_else_may_read_the_database(tmp_path: Path) -> None:
+    """The file and what SQLite puts beside it have mode 0600."""
+    migrate(f"sqlite:///{tmp_path}/m.db")
+    store = open_store(f"sqlite:///{tmp_path}/m.db")
+    store.write_sync(lambda tx: tx.purge(datetime.now(UTC)))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("m.db*")}
+    store.close()
+    assert modes.pop("m.db.migrate-lock") & 0o022 == 0
+    assert modes == dict.fromkeys(["m.db", "m.db-wal", "m.db-shm"], 0o600)

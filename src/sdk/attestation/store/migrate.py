@@ -47,6 +47,7 @@ def migrate(url: str) -> None:
     """
     path = sqlite_path(url)
     try:
+        path.touch(mode=0o600)  # the WAL beside it takes over its mode: tokens' hashes are nobody else's
         with _one_at_a_time, _locked(path.with_name(path.name + ".migrate-lock")), connection_to(path) as c:
             if _revision(c) != HEAD:
                 upgrade(c)

@@ -247,7 +247,7 @@ async def activate(
 
 def _denied(machine_id: str, error: AttestationError, origin: Origin) -> AuditEvent:
     return AuditEvent(
-        operator_cn="machine",
+        operator_cn="unknown",
         action="denied",
         machine_id=machine_id,
         detail=f"ak-activate: {error.code}",
