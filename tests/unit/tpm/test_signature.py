@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
@@ -144,3 +146,27 @@ def test_n22_pss_salt_has_the_length_of_the_digest() -> None:
             key_of("rsapss").verify(Signature(ak.scheme, ak.hash_alg, raw), MESSAGE)
     raw = ak.key.sign(MESSAGE, padding.PSS(padding.MGF1(hashed), 32), hashed)
     key_of("rsapss").verify(Signature(ak.scheme, ak.hash_alg, raw), MESSAGE)
+
+
+def test_signatures_have_at_most_2_kib() -> None:
+    """The cap stands before any parsing."""
+    with pytest.raises(MalformedEvidence, match="2049 bytes, at most 2048"):
+        parse_signature(bytes(2049))
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_n21_the_header_must_agree_with_the_key(kind: str) -> None:
+    """A true signature whose header names another algorithm or hash: refused, for the header's sake."""
+    good = parse_signature(KEYS[kind].sign(MESSAGE))
+    for wrong in (replace(good, hash_alg=forge.SHA1), replace(good, alg=0x05)):
+        with pytest.raises(SignatureInvalid, match="the key 0x"):
+            key_of(kind).verify(wrong, MESSAGE)
+
+
+@pytest.mark.parametrize("kind", ["rsassa", "rsapss"])
+def test_n22_rsa_signatures_have_the_length_of_the_modulus(kind: str) -> None:
+    """Leading zeros added: the number is the same, the signature is none."""
+    good = parse_signature(KEYS[kind].sign(MESSAGE))
+    for wrong in (b"\0" + good.signature, good.signature[1:], b""):
+        with pytest.raises(SignatureInvalid, match="as long as the modulus"):
+            key_of(kind).verify(replace(good, signature=wrong), MESSAGE)
