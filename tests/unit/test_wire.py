@@ -82,6 +82,12 @@ def test_base64_has_its_cap(most: int) -> None:
         b64decode(b64encode(bytes(most + 1)), "field", max_bytes=most)
 
 
+def test_text_that_is_too_long_is_not_even_decoded() -> None:
+    """The cap stands before the work."""
+    with pytest.raises(MalformedEvidence, match="longer than 3 bytes"):
+        b64decode("!" * 100, "field", max_bytes=3)
+
+
 def test_hex() -> None:
     """Lower case, whole bytes."""
     assert hexdecode("", "field") == b""

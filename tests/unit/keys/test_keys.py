@@ -273,6 +273,11 @@ def test_what_is_no_token(signer: FileSigner, made: str) -> None:
     refuse(made, signer)
 
 
+def test_tokens_have_at_most_64_kib(signer: FileSigner) -> None:
+    """Even one of ours, truly signed."""
+    refuse(signer.sign_jwt({"x": "y" * 65_536}, typ="eat+jwt"), signer)
+
+
 @pytest.mark.parametrize("claims", [[], "text", 7, None])
 def test_claims_are_an_object(signer: FileSigner, claims: Any) -> None:
     """Signed, but not a JWT."""

@@ -112,6 +112,16 @@ def test_what_no_public_area_may_say(what: str, data: bytes) -> None:
         parse_public(data)
 
 
+def test_the_type_and_the_key_are_named() -> None:
+    """An operator reads what is wrong."""
+    with pytest.raises(MalformedEvidence, match="object type 0x0025"):
+        parse_public(forge.tpm2b(b"\x00\x25" + forge.ek_public("L-2")[4:]))
+    with pytest.raises(MalformedEvidence, match="no valid key"):
+        parse_public(forge.ecc_public(X, X)).key()
+    with pytest.raises(MalformedEvidence, match="not supported"):
+        parse_public(forge.ecc_public(X, X, curve=0x20)).key()
+
+
 def test_public_areas_have_at_most_2_kib() -> None:
     """The cap stands before any parsing."""
     with pytest.raises(MalformedEvidence, match="2049 bytes"):
