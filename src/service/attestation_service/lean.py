@@ -11,11 +11,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, get_type_hints
 
 from fastapi import APIRouter, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from attestation_service import limits
 from attestation_service.bodies import parse_json
 from attestation_service.context import Origin, Resources, origin_of, resources_of
 
@@ -38,8 +40,13 @@ class LeanRoute(APIRoute):
         if scope["method"] != "POST":
             await super().handle(scope, receive, send)
             return
-        request = parse_json(self._model, await _body(receive))
-        response = await self._lean(request, resources_of(scope), origin_of(scope))
+        res, origin = resources_of(scope), origin_of(scope)
+        body = await _body(receive)
+        try:
+            request = parse_json(self._model, body)
+        except RequestValidationError as e:
+            raise await limits.counted_refusal(e, res, origin) from None
+        response = await self._lean(request, res, origin)
         await response(scope, receive, send)
 
 

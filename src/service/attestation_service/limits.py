@@ -16,6 +16,7 @@ from attestation.audit import AuditEvent
 from attestation.errors import AttestationError, MachineChanged, RateLimited, Unavailable
 from attestation.machines import Machine, Status
 from attestation.store import RateLimit, Store, Tx, wait
+from attestation_service.context import Origin, Resources
 from attestation_service.settings import Settings
 
 WRONG_CREDENTIAL: Final = RateLimit(requests=10, per_seconds=60)
@@ -123,6 +124,18 @@ class CountRefusals:
         refused = isinstance(error, AttestationError) and not isinstance(error, FREE)
         if refused:
             await self._store.write(lambda tx: take(tx, self._limits, self._at))
+
+
+async def counted_refusal(error: Exception, res: Resources, origin: Origin) -> Exception:
+    """Count a request that the schema refused, and return what to answer: *error*, or that it was too often."""
+    at = res.clock.now()
+    counted = of_client(res.settings, origin.address)
+    try:
+        await res.store.read(lambda tx: check(tx, counted, at))
+        await res.store.write(lambda tx: take(tx, counted, at))
+    except (RateLimited, Unavailable) as instead:
+        return instead
+    return error
 
 
 def audit_denied(tx: Tx, event: AuditEvent, at: datetime) -> None:

@@ -34,7 +34,8 @@ from attestation.errors import (
     Unavailable,
     Unknown,
 )
-from attestation_service.context import request_id
+from attestation_service import limits
+from attestation_service.context import origin_of, request_id, resources_of
 
 log = structlog.get_logger("attestation_service")
 
@@ -178,6 +179,15 @@ async def _on_expected(request: Request, error: Exception) -> Response:
     return found
 
 
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    # It reached no handler, so nobody counted it yet.
+    scope = request.scope
+    refused = await limits.counted_refusal(error, resources_of(scope), origin_of(scope))
+    found = answer(refused, scope)
+    assert found is not None
+    return found
+
+
 def _field_errors(errors: Iterable[Any]) -> list[FieldError]:
     """Name each member and what is wrong with it; what was sent is never repeated."""
     found = [
@@ -189,5 +199,6 @@ def _field_errors(errors: Iterable[Any]) -> list[FieldError]:
 
 def install(app: FastAPI) -> None:
     """Answer every error of *app* as a problem."""
-    for expected in (AttestationError, HTTPException, RequestValidationError):
+    for expected in (AttestationError, HTTPException):
         app.add_exception_handler(expected, _on_expected)
+    app.add_exception_handler(RequestValidationError, _on_invalid)

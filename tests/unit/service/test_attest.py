@@ -482,3 +482,12 @@ async def test_limits_per_machine(start: Starter) -> None:
     ]
     assert statuses == [200, 200, 200, 429, 429]
     await service.challenge(other)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/attest", "/api/v1/self-register"])
+async def test_requests_without_form_are_limited_too(start: Starter, path: str) -> None:
+    """What the schema refuses costs its sender as much as what a handler refuses."""
+    service = await start(rate_limit_address_burst=5, rate_limit_address_per_second=1)
+    answers = [await service.post(path, {"nonsense": 1}) for _ in range(7)]
+    assert [answer.status_code for answer in answers] == [422] * 5 + [429] * 2
+    assert int(answers[-1].headers["retry-after"]) >= 1
