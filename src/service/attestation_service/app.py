@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator
 
 import structlog
@@ -78,6 +79,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         async with owned(chosen, clock or SystemClock()) as resources:
             app.state.resources = resources
             tidying = asyncio.create_task(maintenance.run(resources))
+            spare_the_collector()
             log.info("service.started", version=__version__)
             try:
                 yield
@@ -108,6 +110,16 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         app.include_router(router)
     openapi.install(app, (AllowListImport, ConfigEnvelope, Readiness))
     return app
+
+
+def spare_the_collector() -> None:
+    """Let the garbage collector pass over what was loaded so far: it lives as long as the process.
+
+    Requests leave no cycles behind, so it also need not look as often; it took a tenth of an attestation.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @contextlib.asynccontextmanager

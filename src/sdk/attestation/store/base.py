@@ -23,6 +23,7 @@ class StoreSettings:
         busy_timeout_seconds: How long a writer waits for one of another process.
         commit_attempts: How often a group is tried before its callers get `StoreUnavailable`.
         group_size: Most units in one commit; bounds what one failure repeats and how long others wait.
+        gather_seconds: How long a group waits for more, if the one before was not of one unit only.
         queue_size: Most units that wait; beyond it a write is refused at once with `StoreUnavailable`.
         results_kept: Attestation results kept per machine.
     """
@@ -30,6 +31,7 @@ class StoreSettings:
     busy_timeout_seconds: float = 5.0
     commit_attempts: int = 3
     group_size: int = 64
+    gather_seconds: float = 0.002
     queue_size: int = 10_000
     results_kept: int = 20
 

@@ -161,9 +161,12 @@ class _Worker:
     def _loop(self) -> None:
         take = self._queue.get
         more = self._queue.get_nowait
-        ended = False
+        ended = crowded = False
         while not ended:
             unit = take()
+            if crowded and unit is not None:
+                # Where two came at once more are coming: one transaction for many costs less than many.
+                time.sleep(self._settings.gather_seconds)
             group: list[_Unit] = []
             while unit is not None:
                 group.append(unit)
@@ -174,6 +177,7 @@ class _Worker:
                 except Empty:
                     break
             ended = unit is None
+            crowded = len(group) > 1
             if group:
                 self._serve(group)
                 _answer(group)
