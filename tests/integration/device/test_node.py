@@ -150,6 +150,16 @@ def test_absent_bank_is_an_error(software_tpm: SoftwareTPM) -> None:
         node.quote(NONCE, SELECTION)
 
 
+def test_key_without_scheme_does_not_quote(software_tpm: SoftwareTPM) -> None:
+    """A key that fixes no scheme fixes no hash either, over which values could be compared."""
+    bare = replace(ak_template(attributes=0x00040472), scheme=None)
+    with (
+        software_tpm.node(ak=bare.serialise()) as node,
+        pytest.raises(DeviceError, match="no signing scheme"),
+    ):
+        node.quote(NONCE, SELECTION)
+
+
 def test_ak_is_the_same_at_every_start_and_differs_between_tpms(make_tpm: MakeTPM) -> None:
     """Nothing on disk: the template derives the same key again, and another one elsewhere."""
     first, second = make_tpm(), make_tpm()

@@ -208,6 +208,40 @@ def test_ended_session_is_not_used_again() -> None:
     assert transport.flushed == []
 
 
+def test_session_that_goes_on_is_flushed_at_the_end() -> None:
+    """A use that keeps the session leaves it on the list of what is to be flushed."""
+
+    def answer(code: int, command: bytes) -> bytes:
+        if code == CC.START_AUTH_SESSION:
+            return ok(sized(b"t" * 32), handle=0x03000000)
+        if code == CC.FLUSH_CONTEXT:
+            return ok()
+        area = sized(b"n" * 32) + b"\1" + sized(b"")
+        return u16(0x8002) + u32(14 + len(area)) + u32(0) + u32(0) + area
+
+    transport = Scripted(answer)
+    with TPM(transport) as tpm:
+        session = tpm.start_session(SessionType.POLICY, None)
+        tpm.execute(commands.pcr_reset(16), session.use())
+        assert tpm.loaded == (0x03000000,)
+        tpm.execute(commands.pcr_reset(16), session.use())
+    assert transport.flushed == [0x03000000]
+
+
+def test_failure_to_flush_at_the_end_is_not_silent() -> None:
+    """Without another error, what could not be flushed is reported on leaving the context."""
+
+    def answer(code: int, command: bytes) -> bytes:
+        return ok(sized(b"t" * 32), handle=0x02000000) if code == CC.START_AUTH_SESSION else refused(0x101)
+
+    def leave() -> None:
+        with TPM(Scripted(answer)) as tpm:
+            tpm.start_session(SessionType.HMAC, None)
+
+    with pytest.raises(TPMResponseError, match="FAILURE"):
+        leave()
+
+
 @pytest.mark.parametrize(("rc", "fine"), [(0, True), (0x100, True), (0x101, False)])
 def test_startup_tolerates_only_that_it_was_done(rc: int, *, fine: bool) -> None:
     """INITIALIZE means started already; a failed TPM is a failure."""
