@@ -14,7 +14,7 @@ from attestation.device import TPM, AKType, NodeTPM, open_transport
 from attestation.device.node import EK_PREFERENCE
 from attestation.errors import DeviceError, SignatureInvalid, TPMResponseError
 from attestation.evidence import ak_activation
-from attestation.testing import CertificateAuthority, SoftwareTPM, ak_template
+from attestation.testing import CertificateAuthority, SoftwareAK, SoftwareTPM, ak_template
 from attestation.testing.software_tpm import ek_template, write_nv
 from attestation.tpm import (
     Alg,
@@ -34,7 +34,7 @@ from attestation.tpm import (
 )
 from attestation.tpm.commands import CC, NVAttr
 from attestation.tpm.sessions import Password
-from attestation.wire import u16, u32
+from attestation.wire import sized, u16, u32
 from tests.fixtures.tpm import MakeTPM, Wiretap
 
 pytestmark = pytest.mark.swtpm
@@ -491,6 +491,31 @@ def test_chain_is_put_together_across_indices(
     software_tpm.install_chain(chain[300:-1], index=0x01C00101)
     with software_tpm.node() as node:
         assert node.identify().ek_chain == (middle.certificate,)
+
+
+def test_chain_ends_at_its_range_and_its_size(
+    software_tpm: SoftwareTPM, tpm_ca: CertificateAuthority
+) -> None:
+    """What stands behind 01C001FF is no part of the chain, even where it would complete a certificate."""
+    software_tpm.install_chain(tpm_ca.certificate[:100], index=0x01C001FF)
+    software_tpm.install_chain(tpm_ca.certificate[100:], index=0x01C00200)
+    with software_tpm.node() as node:
+        assert node.identify().ek_chain == ()
+
+
+def test_other_statement_than_a_quote_is_refused(software_tpm: SoftwareTPM) -> None:
+    """A TPM that answers TPM2_Quote with a certify statement has not quoted."""
+    message, signature = SoftwareAK(seed=1).certify(bytes(34), bytes(34), NONCE)
+    parameters = sized(message) + signature
+    body = u32(len(parameters)) + parameters + sized(b"") + b"\1" + sized(b"")
+
+    def swap(command: bytes, response: bytes) -> bytes:
+        forged = u16(0x8002) + u32(10 + len(body)) + u32(0) + body
+        return forged if int.from_bytes(command[6:10]) == CC.QUOTE else response
+
+    node, _ = tapped(software_tpm, Wiretap(open_transport(software_tpm.uri), on_response=swap))
+    with node, pytest.raises(DeviceError, match="another kind"):
+        node.quote(NONCE, SELECTION)
 
 
 def test_other_ek_than_before_ends_the_activation(software_tpm: SoftwareTPM) -> None:

@@ -58,6 +58,16 @@ def test_stop_leaves_no_process(tmp_path: Path) -> None:
     assert gone(tmp_path)
 
 
+def test_socket_of_a_long_directory_stands_elsewhere_and_goes(tmp_path: Path) -> None:
+    """A path beyond 107 bytes gets a socket in a directory of its own, removed at the end."""
+    with SoftwareTPM(tmp_path / ("d" * 100)) as tpm:
+        socket_path = Path(tpm.uri.removeprefix("unix:"))
+        assert tpm.directory not in socket_path.parents
+        with tpm.client() as client:
+            assert client.execute(commands.get_random(8))
+    assert not socket_path.parent.exists()
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_tpm_outlives_its_owner(tmp_path: Path, how: signal.Signals) -> None:
     """However the owning process dies, by SIGKILL too, its TPMs end."""
