@@ -174,6 +174,8 @@ def _trust(machine: MachineDetail, at: datetime) -> list[str]:
         return [
             f"Its last quote, {when}{policy}, could not be judged: {clean(last.failed or 'no check was made')}."
         ]
+    if machine.trust is Trust.STALE and machine.trust_expires_at is None:
+        return [f"Its last good quote is from {when}; an operator's act ended the trust in it since."]
     if machine.trust is Trust.STALE:
         return [
             (

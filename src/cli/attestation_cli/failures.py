@@ -55,7 +55,7 @@ MEANINGS: tuple[tuple[type[AttestationError], ExitCode, str], ...] = (
     (Unauthenticated, ExitCode.AUTH, "the service does not know who you are"),
     (Forbidden, ExitCode.AUTH, "you may not do this"),
     (NotAuthentic, ExitCode.AUTH, "the service refused this"),
-    (Unknown, ExitCode.NOT_FOUND, "there is no such thing"),
+    (Unknown, ExitCode.NOT_FOUND, "not found"),
     (Expired, ExitCode.NOT_FOUND, "it no longer exists"),
     (Ambiguous, ExitCode.CONFLICT, "it is not clear which machine you mean"),
     (Conflict, ExitCode.CONFLICT, "this is not possible now"),

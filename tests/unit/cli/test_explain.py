@@ -95,6 +95,18 @@ def test_a_stale_machine_has_a_silent_agent() -> None:
     assert "See that its agent runs" in text(stale)
 
 
+def test_trust_that_an_operator_ended_is_not_the_agents_fault() -> None:
+    """A lock or an unlock ends the lease at once; no instant is invented for it."""
+    ended = told(
+        status="locked",
+        trust="stale",
+        trust_expires_at=None,
+        last_result={**GOOD, "at": NOW - timedelta(seconds=300)},
+    )
+    assert "an operator's act ended the trust" in text(ended)
+    assert "See that its agent runs" not in text(ended)
+
+
 def test_what_could_not_be_judged_is_not_called_failed() -> None:
     """Indeterminate is neither good nor bad."""
     unclear = told(last_result={**GOOD, "verdict": "Indeterminate", "failed": "policy"})
