@@ -13,6 +13,13 @@ import pytest
 from attestation.errors import EKCertificateRejected, MalformedEvidence
 from attestation.evidence import ek_certificate
 from attestation.evidence.ek_certificate import EKCertificateClaims
+from attestation.testing import (
+    CertificateAuthority,
+    Defect,
+    EKCertificateOptions,
+    SoftwareEK,
+    make_ek_certificate,
+)
 from attestation.tpm import parse_public
 from tests.vectors import OWN, SHARED, forge, needs_shared
 
@@ -355,3 +362,13 @@ def test_swtpm_certificate_cut_or_padded() -> None:
         ek_certificate.parse(der[:-1])
     for padding in (b"\x11" * 192, bytes(300), bytes(i * 7 % 256 for i in range(431))):
         assert ek_certificate.parse(der + padding).der == der
+
+
+def test_an_extension_that_appears_twice_is_refused() -> None:
+    """Readers would disagree about which one counts (RFC 5280, 4.2)."""
+    ek, at = SoftwareEK("L-2"), datetime(2026, 11, 21, tzinfo=UTC)
+    authority = CertificateAuthority("twice", seed=1, at=at)
+    options = EKCertificateOptions(defect=Defect.DUPLICATE_EXTENSION)
+    parsed = ek_certificate.parse(make_ek_certificate(ek.public, authority, at=at, options=options))
+    with pytest.raises(EKCertificateRejected, match="twice"):
+        ek_certificate.verify(parsed, ek=ek.public, at=at, allow_simulator=True)

@@ -25,7 +25,7 @@ AT = datetime(2026, 11, 21, tzinfo=UTC)
 CA = CertificateAuthority("Test TPM CA", seed=1)
 EKS = {"L-1": SoftwareEK("L-1"), "L-2": SoftwareEK("L-2", seed=7), "H-3": SoftwareEK("H-3")}
 
-CHAIN_LEVEL = {Defect.SHA1, Defect.SIGNATURE_BROKEN, Defect.ISSUER_IS_SUBJECT, Defect.DUPLICATE_EXTENSION}
+CHAIN_LEVEL = {Defect.SHA1, Defect.SIGNATURE_BROKEN, Defect.ISSUER_IS_SUBJECT}
 """Defects that show only against the issuer or its signature: `ek_certificate.verify` does not look at those."""
 
 

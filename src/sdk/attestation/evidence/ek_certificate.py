@@ -239,6 +239,10 @@ def _check_fields(tbs: Any, loaded: x509.Certificate, at: datetime) -> None:
 
 
 def _check_extensions(loaded: x509.Certificate, *, is_rsa: bool) -> None:
+    oids = [extension["extn_id"].dotted for extension in loaded["tbs_certificate"]["extensions"]]
+    if len(set(oids)) != len(oids):
+        # RFC 5280, 4.2. Two readers could each take another one of them.
+        raise EKCertificateRejected("an extension appears twice")
     critical = loaded.critical_extensions
     constraints = loaded.basic_constraints_value
     if constraints is None or constraints["ca"].native or "basic_constraints" not in critical:
