@@ -11,18 +11,17 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric import ec
-
 from attestation.machines import ClockState, Machine, Role, Status
 from attestation.results import Assurance, Verdict
 from attestation.store import Tx, migrate, open_store
+from attestation.testing import SoftwareEK
 from attestation.tpm import Public
 from tests.bench.load import Connection
 from tests.bench.server import Server, run
-from tests.bench.software_machine import VALUES, SoftwareMachine, ek_public
+from tests.bench.software_machine import VALUES, SoftwareMachine
 
 WORKERS = 2
-_PCR_TEXTS = json.dumps({"sha256": {str(i): v.hex() for i, v in VALUES.items()}})
+_PCR_TEXTS = json.dumps({bank: {str(i): v.hex() for i, v in of.items()} for bank, of in VALUES.items()})
 
 
 @contextlib.contextmanager
@@ -65,20 +64,18 @@ def seed(path: Path, count: int, *, live: int) -> list[SoftwareMachine]:
     store = open_store(url)
     at = datetime.now(UTC)
     step = max(1, count // live)
-    filler_ek = ek_public(ec.generate_private_key(ec.SECP256R1()).public_key())
+    filler_ek = SoftwareEK("L-2")
     filler_ak = SoftwareMachine(str(uuid.uuid4()), filler_ek).ak
     machines: list[SoftwareMachine] = []
     rows: list[Machine] = []
     for number in range(count):
         machine_id = str(uuid.uuid4())
         if number % step == 0 and len(machines) < live:
-            machine = SoftwareMachine(
-                machine_id, ek_public(ec.generate_private_key(ec.SECP256R1()).public_key())
-            )
+            machine = SoftwareMachine(machine_id, SoftwareEK("L-2"))
             machines.append(machine)
-            rows.append(_row(machine_id, machine.ek_fingerprint, machine.ek, machine.ak, at, number))
+            rows.append(_row(machine_id, machine.ek_fingerprint, machine.ek.public, machine.ak, at, number))
         else:
-            rows.append(_row(machine_id, f"{number:096x}", filler_ek, filler_ak, at, number))
+            rows.append(_row(machine_id, f"{number:096x}", filler_ek.public, filler_ak, at, number))
         if len(rows) == 1000 or number == count - 1:
             batch, rows = rows, []
 

@@ -6,36 +6,29 @@ import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
-
 from attestation.evidence import ak_activation
-from attestation.tpm.credential import unwrap_identity
+from attestation.testing import SoftwareEK
 from tests.bench import fleet, server
 from tests.bench.load import Connection, spread
 from tests.bench.report import Measurement
-from tests.bench.software_machine import SoftwareMachine, ek_public
+from tests.bench.software_machine import SoftwareMachine
 
 COUNT = 120
 CONCURRENCY = 16
 
-Introduction = tuple[rsa.RSAPrivateKey, SoftwareMachine]
 
-
-def new_machines(count: int) -> list[Introduction]:
+def new_machines(count: int) -> list[SoftwareMachine]:
     """Make machines with RSA-2048 EKs whose private halves we hold, so that no TPM is timed."""
-    keys = [rsa.generate_private_key(65537, 2048) for _ in range(count)]
-    return [(key, SoftwareMachine("", ek_public(key.public_key()))) for key in keys]
+    return [SoftwareMachine("", SoftwareEK("L-1")) for _ in range(count)]
 
 
-async def enrol(introduction: Introduction, connection: Connection) -> None:
+async def enrol(machine: SoftwareMachine, connection: Connection) -> None:
     """Introduce and activate one machine."""
-    key, machine = introduction
     status, answer = await connection.json(
         "POST",
         "/api/v1/self-register",
         {
-            "ek_public": base64.b64encode(machine.ek.tpm2b()).decode(),
+            "ek_public": base64.b64encode(machine.ek.public.tpm2b()).decode(),
             "ek_source": "pub",
             "ek_fingerprint": machine.ek_fingerprint,
             "ak_public": base64.b64encode(machine.ak.tpm2b()).decode(),
@@ -43,14 +36,16 @@ async def enrol(introduction: Introduction, connection: Connection) -> None:
     )
     assert status == 200, (status, answer)
     activation, machine.machine_id = answer["activation"], answer["machine_id"]
-    oaep = padding.OAEP(padding.MGF1(hashes.SHA256()), hashes.SHA256(), b"IDENTITY\0")
-    seed = key.decrypt(base64.b64decode(activation["encrypted_secret"])[2:], oaep)
-    blob = base64.b64decode(activation["credential_blob"])
+    secret = machine.ek.activate(
+        machine.ak.name,
+        base64.b64decode(activation["credential_blob"]),
+        base64.b64decode(activation["encrypted_secret"]),
+    )
     proof = ak_activation.proof(
-        unwrap_identity(machine.ek, seed, machine.ak.name, blob),
+        secret,
         machine_id=machine.machine_id,
         challenge_id=activation["challenge_id"],
-        ek_public=machine.ek.tpm2b(),
+        ek_public=machine.ek.public.tpm2b(),
         ak_name=machine.ak.name,
     )
     status, answer = await connection.json(
@@ -61,11 +56,11 @@ async def enrol(introduction: Introduction, connection: Connection) -> None:
     assert (status, answer["status"]) == (200, "pending_approval"), (status, answer)
 
 
-def drive(running: server.Server, introductions: Sequence[Introduction]) -> float:
+def drive(running: server.Server, introductions: Sequence[SoftwareMachine]) -> float:
     """Enrol everybody and return the server's CPU seconds per machine."""
 
-    def job(introduction: Introduction) -> Callable[[Connection], Awaitable[None]]:
-        return lambda connection: enrol(introduction, connection)
+    def job(machine: SoftwareMachine) -> Callable[[Connection], Awaitable[None]]:
+        return lambda connection: enrol(machine, connection)
 
     warm_up = len(introductions) // 6
     asyncio.run(spread(running.port, CONCURRENCY, [job(i) for i in introductions[:warm_up]]))
