@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from typing import NamedTuple
 
 from attestation.errors import (
     AttestHeaderInvalid,
@@ -55,8 +55,7 @@ class AKParent(StrEnum):
     """Somewhere else; then clock and firmware may be obfuscated and firmware is not claimed."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnverifiedQuote:
+class UnverifiedQuote(NamedTuple):
     """A parsed quote. Nothing in it may be believed yet.
 
     Args:
@@ -104,8 +103,7 @@ def enrolled_key(ak_public: bytes, ek_public: bytes) -> AttestationKey:
     return AttestationKey(ak_public, ek_public)
 
 
-@dataclass(frozen=True, slots=True)
-class QuoteClaims:
+class QuoteClaims(NamedTuple):
     """What a quote proves; only `verify` builds one.
 
     Args:

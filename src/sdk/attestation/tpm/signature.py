@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
@@ -34,8 +33,7 @@ _ORDERS: Final[dict[int, int]] = {
 """Orders n of the base points (FIPS 186-4, D.1.2)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """A parsed TPMT_SIGNATURE.
 
     Args:
