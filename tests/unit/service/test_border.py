@@ -213,3 +213,41 @@ async def test_other_protocols_pass_through(service: Service) -> None:
         {"type": "websocket", "path": "/", "headers": [], "query_string": b"", "root_path": ""}, receive, send
     )
     assert sent == ["websocket.close"]
+
+
+async def test_the_lane_answers_as_the_framework_would(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attestation route served by the border, and by the framework alone: the same answer to everything."""
+    with_lane = await start(rate_limits=False)
+    monkeypatch.setattr("attestation_service.app.lanes", lambda _router: {})
+    without = await start(rate_limits=False)
+    good = {
+        "machine_id": "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d",
+        "ek_fingerprint": "ab" * 48,
+        "nonce_id": "cd" * 16,
+        "pcr_quote": "AA==",
+        "pcr_signature": "AA==",
+        "pcr_values": {"sha256": {"0": "00" * 32}},
+    }
+    bodies = [
+        json.dumps(good),
+        json.dumps({**good, "unknown": 1}),
+        json.dumps({**good, "machine_id": "x"}),
+        "{",
+        "[]",
+        "",
+        " " * 5_000_000,
+    ]
+    for method in ("POST", "GET", "PUT"):
+        for body in bodies if method == "POST" else [""]:
+            answers = [
+                await service.http.request(
+                    method, "/api/v1/attest", content=body, headers={"Content-Type": "application/json"}
+                )
+                for service in (with_lane, without)
+            ]
+            told = [{**answer.json(), "instance": ""} for answer in answers]
+            assert told[0] == told[1]
+            assert answers[0].status_code == answers[1].status_code >= 400
+            assert set(answers[0].headers) == set(answers[1].headers)
