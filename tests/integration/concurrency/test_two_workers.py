@@ -39,9 +39,9 @@ PATIENCE_SECONDS = 30
 THREADS = 24
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def two_workers(start_service: StartService) -> ServiceProcess:
-    """A service with two worker processes."""
+    """A service with two worker processes, for one test: what is in its database, that test put there."""
     service = start_service(workers=2)
     _until(lambda: len(service.worker_pids()) == 2, "two workers")
     return service
