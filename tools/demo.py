@@ -406,7 +406,7 @@ def main() -> int:
     options = parser.parse_args()
     if not 1 <= options.machines <= MAX_MACHINES:
         parser.error(f"--machines must be between 1 and {MAX_MACHINES}")
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminated)
     try:
         run(options)

@@ -72,7 +72,9 @@ def test_socket_of_a_long_directory_stands_elsewhere_and_goes(tmp_path: Path) ->
 def test_no_tpm_outlives_its_owner(tmp_path: Path, how: signal.Signals) -> None:
     """However the owning process dies, by SIGKILL too, its TPMs end."""
     code = (
-        "import sys, time; from pathlib import Path; from attestation.testing import SoftwareTPM\n"
+        "import signal, sys, time; from pathlib import Path; from attestation.testing import SoftwareTPM\n"
+        # A shell starts what it puts into the background with SIGINT ignored, and we inherit that.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "tpms = [SoftwareTPM(Path(sys.argv[1]) / str(i)).start() for i in range(3)]\n"
         "print('up', flush=True); time.sleep(60)"
     )
