@@ -30,7 +30,7 @@ def run_command(
     """
     try:
         # stdout goes to our stderr, where the logs are. S603: the administrator's own words, and no shell reads them.
-        process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=2)  # noqa: S603
+        process = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=2)  # noqa: S603 -- no shell
     except OSError as e:
         return Outcome(ok=False, text=f"cannot be started: {e.strerror}")
     left = timeout_seconds

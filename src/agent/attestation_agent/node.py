@@ -87,27 +87,45 @@ _STATUS_EXITS: Final = {
 class TPM(Protocol):
     """What the agent needs of `attestation.device.NodeTPM`."""
 
-    def identify(self) -> Identity: ...  # noqa: D102 -- as documented there
+    def identify(self) -> Identity:
+        """Say who this TPM is."""
+        ...
 
-    def ak_public(self) -> bytes: ...  # noqa: D102
+    def ak_public(self) -> bytes:
+        """Return the TPM2B_PUBLIC of the AK."""
+        ...
 
-    def activate(self, credential_blob: bytes, encrypted_secret: bytes) -> bytes: ...  # noqa: D102
+    def activate(self, credential_blob: bytes, encrypted_secret: bytes) -> bytes:
+        """Open a credential sealed to EK and AK."""
+        ...
 
-    def quote(self, qualifying_data: bytes, selection: PCRSelection) -> Quote: ...  # noqa: D102
+    def quote(self, qualifying_data: bytes, selection: PCRSelection) -> Quote:
+        """Quote the selected PCRs."""
+        ...
 
-    def shutdown(self) -> None: ...  # noqa: D102
+    def shutdown(self) -> None:
+        """Send TPM2_Shutdown."""
+        ...
 
-    def close(self) -> None: ...  # noqa: D102
+    def close(self) -> None:
+        """Give the TPM back."""
+        ...
 
 
 class Log(Protocol):
     """Where events go: structlog, or a list in tests."""
 
-    def info(self, event: str, **fields: object) -> object: ...  # noqa: D102 -- three levels are enough
+    def info(self, event: str, **fields: object) -> object:
+        """Log what went as it should."""
+        ...
 
-    def warning(self, event: str, **fields: object) -> object: ...  # noqa: D102
+    def warning(self, event: str, **fields: object) -> object:
+        """Log what somebody should look at."""
+        ...
 
-    def error(self, event: str, **fields: object) -> object: ...  # noqa: D102
+    def error(self, event: str, **fields: object) -> object:
+        """Log what ended the work."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

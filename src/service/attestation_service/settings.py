@@ -97,8 +97,8 @@ class Settings(BaseSettings):
         settings_cls: type[BaseSettings],  # noqa: ARG003 -- the signature is pydantic's
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 -- `load` reads the environment itself
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 -- likewise
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 -- likewise
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Take values only from the arguments, so that no test or import depends on where it runs."""
         return (init_settings,)

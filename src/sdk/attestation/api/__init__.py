@@ -5,5 +5,5 @@ text here; `attestation.wire.b64decode` reads them, so that bad bytes are `malfo
 """
 
 from attestation.api.node import *  # noqa: F403 -- the package is the namespace of the schemas
-from attestation.api.operator import *  # noqa: F403
-from attestation.api.problem import *  # noqa: F403
+from attestation.api.operator import *  # noqa: F403 -- likewise
+from attestation.api.problem import *  # noqa: F403 -- likewise

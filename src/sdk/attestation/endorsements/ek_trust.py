@@ -46,9 +46,9 @@ class NoVendorAnchors:
     def verify(
         self,
         certificate_der: bytes,  # noqa: ARG002 -- the Protocol's parameters
-        intermediates: Sequence[bytes],  # noqa: ARG002
+        intermediates: Sequence[bytes],  # noqa: ARG002 -- likewise
         *,
-        at: datetime,  # noqa: ARG002
+        at: datetime,  # noqa: ARG002 -- likewise
     ) -> ChainVerdict:
         """Return a negative verdict, whatever is shown."""
         return ChainVerdict(ok=False, reason="vendor chains are not verified by this version")

@@ -112,8 +112,8 @@ async def pending(
     res: Res,
     origin: From,
     mac: Hint = None,  # noqa: ARG001 -- what Talos can put into a URL; the answer is the same for all of them
-    uuid: Hint = None,  # noqa: ARG001
-    serial: Hint = None,  # noqa: ARG001
+    uuid: Hint = None,  # noqa: ARG001 -- likewise
+    serial: Hint = None,  # noqa: ARG001 -- likewise
 ) -> Response:
     """MAC, UUID and serial release nothing, and do not even tell whether we know the machine."""
     accept = request.headers.get("accept")
