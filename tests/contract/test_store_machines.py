@@ -167,24 +167,6 @@ def test_pending_machines_are_counted_over_all_and_by_address(store: Store) -> N
     assert store.read_sync(lambda tx: tx.machines.count_pending("192.0.2.9")) == 0
 
 
-def test_ended_leases_are_found_once(store: Store) -> None:
-    """A lease appears in the window in which it ended, and only while it says verified and attested."""
-    good: dict[str, Any] = {"status": Status.ATTESTED, "last_verdict": Verdict.VERIFIED}
-
-    def work(tx: Any) -> None:
-        tx.machines.add(a_machine(1, **good, trust_expires_at=NOW))
-        tx.machines.add(a_machine(2, **good, trust_expires_at=NOW + MINUTE))
-        tx.machines.add(a_machine(3, **good, trust_expires_at=NOW + 2 * MINUTE))
-        tx.machines.add(a_machine(4, **good | {"status": Status.LOCKED}, trust_expires_at=NOW + MINUTE))
-        tx.machines.add(
-            a_machine(5, **good | {"last_verdict": Verdict.FAILED}, trust_expires_at=NOW + MINUTE)
-        )
-
-    store.write_sync(work)
-    ended = store.read_sync(lambda tx: tx.machines.lease_expired(after=NOW, at=NOW + MINUTE, limit=9))
-    assert [m.machine_id for m in ended] == [a_machine(2).machine_id]
-
-
 def all_pages(store: Store, wanted: MachineFilter, limit: int) -> list[Machine]:
     """Return everything a list shows, page by page."""
     found: list[Machine] = []

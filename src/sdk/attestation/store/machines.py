@@ -237,17 +237,6 @@ _COUNT_PENDING = Prepared(select(func.count()).select_from(_T).where(_PENDING))
 _COUNT_PENDING_FROM = Prepared(
     select(func.count()).select_from(_T).where(_PENDING, _C.registered_from == bindparam("registered_from"))
 )
-_EXPIRED_LEASES = Prepared(
-    select(_T)
-    .where(
-        _C.trust_expires_at > bindparam("after"),
-        _C.trust_expires_at <= bindparam("at"),
-        _C.last_verdict == Verdict.VERIFIED.value,
-        _C.status == Status.ATTESTED.value,
-    )
-    .order_by(_C.trust_expires_at, _C.id)
-    .limit(bindparam("rows"))
-)
 
 
 @lru_cache(maxsize=64)
@@ -402,8 +391,3 @@ class Machines:
         )
         assert row is not None
         return int(row[0])
-
-    def lease_expired(self, *, after: datetime, at: datetime, limit: int) -> tuple[Machine, ...]:
-        """Return verified attested machines whose lease ended in (*after*, *at*], oldest first."""
-        rows = self._sql.rows(_EXPIRED_LEASES, after=to_micros(after), at=to_micros(at), rows=limit)
-        return tuple(decode(row) for row in rows)

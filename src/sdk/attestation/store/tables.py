@@ -86,12 +86,6 @@ class MachineRow(Base):
         Index(None, "status", "registered_from"),
         # What `q` looks through, so that a search does not read whole rows.
         Index(None, "id", "search", "machine_id", "ek_fingerprint"),
-        # No secret is ever released on these; they select a pending answer.
-        Index(None, "hw_mac"),
-        Index(None, "hw_uuid"),
-        Index(None, "hw_serial"),
-        # Leases that ended (event `node.heartbeat_missed`).
-        Index(None, "trust_expires_at"),
         {"sqlite_autoincrement": True},
     )
 

@@ -174,9 +174,6 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_machines_cluster_id_id", "machines", ["cluster_id", "id"])
-    op.create_index("ix_machines_hw_mac", "machines", ["hw_mac"])
-    op.create_index("ix_machines_hw_serial", "machines", ["hw_serial"])
-    op.create_index("ix_machines_hw_uuid", "machines", ["hw_uuid"])
     op.create_index(
         "ix_machines_id_search_machine_id_ek_fingerprint",
         "machines",
@@ -185,7 +182,6 @@ def upgrade() -> None:
     op.create_index("ix_machines_role_id", "machines", ["role", "id"])
     op.create_index("ix_machines_status_id", "machines", ["status", "id"])
     op.create_index("ix_machines_status_registered_from", "machines", ["status", "registered_from"])
-    op.create_index("ix_machines_trust_expires_at", "machines", ["trust_expires_at"])
     op.create_table(
         "outbox",
         sa.Column("sequence", SERIAL, autoincrement=True, nullable=False),
