@@ -4,7 +4,10 @@ One class per meaning that a caller treats differently; each leaf has a stable `
 
     AttestationError
     ├── MalformedEvidence              the bytes cannot be parsed
+    │   └── MalformedNote
     ├── NotAuthentic                   the evidence proves nothing
+    │   ├── LogRejected                an audit log, or what was said of it, does not verify
+    │   │   └── NoteRejected  ProofRejected  LogBroken
     │   ├── EvidenceRejected           a quote, certify or creation statement
     │   │   ├── SignatureInvalid
     │   │   ├── ChallengeMismatch
@@ -20,20 +23,23 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   └── MachineRejected
     ├── Unknown                        it does not exist (any more)
     │   ├── ChallengeUnknown  MachineUnknown  ConfigTokenUnknown  RegistrationTokenUnknown
-    │   └── AllowListEntryUnknown  PolicyUnknown
+    │   └── AllowListEntryUnknown  PolicyUnknown  ApprovalUnknown
     ├── Conflict                       it exists, but not in a state that allows this
     │   ├── ChallengeUsed  AKConflict  EKConflict  TransitionForbidden
     │   └── MachineChanged  AlreadyExists
     ├── Expired                        it was good once
     │   └── ChallengeExpired  ConfigTokenConsumed
     ├── RequestInvalid                 well-formed, but the values cannot be right
-    │   └── EKFingerprintMismatch  PolicyInvalid
+    │   └── EKFingerprintMismatch  PolicyInvalid  ProofUnavailable
     ├── RateLimited                    too often; `retry_after_seconds` says when again
     │   └── PendingQuotaExceeded
     ├── NotAcceptable                  the representation asked for is not served
-    ├── Unauthenticated  Forbidden     who are you; you may not
+    ├── Unauthenticated                who are you
+    ├── Forbidden                      you may not
+    │   └── ClientCertificateUntrusted  InsecureTransport  BreakGlassCannotVote
     ├── Unavailable                    we could not decide or serve now
-    │   └── OperatorAccessNotConfigured  BaseConfigMissing  BaseConfigInvalid  StoreUnavailable
+    │   ├── OperatorAccessNotConfigured  IdentityProviderUnavailable
+    │   └── BaseConfigMissing  BaseConfigInvalid  StoreUnavailable
     └── DeviceError                    the TPM or its transport failed (agent only)
         └── TPMResponseError
 
@@ -55,6 +61,12 @@ class MalformedEvidence(AttestationError):
     """The bytes do not have the layout that their kind demands."""
 
     code = "malformed-evidence"
+
+
+class MalformedNote(MalformedEvidence):
+    """A signed note, checkpoint, verifier key or export of the audit log cannot be read."""
+
+    code = "malformed-note"
 
 
 class NotAuthentic(AttestationError):
@@ -97,6 +109,39 @@ class PCRDigestMismatch(EvidenceRejected):
     """The PCR values sent are not those that were quoted."""
 
     code = "pcr-digest-mismatch"
+
+
+class LogRejected(NotAuthentic):
+    """An audit log, or what was said of it, does not verify."""
+
+    code = "log-rejected"
+
+
+class NoteRejected(LogRejected):
+    """A signed note lacks a signature that was demanded, or carries a wrong one of a known key."""
+
+    code = "note-rejected"
+
+
+class ProofRejected(LogRejected):
+    """An inclusion or consistency proof does not lead to the root it claims."""
+
+    code = "proof-rejected"
+
+
+class LogBroken(LogRejected):
+    """An entry of an audit log was changed, removed, inserted or moved, or the end is missing.
+
+    Args:
+        message: Which entry, and what is wrong with it.
+        entry_id: Id of the first entry that does not fit, from 1; None where no single one can be named.
+    """
+
+    code = "log-broken"
+
+    def __init__(self, message: str, *, entry_id: int | None = None) -> None:
+        super().__init__(message)
+        self.entry_id = entry_id
 
 
 class EKCertificateRejected(NotAuthentic):
@@ -183,6 +228,12 @@ class PolicyUnknown(Unknown):
     code = "policy-unknown"
 
 
+class ApprovalUnknown(Unknown):
+    """No such vote, or it is no longer live."""
+
+    code = "approval-unknown"
+
+
 class Conflict(AttestationError):
     """What was named exists, but not in a state that allows this."""
 
@@ -261,6 +312,12 @@ class PolicyInvalid(RequestInvalid):
     code = "policy-invalid"
 
 
+class ProofUnavailable(RequestInvalid):
+    """The audit log has no such entry, size or tile."""
+
+    code = "proof-unavailable"
+
+
 class RateLimited(AttestationError):
     """Too many requests from this address or for this EK.
 
@@ -300,6 +357,24 @@ class Forbidden(AttestationError):
     code = "forbidden"
 
 
+class ClientCertificateUntrusted(Forbidden):
+    """A client certificate was named in a header by somebody who is not a trusted proxy."""
+
+    code = "client-cert-untrusted"
+
+
+class InsecureTransport(Forbidden):
+    """High assurance demands TLS 1.3 with AES-256-GCM, seen by us or asserted by a trusted proxy."""
+
+    code = "high-assurance-required"
+
+
+class BreakGlassCannotVote(Forbidden):
+    """Break-glass is not a person: it never counts where several must agree."""
+
+    code = "break-glass-cannot-vote"
+
+
 class Unavailable(AttestationError):
     """We could not decide or serve now; nothing was released."""
 
@@ -310,6 +385,12 @@ class OperatorAccessNotConfigured(Unavailable):
     """No method by which operators could authenticate is configured."""
 
     code = "operator-access-not-configured"
+
+
+class IdentityProviderUnavailable(Unavailable):
+    """The identity provider's keys are not known, so nobody's token can be judged."""
+
+    code = "identity-provider-unavailable"
 
 
 class BaseConfigMissing(Unavailable):

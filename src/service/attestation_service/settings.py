@@ -15,14 +15,32 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from dotenv import dotenv_values
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from attestation.machines import Role
 
 PREFIX = "ITL_"
 SHORT_TOKEN_CHARACTERS = 32
 
 # The other members of the platform share the prefix; a shell may well hold their variables beside ours.
-FOREIGN_PREFIXES = ("ITL_API_", "ITL_CA_FILE", "ITL_REG_", "ITL_AGENT_", "ITL_WEB_")
+FOREIGN_PREFIXES = (
+    "ITL_API_",
+    "ITL_CA_FILE",
+    "ITL_OIDC_CLIENT_ID",
+    "ITL_PROFILE",
+    "ITL_REG_",
+    "ITL_AGENT_",
+    "ITL_WEB_",
+)
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -57,9 +75,52 @@ class Settings(BaseSettings):
     installer_image: str = ""
     iso_url: str = ""
 
-    # Operators
+    # Operators: break-glass
     admin_token: SecretStr | None = None
     admin_token_file: Path | None = None
+    break_glass_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 60
+    break_glass_networks: Annotated[tuple[Network, ...], *CommaList] = ()
+    break_glass_expires_at: AwareDatetime | None = None
+
+    # Operators: OpenID Connect
+    oidc_enabled: bool = True
+    oidc_issuer: str = ""
+    oidc_audience: Annotated[str, Field(min_length=1)] = "attestation-service"
+    oidc_clients: Annotated[tuple[str, ...], *CommaList] = ("attestation-cli", "attestation-web")
+    oidc_role_client: str = ""
+    oidc_operator_role: Annotated[str, Field(min_length=1)] = "attestation-operator"
+    oidc_viewer_role: Annotated[str, Field(min_length=1)] = "attestation-viewer"
+    oidc_auditor_role: Annotated[str, Field(min_length=1)] = "attestation-auditor"
+    oidc_leeway_seconds: Annotated[int, Field(ge=0, le=120)] = 30
+    oidc_jwks_seconds: Annotated[int, Field(ge=10, le=3600)] = 300
+    oidc_ca_file: Path | None = None
+
+    # Operators: client certificates, proxies, TLS
+    operator_ca: Path | None = None
+    operator_crl: Path | None = None
+    trusted_proxies: Annotated[tuple[Network, ...], *CommaList] = ()
+    proxy_secret: SecretStr | None = None
+    proxy_secret_file: Path | None = None
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
+    tls_min_version: Literal["TLSv1.2", "TLSv1.3"] = "TLSv1.3"
+    tls_ciphers: Annotated[tuple[str, ...], *CommaList] = ("TLS_AES_256_GCM_SHA384",)
+    high_assurance: bool = False
+
+    # Dual control
+    dual_control_roles: Annotated[tuple[Role, ...], *CommaList] = ()
+    dual_control_quorum: Annotated[int, Field(ge=2, le=20)] = 2
+    dual_control_window_seconds: Annotated[int, Field(ge=30, le=86_400)] = 600
+
+    # Audit
+    audit_origin: Annotated[str, Field(max_length=200, pattern=r"^[^\s+]*$")] = ""
+    audit_ed25519_key: str | None = None
+    audit_mldsa_key: str | None = None
+    audit_checkpoint_entries: Annotated[int, Field(ge=1, le=1_000_000)] = 1_000
+    audit_checkpoint_seconds: Annotated[int, Field(ge=1, le=86_400)] = 60
+    audit_witnesses: Annotated[tuple[str, ...], *CommaList] = ()
+    audit_timestamp_url: str = ""
+    audit_timestamp_ca: Path | None = None
 
     # Proof
     challenge_ttl_seconds: Annotated[int, Field(ge=5, le=60)] = 60
@@ -82,7 +143,6 @@ class Settings(BaseSettings):
     rate_limit_machine_burst: Annotated[int, Field(ge=1, le=10_000)] = 20
     pending_limit: Annotated[int, Field(ge=1)] = 10_000
     pending_limit_per_address: Annotated[int, Field(ge=1)] = 1_000
-    trusted_proxies: Annotated[tuple[Network, ...], *CommaList] = ()
 
     # Housekeeping
     result_history: Annotated[int, Field(ge=1, le=10_000)] = 20
@@ -127,11 +187,17 @@ class Settings(BaseSettings):
                 "; ".join(_invalid(error["loc"], error["msg"]) for error in e.errors())
             ) from None
 
-    @field_validator("service_url", "iso_url")
+    @field_validator("service_url", "iso_url", "oidc_issuer", "audit_timestamp_url")
     @classmethod
     def _plain_url(cls, url: str) -> str:
         if url and not url.startswith(("http://", "https://")):
             raise ValueError("must begin with http:// or https://")
+        return url
+
+    @field_validator("service_url", "iso_url")
+    @classmethod
+    def _no_slash(cls, url: str) -> str:
+        # Not the issuer's: it is compared letter by letter with what tokens say (OpenID Connect Discovery §4.3).
         return url.rstrip("/")
 
     @field_validator("require_nonce", "require_quote")
@@ -144,17 +210,10 @@ class Settings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_token_file(cls, values: Any) -> Any:
-        if isinstance(values, dict) and (name := values.get("admin_token_file")):
-            if values.get("admin_token"):
-                raise ValueError("ITL_ADMIN_TOKEN and ITL_ADMIN_TOKEN_FILE are both set; keep one")
-            try:
-                token = Path(name).read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeDecodeError) as e:
-                raise ValueError(f"ITL_ADMIN_TOKEN_FILE: cannot read {name}: {type(e).__name__}") from None
-            if not token:
-                raise ValueError(f"ITL_ADMIN_TOKEN_FILE: {name} is empty")
-            return {**values, "admin_token": token}
+    def _read_secret_files(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            for secret in ("admin_token", "proxy_secret"):
+                values = _with_secret_of_file(values, secret)
         return values
 
     @model_validator(mode="after")
@@ -165,6 +224,23 @@ class Settings(BaseSettings):
                 "or every attestation needs a second round trip"
             )
         return self
+
+    @model_validator(mode="after")
+    def _operators_consistent(self) -> Self:
+        roles = (self.oidc_operator_role, self.oidc_viewer_role, self.oidc_auditor_role)
+        if len(set(roles)) != len(roles):
+            # One word for two duties would let whoever reads also act.
+            raise ValueError("ITL_OIDC_OPERATOR_ROLE, _VIEWER_ROLE and _AUDITOR_ROLE must differ")
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("ITL_TLS_CERT_FILE and ITL_TLS_KEY_FILE belong together; set both or none")
+        if self.operator_crl is not None and self.operator_ca is None:
+            raise ValueError("ITL_OPERATOR_CRL revokes nothing without ITL_OPERATOR_CA")
+        return self
+
+    @property
+    def oidc(self) -> bool:
+        """True where operators may come with tokens of an identity provider."""
+        return self.oidc_enabled and bool(self.oidc_issuer)
 
     @property
     def service_key_uri(self) -> str:
@@ -188,13 +264,41 @@ class Settings(BaseSettings):
                 token is not None and len(token) < SHORT_TOKEN_CHARACTERS,
                 f"ITL_ADMIN_TOKEN is shorter than {SHORT_TOKEN_CHARACTERS} characters: it can be guessed",
             ),
-            (token is None, "ITL_ADMIN_TOKEN is not set: operator routes answer 503"),
+            (
+                not (token or self.oidc or self.operator_ca),
+                "operator routes answer 503 until ITL_OIDC_ISSUER, ITL_OPERATOR_CA or ITL_ADMIN_TOKEN is set",
+            ),
+            (
+                bool(self.dual_control_roles) and not (self.oidc or self.operator_ca),
+                "ITL_DUAL_CONTROL_ROLES is set, but only break-glass can log in, and it never counts as a vote",
+            ),
+            (
+                self.oidc and self.oidc_issuer.startswith("http://"),
+                "ITL_OIDC_ISSUER begins with http://: whoever is on the way can name operators",
+            ),
             (
                 self.service_url.startswith("http://"),
                 "ITL_SERVICE_URL begins with http://: nodes cannot tell this service from another",
             ),
         ]
         return [text for weak, text in found if weak]
+
+
+def _with_secret_of_file(values: dict[str, Any], secret: str) -> dict[str, Any]:
+    """Return *values* with the setting *secret* read from the file that `<secret>_file` names."""
+    name = values.get(f"{secret}_file")
+    if not name:
+        return values
+    variable = f"{PREFIX}{secret.upper()}"
+    if values.get(secret):
+        raise ValueError(f"{variable} and {variable}_FILE are both set; keep one")
+    try:
+        found = Path(name).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise ValueError(f"{variable}_FILE: cannot read {name}: {type(e).__name__}") from None
+    if not found:
+        raise ValueError(f"{variable}_FILE: {name} is empty")
+    return {**values, secret: found}
 
 
 def _unknown(variable: str, known: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from attestation_service.settings import Settings, SettingsInvalid
 
 PAGE = Path(__file__).parents[3] / "docs" / "operate" / "settings.md"
 DOCUMENTED = sorted(
-    set(re.findall(r"^\| `(ITL_[A-Z_]+)`", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    set(re.findall(r"^\| `(ITL_[A-Z0-9_]+)`", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE))
 )
 
 SAMPLES: dict[str, tuple[str, Any]] = {
@@ -26,6 +27,39 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_INSTALLER_IMAGE": ("image:1", "image:1"),
     "ITL_ISO_URL": ("https://a.example/talos.iso", "https://a.example/talos.iso"),
     "ITL_ADMIN_TOKEN": ("t" * 40, SecretStr("t" * 40)),
+    "ITL_BREAK_GLASS_PER_MINUTE": ("5", 5),
+    "ITL_BREAK_GLASS_NETWORKS": ("10.0.0.0/8", ("10.0.0.0/8",)),
+    "ITL_BREAK_GLASS_EXPIRES_AT": ("2027-01-01T00:00:00Z", datetime(2027, 1, 1, tzinfo=UTC)),
+    "ITL_OIDC_ENABLED": ("false", False),
+    "ITL_OIDC_ISSUER": ("https://sts.example/realms/itl", "https://sts.example/realms/itl"),
+    "ITL_OIDC_AUDIENCE": ("attest", "attest"),
+    "ITL_OIDC_CLIENTS": ("a, b", ("a", "b")),
+    "ITL_OIDC_ROLE_CLIENT": ("c", "c"),
+    "ITL_OIDC_OPERATOR_ROLE": ("ops", "ops"),
+    "ITL_OIDC_VIEWER_ROLE": ("view", "view"),
+    "ITL_OIDC_AUDITOR_ROLE": ("audit", "audit"),
+    "ITL_OIDC_LEEWAY_SECONDS": ("5", 5),
+    "ITL_OIDC_JWKS_SECONDS": ("600", 600),
+    "ITL_OIDC_CA_FILE": ("/sts.pem", Path("/sts.pem")),
+    "ITL_OPERATOR_CA": ("/operators.pem", Path("/operators.pem")),
+    "ITL_PROXY_SECRET": ("p" * 40, SecretStr("p" * 40)),
+    "ITL_TLS_MIN_VERSION": ("TLSv1.2", "TLSv1.2"),
+    "ITL_TLS_CIPHERS": (
+        "TLS_AES_256_GCM_SHA384,TLS_AES_128_GCM_SHA256",
+        ("TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256"),
+    ),
+    "ITL_HIGH_ASSURANCE": ("true", True),
+    "ITL_DUAL_CONTROL_ROLES": ("controlplane, worker-infra", ("controlplane", "worker-infra")),
+    "ITL_DUAL_CONTROL_QUORUM": ("3", 3),
+    "ITL_DUAL_CONTROL_WINDOW_SECONDS": ("60", 60),
+    "ITL_AUDIT_ORIGIN": ("log.example/audit", "log.example/audit"),
+    "ITL_AUDIT_ED25519_KEY": ("file:/a.pem", "file:/a.pem"),
+    "ITL_AUDIT_MLDSA_KEY": ("file:/b.pem", "file:/b.pem"),
+    "ITL_AUDIT_CHECKPOINT_ENTRIES": ("10", 10),
+    "ITL_AUDIT_CHECKPOINT_SECONDS": ("5", 5),
+    "ITL_AUDIT_WITNESSES": ("w+0a+AA https://w.example", ("w+0a+AA https://w.example",)),
+    "ITL_AUDIT_TIMESTAMP_URL": ("https://tsa.example/", "https://tsa.example/"),
+    "ITL_AUDIT_TIMESTAMP_CA": ("/tsa.pem", Path("/tsa.pem")),
     "ITL_CHALLENGE_TTL_SECONDS": ("50", 50),
     "ITL_REATTEST_SECONDS": ("30", 30),
     "ITL_REQUIRE_NONCE": ("true", True),
@@ -62,7 +96,17 @@ def test_documentation_lists_exactly_the_settings() -> None:
     assert {f"ITL_{name.upper()}" for name in Settings.model_fields} == set(DOCUMENTED)
 
 
-@pytest.mark.parametrize("variable", [v for v in DOCUMENTED if v != "ITL_ADMIN_TOKEN_FILE"])
+TOGETHER = {
+    "ITL_ADMIN_TOKEN_FILE",
+    "ITL_PROXY_SECRET_FILE",
+    "ITL_TLS_CERT_FILE",
+    "ITL_TLS_KEY_FILE",
+    "ITL_OPERATOR_CRL",
+}
+"""Settings that mean nothing alone; they have tests of their own."""
+
+
+@pytest.mark.parametrize("variable", [v for v in DOCUMENTED if v not in TOGETHER])
 def test_setting_loads_from_the_environment(variable: str) -> None:
     """Each documented variable sets its field, in any case of letters, and has a sample here."""
     text, expected = SAMPLES[variable]
@@ -163,7 +207,9 @@ def test_settings_are_frozen_and_hide_the_token() -> None:
         ({"ITL_REQUIRE_ENCRYPTED_DELIVERY": "false"}, "ENCRYPTED_DELIVERY"),
         ({"ITL_RATE_LIMITS": "false"}, "RATE_LIMITS"),
         ({"ITL_ADMIN_TOKEN": "t" * 31}, "ADMIN_TOKEN"),
-        ({"ITL_ADMIN_TOKEN": ""}, "ADMIN_TOKEN"),
+        ({"ITL_ADMIN_TOKEN": ""}, "operator routes answer 503"),
+        ({"ITL_OIDC_ISSUER": "http://sts.example"}, "OIDC_ISSUER"),
+        ({"ITL_DUAL_CONTROL_ROLES": "controlplane"}, "DUAL_CONTROL_ROLES"),
         ({"ITL_SERVICE_URL": "http://a.example"}, "SERVICE_URL"),
     ],
     ids=str,
@@ -175,6 +221,30 @@ def test_weakened_controls_are_warned_of(environ: dict[str, str], word: str) -> 
     (warning,) = load(**(good | environ)).warnings()
     assert word in warning
     assert "ttt" not in warning
+
+
+def test_what_belongs_together_is_set_together(tmp_path: Path) -> None:
+    """A certificate without its key, a CRL without its CA, two duties with one word: each stops the start."""
+    pair = {"ITL_TLS_CERT_FILE": "/c.pem", "ITL_TLS_KEY_FILE": "/k.pem"}
+    assert load(**pair).tls_key_file == Path("/k.pem")
+    for name, value in pair.items():
+        with pytest.raises(SettingsInvalid, match="belong together"):
+            load(**{name: value})
+    assert load(ITL_OPERATOR_CA="/ca.pem", ITL_OPERATOR_CRL="/crl.pem").operator_crl == Path("/crl.pem")
+    with pytest.raises(SettingsInvalid, match="ITL_OPERATOR_CA"):
+        load(ITL_OPERATOR_CRL="/crl.pem")
+    with pytest.raises(SettingsInvalid, match="must differ"):
+        load(ITL_OIDC_VIEWER_ROLE="attestation-operator")
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 40 + "\n")
+    assert load(ITL_PROXY_SECRET_FILE=str(secret)).proxy_secret == SecretStr("s" * 40)
+
+
+def test_an_issuer_keeps_its_slash() -> None:
+    """Tokens carry it letter by letter."""
+    assert load(ITL_OIDC_ISSUER="https://sts.example/").oidc_issuer == "https://sts.example/"
+    with pytest.raises(SettingsInvalid, match="http"):
+        load(ITL_OIDC_ISSUER="sts.example")
 
 
 def test_nothing_is_read_on_import_or_construction(monkeypatch: pytest.MonkeyPatch) -> None:
