@@ -4,6 +4,7 @@ Unknown members are errors, so a misspelt security field never goes unnoticed. B
 text here; `attestation.wire.b64decode` reads them, so that bad bytes are `malformed-evidence`, not a schema error.
 """
 
-from attestation.api.node import *  # noqa: F403 -- the package is the namespace of the schemas
+from attestation.api.approvals import *  # noqa: F403 -- the package is the namespace of the schemas
+from attestation.api.node import *  # noqa: F403 -- likewise
 from attestation.api.operator import *  # noqa: F403 -- likewise
 from attestation.api.problem import *  # noqa: F403 -- likewise

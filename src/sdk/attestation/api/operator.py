@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from attestation.api.approvals import ApprovalDetail
 from attestation.api.base import AssignedIP, ClusterId, Hostname, Reason, Wire
 from attestation.machines import Role, Status, Trust
 from attestation.results import Assurance, Verdict
@@ -40,6 +41,7 @@ __all__ = [
     "ResultDetail",
     "ResultPage",
     "RevokeRequest",
+    "RoleChangeRequest",
 ]
 
 
@@ -112,8 +114,8 @@ class MachineDetail(Wire):
     trust: Trust
     trust_expires_at: datetime | None
     last_result: LastResult | None
-    approvals: list[dict[str, Any]] = Field(
-        default=[], description="Live votes of dual control; always empty until dual control exists"
+    approvals: list[ApprovalDetail] = Field(
+        default=[], description="Live votes of dual control, oldest first"
     )
 
 
@@ -130,6 +132,18 @@ class ApproveRequest(Wire):
     role: Role
     hostname: Hostname | None = None
     assigned_ip: CIDR | None = None
+    expected_version: int | None = Field(
+        default=None, ge=1, description="Refuse with 409 unless the machine is still at this version"
+    )
+
+
+class RoleChangeRequest(Wire):
+    """Give an admitted machine another role; what is left out stays as it is."""
+
+    role: Role
+    hostname: Hostname | None = None
+    assigned_ip: CIDR | None = None
+    reason: Reason
     expected_version: int | None = Field(
         default=None, ge=1, description="Refuse with 409 unless the machine is still at this version"
     )

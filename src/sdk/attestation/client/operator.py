@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import httpx
 from pydantic import BaseModel
@@ -16,6 +16,8 @@ from attestation.api import (
     AllowListImported,
     AllowListItem,
     AllowListPage,
+    ApprovalDetail,
+    ApprovalPage,
     ApproveRequest,
     AuditEntryDetail,
     AuditPage,
@@ -23,10 +25,13 @@ from attestation.api import (
     LockRequest,
     MachineDetail,
     MachinePage,
+    PendingApproval,
     PolicyAssignment,
     PolicyAssignmentRequest,
     PolicyDetail,
     PolicyList,
+    ProposalDetail,
+    ProposalPage,
     ReasonRequest,
     RegistrationTokenCreated,
     RegistrationTokenDetail,
@@ -35,8 +40,9 @@ from attestation.api import (
     ResultDetail,
     ResultPage,
     RevokeRequest,
+    RoleChangeRequest,
 )
-from attestation.client.connection import Connection, Retries, is_loopback
+from attestation.client.connection import Connection, Retries, is_loopback, parse
 from attestation.client.errors import AnswerInvalid
 from attestation.client.node import segment
 from attestation.errors import RequestInvalid
@@ -44,6 +50,7 @@ from attestation.machines import Role, Status
 
 PAGE_SIZE = 200
 Scope = Literal["fleet", "cluster", "role", "machine"]
+Answered = TypeVar("Answered", bound=BaseModel)
 
 
 class OperatorClient:
@@ -122,9 +129,9 @@ class OperatorClient:
         """Return one machine."""
         return self._http.call("GET", _machine(machine_id), MachineDetail)
 
-    def approve(self, machine_id: str, request: ApproveRequest) -> MachineDetail:
-        """Admit a pending machine."""
-        return self._act(machine_id, "approve", request)
+    def approve(self, machine_id: str, request: ApproveRequest) -> MachineDetail | PendingApproval:
+        """Admit a pending machine, or vote for it where others must agree."""
+        return self._gated(f"{_machine(machine_id)}/approve", MachineDetail, request)
 
     def reject(self, machine_id: str, reason: str) -> MachineDetail:
         """Refuse a pending machine."""
@@ -134,21 +141,25 @@ class OperatorClient:
         """Suspend an attested machine."""
         return self._act(machine_id, "lock", LockRequest(reason=reason))
 
-    def unlock(self, machine_id: str) -> MachineDetail:
-        """Let a locked machine attest again."""
-        return self._act(machine_id, "unlock", None)
+    def unlock(self, machine_id: str) -> MachineDetail | PendingApproval:
+        """Let a locked machine attest again, or vote for it where others must agree."""
+        return self._gated(f"{_machine(machine_id)}/unlock", MachineDetail, None)
+
+    def change_role(self, machine_id: str, request: RoleChangeRequest) -> MachineDetail | PendingApproval:
+        """Give an admitted machine another role, or vote for it where others must agree."""
+        return self._gated(f"{_machine(machine_id)}/role", MachineDetail, request)
 
     def revoke(self, machine_id: str, *, wipe: bool = False, reason: str | None = None) -> MachineDetail:
         """End a machine's admission for good; *wipe* also orders it to erase itself."""
         return self._act(machine_id, "revoke", RevokeRequest(wipe=wipe, reason=reason))
 
-    def ak_reset(self, machine_id: str, reason: str) -> MachineDetail:
-        """Let the machine activate another attestation key."""
-        return self._act(machine_id, "ak-reset", ReasonRequest(reason=reason))
+    def ak_reset(self, machine_id: str, reason: str) -> MachineDetail | PendingApproval:
+        """Let the machine activate another attestation key, or vote for it where others must agree."""
+        return self._gated(f"{_machine(machine_id)}/ak-reset", MachineDetail, ReasonRequest(reason=reason))
 
-    def redeliver(self, machine_id: str) -> MachineDetail:
-        """Offer the configuration again at the next attestation."""
-        return self._act(machine_id, "redeliver", None)
+    def redeliver(self, machine_id: str) -> MachineDetail | PendingApproval:
+        """Offer the configuration again at the next attestation, or vote for it where others must agree."""
+        return self._gated(f"{_machine(machine_id)}/redeliver", MachineDetail, None)
 
     def delete_machine(self, machine_id: str) -> None:
         """Delete a rejected or wiped machine; its audit entries stay."""
@@ -158,11 +169,27 @@ class OperatorClient:
         """Yield the stored attestation results of a machine, newest first."""
         return self._pages(f"{_machine(machine_id)}/results", ResultPage, {}, page_size)
 
+    # Dual control
+
+    def machine_approvals(self, machine_id: str, *, page_size: int = PAGE_SIZE) -> Iterator[ApprovalDetail]:
+        """Yield the votes about a machine, newest first: live, expired, withdrawn and consumed ones."""
+        return self._pages(f"{_machine(machine_id)}/approvals", ApprovalPage, {}, page_size)
+
+    def proposals(self, *, page_size: int = PAGE_SIZE) -> Iterator[ProposalDetail]:
+        """Yield what waits for votes, newest first: about machines, tokens and the allow-list."""
+        return self._pages("/approvals", ProposalPage, {}, page_size)
+
+    def withdraw_approval(self, approval_id: int) -> None:
+        """Take back one's own live vote."""
+        self._http.send("DELETE", f"/approvals/{approval_id}")
+
     # Admission in advance
 
-    def create_registration_token(self, request: RegistrationTokenRequest) -> RegistrationTokenCreated:
-        """Issue a registration token; its secret is in this answer only."""
-        return self._http.call("POST", "/registration-tokens", RegistrationTokenCreated, body=request)
+    def create_registration_token(
+        self, request: RegistrationTokenRequest
+    ) -> RegistrationTokenCreated | PendingApproval:
+        """Issue a registration token, its secret in this answer only; or vote for it."""
+        return self._gated("/registration-tokens", RegistrationTokenCreated, request)
 
     def registration_tokens(self, *, page_size: int = PAGE_SIZE) -> Iterator[RegistrationTokenDetail]:
         """Yield registration tokens, newest first, without their secrets."""
@@ -172,11 +199,9 @@ class OperatorClient:
         """Make a registration token useless."""
         self._http.send("DELETE", f"/registration-tokens/{segment(token_id)}")
 
-    def import_allow_list(self, entries: Sequence[AllowListEntry]) -> AllowListImported:
-        """Admit EKs in advance, all of *entries* or none; one request takes at most 10,000 and 1 MiB."""
-        return self._http.call(
-            "POST", "/allow-list", AllowListImported, body=AllowListImport(entries=list(entries))
-        )
+    def import_allow_list(self, entries: Sequence[AllowListEntry]) -> AllowListImported | PendingApproval:
+        """Admit EKs in advance, all of *entries* or none, or vote for it; at most 10,000 and 1 MiB."""
+        return self._gated("/allow-list", AllowListImported, AllowListImport(entries=list(entries)))
 
     def allow_list(self, *, page_size: int = PAGE_SIZE) -> Iterator[AllowListItem]:
         """Yield allow-list entries in the order of their fingerprints."""
@@ -220,6 +245,11 @@ class OperatorClient:
 
     def _act(self, machine_id: str, act: str, request: BaseModel | None) -> MachineDetail:
         return self._http.call("POST", f"{_machine(machine_id)}/{act}", MachineDetail, body=request)
+
+    def _gated(self, path: str, model: type[Answered], body: BaseModel | None) -> Answered | PendingApproval:
+        """Send an act that may be gated by dual control: 202 is a vote, everything else its result."""
+        answer = self._http.send("POST", path, body=body)
+        return parse(answer, PendingApproval) if answer.status == 202 else parse(answer, model)
 
     def _pages(
         self, path: str, model: type[Any], filters: Mapping[str, str | None], page_size: int

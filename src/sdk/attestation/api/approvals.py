@@ -1,0 +1,85 @@
+"""Dual control: what a gated act answers, and the votes that operators see (ITL-REFERENCE §4, D&O §12)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from attestation.api.base import Wire
+from attestation.machines import Role
+
+__all__ = ["ApprovalDetail", "ApprovalPage", "PendingApproval", "ProposalDetail", "ProposalPage"]
+
+Digest = Annotated[
+    str,
+    Field(
+        pattern=r"^[0-9a-f]{64}$",
+        description="SHA-256 of the canonical proposal: votes add up only where it is the same",
+    ),
+]
+Names = Annotated[list[str], Field(description="Shown names of those whose votes count, oldest vote first")]
+
+
+class PendingApproval(Wire):
+    """202: the vote counts, the act waits for others; asking again as the same human changes nothing."""
+
+    machine_id: str | None = Field(description="Null where the act is not about one machine")
+    status: Literal["pending_second_approval"] = "pending_second_approval"
+    message: str
+    action: str
+    proposal_digest: Digest
+    approval_id: int = Field(description="The caller's vote; `DELETE /approvals/{id}` withdraws it")
+    approvals_received: int = Field(ge=1, description="Different humans whose votes are live")
+    approvals_required: int = Field(ge=2)
+    expires_at: datetime = Field(description="When the first of the live votes expires")
+    voters: Names
+
+
+class ApprovalDetail(Wire):
+    """One vote, live or not."""
+
+    id: int
+    machine_id: str | None
+    action: str
+    subject: str = Field(description="What the vote is about, in words")
+    proposal_digest: Digest
+    operator_cn: str
+    role: Role | None
+    hostname: str | None
+    assigned_ip: str | None
+    created_at: datetime
+    expires_at: datetime
+    consumed: bool = Field(description="The act that it was cast for was done")
+    withdrawn: bool = Field(description="Taken back, or void because the machine was changed meanwhile")
+    live: bool = Field(description="It counts now")
+
+
+class ApprovalPage(Wire):
+    """Votes, newest first."""
+
+    items: list[ApprovalDetail]
+    next_cursor: str | None = Field(description="Pass as `cursor` to get the next page; null at the end")
+
+
+class ProposalDetail(Wire):
+    """One proposal that waits for votes."""
+
+    proposal_digest: Digest
+    action: str
+    subject: str
+    machine_id: str | None
+    approvals_received: int
+    approvals_required: int
+    expires_at: datetime
+    voters: Names
+    proposal: dict[str, Any] = Field(description="Every member that the votes bind")
+    approvals: list[ApprovalDetail]
+
+
+class ProposalPage(Wire):
+    """Proposals that wait for votes, newest first."""
+
+    items: list[ProposalDetail]
+    next_cursor: str | None = Field(description="Pass as `cursor` to get the next page; null at the end")
