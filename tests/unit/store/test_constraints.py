@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from attestation.audit import AuditEvent
-from attestation.store import StoreSettings, migrate, open_store
+from attestation.store import (
+    Countersignature,
+    CountersignatureKind,
+    StoredCheckpoint,
+    StoreSettings,
+    migrate,
+    open_store,
+)
 from attestation.store.sqlite import connect
 from tests.contract.store_samples import (
     NOW,
@@ -37,6 +44,10 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         store.write_sync(
             lambda tx, n=n: tx.audit.append(AuditEvent(operator_cn="a", action="b", detail=str(n)), NOW)  # type: ignore[misc]
         )
+    checkpoint = StoredCheckpoint(size=2, root=bytes(32), note="note", created_at=NOW)
+    stamp = Countersignature(kind=CountersignatureKind.TIMESTAMP, signer="tsa", value=b"x", created_at=NOW)
+    store.write_sync(lambda tx: tx.audit.tree.add_checkpoint(checkpoint))
+    store.write_sync(lambda tx: tx.audit.tree.countersign(2, stamp))
     store.close()
     with closing(connect(path, StoreSettings())) as connection:
         yield connection
@@ -53,8 +64,27 @@ COPY_AUDIT = (
     [
         ("UPDATE audit_log SET detail = 'x' WHERE id = 1", "append-only"),
         ("DELETE FROM audit_log", "append-only"),
-        (COPY_AUDIT.format("OR REPLACE", "id", "entry_hash"), "append-only"),
-        (COPY_AUDIT.format("", "NULL", f"'{'0' * 64}'"), "UNIQUE constraint failed: audit_log.prev_hash"),
+        (COPY_AUDIT.format("OR REPLACE", "3", "entry_hash"), "append-only"),
+        (COPY_AUDIT.format("", "3", f"'{'0' * 64}'"), "UNIQUE constraint failed: audit_log.prev_hash"),
+        (COPY_AUDIT.format("", "NULL", f"'{'0' * 64}'"), "no gap"),
+        (COPY_AUDIT.format("", "4", f"'{'0' * 64}'"), "no gap"),
+        (COPY_AUDIT.format("", "1", f"'{'0' * 64}'"), "no gap"),
+        ("UPDATE audit_nodes SET hash = zeroblob(32)", "append-only"),
+        ("DELETE FROM audit_nodes", "append-only"),
+        ("INSERT OR REPLACE INTO audit_nodes VALUES (0, 0, zeroblob(32))", "append-only"),
+        ("INSERT INTO audit_nodes VALUES (0, 0, zeroblob(32))", "UNIQUE"),
+        ("INSERT INTO audit_nodes VALUES (0, 9, zeroblob(31))", "ck_audit_nodes_hash"),
+        ("UPDATE audit_checkpoints SET note = 'x'", "append-only"),
+        ("DELETE FROM audit_checkpoints", "append-only"),
+        ("INSERT INTO audit_checkpoints VALUES (-1, zeroblob(32), 'x', 0)", "ck_audit_checkpoints_size"),
+        ("INSERT INTO audit_checkpoints VALUES (9, zeroblob(31), 'x', 0)", "ck_audit_checkpoints_root"),
+        ("UPDATE audit_countersignatures SET value = x'00'", "append-only"),
+        ("DELETE FROM audit_countersignatures", "append-only"),
+        ("INSERT INTO audit_countersignatures VALUES (9, 'timestamp', 'x', x'00', 0)", "FOREIGN KEY"),
+        (
+            "INSERT INTO audit_countersignatures VALUES (2, 'seal', 'x', x'00', 0)",
+            "ck_audit_countersignatures_kind",
+        ),
         ("UPDATE machines SET status = 'trusted'", "ck_machines_status"),
         ("UPDATE machines SET role = 'king'", "ck_machines_role"),
         ("UPDATE machines SET desired_role = 'king'", "ck_machines_desired_role"),

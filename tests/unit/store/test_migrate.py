@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
+from attestation.audit import AuditEntry, AuditEvent, canonical_bytes, chain, verify_chain
 from attestation.errors import StoreUnavailable
 from attestation.store import migrate, open_store
 from attestation.store.migrate import HEAD, connection_to
 from attestation.store.tables import Base
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+Spoil = Callable[[list[AuditEntry]], list[tuple[int, AuditEntry]]]
+audit_tree = import_module("attestation.store.migrations.versions.0002_audit_tree")
 
 WORDS = re.compile(r"[^\s,()]+")
 
@@ -58,7 +70,7 @@ def test_eight_starters_migrate_once(tmp_path: Path) -> None:
         _, errors = starter.communicate(timeout=60)
         assert starter.returncode == 0, errors
     with closing(sqlite3.connect(tmp_path / "store.db")) as db:
-        assert db.execute("SELECT version_num FROM alembic_version").fetchall() == [("0001",)]
+        assert db.execute("SELECT version_num FROM alembic_version").fetchall() == [(HEAD,)]
 
 
 @pytest.mark.parametrize(
@@ -101,3 +113,95 @@ def test_nobody_else_may_read_the_database(tmp_path: Path) -> None:
     store.close()
     assert modes.pop("m.db.migrate-lock") & 0o022 == 0
     assert modes == dict.fromkeys(["m.db", "m.db-wal", "m.db-shm"], 0o600)
+
+
+def log_of(entries: int) -> list[AuditEntry]:
+    """Return a chain of *entries* entries."""
+    made: list[AuditEntry] = []
+    prev_hash = "0" * 64
+    for n in range(entries):
+        event = AuditEvent(
+            operator_cn="anna", action="approve", detail=f"n {n} \u00e9", machine_id="m" * (n % 2)
+        )
+        made.append(chain(event, at=NOW, prev_hash=prev_hash))
+        prev_hash = made[-1].entry_hash
+    return made
+
+
+def database_at_0001(path: Path, rows: list[tuple[int, AuditEntry]]) -> None:
+    """Make the database that a service of the first schema left, with *rows* in its audit log."""
+    path.touch()
+    config = Config()
+    config.set_main_option("script_location", "attestation.store:migrations")
+    with connection_to(path) as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.commit()
+    names = AuditEntry.__slots__
+    with closing(sqlite3.connect(path)) as db:
+        db.executemany(
+            f"INSERT INTO audit_log (id, {', '.join(names)}) VALUES (?{', ?' * len(names)})",
+            [(row_id, *(getattr(entry, name) for name in names)) for row_id, entry in rows],
+        )
+        db.commit()
+
+
+def perfect_root(leaves: list[bytes]) -> bytes:
+    """Return the root of a tree of 2**n leaves (RFC 6962, 2.1)."""
+    while len(leaves) > 1:
+        pairs = zip(leaves[::2], leaves[1::2], strict=True)
+        leaves = [hashlib.sha256(b"\x01" + left + right).digest() for left, right in pairs]
+    return leaves[0]
+
+
+@pytest.mark.parametrize("entries", [0, 1, 255, 256, 257, 2049])
+def test_a_log_of_the_first_schema_gets_its_tree(tmp_path: Path, entries: int) -> None:
+    """Every entry is a leaf, every full tile has its root, and the next entry goes behind them."""
+    path, log = tmp_path / "old.db", log_of(entries)
+    database_at_0001(path, list(enumerate(log, start=1)))
+    migrate(f"sqlite:///{path}")
+    store = open_store(f"sqlite:///{path}")
+    log.append(store.write_sync(lambda tx: tx.audit.append(AuditEvent(operator_cn="b", action="x"), NOW)))
+    leaves = [hashlib.sha256(b"\x00" + canonical_bytes(entry)).digest() for entry in log]
+    tree = store.read_sync(lambda tx: [tx.audit.tree.hashes(level, 0, 9999) for level in range(3)])
+    assert tree[0] == leaves
+    assert tree[1] == [perfect_root(leaves[i : i + 256]) for i in range(0, len(leaves) - 255, 256)]
+    assert tree[2] == []
+    assert verify_chain(store.read_sync(lambda tx: tx.audit.entries(0, 9999))).entries == entries + 1
+    store.close()
+
+
+def test_three_levels_are_filled_as_they_grow() -> None:
+    """What a migration fills for 256 * 256 + 1 entries is what appending them one by one would have made."""
+    nodes: list[dict[str, Any]] = []
+    incomplete: list[list[bytes]] = [[]]
+    leaves = [hashlib.sha256(n.to_bytes(4)).digest() for n in range(65_537)]
+    for n, leaf in enumerate(leaves):
+        audit_tree._add(nodes, incomplete, n, leaf)
+    by_level = Counter(node["level"] for node in nodes)
+    assert by_level == {0: 65_537, 1: 256, 2: 1}
+    (top,) = [node for node in nodes if node["level"] == 2]
+    assert (top["position"], top["hash"]) == (0, perfect_root(leaves[:65_536]))
+    assert [len(tile) for tile in incomplete] == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda log: [(1, log[0]), (3, log[1])], "after entry 1 comes 3"),
+        (lambda log: [(2, log[0])], "after entry 0 comes 2"),
+        (lambda log: [(1, log[0]), (2, replace(log[1], detail="other"))], "entry 2 does not fit"),
+        (lambda log: [(1, log[0]), (2, log[2])], "entry 2 does not fit"),
+        (lambda log: [(1, replace(log[0], prev_hash=log[0].entry_hash))], "entry 1 does not fit"),
+    ],
+)
+def test_a_log_that_somebody_changed_does_not_become_a_tree(tmp_path: Path, spoil: Spoil, why: str) -> None:
+    """The database stays as it was, at 0001, and whoever starts the service learns which entry it is."""
+    path = tmp_path / "old.db"
+    database_at_0001(path, spoil(log_of(3)))
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=why):
+            migrate(f"sqlite:///{path}")
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT version_num FROM alembic_version").fetchall() == [("0001",)]
+        assert db.execute("SELECT name FROM sqlite_master WHERE name LIKE 'audit_nodes%'").fetchall() == []

@@ -7,8 +7,11 @@ from attestation.audit.entry import (
     MAX_DETAIL_BYTES,
     AuditEntry,
     AuditEvent,
+    canonical_bytes,
     chain,
     entry_hash,
+    leaf_hash_of,
+    linked,
 )
 
 __all__ = [
@@ -19,7 +22,10 @@ __all__ = [
     "AuditEvent",
     "ChainVerdict",
     "ChainVerifier",
+    "canonical_bytes",
     "chain",
     "entry_hash",
+    "leaf_hash_of",
+    "linked",
     "verify_chain",
 ]

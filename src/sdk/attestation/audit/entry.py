@@ -8,10 +8,13 @@ ASCII escapes, UTF-8, nulls written as null. `entry_hash` is the SHA-256 of thos
 from __future__ import annotations
 
 import hashlib
+import json
 from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
+from attestation.audit.merkle import leaf_hash
 from attestation.clock import rfc3339
 from attestation.wire import canonical_json
 
@@ -69,7 +72,12 @@ class AuditEntry:
 
 def entry_hash(entry: AuditEntry) -> str:
     """Return the SHA-256, 64 lower-case hex, over the canonical bytes of *entry*."""
-    return _digest(
+    return hashlib.sha256(canonical_bytes(entry)).hexdigest()
+
+
+def canonical_bytes(entry: AuditEntry) -> bytes:
+    """Return what is hashed of *entry*: for the chain, and as its leaf in the tree."""
+    return _canonical(
         timestamp=entry.timestamp,
         operator_cn=entry.operator_cn,
         operator_sub=entry.operator_sub,
@@ -86,6 +94,11 @@ def entry_hash(entry: AuditEntry) -> str:
 
 def chain(event: AuditEvent, *, at: datetime, prev_hash: str) -> AuditEntry:
     """Give *event* its place behind the entry whose hash is *prev_hash*."""
+    return linked(event, at=at, prev_hash=prev_hash)[0]
+
+
+def linked(event: AuditEvent, *, at: datetime, prev_hash: str) -> tuple[AuditEntry, bytes]:
+    """Give *event* its place behind the entry whose hash is *prev_hash*; return its canonical bytes too."""
     members = {
         "timestamp": rfc3339(at),
         "operator_cn": event.operator_cn,
@@ -99,11 +112,64 @@ def chain(event: AuditEvent, *, at: datetime, prev_hash: str) -> AuditEntry:
         "format": FORMAT,
         "prev_hash": prev_hash,
     }
-    return AuditEntry(**members, entry_hash=_digest(**members))  # type: ignore[arg-type]  # one dict, both uses
+    data = _canonical(**members)  # type: ignore[arg-type]  # one dict, both uses
+    return AuditEntry(**members, entry_hash=hashlib.sha256(data).hexdigest()), data  # type: ignore[arg-type]  # one dict, both uses
 
 
-def _digest(**members: str | int | None) -> str:
-    return hashlib.sha256(canonical_json(members)).hexdigest()
+def leaf_hash_of(entry: AuditEntry) -> bytes:
+    """Return the hash of *entry* as a leaf of the tree, 32 bytes."""
+    return leaf_hash(canonical_bytes(entry))
+
+
+_text: Final = json.encoder.encode_basestring_ascii  # of the C accelerator, where there is one
+
+
+def _canonical(
+    *,
+    timestamp: str,
+    operator_cn: str,
+    operator_sub: str | None,
+    action: str,
+    machine_id: str | None,
+    prev_state: str | None,
+    new_state: str | None,
+    detail: str | None,
+    source_ip: str | None,
+    format: int,  # noqa: A002 - the name of the column
+    prev_hash: str,
+) -> bytes:
+    """Return what `canonical_json` makes of the members, in a quarter of its time: their order never changes."""
+    try:
+        return (
+            f'{{"action":{_text(action)}'
+            f',"detail":{"null" if detail is None else _text(detail)}'
+            f',"format":{format:d}'
+            f',"machine_id":{"null" if machine_id is None else _text(machine_id)}'
+            f',"new_state":{"null" if new_state is None else _text(new_state)}'
+            f',"operator_cn":{_text(operator_cn)}'
+            f',"operator_sub":{"null" if operator_sub is None else _text(operator_sub)}'
+            f',"prev_hash":{_text(prev_hash)}'
+            f',"prev_state":{"null" if prev_state is None else _text(prev_state)}'
+            f',"source_ip":{"null" if source_ip is None else _text(source_ip)}'
+            f',"timestamp":{_text(timestamp)}}}'
+        ).encode("ascii")
+    except (TypeError, ValueError):
+        # A row that somebody changed may have any type in any column; it still has one form, and one hash.
+        return canonical_json(
+            {
+                "timestamp": timestamp,
+                "operator_cn": operator_cn,
+                "operator_sub": operator_sub,
+                "action": action,
+                "machine_id": machine_id,
+                "prev_state": prev_state,
+                "new_state": new_state,
+                "detail": detail,
+                "source_ip": source_ip,
+                "format": format,
+                "prev_hash": prev_hash,
+            }
+        )
 
 
 def _capped(detail: str | None) -> str | None:

@@ -10,6 +10,7 @@ keeps that promise on SQLite.
 from attestation.store.allow_list import AllowListRow
 from attestation.store.attestations import AttestationCase
 from attestation.store.audit import AuditFilter
+from attestation.store.audit_tree import Countersignature, CountersignatureKind, StoredCheckpoint
 from attestation.store.base import Store, StoreSettings
 from attestation.store.challenges import Challenge, Purpose
 from attestation.store.machines import MachineFilter
@@ -32,6 +33,8 @@ __all__ = [
     "AuditFilter",
     "Challenge",
     "ConfigToken",
+    "Countersignature",
+    "CountersignatureKind",
     "MachineFilter",
     "OutboxEvent",
     "Page",
@@ -43,6 +46,7 @@ __all__ = [
     "Scope",
     "Store",
     "StoreSettings",
+    "StoredCheckpoint",
     "StoredPolicy",
     "StoredResult",
     "Tx",

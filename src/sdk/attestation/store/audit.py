@@ -1,14 +1,17 @@
-"""The audit chain in the database: appended inside the unit of the change it tells of."""
+"""The audit log in the database: chain and tree grow inside the unit of the change that they tell of."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from operator import attrgetter
 
 from sqlalchemy import bindparam, insert, select
 
-from attestation.audit import GENESIS_HASH, AuditEntry, AuditEvent, chain
+from attestation.audit import GENESIS_HASH, AuditEntry, AuditEvent, linked
+from attestation.store.audit_tree import AuditTree
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import AuditRow, table_of
@@ -44,8 +47,9 @@ def _decode(row: Row) -> tuple[int, AuditEntry]:
     )
 
 
-_LAST_HASH = Prepared(select(_C.entry_hash).order_by(_C.id.desc()).limit(1))
-_APPEND = Prepared(insert(_T).values({name: bindparam(name) for name in _COLUMNS}))
+_LAST = Prepared(select(_C.id, _C.entry_hash).order_by(_C.id.desc()).limit(1))
+_APPEND = Prepared(insert(_T).values({name: bindparam(name) for name in ("id", *_COLUMNS)}))
+_members = attrgetter(*_COLUMNS)
 _AFTER = Prepared(select(_T).where(_C.id > bindparam("after")).order_by(_C.id).limit(bindparam("rows")))
 
 
@@ -62,16 +66,23 @@ def _page(filters: tuple[str, ...]) -> Prepared:
 class Audit:
     """The audit log, inside one unit of work."""
 
-    __slots__ = ("_sql",)
+    __slots__ = ("_sql", "tree")
 
     def __init__(self, sql: Executor) -> None:
         self._sql = sql
+        self.tree = AuditTree(sql)
 
     def append(self, event: AuditEvent, at: datetime) -> AuditEntry:
-        """Append *event* behind the last entry. The unit holds the write lock, so nobody else can."""
-        last = self._sql.row(_LAST_HASH)
-        entry = chain(event, at=at, prev_hash=GENESIS_HASH if last is None else last[0])
-        self._sql.run(_APPEND, **{name: getattr(entry, name) for name in _COLUMNS})
+        """Append *event* behind the last entry. The unit holds the write lock, so nobody else can.
+
+        Its id is that of the last entry plus one, never one that the database chose: an id that a rolled back
+        unit used up would leave a gap, and the entry's place in the tree is its id less one.
+        """
+        last = self._sql.row(_LAST)
+        last_id, prev_hash = (0, GENESIS_HASH) if last is None else last
+        entry, data = linked(event, at=at, prev_hash=prev_hash)
+        self._sql.run(_APPEND, id=last_id + 1, **dict(zip(_COLUMNS, _members(entry), strict=True)))
+        self.tree.grow(last_id, hashlib.sha256(b"\x00" + data).digest())
         return entry
 
     def page(

@@ -16,7 +16,7 @@ from attestation.errors import StoreUnavailable
 from attestation.store.base import StoreSettings
 from attestation.store.sqlite import connect
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest revision under `migrations/versions`."""
 
 _one_at_a_time = threading.Lock()  # Alembic keeps its context in module globals
@@ -64,13 +64,20 @@ def _revision(connection: Connection) -> str | None:
 
 
 def upgrade(connection: Connection) -> None:
-    """Run all revisions that *connection*'s database has not seen."""
+    """Run all revisions that *connection*'s database has not seen: all of them, or none.
+
+    Alembic takes SQLite for a database whose schema is not under transactions, and would leave half a revision
+    where one fails; so the transaction is ours.
+    """
     from alembic import command  # here: it takes 11 MB, and a worker of a migrated database never needs it
     from alembic.config import Config
 
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", "attestation.store:migrations")
+    connection.rollback()  # what `_revision` began
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
     command.upgrade(config, "head")
+    connection.commit()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import bindparam, exists, insert, select, update
 
 from attestation.clock import from_micros, to_micros
-from attestation.machines import NodeEvent
+from attestation.machines import Event, event_named
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import OutboxRow, table_of
@@ -32,7 +32,7 @@ class OutboxEvent:
 
     id: str
     sequence: int
-    event: NodeEvent
+    event: Event
     machine_id: str | None
     payload: Mapping[str, Any]
     created_at: datetime
@@ -43,7 +43,7 @@ def _decode(row: Row) -> OutboxEvent:
     return OutboxEvent(
         sequence=row[0],
         id=row[1],
-        event=NodeEvent(row[2]),
+        event=event_named(row[2]),
         machine_id=row[3],
         payload=json.loads(row[4]),
         created_at=from_micros(row[5]),
@@ -97,7 +97,7 @@ class Outbox:
     def __init__(self, sql: Executor) -> None:
         self._sql = sql
 
-    def add(self, event: NodeEvent, machine_id: str | None, payload: Mapping[str, Any], at: datetime) -> str:
+    def add(self, event: Event, machine_id: str | None, payload: Mapping[str, Any], at: datetime) -> str:
         """Store an event, due at once, and return its id; *payload* must be JSON."""
         event_id = str(uuid.uuid4())
         self._sql.run(

@@ -282,6 +282,54 @@ class AuditRow(Base):
     entry_hash: Mapped[UniqueText]
 
 
+class AuditNodeRow(Base):
+    """The Merkle tree over the audit log, by tiles of 256 (C2SP tlog-tiles): append-only.
+
+    A node of level 0 is the leaf hash of the entry with id `position` + 1; one of level L + 1 is the root of
+    the 256 nodes of level L from 256 times its `position` on, and is there once all of them are.
+    """
+
+    __tablename__ = "audit_nodes"
+    __table_args__ = (CheckConstraint("length(hash) = 32", name="hash"), {"sqlite_with_rowid": False})
+
+    level: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    hash: Mapped[bytes]
+
+
+class AuditCheckpointRow(Base):
+    """Checkpoints that we signed: at most one per size of the tree, append-only."""
+
+    __tablename__ = "audit_checkpoints"
+    __table_args__ = (
+        CheckConstraint("size >= 0", name="size"),
+        CheckConstraint("length(root) = 32", name="root"),
+    )
+
+    size: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    root: Mapped[bytes]
+    note: Mapped[str]
+    created_at: Mapped[int]
+
+
+class AuditCountersignatureRow(Base):
+    """What others said of a checkpoint: cosignatures of witnesses, RFC 3161 time stamps; append-only.
+
+    `value` of a cosignature is its line of the note without LF, of a time stamp the DER TimeStampResp.
+    """
+
+    __tablename__ = "audit_countersignatures"
+    __table_args__ = (CheckConstraint("kind IN ('cosignature', 'timestamp')", name="kind"),)
+
+    size: Mapped[int] = mapped_column(
+        ForeignKey("audit_checkpoints.size"), primary_key=True, autoincrement=False
+    )
+    kind: Mapped[Key]
+    signer: Mapped[Key]
+    value: Mapped[bytes]
+    created_at: Mapped[int]
+
+
 class OutboxRow(Base):
     """Events written with the change that they tell of. `next_attempt_at` null: done, or a dead letter."""
 

@@ -1,0 +1,212 @@
+"""The Merkle tree over the audit log and its checkpoints in the database (DELIVERY-AND-OPERATORS §19.2).
+
+The tree grows in the unit of the entry that it grows by. A tile's root is kept once its 256 nodes are there, so
+any proof reads a few tiles, however long the log is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from sqlalchemy import bindparam, func, insert, select
+from sqlalchemy.sql import ClauseElement
+
+from attestation.clock import from_micros, to_micros
+from attestation.store.sql import Executor, Insert, Prepared, Row
+from attestation.store.tables import (
+    AuditCheckpointRow,
+    AuditCountersignatureRow,
+    AuditNodeRow,
+    AuditRow,
+    table_of,
+)
+
+TILE_WIDTH = 256
+
+_NODES = table_of(AuditNodeRow)
+_CHECKPOINTS = table_of(AuditCheckpointRow)
+_COUNTERSIGNATURES = table_of(AuditCountersignatureRow)
+_LOG = table_of(AuditRow)
+
+
+class CountersignatureKind(StrEnum):
+    """What somebody else said of a checkpoint."""
+
+    COSIGNATURE = "cosignature"
+    TIMESTAMP = "timestamp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Countersignature:
+    """What somebody else said of a checkpoint.
+
+    Args:
+        kind: Of what kind it is.
+        signer: Key name of the witness, or URL of the time stamping authority.
+        value: A cosignature's line in the note, ASCII without LF; a time stamp's DER TimeStampResp.
+        created_at: When we stored it.
+    """
+
+    kind: CountersignatureKind
+    signer: str
+    value: bytes
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCheckpoint:
+    """A checkpoint as we signed it.
+
+    Args:
+        size: Entries covered.
+        root: 32 bytes.
+        note: The signed note with our own signatures.
+        created_at: When.
+    """
+
+    size: int
+    root: bytes
+    note: str
+    created_at: datetime
+
+
+def _checkpoint(row: Row) -> StoredCheckpoint:
+    return StoredCheckpoint(size=row[0], root=row[1], note=row[2], created_at=from_micros(row[3]))
+
+
+_ADD_NODE = Prepared(
+    insert(_NODES).values(level=bindparam("level"), position=bindparam("position"), hash=bindparam("hash"))
+)
+_NODES_FROM = Prepared(
+    select(_NODES.c.hash)
+    .where(
+        _NODES.c.level == bindparam("level"),
+        _NODES.c.position >= bindparam("start"),
+        _NODES.c.position < bindparam("stop"),
+    )
+    .order_by(_NODES.c.position)
+)
+_SIZE = Prepared(select(func.coalesce(func.max(_LOG.c.id), 0)))
+_NEWEST = Prepared(select(_CHECKPOINTS).order_by(_CHECKPOINTS.c.size.desc()).limit(1))
+_AFTER = Prepared(
+    select(_CHECKPOINTS)
+    .where(_CHECKPOINTS.c.size > bindparam("after"))
+    .order_by(_CHECKPOINTS.c.size)
+    .limit(bindparam("rows"))
+)
+
+
+def _add_checkpoint(insert: Insert) -> ClauseElement:
+    return (  # type: ignore[no-any-return]  # the dialect's own insert
+        insert(_CHECKPOINTS)
+        .values({name: bindparam(name) for name in ("size", "root", "note", "created_at")})
+        .on_conflict_do_nothing()
+    )
+
+
+def _add_countersignature(insert: Insert) -> ClauseElement:
+    return (  # type: ignore[no-any-return]  # the dialect's own insert
+        insert(_COUNTERSIGNATURES)
+        .values({name: bindparam(name) for name in ("size", "kind", "signer", "value", "created_at")})
+        .on_conflict_do_nothing()
+    )
+
+
+_ADD_CHECKPOINT = Prepared(_add_checkpoint)
+_ADD_COUNTERSIGNATURE = Prepared(_add_countersignature)
+_COUNTERSIGNATURES_OF = Prepared(
+    select(_COUNTERSIGNATURES)
+    .where(_COUNTERSIGNATURES.c.size == bindparam("size"))
+    .order_by(_COUNTERSIGNATURES.c.kind, _COUNTERSIGNATURES.c.signer)
+)
+
+
+def _tile_root(tile: Sequence[bytes]) -> bytes:
+    sha256 = hashlib.sha256
+    nodes = list(tile)
+    while len(nodes) > 1:
+        nodes = [
+            sha256(b"\x01" + left + right).digest()
+            for left, right in zip(nodes[::2], nodes[1::2], strict=True)
+        ]
+    return nodes[0]
+
+
+class AuditTree:
+    """The tree and its checkpoints, inside one unit of work. It is what proofs read: a `TileReader`."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def grow(self, position: int, leaf: bytes) -> None:
+        """Add the leaf of the entry with id *position* + 1, and each node that it completes."""
+        run = self._sql.run
+        run(_ADD_NODE, level=0, position=position, hash=leaf)
+        level = 0
+        while position % TILE_WIDTH == TILE_WIDTH - 1:
+            position //= TILE_WIDTH
+            node = _tile_root(self.hashes(level, position * TILE_WIDTH, TILE_WIDTH))
+            level += 1
+            run(_ADD_NODE, level=level, position=position, hash=node)
+
+    def size(self) -> int:
+        """Return how many entries the tree covers."""
+        row = self._sql.row(_SIZE)
+        assert row is not None
+        return int(row[0])
+
+    def hashes(self, level: int, start: int, count: int) -> list[bytes]:
+        """Return the nodes of tile level *level* from *start* on: *count*, or as many as there are."""
+        return [row[0] for row in self._sql.rows(_NODES_FROM, level=level, start=start, stop=start + count)]
+
+    def add_checkpoint(self, checkpoint: StoredCheckpoint) -> bool:
+        """Store *checkpoint* unless there is a larger one, or one of that size; return whether it was stored."""
+        newest = self.newest_checkpoint()
+        if newest is not None and newest.size >= checkpoint.size:
+            return False
+        self._sql.run(
+            _ADD_CHECKPOINT,
+            size=checkpoint.size,
+            root=checkpoint.root,
+            note=checkpoint.note,
+            created_at=to_micros(checkpoint.created_at),
+        )
+        return True
+
+    def newest_checkpoint(self) -> StoredCheckpoint | None:
+        """Return the checkpoint of the largest tree."""
+        row = self._sql.row(_NEWEST)
+        return None if row is None else _checkpoint(row)
+
+    def checkpoints(self, after_size: int, limit: int) -> list[StoredCheckpoint]:
+        """Return the *limit* checkpoints of trees larger than *after_size*, smallest first."""
+        return [_checkpoint(row) for row in self._sql.rows(_AFTER, after=after_size, rows=limit)]
+
+    def countersign(self, size: int, countersignature: Countersignature) -> bool:
+        """Store what somebody said of the checkpoint of *size*; return False if they had said it before."""
+        return (
+            self._sql.run(
+                _ADD_COUNTERSIGNATURE,
+                size=size,
+                kind=countersignature.kind,
+                signer=countersignature.signer,
+                value=countersignature.value,
+                created_at=to_micros(countersignature.created_at),
+            )
+            == 1
+        )
+
+    def countersignatures(self, size: int) -> list[Countersignature]:
+        """Return what others said of the checkpoint of *size*, cosignatures first."""
+        return [
+            Countersignature(
+                kind=CountersignatureKind(row[1]), signer=row[2], value=row[3], created_at=from_micros(row[4])
+            )
+            for row in self._sql.rows(_COUNTERSIGNATURES_OF, size=size)
+        ]
