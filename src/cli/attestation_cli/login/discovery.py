@@ -1,0 +1,309 @@
+"""What an identity provider says of itself, and the only code that talks to one.
+
+What it answers is believed only as far as the issuer that the user named: the document must name exactly that issuer,
+and every address in it must be of the same origin. Answers are read up to 256 KiB, redirects are not followed, TLS is
+demanded except from this computer itself.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+
+from attestation.client import is_loopback
+from attestation.errors import RequestInvalid
+from attestation_cli.login.errors import ProviderInvalid, ProviderUnreachable
+
+WELL_KNOWN = "/.well-known/openid-configuration"
+LONGEST_ANSWER = 256 << 10
+"""Bytes."""
+LONGEST_URL = 2048
+TIMEOUT = httpx.Timeout(connect=5.0, read=10.0, write=10.0, pool=5.0)
+DEADLINE_SECONDS = 15.0
+SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the provider answered: the status and the members of the JSON object."""
+
+    status: int
+    members: Mapping[str, object]
+
+    @property
+    def error(self) -> str | None:
+        """The member `error` (RFC 6749 §5.2) of a refusal."""
+        error = self.members.get("error")
+        return error if self.status >= 400 and isinstance(error, str) else None
+
+    @property
+    def description(self) -> str:
+        """What the provider adds in words, at most 200 characters; not cleaned."""
+        text = self.members.get("error_description")
+        return text[:200] if isinstance(text, str) else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """The part of the discovery document that we use (OpenID Connect Discovery 1.0 §3, RFC 8414 §2).
+
+    Args:
+        issuer: As the user named it.
+        authorization_endpoint: Where a person logs in; None for a provider of machines only.
+        token_endpoint: Where tokens come from.
+        device_authorization_endpoint: Where the device flow begins (RFC 8628 §4).
+        revocation_endpoint: Where tokens are ended (RFC 7009).
+        answers_name_issuer: The answers of the authorization endpoint carry `iss` (RFC 9207 §3).
+    """
+
+    issuer: str
+    token_endpoint: str
+    authorization_endpoint: str | None
+    device_authorization_endpoint: str | None
+    revocation_endpoint: str | None
+    answers_name_issuer: bool
+
+
+class Provider:
+    """One identity provider, reached by HTTP.
+
+    Args:
+        issuer: Its name and address, e.g. `https://id.example/realms/itl`.
+        ca_file: PEM file with the only CAs to trust; `system` or None trusts those of the system.
+        transport: For tests: what carries the requests instead of the network.
+        monotonic: A clock in seconds, for the deadline.
+
+    Raises:
+        RequestInvalid: The issuer or the CA file cannot be used.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        *,
+        ca_file: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.issuer = checked_issuer(issuer)
+        self._monotonic = monotonic
+        secure = self.issuer.startswith("https:")
+        self._http = httpx.Client(
+            verify=_tls(ca_file) if secure else True,
+            timeout=TIMEOUT,
+            follow_redirects=False,
+            # A proxy of the environment cannot reach this computer.
+            trust_env=not is_loopback(self.issuer),
+            headers={
+                "Accept": "application/json",
+                "Accept-Encoding": "identity",
+                "User-Agent": "itl-attestation-cli/0.1",
+            },
+            transport=transport,
+        )
+        self._metadata: Metadata | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the provider says of itself; fetched once.
+
+        Raises:
+            ProviderUnreachable: It did not answer.
+            ProviderInvalid: What answered is not this issuer, or would send us elsewhere.
+        """
+        if self._metadata is None:
+            url = self.issuer.rstrip("/") + WELL_KNOWN
+            answer = self._send(self._http.build_request("GET", url))
+            if answer.status != 200:
+                raise ProviderInvalid(f"{url} answered {answer.status} instead of describing a provider")
+            self._metadata = read_metadata(answer.members, self.issuer)
+        return self._metadata
+
+    def post(self, url: str, form: Mapping[str, str]) -> Answer:
+        """Send *form* to an address of the provider and return its answer, whatever its status below 500.
+
+        Raises:
+            ProviderUnreachable: It did not answer, or answered that it cannot now.
+            ProviderInvalid: The answer is not JSON, or too long, or a redirect.
+        """
+        return self._send(self._http.build_request("POST", url, data=dict(form)))
+
+    def _send(self, request: httpx.Request) -> Answer:
+        where = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
+        deadline = self._monotonic() + DEADLINE_SECONDS
+        body = bytearray()
+        try:
+            response = self._http.send(request, stream=True)
+            try:
+                for piece in response.iter_raw():
+                    body += piece
+                    if len(body) > LONGEST_ANSWER:
+                        raise ProviderInvalid(f"{where} answered with more than {LONGEST_ANSWER} bytes")
+                    if self._monotonic() > deadline:
+                        raise ProviderUnreachable(
+                            f"{where} did not finish its answer in {DEADLINE_SECONDS:.0f} s"
+                        )
+            finally:
+                response.close()
+        except httpx.HTTPError as e:
+            raise _unreachable(where, e) from None
+        status = response.status_code
+        if status >= 500:
+            raise ProviderUnreachable(f"{where} answered {status}")
+        if 300 <= status < 400:
+            raise ProviderInvalid(f"{where} answered with a redirect, which is not followed")
+        if not body and status == 200:
+            return Answer(status, {})  # RFC 7009 §2.2: a revocation is answered with the status alone
+        return Answer(status, _object(bytes(body), where, status))
+
+
+def _object(body: bytes, where: str, status: int) -> Mapping[str, object]:
+    try:
+        members = json.loads(body)
+    except (ValueError, RecursionError):
+        members = None
+    if not isinstance(members, dict):
+        raise ProviderInvalid(f"{where} answered {status} with something other than a JSON object")
+    return members
+
+
+def checked_issuer(issuer: str) -> str:
+    """Return *issuer* where it can be one: https, or http on this computer; no query, no fragment, no user.
+
+    Raises:
+        RequestInvalid: It cannot.
+    """
+    try:
+        parts = urlsplit(issuer)
+        usable = (
+            len(issuer) <= LONGEST_URL
+            and issuer.isascii()
+            and issuer.isprintable()
+            and " " not in issuer
+            and parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and not (
+                parts.query
+                or parts.fragment
+                or parts.username
+                or parts.password
+                or "?" in issuer
+                or "#" in issuer
+            )
+        )
+        _ = parts.port
+    except ValueError:
+        usable = False
+    if not usable:
+        raise RequestInvalid("the issuer must be an address like https://id.example/realms/itl")
+    if issuer.startswith("http:") and not is_loopback(issuer):
+        raise RequestInvalid(
+            f"the issuer {issuer} is not encrypted: passwords and tokens could be read on the way"
+        )
+    return issuer
+
+
+def read_metadata(members: Mapping[str, object], issuer: str) -> Metadata:
+    """Check a discovery document against the issuer whose it must be.
+
+    Raises:
+        ProviderInvalid: Another issuer, a missing or foreign address, or no PKCE with S256.
+    """
+    # 1. It is the document of this issuer. Otherwise another provider could collect our codes (mix-up).
+    named = members.get("issuer")
+    if named != issuer:
+        shown = repr(named[:200]) if isinstance(named, str) else "nothing"
+        raise ProviderInvalid(f"asked for the issuer {issuer!r}, the provider there calls itself {shown}")
+    # 2. It does not take PKCE away.
+    methods = members.get("code_challenge_methods_supported")
+    if isinstance(methods, list) and "S256" not in methods:
+        raise ProviderInvalid(f"{issuer} does not offer PKCE with S256")
+    # 3. Every address is of the issuer's origin. Otherwise a document could send tokens and users elsewhere.
+    token_endpoint = _endpoint(members, "token_endpoint", issuer)
+    if token_endpoint is None:
+        raise ProviderInvalid(f"{issuer} names no token_endpoint")
+    return Metadata(
+        issuer=issuer,
+        token_endpoint=token_endpoint,
+        authorization_endpoint=_endpoint(members, "authorization_endpoint", issuer),
+        device_authorization_endpoint=_endpoint(members, "device_authorization_endpoint", issuer),
+        revocation_endpoint=_endpoint(members, "revocation_endpoint", issuer),
+        answers_name_issuer=members.get("authorization_response_iss_parameter_supported") is True,
+    )
+
+
+def _endpoint(members: Mapping[str, object], name: str, issuer: str) -> str | None:
+    value = members.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not is_same_origin(value, issuer):
+        shown = repr(value[:200]) if isinstance(value, str) else "no text"
+        raise ProviderInvalid(f"{name} of {issuer} is {shown}, which is not at the same origin")
+    return value
+
+
+def is_same_origin(url: str, other: str) -> bool:
+    """True where both have the same scheme, host and port (RFC 6454 §4), and *url* holds neither user nor fragment."""
+    try:
+        ours, theirs = urlsplit(url), urlsplit(other)
+        if (
+            len(url) > LONGEST_URL
+            or not url.isascii()
+            or not url.isprintable()
+            or ours.username
+            or ours.fragment
+        ):
+            return False
+        return _origin(ours) == _origin(theirs)
+    except ValueError:
+        return False
+
+
+def _origin(parts: Any) -> tuple[str, str | None, int]:
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+
+
+def _tls(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        if ca_file is None or ca_file == SYSTEM:
+            context = ssl.create_default_context()
+        else:
+            context = ssl.create_default_context(cafile=str(Path(ca_file).expanduser()))
+    except OSError as e:  # ssl.SSLError is one
+        raise RequestInvalid(
+            f"CA file {ca_file} cannot be used: {e.strerror or 'no certificate in it'}"
+        ) from e
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _unreachable(where: str, error: httpx.HTTPError) -> ProviderUnreachable:
+    cause: BaseException | None = error
+    strerror = ""
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            reason = getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or "TLS failed"
+            return ProviderUnreachable(f"{where} could not prove who it is: {reason}")
+        if isinstance(cause, OSError) and cause.strerror:
+            strerror = cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, httpx.TimeoutException):
+        return ProviderUnreachable(f"{where} did not answer in time")
+    return ProviderUnreachable(f"cannot reach {where}: {strerror or 'the connection broke off'}")

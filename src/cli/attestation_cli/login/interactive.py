@@ -1,0 +1,129 @@
+"""Logging in with a browser: authorization code with PKCE over loopback (RFC 8252, RFC 7636, RFC 9700 §2.1.1)."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import sys
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from urllib.parse import urlencode
+
+from attestation_cli.login.cache import Login
+from attestation_cli.login.discovery import Metadata, Provider
+from attestation_cli.login.errors import LoginRefused, ProviderInvalid
+from attestation_cli.login.loopback import Loopback, UnverifiedAnswer
+from attestation_cli.login.pkce import ProofKey, random_text
+from attestation_cli.login.tokens import read_tokens, refusal
+
+WAIT_SECONDS = 120.0
+LONGEST_CODE = 4096
+
+
+def login(
+    provider: Provider,
+    *,
+    client_id: str,
+    scope: str,
+    show: Callable[[str], None],
+    now: Callable[[], datetime],
+    wait_seconds: float = WAIT_SECONDS,
+) -> Login:
+    """Have a person log in with their browser.
+
+    Args:
+        provider: Where.
+        client_id: As which program.
+        scope: What is asked for, words with spaces between.
+        show: Gives the address to the person, or to their browser.
+        now: The clock.
+        wait_seconds: How long the person may take.
+
+    Raises:
+        LoginRefused: The provider or the person said no, or the answer is not for this login.
+        LoginTimedOut: Nothing came.
+        ProviderUnreachable, ProviderInvalid: The provider does not answer as it should.
+    """
+    metadata = provider.metadata
+    if metadata.authorization_endpoint is None:
+        raise ProviderInvalid(f"{provider.issuer} names no authorization_endpoint; try --method device")
+    proof, state, nonce = ProofKey(), random_text(), random_text()
+    with Loopback() as loopback:
+        question = {
+            "response_type": "code",
+            "client_id": client_id,
+            "redirect_uri": loopback.redirect_uri,
+            "scope": scope,
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": proof.challenge,
+            "code_challenge_method": "S256",
+        }
+        separator = "&" if "?" in metadata.authorization_endpoint else "?"
+        show(f"{metadata.authorization_endpoint}{separator}{urlencode(question)}")
+        answer = loopback.wait(wait_seconds)
+        code = verify_answer(answer, state=state, metadata=metadata)
+        tokens = provider.post(
+            metadata.token_endpoint,
+            {
+                "grant_type": "authorization_code",
+                "code": code,
+                "redirect_uri": loopback.redirect_uri,
+                "client_id": client_id,
+                "code_verifier": proof.verifier,
+            },
+        )
+    return read_tokens(tokens, issuer=provider.issuer, client_id=client_id, at=now(), nonce=nonce)
+
+
+def verify_answer(answer: UnverifiedAnswer, *, state: str, metadata: Metadata) -> str:
+    """Return the code of an answer that is for this login.
+
+    Args:
+        answer: What came to the loopback address; anybody on this computer, and any web page, can send there.
+        state: The 43 characters that only our request carried; compared in constant time.
+        metadata: Whom we asked.
+
+    Raises:
+        LoginRefused: It is not for this login, or says no.
+    """
+    values = answer.values
+    # 1. Each parameter once (RFC 6749 §3.1): of two, we and the provider could mean different ones.
+    if answer.repeated:
+        raise LoginRefused("the answer of the browser repeats a parameter")
+    # 2. It answers our request. Otherwise somebody's page could log the user in as somebody else.
+    if not hmac.compare_digest(values.get("state", "").encode(), state.encode()):
+        raise LoginRefused("the answer of the browser does not belong to this login (state)")
+    # 3. It comes from the provider that we asked (RFC 9207 §2.4). Otherwise our code could go to another one.
+    issuer = values.get("iss")
+    if issuer is None and metadata.answers_name_issuer:
+        raise LoginRefused("the answer of the browser does not say who gave it (iss)")
+    if issuer is not None and not hmac.compare_digest(issuer.encode(), metadata.issuer.encode()):
+        raise LoginRefused("the answer of the browser comes from another provider (iss)")
+    # 4. It says yes.
+    if "error" in values:
+        raise refusal(values["error"] or "error", values.get("error_description", ""))
+    code = values.get("code", "")
+    if not 0 < len(code) <= LONGEST_CODE:
+        raise LoginRefused("the answer of the browser holds no code")
+    return code
+
+
+def browser_opens(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> bool:
+    """True where a browser with windows can be expected: one in this terminal would fight us for it."""
+    environ = os.environ if environ is None else environ
+    if environ.get("BROWSER"):
+        return True
+    if environ.get("SSH_CONNECTION"):
+        return False
+    return platform in ("darwin", "win32") or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
+
+
+def open_browser(url: str) -> bool:
+    """Open *url* in the user's browser; False where that did not work."""
+    import webbrowser
+
+    try:
+        return webbrowser.open(url)
+    except (webbrowser.Error, OSError):
+        return False
