@@ -63,6 +63,7 @@ CODES = {
     "RegistrationTokenInvalid": "registration-token-invalid",
     "RegistrationTokenUnknown": "registration-token-unknown",
     "RequestInvalid": "request-invalid",
+    "RevocationUnknown": "revocation-unknown",
     "SelectionMismatch": "selection-mismatch",
     "SignatureInvalid": "signature-invalid",
     "StoreUnavailable": "store-unavailable",

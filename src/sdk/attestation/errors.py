@@ -38,7 +38,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     ├── Forbidden                      you may not
     │   └── ClientCertificateUntrusted  InsecureTransport  BreakGlassCannotVote
     ├── Unavailable                    we could not decide or serve now
-    │   ├── OperatorAccessNotConfigured  IdentityProviderUnavailable
+    │   ├── OperatorAccessNotConfigured  IdentityProviderUnavailable  RevocationUnknown
     │   └── BaseConfigMissing  BaseConfigInvalid  StoreUnavailable
     └── DeviceError                    the TPM or its transport failed (agent only)
         └── TPMResponseError
@@ -391,6 +391,12 @@ class IdentityProviderUnavailable(Unavailable):
     """The identity provider's keys are not known, so nobody's token can be judged."""
 
     code = "identity-provider-unavailable"
+
+
+class RevocationUnknown(Unavailable):
+    """Nothing up to date says whether operators' certificates were revoked, so none can be judged."""
+
+    code = "revocation-unknown"
 
 
 class BaseConfigMissing(Unavailable):
