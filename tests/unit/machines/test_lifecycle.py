@@ -10,25 +10,32 @@ from attestation.machines import ALLOWED, Operation, Role, Status, next_status
 NO, SHUT = "forbidden", "machine-rejected"
 COLUMNS = (
     "activate", "attest", "acknowledge", "approve", "reject", "lock", "unlock", "revoke", "ak_reset", "redeliver",
+    "role_change",
 )  # fmt: skip
 EXPECTED = {
     "pending_approval": (
         "pending_approval", "pending_approval", NO, "registered", "rejected", NO, NO, NO, "pending_approval", NO,
+        NO,
     ),
     "registered": (
         "registered", "attested", NO, NO, NO, NO, NO, "revoked", "registered", NO,
+        "registered",
     ),
     "attested": (
         "attested", "attested", "attested", NO, NO, "locked", NO, "revoked", "attested", "attested",
+        "attested",
     ),
     "locked": (
         "locked", "locked", "locked", NO, NO, NO, "attested", "revoked", "locked", NO,
+        "locked",
     ),
     "revoked": (
         "revoked", "revoked", "revoked", NO, NO, NO, NO, NO, NO, NO,
+        NO,
     ),
     "rejected": (
         "rejected", SHUT, SHUT, NO, NO, NO, NO, NO, NO, NO,
+        NO,
     ),
 }  # fmt: skip
 PAIRS = [
@@ -39,10 +46,10 @@ PAIRS = [
 
 
 def test_the_expected_table_is_complete() -> None:
-    """Six statuses, ten operations, sixty pairs; the words are API."""
+    """Six statuses, eleven operations, sixty-six pairs; the words are API."""
     assert [s.value for s in Status] == [*list(EXPECTED)[:3], "rejected", "locked", "revoked"]
     assert tuple(o.value for o in Operation) == COLUMNS
-    assert len(PAIRS) == 60
+    assert len(PAIRS) == 66
 
 
 @pytest.mark.parametrize(("status", "operation", "after"), PAIRS)

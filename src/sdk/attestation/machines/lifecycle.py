@@ -52,6 +52,7 @@ class Operation(StrEnum):
     REVOKE = "revoke"
     AK_RESET = "ak_reset"
     REDELIVER = "redeliver"
+    ROLE_CHANGE = "role_change"
 
 
 MACHINE_OPERATIONS = frozenset({Operation.ACTIVATE, Operation.ATTEST, Operation.ACKNOWLEDGE})
@@ -71,7 +72,9 @@ ALLOWED: Mapping[Status, Mapping[Operation, Status]] = MappingProxyType(
         _P: MappingProxyType(
             {_O.ACTIVATE: _P, _O.ATTEST: _P, _O.APPROVE: _G, _O.REJECT: _X, _O.AK_RESET: _P}
         ),
-        _G: MappingProxyType({_O.ACTIVATE: _G, _O.ATTEST: _A, _O.REVOKE: _R, _O.AK_RESET: _G}),
+        _G: MappingProxyType(
+            {_O.ACTIVATE: _G, _O.ATTEST: _A, _O.REVOKE: _R, _O.AK_RESET: _G, _O.ROLE_CHANGE: _G}
+        ),
         _A: MappingProxyType(
             {
                 _O.ACTIVATE: _A,
@@ -81,6 +84,7 @@ ALLOWED: Mapping[Status, Mapping[Operation, Status]] = MappingProxyType(
                 _O.REVOKE: _R,
                 _O.AK_RESET: _A,
                 _O.REDELIVER: _A,
+                _O.ROLE_CHANGE: _A,
             }
         ),
         _L: MappingProxyType(
@@ -91,6 +95,7 @@ ALLOWED: Mapping[Status, Mapping[Operation, Status]] = MappingProxyType(
                 _O.UNLOCK: _A,
                 _O.REVOKE: _R,
                 _O.AK_RESET: _L,
+                _O.ROLE_CHANGE: _L,
             }
         ),
         _R: MappingProxyType({_O.ACTIVATE: _R, _O.ATTEST: _R, _O.ACKNOWLEDGE: _R}),

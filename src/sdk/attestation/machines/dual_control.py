@@ -1,0 +1,312 @@
+"""Dual control: what a vote is about, which acts need several, and how votes add up (D&O §12, FAULTS R19).
+
+A vote binds the SHA-256 of the whole proposal: what is to be done, to whom, with which result, and what the
+operators could see of the machine. Whatever differs makes another proposal, and votes for different proposals
+never add up. Counted are humans, not votes: two votes are of the same human if their stable subject *or* their
+shown name is the same, so that one person with two ways to log in stays one person.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from attestation.machines.lifecycle import Operation, Role
+from attestation.machines.machine import Machine
+from attestation.wire import canonical_json
+
+FORMAT = "itl-proposal/1"
+"""Names the set of members that enters the digest; a new set gets a new name."""
+
+MACHINE_ACTIONS = frozenset(
+    {Operation.APPROVE, Operation.UNLOCK, Operation.ROLE_CHANGE, Operation.AK_RESET, Operation.REDELIVER}
+)
+"""The acts on a machine after which it can get credentials, or other ones than before."""
+
+REGISTRATION_TOKEN = "registration_token"  # noqa: S105 -- the name of an act
+ALLOW_LIST_IMPORT = "allow_list_import"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """An allow-list entry: what an EK (96 lower-case hex) would become, or became."""
+
+    ek_fingerprint: str
+    role: Role
+    hostname: str | None
+    assigned_ip: str | None
+    cluster_id: str | None
+    note: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What somebody wants done.
+
+    Args:
+        action: The operation, `registration_token` or `allow_list_import`.
+        machine_id: The machine, or None where the act is not about one.
+        ek_fingerprint: Its EK, 96 lower-case hex.
+        ak_name: Name of its activated AK in hex, or None.
+        role: The role it would have afterwards.
+        current_role: The role it has now.
+        hostname: The host name it would have afterwards.
+        assigned_ip: The address it would have afterwards.
+        cluster_id: The cluster.
+        evidence_digest: SHA-256 hex of what operators could see of it, see `evidence_digest`.
+        terms: Further members of tokens and allow-list imports.
+        roles: Every role that is given or taken; it decides whether the act is gated.
+    """
+
+    action: str
+    machine_id: str | None
+    ek_fingerprint: str | None
+    ak_name: str | None
+    role: Role | None
+    current_role: Role | None
+    hostname: str | None
+    assigned_ip: str | None
+    cluster_id: str | None
+    evidence_digest: str | None
+    terms: Mapping[str, str | int]
+    roles: frozenset[Role]
+
+    def canonical(self) -> bytes:
+        """Return the bytes that a vote binds: canonical JSON of every member, null where absent."""
+        return canonical_json(
+            {
+                "format": FORMAT,
+                "action": self.action,
+                "machine_id": self.machine_id,
+                "ek_fingerprint": self.ek_fingerprint,
+                "ak_name": self.ak_name,
+                "role": self.role,
+                "current_role": self.current_role,
+                "hostname": self.hostname,
+                "assigned_ip": self.assigned_ip,
+                "cluster_id": self.cluster_id,
+                "evidence_digest": self.evidence_digest,
+                "terms": dict(self.terms),
+                "roles": sorted(self.roles),
+            }
+        )
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the canonical bytes, 64 lower-case hex."""
+        return hashlib.sha256(self.canonical()).hexdigest()
+
+
+def of_machine(
+    operation: Operation,
+    machine: Machine,
+    *,
+    role: Role | None,
+    hostname: str | None,
+    assigned_ip: str | None,
+) -> Proposal:
+    """Return the proposal of an act on *machine* after which it has these three."""
+    return Proposal(
+        action=operation.value,
+        machine_id=machine.machine_id,
+        ek_fingerprint=machine.ek_fingerprint,
+        ak_name=machine.ak_name.hex() if machine.ak_name is not None else None,
+        role=role,
+        current_role=machine.role,
+        hostname=hostname,
+        assigned_ip=assigned_ip,
+        cluster_id=machine.cluster_id,
+        evidence_digest=evidence_digest(machine),
+        terms={},
+        roles=frozenset(each for each in (role, machine.role) if each is not None),
+    )
+
+
+def of_registration_token(
+    *,
+    role: Role,
+    hostname: str | None,
+    assigned_ip: str | None,
+    cluster_id: str | None,
+    uses: int,
+    expires_in_seconds: int,
+) -> Proposal:
+    """Return the proposal to issue a registration token on these terms."""
+    return Proposal(
+        action=REGISTRATION_TOKEN,
+        machine_id=None,
+        ek_fingerprint=None,
+        ak_name=None,
+        role=role,
+        current_role=None,
+        hostname=hostname,
+        assigned_ip=assigned_ip,
+        cluster_id=cluster_id,
+        evidence_digest=None,
+        terms={"uses": uses, "expires_in_seconds": expires_in_seconds},
+        roles=frozenset({role}),
+    )
+
+
+def of_allow_list(entries: Sequence[Admission], replaced: Sequence[Admission]) -> Proposal:
+    """Return the proposal to admit *entries* in advance, in place of the entries *replaced*.
+
+    The order of the entries is no part of it.
+    """
+    return Proposal(
+        action=ALLOW_LIST_IMPORT,
+        machine_id=None,
+        ek_fingerprint=None,
+        ak_name=None,
+        role=None,
+        current_role=None,
+        hostname=None,
+        assigned_ip=None,
+        cluster_id=None,
+        evidence_digest=None,
+        terms={
+            "entries": len(entries),
+            "entries_digest": _digest_of(entries),
+            "replaces": len(replaced),
+            "replaces_digest": _digest_of(replaced),
+        },
+        # Taking a role from an EK counts as giving one: otherwise a single operator could undo what two agreed on.
+        roles=frozenset(entry.role for entry in (*entries, *replaced)),
+    )
+
+
+def evidence_digest(machine: Machine) -> str:
+    """Return the SHA-256, 64 lower-case hex, of what operators look at before they trust *machine*.
+
+    It stays the same while attestations find nothing new; a reboot, other PCRs, another policy, verdict or
+    certificate change it, and with it every proposal about the machine.
+    """
+    certificate = machine.ek_certificate
+    shown = {
+        "ek_certificate_sha256": certificate.sha256 if certificate is not None else None,
+        "ek_source": machine.ek_source,
+        "assurance": machine.assurance,
+        "last_verdict": machine.last_verdict,
+        "last_policy": machine.last_policy,
+        "last_failed": machine.last_failed,
+        "last_result_key": machine.last_result_key,
+    }
+    return hashlib.sha256(canonical_json(shown)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """One operator's agreement to one proposal.
+
+    Args:
+        operator_cn: Name shown.
+        operator_sub: Stable subject; None (break-glass) never counts.
+        created_at: When it was cast.
+        expires_at: From this instant on it does not count.
+        consumed_at: When the act that it was cast for was done, or None.
+        withdrawn_at: When it was taken back or became void, or None.
+    """
+
+    operator_cn: str
+    operator_sub: str | None
+    created_at: datetime
+    expires_at: datetime
+    consumed_at: datetime | None = None
+    withdrawn_at: datetime | None = None
+
+    def is_live(self, at: datetime) -> bool:
+        """Return True if the vote counts at *at*."""
+        ended = self.consumed_at is not None or self.withdrawn_at is not None
+        return bool(self.operator_sub) and not ended and at < self.expires_at
+
+    def is_by(self, operator_cn: str, operator_sub: str) -> bool:
+        """Return True if the vote is that of this human."""
+        return self.operator_sub == operator_sub or same_name(self.operator_cn, operator_cn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What live votes come to.
+
+    Args:
+        voters: One name for each human, by the age of the votes.
+        expires_at: When the first live vote expires; None where there is none.
+    """
+
+    voters: tuple[str, ...]
+    expires_at: datetime | None
+
+    @property
+    def received(self) -> int:
+        """How many humans agree."""
+        return len(self.voters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """When acts need several humans.
+
+    Args:
+        roles: Roles that are under dual control; empty switches it off.
+        quorum: How many humans must agree; less than 2 switches it off.
+    """
+
+    roles: frozenset[Role]
+    quorum: int
+
+    @property
+    def is_on(self) -> bool:
+        """True where some act is gated."""
+        return self.quorum >= 2 and bool(self.roles)
+
+    def gates(self, proposal: Proposal) -> bool:
+        """Return True if *proposal* needs several: a role that it gives or takes is under dual control."""
+        return self.is_on and not self.roles.isdisjoint(proposal.roles)
+
+    def is_met(self, tally: Tally) -> bool:
+        """Return True if enough humans agree."""
+        return tally.received >= self.quorum
+
+
+def tally(votes: Iterable[Vote], at: datetime) -> Tally:
+    """Count the humans behind the live ones of *votes*, which must be of one proposal.
+
+    Votes that share a subject or a name are of one human, also through a third: who votes as A by token, as A
+    by certificate and with that certificate under the name B is one.
+    """
+    live = sorted((vote for vote in votes if vote.is_live(at)), key=_age)
+    humans: list[list[Vote]] = []
+    for vote in live:
+        known = [human for human in humans if any(_same_human(vote, other) for other in human)]
+        others = [human for human in humans if human not in known]
+        humans = [*others, [vote, *(each for human in known for each in human)]]
+    oldest = sorted((min(human, key=_age) for human in humans), key=_age)
+    return Tally(
+        voters=tuple(vote.operator_cn for vote in oldest),
+        expires_at=min((vote.expires_at for vote in live), default=None),
+    )
+
+
+def same_name(one: str, other: str) -> bool:
+    """Return True if two shown names are the same to a reader: case, width and blanks do not count."""
+    return _folded(one) == _folded(other)
+
+
+def _age(vote: Vote) -> tuple[datetime, str, str]:
+    return vote.created_at, vote.operator_cn, vote.operator_sub or ""
+
+
+def _same_human(vote: Vote, other: Vote) -> bool:
+    return vote.operator_sub == other.operator_sub or same_name(vote.operator_cn, other.operator_cn)
+
+
+def _folded(name: str) -> str:
+    """Return *name* in Unicode NFKC without case, blanks made single (Unicode Standard Annex #15)."""
+    return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).split())
+
+
+def _digest_of(entries: Sequence[Admission]) -> str:
+    ordered = sorted(entries, key=lambda entry: entry.ek_fingerprint)
+    return hashlib.sha256(canonical_json({"entries": [asdict(entry) for entry in ordered]})).hexdigest()

@@ -1,0 +1,385 @@
+"""Dual control as a rule: what a vote binds, what is gated, and how many humans agree (FAULTS R19)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attestation.machines import EKCertificateInfo, Machine, Operation, Role
+from attestation.machines.dual_control import (
+    MACHINE_ACTIONS,
+    Admission,
+    Proposal,
+    Rule,
+    Vote,
+    evidence_digest,
+    of_allow_list,
+    of_machine,
+    of_registration_token,
+    same_name,
+    tally,
+)
+from attestation.results import Assurance, Verdict
+from tests.contract.store_samples import a_full_machine, a_machine
+
+AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+WINDOW = timedelta(seconds=600)
+CONTROLPLANE = Rule(roles=frozenset({Role.CONTROLPLANE}), quorum=2)
+
+
+def a_vote(cn: str, sub: str | None, *, age_seconds: float = 0, **changes: Any) -> Vote:
+    """Return a vote that was cast so long ago."""
+    created_at = AT - timedelta(seconds=age_seconds)
+    fields: dict[str, Any] = {
+        "operator_cn": cn,
+        "operator_sub": sub,
+        "created_at": created_at,
+        "expires_at": created_at + WINDOW,
+    }
+    return Vote(**(fields | changes))
+
+
+def approval(machine: Machine, **changes: Any) -> Proposal:
+    """Return the proposal to approve *machine* as the first control-plane node."""
+    wanted = {"role": Role.CONTROLPLANE, "hostname": "cp-1", "assigned_ip": "10.0.0.11/24"}
+    return of_machine(Operation.APPROVE, machine, **(wanted | changes))
+
+
+# What a vote binds
+
+
+def test_a_proposal_is_every_member_in_canonical_form() -> None:
+    """Anybody can recompute the digest from the audit and the API: sorted keys, no blanks, nulls written."""
+    proposal = approval(a_machine(1))
+    text = proposal.canonical()
+    assert json.loads(text) == {
+        "format": "itl-proposal/1",
+        "action": "approve",
+        "machine_id": a_machine(1).machine_id,
+        "ek_fingerprint": f"{1:096x}",
+        "ak_name": (b"\x00\x0b" + (1).to_bytes(32)).hex(),
+        "role": "controlplane",
+        "current_role": None,
+        "hostname": "cp-1",
+        "assigned_ip": "10.0.0.11/24",
+        "cluster_id": "default",
+        "evidence_digest": evidence_digest(a_machine(1)),
+        "terms": {},
+        "roles": ["controlplane"],
+    }
+    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")).encode()
+
+
+def test_the_digest_is_known() -> None:
+    """The digest is API: it may only change together with the format's name."""
+    assert approval(a_machine(1)).digest() == (
+        "0856db90b3c1bd0bb49523eded2f17baa5bece28f85e4ebefec599496b3d2242"
+    )
+
+
+ANOTHER: dict[str, Callable[[], Proposal]] = {
+    "the action": lambda: of_machine(
+        Operation.UNLOCK,
+        a_machine(1),
+        role=Role.CONTROLPLANE,
+        hostname="cp-1",
+        assigned_ip="10.0.0.11/24",
+    ),
+    "the machine": lambda: approval(a_machine(1, machine_id="00000002-0f0e-4c55-9d4a-3f6f0e1b2c3d")),
+    "the EK": lambda: approval(a_machine(1, ek_fingerprint="ab" * 48)),
+    "the AK": lambda: approval(a_machine(1, ak_name=b"\x00\x0b" + bytes(32))),
+    "no AK": lambda: approval(a_machine(1, ak_name=None)),
+    "the role": lambda: approval(a_machine(1), role=Role.WORKER_APP),
+    "the role it has": lambda: approval(a_machine(1, role=Role.LINUX)),
+    "the hostname": lambda: approval(a_machine(1), hostname="cp-2"),
+    "no hostname": lambda: approval(a_machine(1), hostname=None),
+    "the address": lambda: approval(a_machine(1), assigned_ip="10.0.0.12/24"),
+    "the cluster": lambda: approval(a_machine(1, cluster_id="other")),
+    "the certificate": lambda: approval(a_machine(1, ek_certificate=certificate("cd" * 32))),
+    "where the EK is from": lambda: approval(a_machine(1, ek_source="cert")),
+    "the assurance": lambda: approval(a_machine(1, assurance=Assurance.EK_ALLOWLIST)),
+    "the verdict": lambda: approval(a_machine(1, last_verdict=Verdict.FAILED)),
+    "the policy": lambda: approval(a_machine(1, last_policy="workers@2")),
+    "what failed": lambda: approval(a_machine(1, last_failed="pcr7")),
+    "what was quoted": lambda: approval(a_machine(1, last_result_key="Verified workers@2 1.0")),
+}
+
+
+def certificate(sha256: str) -> EKCertificateInfo:
+    """Return an EK certificate with this digest."""
+    return EKCertificateInfo(
+        subject="CN=x", manufacturer="id:00001014", model="m", firmware="f", sha256=sha256
+    )
+
+
+@pytest.mark.parametrize("what", ANOTHER)
+def test_whatever_differs_is_another_proposal(what: str) -> None:
+    """Votes for different proposals never add up."""
+    assert ANOTHER[what]().digest() != approval(a_machine(1)).digest()
+
+
+def test_every_difference_differs() -> None:
+    """No two of them are the same proposal either."""
+    digests = [make().digest() for make in ANOTHER.values()]
+    assert len(set(digests)) == len(digests)
+
+
+def test_certificates_are_told_apart() -> None:
+    """Another certificate of the same EK is other evidence."""
+    one, other = (a_machine(1, ek_certificate=certificate(2 * byte * 16)) for byte in ("ab", "cd"))
+    assert evidence_digest(one) != evidence_digest(other)
+
+
+def test_attesting_again_changes_no_proposal() -> None:
+    """While nothing new is found, the second operator votes for what the first one saw."""
+    machine = a_full_machine(1)
+    later = dataclasses.replace(
+        machine,
+        version=machine.version + 1,
+        last_result_at=AT,
+        trust_expires_at=AT,
+        hw_serial="other",
+        registered_from="192.0.2.99",
+        directive_sha256=None,
+    )
+    assert approval(later).digest() == approval(machine).digest()
+
+
+TOKEN: dict[str, Any] = {
+    "role": Role.CONTROLPLANE,
+    "hostname": None,
+    "assigned_ip": None,
+    "cluster_id": None,
+    "uses": 1,
+    "expires_in_seconds": 3600,
+}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"role": Role.LINUX},
+        {"hostname": "cp-1"},
+        {"assigned_ip": "10.0.0.11/24"},
+        {"cluster_id": "c1"},
+        {"uses": 2},
+        {"expires_in_seconds": 3601},
+    ],
+    ids=str,
+)
+def test_the_terms_of_a_token_are_bound(changed: dict[str, Any]) -> None:
+    """Nobody agrees to one use and gets two issued."""
+    assert of_registration_token(**(TOKEN | changed)).digest() != of_registration_token(**TOKEN).digest()
+
+
+def an_entry(number: int = 1, **changes: Any) -> Admission:
+    """Return an entry of the allow-list."""
+    fields: dict[str, Any] = {
+        "ek_fingerprint": f"{number:096x}",
+        "role": Role.LINUX,
+        "hostname": None,
+        "assigned_ip": None,
+        "cluster_id": None,
+        "note": None,
+    }
+    return Admission(**(fields | changes))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ek_fingerprint": "ab" * 48},
+        {"role": Role.CONTROLPLANE},
+        {"hostname": "cp-1"},
+        {"assigned_ip": "10.0.0.11/24"},
+        {"cluster_id": "c1"},
+        {"note": "rack 4"},
+    ],
+    ids=str,
+)
+def test_every_entry_of_an_import_is_bound(changed: dict[str, Any]) -> None:
+    """One of two hundred lines changed is another import; so is another entry that gives way."""
+    many = [an_entry(i) for i in range(2, 200)]
+    digest = of_allow_list([*many, an_entry()], []).digest()
+    assert of_allow_list([*many, an_entry(**changed)], []).digest() != digest
+    one, other = (of_allow_list(many, [entry]).digest() for entry in (an_entry(), an_entry(**changed)))
+    assert len({digest, one, other}) == 3
+
+
+def test_the_order_of_an_import_does_not_matter() -> None:
+    """A spreadsheet sorted another way is the same import."""
+    entries = [an_entry(i) for i in range(3)]
+    digests = {of_allow_list(list(order), list(order)[:1]).digest() for order in permutations(entries)}
+    assert len(digests) == 3  # the entry replaced differs, the order does not
+    assert len({of_allow_list(list(order), []).digest() for order in permutations(entries)}) == 1
+
+
+# What is gated
+
+
+@pytest.mark.parametrize("current", [None, *Role])
+@pytest.mark.parametrize("wanted", [None, *Role])
+def test_the_role_before_and_after_decide(current: Role | None, wanted: Role | None) -> None:
+    """Giving a role under dual control needs several, and so does taking it away."""
+    proposal = approval(a_machine(1, role=current), role=wanted)
+    assert CONTROLPLANE.gates(proposal) == (Role.CONTROLPLANE in (current, wanted))
+
+
+@pytest.mark.parametrize(
+    ("roles", "quorum", "on"),
+    [
+        ({Role.CONTROLPLANE}, 2, True),
+        ({Role.CONTROLPLANE}, 3, True),
+        ({Role.CONTROLPLANE}, 1, False),
+        (set(), 2, False),
+    ],
+)
+def test_when_dual_control_is_on(roles: set[Role], quorum: int, on: bool) -> None:
+    """A quorum of one is no dual control; neither are no roles."""
+    rule = Rule(roles=frozenset(roles), quorum=quorum)
+    assert rule.is_on is on
+    assert rule.gates(approval(a_machine(1))) is on
+
+
+def test_one_entry_gates_an_import() -> None:
+    """A control-plane machine among workers, new or replaced, needs several."""
+    king = an_entry(9, role=Role.CONTROLPLANE)
+    assert not CONTROLPLANE.gates(of_allow_list([an_entry()], [an_entry()]))
+    assert CONTROLPLANE.gates(of_allow_list([an_entry(), king], []))
+    assert CONTROLPLANE.gates(of_allow_list([an_entry(9)], [king]))
+    assert CONTROLPLANE.gates(of_registration_token(**TOKEN))
+
+
+def test_acts_that_yield_credentials() -> None:
+    """The list of what is gated; an operation that is added must be put on one side or the other."""
+    open_to_one = {Operation.REJECT, Operation.LOCK, Operation.REVOKE}
+    machines = {Operation.ACTIVATE, Operation.ATTEST, Operation.ACKNOWLEDGE}
+    assert set(Operation) - open_to_one - machines == MACHINE_ACTIONS
+
+
+# How many agree
+
+
+def test_two_people_are_two() -> None:
+    """Distinct by subject and by name; the older vote is named first."""
+    found = tally([a_vote("bob", "iss#2", age_seconds=5), a_vote("alice", "iss#1", age_seconds=10)], AT)
+    assert found.voters == ("alice", "bob")
+    assert found.received == 2
+    assert found.expires_at == AT - timedelta(seconds=10) + WINDOW
+    assert CONTROLPLANE.is_met(found)
+
+
+@pytest.mark.parametrize(
+    "votes",
+    [
+        [("alice", "iss#1"), ("alice", "iss#1")],
+        [("alice", "iss#1"), ("alicia", "iss#1")],
+        [("alice", "iss#1"), ("alice", "spki-sha256:ab")],
+        [("alice", "iss#1"), ("ALICE", "spki-sha256:ab")],
+        [("alice", "iss#1"), (" Alice ", "spki-sha256:ab")],
+        [("straße", "iss#1"), ("STRASSE", "spki-sha256:ab")],
+        [("alice", "iss#1"), ("\uff41lice", "spki-sha256:ab")],
+        # Through a third: each shares something with the next.
+        [("alice", "iss#1"), ("alice", "spki-sha256:ab"), ("bob", "spki-sha256:ab")],
+        [("alice", "iss#1"), ("SYSTEM", None)],
+        [("alice", "iss#1"), ("SYSTEM", "")],
+    ],
+    ids=str,
+)
+def test_one_person_stays_one(votes: list[tuple[str, str | None]]) -> None:
+    """Two ways to log in, two spellings or break-glass make no second human, in whatever order."""
+    for order in permutations(votes):
+        found = tally([a_vote(cn, sub, age_seconds=i) for i, (cn, sub) in enumerate(order)], AT)
+        assert found.received == 1
+        assert not CONTROLPLANE.is_met(found)
+
+
+@pytest.mark.parametrize(
+    "dead",
+    [
+        {"expires_at": AT},
+        {"expires_at": AT - timedelta(seconds=1)},
+        {"consumed_at": AT},
+        {"withdrawn_at": AT},
+    ],
+    ids=str,
+)
+def test_what_ended_does_not_count(dead: dict[str, Any]) -> None:
+    """Expired to the microsecond, consumed, withdrawn."""
+    gone = a_vote("bob", "iss#2", age_seconds=900, **dead)
+    assert not gone.is_live(AT)
+    found = tally([a_vote("alice", "iss#1"), gone], AT)
+    assert (found.voters, found.expires_at) == (("alice",), AT + WINDOW)
+
+
+def test_nobody_is_nobody() -> None:
+    """No votes, no expiry, no quorum."""
+    found = tally([], AT)
+    assert (found.voters, found.received, found.expires_at) == ((), 0, None)
+    assert not CONTROLPLANE.is_met(found)
+
+
+def test_whose_vote_it_is() -> None:
+    """By subject or by name."""
+    vote = a_vote("alice", "iss#1")
+    assert vote.is_by("other", "iss#1")
+    assert vote.is_by("Alice", "iss#2")
+    assert not vote.is_by("bob", "iss#2")
+    assert same_name("A  b", "a B")
+
+
+PEOPLE = st.tuples(
+    st.sampled_from(["a", "A", "b", "c", "d", "e"]), st.sampled_from(["1", "2", "3", "4", None])
+)
+VOTES = st.lists(st.tuples(PEOPLE, st.integers(-700, 700)), max_size=8).map(
+    lambda drawn: [a_vote(cn, sub, age_seconds=age) for (cn, sub), age in drawn]
+)
+
+
+@given(VOTES, st.randoms(use_true_random=False))
+def test_the_order_of_votes_is_irrelevant(votes: list[Vote], random: Any) -> None:
+    """Whatever the database returns first, the same humans are named in the same order."""
+    shuffled = list(votes)
+    random.shuffle(shuffled)
+    assert tally(shuffled, AT) == tally(votes, AT)
+
+
+@given(VOTES)
+def test_no_more_humans_than_names_or_subjects(votes: list[Vote]) -> None:
+    """Neither many names for one subject nor many subjects under one name make more humans."""
+    live = [vote for vote in votes if vote.is_live(AT)]
+    found = tally(votes, AT)
+    names = {vote.operator_cn.casefold() for vote in live}
+    assert found.received <= min(len(names), len({vote.operator_sub for vote in live}))
+    assert (found.received == 0) == (not live)
+
+
+@given(VOTES, VOTES)
+def test_votes_only_add_humans_they_bring(votes: list[Vote], more: list[Vote]) -> None:
+    """A vote never adds more than one human."""
+    before = tally(votes, AT).received
+    for i in range(len(more)):
+        after = tally([*votes, *more[: i + 1]], AT).received
+        assert after <= before + 1
+        before = after
+
+
+@given(st.integers(2, 20), st.integers(1, 19), st.integers(0, 5))
+def test_less_than_the_quorum_is_never_enough(quorum: int, people: int, votes_each: int) -> None:
+    """N - 1 distinct humans, however often they vote, do not reach a quorum of n; n do."""
+    people = min(people, quorum - 1)
+    rule = Rule(roles=frozenset({Role.CONTROLPLANE}), quorum=quorum)
+    votes = [
+        a_vote(f"person {i}", f"iss#{i}", age_seconds=j) for i in range(people) for j in range(votes_each + 1)
+    ]
+    assert not rule.is_met(tally(votes, AT))
+    votes += [a_vote(f"more {i}", f"more#{i}") for i in range(quorum - people)]
+    assert rule.is_met(tally(votes, AT))
