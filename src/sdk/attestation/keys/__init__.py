@@ -1,4 +1,4 @@
-"""Signers by URI, and the JWS we sign with them.
+"""Signers by URI: of the JWS that we make, and of the notes of the audit log.
 
 `file:/path` is a PEM key on disk. `pkcs11:` and `tpm2:` are reserved and refused until they are built.
 """
@@ -10,6 +10,7 @@ from attestation.keys.jws import (
     JWSRejected,
     verify_jwt,
 )
+from attestation.keys.notes import NoteKey, load_ed25519, load_mldsa44
 from attestation.keys.signer import FileSigner, Signer, load_signer
 
 __all__ = [
@@ -18,7 +19,10 @@ __all__ = [
     "DIRECTIVE_TYP",
     "FileSigner",
     "JWSRejected",
+    "NoteKey",
     "Signer",
+    "load_ed25519",
+    "load_mldsa44",
     "load_signer",
     "verify_jwt",
 ]

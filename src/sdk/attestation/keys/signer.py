@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -78,31 +79,50 @@ def load_signer(uri: str, *, create: bool = False) -> Signer:
     Raises:
         KeyUnusable: Unknown scheme, no file, readable by others, or no such key in it.
     """
+    return FileSigner(read_key_file(uri, make=_new_p384 if create else None))
+
+
+def read_key_file(uri: str, *, make: Callable[[], bytes] | None) -> bytes:
+    """Return the content of the private key file that *uri* names.
+
+    Args:
+        uri: `file:/absolute/path`.
+        make: Returns the PEM of a new key, for where the file does not exist: called once, however many
+            processes start at the same time; mode 0600, synced before anybody uses it. None: never make one.
+
+    Raises:
+        KeyUnusable: Unknown scheme, no file, or readable by others.
+    """
     scheme, _, rest = uri.partition(":")
     if scheme in ("pkcs11", "tpm2"):
         raise KeyUnusable(f"{scheme}: keys are not supported by this version; use file:/path")
     if scheme != "file" or not rest.startswith("/"):
         raise KeyUnusable("a key is named by file:/absolute/path")
     path = Path(rest)
-    if create and not path.exists():
-        _create_once(path)
+    if make is not None and not path.exists():
+        _create_once(path, make)
     try:
         if path.stat().st_mode & 0o077:
             raise KeyUnusable(f"{path} may be read by others; its mode must be 0600")
-        return FileSigner(path.read_bytes())
+        return path.read_bytes()
     except OSError as e:
         raise KeyUnusable(f"{path} cannot be read: {e.strerror}") from e
 
 
-def _create_once(path: Path) -> None:
+def _new_p384() -> bytes:
+    return ec.generate_private_key(ec.SECP384R1()).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
+
+
+def _create_once(path: Path, make: Callable[[], bytes]) -> None:
     """Write a new key to *path* unless somebody else has meanwhile; complete or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (path.parent / f".{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists():
             return
-        key = ec.generate_private_key(ec.SECP384R1())
-        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        pem = make()
         temporary = path.with_name(f".{path.name}.new")
         # A file that a crash left, or a stranger put there, may be open elsewhere: the key goes into a new one.
         temporary.unlink(missing_ok=True)
