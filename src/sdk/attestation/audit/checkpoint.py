@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PublicKey
 
-from attestation.audit.merkle import HASH_BYTES, MAX_SIZE
+from attestation.audit.merkle import EMPTY_ROOT, HASH_BYTES, MAX_SIZE
 from attestation.audit.note import (
     SIGNATURE_BYTES,
     TYPE_NAMES,
@@ -118,6 +118,8 @@ def parse_text(text: str) -> Checkpoint:
         raise MalformedNote(str(e)) from e
     if len(data) != HASH_BYTES:
         raise MalformedNote(f"root of {len(data)} bytes, expected {HASH_BYTES}")
+    if size == "0" and data != EMPTY_ROOT:
+        raise MalformedNote("an empty log has another root")
     return Checkpoint(origin=origin, size=int(size), root=data)
 
 
