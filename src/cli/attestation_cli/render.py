@@ -229,5 +229,5 @@ def span(length: timedelta) -> str:
 
 def json_text(value: BaseModel | Mapping[str, Any]) -> str:
     """Return *value* as indented JSON in ASCII: every control character is escaped."""
-    plain = value if isinstance(value, Mapping) else value.model_dump(mode="json")
+    plain = dict(value) if isinstance(value, Mapping) else value.model_dump(mode="json")
     return json.dumps(plain, indent=2, ensure_ascii=True)

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from attestation.api import MachineDetail
-    from attestation.client import OperatorClient
+    from attestation.client import OperatorClient, Record
 
 DEFAULT_URL = "http://localhost:8080"
 FULL_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")
@@ -164,7 +164,9 @@ class Session:
         """Print a remark to stderr, where it disturbs no program that reads stdout."""
         click.echo(text, err=True, color=_coloured(sys.stderr))
 
-    def emit_json(self, value: BaseModel | Iterator[BaseModel] | dict[str, Any]) -> None:
+    def emit_json(
+        self, value: BaseModel | Mapping[str, Any] | Iterator[BaseModel] | Iterator[Record]
+    ) -> None:
         """Print *value* as JSON; an iterator as a list, written as its values arrive."""
         if not isinstance(value, Iterator):
             self.emit(json_text(value))

@@ -23,6 +23,8 @@ from attestation.client import (
     is_loopback,
 )
 from attestation.client.connection import checked_url, parse_retry_after
+from attestation.client.over_httpx import HTTPXCarrier
+from attestation.client.plain import PlainCarrier
 from attestation.errors import (
     ChallengeUsed,
     Conflict,
@@ -345,13 +347,24 @@ def test_a_ca_file_without_certificates_is_a_usage_error(tmp_path: Any) -> None:
             NodeClient(URL, ca_file=path)
 
 
-def test_certificates_are_checked_by_default() -> None:
-    """Both clients verify chain and host name."""
-    client = NodeClient(URL)
-    context = client._http._client._transport._pool._ssl_context  # type: ignore[attr-defined]  # httpx hides it
-    assert context.verify_mode is ssl.CERT_REQUIRED
-    assert context.check_hostname
-    client.close()
+def test_certificates_are_checked_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever carries the requests verifies chain and host name; a proxy named by the environment is used."""
+    monkeypatch.delenv("HTTPS_PROXY", raising=False)
+    plain = NodeClient(URL)
+    assert isinstance(plain._http._carrier, PlainCarrier)
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    proxied = NodeClient(URL)
+    assert isinstance(proxied._http._carrier, HTTPXCarrier)
+    monkeypatch.delenv("HTTPS_PROXY")
+    behind = proxied._http._carrier._client
+    contexts = [plain._http._carrier._tls, behind._transport._pool._ssl_context]  # type: ignore[attr-defined]  # httpx hides it
+    for context in contexts:
+        assert context is not None
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        assert context.check_hostname
+        assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+    plain.close()
+    proxied.close()
 
 
 # Routes: every method, its verb and its path.

@@ -11,12 +11,12 @@ import click
 
 from attestation.errors import RequestInvalid
 from attestation.machines import Role, Status
-from attestation_cli.explain import ASSURANCE, explain
 from attestation_cli.render import Cell, Column, ago, cell, clean, fields, moment, short_ids, wrap
 from attestation_cli.session import Session, checked, name_of, output_option, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import CheckDetail, MachineDetail
+    from attestation.client import Record
 
 ID = click.argument("machine", metavar="ID")
 YES = click.option("--yes", is_flag=True, help="Do not ask.")
@@ -67,7 +67,7 @@ def list_(
     """List machines, newest first."""
     with session.client() as client:
         machines = islice(
-            client.machines(
+            client.machine_records(
                 status=Status(status) if status else None,
                 role=Role(role) if role else None,
                 cluster_id=cluster_id,
@@ -80,22 +80,25 @@ def list_(
             return
         found = list(machines)
     now = datetime.now(UTC)
-    ids = short_ids(m.machine_id for m in found)
-    session.emit_table(_COLUMNS, [_row(m, ids[m.machine_id], now) for m in found], "No machines.")
+    ids = short_ids(m.text("machine_id") for m in found)
+    session.emit_table(_COLUMNS, [_row(m, ids[m.text("machine_id")], now) for m in found], "No machines.")
 
 
-def _row(machine: MachineDetail, short: str, now: datetime) -> list[Cell]:
-    hardware = [t for t in (machine.hw_product, machine.hw_serial) if t and t != "unknown"]
+def _row(machine: Record, short: str, now: datetime) -> list[Cell]:
+    hardware = [t for t in (machine.text("hw_product"), machine.text("hw_serial")) if t and t != "unknown"]
+    role, wish = machine.optional_text("role"), machine.optional_text("desired_role")
+    last = machine.optional_record("last_result")
+    cluster = machine.text("cluster_id")
     return [
         cell(short),
-        cell(machine.hostname),
-        cell(machine.status),
-        cell(machine.trust),
-        cell(machine.assurance),
-        cell(machine.role or (f"({machine.desired_role}?)" if machine.desired_role else None)),
-        cell(ago(machine.last_result.at, now) if machine.last_result else None),
-        cell(machine.assigned_ip),
-        cell(machine.cluster_id if machine.cluster_id != "default" else None),
+        cell(machine.optional_text("hostname")),
+        cell(machine.text("status")),
+        cell(machine.text("trust")),
+        cell(machine.text("assurance")),
+        cell(role or (f"({wish}?)" if wish else None)),
+        cell(ago(last.instant("at"), now) if last else None),
+        cell(machine.optional_text("assigned_ip")),
+        cell(cluster if cluster != "default" else None),
         cell(" ".join(hardware) or None),
     ]
 
@@ -123,6 +126,8 @@ def explain_(ctx: click.Context, session: Session, machine: str) -> None:
     with session.client() as client:
         detail = session.find(client, machine)
         newest = next(client.results(detail.machine_id, page_size=1), None)
+    from attestation_cli.explain import explain
+
     told = explain(detail, newest, datetime.now(UTC))
     if session.json:
         session.emit_json(
@@ -402,6 +407,8 @@ def _done(session: Session, what: str, machine: MachineDetail) -> None:
 
 
 def _assurance(machine: MachineDetail) -> Cell:
+    from attestation_cli.explain import ASSURANCE
+
     return Cell(f"{machine.assurance}: {ASSURANCE[machine.assurance]}", cell(machine.assurance).colour)
 
 

@@ -2,9 +2,28 @@
 
 Unknown members are errors, so a misspelt security field never goes unnoticed. Binary values stay base64
 text here; `attestation.wire.b64decode` reads them, so that bad bytes are `malformed-evidence`, not a schema error.
+
+Each name is imported with its module when it is first used: whoever needs no model need not wait for pydantic.
 """
 
-from attestation.api.approvals import *  # noqa: F403 -- the package is the namespace of the schemas
-from attestation.api.node import *  # noqa: F403 -- likewise
-from attestation.api.operator import *  # noqa: F403 -- likewise
-from attestation.api.problem import *  # noqa: F403 -- likewise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attestation.api.approvals import *  # noqa: F403 -- the package is the namespace of the schemas
+    from attestation.api.node import *  # noqa: F403 -- likewise
+    from attestation.api.operator import *  # noqa: F403 -- likewise
+    from attestation.api.problem import *  # noqa: F403 -- likewise
+
+_MODULES = ("problem", "approvals", "operator", "node")
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that defines *name* (PEP 562)."""
+    from importlib import import_module
+
+    for module in () if name.startswith("_") else _MODULES:
+        schemas = import_module(f"{__name__}.{module}")
+        if name in schemas.__all__:
+            value = globals()[name] = getattr(schemas, name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,7 @@
 """The typed client of the HTTP API: `NodeClient` for machines, `OperatorClient` for operators.
 
-Synchronous, over httpx. Every failure is an `AttestationError`:
+Synchronous. Each name is imported when it is first used, because commands wait for what they import.
+Every failure is an `AttestationError`:
 
     AttestationError
     ├── APIError                  the service answered with a problem; also an instance of the error that its
@@ -11,19 +12,47 @@ Synchronous, over httpx. Every failure is an `AttestationError`:
         └── AnswerInvalid         an answer that is not of this API: too long, not JSON, a redirect
 """
 
-from attestation.client.connection import Retries, is_loopback
-from attestation.client.errors import AnswerInvalid, APIError, ServiceUnreachable, TLSFailed
-from attestation.client.node import NodeClient, SealedConfig
-from attestation.client.operator import OperatorClient
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attestation.client.connection import Retries, is_loopback
+    from attestation.client.errors import AnswerInvalid, APIError, ServiceUnreachable, TLSFailed
+    from attestation.client.node import NodeClient, SealedConfig
+    from attestation.client.operator import OperatorClient
+    from attestation.client.record import Record
 
 __all__ = [
     "APIError",
     "AnswerInvalid",
     "NodeClient",
     "OperatorClient",
+    "Record",
     "Retries",
     "SealedConfig",
     "ServiceUnreachable",
     "TLSFailed",
     "is_loopback",
 ]
+
+_MODULES = {
+    "Retries": "connection",
+    "is_loopback": "connection",
+    "AnswerInvalid": "errors",
+    "APIError": "errors",
+    "ServiceUnreachable": "errors",
+    "TLSFailed": "errors",
+    "NodeClient": "node",
+    "SealedConfig": "node",
+    "OperatorClient": "operator",
+    "Record": "record",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module that defines *name* (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return value

@@ -5,27 +5,24 @@ What holds for every request:
 - redirects are not followed, because the next host was not configured by anybody;
 - an answer is read up to a limit, uncompressed, so a small answer cannot become a large one;
 - a request is repeated only where that cannot do anything twice.
+
+Start-up counts here: pydantic, httpx and ssl are loaded by those who use them (docs/adr/0021).
 """
 
 from __future__ import annotations
 
-import ipaddress
-import random
-import ssl
+import json
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
 
-import httpx
-from pydantic import BaseModel, ValidationError
-
-from attestation.api import Problem
 from attestation.client.errors import (
     PROBLEM_TYPE_PREFIX,
     AnswerInvalid,
@@ -36,14 +33,27 @@ from attestation.client.errors import (
 )
 from attestation.errors import RequestInvalid
 
-Model = TypeVar("Model", bound=BaseModel)
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx
+    from pydantic import BaseModel
+
+    from attestation.client.carrier import Carrier, Reply
+
+Model = TypeVar("Model", bound="BaseModel")
 
 API_PREFIX: Final = "/api/v1"
-TIMEOUT = httpx.Timeout(connect=5.0, read=15.0, write=15.0, pool=5.0)
 DEADLINE_SECONDS = 60.0
 MAX_RETRY_AFTER_SECONDS = 86_400
 _IDEMPOTENT = frozenset({"GET", "PUT"})
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
+
+
+def _uniform(low: float, high: float) -> float:
+    import random
+
+    return random.uniform(low, high)  # noqa: S311 -- spreads retries; nothing secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +72,7 @@ class Retries:
     base_seconds: float = 0.25
     max_wait_seconds: float = 10.0
     sleep: Callable[[float], object] = time.sleep
-    uniform: Callable[[float, float], float] = random.uniform
+    uniform: Callable[[float, float], float] = _uniform
 
     def pause(self, attempt: int, retry_after_seconds: int | None) -> float | None:
         """Return the seconds to wait after the failed *attempt* (from 1), or None to give up."""
@@ -79,7 +89,7 @@ ONCE = Retries(attempts=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A successful answer, read to its end."""
+    """A successful answer, read to its end; the names of its headers are in lower case."""
 
     status: int
     media_type: str
@@ -115,21 +125,17 @@ class Connection:
         self.url = checked_url(url)
         self._retries = retries
         self._max_answer_bytes = max_answer_bytes
-        self._client = httpx.Client(
-            verify=_tls_context(ca_file) if self.url.startswith("https:") else True,
-            timeout=TIMEOUT,
-            follow_redirects=False,
-            headers={
-                "Accept-Encoding": "identity",
-                "User-Agent": "itl-attestation-client/0.1",
-                **(headers or {}),
-            },
-            transport=transport,
-        )
+        self._headers = {
+            "Accept-Encoding": "identity",
+            "User-Agent": "itl-attestation-client/0.1",
+            **(headers or {}),
+        }
+        tls = _tls_context(ca_file) if self.url.startswith("https:") else None
+        self._carrier = _carrier(self.url, tls, transport)
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self._carrier.close()
 
     def __enter__(self) -> Self:
         return self
@@ -180,7 +186,7 @@ class Connection:
             except TLSFailed:
                 raise
             except ServiceUnreachable as e:
-                again = isinstance(e.__cause__, _NOT_SENT) or method in _IDEMPOTENT
+                again = not e.sent or method in _IDEMPOTENT
                 pause = self._retries.pause(attempt, None) if again else None
                 if pause is None:
                     raise
@@ -196,45 +202,41 @@ class Connection:
         accept: str,
     ) -> Answer:
         deadline = time.monotonic() + DEADLINE_SECONDS
-        content: dict[str, Any] = {}
-        if isinstance(body, BaseModel):
-            content = {
-                "content": body.model_dump_json(exclude_none=True),
-                "headers": {"Content-Type": "application/json"},
-            }
-        elif body is not None:
-            content = {"json": dict(body)}
-        request = self._client.build_request(
-            method, f"{self.url}{API_PREFIX}{path}", params=params, **content
-        )
-        request.headers["Accept"] = accept
+        headers = {**self._headers, "Accept": accept}
+        content: bytes | None = None
+        if body is not None:
+            text = (
+                json.dumps(dict(body))
+                if isinstance(body, Mapping)
+                else body.model_dump_json(exclude_none=True)
+            )
+            content = text.encode()
+            headers["Content-Type"] = "application/json"
+        url = f"{self.url}{API_PREFIX}{path}{'?' + urlencode(params) if params else ''}"
+        reply = self._carrier.send(method, url, headers, content)
         try:
-            response = self._client.send(request, stream=True)
-            try:
-                data = self._read(response, deadline)
-            finally:
-                response.close()
-        except httpx.HTTPError as e:
-            raise _unreachable(self.url, e) from e
-        if response.is_success:
+            data = self._read(reply, deadline)
+        finally:
+            reply.close()
+        if 200 <= reply.status < 300:
             return Answer(
-                status=response.status_code,
-                media_type=_media_type(response),
+                status=reply.status,
+                media_type=reply.headers.get("content-type", "").partition(";")[0].strip().lower(),
                 body=data,
-                headers=response.headers,
+                headers=reply.headers,
             )
-        if response.is_redirect:
+        if 300 <= reply.status < 400:
             raise AnswerInvalid(
-                f"{self.url} answered with a redirect ({response.status_code}); redirects are not followed"
+                f"{self.url} answered with a redirect ({reply.status}); redirects are not followed"
             )
-        raise _problem(response, data)
+        raise _problem(reply, data)
 
-    def _read(self, response: httpx.Response, deadline: float) -> bytes:
-        if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+    def _read(self, reply: Reply, deadline: float) -> bytes:
+        if reply.headers.get("content-encoding", "identity").lower() != "identity":
             raise AnswerInvalid("the answer is compressed, although we asked for it as it is")
         data = bytearray()
         # Without the check above, a decompression bomb would explode in here before we could count it.
-        for chunk in response.iter_bytes():
+        for chunk in reply.chunks():
             data += chunk
             if len(data) > self._max_answer_bytes:
                 raise AnswerInvalid(f"the answer is longer than {self._max_answer_bytes} bytes")
@@ -252,6 +254,8 @@ def parse(answer: Answer, model: type[Model]) -> Model:
     Raises:
         AnswerInvalid: Not JSON of this form.
     """
+    from pydantic import ValidationError
+
     try:
         return model.model_validate_json(answer.body, extra="ignore")
     except ValidationError as e:
@@ -268,9 +272,14 @@ def checked_url(url: str) -> str:
     """
     try:
         parsed = urlsplit(url)
-        known = parsed.scheme in ("http", "https") and parsed.hostname and parsed.port != 0
-        httpx.URL(url)
-    except (httpx.InvalidURL, ValueError) as e:
+        # Host names in other scripts come in their ASCII form (xn--…), so that what is read is what is asked.
+        known = (
+            parsed.scheme in ("http", "https")
+            and parsed.hostname
+            and parsed.port != 0
+            and all("!" <= character <= "~" for character in url)
+        )
+    except ValueError as e:
         raise RequestInvalid("the address of the service is not a URL") from e
     if not known:
         raise RequestInvalid("the address of the service must begin with https:// or http:// and name a host")
@@ -281,16 +290,33 @@ def checked_url(url: str) -> str:
 
 def is_loopback(url: str) -> bool:
     """True where *url* names this computer itself."""
-    host = httpx.URL(url).host
+    host = urlsplit(url).hostname or ""
     if host == "localhost" or host.endswith(".localhost"):
         return True
+    import ipaddress
+
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
 
+def _carrier(url: str, tls: ssl.SSLContext | None, transport: httpx.BaseTransport | None) -> Carrier:
+    """Return what carries the requests: httpx where a proxy may be configured, else what loads faster."""
+    named = any(os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXY_VARIABLES)
+    # There a proxy may stand in the settings of the system, which httpx knows how to read.
+    if transport is not None or named or sys.platform in ("win32", "darwin"):
+        from attestation.client.over_httpx import HTTPXCarrier
+
+        return HTTPXCarrier(url, tls, transport)
+    from attestation.client.plain import PlainCarrier
+
+    return PlainCarrier(url, tls)
+
+
 def _tls_context(ca_file: Path | None) -> ssl.SSLContext:
+    import ssl
+
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as e:  # ssl.SSLError is one
@@ -301,42 +327,22 @@ def _tls_context(ca_file: Path | None) -> ssl.SSLContext:
     return context
 
 
-def _unreachable(url: str, error: httpx.HTTPError) -> ServiceUnreachable:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLError):
-            reason = getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or "TLS failed"
-            return TLSFailed(f"{url} could not prove who it is: {reason}")
-        cause = cause.__cause__ or cause.__context__
-    if isinstance(error, httpx.TimeoutException):
-        return ServiceUnreachable(f"{url} did not answer in time")
-    if isinstance(error, httpx.ConnectError):
-        return ServiceUnreachable(f"cannot connect to {url}: {_connect_reason(error)}")
-    return ServiceUnreachable(f"the connection to {url} broke off")
+def _problem(reply: Reply, data: bytes) -> APIError:
+    from pydantic import ValidationError
 
+    from attestation.api.problem import Problem
 
-def _connect_reason(error: BaseException) -> str:
-    """Return the operating system's words, found at the bottom of the chain."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    return "no connection"
-
-
-def _problem(response: httpx.Response, data: bytes) -> APIError:
-    status = response.status_code
-    retry_after_seconds = parse_retry_after(response.headers.get("Retry-After"), datetime.now(UTC))
+    status = reply.status
+    retry_after_seconds = parse_retry_after(reply.headers.get("retry-after"), datetime.now(UTC))
     try:
         problem = Problem.model_validate_json(data, extra="ignore")
     except ValidationError:
         return api_error(
             code=f"http-{status}",
-            title=response.reason_phrase or "HTTP error",
-            detail=f"the answer was {status} {response.reason_phrase} without an explanation of this service",
+            title=reply.reason or "HTTP error",
+            detail=f"the answer was {status} {reply.reason} without an explanation of this service",
             status=status,
-            request_id=response.headers.get("X-Request-ID"),
+            request_id=reply.headers.get("x-request-id"),
             retry_after_seconds=retry_after_seconds,
         )
     return api_error(
@@ -361,6 +367,8 @@ def parse_retry_after(value: str | None, at: datetime) -> int | None:
     if value.isascii() and value.isdigit():
         seconds = int(value[:9])
     else:
+        from email.utils import parsedate_to_datetime
+
         try:
             when = parsedate_to_datetime(value)
         except ValueError:
@@ -371,6 +379,7 @@ def parse_retry_after(value: str | None, at: datetime) -> int | None:
     return min(max(seconds, 1), MAX_RETRY_AFTER_SECONDS)
 
 
-def _media_type(response: httpx.Response) -> str:
-    media_type: str = response.headers.get("Content-Type", "")
-    return media_type.partition(";")[0].strip().lower()
+def segment(text: str) -> str:
+    """Return *text* as one segment of a path, so that no value can reach another route."""
+    quoted = quote(text, safe="")
+    return {".": "%2E", "..": "%2E%2E"}.get(quoted, quoted)

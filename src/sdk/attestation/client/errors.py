@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
-from attestation.api import FieldError
 from attestation.errors import (
     AttestationError,
     Conflict,
@@ -18,13 +18,24 @@ from attestation.errors import (
     Unknown,
 )
 
+if TYPE_CHECKING:
+    from attestation.api import FieldError
+
 PROBLEM_TYPE_PREFIX = "urn:itl:problem:"
 
 
 class ServiceUnreachable(Unavailable):
-    """The service did not answer: refused, timed out or cut off."""
+    """The service did not answer: refused, timed out or cut off.
+
+    Args:
+        sent: The request may have reached it; False only where it cannot have.
+    """
 
     code = "service-unreachable"
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 class TLSFailed(ServiceUnreachable):

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
-from urllib.parse import quote
-
-import httpx
+from typing import TYPE_CHECKING, Final, Self
 
 from attestation.api import (
     AckRequest,
@@ -23,8 +20,11 @@ from attestation.api import (
     QuoteChallenge,
     RegisterRequest,
 )
-from attestation.client.connection import ONCE, Connection, Retries, parse
+from attestation.client.connection import ONCE, Connection, Retries, parse, segment
 from attestation.keys import CONFIG_SIGNATURE_HEADER
+
+if TYPE_CHECKING:
+    import httpx
 
 ENVELOPE_MEDIA_TYPE: Final = "application/vnd.itl.config.encrypted+json"
 
@@ -108,15 +108,10 @@ class NodeClient:
         if answer.media_type != ENVELOPE_MEDIA_TYPE:
             return None
         return SealedConfig(
-            envelope=parse(answer, ConfigEnvelope), signature=answer.headers.get(CONFIG_SIGNATURE_HEADER)
+            envelope=parse(answer, ConfigEnvelope),
+            signature=answer.headers.get(CONFIG_SIGNATURE_HEADER.lower()),
         )
 
     def ack(self, machine_id: str, request: AckRequest) -> AckResponse:
         """Acknowledge a directive (§6)."""
         return self._http.call("POST", f"/machines/{segment(machine_id)}/ack", AckResponse, body=request)
-
-
-def segment(text: str) -> str:
-    """Return *text* as one segment of a path, so that no value can reach another route."""
-    quoted = quote(text, safe="")
-    return {".": "%2E", "..": "%2E%2E"}.get(quoted, quoted)

@@ -2,55 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-import httpx
-from pydantic import BaseModel
-
-from attestation.api import (
-    AllowListEntry,
-    AllowListImport,
-    AllowListImported,
-    AllowListItem,
-    AllowListPage,
-    ApprovalDetail,
-    ApprovalPage,
-    ApproveRequest,
-    AuditEntryDetail,
-    AuditPage,
-    AuditVerification,
-    LockRequest,
-    MachineDetail,
-    MachinePage,
-    PendingApproval,
-    PolicyAssignment,
-    PolicyAssignmentRequest,
-    PolicyDetail,
-    PolicyList,
-    ProposalDetail,
-    ProposalPage,
-    ReasonRequest,
-    RegistrationTokenCreated,
-    RegistrationTokenDetail,
-    RegistrationTokenPage,
-    RegistrationTokenRequest,
-    ResultDetail,
-    ResultPage,
-    RevokeRequest,
-    RoleChangeRequest,
-)
-from attestation.client.connection import Connection, Retries, is_loopback, parse
+from attestation import api
+from attestation.client.connection import Answer, Connection, Retries, is_loopback, parse, segment
 from attestation.client.errors import AnswerInvalid
-from attestation.client.node import segment
+from attestation.client.record import Record, parse_record
 from attestation.errors import RequestInvalid
 from attestation.machines import Role, Status
 
+if TYPE_CHECKING:
+    import httpx
+    from pydantic import BaseModel
+
 PAGE_SIZE = 200
 Scope = Literal["fleet", "cluster", "role", "machine"]
-Answered = TypeVar("Answered", bound=BaseModel)
+Answered = TypeVar("Answered", bound="BaseModel")
 
 
 class OperatorClient:
@@ -120,64 +90,85 @@ class OperatorClient:
         cluster_id: str | None = None,
         q: str | None = None,
         page_size: int = PAGE_SIZE,
-    ) -> Iterator[MachineDetail]:
+    ) -> Iterator[api.MachineDetail]:
         """Yield machines, newest first; pages are fetched as they are needed."""
         filters = {"status": status, "role": role, "cluster_id": cluster_id, "q": q}
-        return self._pages("/machines", MachinePage, filters, page_size)
+        return self._pages("/machines", api.MachinePage, filters, page_size)
 
-    def machine(self, machine_id: str) -> MachineDetail:
+    def machine_records(
+        self,
+        *,
+        status: Status | None = None,
+        role: Role | None = None,
+        cluster_id: str | None = None,
+        q: str | None = None,
+        page_size: int = PAGE_SIZE,
+    ) -> Iterator[Record]:
+        """Yield machines as `machines` does, but as they came: for who must print them at once."""
+        filters = {"status": status, "role": role, "cluster_id": cluster_id, "q": q}
+        return self._walk("/machines", _record_page, filters, page_size)
+
+    def machine(self, machine_id: str) -> api.MachineDetail:
         """Return one machine."""
-        return self._http.call("GET", _machine(machine_id), MachineDetail)
+        return self._http.call("GET", _machine(machine_id), api.MachineDetail)
 
-    def approve(self, machine_id: str, request: ApproveRequest) -> MachineDetail | PendingApproval:
+    def approve(
+        self, machine_id: str, request: api.ApproveRequest
+    ) -> api.MachineDetail | api.PendingApproval:
         """Admit a pending machine, or vote for it where others must agree."""
-        return self._gated(f"{_machine(machine_id)}/approve", MachineDetail, request)
+        return self._gated(f"{_machine(machine_id)}/approve", api.MachineDetail, request)
 
-    def reject(self, machine_id: str, reason: str) -> MachineDetail:
+    def reject(self, machine_id: str, reason: str) -> api.MachineDetail:
         """Refuse a pending machine."""
-        return self._act(machine_id, "reject", ReasonRequest(reason=reason))
+        return self._act(machine_id, "reject", api.ReasonRequest(reason=reason))
 
-    def lock(self, machine_id: str, reason: str | None = None) -> MachineDetail:
+    def lock(self, machine_id: str, reason: str | None = None) -> api.MachineDetail:
         """Suspend an attested machine."""
-        return self._act(machine_id, "lock", LockRequest(reason=reason))
+        return self._act(machine_id, "lock", api.LockRequest(reason=reason))
 
-    def unlock(self, machine_id: str) -> MachineDetail | PendingApproval:
+    def unlock(self, machine_id: str) -> api.MachineDetail | api.PendingApproval:
         """Let a locked machine attest again, or vote for it where others must agree."""
-        return self._gated(f"{_machine(machine_id)}/unlock", MachineDetail, None)
+        return self._gated(f"{_machine(machine_id)}/unlock", api.MachineDetail, None)
 
-    def change_role(self, machine_id: str, request: RoleChangeRequest) -> MachineDetail | PendingApproval:
+    def change_role(
+        self, machine_id: str, request: api.RoleChangeRequest
+    ) -> api.MachineDetail | api.PendingApproval:
         """Give an admitted machine another role, or vote for it where others must agree."""
-        return self._gated(f"{_machine(machine_id)}/role", MachineDetail, request)
+        return self._gated(f"{_machine(machine_id)}/role", api.MachineDetail, request)
 
-    def revoke(self, machine_id: str, *, wipe: bool = False, reason: str | None = None) -> MachineDetail:
+    def revoke(self, machine_id: str, *, wipe: bool = False, reason: str | None = None) -> api.MachineDetail:
         """End a machine's admission for good; *wipe* also orders it to erase itself."""
-        return self._act(machine_id, "revoke", RevokeRequest(wipe=wipe, reason=reason))
+        return self._act(machine_id, "revoke", api.RevokeRequest(wipe=wipe, reason=reason))
 
-    def ak_reset(self, machine_id: str, reason: str) -> MachineDetail | PendingApproval:
+    def ak_reset(self, machine_id: str, reason: str) -> api.MachineDetail | api.PendingApproval:
         """Let the machine activate another attestation key, or vote for it where others must agree."""
-        return self._gated(f"{_machine(machine_id)}/ak-reset", MachineDetail, ReasonRequest(reason=reason))
+        return self._gated(
+            f"{_machine(machine_id)}/ak-reset", api.MachineDetail, api.ReasonRequest(reason=reason)
+        )
 
-    def redeliver(self, machine_id: str) -> MachineDetail | PendingApproval:
+    def redeliver(self, machine_id: str) -> api.MachineDetail | api.PendingApproval:
         """Offer the configuration again at the next attestation, or vote for it where others must agree."""
-        return self._gated(f"{_machine(machine_id)}/redeliver", MachineDetail, None)
+        return self._gated(f"{_machine(machine_id)}/redeliver", api.MachineDetail, None)
 
     def delete_machine(self, machine_id: str) -> None:
         """Delete a rejected or wiped machine; its audit entries stay."""
         self._http.send("DELETE", _machine(machine_id))
 
-    def results(self, machine_id: str, *, page_size: int = PAGE_SIZE) -> Iterator[ResultDetail]:
+    def results(self, machine_id: str, *, page_size: int = PAGE_SIZE) -> Iterator[api.ResultDetail]:
         """Yield the stored attestation results of a machine, newest first."""
-        return self._pages(f"{_machine(machine_id)}/results", ResultPage, {}, page_size)
+        return self._pages(f"{_machine(machine_id)}/results", api.ResultPage, {}, page_size)
 
     # Dual control
 
-    def machine_approvals(self, machine_id: str, *, page_size: int = PAGE_SIZE) -> Iterator[ApprovalDetail]:
+    def machine_approvals(
+        self, machine_id: str, *, page_size: int = PAGE_SIZE
+    ) -> Iterator[api.ApprovalDetail]:
         """Yield the votes about a machine, newest first: live, expired, withdrawn and consumed ones."""
-        return self._pages(f"{_machine(machine_id)}/approvals", ApprovalPage, {}, page_size)
+        return self._pages(f"{_machine(machine_id)}/approvals", api.ApprovalPage, {}, page_size)
 
-    def proposals(self, *, page_size: int = PAGE_SIZE) -> Iterator[ProposalDetail]:
+    def proposals(self, *, page_size: int = PAGE_SIZE) -> Iterator[api.ProposalDetail]:
         """Yield what waits for votes, newest first: about machines, tokens and the allow-list."""
-        return self._pages("/approvals", ProposalPage, {}, page_size)
+        return self._pages("/approvals", api.ProposalPage, {}, page_size)
 
     def withdraw_approval(self, approval_id: int) -> None:
         """Take back one's own live vote."""
@@ -186,26 +177,28 @@ class OperatorClient:
     # Admission in advance
 
     def create_registration_token(
-        self, request: RegistrationTokenRequest
-    ) -> RegistrationTokenCreated | PendingApproval:
+        self, request: api.RegistrationTokenRequest
+    ) -> api.RegistrationTokenCreated | api.PendingApproval:
         """Issue a registration token, its secret in this answer only; or vote for it."""
-        return self._gated("/registration-tokens", RegistrationTokenCreated, request)
+        return self._gated("/registration-tokens", api.RegistrationTokenCreated, request)
 
-    def registration_tokens(self, *, page_size: int = PAGE_SIZE) -> Iterator[RegistrationTokenDetail]:
+    def registration_tokens(self, *, page_size: int = PAGE_SIZE) -> Iterator[api.RegistrationTokenDetail]:
         """Yield registration tokens, newest first, without their secrets."""
-        return self._pages("/registration-tokens", RegistrationTokenPage, {}, page_size)
+        return self._pages("/registration-tokens", api.RegistrationTokenPage, {}, page_size)
 
     def revoke_registration_token(self, token_id: str) -> None:
         """Make a registration token useless."""
         self._http.send("DELETE", f"/registration-tokens/{segment(token_id)}")
 
-    def import_allow_list(self, entries: Sequence[AllowListEntry]) -> AllowListImported | PendingApproval:
+    def import_allow_list(
+        self, entries: Sequence[api.AllowListEntry]
+    ) -> api.AllowListImported | api.PendingApproval:
         """Admit EKs in advance, all of *entries* or none, or vote for it; at most 10,000 and 1 MiB."""
-        return self._gated("/allow-list", AllowListImported, AllowListImport(entries=list(entries)))
+        return self._gated("/allow-list", api.AllowListImported, api.AllowListImport(entries=list(entries)))
 
-    def allow_list(self, *, page_size: int = PAGE_SIZE) -> Iterator[AllowListItem]:
+    def allow_list(self, *, page_size: int = PAGE_SIZE) -> Iterator[api.AllowListItem]:
         """Yield allow-list entries in the order of their fingerprints."""
-        return self._pages("/allow-list", AllowListPage, {}, page_size)
+        return self._pages("/allow-list", api.AllowListPage, {}, page_size)
 
     def remove_from_allow_list(self, ek_fingerprint: str) -> None:
         """Remove one EK from the allow-list; machines already admitted stay."""
@@ -215,53 +208,71 @@ class OperatorClient:
 
     def audit(
         self, *, machine_id: str | None = None, action: str | None = None, page_size: int = PAGE_SIZE
-    ) -> Iterator[AuditEntryDetail]:
+    ) -> Iterator[api.AuditEntryDetail]:
         """Yield audit entries, newest first."""
-        return self._pages("/audit", AuditPage, {"machine_id": machine_id, "action": action}, page_size)
+        return self._pages("/audit", api.AuditPage, {"machine_id": machine_id, "action": action}, page_size)
 
-    def verify_audit(self) -> AuditVerification:
+    def verify_audit(self) -> api.AuditVerification:
         """Let the service walk its whole audit chain."""
-        return self._http.call("GET", "/audit/verify", AuditVerification)
+        return self._http.call("GET", "/audit/verify", api.AuditVerification)
 
     # Policies
 
-    def policies(self) -> PolicyList:
+    def policies(self) -> api.PolicyList:
         """Return all policies and where they apply."""
-        return self._http.call("GET", "/policies", PolicyList)
+        return self._http.call("GET", "/policies", api.PolicyList)
 
-    def create_policy(self, document: Mapping[str, Any]) -> PolicyDetail:
+    def create_policy(self, document: Mapping[str, Any]) -> api.PolicyDetail:
         """Store a policy version, which is immutable from then on."""
-        return self._http.call("POST", "/policies", PolicyDetail, body=document)
+        return self._http.call("POST", "/policies", api.PolicyDetail, body=document)
 
-    def assign_policy(self, scope: Scope, subject: str, policy: str) -> PolicyAssignment:
+    def assign_policy(self, scope: Scope, subject: str, policy: str) -> api.PolicyAssignment:
         """Let *policy* (`name@version`) apply there from now on; the fleet's subject is `*`."""
         return self._http.call(
-            "PUT", _assignment(scope, subject), PolicyAssignment, body=PolicyAssignmentRequest(policy=policy)
+            "PUT",
+            _assignment(scope, subject),
+            api.PolicyAssignment,
+            body=api.PolicyAssignmentRequest(policy=policy),
         )
 
     def unassign_policy(self, scope: Scope, subject: str) -> None:
         """Let the next wider assignment apply there again."""
         self._http.send("DELETE", _assignment(scope, subject))
 
-    def _act(self, machine_id: str, act: str, request: BaseModel | None) -> MachineDetail:
-        return self._http.call("POST", f"{_machine(machine_id)}/{act}", MachineDetail, body=request)
+    def _act(self, machine_id: str, act: str, request: BaseModel | None) -> api.MachineDetail:
+        return self._http.call("POST", f"{_machine(machine_id)}/{act}", api.MachineDetail, body=request)
 
-    def _gated(self, path: str, model: type[Answered], body: BaseModel | None) -> Answered | PendingApproval:
+    def _gated(
+        self, path: str, model: type[Answered], body: BaseModel | None
+    ) -> Answered | api.PendingApproval:
         """Send an act that may be gated by dual control: 202 is a vote, everything else its result."""
         answer = self._http.send("POST", path, body=body)
-        return parse(answer, PendingApproval) if answer.status == 202 else parse(answer, model)
+        return parse(answer, api.PendingApproval) if answer.status == 202 else parse(answer, model)
 
     def _pages(
         self, path: str, model: type[Any], filters: Mapping[str, str | None], page_size: int
     ) -> Iterator[Any]:
         """Yield the items of every page of *path*; *model* is the type of a page."""
+
+        def read(answer: Answer) -> tuple[Sequence[Any], str | None]:
+            page = parse(answer, model)
+            return page.items, page.next_cursor
+
+        return self._walk(path, read, filters, page_size)
+
+    def _walk(
+        self,
+        path: str,
+        read: Callable[[Answer], tuple[Sequence[Any], str | None]],
+        filters: Mapping[str, str | None],
+        page_size: int,
+    ) -> Iterator[Any]:
         params: dict[str, str | int] = {k: v for k, v in filters.items() if v is not None}
         params["limit"] = page_size
         seen: set[str] = set()
         while True:
-            page = self._http.call("GET", path, model, params=params)
-            yield from page.items
-            cursor = page.next_cursor
+            items, cursor = read(self._http.send("GET", path, params=params))
+            yield from items
             if cursor is None:
                 return
             # Without this, a cursor that points back would keep us here for ever.
@@ -269,6 +280,11 @@ class OperatorClient:
                 raise AnswerInvalid(f"{path}: the pages go round in a circle")
             seen.add(cursor)
             params["cursor"] = cursor
+
+
+def _record_page(answer: Answer) -> tuple[Sequence[Record], str | None]:
+    page = parse_record(answer.body, "the answer")
+    return page.records("items"), page.optional_text("next_cursor")
 
 
 def _machine(machine_id: str) -> str:

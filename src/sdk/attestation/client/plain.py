@@ -1,0 +1,151 @@
+"""Requests over the standard library's HTTP client: what a command line needs, quickly loaded."""
+
+from __future__ import annotations
+
+import http.client
+import select
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from attestation.client.carrier import CONNECT_SECONDS, READ_SECONDS
+from attestation.client.errors import ServiceUnreachable, TLSFailed
+
+IDLE_SECONDS: Final = 3.0
+"""A connection that nobody used for so long is not used again: servers end theirs after five."""
+MAX_IDLE: Final = 4
+CHUNK_BYTES: Final = 1 << 16
+
+
+class PlainCarrier:
+    """HTTP/1.1 to one host, connections kept between requests; may be used by several threads.
+
+    Args:
+        url: Address of the service.
+        tls: What https verifies with; None for http.
+    """
+
+    def __init__(self, url: str, tls: ssl.SSLContext | None) -> None:
+        self._url = url
+        parsed = urlsplit(url)
+        assert parsed.hostname is not None
+        self._host, self._port, self._tls = parsed.hostname, parsed.port, tls
+        self._origin = f"{parsed.scheme}://{parsed.netloc}"
+        # Appending and popping are atomic: two threads never hold one connection.
+        self._idle: list[tuple[float, http.client.HTTPConnection]] = []
+
+    def close(self) -> None:
+        """Close all connections."""
+        while self._idle:
+            self._idle.pop()[1].close()
+
+    def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> PlainReply:
+        """Send a request and read the head of the answer."""
+        connection = self._used_before() or self._connect()
+        try:
+            # Only the path and query: the connection knows the rest.
+            connection.request(method, url.removeprefix(self._origin), body=body, headers=dict(headers))
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as e:
+            connection.close()
+            raise unreachable(self._url, e, sent=True) from e
+        return PlainReply(self, connection, response)
+
+    def give_back(self, connection: http.client.HTTPConnection) -> None:
+        """Keep *connection*, whose answer was read to its end, for the next request."""
+        if len(self._idle) < MAX_IDLE and connection.sock is not None:
+            self._idle.append((time.monotonic(), connection))
+        else:
+            connection.close()
+
+    @property
+    def url(self) -> str:
+        """Address of the service, for messages."""
+        return self._url
+
+    def _used_before(self) -> http.client.HTTPConnection | None:
+        while self._idle:
+            try:
+                since, connection = self._idle.pop()
+            except IndexError:  # another thread was faster
+                return None
+            # Readable without a question asked: the peer closed it, or says what nobody wants to hear.
+            if time.monotonic() - since < IDLE_SECONDS and not _readable(connection):
+                return connection
+            connection.close()
+        return None
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._tls is None:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
+        else:
+            connection = http.client.HTTPSConnection(
+                self._host, self._port, timeout=CONNECT_SECONDS, context=self._tls
+            )
+        try:
+            connection.connect()
+        except (OSError, http.client.HTTPException, UnicodeError) as e:
+            connection.close()
+            raise unreachable(self._url, e, sent=False) from e
+        connection.sock.settimeout(READ_SECONDS)
+        return connection
+
+
+class PlainReply:
+    """An answer of `PlainCarrier`."""
+
+    def __init__(
+        self,
+        carrier: PlainCarrier,
+        connection: http.client.HTTPConnection,
+        response: http.client.HTTPResponse,
+    ) -> None:
+        self._carrier, self._connection, self._response = carrier, connection, response
+        self._whole = False
+        self.status = response.status
+        self.reason = response.reason
+        self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.getheaders()}
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the body as it is."""
+        try:
+            while chunk := self._response.read1(CHUNK_BYTES):
+                yield chunk
+            # Without this, a body that is cut off would look whole: `read1` only notices in chunked ones.
+            if self._response.length:
+                raise http.client.IncompleteRead(b"", self._response.length)
+        except (OSError, http.client.HTTPException) as e:
+            raise unreachable(self._carrier.url, e, sent=True) from e
+        self._whole = True
+
+    def close(self) -> None:
+        """Keep the connection if the answer was read to its end, else close it."""
+        again = self._whole and not self._response.will_close
+        self._response.close()
+        if again:
+            self._carrier.give_back(self._connection)
+        else:
+            self._connection.close()
+
+
+def unreachable(url: str, error: BaseException, *, sent: bool) -> ServiceUnreachable:
+    """Return what *error* of the standard library means."""
+    if isinstance(error, ssl.SSLError):
+        reason = getattr(error, "verify_message", "") or error.reason or "TLS failed"
+        return TLSFailed(f"{url} could not prove who it is: {reason}")
+    if isinstance(error, TimeoutError):
+        return ServiceUnreachable(f"{url} did not answer in time", sent=sent)
+    if not sent:
+        reason = getattr(error, "strerror", None) or "no connection"
+        return ServiceUnreachable(f"cannot connect to {url}: {reason}", sent=False)
+    return ServiceUnreachable(f"the connection to {url} broke off", sent=True)
+
+
+def _readable(connection: http.client.HTTPConnection) -> bool:
+    if connection.sock is None:
+        return True
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN | select.POLLERR | select.POLLHUP)
+    return bool(poll.poll(0))
