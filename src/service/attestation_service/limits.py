@@ -138,19 +138,26 @@ async def counted_refusal(error: Exception, res: Resources, origin: Origin) -> E
     return error
 
 
+def may_audit_denial(tx: Tx, event: AuditEvent, at: datetime) -> bool:
+    """Return False where so many denials were recorded lately that a stranger could fill the log with them."""
+    return all(tx.rate_limits.check(counted.key, at, counted.limit) is None for counted in _of_denials(event))
+
+
 def audit_denied(tx: Tx, event: AuditEvent, at: datetime) -> None:
-    """Record a denial, unless so many were recorded lately that a stranger could fill the log with them.
+    """Record a denial, unless there were too many lately.
 
     What is left out here still stands in the structured log (docs/adr/0005).
     """
-    limits = (
+    if may_audit_denial(tx, event, at):
+        take(tx, _of_denials(event), at)
+        tx.audit.append(event, at)
+
+
+def _of_denials(event: AuditEvent) -> Limits:
+    return (
         Counted(f"denied:{event.source_ip}", DENIALS_OF_ADDRESS, "denials"),
         Counted("denied", DENIALS_OF_ALL, "denials"),
     )
-    if any(tx.rate_limits.check(counted.key, at, counted.limit) is not None for counted in limits):
-        return
-    take(tx, limits, at)
-    tx.audit.append(event, at)
 
 
 def may_record(tx: Tx, machine: Machine, at: datetime) -> bool:

@@ -1,27 +1,31 @@
 """The outermost border: one pure ASGI middleware that every request passes.
 
-In order: request id, client address, body limit, security headers, the last catch of unexpected errors, one
-access log event. It counts what is in flight, so that a shutdown can finish what was accepted.
+In order: request id, what is known of the connection, body limit, security headers, the last catch of unexpected
+errors, one access log event. Who names a client certificate without being believed goes no further, nor, under high
+assurance, who came by less than TLS 1.3. It counts what is in flight, so that a shutdown can finish what was accepted.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import itertools
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
+from typing import NoReturn
 
 import structlog
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from attestation_service import problems
-from attestation_service.context import Origin, set_origin
+from attestation.audit import AuditEvent
+from attestation.errors import ClientCertificateUntrusted, InsecureTransport
+from attestation_service import limits, problems
+from attestation_service.context import Origin, resources_of, set_origin
 from attestation_service.logs import mask_path
-from attestation_service.settings import Network, Settings
+from attestation_service.proxies import Proxies, Transport
+from attestation_service.settings import Settings
 
 log = structlog.get_logger("attestation_service.access")
 
@@ -29,6 +33,11 @@ MAX_BODY_BYTES = 1 << 20
 MAX_ATTEST_BODY_BYTES = 4 << 20
 ATTEST_PATH = "/api/v1/attest"
 """The route that carries an event log and may therefore be larger (PROTOCOL §0)."""
+
+PROBES = frozenset({"/healthz", "/readyz"})
+"""What is asked from beside the service, without TLS; the answers tell nothing."""
+
+STRICT_TRANSPORT = (b"strict-transport-security", b"max-age=31536000; includeSubDomains")
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}\Z")
 _HEADERS = [
@@ -79,7 +88,9 @@ class Border:
     ) -> None:
         self._app = app
         self._lanes = lanes
-        self._proxies = settings.trusted_proxies
+        self._proxies = Proxies(settings)
+        self._high_assurance = settings.high_assurance
+        self._headers = [*_HEADERS, STRICT_TRANSPORT] if settings.high_assurance else _HEADERS
         self._access_log = settings.access_log
         self._in_flight = in_flight
         # Request ids need to be unique, not secret: random once per process, then counted.
@@ -88,6 +99,12 @@ class Border:
 
     def _next_id(self) -> str:
         return f"{self._id_prefix}-{next(self._id_count):x}"
+
+    def _demand_assurance(self, transport: Transport, path: str) -> None:
+        if self._high_assurance and not transport.is_high_assurance and path not in PROBES:
+            raise InsecureTransport(
+                "TLS 1.3 with AES-256-GCM-SHA384 is needed, seen by us or by a trusted proxy"
+            )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -99,14 +116,15 @@ class Border:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
+        address, transport = self._proxies.read(scope)
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         given = _header(headers, b"x-request-id")
         request_id = given.decode() if given and REQUEST_ID.match(given) else self._next_id()
-        origin = Origin(request_id, client_address(scope, self._proxies))
+        origin = Origin(request_id, address)
         set_origin(scope, origin)
         structlog.contextvars.bind_contextvars(request_id=request_id)
         path: str = scope["path"]
-        ours = [*_HEADERS, (b"x-request-id", request_id.encode())]
+        ours = [*self._headers, (b"x-request-id", request_id.encode())]
         status = 0
 
         async def answer(message: Message) -> None:
@@ -117,6 +135,10 @@ class Border:
             await send(message)
 
         try:
+            # Not left to the routes: nothing behind the border, lane or framework, can forget it.
+            if transport.refused is not None:
+                await _refuse_certificate(scope, transport, origin)
+            self._demand_assurance(transport, path)
             limit = MAX_ATTEST_BODY_BYTES if path == ATTEST_PATH else MAX_BODY_BYTES
             if _announced(headers) > limit:
                 await problems.response(
@@ -144,42 +166,27 @@ class Border:
                 )
 
 
-def client_address(scope: Scope, proxies: Collection[Network]) -> str:
-    """Return the address of the client.
+async def _refuse_certificate(scope: Scope, transport: Transport, origin: Origin) -> NoReturn:
+    """Refuse loudly whoever names a client certificate without being a trusted proxy.
 
-    `X-Forwarded-For` is read only when the peer is a trusted proxy or connected through a unix socket, and
-    then from the right: the first address that is not itself a trusted proxy was seen by one of ours, what
-    stands left of it is only claimed.
+    Ignoring it would hide an attack, or a proxy that is not configured; behind the latter every operator would
+    wonder why nobody knows them.
+
+    Raises:
+        ClientCertificateUntrusted: Always.
     """
-    peer = scope.get("client")
-    address: str = peer[0] if peer and peer[0] else "unix"
-    if not proxies and address != "unix":
-        return address
-    if address != "unix" and not _within(address, proxies):
-        return address
-    claimed = [
-        part.strip()
-        for name, value in scope["headers"]
-        if name == b"x-forwarded-for"
-        for part in value.decode("latin-1").split(",")
-    ]
-    for candidate in reversed(claimed):
-        try:
-            candidate = str(ipaddress.ip_address(candidate))
-        except ValueError:
-            return address
-        address = candidate
-        if not _within(candidate, proxies):
-            return candidate
-    return address
-
-
-def _within(address: str, networks: Iterable[Network]) -> bool:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    return any(parsed in network for network in networks)
+    res = resources_of(scope)
+    at = res.clock.now()
+    event = AuditEvent(
+        operator_cn="unknown",
+        action="denied",
+        detail=f"client certificate in the header {transport.refused}, not from a trusted proxy",
+        source_ip=origin.address,
+    )
+    log.warning("client_certificate.untrusted", client=origin.address, header=transport.refused)
+    if await res.store.read(lambda tx: limits.may_audit_denial(tx, event, at)):
+        await res.store.write(lambda tx: limits.audit_denied(tx, event, at))
+    raise ClientCertificateUntrusted("a client certificate is taken from a trusted proxy only")
 
 
 def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> bytes | None:

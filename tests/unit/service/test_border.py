@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from attestation_service.logs import mask_path, mask_text, redact
-from attestation_service.middleware import InFlight, client_address
+from attestation_service.middleware import InFlight
+from attestation_service.proxies import Proxies
+from attestation_service.settings import Settings
 from tests.unit.service.conftest import TOKEN, Service, Starter
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.test_problems import is_problem
@@ -72,7 +74,9 @@ def scope(peer: str | None, *forwarded: str) -> dict[str, Any]:
     }
 
 
-PROXIES = (ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("fd00::/8"))
+PROXIES = Proxies(
+    Settings(trusted_proxies=(ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("fd00::/8")))
+)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,7 @@ PROXIES = (ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("fd00::/8"))
 )
 def test_client_address(peer: str | None, forwarded: list[str], expected: str) -> None:
     """A header is believed only from a trusted proxy, and only what that proxy itself saw."""
-    assert client_address(scope(peer, *forwarded), PROXIES) == expected
+    assert PROXIES.read(scope(peer, *forwarded))[0] == expected
 
 
 async def test_no_proxy_is_trusted_by_default(service: Service) -> None:
