@@ -109,6 +109,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     for router in ROUTERS:
         app.include_router(router)
     openapi.install(app, (AllowListImport, ConfigEnvelope, Readiness))
+    openapi.demand_access(app)
     return app
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 from fastapi import Depends, Request
 
@@ -16,7 +17,13 @@ from attestation.keys import Signer
 from attestation.store import Store
 from attestation_service.settings import Settings
 
+if TYPE_CHECKING:
+    from attestation_service.auth.identity import Operator
+
 _KEY = "itl.origin"
+
+ACCESS_KEY: Final = "x-access"
+"""Where a route declares, in its `openapi_extra`, who may ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,43 @@ class Origin:
     address: str
 
 
+class Tokens(Protocol):
+    """Who the bearer of an identity provider's token is."""
+
+    async def operator(self, token: str, origin: Origin, at: datetime) -> Operator:
+        """Return the operator whom *token* names.
+
+        Raises:
+            Unauthenticated: It proves nothing.
+            Forbidden: It names somebody without any duty here.
+            IdentityProviderUnavailable: It cannot be judged now.
+        """
+        ...
+
+
+class Certificates(Protocol):
+    """Who the holder of a client certificate is."""
+
+    def presented(self, scope: MutableMapping[str, Any]) -> bytes | None:
+        """Return the certificate, DER, with which the request of *scope* came; None where with none.
+
+        Raises:
+            ClientCertificateUntrusted: Somebody named one who is not a trusted proxy.
+            Unauthenticated: What a trusted proxy named is no certificate.
+        """
+        ...
+
+    async def operator(self, certificate: bytes, origin: Origin, at: datetime) -> Operator:
+        """Return the operator whom *certificate* names.
+
+        Raises:
+            Unauthenticated: It proves nothing: chain, validity, revocation.
+            Forbidden: It names somebody without any duty here.
+            Unavailable: It cannot be judged now.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """What the lifespan owns and handlers use."""
@@ -40,6 +84,8 @@ class Resources:
     clock: Clock
     store: Store
     signer: Signer
+    oidc: Tokens | None = None
+    certificates: Certificates | None = None
 
 
 def set_origin(scope: MutableMapping[str, Any], origin: Origin) -> None:

@@ -8,29 +8,32 @@ from __future__ import annotations
 
 from collections import defaultdict
 from http import HTTPStatus
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from fastapi import APIRouter, Depends, FastAPI, Query
 from fastapi.openapi.utils import get_openapi
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, iter_route_contexts
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from attestation.api import Problem
 from attestation.errors import (
     AttestationError,
+    Forbidden,
+    IdentityProviderUnavailable,
     OperatorAccessNotConfigured,
     RateLimited,
     StoreUnavailable,
     Unauthenticated,
 )
 from attestation_service import problems
-from attestation_service.auth import operator
+from attestation_service.auth import Right, operator
+from attestation_service.context import ACCESS_KEY
 
-Access = Literal["public", "machine", "operator"]
-"""Who may ask: everybody; everybody, but the machine must prove itself inside; operators."""
+Access = Literal["public", "machine", "read", "act", "audit"]
+"""Who may ask: everybody; everybody, but the machine must prove itself inside; operators with that right."""
 
-ACCESS_KEY: Final = "x-access"
+DOCUMENT_PATH: Final = "/openapi.json"
 EXAMPLE_INSTANCE: Final = "3f0c5b7a9d1e4c62b8f7a6d5c4b3a291"
 _REF = "#/components/schemas/{model}"
 
@@ -55,8 +58,27 @@ def operator_router(tag: str) -> APIRouter:
 
 
 def access(kind: Access) -> dict[str, Any]:
-    """Return the `openapi_extra` that declares who may ask; a test compares it with what happens."""
+    """Return the `openapi_extra` that declares who may ask; the operator dependency enforces it."""
     return {ACCESS_KEY: kind}
+
+
+def demand_access(app: FastAPI) -> None:
+    """Refuse an application with a route that does not declare who may ask, or does not enforce it.
+
+    Raises:
+        RuntimeError: Names the route. Default deny: nobody finds out in production.
+    """
+    for route in iter_route_contexts(app.routes):
+        if route.path == DOCUMENT_PATH:
+            continue
+        kind = (getattr(route, "openapi_extra", None) or {}).get(ACCESS_KEY)
+        if kind not in get_args(Access):
+            raise RuntimeError(f"{route.path}: the route does not declare who may ask")
+        depends = getattr(getattr(route, "dependant", None), "dependencies", ())
+        asked = any(dependency.call is operator for dependency in depends)
+        if asked != (kind in set(Right)):
+            word = "are" if asked else "are not"
+            raise RuntimeError(f"{route.path}: declared as {kind}, but operators {word} asked for")
 
 
 def answers(*errors: Error, body: bool = False, kind: Access = "machine") -> Responses:
@@ -72,8 +94,9 @@ def answers(*errors: Error, body: bool = False, kind: Access = "machine") -> Res
         found += [400, 413]
     if kind == "machine":
         found += [RateLimited]
-    elif kind == "operator":
-        found += [Unauthenticated, RateLimited, OperatorAccessNotConfigured]
+    elif kind != "public":
+        found += [Unauthenticated, Forbidden, RateLimited]
+        found += [OperatorAccessNotConfigured, IdentityProviderUnavailable]
     by_status: dict[int, dict[str, str]] = defaultdict(dict)
     for error in found:
         if isinstance(error, int):

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from ipaddress import ip_network
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from pydantic import SecretStr
 
+from attestation.errors import Forbidden
+from attestation.machines import OperatorEvent
 from attestation_service.app import create_app
-from attestation_service.openapi import ACCESS_KEY
+from attestation_service.auth import Duty, Method, Operator, Right
+from attestation_service.auth.operator import declared
+from attestation_service.context import ACCESS_KEY, Origin
+from attestation_service.openapi import access, demand_access, machine_router, operator_router
 from tests.unit.service.conftest import OPERATOR, TOKEN, Service, Starter, settings_for
 from tests.unit.service.node import SoftwareNode
+from tests.unit.service.people import ISSUER, introduce
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +52,14 @@ def operations() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 OPERATIONS = operations()
-OPERATOR_ROUTES = sorted(k for k, v in OPERATIONS.items() if v.get(ACCESS_KEY) == "operator")
+OPERATOR_ROUTES = sorted(k for k, v in OPERATIONS.items() if v.get(ACCESS_KEY) in set(Right))
+
+WHO_MAY: dict[Right, set[Duty]] = {
+    Right.READ: {Duty.VIEWER, Duty.OPERATOR},
+    Right.ACT: {Duty.OPERATOR},
+    Right.AUDIT: {Duty.AUDITOR},
+}
+"""Written out once more, by hand: whoever changes `RIGHTS` shall meet this table."""
 
 
 def concrete(path: str) -> str:
@@ -64,6 +82,159 @@ def test_every_route_declares_who_may_ask() -> None:
     assert {k for k, v in declared.items() if v == "public"} == PUBLIC_ROUTES
     assert set(declared) - MACHINE_ROUTES - PUBLIC_ROUTES == set(OPERATOR_ROUTES)
     assert len(OPERATOR_ROUTES) >= 20
+    for method, path in OPERATOR_ROUTES:
+        right = OPERATIONS[method, path][ACCESS_KEY]
+        if path.startswith("/api/v1/audit"):
+            assert right == Right.AUDIT, path
+        else:
+            # What changes something is never a reader's.
+            assert right == (Right.READ if method == "GET" else Right.ACT), (method, path)
+
+
+def test_a_route_without_a_declaration_stops_the_start() -> None:
+    """Default deny: neither a forgotten declaration nor a declaration that nothing enforces is served."""
+    for router, extra, word in (
+        (operator_router("x"), None, "does not declare"),
+        (operator_router("x"), {ACCESS_KEY: "everybody"}, "does not declare"),
+        (operator_router("x"), access("public"), "are asked for"),
+        (machine_router("x"), access("act"), "are not asked for"),
+    ):
+        app = FastAPI(docs_url=None, redoc_url=None)
+
+        @router.get("/x", openapi_extra=extra)
+        async def x() -> None: ...
+
+        app.include_router(router)
+        with pytest.raises(RuntimeError, match=word):
+            demand_access(app)
+    app = FastAPI(docs_url=None, redoc_url=None)
+    app.mount("/else", FastAPI())
+    with pytest.raises(RuntimeError, match="does not declare"):
+        demand_access(app)
+
+
+def test_an_undeclared_right_is_nobodys() -> None:
+    """Even if such a route were served, the dependency itself would let nobody in."""
+    for extra in (None, {}, access("public"), access("machine")):
+        route = SimpleNamespace(openapi_extra=extra)
+        with pytest.raises(Forbidden):
+            declared(Request({"type": "http", "route": route, "headers": []}))
+    with pytest.raises(Forbidden):
+        declared(Request({"type": "http", "headers": []}))
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATOR_ROUTES)
+async def test_each_right_is_for_those_who_have_it(service: Service, method: str, path: str) -> None:
+    """Nobody, viewer, auditor, operator, somebody without duty, a machine: each route, each one."""
+    service.app.state.resources, people = introduce(service.resources)
+    right = Right(OPERATIONS[method, path][ACCESS_KEY])
+    for duty in Duty:
+        headers = people.headers(duty, duty)
+        answer = await service.http.request(method, concrete(path), headers=headers, json={})
+        if duty in WHO_MAY[right]:
+            assert answer.status_code not in (401, 403, 405, 500, 503), (duty, answer.text)
+        else:
+            assert answer.status_code == 403, (duty, answer.text)
+            assert answer.json()["type"] == "urn:itl:problem:forbidden"
+            assert "the role attestation-" in answer.json()["detail"]
+    node = SoftwareNode()
+    admitted = await service.admitted(node)
+    for credential in (admitted["config_token"], node.machine_id, node.ek_fingerprint, "a.b.c"):
+        answer = await service.http.request(
+            method, concrete(path), headers={"Authorization": f"Bearer {credential}"}, json={}
+        )
+        assert answer.status_code == 401, (credential, answer.text)
+
+
+async def test_a_refused_person_is_audited(service: Service) -> None:
+    """Who wanted what, within bounds; the attempt does not count as a guess at break-glass."""
+    service.app.state.resources, people = introduce(service.resources)
+    for _ in range(15):
+        answer = await service.http.request(
+            "GET", "/api/v1/audit", headers=people.headers("vera", Duty.VIEWER)
+        )
+        assert answer.status_code == 403
+    (first, *more) = await service.audit(action="denied")
+    assert (first["operator_cn"], first["operator_sub"]) == ("vera", f"{ISSUER}#vera")
+    assert "GET /api/v1/audit" in first["detail"]
+    assert len(more) <= 9
+    assert (await service.operator("GET", "/machines")).status_code == 200
+
+
+async def test_expired_sessions_do_not_lock_out_break_glass(service: Service) -> None:
+    """A signed token is verified, not guessed: a dashboard that goes on with one blocks nobody."""
+    service.app.state.resources, _ = introduce(service.resources)
+    for _ in range(30):
+        answer = await service.get("/api/v1/machines", headers={"Authorization": "Bearer old.session.token"})
+        assert answer.status_code == 401
+    assert (await service.operator("GET", "/machines")).status_code == 200
+    guess = {"Authorization": "Bearer guess"}
+    statuses = [(await service.get("/api/v1/machines", headers=guess)).status_code for _ in range(30)]
+    assert statuses[-1] == 429
+
+
+async def test_a_wrong_bearer_never_falls_through(service: Service) -> None:
+    """A certificate beside a wrong token is not looked at."""
+
+    class Certificates:
+        def presented(self, scope: object) -> bytes | None:
+            return b"certificate"
+
+        async def operator(self, certificate: bytes, origin: Origin, at: datetime) -> Operator:
+            return Operator(
+                cn="carl",
+                sub="spki-sha256:00",
+                source=origin.address,
+                method=Method.CERTIFICATE,
+                duties=frozenset({Duty.OPERATOR}),
+            )
+
+    service.app.state.resources = replace(service.resources, certificates=Certificates())
+    assert (await service.get("/api/v1/machines")).status_code == 200
+    for value in ("Bearer wrong", "Bearer a.b.c", "Basic x", "", "Bearer"):
+        answer = await service.get("/api/v1/machines", headers={"Authorization": value})
+        assert answer.status_code == 401, value
+
+
+class TestBreakGlass:
+    """One token for everything: every use is on record, and it has bounds."""
+
+    async def test_every_use_is_an_entry_and_an_event(self, service: Service) -> None:
+        """Reads too, with method and path; acts have theirs beside it."""
+        await service.operator("GET", "/machines")
+        (entry,) = (await service.audit(action="break_glass"))[1:]
+        assert (entry["operator_cn"], entry["operator_sub"]) == ("SYSTEM", None)
+        assert (entry["detail"], entry["source_ip"]) == ("GET /api/v1/machines", "192.0.2.7")
+        claimed = await service.store.write(lambda tx: tx.outbox.claim(100, service.clock.now()))
+        uses = [e.payload["use"] for e in claimed if e.event is OperatorEvent.BREAK_GLASS]
+        assert "GET /api/v1/machines" in uses
+        assert TOKEN not in json.dumps([dict(e.payload) for e in claimed])
+
+    async def test_uses_are_limited(self, start: Starter) -> None:
+        """Whoever holds it cannot work through it; other people are not affected."""
+        service = await start(break_glass_per_minute=3)
+        service.app.state.resources, people = introduce(service.resources)
+        statuses = [(await service.operator("GET", "/machines")).status_code for _ in range(5)]
+        assert statuses == [200, 200, 200, 429, 429]
+        assert (
+            await service.get("/api/v1/machines", headers=people.headers("alice", Duty.OPERATOR))
+        ).status_code == 200
+        service.clock.advance(60)
+        assert (await service.operator("GET", "/machines")).status_code == 200
+
+    async def test_it_expires(self, start: Starter) -> None:
+        """From the instant on it is as wrong as any other."""
+        service = await start(break_glass_expires_at=datetime(2026, 11, 21, 12, 0, 10, tzinfo=UTC))
+        assert (await service.operator("GET", "/machines")).status_code == 200
+        service.clock.advance(10)
+        assert (await service.operator("GET", "/machines")).status_code == 401
+
+    async def test_it_is_bound_to_networks(self, start: Starter) -> None:
+        """From elsewhere it is as wrong as any other."""
+        away = await start(break_glass_networks=(ip_network("10.0.0.0/8"),))
+        assert (await away.operator("GET", "/machines")).status_code == 401
+        here = await start(break_glass_networks=(ip_network("192.0.2.0/24"),))
+        assert (await here.operator("GET", "/machines")).status_code == 200
 
 
 @pytest.mark.parametrize(("method", "path"), OPERATOR_ROUTES)
@@ -77,7 +248,7 @@ async def test_operator_routes_refuse_everybody_else(service: Service, method: s
         [("Authorization", f"Basic {TOKEN}")],
         [("Authorization", f"bearer {TOKEN}x")],
         [("Authorization", f"Bearer {TOKEN}"), ("Authorization", "Bearer wrong")],
-        [("X-Client-Cert", "anything"), ("X-EK-Fingerprint", "0" * 96)],
+        [("X-EK-Fingerprint", "0" * 96), ("X-Remote-User", "admin")],
     ):
         answer = await service.http.request(method, url, headers=headers, json={})
         assert answer.status_code == 401, (headers, answer.text)

@@ -32,7 +32,9 @@ async def test_events_leave_the_outbox_once(service: Service, monkeypatch: pytes
     monkeypatch.setattr(maintenance, "tell", told.append)
     await asyncio.gather(*(maintenance.once(service.resources) for _ in range(4)))
     await maintenance.once(service.resources)
-    assert len(told) == len({event.id for event in told}) == 12
+    about_machines = [event for event in told if event.machine_id is not None]
+    assert len(about_machines) == 12
+    assert len(told) == len({event.id for event in told})
     for node in nodes:
         events = [event.event.value for event in told if event.machine_id == node.machine_id]
         assert events == ["node.registered", "node.provisioned", "node.online"]

@@ -1,6 +1,6 @@
 """Machines and the rules of their admission, without a database."""
 
-from attestation.machines.events import NodeEvent
+from attestation.machines.events import Event, NodeEvent, OperatorEvent, event_named
 from attestation.machines.lifecycle import ALLOWED, Operation, Role, Status, next_status
 from attestation.machines.machine import ClockState, EKCertificateInfo, Machine, Trust
 
@@ -8,11 +8,14 @@ __all__ = [
     "ALLOWED",
     "ClockState",
     "EKCertificateInfo",
+    "Event",
     "Machine",
     "NodeEvent",
     "Operation",
+    "OperatorEvent",
     "Role",
     "Status",
     "Trust",
+    "event_named",
     "next_status",
 ]

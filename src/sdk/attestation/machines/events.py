@@ -6,6 +6,12 @@ They are written to the outbox in the unit of the change; who handles them is de
 from enum import StrEnum
 
 
+class OperatorEvent(StrEnum):
+    """What operators did that concerns no single machine; the words are API."""
+
+    BREAK_GLASS = "operator.break_glass"
+
+
 class NodeEvent(StrEnum):
     """What happened to a node; the words are API."""
 
@@ -25,3 +31,20 @@ class NodeEvent(StrEnum):
     WIPED = "node.wiped"
     FIRMWARE_CHANGED = "node.firmware_changed"
     REBOOTED = "node.rebooted"
+    APPROVAL_VOTE = "node.approval_vote"
+
+
+Event = NodeEvent | OperatorEvent
+"""Every event that the outbox carries."""
+
+
+def event_named(word: str) -> Event:
+    """Return the event that *word* names.
+
+    Raises:
+        ValueError: None does.
+    """
+    try:
+        return NodeEvent(word)
+    except ValueError:
+        return OperatorEvent(word)

@@ -32,8 +32,8 @@ def _import_body() -> dict[str, Any]:
     operation_id="import_allow_list",
     summary="Admit EKs in advance, from JSON or CSV",
     response_model=AllowListImported,
-    responses=answers(RequestInvalid, 415, body=True, kind="operator"),
-    openapi_extra={**access("operator"), **_import_body()},
+    responses=answers(RequestInvalid, 415, body=True, kind="act"),
+    openapi_extra={**access("act"), **_import_body()},
 )
 async def import_entries(request: Request, res: Res, operator: OperatorDep) -> Response:
     """All or nothing; an EK that is listed already gets the new entry."""
@@ -53,8 +53,8 @@ async def import_entries(request: Request, res: Res, operator: OperatorDep) -> R
     operation_id="list_allow_list",
     summary="List the EKs admitted in advance",
     response_model=AllowListPage,
-    responses=answers(RequestInvalid, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(RequestInvalid, kind="read"),
+    openapi_extra=access("read"),
 )
 async def list_entries(res: Res, cursor: Cursor = None, limit: Limit = 50) -> Response:
     """In the order of their fingerprints."""
@@ -66,8 +66,8 @@ async def list_entries(res: Res, cursor: Cursor = None, limit: Limit = 50) -> Re
     operation_id="remove_from_allow_list",
     summary="Remove an EK from the allow-list",
     status_code=204,
-    responses=answers(AllowListEntryUnknown, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(AllowListEntryUnknown, kind="act"),
+    openapi_extra=access("act"),
 )
 async def remove(
     ek_fingerprint: Annotated[str, Path(pattern=r"^[0-9a-f]{96}$")], res: Res, operator: OperatorDep

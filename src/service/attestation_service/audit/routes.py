@@ -23,8 +23,8 @@ router = operator_router("operator: audit")
     operation_id="list_audit",
     summary="List audit entries, newest first",
     response_model=AuditPage,
-    responses=answers(RequestInvalid, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(RequestInvalid, kind="audit"),
+    openapi_extra=access("audit"),
 )
 async def list_entries(
     res: Res,
@@ -44,8 +44,8 @@ async def list_entries(
     operation_id="verify_audit",
     summary="Verify the whole audit chain",
     response_model=AuditVerification,
-    responses=answers(kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(kind="audit"),
+    openapi_extra=access("audit"),
 )
 async def verify(res: Res) -> Response:
     """Walks every entry; says which one is the first that does not fit."""

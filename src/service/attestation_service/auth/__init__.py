@@ -1,5 +1,6 @@
-"""Who an operator is. Every operator route asks the one dependency here."""
+"""Who an operator is and what they may. Every operator route asks the one dependency here."""
 
-from attestation_service.auth.operator import Operator, OperatorDep, operator
+from attestation_service.auth.identity import RIGHTS, Duty, Method, Operator, Right
+from attestation_service.auth.operator import OperatorDep, operator
 
-__all__ = ["Operator", "OperatorDep", "operator"]
+__all__ = ["RIGHTS", "Duty", "Method", "Operator", "OperatorDep", "Right", "operator"]

@@ -1,20 +1,81 @@
-"""Break-glass: one shared bearer token for the day when nothing else works (DELIVERY-AND-OPERATORS §11)."""
+"""Break-glass: one shared bearer token for the day when nothing else works (DELIVERY-AND-OPERATORS §11).
+
+It names nobody. So every use, reads too, is an audit entry and an event of its own, uses are limited over all
+workers, and it never counts as a vote.
+"""
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
+from datetime import datetime
 
 from pydantic import SecretStr
 
-IDENTITY = "SYSTEM"
+from attestation.clock import rfc3339
+from attestation.errors import Unauthenticated
+from attestation.machines import OperatorEvent
+from attestation.store import RateLimit, Tx
+from attestation_service import limits
+from attestation_service.auth.identity import BREAK_GLASS_NAME, Method, Operator
+from attestation_service.context import Origin
+from attestation_service.settings import Settings
+
 MAX_TOKEN_CHARACTERS = 4096
 
 
-def matches(authorization: str, token: SecretStr) -> bool:
-    """Return True if *authorization* is `Bearer <token>`, compared in constant time."""
-    scheme, _, presented = authorization.partition(" ")
-    if scheme.lower() != "bearer" or len(presented) > MAX_TOKEN_CHARACTERS:
+def matches(presented: str, token: SecretStr) -> bool:
+    """Return True if *presented* is the token, compared in constant time."""
+    if len(presented) > MAX_TOKEN_CHARACTERS:
         return False
     return hmac.compare_digest(
-        presented.strip().encode("utf-8", "surrogateescape"), token.get_secret_value().encode("utf-8")
+        presented.encode("utf-8", "surrogateescape"), token.get_secret_value().encode("utf-8")
     )
+
+
+def admit(settings: Settings, origin: Origin, at: datetime) -> Operator:
+    """Return the identity of whoever presented the token, where it may be used at all.
+
+    Raises:
+        Unauthenticated: It has expired, or may not be used from this address. The answer is that of a wrong
+            token: whoever found it need not learn that it is the right one.
+    """
+    expires_at = settings.break_glass_expires_at
+    if expires_at is not None and at >= expires_at:
+        raise Unauthenticated("the operator credential is not valid")
+    if settings.break_glass_networks and not _within(origin.address, settings):
+        raise Unauthenticated("the operator credential is not valid")
+    return Operator(
+        cn=BREAK_GLASS_NAME,
+        sub=None,
+        source=origin.address,
+        method=Method.BREAK_GLASS,
+        duties=frozenset(),
+    )
+
+
+def record(tx: Tx, operator: Operator, use: str, settings: Settings, at: datetime) -> None:
+    """Record one use, e.g. `GET /api/v1/machines`; part of no other unit, so that no failure undoes it.
+
+    Raises:
+        RateLimited: It was used too often lately.
+    """
+    rate = RateLimit(requests=settings.break_glass_per_minute, per_seconds=60)
+    uses = (limits.Counted("break-glass", rate, "uses of break-glass"),)
+    limits.check(tx, uses, at)
+    limits.take(tx, uses, at)
+    tx.audit.append(operator.event("break_glass", detail=use), at)
+    tx.outbox.add(
+        OperatorEvent.BREAK_GLASS,
+        None,
+        {"timestamp": rfc3339(at), "source": operator.source, "use": use},
+        at,
+    )
+
+
+def _within(address: str, settings: Settings) -> bool:
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(parsed in network for network in settings.break_glass_networks)

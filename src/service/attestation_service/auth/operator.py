@@ -1,13 +1,14 @@
-"""The one dependency through which every operator route learns who asks.
+"""The one dependency through which every operator route learns who asks, and whether they may.
 
-Methods come one after another when there are more; a credential that is present but wrong ends the search:
-it never falls through to another method.
+In order: a bearer token (break-glass, then OpenID Connect), else a client certificate. A credential that is
+present but wrong ends the search: it never falls through to another method. What a route needs it declares
+itself; a route without a declaration lets nobody in.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Final
 
 import structlog
 from fastapi import Depends, Request, Security
@@ -15,36 +16,25 @@ from fastapi.security import HTTPBearer
 from fastapi.security.base import SecurityBase
 
 from attestation.audit import AuditEvent
-from attestation.errors import OperatorAccessNotConfigured, Unauthenticated
+from attestation.errors import (
+    AttestationError,
+    Forbidden,
+    OperatorAccessNotConfigured,
+    Unauthenticated,
+)
 from attestation.store import Tx
 from attestation_service import limits
 from attestation_service.auth import break_glass
-from attestation_service.context import From, Res
+from attestation_service.auth.identity import RIGHTS, Duty, Method, Operator, Right
+from attestation_service.context import ACCESS_KEY, From, Origin, Res, Resources
+from attestation_service.logs import mask_path
+from attestation_service.settings import Settings
 
 log = structlog.get_logger("attestation_service.auth")
 
 SCHEME = HTTPBearer(auto_error=False, scheme_name="operator", description="`Authorization: Bearer <token>`")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
-    """A person who may act, or the break-glass identity.
-
-    Args:
-        cn: Name in the audit; `SYSTEM` for break-glass.
-        sub: Stable subject where the method has one.
-        source: Address the request came from.
-    """
-
-    cn: str
-    sub: str | None
-    source: str
-
-    def event(self, action: str, **members: str | None) -> AuditEvent:
-        """Return the audit event of an act of this operator."""
-        return AuditEvent(
-            operator_cn=self.cn, operator_sub=self.sub, action=action, source_ip=self.source, **members
-        )
+NEEDED: Final = "an operator credential is needed: Authorization: Bearer, or a client certificate"
 
 
 async def operator(
@@ -53,46 +43,122 @@ async def operator(
     origin: From,
     _documented: Annotated[SecurityBase | None, Security(SCHEME)],
 ) -> Operator:
-    """Return who asks.
+    """Return who asks, where they may.
 
     Raises:
         OperatorAccessNotConfigured: There is no method by which anybody could be known.
-        RateLimited: Too many wrong credentials from this address.
+        IdentityProviderUnavailable: A token cannot be judged now.
+        RateLimited: Too many wrong credentials from this address, or too many uses of break-glass.
         Unauthenticated: No credential, or a wrong one.
+        Forbidden: Known, but without the right that the route needs.
     """
-    token = res.settings.admin_token
-    if token is None:
-        raise OperatorAccessNotConfigured("no operator credential is configured")
+    needed = declared(request)
     at = res.clock.now()
-    counted = limits.of_credentials(origin.address)
-    # 1. Before comparing: otherwise the limit would not slow a guesser down.
-    await res.store.read(lambda tx: limits.check(tx, counted, at))
+    who: Operator | None = None
+    try:
+        who = await _recognise(request, res, origin, at)
+        _demand(needed, who, res.settings)
+    except (Unauthenticated, Forbidden) as e:
+        if who is not None or str(e) != NEEDED:
+            await _record_denial(res, origin, request, e, who, at)
+        raise
+    if who.method is Method.BREAK_GLASS:
+        use = f"{request.method} {mask_path(request.url.path)}"
+        log.warning("operator.break_glass", client=origin.address, use=use)
+        await res.store.write(lambda tx: break_glass.record(tx, who, use, res.settings, at))
+    return who
+
+
+def declared(request: Request) -> Right:
+    """Return the right that the route of *request* declares.
+
+    Raises:
+        Forbidden: It declares none, or one that is not an operator's: default deny.
+    """
+    route = request.scope.get("route")
+    word = (getattr(route, "openapi_extra", None) or {}).get(ACCESS_KEY, "")
+    try:
+        return Right(word)
+    except ValueError:
+        raise Forbidden("this route declares no right that an operator could have") from None
+
+
+async def _recognise(request: Request, res: Resources, origin: Origin, at: datetime) -> Operator:
+    settings = res.settings
+    if settings.admin_token is None and res.oidc is None and res.certificates is None:
+        raise OperatorAccessNotConfigured("no method by which operators could be known is configured")
     presented = request.headers.getlist("authorization")
     if not presented:
-        raise Unauthenticated("an operator credential is needed: Authorization: Bearer")
-    # 2. One credential, and the right one.
-    if len(presented) == 1 and break_glass.matches(presented[0], token):
-        log.warning(
-            "operator.break_glass", client=origin.address, method=request.method, path=request.url.path
-        )
-        return Operator(cn=break_glass.IDENTITY, sub=None, source=origin.address)
-
-    def refuse(tx: Tx) -> None:
-        limits.take(tx, counted, at)
-        limits.audit_denied(
-            tx,
-            AuditEvent(
-                operator_cn="unknown",
-                action="denied",
-                detail="wrong operator credential",
-                source_ip=origin.address,
-            ),
-            at,
-        )
-
-    await res.store.write(refuse)
-    log.warning("operator.denied", client=origin.address)
+        certificate = res.certificates.presented(request.scope) if res.certificates else None
+        if res.certificates is None or certificate is None:
+            raise Unauthenticated(NEEDED)
+        return await res.certificates.operator(certificate, origin, at)
+    scheme, _, token = presented[0].partition(" ")
+    token = token.strip()
+    if _may_be_a_guess(token, res):
+        # Before comparing: otherwise the limit would not slow a guesser down.
+        counted = limits.of_credentials(origin.address)
+        await res.store.read(lambda tx: limits.check(tx, counted, at))
+    if len(presented) > 1 or scheme.lower() != "bearer" or not token:
+        raise Unauthenticated("one Authorization header with a bearer token is needed")
+    if settings.admin_token is not None and break_glass.matches(token, settings.admin_token):
+        return break_glass.admit(settings, origin, at)
+    if res.oidc is not None:
+        return await res.oidc.operator(token, origin, at)
     raise Unauthenticated("the operator credential is not valid")
+
+
+def _may_be_a_guess(token: str, res: Resources) -> bool:
+    """Return True where *token* may be a try at break-glass.
+
+    A signed token is none: it is verified, not compared. Without this, one dashboard with an expired session
+    would lock out everybody behind its address.
+    """
+    secret = res.settings.admin_token
+    if res.oidc is None or (secret is not None and secret.get_secret_value().count(".") == 2):
+        return True
+    return token.count(".") != 2
+
+
+async def _record_denial(
+    res: Resources,
+    origin: Origin,
+    request: Request,
+    error: AttestationError,
+    who: Operator | None,
+    at: datetime,
+) -> None:
+    """Audit a refusal within bounds, and count it where it may have been a guess."""
+    presented = request.headers.get("authorization", "")
+    guessed = isinstance(error, Unauthenticated) and _may_be_a_guess(presented.partition(" ")[2].strip(), res)
+    event = AuditEvent(
+        operator_cn=who.cn if who else "unknown",
+        operator_sub=who.sub if who else None,
+        action="denied",
+        detail=f"{request.method} {mask_path(request.url.path)}: {error}",
+        source_ip=origin.address,
+    )
+
+    def work(tx: Tx) -> None:
+        if guessed:
+            limits.take(tx, limits.of_credentials(origin.address), at)
+        limits.audit_denied(tx, event, at)
+
+    await res.store.write(work)
+    log.warning("operator.denied", client=origin.address, code=error.code, reason=str(error))
+
+
+def _demand(needed: Right, who: Operator, settings: Settings) -> None:
+    """Refuse *who* without the right *needed*; say which role would give it."""
+    if needed in who.rights:
+        return
+    roles = {
+        Duty.OPERATOR: settings.oidc_operator_role,
+        Duty.VIEWER: settings.oidc_viewer_role,
+        Duty.AUDITOR: settings.oidc_auditor_role,
+    }
+    giving = " or ".join(roles[duty] for duty, rights in RIGHTS.items() if needed in rights)
+    raise Forbidden(f"{who.cn} may not do this: the role {giving} is needed")
 
 
 OperatorDep = Annotated[Operator, Depends(operator)]

@@ -37,8 +37,8 @@ ACT = (MachineUnknown, TransitionForbidden, MachineChanged)
     operation_id="list_machines",
     summary="List machines, newest first",
     response_model=MachinePage,
-    responses=answers(RequestInvalid, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(RequestInvalid, kind="read"),
+    openapi_extra=access("read"),
 )
 async def list_machines(
     res: Res,
@@ -66,8 +66,8 @@ async def list_machines(
     operation_id="get_machine",
     summary="Show one machine",
     response_model=MachineDetail,
-    responses=answers(MachineUnknown, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(MachineUnknown, kind="read"),
+    openapi_extra=access("read"),
 )
 async def get_machine(machine_id: Id, res: Res) -> Response:
     """Everything but tokens, nonces and keys."""
@@ -79,8 +79,8 @@ async def get_machine(machine_id: Id, res: Res) -> Response:
     operation_id="list_results",
     summary="List attestation results of a machine with every check, newest first",
     response_model=ResultPage,
-    responses=answers(MachineUnknown, RequestInvalid, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(MachineUnknown, RequestInvalid, kind="read"),
+    openapi_extra=access("read"),
 )
 async def results(machine_id: Id, res: Res, cursor: Cursor = None, limit: Limit = 50) -> Response:
     """Changes only: an unchanged result renews the lease and adds nothing here."""
@@ -92,8 +92,8 @@ async def results(machine_id: Id, res: Res, cursor: Cursor = None, limit: Limit 
     operation_id="approve_machine",
     summary="Admit a pending machine in a role",
     response_model=MachineDetail,
-    responses=answers(*ACT, body=True, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(*ACT, body=True, kind="act"),
+    openapi_extra=access("act"),
 )
 async def approve(machine_id: Id, request: ApproveRequest, res: Res, operator: OperatorDep) -> Response:
     """The configuration follows the machine's next good attestation."""
@@ -105,8 +105,8 @@ async def approve(machine_id: Id, request: ApproveRequest, res: Res, operator: O
     operation_id="reject_machine",
     summary="Refuse a pending machine",
     response_model=MachineDetail,
-    responses=answers(*ACT, body=True, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(*ACT, body=True, kind="act"),
+    openapi_extra=access("act"),
 )
 async def reject(machine_id: Id, request: ReasonRequest, res: Res, operator: OperatorDep) -> Response:
     """It can be deleted afterwards, and then introduce itself again."""
@@ -118,8 +118,8 @@ async def reject(machine_id: Id, request: ReasonRequest, res: Res, operator: Ope
     operation_id="lock_machine",
     summary="Suspend an attested machine",
     response_model=MachineDetail,
-    responses=answers(*ACT, body=True, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(*ACT, body=True, kind="act"),
+    openapi_extra=access("act"),
 )
 async def lock(machine_id: Id, res: Res, operator: OperatorDep, request: LockRequest = NO_REASON) -> Response:
     """Its config tokens are void at once."""
@@ -131,8 +131,8 @@ async def lock(machine_id: Id, res: Res, operator: OperatorDep, request: LockReq
     operation_id="unlock_machine",
     summary="End a lock",
     response_model=MachineDetail,
-    responses=answers(*ACT, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(*ACT, kind="act"),
+    openapi_extra=access("act"),
 )
 async def unlock(machine_id: Id, res: Res, operator: OperatorDep) -> Response:
     """A configuration still needs a fresh quote."""
@@ -144,8 +144,8 @@ async def unlock(machine_id: Id, res: Res, operator: OperatorDep) -> Response:
     operation_id="revoke_machine",
     summary="End a machine's admission for good",
     response_model=MachineDetail,
-    responses=answers(*ACT, body=True, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(*ACT, body=True, kind="act"),
+    openapi_extra=access("act"),
 )
 async def revoke(
     machine_id: Id, res: Res, operator: OperatorDep, request: RevokeRequest = NO_WIPE
@@ -159,8 +159,8 @@ async def revoke(
     operation_id="reset_ak",
     summary="Let the machine activate another attestation key",
     response_model=MachineDetail,
-    responses=answers(*ACT, body=True, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(*ACT, body=True, kind="act"),
+    openapi_extra=access("act"),
 )
 async def ak_reset(machine_id: Id, request: ReasonRequest, res: Res, operator: OperatorDep) -> Response:
     """After a cleared TPM or a reinstallation; trust begins anew."""
@@ -172,8 +172,8 @@ async def ak_reset(machine_id: Id, request: ReasonRequest, res: Res, operator: O
     operation_id="redeliver_config",
     summary="Offer the configuration again",
     response_model=MachineDetail,
-    responses=answers(*ACT, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(*ACT, kind="act"),
+    openapi_extra=access("act"),
 )
 async def redeliver(machine_id: Id, res: Res, operator: OperatorDep) -> Response:
     """A new config token comes with every good attestation until one was used."""
@@ -185,8 +185,8 @@ async def redeliver(machine_id: Id, res: Res, operator: OperatorDep) -> Response
     operation_id="delete_machine",
     summary="Delete a rejected or wiped machine",
     status_code=204,
-    responses=answers(*ACT, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(*ACT, kind="act"),
+    openapi_extra=access("act"),
 )
 async def delete(machine_id: Id, res: Res, operator: OperatorDep) -> Response:
     """The audit is left as it is."""

@@ -58,8 +58,8 @@ DOCUMENT: dict[str, Any] = {
     operation_id="list_policies",
     summary="List all policies and where they apply",
     response_model=PolicyList,
-    responses=answers(kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(kind="read"),
+    openapi_extra=access("read"),
 )
 async def list_policies(res: Res) -> Response:
     """The shipped policy `identity-only` applies where nothing is assigned."""
@@ -72,8 +72,8 @@ async def list_policies(res: Res) -> Response:
     summary="Store a policy version",
     status_code=201,
     response_model=PolicyDetail,
-    responses=answers(PolicyInvalid, AlreadyExists, body=True, kind="operator"),
-    openapi_extra={**access("operator"), **DOCUMENT},
+    responses=answers(PolicyInvalid, AlreadyExists, body=True, kind="act"),
+    openapi_extra={**access("act"), **DOCUMENT},
 )
 async def create(request: Request, res: Res, operator: OperatorDep) -> Response:
     """Immutable from then on; what this version cannot evaluate is refused by name."""
@@ -85,8 +85,8 @@ async def create(request: Request, res: Res, operator: OperatorDep) -> Response:
     operation_id="assign_policy",
     summary="Let a policy apply to the fleet, a cluster, a role or one machine",
     response_model=PolicyAssignment,
-    responses=answers(PolicyUnknown, MachineUnknown, RequestInvalid, body=True, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(PolicyUnknown, MachineUnknown, RequestInvalid, body=True, kind="act"),
+    openapi_extra=access("act"),
 )
 async def assign(
     scope: ScopePath, subject: Subject, request: PolicyAssignmentRequest, res: Res, operator: OperatorDep
@@ -100,8 +100,8 @@ async def assign(
     operation_id="unassign_policy",
     summary="End an assignment",
     status_code=204,
-    responses=answers(PolicyUnknown, RequestInvalid, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(PolicyUnknown, RequestInvalid, kind="act"),
+    openapi_extra=access("act"),
 )
 async def unassign(scope: ScopePath, subject: Subject, res: Res, operator: OperatorDep) -> Response:
     """The next wider assignment applies again."""

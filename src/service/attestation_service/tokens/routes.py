@@ -27,8 +27,8 @@ router = operator_router("operator: registration tokens")
     summary="Issue a registration token",
     status_code=201,
     response_model=RegistrationTokenCreated,
-    responses=answers(body=True, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(body=True, kind="act"),
+    openapi_extra=access("act"),
 )
 async def create(request: RegistrationTokenRequest, res: Res, operator: OperatorDep) -> Response:
     """The secret is in this answer and nowhere else."""
@@ -40,8 +40,8 @@ async def create(request: RegistrationTokenRequest, res: Res, operator: Operator
     operation_id="list_registration_tokens",
     summary="List registration tokens, newest first",
     response_model=RegistrationTokenPage,
-    responses=answers(RequestInvalid, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(RequestInvalid, kind="read"),
+    openapi_extra=access("read"),
 )
 async def list_tokens(res: Res, cursor: Cursor = None, limit: Limit = 50) -> Response:
     """Without their secrets, which nobody has."""
@@ -53,8 +53,8 @@ async def list_tokens(res: Res, cursor: Cursor = None, limit: Limit = 50) -> Res
     operation_id="revoke_registration_token",
     summary="Revoke a registration token",
     status_code=204,
-    responses=answers(RegistrationTokenUnknown, kind="operator"),
-    openapi_extra=access("operator"),
+    responses=answers(RegistrationTokenUnknown, kind="act"),
+    openapi_extra=access("act"),
 )
 async def revoke(
     token_id: Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")], res: Res, operator: OperatorDep

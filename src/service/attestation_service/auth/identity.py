@@ -1,0 +1,92 @@
+"""What an operator is and may: duties come from outside, rights follow from one table.
+
+A route declares the right that it needs (`openapi.access`); the one dependency in `operator.py` compares. Who
+reads the audit is not who acts: no other duty implies the auditor's (DELIVERY-AND-OPERATORS §9.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from attestation.audit import AuditEvent
+
+
+class Right(StrEnum):
+    """What a route needs; the words stand in the OpenAPI document."""
+
+    READ = "read"
+    ACT = "act"
+    AUDIT = "audit"
+
+
+class Duty(StrEnum):
+    """What an identity provider or a certificate makes of a person."""
+
+    OPERATOR = "operator"
+    VIEWER = "viewer"
+    AUDITOR = "auditor"
+
+
+class Method(StrEnum):
+    """How somebody was recognised."""
+
+    OIDC = "oidc"
+    CERTIFICATE = "certificate"
+    BREAK_GLASS = "break_glass"
+
+
+RIGHTS: Final[Mapping[Duty, frozenset[Right]]] = MappingProxyType(
+    {
+        Duty.OPERATOR: frozenset({Right.READ, Right.ACT}),
+        Duty.VIEWER: frozenset({Right.READ}),
+        Duty.AUDITOR: frozenset({Right.AUDIT}),
+    }
+)
+"""What each duty may; everything absent is forbidden."""
+
+BREAK_GLASS_NAME: Final = "SYSTEM"
+
+RESERVED_NAMES: Final = frozenset({"system", "machine", "unknown", "service"})
+"""Names in the audit that are nobody's; a person who is called so is refused, in any case of letters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """A person who was recognised, or the break-glass identity.
+
+    Args:
+        cn: Name shown in the audit; `SYSTEM` for break-glass.
+        sub: What stays the same when names change: `<issuer>#<sub>` of a token, `spki-sha256:<64 hex>` of a
+            certificate's key; None for break-glass.
+        source: Address the request came from.
+        method: How they were recognised.
+        duties: What they may be; empty for break-glass, which may everything but vote.
+    """
+
+    cn: str
+    sub: str | None
+    source: str
+    method: Method
+    duties: frozenset[Duty]
+
+    @property
+    def rights(self) -> frozenset[Right]:
+        """What they may."""
+        if self.method is Method.BREAK_GLASS:
+            return frozenset(Right)
+        return frozenset().union(*(RIGHTS[duty] for duty in self.duties))
+
+    @property
+    def is_human(self) -> bool:
+        """True where a named person acts, who counts where several must agree."""
+        return self.method is not Method.BREAK_GLASS and self.sub is not None
+
+    def event(self, action: str, **members: str | None) -> AuditEvent:
+        """Return the audit event of an act of this operator."""
+        return AuditEvent(
+            operator_cn=self.cn, operator_sub=self.sub, action=action, source_ip=self.source, **members
+        )

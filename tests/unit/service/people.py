@@ -1,0 +1,44 @@
+"""Operators for tests that are about rights and votes, not about how a token is verified (test_oidc.py is)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from attestation.errors import Unauthenticated
+from attestation_service.auth import Duty, Method, Operator
+from attestation_service.context import Origin, Resources
+
+ISSUER = "https://sts.example/realms/itl"
+
+
+class People:
+    """Knows everybody whom a test introduces; stands where `auth.oidc.OIDC` stands."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, frozenset[Duty]]] = {}
+
+    def headers(self, name: str, *duties: Duty) -> dict[str, str]:
+        """Introduce *name* with *duties*, an operator where none is named, and return their credential."""
+        token = f"token.of.{name}"
+        self._known[token] = (name, frozenset(duties or {Duty.OPERATOR}))
+        return {"Authorization": f"Bearer {token}"}
+
+    async def operator(self, token: str, origin: Origin, at: datetime) -> Operator:
+        """See `context.Tokens.operator`."""
+        if token not in self._known:
+            raise Unauthenticated("the token is not valid")
+        name, duties = self._known[token]
+        return Operator(
+            cn=name,
+            sub=f"{ISSUER}#{name}",
+            source=origin.address,
+            method=Method.OIDC,
+            duties=duties,
+        )
+
+
+def introduce(resources: Resources) -> tuple[Resources, People]:
+    """Return *resources* of a service that knows people, and the people."""
+    people = People()
+    return replace(resources, oidc=people), people
