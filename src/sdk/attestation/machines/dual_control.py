@@ -74,6 +74,15 @@ class Proposal:
     terms: Mapping[str, str | int]
     roles: frozenset[Role]
 
+    @property
+    def subject(self) -> str:
+        """Return what it is about, in words for operators."""
+        if self.machine_id is not None:
+            return f"machine {self.machine_id}"
+        if self.action == REGISTRATION_TOKEN:
+            return f"registration token for {self.role}, {self.terms['uses']} uses"
+        return f"allow-list, {self.terms['entries']} entries, {self.terms['replaces']} of them replaced"
+
     def canonical(self) -> bytes:
         """Return the bytes that a vote binds: canonical JSON of every member, null where absent."""
         return canonical_json(

@@ -8,6 +8,7 @@ keeps that promise on SQLite.
 """
 
 from attestation.store.allow_list import AllowListRow
+from attestation.store.approvals import Approval
 from attestation.store.attestations import AttestationCase
 from attestation.store.audit import AuditFilter
 from attestation.store.audit_tree import Countersignature, CountersignatureKind, StoredCheckpoint
@@ -29,6 +30,7 @@ __all__ = [
     "FLEET",
     "MAX_LIMIT",
     "AllowListRow",
+    "Approval",
     "AttestationCase",
     "AuditFilter",
     "Challenge",

@@ -22,6 +22,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -30,6 +31,9 @@ from attestation.results import Assurance, Verdict
 
 SerialType = BigInteger().with_variant(Integer(), "sqlite")
 """SQLite numbers rows by itself only in a column of type INTEGER."""
+
+OPEN_VOTE = "consumed_at IS NULL AND withdrawn_at IS NULL AND lapsed_at IS NULL"
+"""What holds of a vote that was neither used nor taken back nor replaced; it may still have expired."""
 
 Serial = Annotated[int, mapped_column(SerialType, primary_key=True, autoincrement=True)]
 Key = Annotated[str, mapped_column(primary_key=True)]
@@ -328,6 +332,51 @@ class AuditCountersignatureRow(Base):
     signer: Mapped[Key]
     value: Mapped[bytes]
     created_at: Mapped[int]
+
+
+class ApprovalRow(Base):
+    """Votes of dual control; kept when they ended. One operator has one open vote per proposal.
+
+    `lapsed_at` is set when an expired vote makes room for a new one of the same operator. No foreign key: votes
+    are listed for what they were, whatever became of their machine.
+    """
+
+    __tablename__ = "approvals"
+    __table_args__ = (
+        _one_of("role", Role),
+        CheckConstraint("length(proposal_digest) = 64", name="proposal_digest"),
+        CheckConstraint("operator_sub <> ''", name="operator_sub"),
+        CheckConstraint("consumed_at IS NULL OR withdrawn_at IS NULL", name="ended_once"),
+        Index(
+            None,
+            "proposal_digest",
+            "operator_sub",
+            unique=True,
+            sqlite_where=text(OPEN_VOTE),
+            postgresql_where=text(OPEN_VOTE),
+        ),
+        # Votes of one machine, newest first; live votes of all.
+        Index(None, "machine_id", "id"),
+        Index(None, "expires_at"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Serial]
+    proposal_digest: Mapped[str]
+    action: Mapped[str]
+    machine_id: Mapped[str | None]
+    subject: Mapped[str]
+    operator_cn: Mapped[str]
+    operator_sub: Mapped[str]
+    role: Mapped[str | None]
+    hostname: Mapped[str | None]
+    assigned_ip: Mapped[str | None]
+    proposal: Mapped[str]
+    created_at: Mapped[int]
+    expires_at: Mapped[int]
+    consumed_at: Mapped[int | None]
+    withdrawn_at: Mapped[int | None]
+    lapsed_at: Mapped[int | None]
 
 
 class OutboxRow(Base):

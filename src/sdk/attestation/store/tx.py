@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from attestation.store.allow_list import AllowList
+from attestation.store.approvals import Approvals
 from attestation.store.attestations import Attestations
 from attestation.store.audit import Audit
 from attestation.store.challenges import Challenges
@@ -29,6 +30,7 @@ class Tx:
     __slots__ = (
         "_sql",
         "allow_list",
+        "approvals",
         "attestations",
         "audit",
         "challenges",
@@ -49,6 +51,7 @@ class Tx:
         self.audit = Audit(sql)
         self.outbox = Outbox(sql)
         self.allow_list = AllowList(sql)
+        self.approvals = Approvals(sql)
         self.registration_tokens = RegistrationTokens(sql)
         self.config_tokens = ConfigTokens(sql)
         self.results = Results(sql, results_kept)

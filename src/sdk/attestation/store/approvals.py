@@ -1,0 +1,226 @@
+"""The votes of dual control: cast at most once by one operator, counted while they live, kept afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+
+from sqlalchemy import BindParameter, and_, bindparam, func, select, text, update
+
+from attestation.clock import from_micros, to_micros
+from attestation.machines import Role
+from attestation.machines.dual_control import Proposal, Vote
+from attestation.store.pages import Page, before_id, checked_limit, encode_cursor, page_of
+from attestation.store.sql import Executor, Prepared, Row
+from attestation.store.tables import OPEN_VOTE, ApprovalRow, table_of
+
+_T = table_of(ApprovalRow)
+_C = _T.c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """One stored vote.
+
+    Args:
+        id: Number of the row.
+        proposal_digest: What it agrees to, 64 lower-case hex.
+        action: The act.
+        machine_id: The machine, or None.
+        subject: What it is about, in words.
+        role: The role asked for, or None.
+        hostname: The host name asked for, or None.
+        assigned_ip: The address asked for, or None.
+        proposal: The canonical JSON whose digest is `proposal_digest`.
+        vote: Whose it is, and until when it counts.
+    """
+
+    id: int
+    proposal_digest: str
+    action: str
+    machine_id: str | None
+    subject: str
+    role: Role | None
+    hostname: str | None
+    assigned_ip: str | None
+    proposal: str
+    vote: Vote
+
+
+def _instant(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
+
+
+def _decode(row: Row) -> Approval:
+    return Approval(
+        id=row[0],
+        proposal_digest=row[1],
+        action=row[2],
+        machine_id=row[3],
+        subject=row[4],
+        role=None if row[7] is None else Role(row[7]),
+        hostname=row[8],
+        assigned_ip=row[9],
+        proposal=row[10],
+        vote=Vote(
+            operator_cn=row[5],
+            operator_sub=row[6],
+            created_at=from_micros(row[11]),
+            expires_at=from_micros(row[12]),
+            consumed_at=_instant(row[13]),
+            withdrawn_at=_instant(row[14]),
+        ),
+    )
+
+
+_OPEN = text(OPEN_VOTE)
+_LIVE = and_(_OPEN, _C.expires_at > bindparam("at"))
+_LAPSE = Prepared(
+    update(_T)
+    .where(
+        _C.proposal_digest == bindparam("of_proposal"),
+        _C.operator_sub == bindparam("of_operator"),
+        _C.expires_at <= bindparam("at"),
+        _OPEN,
+    )
+    .values(lapsed_at=bindparam("at"))
+)
+_CAST = Prepared(
+    lambda insert: (
+        insert(_T)
+        .values({c.name: bindparam(c.name) for c in _C if c.name != "id"})
+        .on_conflict_do_nothing()
+        .returning(_C.id)
+    )
+)
+_LIVE_FOR = Prepared(select(_T).where(_C.proposal_digest == bindparam("of_proposal"), _LIVE).order_by(_C.id))
+_CONSUME = Prepared(
+    update(_T)
+    .where(_C.proposal_digest == bindparam("of_proposal"), _LIVE)
+    .values(consumed_at=bindparam("at"))
+)
+_WITHDRAW = Prepared(
+    update(_T).where(_C.id == bindparam("of_id"), _LIVE).values(withdrawn_at=bindparam("at"))
+)
+_VOID = Prepared(
+    update(_T).where(_C.machine_id == bindparam("of_machine"), _LIVE).values(withdrawn_at=bindparam("at"))
+)
+_GET = Prepared(select(_T).where(_C.id == bindparam("of_id")))
+_PAGE = Prepared(
+    select(_T)
+    .where(_C.machine_id == bindparam("of_machine"), _C.id < bindparam("before"))
+    .order_by(_C.id.desc())
+    .limit(bindparam("rows"))
+)
+_FIRST = func.min(_C.id)
+_PROPOSALS = Prepared(
+    select(_FIRST, _C.proposal_digest)
+    .where(_LIVE)
+    .group_by(_C.proposal_digest)
+    .having(bindparam("before") > _FIRST)
+    .order_by(_FIRST.desc())
+    .limit(bindparam("rows"))
+)
+
+
+@lru_cache(maxsize=16)
+def _live_of(machines: int) -> Prepared:
+    named: list[BindParameter[str]] = [bindparam(f"machine_{i}") for i in range(machines)]
+    return Prepared(select(_T).where(_C.machine_id.in_(named), _LIVE).order_by(_C.id))
+
+
+class Approvals:
+    """The votes, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def cast(self, proposal: Proposal, vote: Vote) -> int | None:
+        """Store a vote and return its id; None where this operator has a live one for the same proposal."""
+        digest, at = proposal.digest(), to_micros(vote.created_at)
+        self._sql.run(_LAPSE, of_proposal=digest, of_operator=vote.operator_sub, at=at)
+        row = self._sql.row(
+            _CAST,
+            proposal_digest=digest,
+            action=proposal.action,
+            machine_id=proposal.machine_id,
+            subject=proposal.subject,
+            operator_cn=vote.operator_cn,
+            operator_sub=vote.operator_sub,
+            role=None if proposal.role is None else proposal.role.value,
+            hostname=proposal.hostname,
+            assigned_ip=proposal.assigned_ip,
+            proposal=proposal.canonical().decode("ascii"),
+            created_at=at,
+            expires_at=to_micros(vote.expires_at),
+            consumed_at=None,
+            withdrawn_at=None,
+            lapsed_at=None,
+        )
+        return None if row is None else int(row[0])
+
+    def live(self, proposal_digest: str, at: datetime) -> tuple[Approval, ...]:
+        """Return the votes for a proposal that count at *at*, oldest first."""
+        return tuple(map(_decode, self._sql.rows(_LIVE_FOR, of_proposal=proposal_digest, at=to_micros(at))))
+
+    def live_of(self, machine_ids: Sequence[str], at: datetime) -> dict[str, list[Approval]]:
+        """Return the live votes about each of *machine_ids* that has any, oldest first, in one query."""
+        if not machine_ids:
+            return {}
+        # Statements are compiled for powers of two; the last id fills up.
+        size = 1 << (len(machine_ids) - 1).bit_length()
+        padded = [*machine_ids, *[machine_ids[-1]] * (size - len(machine_ids))]
+        named = {f"machine_{i}": machine_id for i, machine_id in enumerate(padded)}
+        found: dict[str, list[Approval]] = {}
+        for approval in map(_decode, self._sql.rows(_live_of(size), at=to_micros(at), **named)):
+            assert approval.machine_id is not None
+            found.setdefault(approval.machine_id, []).append(approval)
+        return found
+
+    def consume(self, proposal_digest: str, at: datetime) -> int:
+        """End the live votes for a proposal, because what they are for is done; return how many."""
+        return self._sql.run(_CONSUME, of_proposal=proposal_digest, at=to_micros(at))
+
+    def withdraw(self, approval_id: int, at: datetime) -> bool:
+        """Take a vote back; False where it did not live any more. Whose it is, is the caller's rule."""
+        return self._sql.run(_WITHDRAW, of_id=approval_id, at=to_micros(at)) == 1
+
+    def void(self, machine_id: str, at: datetime) -> int:
+        """End the live votes about a machine, because it is not what they were cast about; return how many."""
+        return self._sql.run(_VOID, of_machine=machine_id, at=to_micros(at))
+
+    def get(self, approval_id: int) -> Approval | None:
+        """Return a vote, live or not, or None."""
+        row = self._sql.row(_GET, of_id=approval_id)
+        return None if row is None else _decode(row)
+
+    def page(self, machine_id: str, cursor: str | None, limit: int) -> Page[Approval]:
+        """Return the votes about a machine, live or not, newest first.
+
+        Raises:
+            RequestInvalid: *cursor* or *limit* cannot be right.
+        """
+        kind = "approvals"
+        rows = self._sql.rows(
+            _PAGE, of_machine=machine_id, before=before_id(kind, cursor), rows=checked_limit(limit) + 1
+        )
+        return page_of(kind, rows, limit, _decode)
+
+    def proposals(self, cursor: str | None, limit: int, at: datetime) -> Page[tuple[Approval, ...]]:
+        """Return the live votes for each proposal that has any, newest proposal first.
+
+        Raises:
+            RequestInvalid: *cursor* or *limit* cannot be right.
+        """
+        kind = "proposals"
+        rows = self._sql.rows(
+            _PROPOSALS, before=before_id(kind, cursor), rows=checked_limit(limit) + 1, at=to_micros(at)
+        )
+        return Page(
+            items=tuple(self.live(row[1], at) for row in rows[:limit]),
+            next_cursor=encode_cursor(kind, str(rows[limit - 1][0])) if len(rows) > limit else None,
+        )
