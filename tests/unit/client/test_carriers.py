@@ -1,0 +1,323 @@
+"""One suite over everything that carries requests: the same answers, the same failures."""
+
+from __future__ import annotations
+
+import datetime as dt
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from attestation.client import AnswerInvalid, APIError, Retries, ServiceUnreachable, TLSFailed
+from attestation.client.connection import Connection
+from attestation.client.over_httpx import HTTPXCarrier
+from attestation.client.plain import PlainCarrier
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: 2\r\nX-Name: v\r\n\r\n{}"
+HANG = b"hang"
+
+
+class Server:
+    """Answers each request on loopback with the next of its raw answers, and remembers what it read."""
+
+    def __init__(self, *answers: bytes, context: ssl.SSLContext | None = None) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._answers = iter(answers)
+        self._context = context
+        self._open: list[socket.socket] = []
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self.port: int = self._listening.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listening.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._open.append(peer)
+            threading.Thread(target=self._talk, args=(peer,), daemon=True).start()
+
+    def _talk(self, peer: socket.socket) -> None:
+        try:
+            with self._context.wrap_socket(peer, server_side=True) if self._context else peer as stream:
+                self._open.append(stream)
+                while (request := _read(stream)) is not None:
+                    self.requests.append(request)
+                    answer = next(self._answers, b"")
+                    if answer == HANG:
+                        time.sleep(5)
+                        return
+                    stream.sendall(answer)
+                    if not answer.startswith(b"HTTP") or b"close" in answer or b"cut" in answer:
+                        return
+        except OSError:
+            return
+
+    def hang_up(self) -> None:
+        """Close every connection, as a server does with idle ones."""
+        for peer in self._open:
+            try:
+                peer.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+        self._open.clear()
+
+    def close(self) -> None:
+        """End it."""
+        # Closing alone leaves it open for as long as somebody waits in `accept`.
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join(5)
+        self.hang_up()
+
+
+def _read(stream: socket.socket) -> bytes | None:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = stream.recv(65536)
+        if not more:
+            return None
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = next(
+        (
+            int(line.split(b":")[1])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length")
+        ),
+        0,
+    )
+    while len(body) < length:
+        body += stream.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+StartServer = Callable[..., Server]
+
+
+@pytest.fixture
+def serve() -> Iterator[StartServer]:
+    """Start servers; all end with the test."""
+    started: list[Server] = []
+
+    def start(*answers: bytes, **more: Any) -> Server:
+        started.append(Server(*answers, **more))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.close()
+
+
+@pytest.fixture(params=["plain", "httpx"])
+def carrier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let connections use one of the two."""
+    plain = request.param == "plain"
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(
+        "attestation.client.connection._carrier",
+        lambda url, tls, transport: PlainCarrier(url, tls) if plain else HTTPXCarrier(url, tls, None),
+    )
+    return str(request.param)
+
+
+def connect(server: Server, **more: Any) -> Connection:
+    return Connection(f"http://127.0.0.1:{server.port}", **more)
+
+
+def test_a_request_arrives_as_it_was_meant(carrier: str, serve: StartServer) -> None:
+    """Verb, path, query, headers and body; the answer's headers are found whatever their case."""
+    server = serve(OK, OK, OK)
+    with connect(server, headers={"Authorization": "Bearer t"}) as connection:
+        answer = connection.send("GET", "/machines", params={"q": "a b&c=ü+", "limit": 2})
+        connection.send("POST", "/machines/x/approve", body={"role": "generic"})
+        connection.send("POST", "/machines/x/unlock")
+    assert (answer.status, answer.media_type, answer.body) == (200, "application/json", b"{}")
+    assert answer.headers["x-name"] == "v"
+    first, second, third = (request.decode() for request in server.requests)
+    assert first.splitlines()[0] == "GET /api/v1/machines?q=a+b%26c%3D%C3%BC%2B&limit=2 HTTP/1.1"
+    assert f"\r\nhost: 127.0.0.1:{server.port}\r\n" in first.lower()
+    assert "\r\nAuthorization: Bearer t\r\n" in first
+    assert "\r\nAccept-Encoding: identity\r\n" in first
+    assert "\r\nAccept: application/json\r\n" in first
+    assert second.endswith('\r\n\r\n{"role": "generic"}')
+    assert "\r\nContent-Type: application/json\r\n" in second
+    assert "\r\ncontent-length: 0\r\n" in third.lower()
+
+
+def test_a_connection_is_kept_between_requests(carrier: str, serve: StartServer) -> None:
+    """A listing of many pages needs one connection, an answer that says `close` another one."""
+    server = serve(OK, OK, OK.replace(b"X-Name: v", b"Connection: close"), OK)
+    with connect(server) as connection:
+        for _ in range(4):
+            connection.send("GET", "/x")
+    assert server.connections == 2
+
+
+def test_a_connection_that_the_server_closed_is_not_used_again(carrier: str, serve: StartServer) -> None:
+    """Not even for a request that must not be repeated."""
+    server = serve(OK, OK)
+    with connect(server) as connection:
+        connection.send("GET", "/x")
+        server.hang_up()
+        time.sleep(0.05)
+        connection.send("POST", "/x")
+    assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{} \r\n1\r\n \r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{}  ",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n{}  ",
+    ],
+)
+def test_every_framing_is_read(carrier: str, serve: StartServer, answer: bytes) -> None:
+    """Chunked, by length, to the end of the connection (RFC 9112 §6.3)."""
+    with connect(serve(answer)) as connection:
+        assert connection.send("GET", "/x").body == b"{}  "
+
+
+def test_an_answer_without_a_body(carrier: str, serve: StartServer) -> None:
+    """204, and the connection lives on."""
+    server = serve(b"HTTP/1.1 204 No Content\r\n\r\n", OK)
+    with connect(server) as connection:
+        assert connection.send("DELETE", "/x").body == b""
+        connection.send("GET", "/x")
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"cut",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\nX: cut\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX: cut\r\n\r\n3\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX: cut\r\n\r\nzz\r\n{}",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+    ],
+)
+def test_what_is_cut_off_is_no_answer(carrier: str, serve: StartServer, answer: bytes) -> None:
+    """Half an answer is none; and the request may have been heard, so an act is not repeated."""
+    server = serve(answer, answer, answer)
+    retries = Retries(sleep=lambda seconds: None)
+    with connect(server, retries=retries) as connection, pytest.raises(ServiceUnreachable) as caught:
+        connection.send("POST", "/x")
+    assert caught.value.sent
+    assert len(server.requests) == 1
+
+
+def test_nobody_there(carrier: str, serve: StartServer) -> None:
+    """Nothing was sent, so even an act is tried again; the message has the system's words."""
+    server = Server()
+    server.close()
+    tried: list[float] = []
+    retries = Retries(sleep=tried.append)
+    with connect(server, retries=retries) as connection, pytest.raises(ServiceUnreachable) as caught:
+        connection.send("POST", "/x")
+    assert not caught.value.sent
+    assert "cannot connect to" in str(caught.value)
+    assert "refused" in str(caught.value)
+    assert len(tried) == 2
+
+
+def test_a_server_that_says_nothing(
+    carrier: str, serve: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left at the time-out."""
+    import httpx
+
+    monkeypatch.setattr("attestation.client.plain.READ_SECONDS", 0.2)
+    monkeypatch.setattr("attestation.client.over_httpx._TIMEOUT", httpx.Timeout(0.2))
+    with connect(serve(HANG)) as connection, pytest.raises(ServiceUnreachable, match="in time"):
+        connection.send("GET", "/x")
+
+
+def test_redirects_and_compression_are_refused(carrier: str, serve: StartServer) -> None:
+    """Neither another host nor a bomb."""
+    moved = b"HTTP/1.1 307 Moved\r\nLocation: https://evil.example/\r\nContent-Length: 0\r\n\r\n"
+    packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}"
+    with connect(serve(moved, packed)) as connection:
+        with pytest.raises(AnswerInvalid, match="redirect"):
+            connection.send("GET", "/x")
+        with pytest.raises(AnswerInvalid, match="compressed"):
+            connection.send("GET", "/x")
+
+
+def test_an_endless_answer_is_cut_off(carrier: str, serve: StartServer) -> None:
+    """Read up to the limit, then the connection is given up."""
+    server = serve(b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n" + b"x" * 100_000, OK)
+    with connect(server, max_answer_bytes=1000) as connection:
+        with pytest.raises(AnswerInvalid, match="longer than"):
+            connection.send("GET", "/x")
+        connection.send("GET", "/x")
+    assert server.connections == 2
+
+
+def test_a_problem_is_an_error_with_its_code(carrier: str, serve: StartServer) -> None:
+    """The body of a refusal is read as well."""
+    body = b'{"type":"urn:itl:problem:machine-unknown","title":"t","status":404,"detail":"d","instance":"r"}'
+    head = b"HTTP/1.1 404 Not Found\r\nRetry-After: 7\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with connect(serve(head + body)) as connection, pytest.raises(APIError) as caught:
+        connection.send("GET", "/x")
+    assert (caught.value.code, caught.value.retry_after_seconds) == ("machine-unknown", 7)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate for `localhost`, with its key in the same file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + private)
+    return path
+
+
+@pytest.mark.parametrize(("host", "known"), [("localhost", True), ("127.0.0.1", True), ("localhost", False)])
+def test_the_peer_must_prove_who_it_is(
+    carrier: str, serve: StartServer, certificate: Path, host: str, *, known: bool
+) -> None:
+    """The right name under a CA that was named, and nothing else; not one byte is sent otherwise."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    server = serve(OK, context=context)
+    url = f"https://{host}:{server.port}"
+    with Connection(url, ca_file=certificate if known else None) as connection:
+        if known and host == "localhost":
+            assert connection.send("GET", "/x").body == b"{}"
+            return
+        with pytest.raises(TLSFailed, match="could not prove"):
+            connection.send("GET", "/x")
+    assert server.requests == []
