@@ -33,6 +33,17 @@ from attestation.errors import (
     Unavailable,
     Unknown,
 )
+from attestation_cli.login.errors import (
+    CacheBusy,
+    CacheUnsafe,
+    ConfigInvalid,
+    KeychainUnusable,
+    LoginNeeded,
+    LoginRefused,
+    LoginTimedOut,
+    ProviderInvalid,
+    ProviderUnreachable,
+)
 from attestation_cli.render import clean
 from attestation_cli.session import Ambiguous, Refused, Session
 
@@ -52,6 +63,8 @@ class ExitCode(IntEnum):
 # The first class that matches decides: narrower ones stand above wider ones.
 MEANINGS: tuple[tuple[type[AttestationError], ExitCode, str], ...] = (
     (OperatorAccessNotConfigured, ExitCode.AUTH, "the service lets no operator in"),
+    (LoginNeeded, ExitCode.AUTH, "you are not logged in"),
+    (LoginRefused, ExitCode.AUTH, "you could not be logged in"),
     (Unauthenticated, ExitCode.AUTH, "the service does not know who you are"),
     (Forbidden, ExitCode.AUTH, "you may not do this"),
     (NotAuthentic, ExitCode.AUTH, "the service refused this"),
@@ -60,6 +73,9 @@ MEANINGS: tuple[tuple[type[AttestationError], ExitCode, str], ...] = (
     (Ambiguous, ExitCode.CONFLICT, "it is not clear which machine you mean"),
     (Conflict, ExitCode.CONFLICT, "this is not possible now"),
     (Refused, ExitCode.USAGE, "nothing was changed"),
+    (CacheUnsafe, ExitCode.USAGE, "the logins of this computer are not safe"),
+    (KeychainUnusable, ExitCode.USAGE, "tokens cannot be kept in the keyring"),
+    (ConfigInvalid, ExitCode.USAGE, "the settings of this program cannot be used"),
     (RequestInvalid, ExitCode.USAGE, "this cannot be asked"),
     (MalformedEvidence, ExitCode.USAGE, "this cannot be asked"),
     (NotAcceptable, ExitCode.USAGE, "this cannot be asked"),
@@ -67,11 +83,24 @@ MEANINGS: tuple[tuple[type[AttestationError], ExitCode, str], ...] = (
     (TLSFailed, ExitCode.UNAVAILABLE, "the service could not prove who it is"),
     (ServiceUnreachable, ExitCode.UNAVAILABLE, "the service does not answer"),
     (AnswerInvalid, ExitCode.UNAVAILABLE, "something answered, but not the attestation service"),
+    (LoginTimedOut, ExitCode.UNAVAILABLE, "the login was not finished"),
+    (ProviderUnreachable, ExitCode.UNAVAILABLE, "the identity provider does not answer"),
+    (ProviderInvalid, ExitCode.UNAVAILABLE, "the identity provider cannot be used"),
+    (CacheBusy, ExitCode.UNAVAILABLE, "another command does not finish"),
     (Unavailable, ExitCode.UNAVAILABLE, "the service cannot answer now"),
 )
 
 ADVICE: Mapping[str, str] = {
-    "unauthenticated": "set ITL_ADMIN_TOKEN, or --token-file, to the token that the service was started with",
+    "unauthenticated": "log in (again): `attestation auth login`; break-glass: ITL_ADMIN_TOKEN or --token-file",
+    "login-needed": "log in (again): `attestation auth login`",
+    "login-refused": "try again: `attestation auth login`; `--help` shows the other ways",
+    "login-timed-out": "try again: `attestation auth login`; without a browser here: `--method device`",
+    "provider-unreachable": "check --issuer, or try again later; a private CA is named with --issuer-ca-file",
+    "provider-invalid": "check --issuer: it must be what the provider calls itself, to the letter",
+    "login-cache-unsafe": "see who changed it, then `attestation auth clear-cache` and log in again",
+    "login-cache-busy": "end the other command, then try again",
+    "keyring-unusable": "log in without --keyring: tokens are then kept in files that only you can read",
+    "cli-config-invalid": "correct ~/.itl/config.toml; a profile is made by `attestation auth login --profile NAME`",
     "operator-access-not-configured": "start the service with ITL_ADMIN_TOKEN set",
     "forbidden": "ask an operator who may",
     "machine-unknown": "`attestation machine list` shows the machines there are",

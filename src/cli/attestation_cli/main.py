@@ -13,9 +13,11 @@ from typing import Any
 import click
 
 from attestation.errors import AttestationError
+from attestation_cli.login.profiles import config_path, load
 from attestation_cli.session import DEFAULT_URL, Session, output_option
 
 GROUPS: Mapping[str, tuple[str, str]] = {
+    "auth": ("attestation_cli.commands.auth", "Log in and out; who you are."),
     "machine": ("attestation_cli.commands.machine", "List, judge and explain machines."),
     "token": ("attestation_cli.commands.token", "Registration tokens: admit whoever presents one."),
     "allow-list": ("attestation_cli.commands.allow_list", "EKs that are admitted in advance."),
@@ -57,12 +59,18 @@ class Root(click.Group):
 @click.group(
     cls=Root,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="The operator token is read from ITL_ADMIN_TOKEN or --token-file, never from the command line.",
+    epilog="Log in with `attestation auth login`. Break-glass: the operator token is read from ITL_ADMIN_TOKEN or "
+    "--token-file, never from the command line, and goes before a login.",
 )
 @click.version_option(package_name="itl-attestation-cli", prog_name="attestation")
 @click.option(
+    "--profile",
+    envvar="ITL_PROFILE",
+    metavar="NAME",
+    help="Settings under this name in ~/.itl/config.toml [ITL_PROFILE]",
+)
+@click.option(
     "--api-url",
-    envvar=["ITL_API_URL", "ATTESTATION_API_URL"],
     metavar="URL",
     help=f"Address of the service [ITL_API_URL; default {DEFAULT_URL}]",
 )
@@ -74,8 +82,7 @@ class Root(click.Group):
 )
 @click.option(
     "--ca-file",
-    envvar="ITL_CA_FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False),
     help="PEM file with the only CAs to trust [ITL_CA_FILE]",
 )
 @click.option(
@@ -85,22 +92,21 @@ class Root(click.Group):
 @click.pass_context
 def cli(
     ctx: click.Context,
+    profile: str | None,
     api_url: str | None,
     token_file: Path | None,
-    ca_file: Path | None,
+    ca_file: str | None,
     *,
     allow_plain_http: bool,
 ) -> None:
     """Decide which machines may join, and see why."""
     session = ctx.ensure_object(Session)
-    if api_url:
-        source = ctx.get_parameter_source("api_url")
-        session.url = api_url
-        session.url_source = (
-            "--api-url" if source is click.core.ParameterSource.COMMANDLINE else "the environment"
-        )
+    session.options = {
+        name: given for name, given in (("api_url", api_url), ("ca_file", ca_file)) if given is not None
+    }
+    session.profile_name, session.profile = load(config_path()).chosen(profile)
     session.token_file = token_file
-    session.ca_file = ca_file
+    session.apply_settings()
     session.allow_plain_http = allow_plain_http
 
 

@@ -66,16 +66,66 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text in a table, clean, and the colour in which it is shown."""
+    """Text in a table, clean, and the colour in which it is shown.
+
+    Args:
+        text: What a person reads.
+        colour: In which colour.
+        exact: The whole value, clean, where *text* is a rounded, shortened or explained form of it; `-o wide` and
+            `-o csv` show this one.
+    """
 
     text: str
     colour: str | None = None
+    exact: str | None = None
 
 
-def cell(value: object) -> Cell:
-    """Return *value* as a clean cell, in the colour of its word; None is a dash."""
-    text = "-" if value is None else clean(str(value))
-    return Cell(text or "-", COLOURS.get(text))
+def cell(value: object, exact: object = None) -> Cell:
+    """Return *value* as a clean cell, in the colour of its word; None is a dash, and nothing where it is exact."""
+    if value is None:
+        return Cell("-", None, "" if exact is None else clean(str(exact)))
+    text = clean(str(value))
+    return Cell(text or "-", COLOURS.get(text), text if exact is None else clean(str(exact)))
+
+
+def time_cell(at: datetime | None, now: datetime) -> Cell:
+    """Return how long ago *at* was; exactly: RFC 3339 in UTC."""
+    return cell(ago(at, now), "" if at is None else instant(at))
+
+
+def moment_cell(at: datetime | None, now: datetime) -> Cell:
+    """Return *at* and how long ago that was; exactly: RFC 3339 in UTC."""
+    return cell(moment(at, now), "" if at is None else instant(at))
+
+
+def instant(at: datetime) -> str:
+    """Return *at* in RFC 3339, UTC, to the second."""
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}Z"
+
+
+def column_name(title: str) -> str:
+    """Return the name of a column for programs: `EK FINGERPRINT` is `ek_fingerprint`."""
+    return re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\ufffd")
+"""Beginnings that make a spreadsheet calculate, or that stand for a control character which did."""
+
+
+def csv_line(values: Iterable[str]) -> str:
+    """Return one record of RFC 4180, with its line end.
+
+    A value that a spreadsheet would take for a formula gets an apostrophe in front of it: machines choose some of
+    these texts, and `=HYPERLINK(…)` must stay a text in the hands of whoever opens the file.
+    """
+    fields = []
+    for value in values:
+        text = clean(value)
+        if text.startswith(FORMULA):
+            text = f"'{text}"
+        quoted = any(c in text for c in ",;'\"") or text != text.strip()
+        fields.append('"' + text.replace('"', '""') + '"' if quoted else text)
+    return ",".join(fields) + "\r\n"
 
 
 def clean(text: str) -> str:
@@ -227,7 +277,34 @@ def span(length: timedelta) -> str:
     )
 
 
+def yaml_text(value: object) -> str:
+    """Return *value*, made of what JSON is made of, as YAML 1.2 in ASCII: every control character is escaped."""
+    import io
+
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.allow_unicode = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # it is declared as None
+    yaml.width = 1 << 20
+    buffer = io.StringIO()
+    yaml.dump(value, buffer)
+    return buffer.getvalue().rstrip("\n").removesuffix("\n...")
+
+
+def plain(value: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
+    """Return *value* as what JSON is made of."""
+    if not isinstance(value, Mapping):
+        return value.model_dump(mode="json")
+    found: dict[str, Any] = json.loads(json.dumps(dict(value)))
+    return found
+
+
 def json_text(value: BaseModel | Mapping[str, Any]) -> str:
     """Return *value* as indented JSON in ASCII: every control character is escaped."""
-    plain = dict(value) if isinstance(value, Mapping) else value.model_dump(mode="json")
-    return json.dumps(plain, indent=2, ensure_ascii=True)
+    return json.dumps(
+        dict(value) if isinstance(value, Mapping) else value.model_dump(mode="json"),
+        indent=2,
+        ensure_ascii=True,
+    )

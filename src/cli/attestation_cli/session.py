@@ -7,13 +7,14 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
 from attestation.errors import Conflict, MachineUnknown, RequestInvalid, Unauthenticated
+from attestation_cli.login.profiles import Profile, Resolved, resolve
 from attestation_cli.render import Cell, Column, clean, json_text, short_ids, table
 
 if TYPE_CHECKING:
@@ -49,18 +50,26 @@ class Session:
     """The settings of one run, and what every command does with them."""
 
     url: str = DEFAULT_URL
-    url_source: str = "the default"
+    url_source: str = "default"
+    options: dict[str, str] = field(default_factory=dict)
+    """Settings given before the command, by the names of `login.profiles`."""
+    profile_name: str = "default"
+    profile: Profile = field(default_factory=Profile)
     token_file: Path | None = None
     ca_file: Path | None = None
     allow_plain_http: bool = False
     output: str = "table"
     transport: httpx.BaseTransport | None = None
     """For tests: what carries the requests instead of the network."""
+    login_transport: httpx.BaseTransport | None = None
+    """For tests: the same, to the identity provider."""
+    output_given: bool = False
+    _told_break_glass: bool = False
 
     # Talking to the service
 
-    def client(self) -> OperatorClient:
-        """Connect to the service as operator.
+    def client(self, token: str | None = None) -> OperatorClient:
+        """Connect to the service as operator, with *token* or the one that is configured.
 
         Raises:
             Unauthenticated: There is no token.
@@ -71,18 +80,39 @@ class Session:
 
         return OperatorClient(
             self.url,
-            self._token(),
+            self._token() if token is None else token,
             ca_file=self.ca_file,
             allow_plain_http=self.allow_plain_http,
             transport=self.transport,
         )
 
+    def setting(self, name: str, option: str | None = None) -> Resolved:
+        """Return what applies for a setting: *option* or the global one, the environment, the profile, the default."""
+        given = option if option is not None else self.options.get(name)
+        return resolve(name, option=given, environ=os.environ, name=self.profile_name, profile=self.profile)
+
+    def apply_settings(self) -> None:
+        """Take address, CA file and form of the output from options, environment and profile."""
+        url, ca_file = self.setting("api_url"), self.setting("ca_file")
+        assert url.value is not None
+        self.url, self.url_source = url.value, url.source
+        self.ca_file = None if ca_file.value is None else Path(ca_file.value).expanduser()
+        if self.profile.output is not None and not self.output_given:
+            self.output = self.profile.output
+
     def _token(self) -> str:
+        """Return the break-glass token where one is given, else that of the login."""
         if self.token_file is None:
             token = os.environ.get("ITL_ADMIN_TOKEN", "").strip()
             if not token:
-                raise Unauthenticated("no operator token: ITL_ADMIN_TOKEN is not set, --token-file not given")
+                # Imported here: --help needs no login.
+                from attestation_cli.login.cache import LoginCache
+                from attestation_cli.login.current import bearer, wanted
+
+                return bearer(LoginCache(note=self.note), wanted(self), transport=self.login_transport)
+            self._tell_break_glass("ITL_ADMIN_TOKEN")
             return token
+        self._tell_break_glass(str(self.token_file))
         try:
             with self.token_file.open(encoding="utf-8") as file:
                 mode = os.fstat(file.fileno()).st_mode
@@ -95,6 +125,12 @@ class Session:
         if not token:
             raise Unauthenticated(f"token file {self.token_file} is empty")
         return token
+
+    def _tell_break_glass(self, source: str) -> None:
+        # Programs chose it on purpose; a person may have forgotten a variable.
+        if sys.stderr.isatty() and not self._told_break_glass:
+            self.note(f"note: using break-glass, the token of {source}, and no login")
+            self._told_break_glass = True
 
     def find(self, client: OperatorClient, name: str) -> MachineDetail:
         """Return the machine that *name* means: its id, an unambiguous prefix of it, or its hostname.
@@ -241,7 +277,8 @@ def checked(build: Callable[[], Model]) -> Model:
 
 def _set_output(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
     if value is not None:
-        ctx.ensure_object(Session).output = value
+        session = ctx.ensure_object(Session)
+        session.output, session.output_given = value, True
 
 
 def output_option(command: Command) -> Command:

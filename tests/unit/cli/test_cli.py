@@ -63,6 +63,12 @@ def test_every_command_explains_itself_and_prints_json(name: str, command: click
 def test_the_issued_commands_exist() -> None:
     """The commands that the documentation promises."""
     assert {n for n, _ in COMMANDS} == {
+        "auth login",
+        "auth logout",
+        "auth whoami",
+        "auth refresh",
+        "auth cache-list",
+        "auth clear-cache",
         "machine list",
         "machine get",
         "machine explain",

@@ -117,6 +117,17 @@ class LoginCache:
         self._keychain = keychain
         self._note = note
 
+    def prepare(self, *, keyring: bool) -> None:
+        """Make the directory, and find the keyring, before they are needed.
+
+        Raises:
+            CacheUnsafe: The directory is not the user's alone.
+            KeychainUnusable: There is no keyring, where one shall be used.
+        """
+        with self._open(create=True):
+            if keyring:
+                self._keychain()
+
     def entries(self) -> list[Login | Unusable]:
         """Return every login, newest first, without tokens that are in the keyring; then what cannot be used.
 

@@ -13,9 +13,7 @@ from attestation_cli.login.errors import LoginNeeded, ProviderInvalid, ProviderU
 if TYPE_CHECKING:
     import httpx
 
-    from attestation_cli.login.tokens import Speaker
-
-LOGIN = "attestation auth login"
+    from attestation_cli.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +33,21 @@ class Wanted:
     user: str | None
     api_url: str
     ca_file: str | None = None
+
+
+def wanted(
+    session: Session, *, issuer: str | None = None, client_id: str | None = None, user: str | None = None
+) -> Wanted:
+    """Return which login a run means; the arguments are options of its command and go before all else."""
+    client = session.setting("client_id", client_id).value
+    assert client is not None
+    return Wanted(
+        issuer=session.setting("issuer", issuer).value,
+        client_id=client,
+        user=user or session.profile.user,
+        api_url=session.url,
+        ca_file=session.setting("issuer_ca_file").value or session.setting("ca_file").value,
+    )
 
 
 def find(cache: LoginCache, wanted: Wanted) -> Login | None:
@@ -73,7 +86,7 @@ def bearer(
         where = f" at {wanted.issuer}" if wanted.issuer else ""
         who = f" as {wanted.user}" if wanted.user else ""
         raise LoginNeeded(
-            f"you are not logged in{where}{who}; ITL_ADMIN_TOKEN is not set, --token-file not given"
+            f"there is no login{where}{who}; ITL_ADMIN_TOKEN is not set, --token-file not given"
         )
     if not login.is_expired(now()):
         return login.access_token
@@ -124,10 +137,6 @@ def refresh(
         from attestation_cli.login.tokens import renewed
 
         with Provider(latest.issuer, ca_file=ca_file, transport=transport) as provider:
-            fresh = renewed(_speaker(provider), latest, now())
+            fresh = renewed(provider, latest, now())
         cache.save(fresh)
         return fresh
-
-
-def _speaker(provider: Speaker) -> Speaker:
-    return provider

@@ -1,7 +1,7 @@
 """Logging in with name and password typed here: the resource owner password grant (RFC 6749 §4.3).
 
-For providers in a laboratory that offer nothing else: the password passes this program, and second factors cannot. OAuth
-has abandoned it (RFC 9700 §2.4).
+For providers in a laboratory that offer nothing else: the password passes this program, and second factors cannot.
+OAuth has abandoned it (RFC 9700 §2.4).
 """
 
 from __future__ import annotations

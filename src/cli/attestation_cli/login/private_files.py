@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from pathlib import Path
 
@@ -106,7 +105,7 @@ def write(directory: Path, directory_fd: int, name: str, data: bytes) -> None:
     Raises:
         CacheUnsafe: It could not be written.
     """
-    temporary = f".{secrets.token_hex(8)}.tmp"
+    temporary = f".{os.urandom(8).hex()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         file = os.open(temporary, flags, 0o600, dir_fd=directory_fd)

@@ -12,7 +12,6 @@ is asked first, then the environment, the profile, the default.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import stat
@@ -203,6 +202,8 @@ def parse(data: bytes, where: str) -> Config:
 def _only(table: Mapping[str, object], known: tuple[str, ...], where: str) -> None:
     for name in table:
         if name not in known:
+            import difflib
+
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
             raise ConfigInvalid(f"{where}: {name!r} is not known{hint}")
