@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import (
@@ -246,6 +247,21 @@ class Settings(BaseSettings):
     def service_key_uri(self) -> str:
         """URI of the key that signs directives and results."""
         return self.service_key or f"file:{self.enrollment_ca_dir / 'service-key.pem'}"
+
+    @property
+    def audit_log_origin(self) -> str:
+        """Name of the audit log and of its keys: host of the service's URL with `/audit`, unless chosen."""
+        return self.audit_origin or f"{urlsplit(self.service_url).netloc.rpartition('@')[2]}/audit"
+
+    @property
+    def audit_ed25519_uri(self) -> str:
+        """URI of the Ed25519 key that signs checkpoints."""
+        return self.audit_ed25519_key or f"file:{self.enrollment_ca_dir / 'audit-ed25519.pem'}"
+
+    @property
+    def audit_mldsa_uri(self) -> str:
+        """URI of the ML-DSA-44 key that signs checkpoints."""
+        return self.audit_mldsa_key or f"file:{self.enrollment_ca_dir / 'audit-mldsa44.pem'}"
 
     def warnings(self) -> list[str]:
         """Say, one line each, which controls are weaker than the default."""
