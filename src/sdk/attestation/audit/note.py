@@ -34,7 +34,9 @@ MAX_SIGNATURES: Final = 32
 MAX_NAME_BYTES: Final = 255
 """Longest name of a key in UTF-8: the subtree message has one byte for its length."""
 
-MAX_SIGNATURE_BYTES: Final = 8 + 2420
+MAX_SIGNATURE_BYTES: Final = 16_384
+"""Of algorithms that we do not know: a stranger's line is passed over, not a reason to refuse."""
+
 MAX_VKEY_CHARACTERS: Final = 4096
 
 _KEY_ID_BYTES: Final = 4
