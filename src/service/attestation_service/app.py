@@ -20,9 +20,11 @@ from attestation.keys import load_signer
 from attestation.store import StoreSettings, migrate, open_store
 from attestation_service import __version__, logs, maintenance, openapi, problems
 from attestation_service.allow_list.routes import router as allow_list
+from attestation_service.approvals.routes import router as approvals
 from attestation_service.attest.routes import hot as attest_hot
 from attestation_service.attest.routes import router as attest
 from attestation_service.audit.routes import router as audit
+from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.context import Resources
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
@@ -48,6 +50,7 @@ ROUTERS = (
     registration,
     delivery,
     machines,
+    approvals,
     tokens,
     allow_list,
     policies,
@@ -128,8 +131,9 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     """Open what the application owns, and close it: the store finishes every unit that it accepted."""
     await asyncio.to_thread(migrate, settings.db_url)
     signer = await asyncio.to_thread(load_signer, settings.service_key_uri, create=True)
+    certificates = ClientCertificates(settings) if settings.operator_ca is not None else None
     store = open_store(settings.db_url, StoreSettings(results_kept=settings.result_history))
     try:
-        yield Resources(settings=settings, clock=clock, store=store, signer=signer)
+        yield Resources(settings=settings, clock=clock, store=store, signer=signer, certificates=certificates)
     finally:
         await store.aclose()

@@ -16,9 +16,10 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from attestation.api import Problem
+from attestation.api import PendingApproval, Problem
 from attestation.errors import (
     AttestationError,
+    BreakGlassCannotVote,
     Forbidden,
     IdentityProviderUnavailable,
     OperatorAccessNotConfigured,
@@ -81,15 +82,18 @@ def demand_access(app: FastAPI) -> None:
             raise RuntimeError(f"{route.path}: declared as {kind}, but operators {word} asked for")
 
 
-def answers(*errors: Error, body: bool = False, kind: Access = "machine") -> Responses:
-    """Return the documented error answers of a route.
+def answers(*errors: Error, body: bool = False, gated: bool = False, kind: Access = "machine") -> Responses:
+    """Return the documented answers of a route beside its success.
 
     Args:
         errors: Error classes, or statuses of the framework.
         body: The route reads a body.
+        gated: Dual control may answer 202 first.
         kind: Adds what every route of this access can answer.
     """
     found: list[Error] = [*errors, 422, 500, StoreUnavailable]
+    if gated:
+        found += [BreakGlassCannotVote]
     if body:
         found += [400, 413]
     if kind == "machine":
@@ -105,7 +109,11 @@ def answers(*errors: Error, body: bool = False, kind: Access = "machine") -> Res
             status = problems.status_of(error)
             assert status is not None
             by_status[status][error.code] = (error.__doc__ or error.code).splitlines()[0]
-    return {status: _documented(status, codes) for status, codes in sorted(by_status.items())}
+    vote: Responses = {202: {"model": PendingApproval, "description": "The vote counts; others must agree"}}
+    documented: Responses = {
+        status: _documented(status, codes) for status, codes in sorted(by_status.items())
+    }
+    return {**(vote if gated else {}), **documented}
 
 
 def _documented(status: int, codes: dict[str, str]) -> dict[str, Any]:

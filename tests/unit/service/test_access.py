@@ -66,6 +66,7 @@ def concrete(path: str) -> str:
     """Fill in a path."""
     values = {
         "machine_id": NOBODY,
+        "approval_id": "1",
         "token_id": "0" * 16,
         "ek_fingerprint": "0" * 96,
         "scope": "fleet",

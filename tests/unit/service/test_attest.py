@@ -370,32 +370,32 @@ PAIRS: dict[Status, dict[Operation, int]] = {
     Status.PENDING_APPROVAL: {
         Operation.ACTIVATE: 200, Operation.ATTEST: 200, Operation.APPROVE: 200, Operation.REJECT: 200,
         Operation.LOCK: 409, Operation.UNLOCK: 409, Operation.REVOKE: 409, Operation.AK_RESET: 200,
-        Operation.REDELIVER: 409,
+        Operation.REDELIVER: 409, Operation.ROLE_CHANGE: 409,
     },
     Status.REGISTERED: {
         Operation.ACTIVATE: 200, Operation.ATTEST: 200, Operation.APPROVE: 409, Operation.REJECT: 409,
         Operation.LOCK: 409, Operation.UNLOCK: 409, Operation.REVOKE: 200, Operation.AK_RESET: 200,
-        Operation.REDELIVER: 409,
+        Operation.REDELIVER: 409, Operation.ROLE_CHANGE: 200,
     },
     Status.ATTESTED: {
         Operation.ACTIVATE: 200, Operation.ATTEST: 200, Operation.APPROVE: 409, Operation.REJECT: 409,
         Operation.LOCK: 200, Operation.UNLOCK: 409, Operation.REVOKE: 200, Operation.AK_RESET: 200,
-        Operation.REDELIVER: 200,
+        Operation.REDELIVER: 200, Operation.ROLE_CHANGE: 200,
     },
     Status.LOCKED: {
         Operation.ACTIVATE: 200, Operation.ATTEST: 200, Operation.APPROVE: 409, Operation.REJECT: 409,
         Operation.LOCK: 409, Operation.UNLOCK: 200, Operation.REVOKE: 200, Operation.AK_RESET: 200,
-        Operation.REDELIVER: 409,
+        Operation.REDELIVER: 409, Operation.ROLE_CHANGE: 200,
     },
     Status.REVOKED: {
         Operation.ACTIVATE: 200, Operation.ATTEST: 200, Operation.APPROVE: 409, Operation.REJECT: 409,
         Operation.LOCK: 409, Operation.UNLOCK: 409, Operation.REVOKE: 409, Operation.AK_RESET: 409,
-        Operation.REDELIVER: 409,
+        Operation.REDELIVER: 409, Operation.ROLE_CHANGE: 409,
     },
     Status.REJECTED: {
         Operation.ACTIVATE: 200, Operation.ATTEST: 403, Operation.APPROVE: 409, Operation.REJECT: 409,
         Operation.LOCK: 409, Operation.UNLOCK: 409, Operation.REVOKE: 409, Operation.AK_RESET: 409,
-        Operation.REDELIVER: 409,
+        Operation.REDELIVER: 409, Operation.ROLE_CHANGE: 409,
     },
 }  # fmt: skip
 AFTER = {
@@ -420,7 +420,9 @@ BODIES: dict[str, dict[str, Any] | None] = {
     "approve": {"role": "worker-app"},
     "reject": {"reason": "unknown"},
     "ak-reset": {"reason": "test"},
+    "role": {"role": "linux", "reason": "test"},
 }
+PATHS = {Operation.ROLE_CHANGE: "role"}
 
 
 async def perform(service: Service, node: SoftwareNode, operation: str) -> Any:
@@ -455,7 +457,7 @@ async def test_every_status_meets_every_operation(
     before = await service.detail(node)
     assert before["status"] == status
     entries = len(await service.audit(machine_id=node.machine_id))
-    answer = await perform(service, node, operation.value.replace("_", "-"))
+    answer = await perform(service, node, PATHS.get(operation, operation.value.replace("_", "-")))
     assert answer.status_code == PAIRS[status][operation], answer.text
     after = await service.detail(node)
     assert after["status"] == AFTER.get((status, operation), status)

@@ -6,10 +6,20 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from datetime import datetime
 
-from attestation.api import AllowListEntry, AllowListImport, AllowListImported, AllowListItem, AllowListPage
+from attestation.api import (
+    AllowListEntry,
+    AllowListImport,
+    AllowListImported,
+    AllowListItem,
+    AllowListPage,
+    PendingApproval,
+)
 from attestation.errors import RequestInvalid
+from attestation.machines.dual_control import Admission, of_allow_list
 from attestation.store import AllowListRow, Tx
+from attestation_service import dual_control
 from attestation_service.auth import Operator
 from attestation_service.bodies import parse_json
 from attestation_service.context import Resources
@@ -50,11 +60,14 @@ def parse_csv(body: bytes) -> AllowListImport:
     return parse_json(AllowListImport, json.dumps({"entries": rows}).encode())
 
 
-async def import_entries(wanted: AllowListImport, *, res: Resources, operator: Operator) -> AllowListImported:
+async def import_entries(
+    wanted: AllowListImport, *, res: Resources, operator: Operator
+) -> AllowListImported | PendingApproval:
     """Store entries, all or none; an EK that is listed already gets the new entry.
 
     Raises:
         RequestInvalid: An EK is named twice.
+        BreakGlassCannotVote: Several people must agree to it.
     """
     at = res.clock.now()
     fingerprints = [entry.ek_fingerprint for entry in wanted.entries]
@@ -65,14 +78,37 @@ async def import_entries(wanted: AllowListImport, *, res: Resources, operator: O
         AllowListRow(**entry.model_dump(), created_at=at, created_by=operator.cn) for entry in wanted.entries
     ]
 
-    def work(tx: Tx) -> AllowListImported:
+    def work(tx: Tx) -> AllowListImported | PendingApproval:
+        agreed = _agreed(tx, rows, res, operator, at)
+        if isinstance(agreed, PendingApproval):
+            return agreed
+        if agreed.voters:
+            told = agreed.told(f"{len(rows)} entries")
+            tx.audit.append(operator.event("allow_list_approved", detail=told), at)
         added = sum(tx.allow_list.put(row) for row in rows)
         for first in range(0, len(rows), ENTRIES_PER_AUDIT):
             named = _summary(rows[first : first + ENTRIES_PER_AUDIT])
             tx.audit.append(operator.event("allow_list_import", detail=named), at)
         return AllowListImported(added=added, replaced=len(rows) - added)
 
-    return await res.store.write(work)
+    return await dual_control.write(work, res=res, operator=operator, at=at)
+
+
+def _agreed(
+    tx: Tx, rows: Sequence[AllowListRow], res: Resources, operator: Operator, at: datetime
+) -> dual_control.Agreed | PendingApproval:
+    """Ask dual control about *rows* and the entries that give way to them; that costs a read of each."""
+    if not dual_control.rule_of(res.settings).is_on:
+        return dual_control.Agreed()
+    listed = (tx.allow_list.get(row.ek_fingerprint) for row in rows)
+    proposal = of_allow_list(
+        [_admission(row) for row in rows], [_admission(row) for row in listed if row is not None]
+    )
+    return dual_control.gate(tx, proposal, operator, res, at)
+
+
+def _admission(row: AllowListRow) -> Admission:
+    return Admission(**{name: getattr(row, name) for name in COLUMNS})
 
 
 async def list_entries(cursor: str | None, limit: int, *, res: Resources) -> AllowListPage:

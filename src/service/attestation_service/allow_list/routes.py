@@ -12,6 +12,7 @@ from attestation_service.allow_list import handlers
 from attestation_service.auth import OperatorDep
 from attestation_service.bodies import media_type, parse_json
 from attestation_service.context import Res
+from attestation_service.dual_control import status_of
 from attestation_service.openapi import Cursor, Limit, access, answers, operator_router, request_body
 from attestation_service.replies import reply
 
@@ -32,7 +33,7 @@ def _import_body() -> dict[str, Any]:
     operation_id="import_allow_list",
     summary="Admit EKs in advance, from JSON or CSV",
     response_model=AllowListImported,
-    responses=answers(RequestInvalid, 415, body=True, kind="act"),
+    responses=answers(RequestInvalid, 415, body=True, gated=True, kind="act"),
     openapi_extra={**access("act"), **_import_body()},
 )
 async def import_entries(request: Request, res: Res, operator: OperatorDep) -> Response:
@@ -45,7 +46,8 @@ async def import_entries(request: Request, res: Res, operator: OperatorDep) -> R
         wanted = parse_json(AllowListImport, body)
     else:
         raise HTTPException(415)
-    return reply(await handlers.import_entries(wanted, res=res, operator=operator))
+    answer = await handlers.import_entries(wanted, res=res, operator=operator)
+    return reply(answer, status_code=status_of(answer))
 
 
 @router.get(

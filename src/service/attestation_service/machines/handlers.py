@@ -15,13 +15,17 @@ from attestation.api import (
     LockRequest,
     MachineDetail,
     MachinePage,
+    PendingApproval,
     ReasonRequest,
     ResultPage,
     RevokeRequest,
+    RoleChangeRequest,
 )
 from attestation.errors import MachineChanged, MachineUnknown, TransitionForbidden
 from attestation.machines import Machine, NodeEvent, Operation, Status, next_status
-from attestation.store import MachineFilter, Tx
+from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
+from attestation.store import Approval, MachineFilter, Page, Tx
+from attestation_service import dual_control
 from attestation_service.auth import Operator
 from attestation_service.context import Resources
 from attestation_service.events import emit
@@ -36,6 +40,9 @@ UNTRUSTED: dict[str, Any] = {
     "trust_expires_at": None,
 }
 """After these the next attestation is the first again."""
+
+Answer = MachineDetail | PendingApproval
+"""The machine after the act, or what the act still waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +75,16 @@ async def list_machines(
 ) -> MachinePage:
     """Return machines, newest first."""
     at = res.clock.now()
-    page = await res.store.read(lambda tx: tx.machines.page(wanted, cursor, limit))
-    return MachinePage(items=[machine_detail(m, at) for m in page.items], next_cursor=page.next_cursor)
+
+    def work(tx: Tx) -> tuple[Page[Machine], dict[str, list[Approval]]]:
+        page = tx.machines.page(wanted, cursor, limit)
+        return page, tx.approvals.live_of([m.machine_id for m in page.items], at)
+
+    page, votes = await res.store.read(work)
+    return MachinePage(
+        items=[machine_detail(m, votes.get(m.machine_id, []), at) for m in page.items],
+        next_cursor=page.next_cursor,
+    )
 
 
 async def get_machine(machine_id: str, *, res: Resources) -> MachineDetail:
@@ -78,8 +93,13 @@ async def get_machine(machine_id: str, *, res: Resources) -> MachineDetail:
     Raises:
         MachineUnknown: No such machine.
     """
-    machine = await res.store.read(lambda tx: _machine(tx, machine_id))
-    return machine_detail(machine, res.clock.now())
+    at = res.clock.now()
+
+    def work(tx: Tx) -> MachineDetail:
+        votes = tx.approvals.live_of([machine_id], at)
+        return machine_detail(_machine(tx, machine_id), votes.get(machine_id, []), at)
+
+    return await res.store.read(work)
 
 
 async def results(machine_id: str, cursor: str | None, limit: int, *, res: Resources) -> ResultPage:
@@ -97,9 +117,7 @@ async def results(machine_id: str, cursor: str | None, limit: int, *, res: Resou
     return await res.store.read(work)
 
 
-async def approve(
-    machine_id: str, request: ApproveRequest, *, res: Resources, operator: Operator
-) -> MachineDetail:
+async def approve(machine_id: str, request: ApproveRequest, *, res: Resources, operator: Operator) -> Answer:
     """Admit a pending machine; its config token comes with its first good attestation."""
     granted = {"role": request.role, "hostname": request.hostname, "assigned_ip": request.assigned_ip}
     act = Act(
@@ -113,9 +131,7 @@ async def approve(
     return await _perform(machine_id, lambda _: act, res, operator)
 
 
-async def reject(
-    machine_id: str, request: ReasonRequest, *, res: Resources, operator: Operator
-) -> MachineDetail:
+async def reject(machine_id: str, request: ReasonRequest, *, res: Resources, operator: Operator) -> Answer:
     """Refuse a pending machine."""
     at = res.clock.now()
     act = Act(
@@ -130,7 +146,7 @@ async def reject(
     return await _perform(machine_id, lambda _: act, res, operator)
 
 
-async def lock(machine_id: str, request: LockRequest, *, res: Resources, operator: Operator) -> MachineDetail:
+async def lock(machine_id: str, request: LockRequest, *, res: Resources, operator: Operator) -> Answer:
     """Suspend an attested machine: it is told at its next attestation, its tokens are void now."""
     at = res.clock.now()
     act = Act(
@@ -145,7 +161,7 @@ async def lock(machine_id: str, request: LockRequest, *, res: Resources, operato
     return await _perform(machine_id, lambda _: act, res, operator)
 
 
-async def unlock(machine_id: str, *, res: Resources, operator: Operator) -> MachineDetail:
+async def unlock(machine_id: str, *, res: Resources, operator: Operator) -> Answer:
     """End a lock; a configuration still needs a fresh quote, so the old lease is not given back."""
     act = Act(
         operation=Operation.UNLOCK,
@@ -156,9 +172,7 @@ async def unlock(machine_id: str, *, res: Resources, operator: Operator) -> Mach
     return await _perform(machine_id, lambda _: act, res, operator)
 
 
-async def revoke(
-    machine_id: str, request: RevokeRequest, *, res: Resources, operator: Operator
-) -> MachineDetail:
+async def revoke(machine_id: str, request: RevokeRequest, *, res: Resources, operator: Operator) -> Answer:
     """End a machine's admission for good; a wipe is ordered at its next attestation."""
     at = res.clock.now()
     words = [request.reason or "", "wipe scheduled" if request.wipe else ""]
@@ -179,9 +193,7 @@ async def revoke(
     return await _perform(machine_id, lambda _: act, res, operator)
 
 
-async def ak_reset(
-    machine_id: str, request: ReasonRequest, *, res: Resources, operator: Operator
-) -> MachineDetail:
+async def ak_reset(machine_id: str, request: ReasonRequest, *, res: Resources, operator: Operator) -> Answer:
     """Forget the attestation key, so that the machine can activate another one; its trust begins anew."""
 
     def act(machine: Machine) -> Act:
@@ -197,10 +209,41 @@ async def ak_reset(
     return await _perform(machine_id, act, res, operator)
 
 
-async def redeliver(machine_id: str, *, res: Resources, operator: Operator) -> MachineDetail:
+async def redeliver(machine_id: str, *, res: Resources, operator: Operator) -> Answer:
     """Offer the configuration again, at the next good attestation and until it was fetched."""
     act = Act(operation=Operation.REDELIVER, action="redeliver", changes={"redeliver": True})
     return await _perform(machine_id, lambda _: act, res, operator)
+
+
+async def change_role(
+    machine_id: str, request: RoleChangeRequest, *, res: Resources, operator: Operator
+) -> Answer:
+    """Give an admitted machine another role; where it has a configuration, it gets the one of the new role."""
+
+    def act(machine: Machine) -> Act:
+        granted = {
+            "role": request.role,
+            "hostname": request.hostname if request.hostname is not None else machine.hostname,
+            "assigned_ip": request.assigned_ip if request.assigned_ip is not None else machine.assigned_ip,
+        }
+        told = ", ".join(f"{name} {value}" for name, value in granted.items() if value is not None)
+        return Act(
+            operation=Operation.ROLE_CHANGE,
+            action="role_change",
+            # The lease was given under the policy of the old role.
+            changes={
+                **granted,
+                "redeliver": machine.redeliver or machine.status is not Status.REGISTERED,
+                "trust_expires_at": None,
+            },
+            detail=f"{request.reason}; {told}; before: role {machine.role}",
+            event=NodeEvent.ROLE_CHANGED,
+            meta={"previous_role": machine.role, "new_role": request.role, "reason": request.reason},
+            withdraws=True,
+            expected_version=request.expected_version,
+        )
+
+    return await _perform(machine_id, act, res, operator)
 
 
 async def delete(machine_id: str, *, res: Resources, operator: Operator) -> None:
@@ -228,6 +271,7 @@ async def delete(machine_id: str, *, res: Resources, operator: Operator) -> None
             ),
             at,
         )
+        tx.approvals.void(machine_id, at)
         tx.machines.delete(machine_id)
 
     await res.store.write(work)
@@ -235,17 +279,18 @@ async def delete(machine_id: str, *, res: Resources, operator: Operator) -> None
 
 async def _perform(
     machine_id: str, decide: Callable[[Machine], Act], res: Resources, operator: Operator
-) -> MachineDetail:
-    """Do an act in one unit.
+) -> Answer:
+    """Do an act in one unit, or count the vote for it.
 
     Raises:
         MachineUnknown: No such machine.
         TransitionForbidden: Its status does not allow it.
         MachineChanged: It is not at the version that the operator saw.
+        BreakGlassCannotVote: Several people must agree to it.
     """
     at = res.clock.now()
 
-    def work(tx: Tx) -> Machine:
+    def work(tx: Tx) -> Machine | PendingApproval:
         before = _machine(tx, machine_id)
         act = decide(before)
         # 1. The operator decided about what was shown, not about what came since (CVE-2022-1053).
@@ -253,8 +298,14 @@ async def _perform(
             raise MachineChanged(f"the machine is at version {before.version}, not {act.expected_version}")
         # 2. The one table says whether and whither.
         status = next_status(before.status, act.operation)
-        # 3. State, tokens, audit and event: all or nothing. A directive sent before is void from now on.
+        # 3. What yields credentials of a role under dual control needs several to ask for the same.
+        agreed = _agreed(tx, act, before, res, operator, at)
+        if isinstance(agreed, PendingApproval):
+            return agreed
+        # 4. State, tokens, audit and event: all or nothing. A directive sent before is void from now on, and so
+        #    are other votes about the machine: it is not what they were cast about any more.
         after = tx.machines.update(before, **{"directive_sha256": None, **act.changes, "status": status})
+        tx.approvals.void(machine_id, at)
         if act.withdraws:
             tx.config_tokens.withdraw(machine_id, at)
         tx.audit.append(
@@ -263,7 +314,7 @@ async def _perform(
                 machine_id=machine_id,
                 prev_state=before.status,
                 new_state=status,
-                detail=act.detail,
+                detail=agreed.told(act.detail),
             ),
             at,
         )
@@ -271,7 +322,23 @@ async def _perform(
             _emit(tx, act, after, at)
         return after
 
-    return machine_detail(await res.store.write(work), at)
+    answer = await dual_control.write(work, res=res, operator=operator, at=at, machine_id=machine_id)
+    return answer if isinstance(answer, PendingApproval) else machine_detail(answer, [], at)
+
+
+def _agreed(
+    tx: Tx, act: Act, before: Machine, res: Resources, operator: Operator, at: datetime
+) -> dual_control.Agreed | PendingApproval:
+    if act.operation not in MACHINE_ACTIONS:
+        return dual_control.Agreed()
+    proposal = of_machine(
+        act.operation,
+        before,
+        role=act.changes.get("role", before.role),
+        hostname=act.changes.get("hostname", before.hostname),
+        assigned_ip=act.changes.get("assigned_ip", before.assigned_ip),
+    )
+    return dual_control.gate(tx, proposal, operator, res, at, note=act.detail)
 
 
 def _emit(tx: Tx, act: Act, machine: Machine, at: datetime) -> None:

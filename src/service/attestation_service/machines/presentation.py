@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from attestation.api import CheckDetail, EKCertificateDetail, LastResult, MachineDetail, ResultDetail
 from attestation.machines import Machine
 from attestation.results import Failed, Flagged, Outcome, Passed, Undecided
-from attestation.store import StoredResult
+from attestation.store import Approval, StoredResult
+from attestation_service.dual_control import approval_detail
 
 
-def machine_detail(machine: Machine, at: datetime) -> MachineDetail:
-    """Return *machine* as operators see it at the instant *at*."""
+def machine_detail(machine: Machine, approvals: Sequence[Approval], at: datetime) -> MachineDetail:
+    """Return *machine* with its live votes as operators see it at the instant *at*."""
     certificate, clock = machine.ek_certificate, machine.clock
     return MachineDetail(
         machine_id=machine.machine_id,
@@ -58,6 +60,7 @@ def machine_detail(machine: Machine, at: datetime) -> MachineDetail:
         trust=machine.trust(at),
         trust_expires_at=machine.trust_expires_at,
         last_result=_last_result(machine),
+        approvals=[approval_detail(approval, at) for approval in approvals],
     )
 
 

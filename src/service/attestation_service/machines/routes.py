@@ -14,6 +14,7 @@ from attestation.api import (
     ReasonRequest,
     ResultPage,
     RevokeRequest,
+    RoleChangeRequest,
 )
 from attestation.api.base import CLUSTER_ID_PATTERN, MachineId
 from attestation.errors import MachineChanged, MachineUnknown, RequestInvalid, TransitionForbidden
@@ -21,6 +22,7 @@ from attestation.machines import Role, Status
 from attestation.store import MachineFilter
 from attestation_service.auth import OperatorDep
 from attestation_service.context import Res
+from attestation_service.dual_control import status_of
 from attestation_service.machines import handlers
 from attestation_service.openapi import Cursor, Limit, access, answers, operator_router
 from attestation_service.replies import reply
@@ -92,12 +94,13 @@ async def results(machine_id: Id, res: Res, cursor: Cursor = None, limit: Limit 
     operation_id="approve_machine",
     summary="Admit a pending machine in a role",
     response_model=MachineDetail,
-    responses=answers(*ACT, body=True, kind="act"),
+    responses=answers(*ACT, body=True, gated=True, kind="act"),
     openapi_extra=access("act"),
 )
 async def approve(machine_id: Id, request: ApproveRequest, res: Res, operator: OperatorDep) -> Response:
     """The configuration follows the machine's next good attestation."""
-    return reply(await handlers.approve(machine_id, request, res=res, operator=operator))
+    answer = await handlers.approve(machine_id, request, res=res, operator=operator)
+    return reply(answer, status_code=status_of(answer))
 
 
 @router.post(
@@ -131,12 +134,13 @@ async def lock(machine_id: Id, res: Res, operator: OperatorDep, request: LockReq
     operation_id="unlock_machine",
     summary="End a lock",
     response_model=MachineDetail,
-    responses=answers(*ACT, kind="act"),
+    responses=answers(*ACT, gated=True, kind="act"),
     openapi_extra=access("act"),
 )
 async def unlock(machine_id: Id, res: Res, operator: OperatorDep) -> Response:
     """A configuration still needs a fresh quote."""
-    return reply(await handlers.unlock(machine_id, res=res, operator=operator))
+    answer = await handlers.unlock(machine_id, res=res, operator=operator)
+    return reply(answer, status_code=status_of(answer))
 
 
 @router.post(
@@ -159,12 +163,13 @@ async def revoke(
     operation_id="reset_ak",
     summary="Let the machine activate another attestation key",
     response_model=MachineDetail,
-    responses=answers(*ACT, body=True, kind="act"),
+    responses=answers(*ACT, body=True, gated=True, kind="act"),
     openapi_extra=access("act"),
 )
 async def ak_reset(machine_id: Id, request: ReasonRequest, res: Res, operator: OperatorDep) -> Response:
     """After a cleared TPM or a reinstallation; trust begins anew."""
-    return reply(await handlers.ak_reset(machine_id, request, res=res, operator=operator))
+    answer = await handlers.ak_reset(machine_id, request, res=res, operator=operator)
+    return reply(answer, status_code=status_of(answer))
 
 
 @router.post(
@@ -172,12 +177,29 @@ async def ak_reset(machine_id: Id, request: ReasonRequest, res: Res, operator: O
     operation_id="redeliver_config",
     summary="Offer the configuration again",
     response_model=MachineDetail,
-    responses=answers(*ACT, kind="act"),
+    responses=answers(*ACT, gated=True, kind="act"),
     openapi_extra=access("act"),
 )
 async def redeliver(machine_id: Id, res: Res, operator: OperatorDep) -> Response:
     """A new config token comes with every good attestation until one was used."""
-    return reply(await handlers.redeliver(machine_id, res=res, operator=operator))
+    answer = await handlers.redeliver(machine_id, res=res, operator=operator)
+    return reply(answer, status_code=status_of(answer))
+
+
+@router.post(
+    "/machines/{machine_id}/role",
+    operation_id="change_role",
+    summary="Give an admitted machine another role",
+    response_model=MachineDetail,
+    responses=answers(*ACT, body=True, gated=True, kind="act"),
+    openapi_extra=access("act"),
+)
+async def change_role(
+    machine_id: Id, request: RoleChangeRequest, res: Res, operator: OperatorDep
+) -> Response:
+    """It gets the configuration of the new role at its next good attestation."""
+    answer = await handlers.change_role(machine_id, request, res=res, operator=operator)
+    return reply(answer, status_code=status_of(answer))
 
 
 @router.delete(

@@ -7,13 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 from attestation.api import (
+    PendingApproval,
     RegistrationTokenCreated,
     RegistrationTokenDetail,
     RegistrationTokenPage,
     RegistrationTokenRequest,
 )
+from attestation.machines.dual_control import of_registration_token
 from attestation.store import RegistrationToken, Tx
-from attestation_service import config_tokens
+from attestation_service import config_tokens, dual_control
 from attestation_service.auth import Operator
 from attestation_service.context import Resources
 
@@ -22,37 +24,44 @@ TOKEN_BYTES = 32
 
 async def create(
     request: RegistrationTokenRequest, *, res: Resources, operator: Operator
-) -> RegistrationTokenCreated:
-    """Issue a token; its secret is in this answer only, stored is its SHA-256."""
+) -> RegistrationTokenCreated | PendingApproval:
+    """Issue a token; its secret is in this answer only, stored is its SHA-256.
+
+    Under dual control it is made when the last voter asks, and only that one sees it.
+
+    Raises:
+        BreakGlassCannotVote: Several people must agree to it.
+    """
     at = res.clock.now()
-    secret = secrets.token_urlsafe(TOKEN_BYTES)
-    token = RegistrationToken(
-        token_id=secrets.token_hex(8),
-        token_sha256=config_tokens.sha256(secret),
-        role=request.role,
-        hostname=request.hostname,
-        assigned_ip=request.assigned_ip,
-        cluster_id=request.cluster_id,
-        uses=request.uses,
-        uses_left=request.uses,
-        created_at=at,
-        created_by=operator.cn,
-        expires_at=at + timedelta(seconds=request.expires_in_seconds),
-    )
+    proposal = of_registration_token(**request.model_dump())
 
-    def work(tx: Tx) -> None:
-        tx.registration_tokens.add(token)
-        tx.audit.append(
-            operator.event(
-                "token_issued",
-                detail=f"registration token {token.token_id}: role {token.role}, {token.uses} uses, "
-                f"cluster {token.cluster_id or 'any'}",
-            ),
-            at,
+    def work(tx: Tx) -> RegistrationTokenCreated | PendingApproval:
+        agreed = dual_control.gate(tx, proposal, operator, res, at)
+        if isinstance(agreed, PendingApproval):
+            return agreed
+        secret = secrets.token_urlsafe(TOKEN_BYTES)
+        token = RegistrationToken(
+            token_id=secrets.token_hex(8),
+            token_sha256=config_tokens.sha256(secret),
+            role=request.role,
+            hostname=request.hostname,
+            assigned_ip=request.assigned_ip,
+            cluster_id=request.cluster_id,
+            uses=request.uses,
+            uses_left=request.uses,
+            created_at=at,
+            created_by=operator.cn,
+            expires_at=at + timedelta(seconds=request.expires_in_seconds),
         )
+        tx.registration_tokens.add(token)
+        told = (
+            f"registration token {token.token_id}: role {token.role}, {token.uses} uses, "
+            f"cluster {token.cluster_id or 'any'}"
+        )
+        tx.audit.append(operator.event("token_issued", detail=agreed.told(told)), at)
+        return RegistrationTokenCreated(token=secret, **_members(token))
 
-    await res.store.write(work)
-    return RegistrationTokenCreated(token=secret, **_members(token))
+    return await dual_control.write(work, res=res, operator=operator, at=at)
 
 
 async def list_tokens(cursor: str | None, limit: int, *, res: Resources) -> RegistrationTokenPage:

@@ -14,6 +14,7 @@ from attestation.api import (
 from attestation.errors import RegistrationTokenUnknown, RequestInvalid
 from attestation_service.auth import OperatorDep
 from attestation_service.context import Res
+from attestation_service.dual_control import status_of
 from attestation_service.openapi import Cursor, Limit, access, answers, operator_router
 from attestation_service.replies import reply
 from attestation_service.tokens import handlers
@@ -27,12 +28,13 @@ router = operator_router("operator: registration tokens")
     summary="Issue a registration token",
     status_code=201,
     response_model=RegistrationTokenCreated,
-    responses=answers(body=True, kind="act"),
+    responses=answers(body=True, gated=True, kind="act"),
     openapi_extra=access("act"),
 )
 async def create(request: RegistrationTokenRequest, res: Res, operator: OperatorDep) -> Response:
     """The secret is in this answer and nowhere else."""
-    return reply(await handlers.create(request, res=res, operator=operator), status_code=201)
+    answer = await handlers.create(request, res=res, operator=operator)
+    return reply(answer, status_code=status_of(answer, done=201))
 
 
 @router.get(

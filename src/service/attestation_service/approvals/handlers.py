@@ -1,0 +1,95 @@
+"""What waits for votes, which votes there were, and taking one back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+
+from attestation.api import ApprovalPage, ProposalDetail, ProposalPage
+from attestation.errors import ApprovalUnknown, Forbidden, MachineUnknown
+from attestation.machines.dual_control import Rule, tally
+from attestation.store import Approval, Tx
+from attestation_service import dual_control
+from attestation_service.auth import Operator
+from attestation_service.context import Resources
+
+
+async def of_machine(machine_id: str, cursor: str | None, limit: int, *, res: Resources) -> ApprovalPage:
+    """Return the votes about a machine, live or not, newest first.
+
+    Raises:
+        MachineUnknown: No such machine.
+    """
+    at = res.clock.now()
+
+    def work(tx: Tx) -> ApprovalPage:
+        if tx.machines.by_id(machine_id) is None:
+            raise MachineUnknown("no such machine")
+        page = tx.approvals.page(machine_id, cursor, limit)
+        return ApprovalPage(
+            items=[dual_control.approval_detail(approval, at) for approval in page.items],
+            next_cursor=page.next_cursor,
+        )
+
+    return await res.store.read(work)
+
+
+async def proposals(cursor: str | None, limit: int, *, res: Resources) -> ProposalPage:
+    """Return what waits for votes, newest first."""
+    at = res.clock.now()
+    rule = dual_control.rule_of(res.settings)
+    page = await res.store.scan(lambda tx: tx.approvals.proposals(cursor, limit, at))
+    return ProposalPage(
+        items=[_proposal(votes, rule, at) for votes in page.items], next_cursor=page.next_cursor
+    )
+
+
+async def withdraw(approval_id: int, *, res: Resources, operator: Operator) -> None:
+    """Take one's own vote back.
+
+    Raises:
+        ApprovalUnknown: No such vote, or it does not live any more.
+        Forbidden: Somebody else's.
+    """
+    at = res.clock.now()
+
+    def work(tx: Tx) -> None:
+        approval = tx.approvals.get(approval_id)
+        if approval is None:
+            raise ApprovalUnknown("no such vote")
+        # By the stable subject: a name may be somebody else's tomorrow.
+        if not operator.is_human or operator.sub != approval.vote.operator_sub:
+            raise Forbidden(
+                f"vote {approval_id} is that of {approval.vote.operator_cn}; only they withdraw it"
+            )
+        if not tx.approvals.withdraw(approval_id, at):
+            raise ApprovalUnknown("the vote is expired, withdrawn or used")
+        tx.audit.append(
+            operator.event(
+                "approval_withdrawn",
+                machine_id=approval.machine_id,
+                detail=f"{approval.action}: {approval.subject}; proposal {approval.proposal_digest}",
+            ),
+            at,
+        )
+
+    await dual_control.write(work, res=res, operator=operator, at=at)
+
+
+def _proposal(votes: Sequence[Approval], rule: Rule, at: datetime) -> ProposalDetail:
+    first = votes[0]
+    counted = tally((approval.vote for approval in votes), at)
+    assert counted.expires_at is not None
+    return ProposalDetail(
+        proposal_digest=first.proposal_digest,
+        action=first.action,
+        subject=first.subject,
+        machine_id=first.machine_id,
+        approvals_received=counted.received,
+        approvals_required=rule.quorum,
+        expires_at=counted.expires_at,
+        voters=list(counted.voters),
+        proposal=json.loads(first.proposal),
+        approvals=[dual_control.approval_detail(approval, at) for approval in votes],
+    )

@@ -1,0 +1,212 @@
+"""Dual control inside the unit of the act: the vote, its audit entry, the act and its own, all or none (R19).
+
+What a vote binds and how votes add up stands in `attestation.machines.dual_control`; here stand the order of
+things and who may take part. Votes are counted and used up under the write lock of the unit, so that of two
+second voters exactly one finds the quorum complete.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import structlog
+from pydantic import BaseModel
+
+from attestation.api import ApprovalDetail, PendingApproval
+from attestation.clock import rfc3339
+from attestation.errors import BreakGlassCannotVote, Forbidden
+from attestation.machines import NodeEvent
+from attestation.machines.dual_control import Proposal, Rule, Tally, Vote, tally
+from attestation.store import Approval, Tx
+from attestation_service.auth import Operator
+from attestation_service.context import Resources
+from attestation_service.settings import Settings
+
+T = TypeVar("T")
+
+log = structlog.get_logger("attestation_service.dual_control")
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """The act may go on. `voters` are those who agreed to it; empty where it needed nobody else."""
+
+    voters: tuple[str, ...] = ()
+
+    def told(self, detail: str | None) -> str | None:
+        """Return *detail* for the act's audit entry, with everybody who agreed."""
+        if not self.voters:
+            return detail
+        return "; ".join(part for part in (detail, f"agreed by {', '.join(self.voters)}") if part)
+
+
+def rule_of(settings: Settings) -> Rule:
+    """Return which acts need how many."""
+    return Rule(roles=frozenset(settings.dual_control_roles), quorum=settings.dual_control_quorum)
+
+
+def gate(
+    tx: Tx, proposal: Proposal, operator: Operator, res: Resources, at: datetime, *, note: str | None = None
+) -> PendingApproval | Agreed:
+    """Let an act go on, or count the vote of *operator* for it and say what is missing.
+
+    Args:
+        tx: The unit of the act. What is done here and there is one.
+        proposal: The act with everything it rests on.
+        operator: Who asks.
+        res: The settings decide what is gated.
+        at: Now.
+        note: What the operator said about it, for the audit.
+
+    Raises:
+        BreakGlassCannotVote: It is gated, and *operator* is no person. Undoes the unit; see `write`.
+    """
+    rule = rule_of(res.settings)
+    if not rule.gates(proposal):
+        return Agreed()
+    # 1. A person, or nobody: the shared token would make every holder two.
+    if not operator.is_human or operator.sub is None:
+        raise BreakGlassCannotVote(
+            f"{proposal.action} concerns a role under dual control: "
+            f"{rule.quorum} people must agree, and {operator.cn} is none"
+        )
+    # 2. One vote per human. Whoever asks again finds the vote as it was, and its end where it was.
+    digest = proposal.digest()
+    votes = tx.approvals.live(digest, at)
+    fresh = _vote_of(operator.cn, operator.sub, votes) is None
+    if fresh:
+        ends = at + timedelta(seconds=res.settings.dual_control_window_seconds)
+        vote = Vote(operator_cn=operator.cn, operator_sub=operator.sub, created_at=at, expires_at=ends)
+        fresh = tx.approvals.cast(proposal, vote) is not None
+        votes = tx.approvals.live(digest, at)
+    counted = tally((approval.vote for approval in votes), at)
+    if fresh:
+        _tell(tx, proposal, operator, counted, rule, at, note)
+    # 3. Enough humans: the votes are used up in the unit of the act, so they admit nothing else.
+    if rule.is_met(counted):
+        tx.approvals.consume(digest, at)
+        return Agreed(counted.voters)
+    own = _vote_of(operator.cn, operator.sub, votes)
+    assert own is not None
+    assert counted.expires_at is not None
+    return PendingApproval(
+        machine_id=proposal.machine_id,
+        message=_message(tx, proposal, counted, rule, at),
+        action=proposal.action,
+        proposal_digest=digest,
+        approval_id=own.id,
+        approvals_received=counted.received,
+        approvals_required=rule.quorum,
+        expires_at=counted.expires_at,
+        voters=list(counted.voters),
+    )
+
+
+async def write(
+    work: Callable[[Tx], T],
+    *,
+    res: Resources,
+    operator: Operator,
+    at: datetime,
+    machine_id: str | None = None,
+) -> T:
+    """Run a unit with a `gate` in it; what *operator* may not do is undone, recorded and raised."""
+    try:
+        return await res.store.write(work)
+    except Forbidden as e:
+        event = operator.event("denied", machine_id=machine_id, detail=f"{e.code}: {e}")
+        await res.store.write(lambda tx: tx.audit.append(event, at))
+        log.warning("operator.denied", client=operator.source, code=e.code, reason=str(e))
+        raise
+
+
+def status_of(answer: BaseModel, done: int = 200) -> int:
+    """Return the HTTP status of a gated act: 202 where only a vote was counted, else *done*."""
+    return 202 if isinstance(answer, PendingApproval) else done
+
+
+def approval_detail(approval: Approval, at: datetime) -> ApprovalDetail:
+    """Return a vote as operators see it: the subject behind the name stands in the audit only."""
+    vote = approval.vote
+    return ApprovalDetail(
+        id=approval.id,
+        machine_id=approval.machine_id,
+        action=approval.action,
+        subject=approval.subject,
+        proposal_digest=approval.proposal_digest,
+        operator_cn=vote.operator_cn,
+        role=approval.role,
+        hostname=approval.hostname,
+        assigned_ip=approval.assigned_ip,
+        created_at=vote.created_at,
+        expires_at=vote.expires_at,
+        consumed=vote.consumed_at is not None,
+        withdrawn=vote.withdrawn_at is not None,
+        live=vote.is_live(at),
+    )
+
+
+def _vote_of(cn: str, sub: str, votes: tuple[Approval, ...]) -> Approval | None:
+    return next((approval for approval in votes if approval.vote.is_by(cn, sub)), None)
+
+
+def _tell(
+    tx: Tx,
+    proposal: Proposal,
+    operator: Operator,
+    counted: Tally,
+    rule: Rule,
+    at: datetime,
+    note: str | None,
+) -> None:
+    """Write the audit entry and the event of a new vote."""
+    digest = proposal.digest()
+    tx.audit.append(
+        operator.event(
+            "approve_vote",
+            machine_id=proposal.machine_id,
+            detail=f"{proposal.action}: {note or proposal.subject}; {counted.received} of {rule.quorum}; "
+            f"proposal {digest}",
+        ),
+        at,
+    )
+    node = {"machine_id": proposal.machine_id, "hostname": proposal.hostname, "role": proposal.role}
+    meta: dict[str, Any] = {
+        "action": proposal.action,
+        "subject": proposal.subject,
+        "proposal_digest": digest,
+        "operator": operator.cn,
+        "approvals_received": counted.received,
+        "approvals_required": rule.quorum,
+        "expires_at": rfc3339(counted.expires_at) if counted.expires_at else None,
+    }
+    payload = {
+        "ek_fingerprint": proposal.ek_fingerprint,
+        "timestamp": rfc3339(at),
+        "node": node,
+        "meta": meta,
+    }
+    tx.outbox.add(NodeEvent.APPROVAL_VOTE, proposal.machine_id, payload, at)
+
+
+def _message(tx: Tx, proposal: Proposal, counted: Tally, rule: Rule, at: datetime) -> str:
+    """Say what is missing, and where somebody asked for nearly the same: two near misses look like a hang."""
+    missing = rule.quorum - counted.received
+    others = "another operator" if missing == 1 else f"{missing} other operators"
+    text = f"{counted.received} of {rule.quorum} agree; {others} must ask for exactly the same"
+    if proposal.machine_id is None:
+        return text
+    ours = json.loads(proposal.canonical())
+    for approval in tx.approvals.live_of([proposal.machine_id], at).get(proposal.machine_id, []):
+        theirs = json.loads(approval.proposal)
+        if approval.proposal_digest != proposal.digest() and theirs["action"] == proposal.action:
+            different = [name for name in ours if ours[name] != theirs.get(name)]
+            return (
+                f"{text}; the vote of {approval.vote.operator_cn} does not count, it differs in "
+                f"{', '.join(different)}"
+            )
+    return text
