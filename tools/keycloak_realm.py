@@ -14,6 +14,8 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 TEMPLATE: Final = Path(__file__).resolve().parents[1] / "deploy/keycloak/itl-realm.json"
+OPENID: Final = "/protocol/openid-connect"
+"""Where a realm keeps its endpoints, below the issuer."""
 DEVICE_GRANT: Final = "oauth2.device.authorization.grant.enabled"
 PKCE: Final = "pkce.code.challenge.method"
 
