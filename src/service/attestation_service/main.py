@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import TypedDict
 
 import structlog
 import uvicorn
@@ -13,7 +14,9 @@ from attestation.errors import AttestationError
 from attestation.keys import load_signer
 from attestation.store import migrate
 from attestation_service import __version__, logs
+from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.settings import Settings, SettingsInvalid
+from attestation_service.tls import PROTOCOL, ServerTLS, build
 
 log = structlog.get_logger("attestation_service")
 
@@ -35,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         migrate(settings.db_url)
         load_signer(settings.service_key_uri, create=True)
-    except (AttestationError, OSError, ValueError) as e:
+        serving = _serving(settings)
+    except (AttestationError, SettingsInvalid, OSError, ValueError) as e:
         log.error("service.unusable", reason=str(e))  # noqa: TRY400 -- the reason is for operators, a trace is not
         return EXIT_UNUSABLE
     if options.check:
@@ -54,8 +58,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         proxy_headers=False,  # ours: only trusted proxies are believed
         server_header=False,
         timeout_graceful_shutdown=settings.shutdown_seconds,
+        **serving,
     )
     return 0
+
+
+class _Serving(TypedDict, total=False):
+    http: str
+    ssl_context_factory: ServerTLS
+
+
+def _serving(settings: Settings) -> _Serving:
+    """Return what the server needs for TLS of our own, nothing where it ends before the service.
+
+    Also reads what operators' certificates are judged by: a wrong file is one error here, not one per worker.
+
+    Raises:
+        SettingsInvalid: The files cannot be used.
+    """
+    if settings.operator_ca is not None:
+        ClientCertificates(settings)
+    chosen = ServerTLS.of(settings)
+    if chosen is None:
+        return {}
+    build(chosen)
+    return {"http": PROTOCOL, "ssl_context_factory": chosen}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,0 +1,473 @@
+"""Operators by client certificate (DELIVERY-AND-OPERATORS §10, FAULTS R16).
+
+The certificate comes from our own TLS or from a trusted proxy (`proxies.py`); that its owner holds the key was
+proven there. What it says is believed only after `verify`:
+
+1. it is signed by a CA of `ITL_OPERATOR_CA`, directly, and both are valid at this instant (RFC 5280 §6);
+2. it is for clients, and no CA itself; its key is strong enough;
+3. it is not revoked: where `ITL_OPERATOR_CRL` is set, an up-to-date list of exactly this CA must say so. A list
+   that is stale, unreadable or of somebody else decides nothing, and then nobody is let in (503);
+4. its OU names a duty: `operator`, `viewer`, `auditor`;
+5. its CN is a name that can stand in the audit.
+
+Machines' certificates have another CA; this one must never sign for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+import structlog
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.hashes import SHA256, SHA384, SHA512
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.verification import (
+    Criticality,
+    ExtensionPolicy,
+    Policy,
+    PolicyBuilder,
+    Store,
+    VerificationError,
+)
+
+from attestation.errors import ClientCertificateUntrusted, Forbidden, RevocationUnknown, Unauthenticated
+from attestation_service.auth.identity import RESERVED_NAMES, Duty, Method, Operator
+from attestation_service.context import Origin
+from attestation_service.proxies import Scope, transport_of
+from attestation_service.settings import Settings, SettingsInvalid
+
+log = structlog.get_logger("attestation_service.auth")
+
+MAX_HEADER_BYTES: Final = 16_384
+MAX_CERTIFICATE_BYTES: Final = 8_192
+MAX_NAME_CHARACTERS: Final = 256
+MIN_RSA_BITS: Final = 2_048
+CURVES: Final = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
+_LIST_HASHES: Final = (SHA256, SHA384, SHA512)
+
+_URL_ENCODED = re.compile(rb"(?:[!-$&-~]|%[0-9A-Fa-f]{2})+\Z")
+_PEM = re.compile(rb"\s*-----BEGIN CERTIFICATE-----\s([A-Za-z0-9+/=\s]+)\s-----END CERTIFICATE-----\s*\Z")
+_PEM_LIST = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
+# What could hide, reorder or split a name on a screen or in the audit.
+_INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+# ---------------------------------------------------------------- what arrives
+
+
+def parse_header(name: bytes, value: bytes) -> bytes:
+    """Return the DER in a header of a trusted proxy.
+
+    Args:
+        name: `x-client-cert`, URL-encoded PEM with one certificate, or `client-cert`, one Byte Sequence of
+            RFC 9440 §2.2: base64 of the DER between colons.
+        value: At most 16 KiB.
+
+    Raises:
+        Unauthenticated: Not of this form.
+    """
+    if len(value) > MAX_HEADER_BYTES:
+        raise Unauthenticated(f"the client certificate's header is longer than {MAX_HEADER_BYTES} bytes")
+    value = value.strip()
+    if name == b"client-cert":
+        if len(value) < 2 or value[:1] != b":" or value[-1:] != b":":
+            raise Unauthenticated("Client-Cert is not one byte sequence (RFC 9440)")
+        encoded = value[1:-1]
+    else:
+        if not _URL_ENCODED.match(value):
+            raise Unauthenticated("X-Client-Cert is not URL-encoded")
+        found = _PEM.match(unquote_to_bytes(value))
+        if found is None:
+            raise Unauthenticated("X-Client-Cert is not one PEM certificate")
+        encoded = b"".join(found[1].split())
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except binascii.Error:
+        raise Unauthenticated("the client certificate's header is not base64") from None
+
+
+def parse(der: bytes) -> x509.Certificate:
+    """Read a certificate; nothing in it may be believed yet.
+
+    Raises:
+        Unauthenticated: Not one DER certificate of at most 8 KiB.
+    """
+    if len(der) > MAX_CERTIFICATE_BYTES:
+        raise Unauthenticated(f"the client certificate is longer than {MAX_CERTIFICATE_BYTES} bytes")
+    try:
+        return x509.load_der_x509_certificate(der)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise Unauthenticated("the client certificate cannot be read") from None
+
+
+# ---------------------------------------------------------------- whom we trust
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoked:
+    """A certificate revocation list whose signature was verified (RFC 5280 §5).
+
+    Args:
+        this_update: When it was made.
+        next_update: When it is stale.
+        serials: Serial numbers on it, for whatever reason, also those on hold.
+    """
+
+    this_update: datetime
+    next_update: datetime
+    serials: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """What is in the files.
+
+    Args:
+        store: The CAs.
+        lists: Newest usable list by SHA-256 of the CA's certificate; None where no lists are configured.
+    """
+
+    store: Store
+    lists: Mapping[bytes, Revoked] | None
+
+
+def load_authorities(data: bytes) -> list[x509.Certificate]:
+    """Read the PEM bundle of operator CAs; each of them is trusted to sign operators' certificates itself.
+
+    Raises:
+        ValueError: No certificate, or one that is not a CA's or too weak; the text says which.
+    """
+    authorities = x509.load_pem_x509_certificates(data)
+    for authority in authorities:
+        name = authority.subject.rfc4514_string()
+        try:
+            constraints = authority.extensions.get_extension_for_class(x509.BasicConstraints).value
+        except x509.ExtensionNotFound:
+            constraints = None
+        if constraints is None or not constraints.ca:
+            raise ValueError(f"{name} is not a CA")
+        try:
+            usage = authority.extensions.get_extension_for_class(x509.KeyUsage).value
+        except x509.ExtensionNotFound:
+            usage = None
+        if usage is not None and not usage.key_cert_sign:
+            raise ValueError(f"{name} may not sign certificates")
+        if not is_strong(authority):
+            raise ValueError(f"the key of {name} is weaker than RSA-2048 or P-256")
+    return authorities
+
+
+def load_lists(data: bytes, authorities: Sequence[x509.Certificate]) -> dict[bytes, Revoked]:
+    """Read a DER list, or PEM lists, and keep for each CA the newest that it signed.
+
+    A list that names parts of a CA's certificates only (a critical extension, RFC 5280 §5.2), that does not
+    say when it ends, or that nobody of *authorities* signed, is left out: it proves nothing.
+
+    Raises:
+        ValueError: Not a revocation list.
+    """
+    parts = _PEM_LIST.findall(data)
+    loaded = [x509.load_pem_x509_crl(part) for part in parts] or [x509.load_der_x509_crl(data)]
+    found: dict[bytes, Revoked] = {}
+    for crl in loaded:
+        signers = [authority for authority in authorities if _signed(crl, authority)]
+        made, ends = crl.last_update_utc, crl.next_update_utc
+        if not signers or ends is None or _is_partial(crl):
+            log.warning("operator.crl_ignored", issuer=crl.issuer.rfc4514_string()[:MAX_NAME_CHARACTERS])
+            continue
+        usable = Revoked(
+            this_update=made, next_update=ends, serials=frozenset(entry.serial_number for entry in crl)
+        )
+        for authority in signers:
+            before = found.get(_fingerprint(authority))
+            if before is None or before.this_update <= made:
+                found[_fingerprint(authority)] = usable
+    return found
+
+
+def _signed(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+    if crl.issuer != authority.subject or not isinstance(crl.signature_hash_algorithm, _LIST_HASHES):
+        return False
+    key = authority.public_key()
+    assert isinstance(key, rsa.RSAPublicKey | ec.EllipticCurvePublicKey)  # by `load_authorities`
+    try:
+        return crl.is_signature_valid(key)
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError):
+        return False
+
+
+def _is_partial(crl: x509.CertificateRevocationList) -> bool:
+    if any(extension.critical for extension in crl.extensions):
+        return True
+    return any(extension.critical for entry in crl for extension in entry.extensions)
+
+
+# ---------------------------------------------------------------- what it proves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorClaims:
+    """What a verified certificate says; only `verify` builds one.
+
+    Args:
+        cn: Name, 1 to 256 characters, none of them invisible.
+        sub: `spki-sha256:` and 64 hex digits: SHA-256 of the key's SubjectPublicKeyInfo DER.
+        duties: At least one.
+    """
+
+    cn: str
+    sub: str
+    duties: frozenset[Duty]
+
+
+def verify(certificate: x509.Certificate, trust: Trust, at: datetime) -> OperatorClaims:
+    """Verify an operator's *certificate* at the instant *at*.
+
+    Raises:
+        Unauthenticated: It proves nothing: unknown CA, not valid now, not for clients, weak, revoked.
+        RevocationUnknown: Nothing up to date says whether it was revoked.
+        Forbidden: It is good, but names no duty, or nobody.
+    """
+    # 1. Signed by a CA of ours, valid now, for clients. Until this holds, every field is the client's wish.
+    verifier = (
+        PolicyBuilder()
+        .store(trust.store)
+        .time(at)
+        .max_chain_depth(0)
+        .extension_policies(ca_policy=_CA, ee_policy=_LEAF)
+        .build_client_verifier()
+    )
+    try:
+        chain = verifier.verify(certificate, []).chain
+    except (VerificationError, ValueError) as e:
+        raise Unauthenticated(
+            f"the client certificate is not accepted: {_reason(certificate, e, at)}"
+        ) from None
+    # 2. A key that others can compute is nobody's. The verifier looks at signatures only, not at this key.
+    if not is_strong(certificate):
+        raise Unauthenticated("the client certificate's key is weaker than RSA-2048 or P-256")
+    # 3. Not taken back. Without this, who leaves or loses a laptop stays an operator for years.
+    if trust.lists is not None:
+        _check_revocation(certificate.serial_number, trust.lists.get(_fingerprint(chain[1])), at)
+    # 4. Made for an operator: the CA may also certify others.
+    units = set(_values(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME))
+    duties = frozenset(duty for duty in Duty if duty.value in units)
+    if not duties:
+        raise Forbidden("the client certificate's OU is neither operator, viewer nor auditor")
+    # 5. One name, that is not one of ours: `SYSTEM` in the audit must mean break-glass.
+    names = _values(certificate, NameOID.COMMON_NAME)
+    cn = clean_name(names[0]) if len(names) == 1 else ""
+    if not cn:
+        raise Forbidden("the client certificate does not have exactly one CN")
+    if unicodedata.normalize("NFKC", cn).casefold().strip() in RESERVED_NAMES:
+        raise Forbidden("the client certificate's CN is a reserved name")
+    spki = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return OperatorClaims(cn=cn, sub=f"spki-sha256:{sha256(spki).hexdigest()}", duties=duties)
+
+
+def clean_name(name: str) -> str:
+    """Return *name* without characters that cannot be seen, at most 256 characters."""
+    visible = "".join(c for c in name if unicodedata.category(c) not in _INVISIBLE)
+    return visible.strip()[:MAX_NAME_CHARACTERS].rstrip()
+
+
+def is_strong(certificate: x509.Certificate) -> bool:
+    """True for RSA from 2048 bits and the NIST curves from P-256."""
+    try:
+        key = certificate.public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        return False
+    if isinstance(key, rsa.RSAPublicKey):
+        return key.key_size >= MIN_RSA_BITS
+    return isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, CURVES)
+
+
+def _for_clients(_policy: Policy, _certificate: x509.Certificate, usage: x509.ExtendedKeyUsage) -> None:
+    if ExtendedKeyUsageOID.CLIENT_AUTH not in usage:
+        raise ValueError("it is not for client authentication")
+
+
+def _no_ca(
+    _policy: Policy, _certificate: x509.Certificate, constraints: x509.BasicConstraints | None
+) -> None:
+    if constraints is not None and constraints.ca:
+        raise ValueError("it is a CA's")
+
+
+def _signs(_policy: Policy, _certificate: x509.Certificate, usage: x509.KeyUsage | None) -> None:
+    if usage is not None and not usage.digital_signature:
+        raise ValueError("its key may not sign")
+
+
+# The defaults are those of the web: names in the SAN, and key identifiers. Operators have a CN (ADR 16). Critical
+# extensions that nobody knows are refused all the same.
+_CA: Final = ExtensionPolicy.permit_all().require_present(x509.BasicConstraints, Criticality.AGNOSTIC, None)
+_LEAF: Final = (
+    ExtensionPolicy.permit_all()
+    .require_present(x509.ExtendedKeyUsage, Criticality.AGNOSTIC, _for_clients)
+    .may_be_present(x509.BasicConstraints, Criticality.AGNOSTIC, _no_ca)
+    .may_be_present(x509.KeyUsage, Criticality.AGNOSTIC, _signs)
+)
+
+
+def _check_revocation(serial: int, revoked: Revoked | None, at: datetime) -> None:
+    if revoked is None:
+        raise RevocationUnknown("there is no usable revocation list of this client certificate's CA")
+    if serial in revoked.serials:
+        raise Unauthenticated("the client certificate was revoked")
+    if not revoked.this_update <= at < revoked.next_update:
+        raise RevocationUnknown("the revocation list of operators' certificates is stale")
+
+
+def _reason(certificate: x509.Certificate, error: Exception, at: datetime) -> str:
+    if at > certificate.not_valid_after_utc:
+        return "it has expired"
+    if at < certificate.not_valid_before_utc:
+        return "it is not valid yet"
+    return str(error).removeprefix("validation failed: ").partition(" (encountered")[0][:256]
+
+
+def _values(certificate: x509.Certificate, oid: x509.ObjectIdentifier) -> list[str]:
+    return [
+        value if isinstance(value := attribute.value, str) else ""
+        for attribute in certificate.subject.get_attributes_for_oid(oid)
+    ]
+
+
+def _fingerprint(certificate: x509.Certificate) -> bytes:
+    return certificate.fingerprint(SHA256())
+
+
+# ---------------------------------------------------------------- the method
+
+
+class ClientCertificates:
+    """Recognises operators by certificate. One verification costs about 0.15 ms: nothing is cached but the files.
+
+    Raises:
+        SettingsInvalid: `ITL_OPERATOR_CA` is not a bundle of CAs.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        assert settings.operator_ca is not None
+        self._ca_file = settings.operator_ca
+        self._crl_file = settings.operator_crl
+        self._reading = asyncio.Lock()
+        self._loaded: tuple[Trust, _State] | None = None
+        try:
+            self._loaded = self._load()
+        except _Unusable as e:
+            if e.path == self._ca_file:
+                raise SettingsInvalid(str(e)) from None
+            # Machines need no operator: the service starts, and operators with certificates are told why not.
+            log.error("operator.crl_unusable", reason=str(e))  # noqa: TRY400 -- a trace says nothing more
+
+    def presented(self, scope: Scope) -> bytes | None:
+        """Return the DER of the certificate with which the client of this request came; None without one.
+
+        Raises:
+            ClientCertificateUntrusted: Somebody who is not believed names one, or a proxy names two.
+            Unauthenticated: A proxy names one that cannot be read.
+        """
+        transport = transport_of(scope)
+        if transport.refused is not None:
+            raise ClientCertificateUntrusted("a client certificate is taken from a trusted proxy only")
+        if len(transport.forwarded) > 1:
+            # The proxy passed on what it should have overwritten.
+            raise ClientCertificateUntrusted("the proxy names more than one client certificate")
+        for name, value in transport.forwarded:
+            return parse_header(name, value)
+        return transport.certificate
+
+    async def operator(self, der: bytes, origin: Origin, at: datetime) -> Operator:
+        """Return who came with the certificate *der*.
+
+        Raises:
+            Unauthenticated: The certificate proves nothing.
+            Forbidden: It is good, but not an operator's.
+            RevocationUnknown: It cannot be decided whether it was revoked.
+        """
+        claims = verify(parse(der), await self._current(), at)
+        return Operator(
+            cn=claims.cn,
+            sub=claims.sub,
+            source=origin.address,
+            method=Method.CERTIFICATE,
+            duties=claims.duties,
+        )
+
+    async def _current(self) -> Trust:
+        """Return what is in the files now; they are read again, on a thread, when they have changed."""
+        trust = self._unchanged()
+        if trust is not None:
+            return trust
+        async with self._reading:
+            trust = self._unchanged()
+            if trust is not None:
+                return trust
+            # Whatever was known is forgotten first: what cannot be read must not leave the old in force.
+            self._loaded = None
+            try:
+                self._loaded = loaded = await asyncio.to_thread(self._load)
+            except _Unusable as e:
+                log.error("operator.trust_unusable", reason=str(e))  # noqa: TRY400 -- likewise
+                raise RevocationUnknown("operators' certificates cannot be judged now") from None
+            log.info("operator.trust_loaded")
+            return loaded[0]
+
+    def _unchanged(self) -> Trust | None:
+        loaded = self._loaded
+        return loaded[0] if loaded and loaded[1] == _state(self._ca_file, self._crl_file) else None
+
+    def _load(self) -> tuple[Trust, _State]:
+        # The state from before reading: what changes meanwhile is read again next time.
+        state = _state(self._ca_file, self._crl_file)
+        path = self._ca_file
+        try:
+            authorities = load_authorities(path.read_bytes())
+            lists = None
+            if self._crl_file is not None:
+                path = self._crl_file
+                lists = load_lists(path.read_bytes(), authorities)
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as e:
+            raise _Unusable(path, self._variable(path), e) from None
+        return Trust(store=Store(authorities), lists=lists), state
+
+    def _variable(self, path: Path) -> str:
+        return "ITL_OPERATOR_CA" if path == self._ca_file else "ITL_OPERATOR_CRL"
+
+
+_State = tuple[tuple[int, int, int] | None, ...]
+
+
+def _state(*paths: Path | None) -> _State:
+    """Return what changes when a file does: its inode, size and time of change."""
+    return tuple(_stamp(path) for path in paths if path is not None)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+class _Unusable(Exception):
+    def __init__(self, path: Path, variable: str, cause: Exception) -> None:
+        super().__init__(f"{variable}: {path} cannot be used: {type(cause).__name__}: {cause}")
+        self.path = path

@@ -1,0 +1,210 @@
+"""TLS in the service itself: certificates from files, client certificates asked for, suites enforced.
+
+- TLS 1.3 unless `ITL_TLS_MIN_VERSION` says otherwise. Python 3.11 cannot choose the suites of TLS 1.3, so we prefer
+  ours in the handshake and close a connection that negotiated another, before anything is read from it.
+- Where `ITL_OPERATOR_CA` is set, a client certificate is asked for, not demanded: machines have none. One of
+  another CA ends the handshake; what a good one proves, `auth/client_certificate.py` decides at each request.
+- Files that change are read again at the next handshake; connections that stand keep what they began with.
+- No session tickets: a resumed session would carry a certificate that was looked at long ago.
+- What was negotiated stands in the ASGI scope (`extensions.tls`, ASGI TLS extension 0.2), where `proxies.py` reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn, cast
+
+import structlog
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from attestation_service.settings import Settings, SettingsInvalid
+
+log = structlog.get_logger("attestation_service.tls")
+
+PROTOCOL: Final = "attestation_service.tls:Protocol"
+"""Import name of the protocol class: workers are other processes."""
+
+_VERSIONS: Final = {
+    "TLSv1.2": (ssl.TLSVersion.TLSv1_2, 0x0303),
+    "TLSv1.3": (ssl.TLSVersion.TLSv1_3, 0x0304),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTLS:
+    """What the handshake needs; it travels to worker processes, which make the context of it.
+
+    Args:
+        certificate: PEM, the service's certificate and what leads to its CA.
+        key: PEM, not encrypted.
+        client_ca: PEM bundle for client certificates; None asks for none.
+        minimum: `TLSv1.2` or `TLSv1.3`.
+        suites: Names of the suites that a connection may have, as OpenSSL spells them.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None
+    minimum: str
+    suites: tuple[str, ...]
+
+    @classmethod
+    def of(cls, settings: Settings) -> ServerTLS | None:
+        """Return what *settings* say; None where TLS ends before the service."""
+        if settings.tls_cert_file is None or settings.tls_key_file is None:
+            return None
+        return cls(
+            certificate=settings.tls_cert_file,
+            key=settings.tls_key_file,
+            client_ca=settings.operator_ca,
+            minimum=settings.tls_min_version,
+            suites=settings.tls_ciphers,
+        )
+
+    def __call__(self, _config: uvicorn.Config, _default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        """Build the context of one process (uvicorn's `ssl_context_factory`).
+
+        Raises:
+            SettingsInvalid: A file cannot be used, or no suite is left.
+        """
+        return Reloading(self).context
+
+
+class ServerContext(ssl.SSLContext):
+    """A context that knows which suites may be negotiated: name -> number on the wire."""
+
+    suites: dict[str, int]
+
+
+def build(tls: ServerTLS) -> ServerContext:
+    """Build a context from the files as they are now.
+
+    Raises:
+        SettingsInvalid: A file cannot be used, or no suite is left.
+    """
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _VERSIONS[tls.minimum][0]
+    context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.num_tickets = 0
+    context.set_alpn_protocols(["http/1.1"])
+    if tls.minimum == "TLSv1.2":
+        older = [suite for suite in tls.suites if not suite.startswith("TLS_")]
+        try:
+            context.set_ciphers(":".join(older))
+        except ssl.SSLError:
+            raise SettingsInvalid("ITL_TLS_CIPHERS names no suite of TLS 1.2, which is allowed") from None
+    # OpenSSL's ids carry the protocol above the two bytes of the wire.
+    known = {suite["name"]: suite["id"] & 0xFFFF for suite in context.get_ciphers()}
+    if unknown := sorted(set(tls.suites) - known.keys()):
+        raise SettingsInvalid(f"ITL_TLS_CIPHERS: {', '.join(unknown)} cannot be negotiated here")
+    context.suites = {name: known[name] for name in tls.suites}
+    try:
+        context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
+    except (OSError, ValueError) as e:  # ssl.SSLError is an OSError
+        raise SettingsInvalid(f"ITL_TLS_CERT_FILE, ITL_TLS_KEY_FILE: cannot be used: {_words(e)}") from None
+    if tls.client_ca is not None:
+        context.verify_mode = ssl.CERT_OPTIONAL
+        # The bundle names the CAs that sign operators' certificates, whoever signed theirs.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        try:
+            context.load_verify_locations(tls.client_ca)
+        except OSError as e:
+            raise SettingsInvalid(f"ITL_OPERATOR_CA: {tls.client_ca} cannot be used: {_words(e)}") from None
+    return context
+
+
+class Reloading:
+    """The context of a process; each handshake gets what the files say by then."""
+
+    def __init__(self, tls: ServerTLS) -> None:
+        self._tls = tls
+        self._stamps = self._stamp()
+        self.context = build(tls)
+        self.context.sni_callback = self._on_hello
+
+    def _stamp(self) -> list[tuple[int, int, int] | None]:
+        found: list[tuple[int, int, int] | None] = []
+        for path in (self._tls.certificate, self._tls.key, self._tls.client_ca):
+            try:
+                status = path.stat() if path is not None else None
+            except OSError:
+                status = None
+            found.append((status.st_ino, status.st_size, status.st_mtime_ns) if status else None)
+        return found
+
+    def _on_hello(self, connection: ssl.SSLObject | ssl.SSLSocket, *_: object) -> None:
+        # OpenSSL calls this for every ClientHello, also for one that names no server.
+        stamps = self._stamp()
+        if stamps != self._stamps:
+            self._stamps = stamps
+            try:
+                self.context = build(self._tls)
+            except SettingsInvalid as e:
+                # Half-written, most likely: the next change is read again.
+                log.error("tls.not_reloaded", reason=str(e))  # noqa: TRY400 -- a trace says nothing more
+            else:
+                log.info("tls.reloaded")
+        connection.context = self.context
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's protocol, which also tells the application what TLS it came by."""
+
+    _tls: dict[object, object] | None = None
+    _refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        """Look at what was negotiated, once per connection."""
+        super().connection_made(transport)
+        negotiated: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        if negotiated is None:
+            return
+        suite = negotiated.cipher()
+        name = suite[0] if suite else ""
+        allowed = cast("ServerContext", negotiated.context).suites
+        if name not in allowed:
+            self._refused = True
+            log.warning("tls.suite_refused", client=self.client[0] if self.client else "unix", suite=name)
+            transport.abort()
+            return
+        self._tls = extension(negotiated, allowed[name])
+
+    def data_received(self, data: bytes) -> None:
+        """Read what came, unless the connection was refused."""
+        if not self._refused:
+            super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        super().on_message_begin()
+        if self._tls is not None:
+            self.scope["extensions"] = {"tls": self._tls}
+
+
+def extension(negotiated: ssl.SSLObject, suite: int) -> dict[object, object]:
+    """Return the ASGI TLS extension of a connection: numbers as on the wire, the client's certificate in PEM."""
+    certificate = negotiated.getpeercert(binary_form=True)
+    return {
+        "server_cert": None,
+        "client_cert_chain": [ssl.DER_cert_to_PEM_cert(certificate)] if certificate else [],
+        "client_cert_name": None,
+        "client_cert_error": None,
+        "tls_version": _VERSIONS[negotiated.version() or ""][1],
+        "cipher_suite": suite,
+    }
+
+
+def _no_password() -> NoReturn:
+    # Without this, OpenSSL would ask on the terminal and wait.
+    raise ValueError("the key is encrypted")
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "not what OpenSSL can read"
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
