@@ -57,11 +57,13 @@ class Column:
         title: Its heading.
         shrink_to: Narrowest width on a small terminal; None is never shortened.
         drop: When the terminal is still too small, columns go in descending order of this; 0 never goes.
+        wide: Shown by `-o wide` and `-o csv` only.
     """
 
     title: str
     shrink_to: int | None = None
     drop: int = 0
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)

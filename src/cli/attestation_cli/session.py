@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -14,8 +14,21 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 import click
 
 from attestation.errors import Conflict, MachineUnknown, RequestInvalid, Unauthenticated
-from attestation_cli.login.profiles import Profile, Resolved, resolve
-from attestation_cli.render import Cell, Column, clean, json_text, short_ids, table
+from attestation_cli.login.profiles import OUTPUTS, Profile, Resolved, resolve
+from attestation_cli.render import (
+    Cell,
+    Column,
+    cell,
+    clean,
+    column_name,
+    csv_line,
+    fields,
+    json_text,
+    plain,
+    short_ids,
+    table,
+    yaml_text,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -175,8 +188,8 @@ class Session:
 
     @property
     def json(self) -> bool:
-        """True where the output is read by a program."""
-        return self.output == "json"
+        """True where the output is one document for programs: JSON, or the same as YAML."""
+        return self.output in ("json", "yaml")
 
     @property
     def colour(self) -> bool:
@@ -203,7 +216,10 @@ class Session:
     def emit_json(
         self, value: BaseModel | Mapping[str, Any] | Iterator[BaseModel] | Iterator[Record]
     ) -> None:
-        """Print *value* as JSON; an iterator as a list, written as its values arrive."""
+        """Print *value* as JSON or YAML; an iterator as a list, written as its values arrive."""
+        if self.output == "yaml":
+            self._emit_yaml(value)
+            return
         if not isinstance(value, Iterator):
             self.emit(json_text(value))
             return
@@ -213,15 +229,70 @@ class Session:
             first = False
         self.emit("[]" if first else "]")
 
+    def _emit_yaml(
+        self, value: BaseModel | Mapping[str, Any] | Iterator[BaseModel] | Iterator[Record]
+    ) -> None:
+        if not isinstance(value, Iterator):
+            self.emit(yaml_text(plain(value)))
+            return
+        empty = True
+        for item in value:
+            self.emit(yaml_text([plain(item)]))
+            empty = False
+        if empty:
+            self.emit("[]")
+
     def emit_table(self, columns: list[Column], rows: list[list[Cell]], empty: str) -> None:
-        """Print a table, or the sentence *empty* to stderr. A column that may go, and says nothing, goes."""
+        """Print a table, or the sentence *empty* to stderr.
+
+        As a table for people, wide columns are left out, and so is a column that may go and says nothing; `wide` and
+        `csv` show every column, exactly and whole.
+        """
+        if self.output == "csv":
+            self._emit_csv([column_name(c.title) for c in columns], rows)
+            return
         if not rows:
             self.note(empty)
             return
-        told = [i for i, c in enumerate(columns) if not c.drop or any(row[i].text != "-" for row in rows)]
+        if self.output == "wide":
+            whole = [Column(c.title) for c in columns]
+            exact = [[Cell(_exact(c) or "-", c.colour) for c in row] for row in rows]
+            for line in table(whole, exact, width=None, colour=self.colour):
+                self.emit(line)
+            return
+        told = [
+            i
+            for i, c in enumerate(columns)
+            if not c.wide and (not c.drop or any(row[i].text != "-" for row in rows))
+        ]
         columns, rows = [columns[i] for i in told], [[row[i] for i in told] for row in rows]
         for line in table(columns, rows, width=self.width, colour=self.colour):
             self.emit(line)
+
+    def emit_fields(self, pairs: Iterable[tuple[str, Cell]], *, indent: str = "") -> None:
+        """Print names and values, one pair a line; as CSV, a heading and one record."""
+        pairs = list(pairs)
+        if self.output == "csv":
+            self._emit_csv([column_name(name) for name, _ in pairs], [[value for _, value in pairs]])
+            return
+        if self.output == "wide":
+            pairs = [(name, Cell(_exact(value) or "-", value.colour)) for name, value in pairs]
+        for line in fields(pairs, colour=self.colour):
+            self.emit(f"{indent}{line}")
+
+    def emit_done(self, sentence: str, members: Mapping[str, str | int | bool | None]) -> None:
+        """Say that an act was done: as a *sentence*, or with its *members* where a program asked."""
+        if self.json:
+            self.emit_json(members)
+        elif self.output == "csv":
+            self.emit_fields((name, cell(value)) for name, value in members.items())
+        else:
+            self.emit(sentence)
+
+    def _emit_csv(self, heading: list[str], rows: Iterable[Sequence[Cell]]) -> None:
+        click.echo(csv_line(heading), nl=False)
+        for row in rows:
+            click.echo(csv_line(_exact(value) for value in row), nl=False)
 
     def confirm(self, question: str, *, yes: bool, phrase: str | None = None) -> None:
         """Go on only if the operator agrees; *phrase* must then be typed out.
@@ -246,6 +317,12 @@ class Session:
 
 def _coloured(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _exact(value: Cell) -> str:
+    if value.exact is not None:
+        return value.exact
+    return "" if value.text == "-" else value.text
 
 
 def is_terminal() -> bool:
@@ -286,7 +363,7 @@ def output_option(command: Command) -> Command:
     return click.option(
         "-o",
         "--output",
-        type=click.Choice(["table", "json"]),
+        type=click.Choice(OUTPUTS),
         callback=_set_output,
         expose_value=False,
         is_eager=True,
