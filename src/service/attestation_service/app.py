@@ -25,6 +25,7 @@ from attestation_service.attest.routes import hot as attest_hot
 from attestation_service.attest.routes import router as attest
 from attestation_service.audit.routes import router as audit
 from attestation_service.auth.client_certificate import ClientCertificates
+from attestation_service.auth.oidc import OIDC
 from attestation_service.context import Resources
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
@@ -132,8 +133,15 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     await asyncio.to_thread(migrate, settings.db_url)
     signer = await asyncio.to_thread(load_signer, settings.service_key_uri, create=True)
     certificates = ClientCertificates(settings) if settings.operator_ca is not None else None
+    oidc = OIDC(settings, clock) if settings.oidc else None
     store = open_store(settings.db_url, StoreSettings(results_kept=settings.result_history))
     try:
-        yield Resources(settings=settings, clock=clock, store=store, signer=signer, certificates=certificates)
+        if oidc is not None:
+            await oidc.start()
+        yield Resources(
+            settings=settings, clock=clock, store=store, signer=signer, oidc=oidc, certificates=certificates
+        )
     finally:
+        if oidc is not None:
+            await oidc.aclose()
         await store.aclose()

@@ -5,6 +5,7 @@ The codes are the stable API (PROTOCOL §0). What this module does not know beco
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterable, Mapping, MutableMapping
 from http import HTTPStatus
@@ -69,6 +70,9 @@ FRAMEWORK_CODES: Final[Mapping[int, str]] = {
     500: "internal-error",
 }
 """Codes of what the framework finds wrong before a handler runs."""
+
+_NOT_IN_QUOTES: Final = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")
+"""What an `error_description` may not contain (RFC 6750 §3)."""
 
 INTERNAL: Final = "the service failed; the request id leads to the reason in its log"
 
@@ -144,6 +148,10 @@ def answer(error: Exception, scope: MutableMapping[str, Any]) -> Response | None
     """Return the answer to *error* while serving *scope*; None where nobody expected it."""
     if isinstance(error, AttestationError):
         body, headers = from_error(error, request_id(scope))
+        if isinstance(error, Unauthenticated) and _presented(scope):
+            # RFC 6750 §3: only where a token came with the request is there an error to name.
+            words = _NOT_IN_QUOTES.sub("'", body.detail)
+            headers["WWW-Authenticate"] += f', error="invalid_token", error_description="{words}"'
         if body.status == HTTPStatus.INTERNAL_SERVER_ERROR:
             log_failure(error)
         elif body.status > HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -162,6 +170,11 @@ def answer(error: Exception, scope: MutableMapping[str, Any]) -> Response | None
         errors = _field_errors(error.errors())
         return response(problem(FRAMEWORK_CODES[422], 422, words, request_id(scope), errors))
     return None
+
+
+def _presented(scope: MutableMapping[str, Any]) -> bool:
+    """Return True if the request carried an Authorization header."""
+    return any(name == b"authorization" for name, _ in scope["headers"])
 
 
 def _allowed_methods(scope: MutableMapping[str, Any]) -> str:
