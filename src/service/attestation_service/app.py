@@ -36,7 +36,9 @@ from attestation_service.middleware import Border, InFlight
 from attestation_service.policies.routes import router as policies
 from attestation_service.registration.routes import router as registration
 from attestation_service.settings import Settings
+from attestation_service.stats.routes import router as stats
 from attestation_service.tokens.routes import router as tokens
+from attestation_service.transparency import Log, load_log_signer
 
 log = structlog.get_logger("attestation_service")
 
@@ -51,6 +53,7 @@ ROUTERS = (
     registration,
     delivery,
     machines,
+    stats,
     approvals,
     tokens,
     allow_list,
@@ -82,7 +85,10 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
             log.warning("settings.weakened", warning=warning)
         async with owned(chosen, clock or SystemClock()) as resources:
             app.state.resources = resources
-            tidying = asyncio.create_task(maintenance.run(resources))
+            tasks = [
+                asyncio.create_task(maintenance.run(resources)),
+                asyncio.create_task(resources.transparency.run()),
+            ]
             spare_the_collector()
             log.info("service.started", version=__version__)
             try:
@@ -91,9 +97,9 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
                 # Accepted requests first, then what serves them.
                 if not await in_flight.drained(chosen.shutdown_seconds):
                     log.warning("service.stopped_early", in_flight=in_flight.count)
-                tidying.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await tidying
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
         log.info("service.stopped")
 
     app = FastAPI(
@@ -134,12 +140,19 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     signer = await asyncio.to_thread(load_signer, settings.service_key_uri, create=True)
     certificates = ClientCertificates(settings) if settings.operator_ca is not None else None
     oidc = OIDC(settings, clock) if settings.oidc else None
+    log_signer = await asyncio.to_thread(load_log_signer, settings, create=True)
     store = open_store(settings.db_url, StoreSettings(results_kept=settings.result_history))
     try:
         if oidc is not None:
             await oidc.start()
         yield Resources(
-            settings=settings, clock=clock, store=store, signer=signer, oidc=oidc, certificates=certificates
+            settings=settings,
+            clock=clock,
+            store=store,
+            signer=signer,
+            transparency=Log(settings, clock, store, log_signer),
+            oidc=oidc,
+            certificates=certificates,
         )
     finally:
         if oidc is not None:

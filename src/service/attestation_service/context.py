@@ -16,6 +16,7 @@ from attestation.clock import Clock
 from attestation.keys import Signer
 from attestation.store import Store
 from attestation_service.settings import Settings
+from attestation_service.transparency import Log
 
 if TYPE_CHECKING:
     from attestation_service.auth.identity import Operator
@@ -84,6 +85,7 @@ class Resources:
     clock: Clock
     store: Store
     signer: Signer
+    transparency: Log
     oidc: Tokens | None = None
     certificates: Certificates | None = None
 

@@ -17,6 +17,7 @@ from attestation_service import __version__, logs
 from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.settings import Settings, SettingsInvalid
 from attestation_service.tls import PROTOCOL, ServerTLS, build
+from attestation_service.transparency import countersigners, load_log_signer
 
 log = structlog.get_logger("attestation_service")
 
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         migrate(settings.db_url)
         load_signer(settings.service_key_uri, create=True)
+        load_log_signer(settings, create=True)
+        countersigners(settings)
         serving = _serving(settings)
     except (AttestationError, SettingsInvalid, OSError, ValueError) as e:
         log.error("service.unusable", reason=str(e))  # noqa: TRY400 -- the reason is for operators, a trace is not

@@ -1,0 +1,290 @@
+"""Signing the log as it is: every so many entries or seconds, and only what continues what was signed before.
+
+Every worker runs this. Before a signature is made the new tree is proven to begin with the newest checkpoint in
+the database, if this log signed it, and with the newest that this process signed, which no database can take
+back; and the entries since then are compared with the tree. Where one of these does not hold nothing is
+signed, an entry `checkpoint_refused` says why, and `/readyz` says so until it holds again.
+
+No transaction is held while signing or talking to others, and nothing waits for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import httpx
+import structlog
+
+from attestation.audit import GENESIS_HASH, AuditEvent
+from attestation.audit.checkpoint import Checkpoint
+from attestation.audit.merkle import consistency_proof, root, verify_consistency
+from attestation.clock import Clock
+from attestation.errors import (
+    AttestationError,
+    LogBroken,
+    LogRejected,
+    MalformedNote,
+    Unavailable,
+)
+from attestation.store import Countersignature, CountersignatureKind, RateLimit, Store, StoredCheckpoint, Tx
+from attestation_service.settings import Settings
+from attestation_service.transparency.others import TOLD_SECONDS, Countersigner
+from attestation_service.transparency.signing import LogSigner
+from attestation_service.transparency.timestamps import TimeStamper
+from attestation_service.transparency.walk import Walk, page
+from attestation_service.transparency.witnesses import Witness
+
+log = structlog.get_logger("attestation_service.audit")
+
+TICK_SECONDS: Final = 1.0
+SERVICE: Final = "service"
+"""Who, in the audit, where nobody asked."""
+
+REFUSALS: Final = RateLimit(requests=1, per_seconds=3600)
+"""Entries about refused checkpoints, over all workers: each worker tries every second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """The newest checkpoint with what others said of it."""
+
+    stored: StoredCheckpoint
+    countersignatures: tuple[Countersignature, ...]
+
+    @property
+    def note(self) -> str:
+        """The note with the signatures of this log and those of its witnesses."""
+        return self.stored.note + "".join(
+            f"{found.value.decode('utf-8')}\n"
+            for found in self.countersignatures
+            if found.kind is CountersignatureKind.COSIGNATURE
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What a signature would stand on, read in one snapshot."""
+
+    size: int
+    root: bytes
+    before: StoredCheckpoint | None
+
+
+def countersigners(settings: Settings) -> tuple[Countersigner, ...]:
+    """Return whom *settings* name: witnesses, and an authority that stamps.
+
+    Raises:
+        WitnessUnusable: One of them cannot be asked.
+        TimeStampingUnusable: Likewise.
+    """
+    witnesses = tuple(Witness(text) for text in settings.audit_witnesses)
+    return (*witnesses, TimeStamper(settings)) if settings.audit_timestamp_url else witnesses
+
+
+class Log:
+    """The transparency log of this process; lives as long as it.
+
+    Args:
+        settings: How often to sign, and who cosigns.
+        clock: Tells the time.
+        store: Where log and checkpoints are.
+        signer: The log's keys.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock, store: Store, signer: LogSigner) -> None:
+        self.signer = signer
+        self.refused: str | None = None
+        self.failures: Counter[str] = Counter()
+        self.others = countersigners(settings)
+        self._entries = settings.audit_checkpoint_entries
+        self._interval = timedelta(seconds=settings.audit_checkpoint_seconds)
+        self._clock = clock
+        self._store = store
+        self._one_at_a_time = asyncio.Lock()
+        self._signed: Checkpoint | None = None
+        self._walked: tuple[int, str] | None = None
+        self._untold: StoredCheckpoint | None = None
+        self._tell_from: datetime | None = None
+
+    async def run(self) -> None:
+        """Sign and tell others again and again until cancelled; an error is logged and waited out."""
+        while True:
+            # Jitter: workers that started together shall not all sign at the same moment.
+            await asyncio.sleep(TICK_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311 -- no secret
+            try:
+                await self.advance(force=False)
+                await self.tell_others()
+            except AttestationError as e:
+                log.warning("audit.checkpoint_failed", code=e.code)
+            except Exception as e:  # noqa: BLE001 -- the outermost border of this task: it must not end
+                log.error("audit.checkpoint_failed", kind=type(e).__name__)  # noqa: TRY400 -- it may quote a row
+
+    async def newest(self) -> Newest | None:
+        """Return the newest checkpoint in the database."""
+
+        def work(tx: Tx) -> Newest | None:
+            stored = tx.audit.tree.newest_checkpoint()
+            if stored is None:
+                return None
+            return Newest(
+                stored=stored, countersignatures=tuple(tx.audit.tree.countersignatures(stored.size))
+            )
+
+        return await self._store.read(work)
+
+    async def advance(self, *, force: bool) -> None:
+        """Sign the log as it is now if that is due: so many entries, or so long, after the last time.
+
+        Args:
+            force: It is due as soon as there is one entry more than the newest checkpoint covers.
+
+        Raises:
+            Unavailable: What there is does not continue what was signed; nothing was signed.
+        """
+        async with self._one_at_a_time:
+            at = self._clock.now()
+            if not await self._store.read(lambda tx: self._is_due(tx, at, force=force)):
+                return
+            try:
+                await self._sign(at)
+            except (LogRejected, MalformedNote) as e:
+                await self._refuse(str(e), at)
+                raise Unavailable(
+                    "the audit log does not continue what was signed; nothing was signed"
+                ) from e
+            self.refused = None
+
+    def _is_due(self, tx: Tx, at: datetime, *, force: bool) -> bool:
+        size = tx.audit.tree.size()
+        newest = tx.audit.tree.newest_checkpoint()
+        if newest is None:
+            return True
+        if newest.size > size or (self._signed is not None and self._signed.size > size):
+            return True  # entries are gone; looking closer will say so
+        return size > newest.size and (
+            force or size - newest.size >= self._entries or at - newest.created_at >= self._interval
+        )
+
+    async def _sign(self, at: datetime) -> None:
+        # 1. The entries since the last signature are the tree's. Otherwise we would sign what nobody can list.
+        size = await self._walk()
+        # 2. The tree begins with what was signed before. Otherwise two histories would bear our signature.
+        ground = await self._store.read(lambda tx: self._ground(tx, size))
+        if ground.before is not None:
+            # Read again outside of the unit: a row of a database is no proof that we signed it.
+            signed = (await asyncio.to_thread(self.signer.verify, ground.before.note)).checkpoint
+            if (signed.size, signed.root) != (ground.before.size, ground.before.root):
+                raise LogBroken(
+                    f"the checkpoint stored for size {ground.before.size} is of size {signed.size}",
+                    entry_id=None,
+                )
+        # 3. Now it may be signed, once, whoever else does so at the same time.
+        checkpoint = Checkpoint(origin=self.signer.origin, size=ground.size, root=ground.root)
+        note = await asyncio.to_thread(self.signer.sign, checkpoint, at)
+        stored = StoredCheckpoint(size=ground.size, root=ground.root, note=note, created_at=at)
+        self._signed = checkpoint
+        if await self._store.write(lambda tx: tx.audit.tree.add_checkpoint(stored)):
+            self._untold, self._tell_from = stored, None
+            log.info("audit.checkpoint", size=stored.size)
+
+    async def _walk(self) -> int:
+        """Compare the entries that this process has not compared yet with the tree; return how many there are.
+
+        Raises:
+            LogBroken: They are not the same log.
+        """
+        after, last_hash = await self._store.read(self._walk_from)
+        walk = Walk(after, last_hash)
+        while True:
+            found = await self._store.scan(lambda tx: page(tx, walk.size))
+            if not found.entries:
+                return walk.size
+            await asyncio.to_thread(walk.feed, found)
+            self._walked = (walk.size, walk.last_hash)
+
+    def _walk_from(self, tx: Tx) -> tuple[int, str]:
+        """Return where to go on: what this process compared, or what was signed before it started."""
+        if self._walked is not None:
+            return self._walked
+        newest = tx.audit.tree.newest_checkpoint()
+        before = tx.audit.entries(newest.size - 1, 1) if newest is not None and newest.size else []
+        return (before[0][0], before[0][1].entry_hash) if before else (0, GENESIS_HASH)
+
+    def _ground(self, tx: Tx, size: int) -> _Ground:
+        """Prove that the tree of *size* entries begins with what was signed.
+
+        Raises:
+            LogBroken: Entries are gone.
+            ProofRejected: It does not.
+        """
+        tree = tx.audit.tree
+        size = min(size, tree.size())
+        now = root(tree, size)
+        before = tree.newest_checkpoint()
+        for old in (before, self._signed):
+            if old is not None:
+                if old.size > size:
+                    raise LogBroken(
+                        f"entries {size + 1} to {old.size} are missing: a checkpoint covers {old.size}",
+                        entry_id=size + 1,
+                    )
+                verify_consistency(old.size, size, old.root, now, consistency_proof(tree, old.size, size))
+        return _Ground(size, now, before)
+
+    async def _refuse(self, reason: str, at: datetime) -> None:
+        self.refused = reason
+        log.error("audit.checkpoint_refused", reason=reason)
+        event = AuditEvent(operator_cn=SERVICE, action="checkpoint_refused", detail=reason)
+
+        def work(tx: Tx) -> None:
+            key = "audit:checkpoint_refused"
+            if tx.rate_limits.check(key, at, REFUSALS) is None:
+                tx.rate_limits.take(key, at, REFUSALS)
+                tx.audit.append(event, at)
+
+        await self._store.write(work)
+
+    async def tell_others(self) -> None:
+        """Let witnesses cosign and the authority stamp what this process signed last; failures are logged.
+
+        Who failed is asked again after the interval between checkpoints, unless a newer one came first.
+        """
+        at = self._clock.now()
+        stored = self._untold
+        if stored is None or (self._tell_from is not None and at < self._tell_from):
+            return
+        said = await self._store.read(lambda tx: tx.audit.tree.countersignatures(stored.size))
+        heard = {(found.kind, found.signer) for found in said}
+        done = await asyncio.gather(
+            *(self._ask(other, stored, at) for other in self.others if (other.kind, other.name) not in heard)
+        )
+        if self._untold is stored:
+            self._untold, self._tell_from = (None, None) if all(done) else (stored, at + self._interval)
+
+    async def _ask(self, other: Countersigner, stored: StoredCheckpoint, at: datetime) -> bool:
+        """Store what *other* says of *stored*; return False, and count it, where it says nothing good."""
+        try:
+            async with asyncio.timeout(TOLD_SECONDS):
+                value = await other.countersign(stored, self._store)
+        except (httpx.HTTPError, TimeoutError, AttestationError) as e:
+            self.failures[other.name] += 1
+            reason = e.code if isinstance(e, AttestationError) else type(e).__name__
+            log.warning(
+                "audit.countersignature_failed",
+                kind=other.kind,
+                signer=other.name,
+                size=stored.size,
+                failures=self.failures[other.name],
+                code=reason,
+                reason=str(e)[:200],
+            )
+            return False
+        found = Countersignature(kind=other.kind, signer=other.name, value=value, created_at=at)
+        await self._store.write(lambda tx: tx.audit.tree.countersign(stored.size, found))
+        self.failures.pop(other.name, None)
+        return True
