@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -312,3 +313,43 @@ def test_instants_keep_their_microseconds(store: Store) -> None:
     stored = store.read_sync(lambda tx: tx.machines.by_id(machine.machine_id))
     assert stored is not None
     assert stored.registered_at == machine.registered_at
+
+
+def test_machines_are_counted_as_they_judge_themselves(store: Store) -> None:
+    """Every machine once by status, role and trust; the rule in SQL is that of `Machine.trust`."""
+    verdicts: list[tuple[Verdict | None, Any]] = [
+        (None, None),
+        (Verdict.INDETERMINATE, None),
+        (Verdict.FAILED, None),
+        (Verdict.VERIFIED, None),
+        (Verdict.VERIFIED, NOW),
+        (Verdict.VERIFIED, NOW + MINUTE),
+        (Verdict.VERIFIED, NOW - MINUTE),
+        (Verdict.FAILED, NOW + MINUTE),
+    ]
+    machines = [
+        dataclasses.replace(
+            a_machine(number),
+            status=status,
+            role=role,
+            last_verdict=verdict,
+            trust_expires_at=expires_at,
+        )
+        for number, (status, role, (verdict, expires_at)) in enumerate(
+            (status, role, judged)
+            for status in (Status.ATTESTED, Status.LOCKED)
+            for role in (None, Role.GENERIC)
+            for judged in verdicts
+        )
+    ]
+
+    def add(tx: Any) -> None:
+        for machine in machines:
+            tx.machines.add(machine)
+
+    assert store.read_sync(lambda tx: tx.machines.counts(NOW)).by_status == {}
+    store.write_sync(add)
+    counts = store.read_sync(lambda tx: tx.machines.counts(NOW))
+    assert counts.by_status == {Status.ATTESTED: 16, Status.LOCKED: 16}
+    assert counts.by_role == {None: 16, Role.GENERIC: 16}
+    assert counts.by_trust == Counter(machine.trust(NOW) for machine in machines)

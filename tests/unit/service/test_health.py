@@ -21,6 +21,7 @@ async def ready(service: Service) -> tuple[int, dict[str, str]]:
     answer = await service.get("/readyz")
     body = answer.json()
     assert body["status"] == ("ok" if answer.status_code == 200 else "unavailable")
+    assert body["version"] == service.app.version
     return answer.status_code, body["checks"]
 
 

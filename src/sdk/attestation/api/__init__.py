@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from attestation.api.node import *  # noqa: F403 -- likewise
     from attestation.api.operator import *  # noqa: F403 -- likewise
     from attestation.api.problem import *  # noqa: F403 -- likewise
+    from attestation.api.stats import *  # noqa: F403 -- likewise
 
-_MODULES = ("problem", "approvals", "operator", "node")
+_MODULES = ("problem", "stats", "approvals", "operator", "node")
 
 
 def __getattr__(name: str) -> Any:

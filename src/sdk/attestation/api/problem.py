@@ -41,4 +41,5 @@ class Readiness(Wire):
     """Whether the service can decide: each part `ok` or what is wrong with it."""
 
     status: Literal["ok", "unavailable"]
+    version: str = Field(description="Of the service, as in its OpenAPI document", examples=["0.1.0"])
     checks: dict[str, str]

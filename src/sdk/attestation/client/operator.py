@@ -158,6 +158,10 @@ class OperatorClient:
         """Yield the stored attestation results of a machine, newest first."""
         return self._pages(f"{_machine(machine_id)}/results", api.ResultPage, {}, page_size)
 
+    def stats(self) -> api.Stats:
+        """Return how many machines there are by status, role and trust."""
+        return self._http.call("GET", "/stats", api.Stats)
+
     # Dual control
 
     def machine_approvals(

@@ -14,7 +14,7 @@ from attestation.store.audit import AuditFilter
 from attestation.store.audit_tree import Countersignature, CountersignatureKind, StoredCheckpoint
 from attestation.store.base import Store, StoreSettings
 from attestation.store.challenges import Challenge, Purpose
-from attestation.store.machines import MachineFilter
+from attestation.store.machines import MachineCounts, MachineFilter
 from attestation.store.migrate import migrate, sqlite_path
 from attestation.store.outbox import OutboxEvent
 from attestation.store.pages import MAX_LIMIT, Page
@@ -37,6 +37,7 @@ __all__ = [
     "ConfigToken",
     "Countersignature",
     "CountersignatureKind",
+    "MachineCounts",
     "MachineFilter",
     "OutboxEvent",
     "Page",

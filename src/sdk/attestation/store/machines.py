@@ -9,11 +9,11 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import and_, bindparam, case, delete, func, or_, select, text, update
 
 from attestation.clock import from_micros, to_micros
 from attestation.errors import EKConflict, MachineChanged, RequestInvalid
-from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status
+from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status, Trust
 from attestation.results import Assurance, Verdict
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared, Row, signed, unsigned
@@ -45,6 +45,21 @@ class MachineFilter:
     role: Role | None = None
     cluster_id: str | None = None
     q: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineCounts:
+    """How many machines there are, each counted once in every table; what nobody is in is absent.
+
+    Args:
+        by_status: Of each status.
+        by_role: Of each role; None counts those without one.
+        by_trust: Whose last result is worth so much now.
+    """
+
+    by_status: Mapping[Status, int]
+    by_role: Mapping[Role | None, int]
+    by_trust: Mapping[Trust, int]
 
 
 def _micros(at: datetime | None) -> int | None:
@@ -237,6 +252,16 @@ _COUNT_PENDING = Prepared(select(func.count()).select_from(_T).where(_PENDING))
 _COUNT_PENDING_FROM = Prepared(
     select(func.count()).select_from(_T).where(_PENDING, _C.registered_from == bindparam("registered_from"))
 )
+_COUNT_BY_STATUS = Prepared(select(_C.status, func.count()).group_by(_C.status))
+_COUNT_BY_ROLE = Prepared(select(_C.role, func.count()).group_by(_C.role))
+# The same rule as `Machine.trust`; a test compares them.
+_TRUST = case(
+    (_C.last_verdict.is_(None) | (_C.last_verdict == Verdict.INDETERMINATE.value), Trust.UNKNOWN.value),
+    (_C.last_verdict == Verdict.FAILED.value, Trust.FAILED.value),
+    (_C.trust_expires_at.is_(None) | (_C.trust_expires_at <= bindparam("at")), Trust.STALE.value),
+    else_=Trust.VERIFIED.value,
+).label("trust")
+_COUNT_BY_TRUST = Prepared(select(_TRUST, func.count()).group_by(text("trust")))
 
 
 @lru_cache(maxsize=64)
@@ -350,6 +375,16 @@ class Machines:
         )
         if changed != 1:
             raise MachineChanged(f"machine {machine.machine_id} is no longer {machine.status} with this AK")
+
+    def counts(self, at: datetime) -> MachineCounts:
+        """Count the machines by status, by role and by what their last result is worth at *at*."""
+        return MachineCounts(
+            by_status={_STATUS[word]: count for word, count in self._sql.rows(_COUNT_BY_STATUS)},
+            by_role={_ROLE[word]: count for word, count in self._sql.rows(_COUNT_BY_ROLE)},
+            by_trust={
+                Trust(word): count for word, count in self._sql.rows(_COUNT_BY_TRUST, at=to_micros(at))
+            },
+        )
 
     def delete(self, machine_id: str) -> bool:
         """Delete a machine with its results and config tokens; return False if there was none.

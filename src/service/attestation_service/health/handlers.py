@@ -10,6 +10,7 @@ import structlog
 
 from attestation.api import Readiness
 from attestation.clock import parse_rfc3339
+from attestation_service import __version__
 from attestation_service.context import Resources
 
 log = structlog.get_logger("attestation_service.health")
@@ -32,7 +33,7 @@ async def ready(res: Resources) -> Readiness:
     }
     found = {name: await _ask(name, part, res) for name, part in parts.items()}
     good = all(answer == OK for answer in found.values())
-    return Readiness(status="ok" if good else "unavailable", checks=found)
+    return Readiness(status="ok" if good else "unavailable", version=__version__, checks=found)
 
 
 async def _ask(name: str, part: Callable[[Resources], Awaitable[str]], res: Resources) -> str:

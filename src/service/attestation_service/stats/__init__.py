@@ -1,0 +1,1 @@
+"""How the fleet stands, in numbers."""

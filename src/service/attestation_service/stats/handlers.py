@@ -1,0 +1,21 @@
+"""Counting: in the database, one query for each table, all of one moment."""
+
+from __future__ import annotations
+
+from attestation.api import Stats
+from attestation.machines import Role, Status, Trust
+from attestation_service.context import Resources
+
+
+async def stats(*, res: Resources) -> Stats:
+    """Count the machines."""
+    at = res.clock.now()
+    counts = await res.store.read(lambda tx: tx.machines.counts(at))
+    return Stats(
+        at=at,
+        machines=sum(counts.by_status.values()),
+        by_status={status: counts.by_status.get(status, 0) for status in Status},
+        by_role={role: counts.by_role.get(role, 0) for role in Role},
+        without_role=counts.by_role.get(None, 0),
+        by_trust={trust: counts.by_trust.get(trust, 0) for trust in Trust},
+    )
