@@ -238,6 +238,19 @@ class Settings(BaseSettings):
             raise ValueError("ITL_OPERATOR_CRL revokes nothing without ITL_OPERATOR_CA")
         return self
 
+    @model_validator(mode="after")
+    def _high_assurance_whole(self) -> Self:
+        if not self.high_assurance:
+            return self
+        if self.tls_cert_file is None and self.proxy_secret is None:
+            raise ValueError(
+                "ITL_HIGH_ASSURANCE=true would refuse every request: set ITL_TLS_CERT_FILE and ITL_TLS_KEY_FILE, "
+                "or ITL_PROXY_SECRET_FILE for the proxy where TLS ends"
+            )
+        if weak := self.weakened():
+            raise ValueError(f"ITL_HIGH_ASSURANCE=true allows no weakened control: {'; '.join(weak)}")
+        return self
+
     @property
     def oidc(self) -> bool:
         """True where operators may come with tokens of an identity provider."""
@@ -263,8 +276,8 @@ class Settings(BaseSettings):
         """URI of the ML-DSA-44 key that signs checkpoints."""
         return self.audit_mldsa_key or f"file:{self.enrollment_ca_dir / 'audit-mldsa44.pem'}"
 
-    def warnings(self) -> list[str]:
-        """Say, one line each, which controls are weaker than the default."""
+    def weakened(self) -> list[str]:
+        """Say, one line each, which controls are weaker than they should be; high assurance allows none."""
         token = self.admin_token.get_secret_value() if self.admin_token else None
         found = [
             (
@@ -281,14 +294,6 @@ class Settings(BaseSettings):
                 f"ITL_ADMIN_TOKEN is shorter than {SHORT_TOKEN_CHARACTERS} characters: it can be guessed",
             ),
             (
-                not (token or self.oidc or self.operator_ca),
-                "operator routes answer 503 until ITL_OIDC_ISSUER, ITL_OPERATOR_CA or ITL_ADMIN_TOKEN is set",
-            ),
-            (
-                bool(self.dual_control_roles) and not (self.oidc or self.operator_ca),
-                "ITL_DUAL_CONTROL_ROLES is set, but only break-glass can log in, and it never counts as a vote",
-            ),
-            (
                 self.oidc and self.oidc_issuer.startswith("http://"),
                 "ITL_OIDC_ISSUER begins with http://: whoever is on the way can name operators",
             ),
@@ -296,8 +301,39 @@ class Settings(BaseSettings):
                 self.service_url.startswith("http://"),
                 "ITL_SERVICE_URL begins with http://: nodes cannot tell this service from another",
             ),
+            (
+                self.proxy_secret is not None
+                and len(self.proxy_secret.get_secret_value()) < SHORT_TOKEN_CHARACTERS,
+                f"ITL_PROXY_SECRET is shorter than {SHORT_TOKEN_CHARACTERS} characters: it can be guessed",
+            ),
+            (
+                self.tls_cert_file is not None and self.tls_min_version != "TLSv1.3",
+                "ITL_TLS_MIN_VERSION=TLSv1.2: older connections are accepted",
+            ),
         ]
         return [text for weak, text in found if weak]
+
+    def warnings(self) -> list[str]:
+        """Say, one line each, what an operator should know at every start: weakened controls, and what is missing."""
+        found = [
+            (
+                not (self.admin_token or self.oidc or self.operator_ca),
+                "operator routes answer 503 until ITL_OIDC_ISSUER, ITL_OPERATOR_CA or ITL_ADMIN_TOKEN is set",
+            ),
+            (
+                bool(self.dual_control_roles) and not (self.oidc or self.operator_ca),
+                "ITL_DUAL_CONTROL_ROLES is set, but only break-glass can log in, and it never counts as a vote",
+            ),
+            (
+                self.operator_ca is not None and self.operator_crl is None,
+                "ITL_OPERATOR_CA is set without ITL_OPERATOR_CRL: a certificate cannot be taken back before it expires",
+            ),
+            (
+                bool(self.trusted_proxies) and self.operator_ca is not None and self.proxy_secret is None,
+                "ITL_TRUSTED_PROXIES is set without ITL_PROXY_SECRET: proxies are not believed about certificates",
+            ),
+        ]
+        return [*self.weakened(), *(text for missing, text in found if missing)]
 
 
 def _with_secret_of_file(values: dict[str, Any], secret: str) -> dict[str, Any]:

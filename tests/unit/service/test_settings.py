@@ -102,6 +102,7 @@ TOGETHER = {
     "ITL_TLS_CERT_FILE",
     "ITL_TLS_KEY_FILE",
     "ITL_OPERATOR_CRL",
+    "ITL_HIGH_ASSURANCE",
 }
 """Settings that mean nothing alone; they have tests of their own."""
 
@@ -211,6 +212,24 @@ def test_settings_are_frozen_and_hide_the_token() -> None:
         ({"ITL_OIDC_ISSUER": "http://sts.example"}, "OIDC_ISSUER"),
         ({"ITL_DUAL_CONTROL_ROLES": "controlplane"}, "DUAL_CONTROL_ROLES"),
         ({"ITL_SERVICE_URL": "http://a.example"}, "SERVICE_URL"),
+        ({"ITL_OPERATOR_CA": "/ca.pem"}, "OPERATOR_CRL"),
+        ({"ITL_PROXY_SECRET": "ttt"}, "PROXY_SECRET"),
+        (
+            {
+                "ITL_TRUSTED_PROXIES": "10.0.0.0/8",
+                "ITL_OPERATOR_CA": "/ca.pem",
+                "ITL_OPERATOR_CRL": "/crl.pem",
+            },
+            "PROXY_SECRET",
+        ),
+        (
+            {
+                "ITL_TLS_MIN_VERSION": "TLSv1.2",
+                "ITL_TLS_CERT_FILE": "/c.pem",
+                "ITL_TLS_KEY_FILE": "/k.pem",
+            },
+            "TLS_MIN_VERSION",
+        ),
     ],
     ids=str,
 )
