@@ -131,11 +131,13 @@ def test_a_renewal_stores_the_result_and_keeps_the_version(store: Store) -> None
 
 @pytest.mark.parametrize(
     "meanwhile",
-    [{"status": Status.LOCKED}, {"ak_name": b"other"}, {"ak_name": None}],
-    ids=["locked", "other-ak", "ak-reset"],
+    [{"status": Status.LOCKED}, {"ak_name": b"other"}, {"ak_name": None}, {"role": Role.CONTROLPLANE}],
+    ids=["locked", "other-ak", "ak-reset", "other-role"],
 )
-def test_a_renewal_loses_against_a_lock_or_an_ak_reset(store: Store, meanwhile: dict[str, Any]) -> None:
-    """What was judged about one status and AK is not stored under another."""
+def test_a_renewal_loses_against_a_lock_an_ak_reset_or_another_role(
+    store: Store, meanwhile: dict[str, Any]
+) -> None:
+    """What was judged about one status, role and AK is not stored under another."""
     judged = a_machine(status=Status.ATTESTED)
     store.write_sync(lambda tx: tx.machines.add(judged))
     changed = store.write_sync(lambda tx: tx.machines.update(judged, **meanwhile))

@@ -243,6 +243,7 @@ _RENEW = Prepared(
         _C.machine_id == bindparam("of_machine"),
         _C.ak_name == bindparam("of_ak"),
         _C.status == bindparam("of_status"),
+        _C.role.is_not_distinct_from(bindparam("of_role")),
     )
     .values({name: bindparam(name) for name in _RENEWED})
 )
@@ -354,17 +355,18 @@ class Machines:
     ) -> None:
         """Store what an attestation established; the hot path, so the version stays.
 
-        It holds only for the status and the AK that were judged: a lock or an AK reset that came between
-        loses nothing.
+        It holds only for the status, role and AK that were judged: a lock, a change of role or an AK reset
+        that came between loses nothing.
 
         Raises:
-            MachineChanged: Status or AK are not those of *machine* any more, or it is gone.
+            MachineChanged: Status, role or AK are not those of *machine* any more, or it is gone.
         """
         changed = self._sql.run(
             _RENEW,
             of_machine=machine.machine_id,
             of_ak=machine.ak_name,
             of_status=machine.status.value,
+            of_role=machine.role and machine.role.value,
             **_clock_columns(clock),
             last_verdict=_VERDICT_WORD[last_verdict],
             last_result_at=_micros(last_result_at),
@@ -374,7 +376,9 @@ class Machines:
             trust_expires_at=_micros(trust_expires_at),
         )
         if changed != 1:
-            raise MachineChanged(f"machine {machine.machine_id} is no longer {machine.status} with this AK")
+            raise MachineChanged(
+                f"machine {machine.machine_id} is no longer {machine.status} in this role with this AK"
+            )
 
     def counts(self, at: datetime) -> MachineCounts:
         """Count the machines by status, by role and by what their last result is worth at *at*."""
