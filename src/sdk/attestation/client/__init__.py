@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from attestation.client.errors import AnswerInvalid, APIError, ServiceUnreachable, TLSFailed
     from attestation.client.node import NodeClient, SealedConfig
     from attestation.client.operator import OperatorClient
+    from attestation.client.public import PublicClient
     from attestation.client.record import Record
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "AnswerInvalid",
     "NodeClient",
     "OperatorClient",
+    "PublicClient",
     "Record",
     "Retries",
     "SealedConfig",
@@ -44,6 +46,7 @@ _MODULES = {
     "NodeClient": "node",
     "SealedConfig": "node",
     "OperatorClient": "operator",
+    "PublicClient": "public",
     "Record": "record",
 }
 

@@ -89,9 +89,10 @@ ONCE = Retries(attempts=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A successful answer, read to its end; the names of its headers are in lower case."""
+    """An answer, read to its end; the names of its headers are in lower case."""
 
     status: int
+    reason: str
     media_type: str
     body: bytes
     headers: Mapping[str, str]
@@ -201,6 +202,32 @@ class Connection:
         body: BaseModel | Mapping[str, Any] | None,
         accept: str,
     ) -> Answer:
+        answer = self._exchange(method, f"{API_PREFIX}{path}", params, body, accept)
+        if 200 <= answer.status < 300:
+            return answer
+        if 300 <= answer.status < 400:
+            raise AnswerInvalid(
+                f"{self.url} answered with a redirect ({answer.status}); redirects are not followed"
+            )
+        raise _problem(answer)
+
+    def probe(self, path: str) -> Answer:
+        """Ask once for *path*, which begins below the address of the service, and return whatever is answered.
+
+        Raises:
+            ServiceUnreachable: No answer.
+            AnswerInvalid: Too long, or compressed.
+        """
+        return self._exchange("GET", path, None, None, "application/json")
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str | int] | None,
+        body: BaseModel | Mapping[str, Any] | None,
+        accept: str,
+    ) -> Answer:
         deadline = time.monotonic() + DEADLINE_SECONDS
         headers = {**self._headers, "Accept": accept}
         content: bytes | None = None
@@ -212,24 +239,19 @@ class Connection:
             )
             content = text.encode()
             headers["Content-Type"] = "application/json"
-        url = f"{self.url}{API_PREFIX}{path}{'?' + urlencode(params) if params else ''}"
+        url = f"{self.url}{path}{'?' + urlencode(params) if params else ''}"
         reply = self._carrier.send(method, url, headers, content)
         try:
             data = self._read(reply, deadline)
         finally:
             reply.close()
-        if 200 <= reply.status < 300:
-            return Answer(
-                status=reply.status,
-                media_type=reply.headers.get("content-type", "").partition(";")[0].strip().lower(),
-                body=data,
-                headers=reply.headers,
-            )
-        if 300 <= reply.status < 400:
-            raise AnswerInvalid(
-                f"{self.url} answered with a redirect ({reply.status}); redirects are not followed"
-            )
-        raise _problem(reply, data)
+        return Answer(
+            status=reply.status,
+            reason=reply.reason,
+            media_type=reply.headers.get("content-type", "").partition(";")[0].strip().lower(),
+            body=data,
+            headers=reply.headers,
+        )
 
     def _read(self, reply: Reply, deadline: float) -> bytes:
         if reply.headers.get("content-encoding", "identity").lower() != "identity":
@@ -327,22 +349,22 @@ def _tls_context(ca_file: Path | None) -> ssl.SSLContext:
     return context
 
 
-def _problem(reply: Reply, data: bytes) -> APIError:
+def _problem(answer: Answer) -> APIError:
     from pydantic import ValidationError
 
     from attestation.api.problem import Problem
 
-    status = reply.status
-    retry_after_seconds = parse_retry_after(reply.headers.get("retry-after"), datetime.now(UTC))
+    status = answer.status
+    retry_after_seconds = parse_retry_after(answer.headers.get("retry-after"), datetime.now(UTC))
     try:
-        problem = Problem.model_validate_json(data, extra="ignore")
+        problem = Problem.model_validate_json(answer.body, extra="ignore")
     except ValidationError:
         return api_error(
             code=f"http-{status}",
-            title=reply.reason or "HTTP error",
-            detail=f"the answer was {status} {reply.reason} without an explanation of this service",
+            title=answer.reason or "HTTP error",
+            detail=f"the answer was {status} {answer.reason} without an explanation of this service",
             status=status,
-            request_id=reply.headers.get("x-request-id"),
+            request_id=answer.headers.get("x-request-id"),
             retry_after_seconds=retry_after_seconds,
         )
     return api_error(

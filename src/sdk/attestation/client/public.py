@@ -1,0 +1,60 @@
+"""What anybody may ask of the service: whether it lives, whether it can decide, with which keys it signs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from attestation.client.connection import API_PREFIX, Connection
+from attestation.client.errors import AnswerInvalid
+from attestation.client.record import Record, parse_record
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class PublicClient:
+    """The public routes over HTTP; sends no credential and repeats nothing.
+
+    Args:
+        url: Address of the service, without `/api/v1`.
+        ca_file: PEM file with the only CAs to trust; None trusts those of the system.
+        transport: For tests: what carries the requests instead of the network.
+    """
+
+    def __init__(
+        self, url: str, *, ca_file: Path | None = None, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self._http = Connection(url, ca_file=ca_file, transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def is_alive(self) -> bool:
+        """True where `/healthz` says so.
+
+        Raises:
+            ServiceUnreachable: Nobody answered.
+            AnswerInvalid: Somebody else did; the same holds below.
+        """
+        return self._ask("/healthz", (200,)).text("status") == "ok"
+
+    def readiness(self) -> Record:
+        """Return what `/readyz` says: `status`, `version` and `checks`, also where it is not ready."""
+        return self._ask("/readyz", (200, 503))
+
+    def service_keys(self) -> Record:
+        """Return the JWK set with which the service signs."""
+        return self._ask(f"{API_PREFIX}/service-keys", (200,))
+
+    def _ask(self, path: str, expected: tuple[int, ...]) -> Record:
+        answer = self._http.probe(path)
+        if answer.status not in expected:
+            raise AnswerInvalid(f"{path} answered {answer.status}, not as the attestation service does")
+        return parse_record(answer.body, path)
