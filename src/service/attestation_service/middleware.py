@@ -12,7 +12,7 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
 import structlog
@@ -41,7 +41,7 @@ STRICT_TRANSPORT = (b"strict-transport-security", b"max-age=31536000; includeSub
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}\Z")
 _HEADERS = [
-    (b"cache-control", b"no-store"),
+    (b"cache-control", b"no-store"),  # the first: left out where a route says otherwise
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -131,7 +131,10 @@ class Border:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *ours]
+                theirs = message.get("headers", ())
+                # What may be kept says so itself; everything else may not.
+                kept = _header(theirs, b"cache-control") is not None
+                message["headers"] = [*theirs, *(ours[1:] if kept else ours)]
             await send(message)
 
         try:
@@ -189,7 +192,7 @@ async def _refuse_certificate(scope: Scope, transport: Transport, origin: Origin
     raise ClientCertificateUntrusted("a client certificate is taken from a trusted proxy only")
 
 
-def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> bytes | None:
+def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
     for key, value in headers:
         if key == name:
             return value

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attestation.api.approvals import *  # noqa: F403 -- the package is the namespace of the schemas
+    from attestation.api.audit import *  # noqa: F403 -- likewise
     from attestation.api.node import *  # noqa: F403 -- likewise
     from attestation.api.operator import *  # noqa: F403 -- likewise
     from attestation.api.problem import *  # noqa: F403 -- likewise
     from attestation.api.stats import *  # noqa: F403 -- likewise
 
-_MODULES = ("problem", "stats", "approvals", "operator", "node")
+_MODULES = ("problem", "stats", "approvals", "operator", "node", "audit")
 
 
 def __getattr__(name: str) -> Any:

@@ -304,13 +304,17 @@ class AuditPage(Wire):
 
 
 class AuditVerification(Wire):
-    """What a walk over the whole chain found."""
+    """What a walk over the whole log found: chain, tree and stored checkpoints."""
 
     valid: bool
-    entries: int
-    root_hash: str | None
-    first_invalid_id: int | None
+    entries: int = Field(description="Entries that were good")
+    root_hash: str | None = Field(description="`entry_hash` of the last entry; null where invalid or empty")
+    first_invalid_id: int | None = Field(description="The first entry that does not fit, or may not")
     error: str | None
+    tree_size: int = Field(default=0, description="Entries in the tree; 0 where invalid")
+    tree_root: str | None = Field(default=None, description="Its root, base64; null where invalid")
+    checkpoints: int = Field(default=0, description="Signed checkpoints that the log still has as beginnings")
+    checkpoint_size: int | None = Field(default=None, description="Entries that the newest of them covers")
 
 
 class PolicyDetail(Wire):

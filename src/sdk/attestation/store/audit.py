@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -11,6 +10,7 @@ from operator import attrgetter
 from sqlalchemy import bindparam, insert, select
 
 from attestation.audit import GENESIS_HASH, AuditEntry, AuditEvent, linked
+from attestation.audit.merkle import leaf_hash
 from attestation.store.audit_tree import AuditTree
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared, Row
@@ -82,7 +82,7 @@ class Audit:
         last_id, prev_hash = (0, GENESIS_HASH) if last is None else last
         entry, data = linked(event, at=at, prev_hash=prev_hash)
         self._sql.run(_APPEND, id=last_id + 1, **dict(zip(_COLUMNS, _members(entry), strict=True)))
-        self.tree.grow(last_id, hashlib.sha256(b"\x00" + data).digest())
+        self.tree.grow(last_id, leaf_hash(data))
         return entry
 
     def page(

@@ -6,8 +6,6 @@ any proof reads a few tiles, however long the log is.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -15,6 +13,7 @@ from enum import StrEnum
 from sqlalchemy import bindparam, func, insert, select
 from sqlalchemy.sql import ClauseElement
 
+from attestation.audit.merkle import TILE_WIDTH, tile_root
 from attestation.clock import from_micros, to_micros
 from attestation.store.sql import Executor, Insert, Prepared, Row
 from attestation.store.tables import (
@@ -24,8 +23,6 @@ from attestation.store.tables import (
     AuditRow,
     table_of,
 )
-
-TILE_WIDTH = 256
 
 _NODES = table_of(AuditNodeRow)
 _CHECKPOINTS = table_of(AuditCheckpointRow)
@@ -94,9 +91,15 @@ _SIZE = Prepared(select(func.coalesce(func.max(_LOG.c.id), 0)))
 _NEWEST = Prepared(select(_CHECKPOINTS).order_by(_CHECKPOINTS.c.size.desc()).limit(1))
 _AFTER = Prepared(
     select(_CHECKPOINTS)
-    .where(_CHECKPOINTS.c.size > bindparam("after"))
+    .where(_CHECKPOINTS.c.size > bindparam("after"), _CHECKPOINTS.c.size <= bindparam("up_to"))
     .order_by(_CHECKPOINTS.c.size)
     .limit(bindparam("rows"))
+)
+_AT_MOST = Prepared(
+    select(_CHECKPOINTS)
+    .where(_CHECKPOINTS.c.size <= bindparam("size"))
+    .order_by(_CHECKPOINTS.c.size.desc())
+    .limit(1)
 )
 
 
@@ -125,17 +128,6 @@ _COUNTERSIGNATURES_OF = Prepared(
 )
 
 
-def _tile_root(tile: Sequence[bytes]) -> bytes:
-    sha256 = hashlib.sha256
-    nodes = list(tile)
-    while len(nodes) > 1:
-        nodes = [
-            sha256(b"\x01" + left + right).digest()
-            for left, right in zip(nodes[::2], nodes[1::2], strict=True)
-        ]
-    return nodes[0]
-
-
 class AuditTree:
     """The tree and its checkpoints, inside one unit of work. It is what proofs read: a `TileReader`."""
 
@@ -151,7 +143,7 @@ class AuditTree:
         level = 0
         while position % TILE_WIDTH == TILE_WIDTH - 1:
             position //= TILE_WIDTH
-            node = _tile_root(self.hashes(level, position * TILE_WIDTH, TILE_WIDTH))
+            node = tile_root(self.hashes(level, position * TILE_WIDTH, TILE_WIDTH))
             level += 1
             run(_ADD_NODE, level=level, position=position, hash=node)
 
@@ -184,9 +176,15 @@ class AuditTree:
         row = self._sql.row(_NEWEST)
         return None if row is None else _checkpoint(row)
 
-    def checkpoints(self, after_size: int, limit: int) -> list[StoredCheckpoint]:
-        """Return the *limit* checkpoints of trees larger than *after_size*, smallest first."""
-        return [_checkpoint(row) for row in self._sql.rows(_AFTER, after=after_size, rows=limit)]
+    def checkpoint_at_most(self, size: int) -> StoredCheckpoint | None:
+        """Return the checkpoint of the largest tree of at most *size* entries."""
+        row = self._sql.row(_AT_MOST, size=size)
+        return None if row is None else _checkpoint(row)
+
+    def checkpoints(self, after: int, up_to: int, limit: int) -> list[StoredCheckpoint]:
+        """Return at most *limit* checkpoints of more than *after* and at most *up_to* entries, smallest first."""
+        rows = self._sql.rows(_AFTER, after=after, up_to=up_to, rows=limit)
+        return [_checkpoint(row) for row in rows]
 
     def countersign(self, size: int, countersignature: Countersignature) -> bool:
         """Store what somebody said of the checkpoint of *size*; return False if they had said it before."""
