@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -175,7 +176,7 @@ def login(
     with cache.lock(found.name):
         cache.save(found)
     if profile_name is not None:
-        _remember(
+        session.profile = _remember(
             session,
             chosen,
             profile_name,
@@ -184,7 +185,7 @@ def login(
             keyring=keyring,
         )
     _tell(session, found, {"profile": profile_name} if profile_name else {})
-    _warn(session, chosen, found)
+    _warn(session, cache, found)
 
 
 def _ask(
@@ -276,7 +277,7 @@ def _remember(
     user: str | None,
     issuer_ca_file: str | None,
     keyring: bool,
-) -> None:
+) -> Profile:
     path = config_path()
     config = load(path)
     known = config.profiles.get(name, Profile())
@@ -284,29 +285,32 @@ def _remember(
         "api_url": chosen.api_url,
         "issuer": chosen.issuer,
         "client_id": chosen.client_id,
-        "ca_file": session.setting("ca_file").value,
-        "issuer_ca_file": issuer_ca_file or session.setting("issuer_ca_file").value,
+        "ca_file": _absolute(session.setting("ca_file").value),
+        "issuer_ca_file": _absolute(issuer_ca_file or session.setting("issuer_ca_file").value),
         "user": user or known.user,
     }
     for setting, value in given.items():
         if value is not None:
             check_value(setting, value, f"profiles.{name}")
-    save(path, config.with_profile(name, replace(known, keyring=keyring or known.keyring, **given)))
+    profile = replace(known, keyring=keyring or known.keyring, **given)
+    save(path, config.with_profile(name, profile))
+    return profile
 
 
-def _warn(session: Session, chosen: Wanted, found: Login) -> None:
+def _absolute(file: str | None) -> str | None:
+    # What is remembered must mean the same in every directory; `system` is no file.
+    return file if file in (None, "system") else str(Path(file).expanduser().absolute())
+
+
+def _warn(session: Session, cache: LoginCache, found: Login) -> None:
     """Say where commands will not use this login, which would surprise."""
-    source = (
-        "--token-file"
-        if session.token_file
-        else "ITL_ADMIN_TOKEN"
-        if os.environ.get("ITL_ADMIN_TOKEN")
-        else ""
-    )
-    if source:
-        session.note(f"note: {source} is set and goes before this login")
-    if chosen.user is not None and chosen.user not in (found.username, found.email, found.subject):
-        session.note(f"note: commands look for a login of {clean(chosen.user)}, and this is another")
+    if session.token_file is not None or os.environ.get("ITL_ADMIN_TOKEN", "").strip():
+        session.note("note: --token-file or ITL_ADMIN_TOKEN is set and goes before this login")
+    used = find(cache, wanted(session))
+    if used is None or used.name != found.name:
+        session.note(
+            "note: without the options of this call, commands use another login or none; --profile NAME remembers them"
+        )
 
 
 def _now() -> datetime:
@@ -333,7 +337,7 @@ def _as_json(login: Login) -> dict[str, Any]:
         "realm": _realm(login),
         "issuer": login.issuer,
         "client_id": login.client_id,
-        "expires_at": login.expires_at.isoformat().replace("+00:00", "Z"),
+        "expires_at": login.expires_at.isoformat(timespec="seconds").replace("+00:00", "Z"),
         "renewable": login.refresh_token is not None,
         "kept_in": "keyring" if login.keyring else "file",
     }

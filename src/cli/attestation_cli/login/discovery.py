@@ -152,7 +152,10 @@ class Provider:
         try:
             response = self._http.send(request, stream=True)
             try:
-                for piece in response.iter_raw():
+                # Compressed, a small answer could become a large one before it is counted.
+                if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+                    raise ProviderInvalid(f"{where} answered compressed, although asked not to")
+                for piece in response.iter_bytes():
                     body += piece
                     if len(body) > LONGEST_ANSWER:
                         raise ProviderInvalid(f"{where} answered with more than {LONGEST_ANSWER} bytes")
