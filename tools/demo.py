@@ -1,7 +1,8 @@
 """`./dev run`: the service, and a fleet that proves itself to it, step by step.
 
 Everything is real: the service and the agents are the processes that are shipped, the TPMs are swtpm, the
-operator uses the public API. Only the machines' firmware tables and their boot measurements are made up.
+operators log in and use the public API. Only the machines' firmware tables and their boot measurements are made up,
+and the identity provider is one for demos (`tools/demo_identity.py`).
 """
 
 from __future__ import annotations
@@ -16,25 +17,32 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from attestation.api import ActivateRequest, ApproveRequest, IntroduceRequest, MachineDetail
+from attestation.api import (
+    ActivateRequest,
+    ApproveRequest,
+    IntroduceRequest,
+    MachineDetail,
+    PendingApproval,
+)
 from attestation.client import NodeClient, OperatorClient
 from attestation.errors import ActivationFailed, AttestationError
 from attestation.machines import Role, Status
 from attestation.testing import CertificateAuthority
 from attestation.tpm import parse_public
 from attestation.wire import b64encode
-from tools.stage import BIN, REATTEST_SECONDS, Failed, Machine, Service, free_port
+from tools.stage import BIN, REATTEST_SECONDS, Failed, IdentityProvider, Machine, Service, free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT_DATA = ROOT / ".run"
 DEFAULT_PORT = 8080
+DEFAULT_IDENTITY_PORT = 8081
 MAX_MACHINES = 50
 FLEET = (("cp", Role.CONTROLPLANE), ("infra", Role.WORKER_INFRA), ("app", Role.WORKER_APP))
 MADE_BY_DEMO = "made-by-demo"
@@ -84,11 +92,15 @@ class Show:
     """The walk of the fleet through admission."""
 
     def __init__(
-        self, narrator: Narrator, service: Service, operator: OperatorClient, machines: Sequence[Machine]
+        self,
+        narrator: Narrator,
+        service: Service,
+        people: Mapping[str, OperatorClient],
+        machines: Sequence[Machine],
     ) -> None:
         self._out = narrator
         self._service = service
-        self._operator = operator
+        self._alice, self._bob, self._carol = (people[name] for name in ("alice", "bob", "carol"))
         self._machines = machines
         self._ids: dict[str, str] = {}
         self._fingerprints: dict[str, str] = {}
@@ -169,18 +181,16 @@ class Show:
         raise Failed("an impostor was let in")
 
     def approve(self) -> None:
-        """Decide, as an operator."""
-        waiting = [m for m in self._machines if self._find(m).status is Status.PENDING_APPROVAL]
+        """Decide, as operators: one for a worker, two for a control plane."""
         self._out.step(
-            "An operator approves",
+            "Operators approve: one for a worker, two for a control plane",
             "Proof of a TPM is not yet permission. An operator compares the fingerprint with the one read on the "
-            "machine's own console, and decides about role, name and address. Only now may the machine get anything.",
+            "machine's own console, and decides about role, name and address. A control plane holds the keys of the "
+            "cluster, so a second human must agree to exactly the same: ITL_DUAL_CONTROL_ROLES=controlplane.",
         )
         for machine in self._machines:
-            found = self._find(machine)
-            if found.ek_fingerprint != self._fingerprints[machine.name]:
-                raise Failed(f"{machine.name} is not the machine it should be")
-            if machine not in waiting:
+            found = self._recognise(machine)
+            if found.status is not Status.PENDING_APPROVAL:
                 self._out.fact(machine.name, f"was approved before as {found.role}; status {found.status}")
                 continue
             request = ApproveRequest(
@@ -189,10 +199,44 @@ class Show:
                 assigned_ip=f"10.0.0.{10 + machine.number}/24",
                 expected_version=found.version,
             )
-            found = self._operator.approve(found.machine_id, request)
-            self._out.fact(
-                machine.name, f"fingerprint compared; approved as {found.role}, status {found.status}"
-            )
+            answer = self._alice.approve(found.machine_id, request)
+            if isinstance(answer, PendingApproval):
+                answer = self._second_vote(machine, request, answer)
+            elif request.role is Role.CONTROLPLANE:
+                raise Failed(f"{machine.name} was let in by alice alone")
+            else:
+                self._approved(machine, answer, "alice")
+
+    def _second_vote(self, machine: Machine, request: ApproveRequest, vote: PendingApproval) -> MachineDetail:
+        """Show that one vote is not enough, however often it is given, and that the second one decides."""
+        again = self._alice.approve(self._ids[machine.name], request)
+        after = self._find(machine)
+        if after.status is not Status.PENDING_APPROVAL or not isinstance(again, PendingApproval):
+            raise Failed(f"{machine.name} was let in by alice alone")
+        self._out.fact(
+            machine.name,
+            f"alice votes: {again.approvals_received} of {vote.approvals_required}, though she asks twice; "
+            f"status {after.status}",
+        )
+        self._recognise(machine)
+        answer = self._bob.approve(self._ids[machine.name], request)
+        if isinstance(answer, PendingApproval):
+            raise Failed(f"{machine.name} waits although alice and bob have voted for the same")
+        self._approved(machine, answer, "bob agrees")
+        return answer
+
+    def _recognise(self, machine: Machine) -> MachineDetail:
+        """Return the machine as the service knows it, if it is the one whose fingerprint was read on its console."""
+        found = self._find(machine)
+        if found.ek_fingerprint != self._fingerprints[machine.name]:
+            raise Failed(f"{machine.name} is not the machine it should be")
+        return found
+
+    def _approved(self, machine: Machine, found: MachineDetail, who: str) -> None:
+        self._out.fact(
+            machine.name,
+            f"{who}: fingerprint compared; approved as {found.role}, status {found.status}",
+        )
 
     def attest(self) -> None:
         """Let every agent attest, and open the configuration it gets."""
@@ -228,11 +272,11 @@ class Show:
             "Every decision and every change of trust is an entry that carries the hash of the one before it. The "
             "database refuses to change or delete one; whoever does it anyway breaks the chain.",
         )
-        verdict = self._operator.verify_audit()
+        verdict = self._carol.verify_audit()
         if not verdict.valid:
             raise Failed(f"the audit chain is broken at {verdict.first_invalid_id}: {verdict.error}")
         shown = self._machines[0]
-        for entry in reversed(list(self._operator.audit(machine_id=self._ids[shown.name]))):
+        for entry in reversed(list(self._carol.audit(machine_id=self._ids[shown.name]))):
             change = f"{entry.prev_state or '–'} → {entry.new_state or '–'}"
             self._out.fact(shown.name, f"{entry.action:<16} by {entry.operator_cn:<10} {change}")
         self._out.fact("audit", f"{verdict.entries} entries, chain valid")
@@ -246,18 +290,24 @@ class Show:
     def _find(self, machine: Machine) -> MachineDetail:
         fingerprint = self._fingerprints[machine.name]
         if machine.name in self._ids:
-            return self._operator.machine(self._ids[machine.name])
-        for found in self._operator.machines(q=f"DEMO-{machine.number:04}"):
+            return self._alice.machine(self._ids[machine.name])
+        for found in self._alice.machines(q=f"DEMO-{machine.number:04}"):
             if found.ek_fingerprint == fingerprint:
                 return found
         raise Failed(f"{machine.name} is not known to the service; see {machine.log}")
 
 
-def next_steps(out: Narrator, service: Service, machines: Sequence[Machine], data: Path) -> None:
+def next_steps(
+    out: Narrator, service: Service, identity: IdentityProvider, machines: Sequence[Machine], data: Path
+) -> None:
     """Say where everything is and what can be tried."""
     out.say()
     out.say(f"   Service        {service.url}        description of its API: {service.url}/openapi.json")
-    out.say(f"   Operator token {service.token_file} (mode 0600; it may do everything)")
+    for i, account in enumerate(identity.people.values()):
+        person = account.person
+        before = "Log in as" if i == 0 else ""
+        out.say(f"   {before:<14} {person.username:<6} {account.password}   {', '.join(person.roles)}")
+    out.say(f"   Break-glass    {service.token_file} (mode 0600; may do everything, but never votes)")
     out.say(
         f"   Files          {data}: database, keys, logs"
         + (f"; {machines[0].directory.parent.name}/ has each machine's" if machines else "")
@@ -266,9 +316,11 @@ def next_steps(out: Narrator, service: Service, machines: Sequence[Machine], dat
     out.say("   In another terminal:")
     out.say()
     out.say(f"     export PATH={shlex.quote(str(BIN))}:$PATH")
+    out.say(f"     export ITL_API_URL={service.url} ITL_OIDC_ISSUER={identity.issuer}")
     out.say(
-        f"     export ITL_API_URL={service.url} ITL_ADMIN_TOKEN_FILE={shlex.quote(str(service.token_file))}"
+        "     attestation auth login                # in a browser, as alice; without one: --method device"
     )
+    out.say("     attestation auth whoami")
     out.say("     attestation machine list")
     if machines:
         first, last = machines[0], machines[-1]
@@ -277,14 +329,16 @@ def next_steps(out: Narrator, service: Service, machines: Sequence[Machine], dat
             f"     attestation machine lock {last.name}       # a signed directive; obeyed at the next attestation"
         )
         out.say(f"     attestation machine explain {last.name}    # why is it not attested?")
-        out.say(f"     attestation machine unlock {last.name}")
+        gated = "      # a vote: bob must agree" if last.role == Role.CONTROLPLANE else ""
+        out.say(f"     attestation machine unlock {last.name}{gated}")
         out.say(f"     tail -f {shlex.quote(str(last.log))}")
+    out.say("     attestation auth login                 # now as carol: operators do not read the audit log")
     out.say("     attestation audit list")
     out.say("     attestation audit verify")
     out.say()
 
 
-def stay(out: Narrator, service: Service, machines: Sequence[Machine]) -> None:
+def stay(out: Narrator, service: Service, identity: IdentityProvider, machines: Sequence[Machine]) -> None:
     """Keep the service up until Ctrl-C; the machines keep attesting."""
     for machine in machines:
         machine.start_agent(once=False)
@@ -292,13 +346,14 @@ def stay(out: Narrator, service: Service, machines: Sequence[Machine]) -> None:
         out.say(f"   The machines attest again every {REATTEST_SECONDS} seconds.")
     out.say("   Ctrl-C stops everything.")
     gone: set[str] = set()
-    while service.running:
+    while service.running and identity.running:
         time.sleep(0.5)
         for machine in machines:
             if not machine.agent_running and machine.name not in gone:
                 gone.add(machine.name)
                 out.warn(f"the agent of {machine.name} has ended; see {machine.log}")
-    raise Failed(f"the service has ended; see {service.log}")
+    ended = identity if service.running else service
+    raise Failed(f"a process of the demo has ended; see {ended.log}")
 
 
 def ask_to_stop(machines: Sequence[Machine]) -> None:
@@ -365,13 +420,18 @@ def run(options: argparse.Namespace) -> None:
         stack.enter_context(alone((options.data or DEFAULT_DATA).absolute()))
         data = prepare_data(options.data, demo=not options.no_demo)
         port = options.port or free_port(DEFAULT_PORT)
-        service = Service(data, port)
+        identity = IdentityProvider(data, free_port(DEFAULT_IDENTITY_PORT, but_not=port))
+        stack.callback(identity.stop)
+        identity.start()
+        service = Service(data, port, identity.issuer)
         service.prepare([role.value for role in Role])
         out.say("Is this the physical machine we expect, and may it join the cluster?")
         stack.callback(service.stop)
+        identity.wait()
         service.start()
         out.say()
         out.say(f"   The service runs at {service.url}, on SQLite in {data}.")
+        out.say(f"   Operators log in at {identity.issuer} (an identity provider for demos only).")
         for warning in service.warnings():
             out.warn(f"the service warns: {warning}")
         machines: list[Machine] = []
@@ -389,11 +449,15 @@ def run(options: argparse.Namespace) -> None:
                 stack.callback(machine.stop)
             # Last in, first out.
             stack.callback(ask_to_stop, machines)
-            with OperatorClient(service.url, service.token) as operator:
-                Show(out, service, operator, machines).run()
+            with ExitStack() as logged_in:
+                people = {
+                    name: logged_in.enter_context(OperatorClient(service.url, identity.sign_in(name)))
+                    for name in identity.people
+                }
+                Show(out, service, people, machines).run()
         if not options.exit_after_demo:
-            next_steps(out, service, machines, data)
-            stay(out, service, machines)
+            next_steps(out, service, identity, machines, data)
+            stay(out, service, identity, machines)
 
 
 def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:

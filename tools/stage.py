@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -15,15 +17,21 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
 
 from attestation.device import NodeTPM
 from attestation.testing import CertificateAuthority, SoftwareTPM
+from tools.demo_people import Account, load_people, write_private
+from tools.keycloak_realm import OPENID, Realm
 
-SERVICE_START_SECONDS: Final = 30.0
+START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 10.0
 AGENT_SECONDS: Final = 120.0
 REATTEST_SECONDS: Final = 10
 BIN: Final = Path(sys.executable).parent
+ROOT: Final = Path(__file__).resolve().parents[1]
 
 PENDING_APPROVAL: Final = 10
 """Exit code of the agent: proven, waits for an operator (docs/operate/agent.md)."""
@@ -55,22 +63,14 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, **more}
 
 
-def free_port(wanted: int) -> int:
-    """Return *wanted*, or a free port where it is taken."""
-    for port in (wanted, 0):
+def free_port(wanted: int, *, but_not: int = 0) -> int:
+    """Return *wanted*, or a free port where it is taken or is *but_not*."""
+    for port in (0,) if wanted == but_not else (wanted, 0):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
             return int(probe.getsockname()[1])
     raise Failed("no free TCP port on the loopback interface")
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only we can read."""
-    with os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
-    ) as file:
-        file.write(text)
 
 
 @dataclass
@@ -124,10 +124,102 @@ class Process:
             self._child.wait()
 
 
+def wait_for(url: str, process: Process, what: str) -> None:
+    """Return as soon as *url* answers with a success.
+
+    Raises:
+        Failed: The process ended, or is not ready in time.
+    """
+    give_up_at = time.monotonic() + START_SECONDS
+    while time.monotonic() < give_up_at and process.running:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2):
+            return
+        time.sleep(0.05)
+    last = process.log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+    raise Failed("\n".join([f"{what} did not start; the end of {process.log}:", *last]))
+
+
+class IdentityProvider:
+    """The identity provider of the demo, as a process; its people and its key are kept in *directory*."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self.issuer = f"http://127.0.0.1:{port}/realms/{Realm.load().name}"
+        self.log = directory / "identity.log"
+        self._directory = directory
+        self._process = Process(
+            [
+                *(sys.executable, "-m", "tools.demo_identity"),
+                *("--directory", str(directory), "--port", str(port)),
+            ],
+            self.log,
+            environment(PYTHONPATH=str(ROOT)),
+            directory,
+        )
+
+    def start(self) -> None:
+        """Start; it needs about a second until `wait`."""
+        # Made here: whoever asks for the people must not race with the process.
+        load_people(self._directory)
+        self._process.start()
+
+    def wait(self) -> None:
+        """Wait until it answers.
+
+        Raises:
+            Failed: It ended, or is not ready in time.
+        """
+        wait_for(f"{self.issuer}/.well-known/openid-configuration", self._process, "the identity provider")
+
+    @property
+    def people(self) -> dict[str, Account]:
+        """Everybody who can log in, by name."""
+        return {account.person.username: account for account in load_people(self._directory)}
+
+    def sign_in(self, username: str) -> str:
+        """Do what a person with a browser does: the code flow with PKCE; return the access token.
+
+        Raises:
+            Failed: The provider did not let them in.
+        """
+        verifier, state = secrets.token_urlsafe(48), secrets.token_urlsafe(16)
+        digest = hashlib.sha256(verifier.encode("ascii")).digest()
+        client = {"client_id": "attestation-cli", "redirect_uri": "http://127.0.0.1:9/callback"}
+        question = {
+            **client,
+            "response_type": "code",
+            "scope": "openid profile",
+            "state": state,
+            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii"),
+            "code_challenge_method": "S256",
+        }
+        password = self.people[username].password
+        with httpx.Client(base_url=self.issuer + OPENID, timeout=10, trust_env=False) as browser:
+            sent = browser.post("/auth", params=question, data={"username": username, "password": password})
+            answer = parse_qs(urlsplit(sent.headers.get("location", "")).query)
+            if answer.get("state") != [state] or "code" not in answer:
+                raise Failed(
+                    f"{username} could not log in: the identity provider answered {sent.status_code}"
+                )
+            form = {"grant_type": "authorization_code", "code": answer["code"][0], "code_verifier": verifier}
+            given = browser.post("/token", data=client | form)
+        if given.status_code != httpx.codes.OK:
+            raise Failed(f"{username} got no token: {given.text[:200]}")
+        return str(given.json()["access_token"])
+
+    @property
+    def running(self) -> bool:
+        """True while it serves."""
+        return self._process.running
+
+    def stop(self) -> None:
+        """Stop it."""
+        self._process.stop()
+
+
 class Service:
     """The attestation service with a database, keys and role configurations in *directory*."""
 
-    def __init__(self, directory: Path, port: int) -> None:
+    def __init__(self, directory: Path, port: int, issuer: str) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.log = directory / "service.log"
         self.token_file = directory / "admin-token"
@@ -137,6 +229,8 @@ class Service:
             "ITL_ENROLLMENT_CA_DIR": str(directory / "ca"),
             "ITL_CONFIG_CACHE_DIR": str(directory / "configs"),
             "ITL_ADMIN_TOKEN_FILE": str(self.token_file),
+            "ITL_OIDC_ISSUER": issuer,
+            "ITL_DUAL_CONTROL_ROLES": "controlplane",
             "ITL_TPM_ALLOW_SIMULATOR": "true",
             "ITL_REATTEST_SECONDS": str(REATTEST_SECONDS),
         }
@@ -149,7 +243,7 @@ class Service:
         )
 
     def prepare(self, roles: list[str]) -> None:
-        """Make the directories, the operator token and a configuration for each role; keep what is there."""
+        """Make the directories, the break-glass token and a configuration for each role; keep what is there."""
         for name in ("ca", "configs"):
             (self._directory / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.token_file.exists():
@@ -162,7 +256,7 @@ class Service:
 
     @property
     def token(self) -> str:
-        """The operator token."""
+        """The break-glass token."""
         return self.token_file.read_text(encoding="utf-8").strip()
 
     def start(self) -> None:
@@ -172,13 +266,7 @@ class Service:
             Failed: It ended, or is not ready in time.
         """
         self._process.start()
-        give_up_at = time.monotonic() + SERVICE_START_SECONDS
-        while time.monotonic() < give_up_at and self._process.running:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/readyz", timeout=2):
-                return
-            time.sleep(0.05)
-        last = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
-        raise Failed("\n".join([f"the service did not start; the end of {self.log}:", *last]))
+        wait_for(f"{self.url}/readyz", self._process, "the service")
 
     def warnings(self) -> list[str]:
         """Return what the service warned of at its start."""

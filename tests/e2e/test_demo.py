@@ -17,6 +17,18 @@ from tests.docs.pages import ROOT
 
 pytestmark = pytest.mark.swtpm
 
+BROWSER = """\
+import json, os, sys
+from pathlib import Path
+import httpx
+people = json.loads(Path(os.environ["PEOPLE"]).read_text())
+password = next(a["password"] for a in people if a["person"]["username"] == os.environ["WHO"])
+form = {"username": os.environ["WHO"], "password": password}
+sent = httpx.post(sys.argv[1], data=form, follow_redirects=True, trust_env=False)
+sys.exit(sent.status_code != 200)
+"""
+"""What a person does in a browser: fill in the form of the identity provider, follow the redirects."""
+
 
 def _demo(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
@@ -52,13 +64,19 @@ def test_three_machines_go_from_nothing_to_an_applied_configuration(tmp_path: Pa
     assert demo.returncode == 0, said
     for name, role in (("cp-1", "controlplane"), ("infra-1", "worker-infra"), ("app-1", "worker-app")):
         assert re.search(rf"{name} +activated; .*pending_approval, assurance tofu", said)
-        assert re.search(rf"{name} +fingerprint compared; approved as {role}", said)
+        assert re.search(rf"{name} +.*fingerprint compared; approved as {role}", said)
         assert re.search(rf"{name} +attested, trust verified", said)
         config = data / "machines" / name / "machineconfig.yaml"
         assert config.stat().st_mode & 0o777 == 0o600
         assert f'hostname: "{name}"' in config.read_text(encoding="utf-8")
     assert "refused: activation-failed" in said
     assert "chain valid" in said
+    # The control plane waits for the second human; the workers do not.
+    assert re.search(r"cp-1 +alice votes: 1 of 2, though she asks twice; status pending_approval", said)
+    assert re.search(r"cp-1 +bob agrees: fingerprint compared; approved", said)
+    assert re.search(r"app-1 +alice: fingerprint compared; approved", said)
+    assert len(re.findall(r"approve_vote +by (?:alice|bob)", said)) == 2
+    assert re.search(r"cp-1 +approve +by bob +pending_approval → registered", said)
     token = (data / "admin-token").read_text(encoding="utf-8").strip()
     assert token not in said
     for secret in re.findall(
@@ -71,7 +89,7 @@ def test_three_machines_go_from_nothing_to_an_applied_configuration(tmp_path: Pa
 
 def test_it_stays_up_until_it_is_stopped_and_the_printed_commands_work(tmp_path: Path) -> None:
     """The service answers, the machines keep attesting, what is printed to try works, Ctrl-C ends everything."""
-    demo = _demo("--machines", "1", "--data", str(tmp_path / "data"), cwd=tmp_path)
+    demo = _demo("--machines", "2", "--data", str(tmp_path / "data"), cwd=tmp_path)
     try:
         said = ""
         assert demo.stdout is not None
@@ -83,11 +101,29 @@ def test_it_stays_up_until_it_is_stopped_and_the_printed_commands_work(tmp_path:
         assert url is not None
         assert httpx.get(f"{url[1]}/readyz").status_code == 200
         exports = re.findall(r"^ +(export .*)$", said, flags=re.MULTILINE)
-        tries = re.findall(r"^ +(attestation .*?)(?: +#.*)?$", said, flags=re.MULTILINE)
+        tries = re.findall(
+            r"^ +(attestation .*?)(?: +#(?:.* as (alice|carol))?.*)?$", said, flags=re.MULTILINE
+        )
         assert len(tries) > 5
-        for command in tries:
+        logins = re.findall(
+            r"^ +(?:Log in as)? +(alice|bob|carol) +([0-9a-f]{8}) +attestation-(\w+)$", said, re.MULTILINE
+        )
+        assert [(name, duty) for name, _, duty in logins] == [
+            ("alice", "operator"),
+            ("bob", "operator"),
+            ("carol", "auditor"),
+        ]
+        (tmp_path / "browser.py").write_text(BROWSER, encoding="utf-8")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("ITL_")} | {
+            "HOME": str(tmp_path),
+            "BROWSER": f"{sys.executable} {tmp_path / 'browser.py'} %s",
+            "PEOPLE": str(tmp_path / "data/identity.json"),
+        }
+        for command, who in tries:
             done = subprocess.run(
                 ["bash", "-c", "; ".join([*exports, command])],
+                env=environment | {"WHO": who},
+                stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
                 timeout=60,
