@@ -62,6 +62,9 @@ _LIST_HASHES: Final = (SHA256, SHA384, SHA512)
 _URL_ENCODED = re.compile(rb"(?:[!-$&-~]|%[0-9A-Fa-f]{2})+\Z")
 _PEM = re.compile(rb"\s*-----BEGIN CERTIFICATE-----\s([A-Za-z0-9+/=\s]+)\s-----END CERTIFICATE-----\s*\Z")
 _PEM_LIST = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
+_UNREADABLE: Final = (
+    OSError, ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension,
+)  # fmt: skip
 # What could hide, reorder or split a name on a screen or in the audit.
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
@@ -110,7 +113,7 @@ def parse(der: bytes) -> x509.Certificate:
         raise Unauthenticated(f"the client certificate is longer than {MAX_CERTIFICATE_BYTES} bytes")
     try:
         return x509.load_der_x509_certificate(der)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except _UNREADABLE:
         raise Unauthenticated("the client certificate cannot be read") from None
 
 
@@ -253,7 +256,7 @@ def verify(certificate: x509.Certificate, trust: Trust, at: datetime) -> Operato
     )
     try:
         chain = verifier.verify(certificate, []).chain
-    except (VerificationError, ValueError) as e:
+    except (VerificationError, *_UNREADABLE) as e:
         raise Unauthenticated(
             f"the client certificate is not accepted: {_reason(certificate, e, at)}"
         ) from None
@@ -443,7 +446,7 @@ class ClientCertificates:
             if self._crl_file is not None:
                 path = self._crl_file
                 lists = load_lists(path.read_bytes(), authorities)
-        except (OSError, ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as e:
+        except _UNREADABLE as e:
             raise _Unusable(path, self._variable(path), e) from None
         return Trust(store=Store(authorities), lists=lists), state
 
