@@ -6,13 +6,13 @@ from the log. Keys are parsed once per fetch, never per token.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric import rsa
 from joserfc import jwk
 from joserfc.errors import JoseError
 from joserfc.jws import JWSRegistry
@@ -174,11 +174,22 @@ def _signing_key(member: object) -> tuple[str | None, SigningKey]:
         possible &= {algorithm} if isinstance(algorithm, str) else frozenset()
     if not possible:
         raise ProviderAnswerInvalid(f"kty={shown(kind)} with alg={shown(algorithm)} is not accepted")
+    # Before parsing: a huge modulus makes every verification slow, a small one makes none worth anything.
+    if kind == "RSA" and not MIN_RSA_BITS <= (bits := _modulus_bits(member.get("n"))) <= MAX_RSA_BITS:
+        raise ProviderAnswerInvalid(f"RSA with {bits} bits, not {MIN_RSA_BITS} to {MAX_RSA_BITS}")
     try:
         key = jwk.import_key({k: v for k, v in member.items() if isinstance(v, str)})
-        public = key.get_op_key("verify")
+        key.get_op_key("verify")
     except (JoseError, ValueError, TypeError, KeyError, OverflowError):
         raise ProviderAnswerInvalid("the key cannot be read") from None
-    if isinstance(public, rsa.RSAPublicKey) and not MIN_RSA_BITS <= public.key_size <= MAX_RSA_BITS:
-        raise ProviderAnswerInvalid(f"RSA with {public.key_size} bits, not {MIN_RSA_BITS} to {MAX_RSA_BITS}")
     return key_id, SigningKey(key=key, algorithms=possible)
+
+
+def _modulus_bits(text: object) -> int:
+    """Return the length of a modulus in base64url (RFC 7518 §6.3.1.1); 0 for what is none."""
+    if not isinstance(text, str):
+        return 0
+    try:
+        return int.from_bytes(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))).bit_length()
+    except ValueError:
+        return 0
