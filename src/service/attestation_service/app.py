@@ -23,6 +23,7 @@ from attestation_service.allow_list.routes import router as allow_list
 from attestation_service.approvals.routes import router as approvals
 from attestation_service.attest.routes import hot as attest_hot
 from attestation_service.attest.routes import router as attest
+from attestation_service.audit.routes import public as audit_public
 from attestation_service.audit.routes import router as audit
 from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.auth.oidc import OIDC
@@ -59,6 +60,7 @@ ROUTERS = (
     allow_list,
     policies,
     audit,
+    audit_public,
     discovery,
     health,
 )

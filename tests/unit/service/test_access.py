@@ -38,7 +38,17 @@ MACHINE_ROUTES = {
     ("GET", "/api/v1/config/{config_token}"),
     ("GET", "/api/v1/config"),
 }
-PUBLIC_ROUTES = {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/api/v1/service-keys")}
+PUBLIC_ROUTES = {
+    ("GET", "/healthz"),
+    ("GET", "/readyz"),
+    ("GET", "/api/v1/service-keys"),
+    # Hashes and signatures, no names: whoever watches the log need not be known to it.
+    ("GET", "/api/v1/audit/checkpoint"),
+    ("GET", "/api/v1/audit/keys"),
+    ("GET", "/api/v1/audit/proof/consistency"),
+    ("GET", "/api/v1/audit/proof/inclusion"),
+    ("GET", "/api/v1/audit/tile/{path}"),
+}
 
 
 def operations() -> dict[tuple[str, str], dict[str, Any]]:
@@ -72,6 +82,7 @@ def concrete(path: str) -> str:
         "scope": "fleet",
         "subject": "*",
         "config_token": "x",
+        "path": "000",
     }
     return path.format(**values)
 

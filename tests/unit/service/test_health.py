@@ -27,7 +27,10 @@ async def ready(service: Service) -> tuple[int, dict[str, str]]:
 
 async def test_ready(service: Service) -> None:
     """All parts `ok`."""
-    assert await ready(service) == (200, {"database": "ok", "ca_directory": "ok", "clock": "ok"})
+    assert await ready(service) == (
+        200,
+        {"database": "ok", "ca_directory": "ok", "clock": "ok", "audit": "ok"},
+    )
 
 
 async def test_the_ca_directory_is_gone(service: Service) -> None:

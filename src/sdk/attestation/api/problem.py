@@ -40,6 +40,6 @@ class Health(Wire):
 class Readiness(Wire):
     """Whether the service can decide: each part `ok` or what is wrong with it."""
 
-    status: Literal["ok", "unavailable"]
+    status: Literal["ok", "degraded", "unavailable"]
     version: str = Field(description="Of the service, as in its OpenAPI document", examples=["0.1.0"])
     checks: dict[str, str]

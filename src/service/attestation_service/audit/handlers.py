@@ -1,15 +1,34 @@
-"""The audit log: pages for reading, one walk for verifying."""
+"""The audit log: pages for reading; proofs, tiles and checkpoints for whoever wants to check it."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Final
 
-from attestation.api import AuditEntryDetail, AuditPage, AuditVerification
-from attestation.audit import AuditEntry, ChainVerifier
-from attestation.store import AuditFilter, Tx
-from attestation_service.context import Resources
+from attestation.api import AuditEntryDetail, AuditKeys, AuditPage, ConsistencyProof, InclusionProof
+from attestation.audit import canonical_bytes, merkle
+from attestation.audit.export import (
+    MAX_CHECKPOINTS,
+    MAX_TIMESTAMPS,
+    TimeStamp,
+    format_entry,
+    format_header,
+)
+from attestation.audit.tiles import Tile, format_bundle, format_hashes, parse_path
+from attestation.errors import MalformedEvidence, ProofUnavailable, Unavailable
+from attestation.store import AuditFilter, CountersignatureKind, StoredCheckpoint, Tx
+from attestation.wire import b64encode
+from attestation_service import limits
+from attestation_service.auth import Operator
+from attestation_service.context import Origin, Resources
+from attestation_service.transparency import Newest
+from attestation_service.transparency.witnesses import Witness
 
-BATCH_ENTRIES = 2_000
+BATCH_ENTRIES: Final = 1_000
+CHECKPOINT_SECONDS: Final = 5.0
+"""Longest that a request waits for a signature: comparing many new entries goes on without it."""
 
 
 async def list_entries(wanted: AuditFilter, cursor: str | None, limit: int, *, res: Resources) -> AuditPage:
@@ -27,28 +46,212 @@ async def list_entries(wanted: AuditFilter, cursor: str | None, limit: int, *, r
     )
 
 
-async def verify(*, res: Resources) -> AuditVerification:
-    """Walk the whole chain in batches: constant memory, no transaction longer than one batch.
+async def count(*, res: Resources, origin: Origin) -> None:
+    """Count a request of somebody whom nobody knows.
 
-    Entries appended meanwhile are part of the walk; entries cannot change behind it, because the chain would
-    not fit any more.
+    Raises:
+        RateLimited: They ask too often.
     """
-    verifier = ChainVerifier()
-    after = 0
+    at = res.clock.now()
+    counted = limits.of_client(res.settings, origin.address)
+    await res.store.read(lambda tx: limits.check(tx, counted, at))
+    await res.store.write(lambda tx: limits.take(tx, counted, at))
 
-    def next_batch(tx: Tx) -> list[tuple[int, AuditEntry]]:
-        return tx.audit.entries(after, BATCH_ENTRIES)
 
-    while batch := await res.store.read(next_batch):
-        fits: bool = await asyncio.to_thread(verifier.feed, batch)
-        if not fits:
-            break
-        after = batch[-1][0]
-    verdict = verifier.verdict()
-    return AuditVerification(
-        valid=verdict.valid,
-        entries=verdict.entries,
-        root_hash=verdict.root_hash,
-        first_invalid_id=verdict.first_invalid_id,
-        error=verdict.error,
+async def checkpoint(*, res: Resources) -> str:
+    """Return the newest checkpoint with all signatures; first sign one if that is due.
+
+    Raises:
+        Unavailable: There is none yet, or the log does not continue what was signed.
+    """
+    newest = await _advanced(res, force=False)
+    return newest.note
+
+
+async def inclusion(index: int, size: int | None, *, res: Resources) -> InclusionProof:
+    """Prove that entry *index*, from 0, is in the tree of *size* entries.
+
+    Raises:
+        ProofUnavailable: There is no such entry or tree.
+    """
+
+    def work(tx: Tx) -> InclusionProof:
+        tree = tx.audit.tree
+        asked = _within(size, tree.size())
+        hashes = merkle.inclusion_proof(tree, index, asked)
+        return InclusionProof(
+            index=index,
+            size=asked,
+            leaf_hash=b64encode(tree.hashes(0, index, 1)[0]),
+            root=b64encode(merkle.root(tree, asked)),
+            hashes=[b64encode(found) for found in hashes],
+        )
+
+    return await res.store.read(work)
+
+
+async def consistency(old: int, new: int | None, *, res: Resources) -> ConsistencyProof:
+    """Prove that the tree of *old* entries is the beginning of that of *new*.
+
+    Raises:
+        ProofUnavailable: There are no such trees.
+    """
+
+    def work(tx: Tx) -> ConsistencyProof:
+        tree = tx.audit.tree
+        asked = _within(new, tree.size())
+        hashes = merkle.consistency_proof(tree, old, asked)
+        return ConsistencyProof(
+            old_size=old,
+            new_size=asked,
+            old_root=b64encode(merkle.root(tree, old)),
+            new_root=b64encode(merkle.root(tree, asked)),
+            hashes=[b64encode(found) for found in hashes],
+        )
+
+    return await res.store.read(work)
+
+
+def _within(asked: int | None, size: int) -> int:
+    if asked is not None and asked > size:
+        raise ProofUnavailable(f"the log has {size} entries, not {asked}")
+    return size if asked is None else asked
+
+
+async def tile(path: str, *, res: Resources) -> tuple[Tile, bytes]:
+    """Return the tile of hashes at *path*, which begins with `tile/`.
+
+    Raises:
+        ProofUnavailable: No such path, or the log is not that large.
+    """
+    wanted = _tile(path)
+    level = wanted.level
+    if level is None:
+        raise ProofUnavailable("bundles of entries are for auditors")
+
+    def work(tx: Tx) -> list[bytes]:
+        _demand(wanted, tx)
+        return tx.audit.tree.hashes(level, wanted.start, wanted.width)
+
+    return wanted, format_hashes(await res.store.read(work))
+
+
+async def bundle(path: str, *, res: Resources) -> tuple[Tile, bytes]:
+    """Return the bundle of entries at *path*, which begins with `tile/entries/`.
+
+    Raises:
+        ProofUnavailable: No such path, or the log is not that large.
+    """
+    wanted = _tile(path)
+
+    def work(tx: Tx) -> list[bytes]:
+        _demand(wanted, tx)
+        return [canonical_bytes(entry) for _, entry in tx.audit.entries(wanted.start, wanted.width)]
+
+    return wanted, format_bundle(await res.store.scan(work))
+
+
+def _tile(path: str) -> Tile:
+    try:
+        return parse_path(path)
+    except MalformedEvidence as e:
+        raise ProofUnavailable(str(e)) from None
+
+
+def _demand(wanted: Tile, tx: Tx) -> None:
+    size = tx.audit.tree.size()
+    if not wanted.within(size):
+        raise ProofUnavailable(f"the log has {size} entries; {wanted} is not complete")
+
+
+def keys(*, res: Resources) -> AuditKeys:
+    """Return who signs for the log."""
+    signer = res.transparency.signer
+    return AuditKeys(
+        origin=signer.origin,
+        vkeys=[str(key) for key in signer.vkeys],
+        retired=[str(key) for key in signer.retired],
+        witnesses=[str(other.key) for other in res.transparency.others if isinstance(other, Witness)],
     )
+
+
+async def export(who: Operator, at: datetime, *, res: Resources) -> AsyncIterator[bytes]:
+    """Record the export, sign a checkpoint that covers this record, and return the lines up to it.
+
+    Raises:
+        Unavailable: No checkpoint could be signed.
+    """
+
+    def record(tx: Tx) -> int:
+        tx.audit.append(who.event("export", detail="the audit log"), at)
+        return tx.audit.tree.size()
+
+    recorded = await res.store.write(record)
+    newest = await _advanced(res, force=True)
+    size = newest.stored.size
+    if size < recorded:
+        raise Unavailable("no checkpoint covers this export yet; ask again")
+    header = await res.store.scan(lambda tx: _header(tx, size, res))
+    return _lines(header, size, res)
+
+
+async def _lines(header: bytes, size: int, res: Resources) -> AsyncIterator[bytes]:
+    yield header
+    after = 0
+    while after < size:
+        limit = min(BATCH_ENTRIES, size - after)
+        entries = await res.store.scan(lambda tx, at=after, n=limit: tx.audit.entries(at, n))  # type: ignore[misc]
+        if not entries:
+            raise Unavailable(
+                "the log ends before its checkpoint"
+            )  # the reader sees that the file is cut off
+        yield await asyncio.to_thread(
+            lambda: b"".join(format_entry(row_id, entry) for row_id, entry in entries)  # noqa: B023
+        )
+        after += len(entries)
+
+
+def _header(tx: Tx, size: int, res: Resources) -> bytes:
+    """Return the first line of an export of *size* entries, with checkpoints spread over the whole log."""
+    signer = res.transparency.signer
+    tree = tx.audit.tree
+    chosen: dict[int, StoredCheckpoint] = {}
+    for step in range(1, MAX_CHECKPOINTS + 1):
+        found = tree.checkpoint_at_most(size * step // MAX_CHECKPOINTS)
+        # A log that moved to another address has checkpoints of another name, which one export cannot hold.
+        if found is not None and found.note.startswith(f"{signer.origin}\n"):
+            chosen[found.size] = found
+    notes, stamps = [], []
+    for stored in sorted(chosen.values(), key=lambda stored: stored.size):
+        said = tuple(tree.countersignatures(stored.size))
+        notes.append(Newest(stored=stored, countersignatures=said).note)
+        stamps += [
+            TimeStamp(size=stored.size, response=found.value)
+            for found in said
+            if found.kind is CountersignatureKind.TIMESTAMP
+        ]
+    witnesses = [other.key for other in res.transparency.others if isinstance(other, Witness)]
+    return format_header(
+        origin=signer.origin,
+        size=size,
+        vkeys=[*signer.vkeys, *(key for key in signer.retired if key.name == signer.origin), *witnesses],
+        checkpoints=notes,
+        timestamps=stamps[-MAX_TIMESTAMPS:],
+    )
+
+
+async def _advanced(res: Resources, *, force: bool) -> Newest:
+    """Sign if that is due, and return the newest checkpoint.
+
+    Raises:
+        Unavailable: There is none, or the log does not continue what was signed.
+    """
+    try:
+        async with asyncio.timeout(CHECKPOINT_SECONDS):
+            await res.transparency.advance(force=force)
+    except TimeoutError:
+        pass  # what is there serves; an export says itself that it needs a newer one
+    newest = await res.transparency.newest()
+    if newest is None:
+        raise Unavailable("no checkpoint was signed yet; ask again")
+    return newest

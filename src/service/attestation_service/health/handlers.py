@@ -32,8 +32,14 @@ async def ready(res: Resources) -> Readiness:
         "clock": _clock,
     }
     found = {name: await _ask(name, part, res) for name, part in parts.items()}
-    good = all(answer == OK for answer in found.values())
-    return Readiness(status="ok" if good else "unavailable", version=__version__, checks=found)
+    if any(answer != OK for answer in found.values()):
+        return Readiness(status="unavailable", version=__version__, checks=found)
+    # Not a reason to stop attesting: who rewrote the log would only have to wait for it.
+    refused = res.transparency.refused is not None
+    found["audit"] = (
+        "degraded: the log does not continue what was signed; nothing is signed" if refused else OK
+    )
+    return Readiness(status="degraded" if refused else "ok", version=__version__, checks=found)
 
 
 async def _ask(name: str, part: Callable[[Resources], Awaitable[str]], res: Resources) -> str:

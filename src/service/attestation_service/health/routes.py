@@ -38,6 +38,6 @@ async def healthz() -> Response:
     openapi_extra=access("public"),
 )
 async def readyz(res: Res) -> Response:
-    """Each part is `ok`, or what is wrong with it, in words without details."""
+    """Each part is `ok`, or what is wrong with it, in words without details; `degraded` still decides."""
     found = await handlers.ready(res)
-    return reply(found, status_code=200 if found.status == "ok" else 503)
+    return reply(found, status_code=503 if found.status == "unavailable" else 200)

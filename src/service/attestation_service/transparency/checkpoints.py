@@ -106,7 +106,8 @@ class Log:
         self._clock = clock
         self._store = store
         self._one_at_a_time = asyncio.Lock()
-        self._signed: Checkpoint | None = None
+        # The newest that this process signed: no database can take it back.
+        self.signed: Checkpoint | None = None
         self._walked: tuple[int, str] | None = None
         self._untold: StoredCheckpoint | None = None
         self._tell_from: datetime | None = None
@@ -164,7 +165,7 @@ class Log:
         newest = tx.audit.tree.newest_checkpoint()
         if newest is None:
             return True
-        if newest.size > size or (self._signed is not None and self._signed.size > size):
+        if newest.size > size or (self.signed is not None and self.signed.size > size):
             return True  # entries are gone; looking closer will say so
         return size > newest.size and (
             force or size - newest.size >= self._entries or at - newest.created_at >= self._interval
@@ -187,7 +188,7 @@ class Log:
         checkpoint = Checkpoint(origin=self.signer.origin, size=ground.size, root=ground.root)
         note = await asyncio.to_thread(self.signer.sign, checkpoint, at)
         stored = StoredCheckpoint(size=ground.size, root=ground.root, note=note, created_at=at)
-        self._signed = checkpoint
+        self.signed = checkpoint
         if await self._store.write(lambda tx: tx.audit.tree.add_checkpoint(stored)):
             self._untold, self._tell_from = stored, None
             log.info("audit.checkpoint", size=stored.size)
@@ -215,6 +216,15 @@ class Log:
         before = tx.audit.entries(newest.size - 1, 1) if newest is not None and newest.size else []
         return (before[0][0], before[0][1].entry_hash) if before else (0, GENESIS_HASH)
 
+    async def demand_continued(self) -> None:
+        """Prove that the log still begins with what was signed, as before signing.
+
+        Raises:
+            LogRejected: It does not.
+        """
+        size = await self._store.read(lambda tx: tx.audit.tree.size())
+        await self._store.read(lambda tx: self._ground(tx, size))
+
     def _ground(self, tx: Tx, size: int) -> _Ground:
         """Prove that the tree of *size* entries begins with what was signed.
 
@@ -226,7 +236,7 @@ class Log:
         size = min(size, tree.size())
         now = root(tree, size)
         before = tree.newest_checkpoint()
-        for old in (before, self._signed):
+        for old in (before, self.signed):
             if old is not None:
                 if old.size > size:
                     raise LogBroken(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from attestation.audit import GENESIS_HASH, AuditEntry, canonical_bytes
@@ -55,15 +55,20 @@ class Walk:
     After an error it is of no more use.
     """
 
-    __slots__ = ("_frontier", "last_hash", "size")
+    __slots__ = ("_frontier", "_good", "last_hash", "size")
 
     def __init__(self, after: int = 0, last_hash: str = GENESIS_HASH) -> None:
         self.size = after
         self.last_hash = last_hash
         self._frontier = None if after else Frontier()
+        self._good = 0
 
-    def feed(self, found: Page) -> None:
+    def feed(self, found: Page, roots: Mapping[int, bytes] | None = None) -> None:
         """Check a page.
+
+        Args:
+            found: The next page.
+            roots: Of a walk over the whole log: root that it must have, by size.
 
         Raises:
             LogBroken: Names the entry that does not fit, or the tile.
@@ -89,13 +94,31 @@ class Walk:
             leaf = sha256(b"\0" + data).digest()
             if next(leaves, None) != leaf:
                 raise LogBroken(f"the tree has another leaf for entry {entry_id}", entry_id=entry_id)
+            self.size, self.last_hash = entry_id, entry.entry_hash
             if frontier is not None:
                 frontier.append(leaf)
-            self.size, self.last_hash = entry_id, entry.entry_hash
-        # 5. And what stands above the leaves follows from them.
+                # 5. The tree is the one that was signed. Otherwise all could be rewritten, hashes included.
+                if roots and entry_id in roots:
+                    self.check(roots[entry_id])
+        # 6. And what stands above the leaves follows from them.
         for level, number, tile, above in found.tiles:
             if len(tile) != TILE_WIDTH or tile_root(tile) != above:
                 raise LogBroken(f"tile {number} of level {level} does not lead to its root", entry_id=None)
+
+    def check(self, known: bytes) -> None:
+        """Compare the root of a walk over the whole log with *known*, which was signed for this size.
+
+        Raises:
+            LogBroken: Names the range in which the log was rewritten.
+        """
+        if self.root() != known:
+            first = self._good + 1
+            which = f"entry {first}" if first >= self.size else f"one of the entries {first} to {self.size}"
+            raise LogBroken(
+                f"{which} was rewritten, with all hashes: the checkpoint of size {self.size} has another root",
+                entry_id=first,
+            )
+        self._good = self.size
 
     def root(self) -> bytes:
         """Return the root over all entries so far, of a walk over the whole log."""

@@ -1,0 +1,133 @@
+"""One walk over the whole log: chain, tree, and every checkpoint that is stored; in constant memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attestation.api import AuditVerification
+from attestation.errors import LogBroken, LogRejected, MalformedNote
+from attestation.store import StoredCheckpoint, Tx
+from attestation.wire import b64encode
+from attestation_service.context import Resources
+from attestation_service.transparency import LogSigner, Page, Walk, page
+
+_NO_END = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What one read brings.
+
+    Args:
+        page: The next entries.
+        checkpoints: Those that end among them; where there are none, one that ends behind the end of the log.
+        leaf_beyond: The tree has a leaf behind the last entry.
+    """
+
+    page: Page
+    checkpoints: list[StoredCheckpoint]
+    leaf_beyond: bool
+
+
+class _Verification:
+    def __init__(self, signer: LogSigner) -> None:
+        self.walk = Walk()
+        self.checkpoints = 0
+        self.newest: int | None = None
+        self._signer = signer
+
+    def step(self, tx: Tx) -> _Step:
+        """Read what comes next, on one snapshot."""
+        after = self.walk.size
+        found = page(tx, after)
+        last = found.entries[-1][0] if found.entries else _NO_END
+        # A checkpoint of no entries is the first of all.
+        first = -1 if self.newest is None and not after else after
+        checkpoints = tx.audit.tree.checkpoints(first, last, len(found.entries) + 2)
+        beyond = not found.entries and bool(tx.audit.tree.hashes(0, after, 1))
+        return _Step(found, checkpoints, beyond)
+
+    def take(self, step: _Step) -> bool:
+        """Check *step*; return False at the end of the log.
+
+        Raises:
+            LogRejected: Something does not fit.
+            MalformedNote: A stored checkpoint is none.
+        """
+        # 1. We signed these. Otherwise whoever rewrote the log would have written them too.
+        roots: dict[int, bytes] = {}
+        for stored in step.checkpoints:
+            signed = self._signer.verify(stored.note).checkpoint
+            if (signed.size, signed.root) != (stored.size, stored.root):
+                raise LogBroken(
+                    f"the checkpoint stored for size {stored.size} speaks of {signed.size}", entry_id=None
+                )
+            roots[stored.size] = signed.root
+        # 2. The entries fit one another, the tree, and what was signed.
+        if 0 in roots:
+            self.walk.check(roots[0])
+        self.walk.feed(step.page, roots)
+        covered = [size for size in roots if size <= self.walk.size]
+        self.checkpoints += len(covered)
+        self.newest = max(covered, default=self.newest)
+        if step.page.entries:
+            return True
+        # 3. Nothing is missing at the end, and the tree has nothing more.
+        demand(self.walk.size, [size for size in roots if size > self.walk.size])
+        if step.leaf_beyond:
+            raise LogBroken(
+                f"the tree has a leaf for entry {self.walk.size + 1}, which is missing",
+                entry_id=self.walk.size + 1,
+            )
+        return False
+
+
+def demand(size: int, covered: Sequence[int]) -> None:
+    """Refuse a log of *size* entries where a checkpoint covers more.
+
+    Raises:
+        LogBroken: Names what is missing.
+    """
+    if covered:
+        most = max(covered)
+        which = f"entry {most} is" if most == size + 1 else f"entries {size + 1} to {most} are"
+        raise LogBroken(f"{which} missing: a checkpoint covers {most} entries", entry_id=size + 1)
+
+
+async def verify(*, res: Resources) -> AuditVerification:
+    """Walk the whole log in pages: constant memory, no transaction longer than one page.
+
+    Entries appended meanwhile are part of the walk; entries cannot change behind it, because the chain would
+    not fit any more.
+    """
+    found = _Verification(res.transparency.signer)
+    walk = found.walk
+    signed = res.transparency.signed
+    try:
+        while await asyncio.to_thread(found.take, await res.store.scan(found.step)):
+            pass
+        # What this process signed last is known without the database.
+        if signed is not None:
+            demand(walk.size, [signed.size] if signed.size > walk.size else [])
+            await res.transparency.demand_continued()
+    except (LogRejected, MalformedNote) as e:
+        return AuditVerification(
+            valid=False,
+            entries=walk.size,
+            root_hash=None,
+            first_invalid_id=e.entry_id if isinstance(e, LogBroken) else None,
+            error=str(e),
+        )
+    return AuditVerification(
+        valid=True,
+        entries=walk.size,
+        root_hash=walk.last_hash if walk.size else None,
+        first_invalid_id=None,
+        error=None,
+        tree_size=walk.size,
+        tree_root=b64encode(walk.root()),
+        checkpoints=found.checkpoints,
+        checkpoint_size=found.newest,
+    )
