@@ -24,6 +24,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+import httpx
+
 from attestation.api import (
     ActivateRequest,
     ApproveRequest,
@@ -31,8 +33,10 @@ from attestation.api import (
     MachineDetail,
     PendingApproval,
 )
+from attestation.audit.export import LogVerdict, LogVerifier, Pinned
+from attestation.audit.note import parse_vkey
 from attestation.client import NodeClient, OperatorClient
-from attestation.errors import ActivationFailed, AttestationError
+from attestation.errors import ActivationFailed, AttestationError, LogBroken
 from attestation.machines import Role, Status
 from attestation.testing import CertificateAuthority
 from attestation.tpm import parse_public
@@ -96,11 +100,13 @@ class Show:
         narrator: Narrator,
         service: Service,
         people: Mapping[str, OperatorClient],
+        auditor_token: str,
         machines: Sequence[Machine],
     ) -> None:
         self._out = narrator
         self._service = service
         self._alice, self._bob, self._carol = (people[name] for name in ("alice", "bob", "carol"))
+        self._auditor_token = auditor_token
         self._machines = machines
         self._ids: dict[str, str] = {}
         self._fingerprints: dict[str, str] = {}
@@ -268,9 +274,10 @@ class Show:
     def verify_audit(self) -> None:
         """Walk the audit chain."""
         self._out.step(
-            "The record",
-            "Every decision and every change of trust is an entry that carries the hash of the one before it. The "
-            "database refuses to change or delete one; whoever does it anyway breaks the chain.",
+            "The record, read by carol, who audits and decides nothing",
+            "Every decision and every change of trust is an entry, a leaf of one Merkle tree. The service signs its "
+            "root with Ed25519 and ML-DSA-44. Whoever has such a checkpoint notices any later change, without "
+            "believing the service or its database.",
         )
         verdict = self._carol.verify_audit()
         if not verdict.valid:
@@ -280,6 +287,36 @@ class Show:
             change = f"{entry.prev_state or '–'} → {entry.new_state or '–'}"
             self._out.fact(shown.name, f"{entry.action:<16} by {entry.operator_cn:<10} {change}")
         self._out.fact("audit", f"{verdict.entries} entries, chain valid")
+        self._verify_export()
+
+    def _verify_export(self) -> None:
+        """Verify a copy of the log as a third party would, then one in which a name was changed."""
+        with httpx.Client(base_url=f"{self._service.url}/api/v1/audit", trust_env=False) as http:
+            keys = http.get("/keys").raise_for_status().json()["vkeys"]
+            auditor = {"Authorization": f"Bearer {self._auditor_token}"}
+            copy = http.get("/export", headers=auditor).raise_for_status().content
+        pinned = Pinned(log_keys=tuple(parse_vkey(key) for key in keys), witnesses=(), quorum=0)
+
+        def judge(data: bytes) -> LogVerdict:
+            verifier = LogVerifier(pinned=pinned, earlier=())
+            verifier.feed(data)
+            return verifier.finish()
+
+        verdict = judge(copy)
+        signers = len(verdict.head.signers)
+        self._out.fact(
+            "checkpoint", f"{verdict.entries} entries, root {verdict.root.hex()[:16]}…, {signers} signatures"
+        )
+        self._out.fact("export", "verified without the service: nothing changed, removed or moved")
+        forged = copy.replace(b'"operator_cn":"alice"', b'"operator_cn":"mallo"')
+        if forged == copy:
+            return
+        try:
+            judge(forged)
+        except LogBroken as e:
+            self._out.fact("forgery", f"mallo for alice in a copy: {e}", good=False)
+            return
+        raise Failed("a forged copy of the audit log was believed")
 
     def _round(self) -> None:
         for machine in self._machines:
@@ -450,11 +487,12 @@ def run(options: argparse.Namespace) -> None:
             # Last in, first out.
             stack.callback(ask_to_stop, machines)
             with ExitStack() as logged_in:
+                tokens = {name: identity.sign_in(name) for name in identity.people}
                 people = {
-                    name: logged_in.enter_context(OperatorClient(service.url, identity.sign_in(name)))
-                    for name in identity.people
+                    name: logged_in.enter_context(OperatorClient(service.url, token))
+                    for name, token in tokens.items()
                 }
-                Show(out, service, people, machines).run()
+                Show(out, service, people, tokens["carol"], machines).run()
         if not options.exit_after_demo:
             next_steps(out, service, identity, machines, data)
             stay(out, service, identity, machines)

@@ -71,6 +71,8 @@ def test_three_machines_go_from_nothing_to_an_applied_configuration(tmp_path: Pa
         assert f'hostname: "{name}"' in config.read_text(encoding="utf-8")
     assert "refused: activation-failed" in said
     assert "chain valid" in said
+    assert re.search(r"checkpoint +\d+ entries, root [0-9a-f]{16}…, 2 signatures", said)
+    assert re.search(r"forgery +.*entry \d+ was changed", said)
     # The control plane waits for the second human; the workers do not.
     assert re.search(r"cp-1 +alice votes: 1 of 2, though she asks twice; status pending_approval", said)
     assert re.search(r"cp-1 +bob agrees: fingerprint compared; approved", said)
