@@ -44,6 +44,7 @@ from attestation_cli.login.errors import (
     ProviderInvalid,
     ProviderUnreachable,
 )
+from attestation_cli.plugins import PluginFailed
 from attestation_cli.render import clean
 from attestation_cli.session import Ambiguous, Refused, Session
 
@@ -87,6 +88,7 @@ MEANINGS: tuple[tuple[type[AttestationError], ExitCode, str], ...] = (
     (ProviderUnreachable, ExitCode.UNAVAILABLE, "the identity provider does not answer"),
     (ProviderInvalid, ExitCode.UNAVAILABLE, "the identity provider cannot be used"),
     (CacheBusy, ExitCode.UNAVAILABLE, "another command does not finish"),
+    (PluginFailed, ExitCode.UNAVAILABLE, "a plug-in failed"),
     (Unavailable, ExitCode.UNAVAILABLE, "the service cannot answer now"),
 )
 
@@ -116,6 +118,9 @@ ADVICE: Mapping[str, str] = {
     "service-unreachable": "check that the service runs there; another address: --api-url or ITL_API_URL",
     "answer-invalid": "check --api-url: it must be the address of the attestation service, without /api/v1",
     "http-404": "check --api-url: it must be the address of the attestation service, without /api/v1",
+    "approval-unknown": "`attestation approval list` shows what waits for votes",
+    "break-glass-cannot-vote": "log in as yourself: `attestation auth login`",
+    "plugin-failed": "tell whoever made it; without it everything else works",
     "rate-limited": "wait a little, then try again",
     "store-unavailable": "try again; if it stays, /readyz of the service tells what is missing",
     "unavailable": "try again; if it stays, /readyz of the service tells what is missing",

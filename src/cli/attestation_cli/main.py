@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,44 +16,94 @@ from attestation.errors import AttestationError
 from attestation_cli.login.profiles import config_path, load
 from attestation_cli.session import DEFAULT_URL, Session, output_option
 
+if TYPE_CHECKING:
+    from attestation_cli.plugins import Plugins
+
 GROUPS: Mapping[str, tuple[str, str]] = {
     "auth": ("attestation_cli.commands.auth", "Log in and out; who you are."),
     "machine": ("attestation_cli.commands.machine", "List, judge and explain machines."),
+    "approval": ("attestation_cli.commands.approval", "What waits for the vote of another operator."),
     "token": ("attestation_cli.commands.token", "Registration tokens: admit whoever presents one."),
     "allow-list": ("attestation_cli.commands.allow_list", "EKs that are admitted in advance."),
     "audit": ("attestation_cli.commands.audit", "Read and verify the audit chain."),
     "policy": ("attestation_cli.commands.policy", "What machines are measured against."),
+    "stats": ("attestation_cli.commands.stats", "Count machines by status, role and trust."),
+    "health": ("attestation_cli.commands.health", "Ask whether the service can decide."),
+    "version": ("attestation_cli.commands.version", "Tell the versions of this program and of the service."),
+    "config": ("attestation_cli.commands.config", "See and set the settings of this program."),
+    "completion": ("attestation_cli.commands.completion", "Complete commands and machines in the shell."),
 }
 
 
+EXIT_CODES = (
+    ("0", "done; under dual control also: your vote counts, others must follow"),
+    ("1", "the answer is no: not trusted, not valid, not confirmed"),
+    ("2", "the command or its values are wrong; nothing was changed"),
+    ("3", "what you named does not exist (any more)"),
+    ("4", "you are not logged in, or you may not"),
+    ("5", "it exists, but not in a state that allows this; or several are meant"),
+    ("6", "no answer, or none now: unreachable, unavailable, too often"),
+)
+
+
 class Root(click.Group):
-    """The top group: imports its groups late, and turns our errors into texts and exit codes."""
+    """The top group: imports its commands late, finds plug-ins, and turns errors into texts and exit codes."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._plugins: Plugins | None = None
+
+    @property
+    def plugins(self) -> Plugins:
+        """The commands of other distributions; looked for when the first one may be meant."""
+        if self._plugins is None:
+            from attestation_cli.plugins import Plugins
+
+            self._plugins = Plugins(GROUPS, lambda text: click.echo(text, err=True))
+        return self._plugins
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's signature
-        """Return the names of the groups, in the order in which they are best read."""
-        return list(GROUPS)
+        """Return the names of the commands, in the order in which they are best read; plug-ins last."""
+        return [*GROUPS, *sorted(self.plugins.names())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 -- as above
-        """Import the group *cmd_name*."""
+        """Import the command *cmd_name*; a built-in one is never looked for elsewhere."""
         if cmd_name not in GROUPS:
-            return None
+            return self.plugins.load(cmd_name)
         group = importlib.import_module(GROUPS[cmd_name][0]).group
-        assert isinstance(group, click.Group)
+        assert isinstance(group, click.Command)
         return group
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 -- as above
-        """List the groups without importing them."""
+        """List the commands without importing them, then the exit codes."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in GROUPS.items()])
+        if added := self.plugins.names():
+            with formatter.section("Commands of plug-ins"):
+                formatter.write_dl([(name, f"From {origin}.") for name, origin in sorted(added.items())])
+        with formatter.section("Exit codes"):
+            formatter.write_dl(EXIT_CODES)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error of ours ends it with a text and its exit code."""
+        """Run the command; an error of ours, or of a plug-in, ends it with a text and its exit code."""
         try:
             return super().invoke(ctx)
         except AttestationError as e:
-            from attestation_cli.failures import report
+            return self._report(ctx, e)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as e:
+            # Ours would be a bug, and must look like one; a plug-in's must not look like ours.
+            name = ctx.invoked_subcommand
+            if name is None or name in GROUPS:
+                raise
+            return self._report(ctx, self.plugins.failed(name, e))
 
-            ctx.exit(report(e, ctx.find_object(Session) or Session()))
+    @staticmethod
+    def _report(ctx: click.Context, error: AttestationError) -> Any:
+        from attestation_cli.failures import report
+
+        ctx.exit(report(error, ctx.find_object(Session) or Session()))
 
 
 @click.group(
@@ -100,7 +150,26 @@ def cli(
     allow_plain_http: bool,
 ) -> None:
     """Decide which machines may join, and see why."""
-    session = ctx.ensure_object(Session)
+    prepare(
+        ctx.ensure_object(Session),
+        profile=profile,
+        api_url=api_url,
+        token_file=token_file,
+        ca_file=ca_file,
+        allow_plain_http=allow_plain_http,
+    )
+
+
+def prepare(
+    session: Session,
+    *,
+    profile: str | None,
+    api_url: str | None,
+    token_file: Path | None,
+    ca_file: str | None,
+    allow_plain_http: bool,
+) -> None:
+    """Put the options before the command into *session*, and what environment and profile say besides."""
     session.options = {
         name: given for name, given in (("api_url", api_url), ("ca_file", ca_file)) if given is not None
     }

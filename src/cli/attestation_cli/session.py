@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -18,6 +20,7 @@ from attestation_cli.login.profiles import OUTPUTS, Profile, Resolved, resolve
 from attestation_cli.render import (
     Cell,
     Column,
+    ago,
     cell,
     clean,
     column_name,
@@ -27,6 +30,7 @@ from attestation_cli.render import (
     plain,
     short_ids,
     table,
+    time_cell,
     yaml_text,
 )
 
@@ -34,8 +38,8 @@ if TYPE_CHECKING:
     import httpx
     from pydantic import BaseModel
 
-    from attestation.api import MachineDetail
-    from attestation.client import OperatorClient, Record
+    from attestation.api import MachineDetail, PendingApproval
+    from attestation.client import OperatorClient, PublicClient, Record
 
 DEFAULT_URL = "http://localhost:8080"
 FULL_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")
@@ -77,6 +81,8 @@ class Session:
     login_transport: httpx.BaseTransport | None = None
     """For tests: the same, to the identity provider."""
     output_given: bool = False
+    quiet: bool = False
+    """Print no remarks: somebody is typing a line, or a program reads stderr."""
     _told_break_glass: bool = False
 
     # Talking to the service
@@ -98,6 +104,12 @@ class Session:
             allow_plain_http=self.allow_plain_http,
             transport=self.transport,
         )
+
+    def public(self) -> PublicClient:
+        """Connect to the service as anybody."""
+        from attestation.client import PublicClient
+
+        return PublicClient(self.url, ca_file=self.ca_file, transport=self.transport)
 
     def setting(self, name: str, option: str | None = None) -> Resolved:
         """Return what applies for a setting: *option* or the global one, the environment, the profile, the default."""
@@ -211,7 +223,8 @@ class Session:
 
     def note(self, text: str) -> None:
         """Print a remark to stderr, where it disturbs no program that reads stdout."""
-        click.echo(text, err=True, color=_coloured(sys.stderr))
+        if not self.quiet:
+            click.echo(text, err=True, color=_coloured(sys.stderr))
 
     def emit_json(
         self, value: BaseModel | Mapping[str, Any] | Iterator[BaseModel] | Iterator[Record]
@@ -288,6 +301,40 @@ class Session:
             self.emit_fields((name, cell(value)) for name, value in members.items())
         else:
             self.emit(sentence)
+
+    def emit_pending(self, pending: PendingApproval, subject: str, again: Sequence[str]) -> None:
+        """Say that a vote counts, how many are missing, and what the others must call.
+
+        Args:
+            pending: What the service answered, with 202.
+            subject: What the act is about, clean.
+            again: The arguments of `attestation` that ask for exactly the same.
+        """
+        call = shlex.join(["attestation", *again])
+        if self.json:
+            self.emit_json({**pending.model_dump(mode="json"), "next_command": call})
+            return
+        now = datetime.now(UTC)
+        rows = [
+            ("approvals", cell(f"{pending.approvals_received} of {pending.approvals_required}")),
+            ("voted", cell(", ".join(pending.voters))),
+            ("expires", time_cell(pending.expires_at, now)),
+            ("your vote", cell(pending.approval_id)),
+            ("next", Cell(f"another operator runs: {clean(call)}", None, clean(call))),
+            ("take it back", cell(f"attestation approval withdraw {pending.approval_id}")),
+        ]
+        if self.output == "csv":
+            self.emit_fields([("status", cell(pending.status)), ("action", cell(pending.action)), *rows])
+            return
+        self.emit(
+            click.style(
+                f"{subject}: your vote counts, nothing is changed yet: "
+                f"{pending.approvals_received} of {pending.approvals_required} approvals, "
+                f"expires {ago(pending.expires_at, now)}",
+                fg="yellow",
+            )
+        )
+        self.emit_fields(rows[1:], indent="  ")
 
     def _emit_csv(self, heading: list[str], rows: Iterable[Sequence[Cell]]) -> None:
         click.echo(csv_line(heading), nl=False)

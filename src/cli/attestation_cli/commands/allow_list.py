@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attestation.errors import AllowListEntryUnknown, RequestInvalid
-from attestation_cli.render import Column, ago, cell, clean
+from attestation_cli.progress import Progress
+from attestation_cli.render import Column, cell, clean, time_cell
 from attestation_cli.session import Ambiguous, Session, output_option, pass_session
 
 if TYPE_CHECKING:
@@ -28,7 +29,13 @@ MAX_FILE_BYTES = 16 << 20
 
 @click.group("allow-list")
 def group() -> None:
-    """EKs that are admitted in advance: assurance ek-allowlist, no approval needed."""
+    """EKs that are admitted in advance: assurance ek-allowlist, no approval needed.
+
+    \b
+    Examples:
+      attestation allow-list import delivery.csv
+      attestation allow-list list
+    """
 
 
 @group.command("import")
@@ -40,8 +47,16 @@ def import_(session: Session, file: Any) -> None:
 
     Columns: ek_fingerprint and role, then as wanted hostname, assigned_ip, cluster_id, note.
     JSON: a list of such objects, or {"entries": [...]}. An entry that exists already is replaced.
-    The whole file is checked before anything is sent.
+    The whole file is checked before anything is sent; more than 1,000 entries go in parts, each all or nothing.
+    Where dual control asks for several people, this is your vote for exactly these entries.
+
+    \b
+    Examples:
+      attestation allow-list import delivery.csv
+      generate-list | attestation allow-list import -
     """
+    from attestation.api import PendingApproval
+
     try:
         text = file.read(MAX_FILE_BYTES + 1)
     except (OSError, UnicodeDecodeError) as e:
@@ -50,7 +65,8 @@ def import_(session: Session, file: Any) -> None:
         raise RequestInvalid(f"{file.name}: longer than {MAX_FILE_BYTES} characters")
     entries = parse_entries(text)
     added = replaced = 0
-    with session.client() as client:
+    pending: PendingApproval | None = None
+    with session.client() as client, Progress("importing", total=len(entries), silent=session.json) as bar:
         for start in range(0, len(entries), ENTRIES_PER_REQUEST):
             try:
                 done = client.import_allow_list(entries[start : start + ENTRIES_PER_REQUEST])
@@ -58,12 +74,18 @@ def import_(session: Session, file: Any) -> None:
                 # Each request is all or nothing; after a failure it must be plain how far we came.
                 if start:
                     session.note(f"{start} of {len(entries)} entries imported")
+            bar.advance(min(ENTRIES_PER_REQUEST, len(entries) - start))
+            if isinstance(done, PendingApproval):
+                pending = done
+                continue
             added += done.added
             replaced += done.replaced
-    if session.json:
-        session.emit_json({"added": added, "replaced": replaced})
-    else:
-        session.emit(f"{added} added, {replaced} replaced")
+    if pending is not None:
+        session.emit_pending(
+            pending, f"{len(entries) - added - replaced} entries", ["allow-list", "import", clean(file.name)]
+        )
+        return
+    session.emit_done(f"{added} added, {replaced} replaced", {"added": added, "replaced": replaced})
 
 
 def parse_entries(text: str) -> list[AllowListEntry]:
@@ -144,7 +166,13 @@ def _csv_rows(text: str) -> list[tuple[str, Any]]:
 @output_option
 @pass_session
 def list_(session: Session, limit: int) -> None:
-    """List entries in the order of their fingerprints."""
+    """List entries in the order of their fingerprints.
+
+    \b
+    Examples:
+      attestation allow-list list
+      attestation allow-list list -o csv > allow-list.csv
+    """
     with session.client() as client:
         items = islice(client.allow_list(), limit or None)
         if session.json:
@@ -171,7 +199,7 @@ def list_(session: Session, limit: int) -> None:
                 cell(e.assigned_ip),
                 cell(e.cluster_id),
                 cell(e.note),
-                cell(ago(e.created_at, now)),
+                time_cell(e.created_at, now),
                 cell(e.created_by),
             ]
             for e in found
@@ -186,15 +214,17 @@ def list_(session: Session, limit: int) -> None:
 @output_option
 @pass_session
 def remove(session: Session, fingerprint: str, *, yes: bool) -> None:
-    """Remove an EK; FINGERPRINT may be its beginning (at least 8 hex). Machines already admitted stay."""
+    """Remove an EK; FINGERPRINT may be its beginning (at least 8 hex). Machines already admitted stay.
+
+    \b
+    Examples:
+      attestation allow-list remove 3010ed0c5ba1
+    """
     with session.client() as client:
         full = _full_fingerprint(client, fingerprint.lower().replace(":", ""))
         session.confirm(f"Remove EK {full[:16]}… from the allow-list?", yes=yes)
         client.remove_from_allow_list(full)
-    if session.json:
-        session.emit_json({"ek_fingerprint": full, "removed": True})
-    else:
-        session.emit(f"{full[:16]}…: removed")
+    session.emit_done(f"{full[:16]}…: removed", {"ek_fingerprint": full, "removed": True})
 
 
 def _full_fingerprint(client: OperatorClient, beginning: str) -> str:

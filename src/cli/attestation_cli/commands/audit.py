@@ -6,13 +6,19 @@ from itertools import islice
 
 import click
 
-from attestation_cli.render import Cell, Column, cell, fields
+from attestation_cli.render import Cell, Column, cell
 from attestation_cli.session import Session, output_option, pass_session
 
 
 @click.group("audit")
 def group() -> None:
-    """Read and verify the audit chain."""
+    """Read and verify the audit chain.
+
+    \b
+    Examples:
+      attestation audit list --machine-id cp-1
+      attestation audit verify
+    """
 
 
 @group.command("list")
@@ -28,7 +34,13 @@ def group() -> None:
 @output_option
 @pass_session
 def list_(session: Session, machine_id: str | None, action: str | None, limit: int) -> None:
-    """List entries, newest first."""
+    """List entries, newest first.
+
+    \b
+    Examples:
+      attestation audit list --action approve
+      attestation audit list --machine-id cp-1 --limit 0 -o csv > cp-1.csv
+    """
     with session.client() as client:
         full_id = session.find_id(client, machine_id) if machine_id else None
         entries = islice(
@@ -48,14 +60,16 @@ def list_(session: Session, machine_id: str | None, action: str | None, limit: i
             Column("CHANGE", shrink_to=10, drop=2),
             Column("DETAIL", shrink_to=24),
             Column("FROM", shrink_to=9, drop=4),
+            Column("SUBJECT", wide=True),
+            Column("HASH", wide=True),
         ],
         [
             [
                 cell(e.id),
-                cell(f"{e.timestamp[:19].replace('T', ' ')}Z"),
+                cell(f"{e.timestamp[:19].replace('T', ' ')}Z", e.timestamp),
                 cell(e.action),
                 cell(e.operator_cn),
-                cell(e.machine_id[:8] if e.machine_id else None),
+                cell(e.machine_id[:8] if e.machine_id else None, e.machine_id or ""),
                 cell(
                     f"{e.prev_state or 'new'} → {e.new_state}"
                     if e.new_state not in (None, e.prev_state)
@@ -63,6 +77,8 @@ def list_(session: Session, machine_id: str | None, action: str | None, limit: i
                 ),
                 cell(e.detail),
                 cell(e.source_ip),
+                cell(e.operator_sub),
+                cell(e.entry_hash),
             ]
             for e in found
         ],
@@ -75,7 +91,12 @@ def list_(session: Session, machine_id: str | None, action: str | None, limit: i
 @pass_session
 @click.pass_context
 def verify(ctx: click.Context, session: Session) -> None:
-    """Let the service walk its whole chain; ends with 0 where it is valid, else with 1."""
+    """Let the service walk its whole chain; ends with 0 where it is valid, else with 1.
+
+    \b
+    Examples:
+      attestation audit verify
+    """
     with session.client() as client:
         verdict = client.verify_audit()
     if session.json:
@@ -96,6 +117,5 @@ def verify(ctx: click.Context, session: Session) -> None:
                     cell("stop trusting entries from there on; compare with a backup or an export"),
                 ),
             ]
-        for line in fields(rows, colour=session.colour):
-            session.emit(line)
+        session.emit_fields(rows)
     ctx.exit(0 if verdict.valid else 1)

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
-from attestation.errors import RequestInvalid
+from attestation.errors import ApprovalUnknown, RequestInvalid
 from attestation.machines import Role, Status
-from attestation_cli.render import Cell, Column, ago, cell, clean, fields, moment, short_ids, wrap
-from attestation_cli.session import Session, checked, name_of, output_option, pass_session
+from attestation_cli.complete import complete_machine
+from attestation_cli.render import (
+    Cell,
+    Column,
+    ago,
+    cell,
+    clean,
+    instant,
+    moment,
+    moment_cell,
+    short_ids,
+    time_cell,
+    wrap,
+)
+from attestation_cli.session import Ambiguous, Session, checked, name_of, output_option, pass_session
 
 if TYPE_CHECKING:
-    from attestation.api import CheckDetail, MachineDetail
-    from attestation.client import Record
+    from attestation.api import ApprovalDetail, CheckDetail, MachineDetail, PendingApproval
+    from attestation.client import OperatorClient, Record
 
-ID = click.argument("machine", metavar="ID")
+ID = click.argument("machine", metavar="ID", shell_complete=complete_machine)
 YES = click.option("--yes", is_flag=True, help="Do not ask.")
 REASON = click.option("-r", "--reason", help="Why; kept in the audit.")
 REASON_NEEDED = click.option("-r", "--reason", required=True, help="Why; kept in the audit.")
@@ -26,7 +40,7 @@ LIMIT = click.option(
     "--limit", type=click.IntRange(min=0), default=0, help="Show at most so many; 0 shows all. [default: 0]"
 )
 
-_COLUMNS = [
+LISTED = [
     Column("ID"),
     Column("HOSTNAME", shrink_to=12),
     Column("STATUS"),
@@ -37,6 +51,12 @@ _COLUMNS = [
     Column("ADDRESS", shrink_to=12, drop=5),
     Column("CLUSTER", shrink_to=8, drop=3),
     Column("HARDWARE", shrink_to=12, drop=4),
+    Column("WISHED ROLE", wide=True),
+    Column("REGISTERED", wide=True),
+    Column("ATTESTED", wide=True),
+    Column("TRUST ENDS", wide=True),
+    Column("FAILED CHECKS", wide=True),
+    Column("EK FINGERPRINT", wide=True),
 ]
 
 
@@ -44,7 +64,14 @@ _COLUMNS = [
 def group() -> None:
     """List, judge and explain machines.
 
-    ID is a machine's id, the beginning of it (at least 4 characters) or its hostname.
+    ID is a machine's id, the beginning of it (at least 4 characters) or its hostname. What may mean several
+    machines does nothing and lists them.
+
+    \b
+    Examples:
+      attestation machine list --status pending_approval
+      attestation machine explain cp-1
+      attestation machine approve 7f3a --role worker-app --hostname app-1
     """
 
 
@@ -64,7 +91,18 @@ def list_(
     search: str | None,
     limit: int,
 ) -> None:
-    """List machines, newest first."""
+    """List machines, newest first.
+
+    Trust is what the last result is worth now: verified, failed, stale (it did not attest again in time) or
+    unknown. A role in brackets is only wished for. On a small terminal the least important columns go;
+    `-o wide` shows all of them whole, `-o json` everything the service knows.
+
+    \b
+    Examples:
+      attestation machine list
+      attestation machine list --status pending_approval -o wide
+      attestation machine list --role controlplane -q rack-4 -o csv > machines.csv
+    """
     with session.client() as client:
         machines = islice(
             client.machine_records(
@@ -81,25 +119,32 @@ def list_(
         found = list(machines)
     now = datetime.now(UTC)
     ids = short_ids(m.text("machine_id") for m in found)
-    session.emit_table(_COLUMNS, [_row(m, ids[m.text("machine_id")], now) for m in found], "No machines.")
+    session.emit_table(LISTED, [listed_row(m, ids[m.text("machine_id")], now) for m in found], "No machines.")
 
 
-def _row(machine: Record, short: str, now: datetime) -> list[Cell]:
+def listed_row(machine: Record, short: str, now: datetime) -> list[Cell]:
+    """Return the cells of *machine* under `LISTED`."""
     hardware = [t for t in (machine.text("hw_product"), machine.text("hw_serial")) if t and t != "unknown"]
     role, wish = machine.optional_text("role"), machine.optional_text("desired_role")
     last = machine.optional_record("last_result")
     cluster = machine.text("cluster_id")
     return [
-        cell(short),
+        cell(short, machine.text("machine_id")),
         cell(machine.optional_text("hostname")),
         cell(machine.text("status")),
         cell(machine.text("trust")),
         cell(machine.text("assurance")),
-        cell(role or (f"({wish}?)" if wish else None)),
-        cell(ago(last.instant("at"), now) if last else None),
+        cell(role or (f"({wish}?)" if wish else None), role or ""),
+        time_cell(last.instant("at") if last else None, now),
         cell(machine.optional_text("assigned_ip")),
-        cell(cluster if cluster != "default" else None),
+        cell(cluster if cluster != "default" else None, cluster),
         cell(" ".join(hardware) or None),
+        cell(wish),
+        time_cell(machine.instant("registered_at"), now),
+        time_cell(machine.optional_instant("attested_at"), now),
+        time_cell(machine.optional_instant("trust_expires_at"), now),
+        cell(last.optional_text("failed") if last else None),
+        cell(machine.text("ek_fingerprint")),
     ]
 
 
@@ -108,7 +153,13 @@ def _row(machine: Record, short: str, now: datetime) -> list[Cell]:
 @output_option
 @pass_session
 def get(session: Session, machine: str) -> None:
-    """Show everything known about one machine."""
+    """Show everything known about one machine; never a token, nonce or key.
+
+    \b
+    Examples:
+      attestation machine get 7f3ad3ac
+      attestation machine get cp-1 -o yaml
+    """
     with session.client() as client:
         _show(session, session.find(client, machine))
 
@@ -121,7 +172,13 @@ def get(session: Session, machine: str) -> None:
 def explain_(ctx: click.Context, session: Session, machine: str) -> None:
     """Tell in plain words whether a machine is trusted, why, and what to do next.
 
+    Every check of its last result that did not pass is shown with what was expected and what was found.
     Ends with 0 where it is attested and trusted now, else with 1.
+
+    \b
+    Examples:
+      attestation machine explain cp-1
+      attestation machine explain cp-1 > /dev/null && echo trusted
     """
     with session.client() as client:
         detail = session.find(client, machine)
@@ -188,6 +245,11 @@ def results(session: Session, machine: str, limit: int, *, checks: bool) -> None
     """Show the attestation results of a machine, newest first.
 
     The service keeps the changes: a result that repeats the one before is not stored again.
+
+    \b
+    Examples:
+      attestation machine results cp-1
+      attestation machine results cp-1 --checks
     """
     with session.client() as client:
         detail = session.find(client, machine)
@@ -196,6 +258,17 @@ def results(session: Session, machine: str, limit: int, *, checks: bool) -> None
             session.emit_json(found)
             return
         listed = list(found)
+    if checks and session.output == "csv":
+        session.emit_table(
+            [Column(t) for t in ("CHECK", "OUTCOME", "EXPECTED", "FOUND", "NOTE")],
+            [
+                [cell(c.check), cell(c.outcome), cell(c.expected), cell(c.found), cell(c.note)]
+                for r in listed
+                for c in r.checks
+            ],
+            "",
+        )
+        return
     if checks and listed:
         session.emit(f"{name_of(detail)}, assurance {detail.assurance}: {listed[0].verdict}")
         _checks(session, tuple(listed[0].checks))
@@ -211,7 +284,7 @@ def results(session: Session, machine: str, limit: int, *, checks: bool) -> None
         ],
         [
             [
-                cell(moment(r.at, now)),
+                moment_cell(r.at, now),
                 cell(r.verdict),
                 cell(r.policy),
                 cell("appraised" if r.boot_state_appraised else "not appraised"),
@@ -246,7 +319,17 @@ def approve(
     assigned_ip: str | None,
     fingerprint: str | None,
 ) -> None:
-    """Admit a machine that waits for approval."""
+    """Admit a machine that waits for approval.
+
+    A machine that changed since it was looked up is refused. Where dual control asks for several people, this
+    is your vote: the answer says how many are missing, until when, and what the others must call.
+
+    \b
+    Examples:
+      attestation machine approve 7f3a --role worker-app
+      attestation machine approve 7f3a --role controlplane --hostname cp-1 --ip 10.0.0.11/24
+      attestation machine approve 7f3a --role worker-app --fingerprint 3010ed0c5ba1d2f4
+    """
     from attestation.api import ApproveRequest
 
     with session.client() as client:
@@ -262,8 +345,16 @@ def approve(
                 expected_version=detail.version,
             )
         )
-        approved = client.approve(detail.machine_id, request)
-    _done(session, f"approved as {role}", approved)
+        answer = client.approve(detail.machine_id, request)
+    granted = _granted(role, hostname, assigned_ip)
+    _concluded(
+        session, f"approved as {role}", detail, answer, ["machine", "approve", detail.machine_id, *granted]
+    )
+
+
+def _granted(role: str, hostname: str | None, assigned_ip: str | None) -> list[str]:
+    named = ["--hostname", hostname] if hostname else []
+    return ["--role", role, *named, *(["--ip", assigned_ip] if assigned_ip else [])]
 
 
 def _same_fingerprint(machine: MachineDetail, fingerprint: str) -> None:
@@ -284,7 +375,14 @@ def _same_fingerprint(machine: MachineDetail, fingerprint: str) -> None:
 @output_option
 @pass_session
 def reject(session: Session, machine: str, reason: str, *, yes: bool) -> None:
-    """Refuse a machine that waits for approval."""
+    """Refuse a machine that waits for approval.
+
+    It is told so, and can only begin anew after its record was deleted.
+
+    \b
+    Examples:
+      attestation machine reject 7f3a -r "nobody ordered it"
+    """
     with session.client() as client:
         detail = session.find(client, machine)
         session.confirm(f"Reject {_described(detail)}?", yes=yes)
@@ -297,7 +395,12 @@ def reject(session: Session, machine: str, reason: str, *, yes: bool) -> None:
 @output_option
 @pass_session
 def lock(session: Session, machine: str, reason: str | None) -> None:
-    """Suspend an attested machine: it gets nothing until it is unlocked."""
+    """Suspend an attested machine: it gets nothing until it is unlocked.
+
+    \b
+    Examples:
+      attestation machine lock worker-2 -r "lid was open"
+    """
     with session.client() as client:
         detail = session.find(client, machine)
         _done(session, "locked", client.lock(detail.machine_id, _reason(reason) if reason else None))
@@ -308,9 +411,65 @@ def lock(session: Session, machine: str, reason: str | None) -> None:
 @output_option
 @pass_session
 def unlock(session: Session, machine: str) -> None:
-    """Let a locked machine attest again."""
+    """Let a locked machine attest again; its next attestation decides what it is worth.
+
+    \b
+    Examples:
+      attestation machine unlock worker-2
+    """
     with session.client() as client:
-        _done(session, "unlocked", client.unlock(session.find(client, machine).machine_id))
+        detail = session.find(client, machine)
+        answer = client.unlock(detail.machine_id)
+    _concluded(session, "unlocked", detail, answer, ["machine", "unlock", detail.machine_id])
+
+
+@group.command()
+@ID
+@click.option("--role", type=click.Choice([r.value for r in Role]), required=True, help="What it becomes.")
+@click.option("--hostname", help="The name it gets; without this it keeps its own.")
+@click.option(
+    "--ip", "assigned_ip", metavar="CIDR", help="The address it gets; without this it keeps its own."
+)
+@REASON_NEEDED
+@YES
+@output_option
+@pass_session
+def role(
+    session: Session,
+    machine: str,
+    role: str,
+    hostname: str | None,
+    assigned_ip: str | None,
+    reason: str,
+    *,
+    yes: bool,
+) -> None:
+    """Give an admitted machine another role.
+
+    Its config tokens lose their right; it gets the configuration of the new role at its next attestation.
+
+    \b
+    Examples:
+      attestation machine role worker-2 --role worker-infra -r "moves to storage"
+    """
+    from attestation.api import RoleChangeRequest
+
+    with session.client() as client:
+        detail = session.find(client, machine)
+        request = checked(
+            lambda: RoleChangeRequest(
+                role=Role(role),
+                hostname=hostname,
+                assigned_ip=assigned_ip,
+                reason=reason,
+                expected_version=detail.version,
+            )
+        )
+        session.confirm(f"Make {_described(detail)} {role}?", yes=yes)
+        answer = client.change_role(detail.machine_id, request)
+    granted = _granted(role, hostname, assigned_ip)
+    again = ["machine", "role", detail.machine_id, *granted, "--reason", reason]
+    _concluded(session, f"now {role}", detail, answer, again)
 
 
 @group.command()
@@ -321,7 +480,35 @@ def unlock(session: Session, machine: str) -> None:
 @output_option
 @pass_session
 def revoke(session: Session, machine: str, reason: str | None, *, wipe: bool, yes: bool) -> None:
-    """End a machine's admission for good."""
+    """End a machine's admission for good.
+
+    With --wipe it is also ordered to erase itself, and you must type its name.
+
+    \b
+    Examples:
+      attestation machine revoke worker-2 -r "sold"
+      attestation machine revoke worker-2 --wipe -r "stolen"
+    """
+    _revoke(session, machine, reason, wipe=wipe, yes=yes)
+
+
+@group.command()
+@ID
+@REASON
+@YES
+@output_option
+@pass_session
+def wipe(session: Session, machine: str, reason: str | None, *, yes: bool) -> None:
+    """Revoke a machine and order it to erase its disks: the same as `revoke --wipe`.
+
+    \b
+    Examples:
+      attestation machine wipe worker-2 -r "stolen"
+    """
+    _revoke(session, machine, reason, wipe=True, yes=yes)
+
+
+def _revoke(session: Session, machine: str, reason: str | None, *, wipe: bool, yes: bool) -> None:
     with session.client() as client:
         detail = session.find(client, machine)
         if wipe:
@@ -342,11 +529,18 @@ def revoke(session: Session, machine: str, reason: str | None, *, wipe: bool, ye
 @output_option
 @pass_session
 def ak_reset(session: Session, machine: str, reason: str, *, yes: bool) -> None:
-    """Forget a machine's attestation key, so that it can activate another one."""
+    """Forget a machine's attestation key, so that it can activate another one.
+
+    \b
+    Examples:
+      attestation machine ak-reset worker-2 -r "TPM was cleared by the firmware update"
+    """
     with session.client() as client:
         detail = session.find(client, machine)
         session.confirm(f"Forget the attestation key of {_described(detail)}?", yes=yes)
-        _done(session, "attestation key forgotten", client.ak_reset(detail.machine_id, _reason(reason)))
+        answer = client.ak_reset(detail.machine_id, _reason(reason))
+    again = ["machine", "ak-reset", detail.machine_id, "--reason", reason]
+    _concluded(session, "attestation key forgotten", detail, answer, again)
 
 
 @group.command()
@@ -354,9 +548,16 @@ def ak_reset(session: Session, machine: str, reason: str, *, yes: bool) -> None:
 @output_option
 @pass_session
 def redeliver(session: Session, machine: str) -> None:
-    """Offer a machine its configuration again, at its next good attestation."""
+    """Offer a machine its configuration again, at its next good attestation.
+
+    \b
+    Examples:
+      attestation machine redeliver worker-2
+    """
     with session.client() as client:
-        _done(session, "delivery ordered", client.redeliver(session.find(client, machine).machine_id))
+        detail = session.find(client, machine)
+        answer = client.redeliver(detail.machine_id)
+    _concluded(session, "delivery ordered", detail, answer, ["machine", "redeliver", detail.machine_id])
 
 
 @group.command()
@@ -365,15 +566,145 @@ def redeliver(session: Session, machine: str) -> None:
 @output_option
 @pass_session
 def delete(session: Session, machine: str, *, yes: bool) -> None:
-    """Delete the record of a rejected or wiped machine; the audit stays."""
+    """Delete the record of a rejected or wiped machine; the audit stays.
+
+    \b
+    Examples:
+      attestation machine delete 7f3a
+    """
     with session.client() as client:
         detail = session.find(client, machine)
         session.confirm(f"Delete the record of {_described(detail)}?", yes=yes)
         client.delete_machine(detail.machine_id)
-    if session.json:
-        session.emit_json({"machine_id": detail.machine_id, "deleted": True})
-    else:
-        session.emit(f"{name_of(detail)}: deleted")
+    session.emit_done(f"{name_of(detail)}: deleted", {"machine_id": detail.machine_id, "deleted": True})
+
+
+# Votes
+
+
+@group.command()
+@ID
+@output_option
+@pass_session
+def approvals(session: Session, machine: str) -> None:
+    """Show the votes about a machine, newest first: live, expired, withdrawn and used ones.
+
+    \b
+    Examples:
+      attestation machine approvals cp-1
+    """
+    with session.client() as client:
+        votes = client.machine_approvals(session.find_id(client, machine))
+        if session.json:
+            session.emit_json(votes)
+            return
+        found = list(votes)
+    now = datetime.now(UTC)
+    session.emit_table(
+        [
+            Column("VOTE"),
+            Column("OPERATOR", shrink_to=8),
+            Column("ACTION"),
+            Column("ROLE"),
+            Column("STATE"),
+            Column("CAST", drop=1),
+            Column("HOSTNAME", shrink_to=8, drop=2),
+            Column("ADDRESS", shrink_to=10, drop=3),
+            Column("EXPIRES", wide=True),
+            Column("PROPOSAL", wide=True),
+        ],
+        [
+            [
+                cell(v.id),
+                cell(v.operator_cn),
+                cell(v.action),
+                cell(v.role),
+                _vote_state(v, now),
+                time_cell(v.created_at, now),
+                cell(v.hostname),
+                cell(v.assigned_ip),
+                time_cell(v.expires_at, now),
+                cell(v.proposal_digest),
+            ]
+            for v in found
+        ],
+        "No votes.",
+    )
+
+
+def _vote_state(vote: ApprovalDetail, now: datetime) -> Cell:
+    if vote.live:
+        return Cell(f"live, ends {ago(vote.expires_at, now)}", "green", "live")
+    return cell("used" if vote.consumed else "withdrawn" if vote.withdrawn else "expired")
+
+
+@group.command()
+@ID
+@click.option("--vote", type=int, metavar="NUMBER", help="Which one, where several are live.")
+@YES
+@output_option
+@pass_session
+def withdraw(session: Session, machine: str, vote: int | None, *, yes: bool) -> None:
+    """Take back your live vote about a machine.
+
+    \b
+    Examples:
+      attestation machine withdraw cp-1
+      attestation machine withdraw cp-1 --vote 17
+    """
+    with session.client() as client:
+        machine_id = session.find_id(client, machine)
+        number = _live_vote(client, machine_id, vote)
+        session.confirm(f"Withdraw vote {number}?", yes=yes)
+        client.withdraw_approval(number)
+    session.emit_done(f"vote {number}: withdrawn", {"approval_id": number, "withdrawn": True})
+
+
+def _live_vote(client: OperatorClient, machine_id: str, wanted: int | None) -> int:
+    live = [v for v in client.machine_approvals(machine_id) if v.live]
+    if wanted is not None:
+        if wanted not in (v.id for v in live):
+            raise ApprovalUnknown(f"there is no live vote {wanted} about this machine")
+        return wanted
+    if not live:
+        raise ApprovalUnknown("there is no live vote about this machine")
+    if len(live) > 1:
+        lines = [f"--vote {v.id}  {clean(v.operator_cn)}: {clean(v.action)}" for v in live]
+        raise Ambiguous("\n".join(["several votes are live; yours may be any of", *lines]))
+    return live[0].id
+
+
+@group.command()
+@click.option(
+    "-i",
+    "--interval",
+    "seconds",
+    type=click.FloatRange(0.2, 3600),
+    default=5.0,
+    help="Seconds between looks [default: 5]",
+)
+@click.option("--status", type=click.Choice([s.value for s in Status]), help="Only in this status.")
+@output_option
+@pass_session
+def watch(session: Session, seconds: float, status: str | None) -> None:
+    """Follow the machines: a live table on a terminal, else a line for each change.
+
+    Ctrl-C ends it. With `-o json` each change is one line of JSON. A service that does not answer for a
+    while is waited for.
+
+    \b
+    Examples:
+      attestation machine watch
+      attestation machine watch --interval 2 --status pending_approval
+      attestation machine watch -o json | jq -c .
+    """
+    if session.output in ("csv", "yaml"):
+        raise click.UsageError(f"-o {session.output} cannot follow; -o json can")
+    from attestation_cli.watch import Watch
+
+    chosen = Status(status) if status else None
+    with session.client() as client:
+        Watch(session, lambda: list(client.machine_records(status=chosen)), seconds).run()
 
 
 def _reason(text: str) -> str:
@@ -393,23 +724,41 @@ def _described(machine: MachineDetail) -> str:
 
 
 def _done(session: Session, what: str, machine: MachineDetail) -> None:
-    if session.json:
-        session.emit_json(machine)
-        return
-    session.emit(f"{name_of(machine)}: {what}")
     rows = [
         ("status", cell(machine.status)),
         ("role", cell(machine.role)),
         ("assurance", _assurance(machine)),
     ]
-    for line in fields(rows, colour=session.colour):
-        session.emit(f"  {line}")
+    if session.json:
+        session.emit_json(machine)
+    elif session.output == "csv":
+        session.emit_fields([("machine id", cell(machine.machine_id)), ("done", cell(what)), *rows])
+    else:
+        session.emit(f"{name_of(machine)}: {what}")
+        session.emit_fields(rows, indent="  ")
+
+
+def _concluded(
+    session: Session,
+    what: str,
+    machine: MachineDetail,
+    answer: MachineDetail | PendingApproval,
+    again: Sequence[str],
+) -> None:
+    """Print how a gated act ended: done, or waiting for others, who must call `attestation` with *again*."""
+    from attestation.api import PendingApproval
+
+    if isinstance(answer, PendingApproval):
+        session.emit_pending(answer, name_of(machine), again)
+    else:
+        _done(session, what, answer)
 
 
 def _assurance(machine: MachineDetail) -> Cell:
     from attestation_cli.explain import ASSURANCE
 
-    return Cell(f"{machine.assurance}: {ASSURANCE[machine.assurance]}", cell(machine.assurance).colour)
+    text = f"{machine.assurance}: {ASSURANCE[machine.assurance]}"
+    return Cell(text, cell(machine.assurance).colour, str(machine.assurance))
 
 
 def _show(session: Session, m: MachineDetail) -> None:
@@ -427,9 +776,14 @@ def _show(session: Session, m: MachineDetail) -> None:
         ("cluster", cell(m.cluster_id)),
         ("address", cell(m.assigned_ip)),
         ("trust", cell(m.trust)),
-        ("trust ends", cell(moment(m.trust_expires_at, now))),
+        ("trust ends", moment_cell(m.trust_expires_at, now)),
         ("assurance", _assurance(m)),
-        ("last result", cell(f"{last.verdict}, {moment(last.at, now)}" if last else None)),
+        (
+            "last result",
+            cell(f"{last.verdict}, {moment(last.at, now)}", f"{last.verdict} {instant(last.at)}")
+            if last
+            else cell(None),
+        ),
         ("policy", cell(last.policy if last else None)),
         ("failed checks", cell(last.failed if last else None)),
         ("EK fingerprint", cell(m.ek_fingerprint)),
@@ -444,12 +798,20 @@ def _show(session: Session, m: MachineDetail) -> None:
         ),
         (
             "attestation key",
-            cell(f"activated {moment(m.ak_activated_at, now)}" if m.ak_activated_at else "none"),
+            cell(f"activated {moment(m.ak_activated_at, now)}", instant(m.ak_activated_at))
+            if m.ak_activated_at
+            else cell("none"),
         ),
         ("hardware", cell(f"{m.hw_product}, serial {m.hw_serial}")),
         ("UUID, MAC", cell(f"{m.hw_uuid}, {m.hw_mac}")),
-        ("registered", cell(f"{moment(m.registered_at, now)} from {m.registered_from or 'unknown'}")),
-        ("attested", cell(moment(m.attested_at, now))),
+        (
+            "registered",
+            cell(
+                f"{moment(m.registered_at, now)} from {m.registered_from or 'unknown'}",
+                f"{instant(m.registered_at)} {m.registered_from or 'unknown'}",
+            ),
+        ),
+        ("attested", moment_cell(m.attested_at, now)),
     ]
     optional = [
         ("locked", m.locked_at),
@@ -457,10 +819,12 @@ def _show(session: Session, m: MachineDetail) -> None:
         ("rejected", m.rejected_at),
         ("wiped", m.wiped_at),
     ]
-    rows += [(name, cell(moment(at, now))) for name, at in optional if at is not None]
+    rows += [(name, moment_cell(at, now)) for name, at in optional if at is not None]
     if m.wipe_pending:
         rows.append(("wipe", Cell("ordered, not acknowledged", "red")))
     if m.redeliver_pending:
         rows.append(("delivery", Cell("ordered again")))
-    for line in fields(rows, colour=session.colour):
-        session.emit(line)
+    if m.approvals:
+        votes = ", ".join(clean(f"{v.operator_cn}: {v.action}") for v in m.approvals)
+        rows.append(("votes", Cell(votes, "yellow")))
+    session.emit_fields(rows)

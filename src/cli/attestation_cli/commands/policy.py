@@ -10,7 +10,8 @@ import click
 
 from attestation.errors import RequestInvalid
 from attestation.machines import Role
-from attestation_cli.render import Cell, Column, ago, cell, fields
+from attestation_cli.complete import complete_machine
+from attestation_cli.render import Cell, Column, cell, time_cell
 from attestation_cli.session import Session, checked, output_option, pass_session
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ def group() -> None:
     """What machines are measured against; the narrowest assignment wins.
 
     Without any, the shipped policy identity-only applies: identity proven, boot state not appraised.
+
+    \b
+    Examples:
+      attestation policy create workers.json
+      attestation policy assign workers@1 --role worker-app
     """
 
 
@@ -33,7 +39,12 @@ def group() -> None:
 @output_option
 @pass_session
 def list_(session: Session) -> None:
-    """List policies and where they apply."""
+    """List policies and where they apply.
+
+    \b
+    Examples:
+      attestation policy list
+    """
     with session.client() as client:
         listed = client.policies()
     if session.json:
@@ -51,7 +62,7 @@ def list_(session: Session) -> None:
         [
             [
                 cell(f"{p.name}@{p.version}"),
-                cell(ago(p.created_at, now) if p.created_at else "shipped"),
+                time_cell(p.created_at, now) if p.created_at else cell("shipped"),
                 cell(p.created_by),
                 cell(_places(p, listed.assignments)),
                 cell(p.sha256),
@@ -67,7 +78,14 @@ def list_(session: Session) -> None:
 @output_option
 @pass_session
 def create(session: Session, file: Any) -> None:
-    """Store a policy version from FILE (JSON, - for stdin). It cannot be changed afterwards."""
+    """Store a policy version from FILE (JSON, - for stdin). It cannot be changed afterwards.
+
+    It applies nowhere until it is assigned.
+
+    \b
+    Examples:
+      attestation policy create workers.json
+    """
     try:
         document = json.loads(file.read(MAX_FILE_CHARACTERS))
     except (OSError, ValueError, RecursionError) as e:
@@ -79,8 +97,10 @@ def create(session: Session, file: Any) -> None:
     if session.json:
         session.emit_json(created)
         return
-    session.emit(f"{cell(created.name).text}@{created.version}: stored")
-    session.emit(f"  sha256  {cell(created.sha256).text}")
+    reference = f"{cell(created.name).text}@{created.version}"
+    if session.output != "csv":
+        session.emit(f"{reference}: stored")
+    session.emit_fields([("sha256", cell(created.sha256))], indent="  ")
     session.note(
         f"It applies nowhere yet: attestation policy assign {created.name}@{created.version} --fleet"
     )
@@ -88,7 +108,7 @@ def create(session: Session, file: Any) -> None:
 
 def _where(command: Any) -> Any:
     for option in (
-        click.option("--machine", metavar="ID", help="This machine."),
+        click.option("--machine", metavar="ID", help="This machine.", shell_complete=complete_machine),
         click.option("--role", type=click.Choice([r.value for r in Role]), help="Machines in this role."),
         click.option("--cluster", metavar="CLUSTER_ID", help="Machines of this cluster."),
         click.option("--fleet", is_flag=True, help="Every machine."),
@@ -135,7 +155,13 @@ def assign(
     *,
     fleet: bool,
 ) -> None:
-    """Let a policy apply there, from the next challenge on."""
+    """Let a policy apply there, from the next challenge on; the narrowest assignment wins.
+
+    \b
+    Examples:
+      attestation policy assign workers@1 --role worker-app
+      attestation policy assign strict@2 --machine cp-1
+    """
     from attestation.api import PolicyAssignmentRequest
 
     checked(lambda: PolicyAssignmentRequest(policy=policy))
@@ -146,8 +172,7 @@ def assign(
         session.emit_json(assigned)
         return
     rows = [("policy", cell(assigned.policy)), ("applies to", _place(assigned.scope, assigned.subject))]
-    for line in fields(rows, colour=session.colour):
-        session.emit(line)
+    session.emit_fields(rows)
 
 
 @group.command()
@@ -158,7 +183,12 @@ def assign(
 def unassign(
     session: Session, cluster: str | None, role: str | None, machine: str | None, *, fleet: bool, yes: bool
 ) -> None:
-    """Let the next wider assignment apply there again."""
+    """Let the next wider assignment apply there again.
+
+    \b
+    Examples:
+      attestation policy unassign --role worker-app
+    """
     with session.client() as client:
         scope, subject = _subject(session, client, fleet=fleet, cluster=cluster, role=role, machine=machine)
         place = _place(scope, subject).text
@@ -166,10 +196,9 @@ def unassign(
             f"Remove the policy assignment of {place}? Its machines may be measured less.", yes=yes
         )
         client.unassign_policy(scope, subject)
-    if session.json:
-        session.emit_json({"scope": scope, "subject": subject, "unassigned": True})
-    else:
-        session.emit(f"{place}: no policy of its own any more")
+    session.emit_done(
+        f"{place}: no policy of its own any more", {"scope": scope, "subject": subject, "unassigned": True}
+    )
 
 
 def _places(policy: PolicyDetail, assignments: list[PolicyAssignment]) -> str | None:

@@ -6,20 +6,30 @@ import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from attestation.errors import RequestInvalid
 from attestation.machines import Role
-from attestation_cli.render import Column, cell, clean, fields, moment, span
+from attestation_cli.render import Column, cell, clean, moment_cell, span
 from attestation_cli.session import Session, checked, output_option, pass_session
+
+if TYPE_CHECKING:
+    from attestation.api import RegistrationTokenRequest
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @click.group("token")
 def group() -> None:
-    """Registration tokens: whoever presents one, and proves a TPM, is admitted at once."""
+    """Registration tokens: whoever presents one, and proves a TPM, is admitted at once.
+
+    \b
+    Examples:
+      attestation token create --role worker-app --uses 10 --expires-in 12h --out rack4.token
+      attestation token list
+    """
 
 
 def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
@@ -64,8 +74,17 @@ def create(
     expires_in_seconds: int,
     out: Path | None,
 ) -> None:
-    """Issue a token. It is shown this once: the service keeps a hash only."""
-    from attestation.api import RegistrationTokenRequest
+    """Issue a token. It is shown this once: the service keeps a hash only.
+
+    With --out it is written to a new file that only you can read, and shown nowhere. Where dual control asks
+    for several people, this is your vote, and whoever completes the quorum gets the token.
+
+    \b
+    Examples:
+      attestation token create --role worker-app
+      attestation token create --role worker-app --uses 10 --expires-in 12h --out rack4.token
+    """
+    from attestation.api import PendingApproval, RegistrationTokenRequest
 
     request = checked(
         lambda: RegistrationTokenRequest(
@@ -82,7 +101,9 @@ def create(
         file = None if out is None else _new_file(out)
         try:
             created = client.create_registration_token(request)
-            if file is not None:
+            if out is not None and isinstance(created, PendingApproval):
+                out.unlink()
+            elif file is not None and not isinstance(created, PendingApproval):
                 os.write(file, f"{created.token}\n".encode())
         except BaseException:
             if out is not None:
@@ -91,6 +112,9 @@ def create(
         finally:
             if file is not None:
                 os.close(file)
+    if isinstance(created, PendingApproval):
+        session.emit_pending(created, f"registration token for {role}", _again(request, out))
+        return
     if session.json:
         session.emit_json({**created.model_dump(mode="json"), **({"token": None} if out else {})})
         return
@@ -98,13 +122,24 @@ def create(
         ("token id", cell(created.token_id)),
         ("role", cell(created.role)),
         ("uses", cell(created.uses)),
-        ("expires", cell(moment(created.expires_at, datetime.now(UTC)))),
+        ("expires", moment_cell(created.expires_at, datetime.now(UTC))),
         ("token", cell(f"written to {out}" if out else created.token)),
     ]
-    for line in fields(rows, colour=session.colour):
-        session.emit(line)
+    session.emit_fields(rows)
     if out is None:
         session.note("The token is not shown again. Whoever has it can admit machines.")
+
+
+def _again(request: RegistrationTokenRequest, out: Path | None) -> list[str]:
+    call = ["token", "create", "--role", request.role]
+    for option, value in (
+        ("--hostname", request.hostname),
+        ("--ip", request.assigned_ip),
+        ("--cluster-id", request.cluster_id),
+    ):
+        call += [option, value] if value is not None else []
+    call += ["--uses", str(request.uses), "--expires-in", f"{request.expires_in_seconds}s"]
+    return [*call, "--out", out.name] if out is not None else call
 
 
 def _new_file(path: Path) -> int:
@@ -118,7 +153,12 @@ def _new_file(path: Path) -> int:
 @output_option
 @pass_session
 def list_(session: Session) -> None:
-    """List tokens, newest first; their secrets are not kept by anybody."""
+    """List tokens, newest first; their secrets are not kept by anybody.
+
+    \b
+    Examples:
+      attestation token list
+    """
     with session.client() as client:
         tokens = client.registration_tokens()
         if session.json:
@@ -144,6 +184,8 @@ def list_(session: Session) -> None:
             Column("CLUSTER", shrink_to=8, drop=2),
             Column("CREATED", drop=3),
             Column("BY", shrink_to=6, drop=4),
+            Column("EXPIRES", wide=True),
+            Column("ADDRESS", wide=True),
         ],
         [
             [
@@ -153,8 +195,10 @@ def list_(session: Session) -> None:
                 cell(state(t.revoked_at, t.expires_at, t.uses_left)),
                 cell(t.hostname),
                 cell(t.cluster_id),
-                cell(moment(t.created_at, now)),
+                moment_cell(t.created_at, now),
                 cell(t.created_by),
+                moment_cell(t.expires_at, now),
+                cell(t.assigned_ip),
             ]
             for t in found
         ],
@@ -168,11 +212,13 @@ def list_(session: Session) -> None:
 @output_option
 @pass_session
 def revoke(session: Session, token_id: str, *, yes: bool) -> None:
-    """Make a token useless; machines that it admitted stay."""
+    """Make a token useless; machines that it admitted stay.
+
+    \b
+    Examples:
+      attestation token revoke 5c1f9a02e4b7d810
+    """
     with session.client() as client:
         session.confirm(f"Revoke the registration token {clean(token_id)}?", yes=yes)
         client.revoke_registration_token(token_id)
-    if session.json:
-        session.emit_json({"token_id": token_id, "revoked": True})
-    else:
-        session.emit(f"{clean(token_id)}: revoked")
+    session.emit_done(f"{clean(token_id)}: revoked", {"token_id": token_id, "revoked": True})

@@ -162,6 +162,10 @@ class OperatorClient:
         """Return how many machines there are by status, role and trust."""
         return self._http.call("GET", "/stats", api.Stats)
 
+    def stats_record(self) -> Record:
+        """Return the same as `stats`, as it came."""
+        return parse_record(self._http.send("GET", "/stats").body, "/stats")
+
     # Dual control
 
     def machine_approvals(

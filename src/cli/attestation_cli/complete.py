@@ -1,0 +1,70 @@
+"""What the shell completes by asking the service: names of machines.
+
+Somebody has pressed a key and waits: the answer comes within a second or not at all, and nothing that goes wrong is
+shown, because a line is being typed there.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import click
+
+from attestation_cli.render import clean
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from attestation_cli.session import Session
+
+SECONDS = 1.0
+MOST = 50
+
+
+def complete_machine(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001 -- click's signature
+    """Return machines whose hostname or id begins with *incomplete*."""
+    from click.shell_completion import CompletionItem
+
+    found: list[CompletionItem] = []
+
+    def ask() -> None:
+        try:
+            session = _session(ctx.find_root())
+            with session.client() as client:
+                for machine in client.machine_records(q=incomplete or None, page_size=MOST):
+                    name, machine_id = machine.optional_text("hostname"), machine.text("machine_id")
+                    told = f"{machine.text('status')}, {machine.text('trust')}"
+                    # What machines chose must not reach the shell's own syntax.
+                    if name and name.startswith(incomplete) and clean(name) == name and " " not in name:
+                        found.append(CompletionItem(name, help=told))
+                    elif machine_id.startswith(incomplete):
+                        found.append(CompletionItem(machine_id, help=told))
+                    if len(found) >= MOST:
+                        return
+        except (Exception, SystemExit):  # noqa: BLE001 -- whatever it is, it may not disturb a line being typed
+            return
+
+    # A thread, because names and connections have time-outs of their own, longer than a finger waits.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(SECONDS)
+    return list(found)
+
+
+def _session(root: click.Context) -> Session:
+    """Return the session that the options typed so far describe; completion does not run the root command."""
+    from attestation_cli.main import prepare
+    from attestation_cli.session import Session
+
+    session = root.find_object(Session) or Session()
+    session.quiet = True
+    prepare(
+        session,
+        profile=root.params.get("profile"),
+        api_url=root.params.get("api_url"),
+        token_file=root.params.get("token_file"),
+        ca_file=root.params.get("ca_file"),
+        allow_plain_http=bool(root.params.get("allow_plain_http")),
+    )
+    return session
