@@ -331,6 +331,18 @@ async def test_a_quorum_of_three(committee: Committee, name: str) -> None:
     assert named[-1].endswith("agreed by anna, bernd, clara")
 
 
+async def test_a_quorum_that_was_lowered_is_met_by_asking_again(committee: Committee) -> None:
+    """Two agree where three were needed; since two are enough, either of them completes it, without a new vote."""
+    committee.settings(dual_control_quorum=3)
+    path, body = await _pending(committee)
+    for name in ("anna", "bernd"):
+        assert (await committee.ask(name, "POST", path, body)).status_code == 202
+    committee.settings(dual_control_quorum=2)
+    assert (await committee.ask("anna", "POST", path, body)).status_code == 200
+    actions = [e["action"] for e in await committee.audit()]
+    assert (actions.count("approve_vote"), actions.count("approve")) == (2, 1)
+
+
 @each
 async def test_used_votes_are_used_up(committee: Committee, name: str) -> None:
     """Two votes admit one act: the same request afterwards begins at one, or is not possible any more.
