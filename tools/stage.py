@@ -235,6 +235,7 @@ class Service:
             "ITL_REATTEST_SECONDS": str(REATTEST_SECONDS),
         }
         self._directory = directory
+        self._begins_at = 0
         self._process = Process(
             [str(BIN / "attestation-service"), "--host", "127.0.0.1", "--port", str(port)],
             self.log,
@@ -265,14 +266,14 @@ class Service:
         Raises:
             Failed: It ended, or is not ready in time.
         """
+        self._begins_at = self.log.stat().st_size if self.log.exists() else 0
         self._process.start()
         wait_for(f"{self.url}/readyz", self._process, "the service")
 
     def warnings(self) -> list[str]:
-        """Return what the service warned of at its start."""
-        return [
-            str(event["warning"]) for event in events(self.log) if event.get("event") == "settings.weakened"
-        ]
+        """Return what the service warned of at this start."""
+        said = events(self.log, begins_at=self._begins_at)
+        return [str(event["warning"]) for event in said if event.get("event") == "settings.weakened"]
 
     @property
     def running(self) -> bool:
@@ -388,11 +389,11 @@ class Machine:
         self.tpm.close()
 
 
-def events(log: Path) -> list[dict[str, Any]]:
-    """Return the lines of a log that are JSON objects."""
+def events(log: Path, *, begins_at: int = 0) -> list[dict[str, Any]]:
+    """Return the lines of a log that are JSON objects, from byte *begins_at* on."""
     found = []
     with contextlib.suppress(FileNotFoundError):
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in log.read_bytes()[begins_at:].decode("utf-8", "replace").splitlines():
             with contextlib.suppress(ValueError):
                 event = json.loads(line)
                 if isinstance(event, dict):
