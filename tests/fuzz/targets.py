@@ -19,9 +19,11 @@ from attestation.errors import (
     BaseConfigInvalid,
     EKCertificateRejected,
     EKTemplateRejected,
+    Forbidden,
     MalformedEvidence,
     PolicyInvalid,
     TPMResponseError,
+    Unauthenticated,
 )
 from attestation.evidence import ak_activation, ek_certificate, tpm_quote
 from attestation.reference import parse_policy
@@ -40,6 +42,9 @@ from attestation.tpm import (
 )
 from attestation.tpm.credential import parse_id_object
 from attestation.wire import Reader, b64decode, b64encode, hexdecode, sized
+from attestation_service.auth import Duty, access_token
+from attestation_service.auth.access_token import Rules
+from attestation_service.auth.provider_keys import ProviderAnswerInvalid, parse_jwks
 from attestation_service.delivery.machine_config import Overrides, merge
 from tests.vectors import OWN, SHARED, forge
 
@@ -310,6 +315,77 @@ def machine_config(data: bytes) -> None:
         merge(data, _OVERRIDES)
 
 
+# ---------------------------------------------------------------- operators' tokens
+
+TOKEN_RULES = Rules(
+    issuer="https://sts.example/realms/itl",
+    audience="attestation-service",
+    clients=frozenset({"attestation-cli"}),
+    role_client="attestation-service",
+    duties={"attestation-operator": Duty.OPERATOR, "attestation-viewer": Duty.VIEWER},
+    leeway_seconds=30,
+)
+GOOD_CLAIMS: Final[dict[str, Any]] = {
+    "exp": int(AT.timestamp()) + 300,
+    "iat": int(AT.timestamp()),
+    "nbf": int(AT.timestamp()),
+    "iss": TOKEN_RULES.issuer,
+    "aud": ["attestation-service", "account"],
+    "azp": "attestation-cli",
+    "sub": "8f3c6a1e",
+    "typ": "Bearer",
+    "preferred_username": "anna",
+    "realm_access": {"roles": ["attestation-operator"]},
+    "resource_access": {"attestation-service": {"roles": ["attestation-viewer"]}},
+}
+
+
+def token_text(data: bytes) -> None:
+    """`access_token.parse`, of what may stand in a header of HTTP."""
+    with contextlib.suppress(Unauthenticated):
+        token = access_token.parse(data.decode("latin-1"))
+        assert token.algorithm in access_token.ALGORITHMS
+        assert data.startswith(token.signing_input + b".")
+
+
+def token_claims(data: bytes) -> None:
+    """`access_token.judge`, of whatever a provider may have signed."""
+    with contextlib.suppress(Unauthenticated, Forbidden):
+        claims = access_token.claims_of(data)
+        person = access_token.judge(claims, TOKEN_RULES, AT)
+        assert person.name.isprintable()
+        assert 1 <= len(person.name) <= 256
+        assert person.subject == f"{TOKEN_RULES.issuer}#{claims['sub']}"
+        assert person.duties
+
+
+def jwks(data: bytes) -> None:
+    """`parse_jwks`, of whatever a provider may answer."""
+    with contextlib.suppress(ProviderAnswerInvalid):
+        keys = parse_jwks(data)
+        assert all(key.algorithms for found in keys.by_id.values() for key in found)
+
+
+def _tokens() -> list[bytes]:
+    header = b64encode(b'{"alg":"RS256","typ":"JWT","kid":"a"}').encode()
+    return [
+        header.rstrip(b"=")
+        + b"."
+        + b64encode(json.dumps(GOOD_CLAIMS).encode()).encode().rstrip(b"=")
+        + b".AA"
+    ]
+
+
+def _key_sets() -> list[bytes]:
+    ec_key = {"kty": "EC", "crv": "P-256", "use": "sig", "kid": "b", "alg": "ES256"} | {
+        # The generator of P-256: a point that everybody knows.
+        "x": "axfR8uEsQkf4vOblY6RA8ncDfYEt6zOg9KE5RdiYwpY",
+        "y": "T-NC4v4af5uO5-tKfA-eFivOM1drMV7Oy7ZAaDe_UfU",
+    }
+    rsa_key = {"kty": "RSA", "use": "sig", "kid": "a", "alg": "RS256", "e": "AQAB", "n": "w" * 342}
+    return [json.dumps({"keys": keys}).encode() for keys in ([ec_key], [rsa_key], [rsa_key, ec_key], [])]
+
+
 TARGETS: Final[dict[str, Target]] = {
     "tpm2b_public": Target(tpm2b_public, lambda: _files("*/ek.tpm2b_public", "*/ak.tpm2b_public"), 2100),
     "tpmt_public": Target(
@@ -357,4 +433,7 @@ TARGETS: Final[dict[str, Target]] = {
         ],
         2048,
     ),
+    "token_text": Target(token_text, _tokens, 17_000),
+    "token_claims": Target(token_claims, lambda: [json.dumps(GOOD_CLAIMS).encode()], 4096),
+    "jwks": Target(jwks, _key_sets, 8192),
 }
