@@ -18,7 +18,7 @@ from attestation.api import AllowListImport, ConfigEnvelope, Readiness
 from attestation.clock import Clock, SystemClock
 from attestation.keys import load_signer
 from attestation.store import StoreSettings, migrate, open_store
-from attestation_service import __version__, logs, maintenance, openapi, problems
+from attestation_service import __version__, logs, maintenance, openapi, problems, weakenings
 from attestation_service.allow_list.routes import router as allow_list
 from attestation_service.approvals.routes import router as approvals
 from attestation_service.attest.routes import hot as attest_hot
@@ -87,6 +87,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
             log.warning("settings.weakened", warning=warning)
         async with owned(chosen, clock or SystemClock()) as resources:
             app.state.resources = resources
+            await weakenings.record(resources)
             tasks = [
                 asyncio.create_task(maintenance.run(resources)),
                 asyncio.create_task(resources.transparency.run()),

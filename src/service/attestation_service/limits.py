@@ -7,13 +7,22 @@ request costs one read and no write.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from attestation.audit import AuditEvent
-from attestation.errors import AttestationError, MachineChanged, RateLimited, Unavailable
+from attestation.errors import (
+    AKConflict,
+    AttestationError,
+    ConfigTokenConsumed,
+    ConfigTokenUnknown,
+    MachineChanged,
+    NotAuthentic,
+    RateLimited,
+    Unavailable,
+)
 from attestation.machines import Machine, Status
 from attestation.store import RateLimit, Store, Tx, wait
 from attestation_service.context import Origin, Resources
@@ -106,24 +115,57 @@ def check_loaded(limits: Limits, tats_us: Sequence[int | None], at: datetime) ->
             raise RateLimited(f"too many {counted.what}", retry_after_seconds=seconds)
 
 
+RECORDED = (NotAuthentic, AKConflict, ConfigTokenUnknown, ConfigTokenConsumed)
+"""Refusals that may be somebody's try to pass for another: they are entries of the audit log, within bounds."""
+
+
 class CountRefusals:
     """Counts what a handler refuses while reading; what it writes it counts itself.
 
     Without this, requests that fail early would cost us work and the sender nothing.
+
+    Args:
+        store: Where it is counted.
+        limits: What is counted.
+        at: When.
+        denied: Makes the audit event of a refusal that is one of `RECORDED`; None where the handler writes it.
     """
 
-    __slots__ = ("_at", "_limits", "_store")
+    __slots__ = ("_at", "_denied", "_limits", "_store")
 
-    def __init__(self, store: Store, limits: Limits, at: datetime) -> None:
-        self._store, self._limits, self._at = store, limits, at
+    def __init__(
+        self,
+        store: Store,
+        limits: Limits,
+        at: datetime,
+        denied: Callable[[AttestationError], AuditEvent] | None = None,
+    ) -> None:
+        self._store, self._limits, self._at, self._denied = store, limits, at, denied
 
     async def __aenter__(self) -> None:
         pass
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        refused = isinstance(error, AttestationError) and not isinstance(error, FREE)
-        if refused:
-            await self._store.write(lambda tx: take(tx, self._limits, self._at))
+        if not isinstance(error, AttestationError) or isinstance(error, FREE):
+            return
+        event = self._denied(error) if self._denied and isinstance(error, RECORDED) else None
+
+        def work(tx: Tx) -> None:
+            take(tx, self._limits, self._at)
+            if event is not None:
+                audit_denied(tx, event, self._at)
+
+        await self._store.write(work)
+
+
+def denial(what: str, error: AttestationError, origin: Origin) -> AuditEvent:
+    """Return the audit event of a refusal of somebody whom nobody knows."""
+    return AuditEvent(
+        operator_cn="unknown",
+        action="denied",
+        detail=f"{what}: {error.code}",
+        source_ip=origin.address,
+    )
 
 
 async def counted_refusal(error: Exception, res: Resources, origin: Origin) -> Exception:

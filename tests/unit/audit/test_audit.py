@@ -17,6 +17,7 @@ from attestation.audit import (
     AuditEntry,
     AuditEvent,
     ChainVerifier,
+    canonical_bytes,
     chain,
     entry_hash,
     verify_chain,
@@ -196,3 +197,31 @@ def test_no_detail_stays_none() -> None:
     none, empty = (chain(replace(EVENT, detail=d), at=AT, prev_hash=GENESIS_HASH) for d in (None, ""))
     assert (none.detail, empty.detail) == (None, "")
     assert none.entry_hash != empty.entry_hash
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("anna.admin", "anna.admin"),
+        ("Ærøskøbing \u4e09 \U0001f511", "Ærøskøbing \u4e09 \U0001f511"),
+        ("non\u00a0breaking", "non\u00a0breaking"),
+        ("a\x1b[2Jb\nc\x00\u2028\u202e\ud800", "a\ufffd[2Jb\ufffdc\ufffd\ufffd\ufffd\ufffd"),
+        ("x" * 256, "x" * 256),
+        ("x" * 257, "x" * 255 + "…"),
+    ],
+)
+def test_names_write_no_lines_and_have_an_end(given: str, kept: str) -> None:
+    """Whoever chooses their name chooses no more than that; ordinary names are kept letter by letter."""
+    entry = chain(AuditEvent(operator_cn=given, action="x"), at=AT, prev_hash=GENESIS_HASH)
+    assert entry.operator_cn == kept
+    assert entry_hash(entry) == entry.entry_hash
+
+
+def test_no_event_makes_an_entry_that_is_too_long() -> None:
+    """An entry has at most 65 535 bytes, whatever stands in all its members at once: a bundle has no more room."""
+    worst = "\U0001f511" * 70_000
+    event = AuditEvent(**dict.fromkeys(AuditEvent.__slots__, worst))
+    entry = chain(event, at=AT, prev_hash=GENESIS_HASH)
+    assert len(canonical_bytes(entry)) <= 65_535
+    for name, most in (("operator_sub", 1024), ("action", 64), ("source_ip", 64), ("machine_id", 64)):
+        assert len(getattr(entry, name)) == most

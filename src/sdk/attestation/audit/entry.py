@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,6 +26,11 @@ GENESIS_HASH = "0" * 64
 
 MAX_DETAIL_BYTES = 32_768
 """Longest `detail`, in bytes of its canonical form without the quotes; a whole entry stays below 65 535 bytes."""
+
+MAX_NAME_CHARACTERS = 256
+MAX_SUBJECT_CHARACTERS = 1_024
+MAX_WORD_CHARACTERS = 64
+"""Longest `operator_cn`, `operator_sub`, and other members: at twelve bytes each they leave room for `detail`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +107,14 @@ def linked(event: AuditEvent, *, at: datetime, prev_hash: str) -> tuple[AuditEnt
     """Give *event* its place behind the entry whose hash is *prev_hash*; return its canonical bytes too."""
     members = {
         "timestamp": rfc3339(at),
-        "operator_cn": event.operator_cn,
-        "operator_sub": event.operator_sub,
-        "action": event.action,
-        "machine_id": event.machine_id,
-        "prev_state": event.prev_state,
-        "new_state": event.new_state,
+        "operator_cn": _cleaned(event.operator_cn, MAX_NAME_CHARACTERS),
+        "operator_sub": _cleaned(event.operator_sub, MAX_SUBJECT_CHARACTERS),
+        "action": _cleaned(event.action, MAX_WORD_CHARACTERS),
+        "machine_id": _cleaned(event.machine_id, MAX_WORD_CHARACTERS),
+        "prev_state": _cleaned(event.prev_state, MAX_WORD_CHARACTERS),
+        "new_state": _cleaned(event.new_state, MAX_WORD_CHARACTERS),
         "detail": _capped(event.detail),
-        "source_ip": event.source_ip,
+        "source_ip": _cleaned(event.source_ip, MAX_WORD_CHARACTERS),
         "format": FORMAT,
         "prev_hash": prev_hash,
     }
@@ -170,6 +176,21 @@ def _canonical(
                 "prev_hash": prev_hash,
             }
         )
+
+
+def _cleaned(text: str | None, most: int) -> str | None:
+    """Return *text* with at most *most* characters, none of which controls a terminal or is no character.
+
+    Names come from certificates, tokens and proxies; whoever chooses one shall not write lines of a list, nor
+    make an entry that is too long for its place. Ordinary text stays as it is.
+    """
+    if text is None or (len(text) <= most and text.isprintable()):
+        return text
+    cut = text if len(text) <= most else text[: most - 1] + "…"
+    return "".join("\ufffd" if unicodedata.category(c) in _CONTROLS else c for c in cut)
+
+
+_CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def _capped(detail: str | None) -> str | None:

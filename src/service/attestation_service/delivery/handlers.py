@@ -88,7 +88,7 @@ async def fetch(config_token: str, wanted: Wanted, *, res: Resources, origin: Or
         limits.check(tx, counted, at)
         return _load(tx, digest, at)
 
-    async with limits.CountRefusals(res.store, counted, at):
+    async with limits.CountRefusals(res.store, counted, at, lambda e: limits.denial("config", e, origin)):
         due = await res.store.read(load)
     await res.store.write(lambda tx: limits.take(tx, counted, at))
     if isinstance(due, Pending):

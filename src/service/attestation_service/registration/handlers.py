@@ -119,7 +119,12 @@ async def introduce(
             ),
         )
 
-    async with limits.CountRefusals(res.store, limits.of_client(res.settings, origin.address), at):
+    async with limits.CountRefusals(
+        res.store,
+        limits.of_client(res.settings, origin.address),
+        at,
+        lambda e: limits.denial("introduce", e, origin),
+    ):
         challenge, answer = await res.store.read(prepare)
 
     def keep(tx: Tx) -> None:
