@@ -26,6 +26,7 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "token": ("attestation_cli.commands.token", "Registration tokens: admit whoever presents one."),
     "allow-list": ("attestation_cli.commands.allow_list", "EKs that are admitted in advance."),
     "audit": ("attestation_cli.commands.audit", "Read and verify the audit chain."),
+    "witness": ("attestation_cli.commands.witness", "Cosign the checkpoints of somebody's audit log."),
     "policy": ("attestation_cli.commands.policy", "What machines are measured against."),
     "stats": ("attestation_cli.commands.stats", "Count machines by status, role and trust."),
     "health": ("attestation_cli.commands.health", "Ask whether the service can decide."),
