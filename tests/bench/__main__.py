@@ -16,6 +16,7 @@ MODULES = {
     "steady": "tests.bench.steady_state",
     "introduce": "tests.bench.introduce",
     "growth": "tests.bench.growth",
+    "cli": "tests.bench.cli_start",
 }
 
 
