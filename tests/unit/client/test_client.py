@@ -180,6 +180,49 @@ def test_a_compressed_answer_is_refused() -> None:
     assert script.requests[0].headers["Accept-Encoding"] == "identity"
 
 
+def test_a_long_answer_is_streamed() -> None:
+    """An export has no longest length, and is not asked for twice; the same is refused as elsewhere."""
+    script = Script(
+        httpx.Response(200, stream=httpx.ByteStream(b"x" * (17 << 20))),
+        httpx.Response(307, headers={"Location": "https://evil.example/"}),
+        httpx.Response(200, stream=httpx.ByteStream(b"x"), headers={"Content-Encoding": "gzip"}),
+        problem(503, "unavailable"),
+    )
+    client = operator(script)
+    assert sum(map(len, client.export_audit())) == 17 << 20
+    for error, why in ((AnswerInvalid, "redirect"), (AnswerInvalid, "compressed"), (Unavailable, "happened")):
+        with pytest.raises(error, match=why):
+            list(client.export_audit())
+    assert [request.url.path for request in script.requests] == ["/api/v1/audit/export"] * 4
+
+
+def test_proofs_of_the_log_are_asked_for() -> None:
+    """Path and query of each; checkpoint and bundle come as bytes."""
+    h = "A" * 43 + "="
+    inclusion = {"index": 6, "size": 9, "leaf_hash": h, "root": h, "hashes": [h]}
+    consistency = {"old_size": 3, "new_size": 9, "old_root": h, "new_root": h, "hashes": [h]}
+    keys = {"origin": "log.example", "vkeys": ["a"], "retired": [], "witnesses": []}
+    script = Script(
+        httpx.Response(200, content=b"note"),
+        httpx.Response(200, content=b"\0\1x"),
+        httpx.Response(200, json=inclusion),
+        httpx.Response(200, json=consistency),
+        httpx.Response(200, json=keys),
+    )
+    client = operator(script)
+    assert (client.audit_checkpoint(), client.audit_entries(1001, 5)) == (b"note", b"\0\1x")
+    assert client.audit_inclusion(6, 9).model_dump() == inclusion
+    assert client.audit_consistency(3, 9).model_dump() == consistency
+    assert client.audit_keys().model_dump() == keys
+    assert [request.url.raw_path.decode() for request in script.requests] == [
+        "/api/v1/audit/checkpoint",
+        "/api/v1/audit/tile/entries/x001/001.p/5",
+        "/api/v1/audit/proof/inclusion?index=6&size=9",
+        "/api/v1/audit/proof/consistency?from=3&to=9",
+        "/api/v1/audit/keys",
+    ]
+
+
 def test_an_answer_that_drips_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that sends a byte now and then does not hold us for ever."""
     now = iter(range(0, 1_000_000, 40))

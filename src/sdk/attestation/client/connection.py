@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -205,11 +205,36 @@ class Connection:
         answer = self._exchange(method, f"{API_PREFIX}{path}", params, body, accept)
         if 200 <= answer.status < 300:
             return answer
-        if 300 <= answer.status < 400:
-            raise AnswerInvalid(
+        raise self._refused(answer)
+
+    def stream(self, path: str, *, accept: str) -> Iterator[bytes]:
+        """Ask for *path* and yield the answer as it comes: of any length, and never asked for again.
+
+        Each piece has the timeout of the carrier; the whole has none, for a log may be long. Close the iterator
+        to end it early.
+
+        Raises:
+            APIError: The service refused.
+            ServiceUnreachable: No answer, or it was cut off.
+            AnswerInvalid: Not an answer of this API.
+        """
+        headers = {**self._headers, "Accept": accept}
+        reply = self._carrier.send("GET", f"{self.url}{API_PREFIX}{path}", headers, None)
+        try:
+            if reply.status != 200:
+                raise self._refused(self._answer(reply, time.monotonic() + DEADLINE_SECONDS))
+            _check_identity(reply)
+            yield from reply.chunks()
+        finally:
+            reply.close()
+
+    def _refused(self, answer: Answer) -> AnswerInvalid | APIError:
+        """Return what an answer means that is not a success."""
+        if answer.status < 400:
+            return AnswerInvalid(
                 f"{self.url} answered with a redirect ({answer.status}); redirects are not followed"
             )
-        raise _problem(answer)
+        return _problem(answer)
 
     def probe(self, path: str) -> Answer:
         """Ask once for *path*, which begins below the address of the service, and return whatever is answered.
@@ -242,20 +267,21 @@ class Connection:
         url = f"{self.url}{path}{'?' + urlencode(params) if params else ''}"
         reply = self._carrier.send(method, url, headers, content)
         try:
-            data = self._read(reply, deadline)
+            return self._answer(reply, deadline)
         finally:
             reply.close()
+
+    def _answer(self, reply: Reply, deadline: float) -> Answer:
         return Answer(
             status=reply.status,
             reason=reply.reason,
             media_type=reply.headers.get("content-type", "").partition(";")[0].strip().lower(),
-            body=data,
+            body=self._read(reply, deadline),
             headers=reply.headers,
         )
 
     def _read(self, reply: Reply, deadline: float) -> bytes:
-        if reply.headers.get("content-encoding", "identity").lower() != "identity":
-            raise AnswerInvalid("the answer is compressed, although we asked for it as it is")
+        _check_identity(reply)
         data = bytearray()
         # Without the check above, a decompression bomb would explode in here before we could count it.
         for chunk in reply.chunks():
@@ -265,6 +291,11 @@ class Connection:
             if time.monotonic() > deadline:
                 raise ServiceUnreachable(f"the answer did not end within {DEADLINE_SECONDS:.0f} s")
         return bytes(data)
+
+
+def _check_identity(reply: Reply) -> None:
+    if reply.headers.get("content-encoding", "identity").lower() != "identity":
+        raise AnswerInvalid("the answer is compressed, although we asked for it as it is")
 
 
 def parse(answer: Answer, model: type[Model]) -> Model:

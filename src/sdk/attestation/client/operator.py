@@ -224,6 +224,37 @@ class OperatorClient:
         """Let the service walk its whole audit chain."""
         return self._http.call("GET", "/audit/verify", api.AuditVerification)
 
+    def export_audit(self) -> Iterator[bytes]:
+        """Yield the whole log in one file, piece by piece (`attestation.audit.export` reads it)."""
+        return self._http.stream("/audit/export", accept="application/jsonl")
+
+    def audit_checkpoint(self) -> bytes:
+        """Return the newest signed checkpoint (`attestation.audit.checkpoint` reads it)."""
+        return self._http.send("GET", "/audit/checkpoint", accept="text/plain").body
+
+    def audit_keys(self) -> api.AuditKeys:
+        """Return who signs for the log, as the service says: to be compared before they are believed."""
+        return self._http.call("GET", "/audit/keys", api.AuditKeys)
+
+    def audit_inclusion(self, index: int, size: int) -> api.InclusionProof:
+        """Return the proof that entry *index* + 1 is in the log of *size* entries."""
+        return self._http.call(
+            "GET", "/audit/proof/inclusion", api.InclusionProof, params={"index": index, "size": size}
+        )
+
+    def audit_consistency(self, old: int, new: int) -> api.ConsistencyProof:
+        """Return the proof that the log of *old* entries is the beginning of that of *new*."""
+        return self._http.call(
+            "GET", "/audit/proof/consistency", api.ConsistencyProof, params={"from": old, "to": new}
+        )
+
+    def audit_entries(self, number: int, width: int) -> bytes:
+        """Return the bundle of entries below tile *number*, *width* of them (`attestation.audit.tiles` reads it)."""
+        from attestation.audit.tiles import Tile
+
+        path = str(Tile(level=None, number=number, width=width))
+        return self._http.send("GET", f"/audit/{path}", accept="application/octet-stream").body
+
     # Policies
 
     def policies(self) -> api.PolicyList:
