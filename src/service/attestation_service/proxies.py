@@ -157,14 +157,14 @@ def _asserted(said: Headers) -> Transport:
         version=_VERSIONS.get(versions[0].lower()) if len(versions) == 1 else None,
         suite=_SUITES.get(suites[0]) if len(suites) == 1 else None,
         # Never the certificate of this very connection: that is the proxy's own, not its client's.
-        forwarded=tuple((name, value) for name, value in said if name in LEAF_HEADERS and value.strip()),
+        forwarded=tuple((name, value) for name, value in said if name in LEAF_HEADERS and _is_said(value)),
     )
 
 
 def _refused(said: Headers, seen: Transport) -> Transport:
     """Return what our own TLS saw, or that a stranger named a client certificate; an empty header names none."""
     for name, value in said:
-        if name in CERTIFICATE_HEADERS and value.strip():
+        if name in CERTIFICATE_HEADERS and _is_said(value):
             return Transport(refused=name.decode())
     return seen
 
@@ -188,6 +188,11 @@ def _claimed_address(peer: str, said: Headers, proxies: Collection[Network]) -> 
         if not _within(candidate, proxies):
             return candidate
     return address
+
+
+def _is_said(value: bytes) -> bool:
+    """True unless *value* is empty, or the empty byte sequence of RFC 9440: proxies send both for nobody."""
+    return value.strip() not in (b"", b"::")
 
 
 def _values(headers: Headers, name: bytes) -> list[bytes]:

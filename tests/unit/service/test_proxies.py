@@ -109,9 +109,11 @@ def test_a_peer_that_is_gone_is_no_unix_socket() -> None:
 
 @pytest.mark.parametrize("name", [b"x-client-cert", b"client-cert", b"client-cert-chain"])
 def test_a_certificate_named_by_a_stranger_is_noticed(name: bytes) -> None:
-    """In whichever header; an empty one names none."""
+    """In whichever header; an empty one names none, from nobody."""
     assert known().read(scope(STRANGER, (name, b"x")))[1] == Transport(refused=name.decode())
-    assert known().read(scope(STRANGER, (name, b" ")))[1] == Transport()
+    for empty in (b"", b" ", b"::"):
+        assert known().read(scope(STRANGER, (name, empty)))[1] == Transport()
+        assert known().read(scope(PROXY, WITH_SECRET, (name, empty)))[1] == Transport()
 
 
 def test_what_is_said_twice_is_not_said() -> None:
@@ -215,7 +217,9 @@ def test_no_header_of_a_stranger_changes_anything(
     bare = known(secret).read(scope(STRANGER, **more))
     address, found = known(secret).read(scope(STRANGER, *headers, **more))
     assert address == bare[0] == STRANGER
-    named = any(name in proxies.CERTIFICATE_HEADERS and value.strip() for name, value in headers)
+    named = any(
+        name in proxies.CERTIFICATE_HEADERS and value.strip() not in (b"", b"::") for name, value in headers
+    )
     assert (found.refused is not None) == named
     if not named:
         assert found == bare[1]
