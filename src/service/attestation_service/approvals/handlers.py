@@ -59,7 +59,7 @@ async def withdraw(approval_id: int, *, res: Resources, operator: Operator) -> N
         if approval is None:
             raise ApprovalUnknown("no such vote")
         # By the stable subject: a name may be somebody else's tomorrow.
-        if not operator.is_human or operator.sub != approval.vote.operator_sub:
+        if operator.sub != approval.vote.operator_sub:
             raise Forbidden(
                 f"vote {approval_id} is that of {approval.vote.operator_cn}; only they withdraw it"
             )

@@ -271,7 +271,6 @@ async def delete(machine_id: str, *, res: Resources, operator: Operator) -> None
             ),
             at,
         )
-        tx.approvals.void(machine_id, at)
         tx.machines.delete(machine_id)
 
     await res.store.write(work)
