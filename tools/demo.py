@@ -49,6 +49,7 @@ DEFAULT_PORT = 8080
 DEFAULT_IDENTITY_PORT = 8081
 MAX_MACHINES = 50
 FLEET = (("cp", Role.CONTROLPLANE), ("infra", Role.WORKER_INFRA), ("app", Role.WORKER_APP))
+FACT_INDENT = 16
 MADE_BY_DEMO = "made-by-demo"
 
 
@@ -65,6 +66,10 @@ class Narrator:
     def _paint(self, text: str, code: str) -> str:
         return f"\033[{code}m{text}\033[0m" if self._colour else text
 
+    def _lines(self, text: str, width: int) -> list[str]:
+        """Break *text* for a terminal; elsewhere lines stay whole, to be searched."""
+        return (textwrap.wrap(text, width, break_on_hyphens=False) if sys.stdout.isatty() else []) or [text]
+
     def say(self, text: str = "") -> None:
         """Print a line as it is."""
         print(text, flush=True)
@@ -80,16 +85,24 @@ class Narrator:
     def fact(self, who: str, what: str, *, good: bool = True) -> None:
         """Print what happened to somebody."""
         mark = self._paint("✓", "32") if good else self._paint("✗", "31")
-        self.say(f"   {mark} {self._paint(f'{who:<10}', '1')} {what}")
+        first, *rest = self._lines(what, self._width - FACT_INDENT)
+        self.say(f"   {mark} {self._paint(f'{who:<10}', '1')} {first}")
+        for line in rest:
+            self.say(" " * FACT_INDENT + line)
 
     def warn(self, text: str) -> None:
         """Print a warning."""
-        self.say(f"   {self._paint('!', '33')} {text}")
+        first, *rest = self._lines(text, self._width - 5)
+        self.say(f"   {self._paint('!', '33')} {first}")
+        for line in rest:
+            self.say(f"     {line}")
 
     def quote(self, text: str) -> None:
         """Print lines of a file."""
         for line in text.splitlines():
-            self.say(f"       {self._paint('│ ' + line, '2')}")
+            room = self._width - 9
+            shown = line if len(line) <= room or not sys.stdout.isatty() else line[: room - 1] + "…"
+            self.say(f"       {self._paint('│ ' + shown, '2')}")
 
 
 class Show:
@@ -339,37 +352,31 @@ def next_steps(
 ) -> None:
     """Say where everything is and what can be tried."""
     out.say()
-    out.say(f"   Service        {service.url}        description of its API: {service.url}/openapi.json")
+    out.say(f"   Service        {service.url} (its API is described at /openapi.json)")
     for i, account in enumerate(identity.people.values()):
         person = account.person
         before = "Log in as" if i == 0 else ""
         out.say(f"   {before:<14} {person.username:<6} {account.password}   {', '.join(person.roles)}")
-    out.say(f"   Break-glass    {service.token_file} (mode 0600; may do everything, but never votes)")
-    out.say(
-        f"   Files          {data}: database, keys, logs"
-        + (f"; {machines[0].directory.parent.name}/ has each machine's" if machines else "")
-    )
+    out.say(f"   Break-glass    {service.token_file} (never votes)")
+    out.say(f"   Files          {data}")
     out.say()
     out.say("   In another terminal:")
     out.say()
     out.say(f"     export PATH={shlex.quote(str(BIN))}:$PATH")
-    out.say(f"     export ITL_API_URL={service.url} ITL_OIDC_ISSUER={identity.issuer}")
-    out.say(
-        "     attestation auth login                # in a browser, as alice; without one: --method device"
-    )
+    out.say(f"     export ITL_API_URL={service.url}")
+    out.say(f"     export ITL_OIDC_ISSUER={identity.issuer}")
+    out.say("     attestation auth login             # as alice; no browser: --method device")
     out.say("     attestation auth whoami")
     out.say("     attestation machine list")
     if machines:
         first, last = machines[0], machines[-1]
         out.say(f"     attestation machine get {first.name}")
-        out.say(
-            f"     attestation machine lock {last.name}       # a signed directive; obeyed at the next attestation"
-        )
+        out.say(f"     attestation machine lock {last.name}       # obeyed at the next attestation")
         out.say(f"     attestation machine explain {last.name}    # why is it not attested?")
         gated = "      # a vote: bob must agree" if last.role == Role.CONTROLPLANE else ""
         out.say(f"     attestation machine unlock {last.name}{gated}")
         out.say(f"     tail -f {shlex.quote(str(last.log))}")
-    out.say("     attestation auth login                 # now as carol: operators do not read the audit log")
+    out.say("     attestation auth login             # as carol: operators do not audit")
     out.say("     attestation audit list")
     out.say("     attestation audit verify")
     out.say()
