@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from attestation.audit import verify_chain
+from attestation.audit import leaf_hash_of, verify_chain
+from attestation.audit.merkle import Frontier, root
 from attestation.store import Store, migrate, open_store
 from tests.contract.store_samples import a_challenge
 
@@ -101,14 +102,20 @@ def opened(url: str) -> Store:
 
 
 def test_two_processes_write_one_chain(url: str) -> None:
-    """Two processes append a thousand entries each: every one is there, in one valid chain."""
+    """Two processes append a thousand entries each: every one is there, in one valid chain and one tree."""
     writers = [start(APPEND, url, name) for name in ("a", "b")]
     for writer in writers:
         writer.communicate(timeout=120)
         assert writer.returncode == 0
     store = opened(url)
     entries = store.read_sync(lambda tx: tx.audit.entries(0, 10_000))
+    tree_root = store.read_sync(lambda tx: root(tx.audit.tree, 2000))
     store.close()
+    frontier = Frontier()
+    for _, entry in entries:
+        frontier.append(leaf_hash_of(entry))
+    assert frontier.root() == tree_root
+    assert [row_id for row_id, _ in entries] == list(range(1, 2001))
     verdict = verify_chain(entries)
     assert (verdict.valid, verdict.entries) == (True, 2000)
     told = {(entry.operator_cn, entry.detail) for _, entry in entries}
