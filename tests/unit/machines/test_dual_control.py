@@ -222,6 +222,14 @@ def test_the_order_of_an_import_does_not_matter() -> None:
     assert len({of_allow_list(list(order), []).digest() for order in permutations(entries)}) == 1
 
 
+def test_a_proposal_is_named_in_words() -> None:
+    """What operators read in lists and in the audit."""
+    assert approval(a_machine(1)).subject == f"machine {a_machine(1).machine_id}"
+    assert of_registration_token(**TOKEN).subject == "registration token for controlplane, 1 uses"
+    imported = of_allow_list([an_entry(1), an_entry(2)], [an_entry(2)])
+    assert imported.subject == "allow-list, 2 entries, 1 of them replaced"
+
+
 # What is gated
 
 
