@@ -107,7 +107,11 @@ class Stub:
     results: list[dict[str, Any]] = field(default_factory=list)
     audit: list[dict[str, Any]] = field(default_factory=list)
     allow_list: list[dict[str, Any]] = field(default_factory=list)
+    approvals: list[dict[str, Any]] = field(default_factory=list)
     valid: bool = True
+    checks: dict[str, str] = field(default_factory=lambda: {"database": "ok", "clock": "ok"})
+    voters: tuple[str, ...] = ()
+    """Where somebody is named, gated acts wait for another one: dual control."""
     acts: list[tuple[str, str, Any]] = field(default_factory=list)
     requests: list[httpx.Request] = field(default_factory=list)
     before: Callable[[httpx.Request], httpx.Response | None] = lambda request: None
@@ -124,10 +128,18 @@ class Stub:
         if early is not None:
             return early
         path = request.url.path.removeprefix("/api/v1")
+        if path in ("/healthz", "/readyz", "/service-keys"):
+            return self._public(path)
         if request.method != "GET":
             self.acts.append((request.method, path, json.loads(request.content) if request.content else None))
         if match := re.fullmatch(r"/machines/([^/]+)(/[^/]+)?", path):
+            if self.voters and match[2] in GATED:
+                return httpx.Response(
+                    202, json=pending(self.voters, machine_id=match[1], action=match[2][1:])
+                )
             return self._machine(request, match[1], match[2])
+        if self.voters and request.method == "POST" and path in ("/registration-tokens", "/allow-list"):
+            return httpx.Response(202, json=pending(self.voters, action=path[1:]))
         match request.method, path:
             case "GET", "/machines":
                 return self._list(request)
@@ -155,6 +167,10 @@ class Stub:
                 )
             case "GET", "/allow-list":
                 return page(self.allow_list)
+            case "GET", "/stats":
+                return httpx.Response(200, json=STATS)
+            case "GET", "/approvals":
+                return page([proposal()])
             case "GET", "/policies":
                 return httpx.Response(
                     200, json={"policies": [policy()], "assignments": [assignment("fleet", "*")]}
@@ -167,6 +183,15 @@ class Stub:
             return httpx.Response(200, json=assignment(match[1], match[2]))
         return problem(404, "unknown", path)
 
+    def _public(self, path: str) -> httpx.Response:
+        if path == "/healthz":
+            return httpx.Response(200, json={"status": "ok"})
+        if path == "/service-keys":
+            return httpx.Response(200, json={"keys": [{"kid": "k1", "alg": "ES384", "kty": "EC"}]})
+        good = all(state == "ok" for state in self.checks.values())
+        body = {"status": "ok" if good else "unavailable", "version": "1.2.3", "checks": self.checks}
+        return httpx.Response(200 if good else 503, json=body)
+
     def _list(self, request: httpx.Request) -> httpx.Response:
         asked = request.url.params
         found = [m for m in self.machines if asked.get("status") in (None, m["status"])]
@@ -178,9 +203,91 @@ class Stub:
         known = next((m for m in self.machines if m["machine_id"] == machine_id), None)
         if known is None:
             return problem(404, "machine-unknown", "no such machine")
+        if act == "/approvals":
+            return page([v for v in self.approvals if v["machine_id"] == machine_id])
         if act == "/results":
             return page([r for r in self.results if r["machine_id"] == machine_id])
         return httpx.Response(200, json=known)
+
+
+GATED = ("/approve", "/unlock", "/role", "/ak-reset", "/redeliver")
+STATS = {
+    "at": NOW,
+    "machines": 1205,
+    "by_status": {
+        "pending_approval": 3,
+        "registered": 0,
+        "attested": 1200,
+        "rejected": 1,
+        "locked": 1,
+        "revoked": 0,
+    },
+    "by_role": {
+        "controlplane": 5,
+        "worker-infra": 0,
+        "worker-app": 1196,
+        "generic": 0,
+        "windows": 0,
+        "linux": 0,
+    },
+    "without_role": 4,
+    "by_trust": {"verified": 1199, "failed": 1, "stale": 1, "unknown": 4},
+}
+
+
+def pending(voters: tuple[str, ...], **changes: Any) -> dict[str, Any]:
+    """Return a PendingApproval as JSON."""
+    return {
+        "machine_id": None,
+        "status": "pending_second_approval",
+        "message": "1 of 2 agree",
+        "action": "approve",
+        "proposal_digest": HASH,
+        "approval_id": 17,
+        "approvals_received": len(voters),
+        "approvals_required": 2,
+        "expires_at": "2099-01-01T00:00:00Z",
+        "voters": list(voters),
+        **changes,
+    }
+
+
+def vote(number: int, machine_id: str, **changes: Any) -> dict[str, Any]:
+    """Return an ApprovalDetail as JSON."""
+    return {
+        "id": number,
+        "machine_id": machine_id,
+        "action": "approve",
+        "subject": f"machine {machine_id}",
+        "proposal_digest": HASH,
+        "operator_cn": "anna",
+        "role": "controlplane",
+        "hostname": "cp-1",
+        "assigned_ip": None,
+        "created_at": NOW,
+        "expires_at": "2099-01-01T00:00:00Z",
+        "consumed": False,
+        "withdrawn": False,
+        "live": True,
+        **changes,
+    }
+
+
+def proposal() -> dict[str, Any]:
+    """Return a ProposalDetail as JSON."""
+    machine_id = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
+    return {
+        "proposal_digest": HASH,
+        "action": "approve",
+        "subject": f"machine {machine_id}",
+        "machine_id": machine_id,
+        "approvals_received": 1,
+        "approvals_required": 2,
+        "expires_at": "2099-01-01T00:00:00Z",
+        "voters": ["anna"],
+        "proposal": {"action": "approve"},
+        "approvals": [vote(17, machine_id)],
+    }
 
 
 def page(items: list[dict[str, Any]]) -> httpx.Response:

@@ -200,6 +200,19 @@ def explain_(ctx: click.Context, session: Session, machine: str) -> None:
                 "checks": [c.model_dump(mode="json") for c in told.checks],
             }
         )
+    elif session.output == "csv":
+        session.emit_fields(
+            [
+                ("machine id", cell(detail.machine_id)),
+                ("status", cell(detail.status)),
+                ("trust", cell(detail.trust)),
+                ("assurance", cell(detail.assurance)),
+                ("trusted", cell("yes" if told.trusted else "no")),
+                ("why", cell(" ".join(told.why))),
+                ("failed checks", cell(", ".join(c.check for c in told.checks))),
+                ("what to do", cell(" ".join(told.next))),
+            ]
+        )
     else:
         session.emit(click.style(told.headline, fg="green" if told.trusted else "yellow", bold=True))
         _sentences(session, "why", told.why)
