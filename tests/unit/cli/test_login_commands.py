@@ -17,6 +17,7 @@ from attestation_cli.login.cache import Login, LoginCache
 from attestation_cli.login.profiles import Config, Profile, config_path, load, save
 from attestation_cli.main import cli
 from attestation_cli.session import Session
+from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.cli.idp import CANARY, CLIENT, ISSUER, SUB, Browser, Idp, a_login, jwt, refused
 from tests.unit.cli.stub import Stub, problem
 
@@ -191,6 +192,24 @@ def test_logging_in_is_remembered_under_a_profile(browser: Browser) -> None:
     stub = Stub()
     assert run("machine", "list", stub=stub).exit_code == 0
     assert stub.requests[0].url.host == "attest.example"
+
+
+def test_what_is_remembered_means_the_same_everywhere(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are remembered with their whole path; and the user, and the keyring, only where they were given."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ca.pem").write_bytes(OperatorCA(now(), "Private").pem)
+    args = ["auth", "login", "--issuer", ISSUER, "--profile", "p", "--issuer-ca-file", "ca.pem", "-u", "anna"]
+    assert run(*args, idp=browser.idp).exit_code == 0
+    profile = load(config_path()).profiles["p"]
+    assert profile.issuer_ca_file == str(tmp_path / "ca.pem")
+    assert (profile.user, profile.keyring) == ("anna", None)
+    done = run(
+        "--profile", "p", "auth", "login", "--profile", "p", "--issuer-ca-file", "system", idp=browser.idp
+    )
+    assert done.exit_code == 0
+    assert load(config_path()).profiles["p"].issuer_ca_file == "system"
 
 
 def test_a_profile_is_not_written_unless_asked_for(browser: Browser) -> None:

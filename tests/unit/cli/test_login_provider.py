@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import ssl
+import threading
+import warnings
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +23,7 @@ from attestation_cli.login.discovery import LONGEST_ANSWER, Provider, checked_is
 from attestation_cli.login.errors import LoginRefused, ProviderInvalid, ProviderUnreachable
 from attestation_cli.login.pkce import ProofKey, random_text
 from attestation_cli.login.tokens import read_tokens, renewed, revoked
+from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.cli.idp import AT, CLIENT, ISSUER, SUB, Idp, a_login, jwt, refused, verifies
 
 
@@ -229,6 +235,74 @@ def test_a_ca_file_that_cannot_be_used_stops_at_once(tmp_path: Path) -> None:
 def test_comparing_origins_never_fails(one: str, other: str) -> None:
     """Whatever the addresses are."""
     assert is_same_origin(one, other) in (True, False)
+
+
+class Described(BaseHTTPRequestHandler):
+    """A provider over TLS that describes itself."""
+
+    timeout = 10
+
+    def do_GET(self) -> None:
+        """Answer discovery."""
+        issuer = f"https://{self.headers['Host']}"
+        body = json.dumps({"issuer": issuer, "token_endpoint": f"{issuer}/token"}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the library's signature
+        """Be quiet."""
+
+
+class Quiet(ThreadingHTTPServer):
+    """A server that says nothing when a client breaks off."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Expected here: clients that do not trust us."""
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Iterator[tuple[str, Path, ssl.SSLContext]]:
+    """A provider with a certificate of a private CA: issuer, file of the CA, its TLS."""
+    ca = OperatorCA(datetime.now(UTC), "Private")
+    certificate, key = ca.server("localhost").files(tmp_path, "server")
+    file = tmp_path / "ca.pem"
+    file.write_bytes(ca.pem)
+    server = Quiet(("127.0.0.1", 0), Described)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield f"https://127.0.0.1:{server.server_address[1]}", file, context
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
+
+
+def test_a_private_ca_is_trusted_where_it_is_named(private: tuple[str, Path, ssl.SSLContext]) -> None:
+    """And only there: the CAs of the system do not know it."""
+    issuer, file, _ = private
+    with Provider(issuer, ca_file=str(file)) as provider:
+        assert provider.metadata.token_endpoint == f"{issuer}/token"
+    for other in (None, "system"):
+        with Provider(issuer, ca_file=other) as provider, pytest.raises(ProviderUnreachable, match="prove"):
+            _ = provider.metadata
+
+
+def test_old_tls_is_refused(private: tuple[str, Path, ssl.SSLContext]) -> None:
+    """1.2 at least."""
+    issuer, file, context = private
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = ssl.TLSVersion.TLSv1_1
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+        context.set_ciphers("DEFAULT@SECLEVEL=0")
+    with Provider(issuer, ca_file=str(file)) as provider, pytest.raises(ProviderUnreachable, match="prove"):
+        _ = provider.metadata
 
 
 # Tokens
