@@ -3,7 +3,8 @@
 - TLS 1.3 unless `ITL_TLS_MIN_VERSION` says otherwise. Python 3.11 cannot choose the suites of TLS 1.3, so we prefer
   ours in the handshake and close a connection that negotiated another, before anything is read from it.
 - Where `ITL_OPERATOR_CA` is set, a client certificate is asked for, not demanded: machines have none. One of
-  another CA ends the handshake; what a good one proves, `auth/client_certificate.py` decides at each request.
+  another CA ends the handshake, and our log says why: asyncio closes before the alert is sent. What a good one
+  proves, `auth/client_certificate.py` decides at each request.
 - Files that change are read again at the next handshake; connections that stand keep what they began with.
 - No session tickets: a resumed session would carry a certificate that was looked at long ago.
 - What was negotiated stands in the ASGI scope (`extensions.tls`, ASGI TLS extension 0.2), where `proxies.py` reads it.
@@ -75,10 +76,23 @@ class ServerTLS:
         return Reloading(self).context
 
 
+class _Handshake(ssl.SSLObject):
+    """A connection that says in our log why its client's certificate was refused."""
+
+    def do_handshake(self) -> None:
+        """Go on with the handshake."""
+        try:
+            super().do_handshake()
+        except ssl.SSLCertVerificationError as e:
+            log.warning("tls.certificate_refused", reason=e.verify_message)
+            raise
+
+
 class ServerContext(ssl.SSLContext):
     """A context that knows which suites may be negotiated: name -> number on the wire."""
 
     suites: dict[str, int]
+    sslobject_class = _Handshake
 
 
 def build(tls: ServerTLS) -> ServerContext:
