@@ -6,6 +6,7 @@ shown, because a line is being typed there.
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from attestation_cli.session import Session
 
+HARMLESS = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}\Z")
 SECONDS = 1.0
 MOST = 50
 
@@ -34,11 +36,11 @@ def complete_machine(ctx: click.Context, param: click.Parameter, incomplete: str
             with session.client() as client:
                 for machine in client.machine_records(q=incomplete or None, page_size=MOST):
                     name, machine_id = machine.optional_text("hostname"), machine.text("machine_id")
-                    told = f"{machine.text('status')}, {machine.text('trust')}"
-                    # What machines chose must not reach the shell's own syntax.
-                    if name and name.startswith(incomplete) and clean(name) == name and " " not in name:
+                    told = clean(f"{machine.text('status')}, {machine.text('trust')}")
+                    # Nothing that a shell could take for its own syntax, whoever answers there.
+                    if name and name.startswith(incomplete) and HARMLESS.match(name):
                         found.append(CompletionItem(name, help=told))
-                    elif machine_id.startswith(incomplete):
+                    elif machine_id.startswith(incomplete) and HARMLESS.match(machine_id):
                         found.append(CompletionItem(machine_id, help=told))
                     if len(found) >= MOST:
                         return

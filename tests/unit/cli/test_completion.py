@@ -1,0 +1,125 @@
+"""Completion: scripts that shells accept, machines from the service, and never a disturbance."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+
+from attestation_cli import complete
+from attestation_cli.main import cli
+from attestation_cli.session import Session
+from tests.unit.cli.stub import Stub, machine, problem
+
+A = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
+B = "c0ffee00-0f0e-4c55-9d4a-3f6f0e1b2c3d"
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ITL_ADMIN_TOKEN", "t0p-s3cret")
+
+
+def offered(service: Stub, words: list[str], incomplete: str) -> list[str]:
+    completer = ShellComplete(cli, {"obj": Session(transport=service.transport)}, "attestation", "_X")
+    return [item.value for item in completer.get_completions(words, incomplete)]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_accepted_by_its_shell(shell: str) -> None:
+    """It names this program; where the shell is installed, it finds no fault."""
+    done = CliRunner().invoke(cli, ["completion", shell], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert f"_ATTESTATION_COMPLETE={shell}_complete" in done.stdout
+    if found := shutil.which(shell):
+        subprocess.run([found, "-n"], input=done.stdout, text=True, check=True, timeout=30)
+
+
+def test_commands_and_options_are_completed() -> None:
+    """The tree itself needs no service."""
+    service = Stub()
+    assert {"machine", "auth", "stats", "completion"} <= set(offered(service, [], ""))
+    assert "approve" in offered(service, ["machine"], "app")
+    assert "pending_approval" in offered(service, ["machine", "list", "--status"], "p")
+    assert "yaml" in offered(service, ["machine", "list", "-o"], "y")
+    assert service.requests == []
+
+
+def test_machines_are_completed_by_name_and_id() -> None:
+    """What begins so: the hostname where there is one, else the id."""
+    service = Stub([machine(A, hostname="cp-1"), machine(B)])
+    assert offered(service, ["machine", "get"], "") == ["cp-1", B]
+    assert offered(service, ["machine", "approve"], "cp") == ["cp-1"]
+    assert offered(service, ["machine", "approve"], "c0f") == [B]
+    assert offered(service, ["machine", "explain"], "7f3") == [A]
+    assert offered(service, ["policy", "assign", "x@1", "--machine"], "cp") == ["cp-1"]
+
+
+@pytest.mark.parametrize("name", ["$(reboot)", "a b", "a\x1b[2J", "\u202ex"])
+def test_a_hostile_name_does_not_reach_the_shell(name: str) -> None:
+    """The service refuses such names; a false service is not believed either."""
+    values = offered(Stub([machine(A, hostname=name)]), ["machine", "get"], "")
+    assert values in ([A], [])
+
+
+def test_nothing_that_fails_is_shown(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No login, a refusal, nonsense: an empty list, and not one byte on the terminal."""
+    refusing = Stub(before=lambda request: problem(500, "x", "y"))
+    assert offered(refusing, ["machine", "get"], "cp") == []
+    monkeypatch.delenv("ITL_ADMIN_TOKEN")
+    assert offered(Stub([machine(A)]), ["machine", "get"], "7f3") == []
+    monkeypatch.setenv("ITL_PROFILE", "no-such-profile")
+    assert offered(Stub([machine(A)]), ["machine", "get"], "7f3") == []
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A port that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_finger_does_not_wait(silent: str, tmp_path: Path) -> None:
+    """A service that says nothing is left after a second, by the whole process."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_")}
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", "from attestation_cli.main import main; main()"],
+        env={
+            **environment,
+            "ITL_API_URL": silent,
+            "COMP_WORDS": "attestation machine get ",
+            "COMP_CWORD": "3",
+            "_ATTESTATION_COMPLETE": "bash_complete",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert time.monotonic() - start < complete.SECONDS + 5
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+def test_every_argument_that_names_a_machine_completes() -> None:
+    """No command was forgotten."""
+    group = cli.get_command(click.Context(cli), "machine")
+    assert isinstance(group, click.Group)
+    for name, command in group.commands.items():
+        for parameter in command.params:
+            if isinstance(parameter, click.Argument):
+                assert parameter._custom_shell_complete is complete.complete_machine, name
