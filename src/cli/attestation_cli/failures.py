@@ -12,6 +12,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Mapping
 from enum import IntEnum
 
@@ -47,7 +49,7 @@ from attestation_cli.login.errors import (
     ProviderUnreachable,
 )
 from attestation_cli.plugins import PluginFailed
-from attestation_cli.render import clean
+from attestation_cli.render import clean, wrap
 from attestation_cli.session import Ambiguous, Refused, Session
 
 
@@ -97,7 +99,7 @@ MEANINGS: tuple[tuple[type[AttestationError], ExitCode, str], ...] = (
 )
 
 ADVICE: Mapping[str, str] = {
-    "unauthenticated": "log in (again): `attestation auth login`; break-glass: ITL_ADMIN_TOKEN or --token-file",
+    "unauthenticated": "log in (again): `attestation auth login`; break-glass: set ITL_ADMIN_TOKEN or --token-file",
     "login-needed": "log in (again): `attestation auth login`",
     "login-refused": "try again: `attestation auth login`; `--help` shows the other ways",
     "login-timed-out": "try again: `attestation auth login`; without a browser here: `--method device`",
@@ -147,17 +149,25 @@ def report(error: AttestationError, session: Session) -> ExitCode:
         return exit_code
     lines = [f"{_label('error:')} {what}"]
     why = str(error).splitlines() or ["no reason was given"]
-    lines.append(f"  {_label('why:')} {clean(why[0])}")
+    lines.append(_fold("why:", clean(why[0])))
     lines += [f"       {clean(line)}" for line in why[1:]]
     if isinstance(error, APIError):
         lines += [f"       {clean(e.field)}: {clean(e.message)}" for e in error.errors]
-    lines.append(f"  {_label('what to do:')} {advice}")
+    lines.append(_fold("what to do:", advice))
     if isinstance(error, APIError):
         lines.append(
             f"  {_label('code:')} {clean(error.code)}, request {clean(error.request_id or 'without id')}"
         )
     session.note("\n".join(lines))
     return exit_code
+
+
+def _fold(label: str, text: str) -> str:
+    """Return one point of the report, in lines that fit where somebody reads it; a file or a pipe has no edge."""
+    if sys.stderr.isatty():
+        width = max(40, shutil.get_terminal_size().columns)
+        text = wrap(text, width, first=" " * (len(label) + 3), rest=" " * 7).lstrip()
+    return f"  {_label(label)} {text}"
 
 
 def meaning(error: AttestationError) -> tuple[ExitCode, str]:

@@ -224,8 +224,11 @@ def fields(pairs: Iterable[tuple[str, Cell]], *, colour: bool) -> Iterable[str]:
         yield f"{click.style(label, fg='bright_black') if colour else label}{GAP}{text}".rstrip()
 
 
-def wrap(sentence: str, width: int) -> str:
-    """Return *sentence* as an item of a list, in lines of at most *width*; commands in backquotes stay whole."""
+def wrap(sentence: str, width: int, *, first: str = "  - ", rest: str = "    ") -> str:
+    """Return *sentence* in lines of at most *width*, by default as an item of a list.
+
+    Commands in backquotes stay whole; *first* and *rest* stand before the first and every other line.
+    """
     import textwrap
 
     # U+00A0 does not break; afterwards it is a space again, so that a copied command works.
@@ -233,8 +236,8 @@ def wrap(sentence: str, width: int) -> str:
     lines = textwrap.wrap(
         whole,
         width,
-        initial_indent="  - ",
-        subsequent_indent="    ",
+        initial_indent=first,
+        subsequent_indent=rest,
         break_on_hyphens=False,
         break_long_words=False,
     )

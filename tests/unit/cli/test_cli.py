@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -15,7 +16,9 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
+from attestation_cli import failures
 from attestation_cli.main import GROUPS, cli
+from attestation_cli.render import display_width
 from attestation_cli.session import Session
 from tests.unit.cli.stub import NOW, Stub, audit_entry, machine, problem, result
 
@@ -211,6 +214,18 @@ def test_the_token_does_not_travel_in_the_clear() -> None:
         run(stub, "--api-url", "http://attest.example", "--allow-plain-http", "machine", "list").exit_code
         == 0
     )
+
+
+def test_an_error_fits_the_terminal_and_keeps_commands_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 80 columns no line is broken by the terminal, and a command can be copied."""
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setenv("COLUMNS", "80")
+    told = failures._fold(
+        "what to do:", f"{'word ' * 13}`attestation auth login --method device` {'word ' * 20}"
+    )
+    assert all(display_width(click.unstyle(line)) <= 80 for line in told.splitlines())
+    assert len(told.splitlines()) > 2
+    assert "`attestation auth login --method device`" in told
 
 
 def test_the_address_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
