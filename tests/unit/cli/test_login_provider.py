@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import ssl
 import threading
@@ -25,6 +26,9 @@ from attestation_cli.login.pkce import ProofKey, random_text
 from attestation_cli.login.tokens import read_tokens, renewed, revoked
 from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.cli.idp import AT, CLIENT, ISSUER, SUB, Idp, a_login, jwt, refused, verifies
+
+Private = tuple[str, Path, ssl.SSLContext]
+"""A provider with a certificate of a private CA: issuer, file of the CA, its TLS."""
 
 
 def test_the_proof_key_is_that_of_rfc_7636() -> None:
@@ -129,6 +133,28 @@ def _answering(response: Any) -> Provider:
     return Provider(ISSUER, transport=httpx.MockTransport(lambda request: response))
 
 
+GOOD = json.dumps({"issuer": ISSUER, "token_endpoint": f"{ISSUER}/token"}).encode()
+
+
+def test_a_redirect_of_the_token_endpoint_is_not_followed() -> None:
+    """The code, or a password, would be sent to whoever it names."""
+    headers = {"Location": "https://evil.example"}
+    provider = _answering(httpx.Response(307, headers=headers, json={}))
+    with provider, pytest.raises(ProviderInvalid, match="redirect"):
+        provider.post(f"{ISSUER}/token", {"password": "x"})
+
+
+def test_this_computer_is_reached_without_a_proxy(private: Private, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the environment could not reach it, and would see what is sent."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    issuer, file, _ = private
+    with Provider(issuer, ca_file=str(file)) as provider:
+        assert provider.metadata.issuer == issuer
+
+
 @pytest.mark.parametrize(
     "response",
     [
@@ -138,8 +164,8 @@ def _answering(response: Any) -> Provider:
         httpx.Response(200, content=b"\xff\xfe"),
         httpx.Response(200, content=b"x" * (10 << 20)),
         httpx.Response(404, json={}),
-        httpx.Response(200, stream=httpx.ByteStream(b"x"), headers={"Content-Encoding": "gzip"}),
-        httpx.Response(302, headers={"Location": "https://evil.example"}),
+        httpx.Response(200, content=gzip.compress(GOOD), headers={"Content-Encoding": "gzip"}),
+        httpx.Response(302, headers={"Location": "https://evil.example"}, content=GOOD),
     ],
     ids=["html", "list", "deep", "binary", "10 MB", "404", "gzip", "redirect"],
 )
@@ -265,7 +291,7 @@ class Quiet(ThreadingHTTPServer):
 
 
 @pytest.fixture
-def private(tmp_path: Path) -> Iterator[tuple[str, Path, ssl.SSLContext]]:
+def private(tmp_path: Path) -> Iterator[Private]:
     """A provider with a certificate of a private CA: issuer, file of the CA, its TLS."""
     ca = OperatorCA(datetime.now(UTC), "Private")
     certificate, key = ca.server("localhost").files(tmp_path, "server")
@@ -283,7 +309,7 @@ def private(tmp_path: Path) -> Iterator[tuple[str, Path, ssl.SSLContext]]:
     thread.join(5)
 
 
-def test_a_private_ca_is_trusted_where_it_is_named(private: tuple[str, Path, ssl.SSLContext]) -> None:
+def test_a_private_ca_is_trusted_where_it_is_named(private: Private) -> None:
     """And only there: the CAs of the system do not know it."""
     issuer, file, _ = private
     with Provider(issuer, ca_file=str(file)) as provider:
@@ -293,7 +319,7 @@ def test_a_private_ca_is_trusted_where_it_is_named(private: tuple[str, Path, ssl
             _ = provider.metadata
 
 
-def test_old_tls_is_refused(private: tuple[str, Path, ssl.SSLContext]) -> None:
+def test_old_tls_is_refused(private: Private) -> None:
     """1.2 at least."""
     issuer, file, context = private
     with warnings.catch_warnings():
