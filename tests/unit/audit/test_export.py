@@ -214,7 +214,7 @@ def test_a_truncated_log_is_named(left: int) -> None:
     """The end is missing: whole lines, or the last one in part."""
     error = broken(LINES[: left + 1])
     assert error.entry_id == left + 1
-    assert str(error).endswith(f"the log ends with entry {left}, the last checkpoint of the file covers 12")
+    assert str(error).endswith(f"the log ends with entry {left}, the checkpoint of the file covers 12")
     error = broken([*LINES[: left + 1], LINES[left + 1][:-1]])
     assert str(error) == f"the file is cut off within the line of entry {left + 1}"
     assert error.entry_id == left + 1
@@ -301,15 +301,20 @@ def test_each_checkpoint_must_be_signed_by_both(size: int, which: int) -> None:
         verify(LINES, earlier=[parse(note.encode())])
 
 
-def test_a_quorum_is_demanded_of_the_last_checkpoint() -> None:
-    """The others were perhaps made before there were witnesses."""
+def test_a_quorum_is_demanded_of_one_checkpoint() -> None:
+    """The last one was perhaps signed just now; the verdict says how far witnesses saw the log."""
     alone = export(LOG, SIZES, keys=LOG_KEYS)
-    with pytest.raises(NoteRejected, match="0 of the pinned"):
+    with pytest.raises(NoteRejected, match=r"no checkpoint of the file is cosigned by 2 .* the best has 0"):
         verify(alone)
-    header = json.loads(alone[0])
-    header["checkpoints"][-1] = json.loads(LINES[0])["checkpoints"][-1]
-    verdict = verify([json.dumps(header).encode() + b"\n", *alone[1:]])
-    assert len(verdict.head.signers) == 4
+    assert verify(alone, replace(PINNED, quorum=0)).witnessed == 0
+    assert verify(LINES).witnessed == LENGTH
+    header, cosigned = json.loads(alone[0]), json.loads(LINES[0])["checkpoints"]
+    for at, size in ((1, 7), (0, 7), (2, 12)):
+        header["checkpoints"][at] = cosigned[at]
+        verdict = verify([json.dumps(header).encode() + b"\n", *alone[1:]])
+        assert (verdict.witnessed, len(verdict.head.signers)) == (size, 4 if at == 2 else 2)
+    header["checkpoints"][2] = signed(log_kit.checkpoint(LOG), (*LOG_KEYS, WITNESSES[0]))
+    assert verify([json.dumps(header).encode() + b"\n", *alone[1:]]).witnessed == 7
 
 
 def test_another_log_is_another_log() -> None:

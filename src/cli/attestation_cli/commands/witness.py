@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from attestation.audit.note import VerifierKey, check_name, parse_vkey
+from attestation.audit.note import VerifierKey, check_name
 from attestation.errors import MalformedNote, RequestInvalid
 from attestation_cli.render import clean
 from attestation_cli.session import Session, output_option, pass_session
@@ -122,6 +122,7 @@ def serve(
       attestation witness serve --name witness.example/anna --logs-file log.vkeys
     """
     from attestation_cli import witness
+    from attestation_cli.audit_file import read_vkeys
 
     keys = read_vkeys(logs, logs_file)
     if not keys:
@@ -146,31 +147,6 @@ def serve(
             else:
                 session.emit(f"witness {clean(name)} listens at {url}")
             server.serve_forever(poll_interval=0.1)
-
-
-def read_vkeys(given: tuple[str, ...], file: Path | None) -> list[VerifierKey]:
-    """Return the keys *given* and those in *file*: one a line, empty lines and `#` lines passed over.
-
-    Raises:
-        RequestInvalid: The file cannot be read, or one of them is no vkey.
-    """
-    lines = list(given)
-    if file is not None:
-        try:
-            with file.open(encoding="utf-8") as opened:
-                text = opened.read(MOST_VKEY_CHARACTERS + 1)
-        except (OSError, UnicodeDecodeError) as e:
-            raise RequestInvalid(f"{file}: cannot be read as text") from e
-        if len(text) > MOST_VKEY_CHARACTERS:
-            raise RequestInvalid(f"{file}: too long for a file of vkeys")
-        lines += [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
-    try:
-        return list(dict.fromkeys(parse_vkey(line) for line in lines))
-    except MalformedNote as e:
-        raise RequestInvalid(f"not a vkey: {e}") from e
-
-
-MOST_VKEY_CHARACTERS = 1 << 20
 
 
 def _emit(session: Session, keys: list[VerifierKey]) -> None:

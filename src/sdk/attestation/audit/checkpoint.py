@@ -98,6 +98,11 @@ class SignedCheckpoint:
     note: UnverifiedNote
     signers: tuple[Signer, ...]
 
+    @property
+    def witnesses(self) -> frozenset[str]:
+        """Names of the witnesses who cosigned: two keys of one count once, and the log is no witness of itself."""
+        return frozenset(signer.key.name for signer in self.signers) - {self.checkpoint.origin}
+
 
 def parse_text(text: str) -> Checkpoint:
     """Read the text of a checkpoint.
@@ -203,15 +208,15 @@ def verify(
             )
     # 3. Enough witnesses saw it. A log alone could show everybody another history.
     cosigners = verify_signatures(signed, witnesses)
-    names_seen = {signer.key.name for signer in cosigners} - {signed.checkpoint.origin}
-    if len(names_seen) < quorum:
-        raise NoteRejected(
-            f"checkpoint of size {signed.checkpoint.size} is cosigned by {len(names_seen)} of the pinned "
-            f"witnesses, {quorum} are demanded"
-        )
-    return SignedCheckpoint(
+    proven = SignedCheckpoint(
         checkpoint=signed.checkpoint, note=signed.note, signers=tuple(dict.fromkeys(signers + cosigners))
     )
+    if len(proven.witnesses) < quorum:
+        raise NoteRejected(
+            f"checkpoint of size {signed.checkpoint.size} is cosigned by {len(proven.witnesses)} of the pinned "
+            f"witnesses, {quorum} are demanded"
+        )
+    return proven
 
 
 def _verify_line(key: VerifierKey, line: NoteSignature, checkpoint: Checkpoint) -> Signer:

@@ -24,12 +24,12 @@ from itertools import pairwise
 from typing import Any, Final
 
 from attestation.audit import checkpoint
-from attestation.audit.checkpoint import Checkpoint, SignedCheckpoint, UnverifiedCheckpoint
+from attestation.audit.checkpoint import SignedCheckpoint, UnverifiedCheckpoint
 from attestation.audit.entry import AuditEntry, canonical_bytes
 from attestation.audit.merkle import MAX_SIZE
 from attestation.audit.note import VerifierKey, check_name, parse_vkey
 from attestation.audit.walk import KnownRoot, LogWalk
-from attestation.errors import LogBroken, MalformedEvidence, MalformedNote
+from attestation.errors import LogBroken, MalformedEvidence, MalformedNote, NoteRejected
 from attestation.wire import b64decode, b64encode
 
 FORMAT: Final = "itl-audit-export-v1"
@@ -83,7 +83,8 @@ class Pinned:
     Args:
         log_keys: Keys of the log, at least one; of each algorithm among them one must have signed.
         witnesses: Keys of witnesses.
-        quorum: How many of them must have cosigned the last checkpoint.
+        quorum: How many of them must have cosigned one checkpoint of the file. It need not be the last, which the
+            log has perhaps just signed; the verdict says how far it goes.
     """
 
     log_keys: tuple[VerifierKey, ...]
@@ -127,6 +128,8 @@ class LogVerdict:
         head: The last checkpoint, which covers all entries.
         checkpoints: Sizes at which a signed checkpoint of the file had the same root.
         earlier: Sizes at which a checkpoint of the verifier's own had the same root.
+        witnessed: How many entries the largest checkpoint covers that a quorum cosigned; 0 where none was demanded.
+            The entries behind it are signed by the log alone.
         pinned: The signatures are of keys that the verifier had; False if the file itself named the keys.
         timestamps: As they stand in the header, not verified.
     """
@@ -138,6 +141,7 @@ class LogVerdict:
     head: SignedCheckpoint
     checkpoints: tuple[int, ...]
     earlier: tuple[int, ...]
+    witnessed: int
     pinned: bool
     timestamps: tuple[TimeStamp, ...]
 
@@ -234,6 +238,7 @@ class LogVerifier:
         self._rest = b""
         self._header: UnverifiedHeader | None = None
         self._head: SignedCheckpoint | None = None
+        self._witnessed = 0
         self._walk = LogWalk(())
 
     @property
@@ -292,6 +297,7 @@ class LogVerifier:
             head=head,
             checkpoints=tuple(signed.checkpoint.size for signed in header.checkpoints),
             earlier=tuple(sorted(signed.checkpoint.size for signed in self._earlier)),
+            witnessed=self._witnessed,
             pinned=self._pinned is not None,
             timestamps=header.timestamps,
         )
@@ -303,21 +309,31 @@ class LogVerifier:
         header = parse_header(line)
         trusted = self._pinned or Pinned(log_keys=_named_keys(header), witnesses=(), quorum=0)
         # 1. The log signed each checkpoint. Otherwise anybody could make a log and say that it is this one.
-        known = []
-        for signed, source in (
-            *((signed, "the checkpoint given by you") for signed in self._earlier),
-            *((signed, "the checkpoint of the file") for signed in header.checkpoints[:-1]),
-        ):
+        for signed in self._earlier:
             checkpoint.verify(signed, log_keys=trusted.log_keys, witnesses=(), quorum=0)
-            known.append(_known(signed.checkpoint, source))
-        # 2. Witnesses saw the last one. The log alone could show everybody another history.
-        self._head = checkpoint.verify(
-            header.checkpoints[-1],
-            log_keys=trusted.log_keys,
-            witnesses=trusted.witnesses,
-            quorum=trusted.quorum,
-        )
-        known.append(_known(self._head.checkpoint, "the last checkpoint of the file"))
+        proven = [
+            checkpoint.verify(signed, log_keys=trusted.log_keys, witnesses=trusted.witnesses, quorum=0)
+            for signed in header.checkpoints
+        ]
+        # 2. Witnesses saw one. The log alone could show everybody another history.
+        if trusted.quorum:
+            seen = [head.checkpoint.size for head in proven if len(head.witnesses) >= trusted.quorum]
+            if not seen:
+                most = max(len(head.witnesses) for head in proven)
+                raise NoteRejected(
+                    f"no checkpoint of the file is cosigned by {trusted.quorum} of the pinned witnesses; "
+                    f"the best has {most}"
+                )
+            self._witnessed = seen[-1]
+        self._head = proven[-1]
+        known = [
+            KnownRoot(size=head.size, root=head.root, source=source)
+            for heads, source in (
+                ((signed.checkpoint for signed in self._earlier), "the checkpoint given by you"),
+                ((signed.checkpoint for signed in header.checkpoints), "the checkpoint of the file"),
+            )
+            for head in heads
+        ]
         self._header = header
         self._walk = LogWalk(known)
 
@@ -351,10 +367,6 @@ def _unreadable(expected: int, line: bytes) -> LogBroken:
         why = "what stands there is not the canonical form of an entry"
     other = "" if entry_id in (None, expected) else f" and calls itself entry {entry_id}"
     return LogBroken(f"the line of entry {expected} cannot be read{other}: {why}", entry_id=expected)
-
-
-def _known(head: Checkpoint, source: str) -> KnownRoot:
-    return KnownRoot(size=head.size, root=head.root, source=source)
 
 
 def _named_keys(header: UnverifiedHeader) -> tuple[VerifierKey, ...]:

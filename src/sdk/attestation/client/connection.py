@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -207,7 +207,7 @@ class Connection:
             return answer
         raise self._refused(answer)
 
-    def stream(self, path: str, *, accept: str) -> Iterator[bytes]:
+    def stream(self, path: str, *, accept: str) -> Generator[bytes, None, None]:
         """Ask for *path* and yield the answer as it comes: of any length, and never asked for again.
 
         Each piece has the timeout of the carrier; the whole has none, for a log may be long. Close the iterator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
@@ -224,7 +224,7 @@ class OperatorClient:
         """Let the service walk its whole audit chain."""
         return self._http.call("GET", "/audit/verify", api.AuditVerification)
 
-    def export_audit(self) -> Iterator[bytes]:
+    def export_audit(self) -> Generator[bytes, None, None]:
         """Yield the whole log in one file, piece by piece (`attestation.audit.export` reads it)."""
         return self._http.stream("/audit/export", accept="application/jsonl")
 
