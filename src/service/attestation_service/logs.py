@@ -118,6 +118,8 @@ def configure(level: str) -> None:
         logger.handlers, logger.propagate = [], True
     # Alembic names every part it loads; that a migration ran stands in its own logger.
     logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
+    # Whoever asks another service says so in an event of their own.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     # The access log is ours (middleware.py): the server's prints config tokens.
     access = logging.getLogger("uvicorn.access")
     access.handlers, access.propagate, access.disabled = [], False, True

@@ -484,6 +484,14 @@ async def test_malformed_bearers_are_401(service: Service, token: bytes) -> None
     assert "www-authenticate" in answer.headers
 
 
+@pytest.mark.parametrize("junk", ["!", "=", "==", ".", " x", "+", "/", "%3D"])
+async def test_a_good_token_with_something_more_is_refused(service: Service, realm: Realm, junk: str) -> None:
+    """Decoders that pass over strange characters would read one token in many texts."""
+    token = realm.token()
+    assert "not a signed token" in await refused(service, token + junk)
+    assert "not a signed token" in await refused(service, f"{token[:-4]}{junk}{token[-4:]}")
+
+
 async def test_a_token_that_is_too_long_is_not_parsed(service: Service, realm: Realm) -> None:
     """100 KiB, properly signed: refused by its length, in words."""
     token = realm.token(padding="x" * 100_000)
