@@ -285,7 +285,7 @@ def test_an_import_that_waits_for_votes(tmp_path: Any) -> None:
     file.write_text(f"ek_fingerprint,role\n{'ab' * 48},controlplane\n")
     done = run(service, "allow-list", "import", str(file))
     assert done.exit_code == 0
-    assert "1 entries: your vote counts" in done.stdout
+    assert "allow-list, entries 1: your vote counts" in done.stdout
     assert f"attestation allow-list import {file}" in done.stdout
 
 

@@ -41,7 +41,7 @@ def group(session: Session) -> None:
 
 def _bars(session: Session, rows: list[list[Cell]], total: int) -> None:
     """Print each count with a bar: its part of all machines."""
-    session.emit(f"{total:,} machines")
+    session.emit(f"{total:,} machine{'' if total == 1 else 's'}")
     width = max(len(row[1].text) for row in rows)
     digits = max(len(f"{int(row[2].text):,}") for row in rows)
     room = min(max((session.width or 80) - width - digits - 6, 0), 40)
