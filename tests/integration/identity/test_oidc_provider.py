@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import threading
 import time
@@ -192,6 +193,19 @@ def test_tokens_that_no_provider_issues(service: ServiceProcess, provider: Provi
         f"{b64url(json.dumps(header).encode())}.{b64url(json.dumps(good).encode())}.e30",
     ):
         detail(service, token, 401)
+
+
+@pytest.mark.parametrize("kibibytes", [16, 60, 100, 1000])
+def test_long_tokens_are_refused_by_the_whole_server(
+    service: ServiceProcess, provider: Provider, kibibytes: int
+) -> None:
+    """Properly signed and far too long: refused by us or by the server before us, never an error of ours."""
+    provider.add_user("anna", [OPERATOR])
+    token = provider.sign(provider.claims("anna", padding="x" * (kibibytes * 1024)))
+    with contextlib.suppress(httpx.TransportError):  # the server may hang up in the middle of the header
+        assert status(service, token) in {400, 401, 431}
+    assert status(service, provider.sign(provider.claims("anna"))) == 200
+    assert '"request.failed"' not in service.log()
 
 
 def test_an_expired_token_is_refused(start_service: StartService, provider: Provider) -> None:
