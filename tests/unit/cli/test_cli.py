@@ -121,6 +121,7 @@ SECRET_WORDS = re.compile(r"secret|password|passwd|passphrase|token|credential|p
 NOT_SECRET = {
     "--token-file": "the name of a file",
     "--client-id": "",
+    "--vkey": "a public key: what verifies, and signs nothing",
 }
 
 

@@ -31,7 +31,7 @@ def group() -> None:
       attestation audit list --machine-id cp-1
       attestation audit verify
       attestation audit export -f audit.jsonl --vkeys-file log.vkeys
-      attestation audit verify audit.jsonl --vkeys-file log.vkeys --checkpoint last-year.checkpoint
+      attestation audit verify audit.jsonl --vkeys-file log.vkeys
     """
 
 
@@ -167,8 +167,9 @@ def verify(
     \b
     Examples:
       attestation audit verify
-      attestation audit verify export.jsonl --vkeys-file log.vkeys --checkpoint last-year.checkpoint
-      attestation audit verify export.jsonl --vkeys-file log.vkeys --witnesses-file anna.vkeys --quorum 1
+      attestation audit verify a.jsonl --vkeys-file log.vkeys
+      attestation audit verify a.jsonl --vkeys-file log.vkeys \\
+        --checkpoint last-year.checkpoint --witnesses-file anna.vkeys
     """
     if file is None:
         if vkeys or vkeys_file or witnesses or witnesses_file or quorum or earlier or unpinned:
@@ -232,7 +233,8 @@ def export(
     \b
     Examples:
       attestation audit export -f audit.jsonl --vkeys-file log.vkeys
-      attestation audit export -f audit.jsonl --vkeys-file log.vkeys --checkpoint last-year.checkpoint
+      attestation audit export -f audit.jsonl --vkeys-file log.vkeys \\
+        --checkpoint last-year.checkpoint
     """
     from attestation_cli import audit_file
 
@@ -257,7 +259,7 @@ def keys(session: Session) -> None:
     Compare them with what the log's operator tells you by another way, then keep them in a file.
 
     \b
-    Example:
+    Examples:
       attestation audit keys > log.vkeys
     """
     with session.client() as client:
@@ -370,7 +372,7 @@ def proof(
     handed on: entry, hashes and checkpoint are all that anybody needs.
 
     \b
-    Example:
+    Examples:
       attestation audit proof 17 --vkeys-file log.vkeys
     """
     from attestation_cli import audit_file, audit_proof

@@ -28,7 +28,6 @@ def group() -> None:
     Examples:
       attestation witness keygen --name witness.example/anna
       attestation witness serve --name witness.example/anna --logs-file log.vkeys
-      attestation audit verify export.jsonl --vkeys-file log.vkeys --witnesses-file anna.vkeys --quorum 1
     """
 
 
@@ -64,7 +63,7 @@ def keygen(session: Session, name: str, state: Path) -> None:
     """Make the keys of a new witness, and print its vkeys; keys that exist are kept.
 
     \b
-    Example:
+    Examples:
       attestation witness keygen --name witness.example/anna > anna.vkeys
     """
     from attestation_cli import witness
@@ -81,7 +80,7 @@ def key(session: Session, name: str, state: Path) -> None:
     """Print the vkeys of the witness: one of Ed25519, one of ML-DSA-44.
 
     \b
-    Example:
+    Examples:
       attestation witness key --name witness.example/anna > anna.vkeys
     """
     from attestation_cli import witness
@@ -118,7 +117,7 @@ def serve(
     has two.
 
     \b
-    Example:
+    Examples:
       attestation witness serve --name witness.example/anna --logs-file log.vkeys
     """
     from attestation_cli import witness
