@@ -18,7 +18,7 @@ from attestation.audit.export import (
 )
 from attestation.audit.tiles import Tile, format_bundle, format_hashes, parse_path
 from attestation.errors import MalformedEvidence, ProofUnavailable, Unavailable
-from attestation.store import AuditFilter, CountersignatureKind, StoredCheckpoint, Tx
+from attestation.store import AuditFilter, CountersignatureKind, Tx
 from attestation.wire import b64encode
 from attestation_service import limits
 from attestation_service.auth import Operator
@@ -215,12 +215,12 @@ def _header(tx: Tx, size: int, res: Resources) -> bytes:
     """Return the first line of an export of *size* entries, with checkpoints spread over the whole log."""
     signer = res.transparency.signer
     tree = tx.audit.tree
-    chosen: dict[int, StoredCheckpoint] = {}
-    for step in range(1, MAX_CHECKPOINTS + 1):
-        found = tree.checkpoint_at_most(size * step // MAX_CHECKPOINTS)
-        # A log that moved to another address has checkpoints of another name, which one export cannot hold.
-        if found is not None and found.note.startswith(f"{signer.origin}\n"):
-            chosen[found.size] = found
+    some = tree.checkpoints(-1, size, MAX_CHECKPOINTS + 1)
+    if len(some) > MAX_CHECKPOINTS:
+        steps = (tree.checkpoint_at_most(size * n // MAX_CHECKPOINTS) for n in range(1, MAX_CHECKPOINTS + 1))
+        some = [found for found in steps if found is not None]
+    # A log that moved to another address has checkpoints of another name, which one export cannot hold.
+    chosen = {found.size: found for found in some if found.note.startswith(f"{signer.origin}\n")}
     notes, stamps = [], []
     for stored in sorted(chosen.values(), key=lambda stored: stored.size):
         said = tuple(tree.countersignatures(stored.size))

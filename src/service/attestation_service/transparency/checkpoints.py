@@ -163,8 +163,8 @@ class Log:
     def _is_due(self, tx: Tx, at: datetime, *, force: bool) -> bool:
         size = tx.audit.tree.size()
         newest = tx.audit.tree.newest_checkpoint()
-        if newest is None:
-            return True
+        if newest is None or self.refused is not None:
+            return True  # what did not fit before is looked at again, until it fits
         if newest.size > size or (self.signed is not None and self.signed.size > size):
             return True  # entries are gone; looking closer will say so
         return size > newest.size and (

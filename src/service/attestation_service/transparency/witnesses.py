@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Final
 
 import httpx
 
@@ -11,12 +10,11 @@ from attestation.audit import checkpoint
 from attestation.audit.checkpoint import UnverifiedCheckpoint
 from attestation.audit.merkle import consistency_proof
 from attestation.audit.note import NoteSignature, UnverifiedNote, parse_signature, parse_vkey
+from attestation.audit.witness import SIZE_MEDIA_TYPE, TEXT_MEDIA_TYPE, format_request
 from attestation.errors import AttestationError, MalformedNote, NoteRejected
 from attestation.store import CountersignatureKind, Store, StoredCheckpoint
-from attestation.wire import b64encode
 from attestation_service.transparency.others import CountersignatureRejected, client, post
 
-SIZE_MEDIA_TYPE: Final = "text/x.tlog.size"
 _SIZE = re.compile(r"(?:0|[1-9][0-9]{0,18})\n?\Z", re.ASCII)
 
 
@@ -49,7 +47,7 @@ class Witness:
             raise WitnessUnusable(f"witness {vkey[:40]!r}: {e}") from e
         if not self.key.type.timed:
             raise WitnessUnusable(f"witness {self.key.name}: a key of a witness is of type 0x04 or 0x06")
-        self.name = self.key.name
+        self.name = f"{self.key.name}+{self.key.key_id.hex()}"  # a witness may have a key of each algorithm
         self.url = url
         self._seen = 0
 
@@ -79,9 +77,8 @@ class Witness:
         """Send *stored*, with the proof that the log grew to it from what the witness saw last."""
         old = min(self._seen, stored.size)
         proof = await store.read(lambda tx: consistency_proof(tx.audit.tree, old, stored.size))
-        lines = [f"old {old}", *map(b64encode, proof), "", stored.note]
-        headers = {"Content-Type": "text/plain; charset=utf-8"}
-        return await post(http, f"{self.url}/add-checkpoint", "\n".join(lines).encode(), headers)
+        request = format_request(old, proof, stored.note).encode()
+        return await post(http, f"{self.url}/add-checkpoint", request, {"Content-Type": TEXT_MEDIA_TYPE})
 
     def _told(self, body: bytes, size: int) -> int:
         """Read the size that the witness saw last."""
