@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from attestation_service.settings import Settings
+from tests.docs.pages import text
 from tools.keycloak_realm import DEVICE_GRANT, PKCE, Person, Realm
 
 REALM = Realm.load()
@@ -229,3 +230,14 @@ def test_the_consoles_of_keycloak_keep_their_scopes(client_id: str) -> None:
     client = _client(client_id)
     assert {"basic", "profile", "roles", "web-origins"} <= set(client["defaultClientScopes"])
     assert client["attributes"][PKCE] == "S256"
+
+
+def test_the_page_explains_what_the_file_makes() -> None:
+    """Each of our roles, clients and scopes has its word in docs/operate/keycloak.md, with the lifetimes."""
+    page = text("docs/operate/keycloak.md")
+    for name in (*OURS, *DUTIES, "attestation-metrics", "attestation-api", "http://127.0.0.1/callback"):
+        assert f"`{name}`" in page, name
+    assert f"Access tokens live {DOCUMENT['accessTokenLifespan'] // 60} minutes" in page
+    assert f"sessions {DOCUMENT['ssoSessionIdleTimeout'] // 60} minutes idle" in page
+    assert f"{DOCUMENT['ssoSessionMaxLifespan'] // 3600} hours at most" in page
+    assert f"events are kept for {DOCUMENT['eventsExpiration'] // 86400} days" in page
