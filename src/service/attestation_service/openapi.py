@@ -20,10 +20,13 @@ from attestation.api import PendingApproval, Problem
 from attestation.errors import (
     AttestationError,
     BreakGlassCannotVote,
+    ClientCertificateUntrusted,
     Forbidden,
     IdentityProviderUnavailable,
+    InsecureTransport,
     OperatorAccessNotConfigured,
     RateLimited,
+    RevocationUnknown,
     StoreUnavailable,
     Unauthenticated,
 )
@@ -91,7 +94,10 @@ def answers(*errors: Error, body: bool = False, gated: bool = False, kind: Acces
         gated: Dual control may answer 202 first.
         kind: Adds what every route of this access can answer.
     """
-    found: list[Error] = [*errors, 422, 500, StoreUnavailable]
+    # The border refuses on every route whoever names a certificate that is not theirs, or comes by too weak a way.
+    found: list[Error] = [
+        *errors, 422, 500, StoreUnavailable, ClientCertificateUntrusted, InsecureTransport,
+    ]  # fmt: skip
     if gated:
         found += [BreakGlassCannotVote]
     if body:
@@ -100,7 +106,7 @@ def answers(*errors: Error, body: bool = False, gated: bool = False, kind: Acces
         found += [RateLimited]
     elif kind != "public":
         found += [Unauthenticated, Forbidden, RateLimited]
-        found += [OperatorAccessNotConfigured, IdentityProviderUnavailable]
+        found += [OperatorAccessNotConfigured, IdentityProviderUnavailable, RevocationUnknown]
     by_status: dict[int, dict[str, str]] = defaultdict(dict)
     for error in found:
         if isinstance(error, int):

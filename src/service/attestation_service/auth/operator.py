@@ -129,8 +129,13 @@ async def _record_denial(
     at: datetime,
 ) -> None:
     """Audit a refusal within bounds, and count it where it may have been a guess."""
-    presented = request.headers.get("authorization", "")
-    guessed = isinstance(error, Unauthenticated) and _may_be_a_guess(presented.partition(" ")[2].strip(), res)
+    presented = request.headers.get("authorization")
+    # Nobody guesses a certificate: one that has expired must not lock out those behind the same address.
+    guessed = (
+        presented is not None
+        and isinstance(error, Unauthenticated)
+        and _may_be_a_guess(presented.partition(" ")[2].strip(), res)
+    )
     event = AuditEvent(
         operator_cn=who.cn if who else "unknown",
         operator_sub=who.sub if who else None,
@@ -144,7 +149,9 @@ async def _record_denial(
             limits.take(tx, limits.of_credentials(origin.address), at)
         limits.audit_denied(tx, event, at)
 
-    await res.store.write(work)
+    # What is not counted costs a read only, once enough of it stands in the audit.
+    if guessed or await res.store.read(lambda tx: limits.may_audit_denial(tx, event, at)):
+        await res.store.write(work)
     log.warning("operator.denied", client=origin.address, code=error.code, reason=str(error))
 
 
