@@ -8,6 +8,7 @@ second voters exactly one finds the quorum complete.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,20 +29,27 @@ from attestation_service.settings import Settings
 
 T = TypeVar("T")
 
+PLAIN_NAME = re.compile(r"[\w.@ +-]+")
+
 log = structlog.get_logger("attestation_service.dual_control")
 
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """The act may go on. `voters` are those who agreed to it; empty where it needed nobody else."""
+    """The act may go on. `voters` are those who agreed to `proposal`; empty where it needed nobody else."""
 
     voters: tuple[str, ...] = ()
+    proposal: str | None = None
 
     def told(self, detail: str | None) -> str | None:
-        """Return *detail* for the act's audit entry, with everybody who agreed."""
+        """Return *detail* for the act's audit entry, with everybody who agreed, and to what.
+
+        The entries `approve_vote` of the same proposal prove it; this leads to them.
+        """
         if not self.voters:
             return detail
-        return "; ".join(part for part in (detail, f"agreed by {', '.join(self.voters)}") if part)
+        agreed = f"agreed by {', '.join(map(_quoted, self.voters))}; proposal {self.proposal}"
+        return f"{detail}; {agreed}" if detail else agreed
 
 
 def rule_of(settings: Settings) -> Rule:
@@ -89,7 +97,7 @@ def gate(
     # 3. Enough humans: the votes are used up in the unit of the act, so they admit nothing else.
     if rule.is_met(counted):
         tx.approvals.consume(digest, at)
-        return Agreed(counted.voters)
+        return Agreed(counted.voters, digest)
     own = _vote_of(operator.cn, operator.sub, votes)
     assert own is not None
     assert counted.expires_at is not None
@@ -150,6 +158,11 @@ def approval_detail(approval: Approval, at: datetime) -> ApprovalDetail:
     )
 
 
+def _quoted(name: str) -> str:
+    """Return *name* so that it cannot pass for two: in quotes where it is more than letters, digits and `.@ _+-`."""
+    return name if PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
 def _vote_of(cn: str, sub: str, votes: tuple[Approval, ...]) -> Approval | None:
     return next((approval for approval in votes if approval.vote.is_by(cn, sub)), None)
 
@@ -206,7 +219,7 @@ def _message(tx: Tx, proposal: Proposal, counted: Tally, rule: Rule, at: datetim
         if approval.proposal_digest != proposal.digest() and theirs["action"] == proposal.action:
             different = [name for name in ours if ours[name] != theirs.get(name)]
             return (
-                f"{text}; the vote of {approval.vote.operator_cn} does not count, it differs in "
+                f"{text}; the vote of {_quoted(approval.vote.operator_cn)} does not count, it differs in "
                 f"{', '.join(different)}"
             )
     return text

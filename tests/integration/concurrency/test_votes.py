@@ -213,7 +213,7 @@ def test_one_approval_per_machine(
         assert acts == ["approve_vote", "approve_vote", "approve_vote", "approve"]
         voters = [row["operator_cn"] for row in entries if row["action"] == "approve_vote"]
         assert len(set(voters)) == 3
-        assert entries[-1]["detail"].endswith(f"agreed by {', '.join(voters)}")
+        assert f"agreed by {', '.join(voters)}; proposal " in entries[-1]["detail"]
         votes = rows(replicas[0], "SELECT * FROM approvals WHERE machine_id = ?", machine)
         assert [row["operator_cn"] for row in votes] == voters
         assert all(row["consumed_at"] for row in votes)

@@ -242,7 +242,7 @@ async def test_one_is_not_enough_and_two_are(committee: Committee, name: str) ->
     assert [e["action"] for e in new] == ["approve_vote", *case.actions]
     assert {e["operator_cn"] for e in new} == {"bernd"}
     assert "2 of 2" in new[0]["detail"]
-    assert "agreed by anna, bernd" in new[1]["detail"]
+    assert new[1]["detail"].endswith(f"agreed by anna, bernd; proposal {said.proposal_digest}")
     assert (await committee.ask("anna", "GET", "/approvals")).json()["items"] == []
     assert (await committee.service.operator("GET", "/audit/verify")).json()["valid"]
 
@@ -328,7 +328,7 @@ async def test_a_quorum_of_three(committee: Committee, name: str) -> None:
     assert (await committee.ask(certificate("bernd"), "POST", path, body)).status_code == 202
     assert (await committee.ask("clara", "POST", path, body)).status_code == GATED[name].done
     named = [e["detail"] for e in await committee.audit() if e["action"] == GATED[name].actions[0]]
-    assert named[-1].endswith("agreed by anna, bernd, clara")
+    assert "agreed by anna, bernd, clara; proposal " in named[-1]
 
 
 async def test_a_quorum_that_was_lowered_is_met_by_asking_again(committee: Committee) -> None:
@@ -461,6 +461,18 @@ async def test_csv_and_json_are_the_same_import(committee: Committee) -> None:
     text = text.replace("ac\n", "ab\n")
     same = await committee.http.post("/api/v1/allow-list", content=text, headers=headers)
     assert same.json() == {"added": 2, "replaced": 0}
+
+
+async def test_a_name_does_not_pass_for_two(committee: Committee) -> None:
+    """Whoever is called "clara, dora" is quoted where voters are listed in words."""
+    path, body = await _pending(committee)
+    await committee.ask("clara, dora", "POST", path, body)
+    committee.service.clock.advance(1)
+    near_miss = await committee.ask("bernd", "POST", path, body | {"hostname": "cp-2"})
+    assert 'the vote of "clara, dora" does not count' in near_miss.json()["message"]
+    assert (await committee.ask("bernd", "POST", path, body)).status_code == 200
+    (entry,) = await committee.service.audit(action="approve")
+    assert 'agreed by "clara, dora", bernd; proposal ' in entry["detail"]
 
 
 # Different proposals do not add up
