@@ -378,7 +378,9 @@ def next_steps(
         out.say(f"     tail -f {shlex.quote(str(last.log))}")
     out.say("     attestation auth login             # as carol: operators do not audit")
     out.say("     attestation audit list")
-    out.say("     attestation audit verify")
+    out.say("     attestation audit keys > log.vkeys          # to be pinned, once")
+    out.say("     attestation audit export -f audit.jsonl --force --vkeys-file log.vkeys")
+    out.say("     attestation audit verify audit.jsonl --vkeys-file log.vkeys")
     out.say()
 
 

@@ -125,6 +125,7 @@ def test_it_stays_up_until_it_is_stopped_and_the_printed_commands_work(tmp_path:
             done = subprocess.run(
                 ["bash", "-c", "; ".join([*exports, command])],
                 env=environment | {"WHO": who},
+                cwd=tmp_path,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
