@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from attestation.audit import checkpoint, leaf_hash_of, note, tiles, witness
+from attestation.audit.export import LogVerifier, Pinned
+from attestation.audit.merkle import consistency_proof
 from attestation.clock import parse_rfc3339, rfc3339
 from attestation.errors import (
     AKAttributesRejected,
@@ -20,7 +23,10 @@ from attestation.errors import (
     EKCertificateRejected,
     EKTemplateRejected,
     Forbidden,
+    LogBroken,
     MalformedEvidence,
+    MalformedNote,
+    NoteRejected,
     PolicyInvalid,
     TPMResponseError,
     Unauthenticated,
@@ -46,6 +52,7 @@ from attestation_service.auth import Duty, access_token
 from attestation_service.auth.access_token import Rules
 from attestation_service.auth.provider_keys import ProviderAnswerInvalid, parse_jwks
 from attestation_service.delivery.machine_config import Overrides, merge
+from tests.unit.audit import log_kit
 from tests.vectors import OWN, SHARED, forge
 
 Check = Callable[[bytes], None]
@@ -386,6 +393,92 @@ def _key_sets() -> list[bytes]:
     return [json.dumps({"keys": keys}).encode() for keys in ([ec_key], [rsa_key], [rsa_key, ec_key], [])]
 
 
+# ---------------------------------------------------------------- the audit log
+
+
+def vkey(data: bytes) -> None:
+    """`parse_vkey`: what is read is written again."""
+    text = data.decode("utf-8", "surrogateescape")
+    with contextlib.suppress(MalformedNote):
+        assert str(note.parse_vkey(text)) == text
+
+
+def signed_note(data: bytes) -> None:
+    """`parse_note`: what is read is written again."""
+    with contextlib.suppress(MalformedNote):
+        assert str(note.parse_note(data)).encode() == data
+
+
+def audit_checkpoint(data: bytes) -> None:
+    """`checkpoint.parse`, then `verify`: only the text that was signed is believed."""
+    with contextlib.suppress(MalformedNote, NoteRejected):
+        signed = checkpoint.parse(data)
+        assert str(signed.checkpoint) == signed.note.text
+        proven = checkpoint.verify(
+            signed, log_keys=log_kit.LOG_VKEYS[:1], witnesses=log_kit.WITNESS_VKEYS, quorum=0
+        )
+        assert proven.checkpoint in (log_kit.checkpoint(_LOG), log_kit.checkpoint(_LOG, 2))
+
+
+def tile_path(data: bytes) -> None:
+    """`parse_path`: what is read is written again, and no tree lacks the room."""
+    text = data.decode("latin-1")
+    with contextlib.suppress(MalformedEvidence):
+        tile = tiles.parse_path(text)
+        assert str(tile) == text
+        assert 0 < tile.width <= 256
+
+
+def tile_bundle(data: bytes) -> None:
+    """`parse_bundle` and `parse_hashes`: the first byte says how many."""
+    with contextlib.suppress(MalformedEvidence):
+        assert tiles.format_bundle(tiles.parse_bundle(data[1:], data[0] if data else 0)) == data[1:]
+    with contextlib.suppress(MalformedEvidence):
+        assert tiles.format_hashes(tiles.parse_hashes(data[1:], data[0] if data else 0)) == data[1:]
+
+
+def audit_export(data: bytes) -> None:
+    """`LogVerifier`: in one piece and in many the same, and what it proves is the log that was signed."""
+    outcomes = []
+    for size in (len(data) + 1, 97):
+        verifier = LogVerifier(pinned=_PINNED, earlier=())
+        try:
+            for start in range(0, len(data), size):
+                verifier.feed(data[start : start + size])
+            verdict = verifier.finish()
+            assert verdict.root in (log_kit.checkpoint(_LOG).root, log_kit.checkpoint(_LOG, 2).root)
+            outcomes.append((verdict.root_hash or "").encode())
+        except (MalformedNote, NoteRejected, LogBroken) as e:
+            outcomes.append(type(e).__name__.encode())
+    assert outcomes[0] == outcomes[1]
+
+
+def add_checkpoint(data: bytes) -> None:
+    """`consider`: a decision whatever arrives; it cosigns what only adds to what it has."""
+    newest = {log_kit.ORIGIN: log_kit.checkpoint(_LOG, 2)}
+    decision = witness.consider(data, logs=log_kit.LOG_VKEYS[:1], newest=newest)
+    if isinstance(decision, witness.Cosign):
+        assert decision.checkpoint in (log_kit.checkpoint(_LOG), log_kit.checkpoint(_LOG, 2))
+    else:
+        assert decision.status in (400, 403, 404, 409, 422)
+
+
+_LOG: Final = log_kit.entries(5)
+_PINNED: Final = Pinned(log_keys=log_kit.LOG_VKEYS[:1], witnesses=(), quorum=0)
+
+
+def _note(size: int, keys: Sequence[log_kit.Key] = log_kit.LOG_KEYS[:1]) -> bytes:
+    return log_kit.signed(log_kit.checkpoint(_LOG, size), keys).encode()
+
+
+def _requests() -> list[bytes]:
+    tree = log_kit.MemoryTree.over([leaf_hash_of(entry) for entry in _LOG])
+    return [
+        witness.format_request(old, consistency_proof(tree, old, new), _note(new).decode()).encode()
+        for old, new in ((2, 5), (2, 2), (0, 5))
+    ]
+
+
 TARGETS: Final[dict[str, Target]] = {
     "tpm2b_public": Target(tpm2b_public, lambda: _files("*/ek.tpm2b_public", "*/ak.tpm2b_public"), 2100),
     "tpmt_public": Target(
@@ -422,6 +515,27 @@ TARGETS: Final[dict[str, Target]] = {
     ),
     "policy": Target(policy, lambda: [json.dumps(POLICY).encode()], 8192),
     "base64": Target(base64, lambda: [b64encode(bytes(range(40))).encode(), b"00ff"], 2048),
+    "vkey": Target(
+        vkey, lambda: [str(k).encode() for k in (*log_kit.LOG_VKEYS, *log_kit.WITNESS_VKEYS)], 4200
+    ),
+    "signed_note": Target(
+        signed_note, lambda: [_note(5), _note(0), _note(5, (*log_kit.LOG_KEYS, *log_kit.WITNESSES))], 8192
+    ),
+    "audit_checkpoint": Target(
+        audit_checkpoint,
+        lambda: [_note(5), _note(2), _note(5, (*log_kit.LOG_KEYS, *log_kit.WITNESSES))],
+        8192,
+    ),
+    "tile_path": Target(
+        tile_path, lambda: [b"tile/0/000", b"tile/3/x001/x234/067.p/255", b"tile/entries/x001/000"], 64
+    ),
+    "tile_bundle": Target(
+        tile_bundle, lambda: [b"\x05" + tiles.format_bundle(log_kit.bundle(_LOG)), b"\x02" + bytes(64)], 4096
+    ),
+    "audit_export": Target(
+        audit_export, lambda: [b"".join(log_kit.export(_LOG, (2,), log_kit.LOG_KEYS[:1]))], 8192
+    ),
+    "add_checkpoint": Target(add_checkpoint, _requests, 4096),
     "rfc3339": Target(
         rfc3339_target, lambda: [b"2026-11-21T03:42:00.000000Z", b"2026-11-21T03:42:00+01:00"], 64
     ),
