@@ -233,6 +233,15 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(cache: LoginCache, tmp_
     assert not (tmp_path / "target").exists()
 
 
+def test_a_lock_that_others_may_hold_is_refused(cache: LoginCache) -> None:
+    """They could keep every command waiting."""
+    with cache.lock(a_login().name):
+        pass
+    (cache.directory / f"{a_login().name}.lock").chmod(0o666)
+    with pytest.raises(CacheUnsafe), cache.lock(a_login().name):
+        pass
+
+
 def test_a_pipe_in_the_place_of_a_file_does_not_block(cache: LoginCache) -> None:
     """It is refused at once."""
     cache.save(a_login())
@@ -368,10 +377,19 @@ def test_a_computer_without_a_keyring_says_so(monkeypatch: pytest.MonkeyPatch) -
     from keyring.backend import KeyringBackend
     from keyring.backends import fail, null
 
-    class PlaintextKeyring(null.Keyring):
+    class Useless(KeyringBackend):
+        priority = 0.0
+
+        def get_password(self, service: str, username: str) -> str | None:
+            return None
+
+        def set_password(self, service: str, username: str, password: str) -> None:
+            pass
+
+    class PlaintextKeyring(Useless):
         priority = 1.0
 
-    kinds: list[Callable[[], KeyringBackend]] = [fail.Keyring, null.Keyring, PlaintextKeyring]
+    kinds: list[Callable[[], KeyringBackend]] = [fail.Keyring, null.Keyring, Useless, PlaintextKeyring]
     for backend in [kind() for kind in kinds]:
         monkeypatch.setattr(keyring, "get_keyring", lambda backend=backend: backend)
         with pytest.raises(KeychainUnusable, match="no keyring"):

@@ -493,6 +493,17 @@ def test_clearing_asks_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(run("auth", "clear-cache", "--yes", "-o", "json").stdout) == {"deleted": 0}
 
 
+@pytest.mark.parametrize("output", ["wide", "csv", "yaml"])
+def test_every_form_of_output_is_understood(output: str) -> None:
+    """Instants are exact in those that programs read, and no form shows a token."""
+    login = kept()
+    instant = f"{login.expires_at:%Y-%m-%dT%H:%M:%S}Z"
+    for args in (["whoami"], ["cache-list"]):
+        assert instant in run("auth", *args, "-o", output).stdout, args
+    for args in (["refresh"], ["logout"], ["clear-cache", "--yes"]):
+        assert run("auth", *args, "-o", output).exit_code == 0
+
+
 # Nothing secret
 
 

@@ -23,7 +23,7 @@ from attestation_cli.login.profiles import (
     load,
     save,
 )
-from attestation_cli.render import Cell, Column, cell, clean, fields, moment
+from attestation_cli.render import Cell, Column, cell, clean, fields, instant, moment, moment_cell
 from attestation_cli.session import Refused, Session, is_terminal, output_option, pass_session
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ def _realm(login: Login) -> str | None:
     return tail if found and head else None
 
 
-def _as_json(login: Login) -> dict[str, Any]:
+def _as_json(login: Login) -> dict[str, str | bool | None]:
     """Return what may be shown of *login*: no token."""
     return {
         "username": login.username,
@@ -337,23 +337,22 @@ def _as_json(login: Login) -> dict[str, Any]:
         "realm": _realm(login),
         "issuer": login.issuer,
         "client_id": login.client_id,
-        "expires_at": login.expires_at.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "expires_at": instant(login.expires_at),
         "renewable": login.refresh_token is not None,
         "kept_in": "keyring" if login.keyring else "file",
     }
 
 
-def _tell(session: Session, login: Login, more: dict[str, Any]) -> None:
+def _tell(session: Session, login: Login, more: dict[str, str]) -> None:
     """Print that somebody is logged in, and until when."""
     if session.json:
         session.emit_json({**_as_json(login), "roles": _roles(login), **more})
         return
-    session.emit(f"Logged in as {clean(login.shown_name)} at {clean(login.issuer)}.")
     ends = moment(login.expires_at, _now())
-    session.emit(
-        f"The token ends {ends} and is renewed by itself."
-        if login.refresh_token is not None
-        else f"The token ends {ends}; then log in again."
+    renewal = " and is renewed by itself." if login.refresh_token is not None else "; then log in again."
+    session.emit_done(
+        f"Logged in as {clean(login.shown_name)} at {clean(login.issuer)}.\nThe token ends {ends}{renewal}",
+        {**_as_json(login), **more},
     )
 
 
@@ -362,7 +361,7 @@ def _tell(session: Session, login: Login, more: dict[str, Any]) -> None:
 @output_option
 @pass_session
 def logout(session: Session, /, **identity: str | None) -> None:
-    """Forget a login, and end it at the provider where that is possible.
+    """Forget a login, and end it at the provider.
 
     The refresh token is revoked (RFC 7009), so that a copy of it is worth nothing either. If the provider cannot
     be reached, the login is forgotten all the same.
@@ -377,21 +376,18 @@ def logout(session: Session, /, **identity: str | None) -> None:
     cache = LoginCache(note=session.note)
     login = find(cache, chosen)
     if login is None:
-        if session.json:
-            session.emit_json({"removed": False, "revoked": False})
-        else:
-            session.emit("There is no such login.")
+        session.emit_done("There is no such login.", {"removed": False, "revoked": False})
         return
     # Under the lock: a command that renews it just now would put it back.
     with cache.lock(login.name):
         login = cache.load(login.name) or login
         cache.remove(login)
     revoked = _revoke(session, login, chosen)
-    if session.json:
-        session.emit_json({"removed": True, "revoked": revoked, **_as_json(login)})
-        return
     told = "and the provider has ended it" if revoked else "but the provider has not ended it"
-    session.emit(f"The login of {clean(login.shown_name)} at {clean(login.issuer)} is forgotten, {told}.")
+    session.emit_done(
+        f"The login of {clean(login.shown_name)} at {clean(login.issuer)} is forgotten, {told}.",
+        {"removed": True, "revoked": revoked, **_as_json(login)},
+    )
 
 
 def _revoke(session: Session, login: Login, chosen: Wanted) -> bool:
@@ -415,10 +411,11 @@ def _revoke(session: Session, login: Login, chosen: Wanted) -> bool:
 @pass_session
 @click.pass_context
 def whoami(ctx: click.Context, session: Session, /, *, check: bool, **identity: str | None) -> None:
-    """Show whose login is used, what its token says, and until when.
+    """Show who you are.
 
-    The token is shown as it describes itself; only the service verifies it. With --check it is asked. Exit code 1
-    where there is no login, or it has ended, or the service does not accept it.
+    Whose login is used, what its token says, and until when. The token is shown as it describes itself; only the
+    service verifies it: with --check it is asked. Exit code 1 where there is no login, or it has ended, or no role
+    lets you do anything.
 
     \b
     Examples:
@@ -444,8 +441,7 @@ def whoami(ctx: click.Context, session: Session, /, *, check: bool, **identity: 
         shown = {**_as_json(login), "roles": _roles(login), "expired": over, "verified": bool(may)}
         session.emit_json({"logged_in": True, **shown, **({} if may is None else {"may": may})})
     else:
-        for line in fields(_rows(session, login, may), colour=session.colour):
-            session.emit(line)
+        session.emit_fields(_rows(session, login, may))
     if over or may == []:
         ctx.exit(1)
 
@@ -459,7 +455,7 @@ def _rows(session: Session, login: Login, may: list[str] | None) -> list[tuple[s
         ("realm", cell(_realm(login))),
         ("issuer", cell(login.issuer)),
         ("roles", cell(", ".join(_roles(login)) or "none in the token")),
-        ("expires", Cell(f"{moment(login.expires_at, now)}, {renewal}")),
+        ("expires", cell(f"{moment(login.expires_at, now)}, {renewal}", instant(login.expires_at))),
         ("service", cell(session.url)),
     ]
     if may is None:
@@ -503,9 +499,10 @@ def _check(session: Session, cache: LoginCache, chosen: Wanted) -> list[str]:
 @output_option
 @pass_session
 def refresh(session: Session, /, **identity: str | None) -> None:
-    """Renew a login now, e.g. to get a role that was just granted.
+    """Renew a login now.
 
-    Not needed otherwise: a command renews a login that ends within five minutes by itself.
+    E.g. to get a role that was just granted. Not needed otherwise: a command renews a login that ends within five
+    minutes by itself.
 
     \b
     Examples:
@@ -530,7 +527,9 @@ def refresh(session: Session, /, **identity: str | None) -> None:
 @output_option
 @pass_session
 def cache_list(session: Session) -> None:
-    """List the logins that are kept, newest first; no token is shown.
+    """List the logins that are kept.
+
+    Newest first, which is the one that commands use; no token is shown.
 
     \b
     Examples:
@@ -544,9 +543,10 @@ def cache_list(session: Session) -> None:
             session.note(f"warning: {clean(entry.reason)}")
     now = _now()
     if session.json:
-        session.emit(
-            _json_list([{**_as_json(e), "state": _state(e, now), "service": e.api_url} for e in logins])
-        )
+        shown: list[dict[str, Any]] = [
+            {**_as_json(e), "state": _state(e, now), "service": e.api_url} for e in logins
+        ]
+        session.emit_json(iter(shown))
         return
     session.emit_table(
         [
@@ -562,7 +562,7 @@ def cache_list(session: Session) -> None:
             [
                 cell(e.shown_name),
                 _coloured(_state(e, now)),
-                cell(moment(e.expires_at, now)),
+                moment_cell(e.expires_at, now),
                 cell(e.issuer),
                 cell(e.client_id),
                 cell(e.api_url),
@@ -572,12 +572,6 @@ def cache_list(session: Session) -> None:
         ],
         "No logins are kept.",
     )
-
-
-def _json_list(entries: list[dict[str, Any]]) -> str:
-    import json
-
-    return json.dumps(entries, indent=2, ensure_ascii=True)
 
 
 def _state(login: Login, now: datetime) -> str:
@@ -596,9 +590,10 @@ def _coloured(state: str) -> Cell:
 @output_option
 @pass_session
 def clear_cache(session: Session, *, yes: bool) -> None:
-    """Forget every login, also those that cannot be used any more.
+    """Forget every login.
 
-    The providers are not asked to end them; `attestation auth logout` does that for one.
+    Also those that cannot be used any more. The providers are not asked to end them; `attestation auth logout` does
+    that for one.
 
     \b
     Examples:
@@ -610,7 +605,4 @@ def clear_cache(session: Session, *, yes: bool) -> None:
     if count:
         session.confirm(f"Forget {count} login{'s' if count > 1 else ''}?", yes=yes)
     deleted = cache.clear()
-    if session.json:
-        session.emit_json({"deleted": deleted})
-    else:
-        session.emit(f"{deleted} login{'' if deleted == 1 else 's'} forgotten.")
+    session.emit_done(f"{deleted} login{'' if deleted == 1 else 's'} forgotten.", {"deleted": deleted})
