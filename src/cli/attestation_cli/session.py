@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from attestation.api import MachineDetail, PendingApproval
-    from attestation.client import OperatorClient, PublicClient, Record
+    from attestation.client import OperatorClient, PublicClient
 
 DEFAULT_URL = "http://localhost:8080"
 FULL_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")
@@ -227,7 +227,7 @@ class Session:
             click.echo(text, err=True, color=_coloured(sys.stderr))
 
     def emit_json(
-        self, value: BaseModel | Mapping[str, Any] | Iterator[BaseModel] | Iterator[Record]
+        self, value: BaseModel | Mapping[str, Any] | Iterator[BaseModel] | Iterator[Mapping[str, Any]]
     ) -> None:
         """Print *value* as JSON or YAML; an iterator as a list, written as its values arrive."""
         if self.output == "yaml":
@@ -243,7 +243,7 @@ class Session:
         self.emit("[]" if first else "]")
 
     def _emit_yaml(
-        self, value: BaseModel | Mapping[str, Any] | Iterator[BaseModel] | Iterator[Record]
+        self, value: BaseModel | Mapping[str, Any] | Iterator[BaseModel] | Iterator[Mapping[str, Any]]
     ) -> None:
         if not isinstance(value, Iterator):
             self.emit(yaml_text(plain(value)))
