@@ -701,6 +701,7 @@ UNUSABLE: dict[str, Any] = {
     "no modulus": without(PUBLIC, "n"),
     "modulus of zero": without(PUBLIC, n="AA"),
     "modulus of another type": without(PUBLIC, n=7),
+    "modulus of 8400 bits": without(PUBLIC, n="w" * 1399 + "x"),
     "exponent of one": without(PUBLIC, e="AQ"),
     "a curve that is not ours": {
         "kty": "EC",
@@ -747,6 +748,13 @@ async def test_small_rsa_keys_are_left_out(service: Service, realm: Realm) -> No
     header, payload, _ = sign(a_key(), realm.claims(), header={"kid": "small"}).split(".")
     signature = private.sign(f"{header}.{payload}".encode(), PKCS1v15(), SHA256())
     assert "does not publish" in await refused(service, f"{header}.{payload}.{b64url(signature)}")
+
+
+@pytest.mark.parametrize("algorithm", ["RS384", "RS512", "PS256"])
+async def test_a_key_with_alg_verifies_that_one_only(service: Service, realm: Realm, algorithm: str) -> None:
+    """Properly signed by the provider's key, with an algorithm that the key was not published for."""
+    token = sign(a_key(), realm.claims(), algorithm=algorithm)
+    assert "signature is wrong" in await refused(service, token)
 
 
 async def test_a_key_without_alg_verifies_what_its_type_can(service: Service, realm: Realm) -> None:
@@ -866,6 +874,7 @@ async def test_keys_are_renewed_in_the_background(
     assert not provider.stale
 
 
+NEW_KEYS = {"keys": [a_key("RS256", 1).as_dict(private=False)]}
 DOCUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "metadata of another issuer": (
         "discovery",
@@ -895,18 +904,22 @@ DOCUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "metadata that is a list": ("discovery", {"json": [ISSUER]}),
     "metadata that is not JSON": ("discovery", {"text": "<html>"}),
     "a redirect": ("discovery", {"status": 302, "headers": {"location": f"{ISSUER}/elsewhere"}}),
-    "not found": ("certs", {"status": 404}),
-    "an error": ("certs", {"status": 500, "json": {"keys": []}}),
+    "not found": ("certs", {"status": 404, "json": NEW_KEYS}),
+    "an error": ("certs", {"status": 500, "json": NEW_KEYS}),
+    "a page of keys": ("certs", {"status": 206, "json": NEW_KEYS}),
     "keys that redirect": ("certs", {"status": 307, "headers": {"location": "https://evil.example/certs"}}),
     "no keys": ("certs", {"json": {"keys": []}}),
     "keys of another type": ("certs", {"json": {"keys": {}}}),
     "no list of keys": ("certs", {"json": {}}),
     "only unusable keys": ("certs", {"json": {"keys": [{"kty": "RSA", "use": "enc"}]}}),
     "deep JSON": ("certs", {"content": b"[" * 200_000}),
-    "more than 256 KiB": ("certs", {"content": b" " * 262_145}),
+    "more than 256 KiB": ("certs", {"content": as_json(NEW_KEYS) + b" " * 262_144}),
     "compressed": (
         "certs",
-        {"content": gzip.compress(b" " * 10_000_000), "headers": {"content-encoding": "gzip"}},
+        {
+            "content": gzip.compress(as_json(NEW_KEYS) + b" " * 10_000_000),
+            "headers": {"content-encoding": "gzip"},
+        },
     ),
     "bytes": ("certs", {"content": b"\xff\xfe\x00"}),
 }
