@@ -304,6 +304,18 @@ async def test_a_vote_just_in_time_counts(committee: Committee, name: str) -> No
     assert (await committee.ask("bernd", "POST", path, body)).status_code == GATED[name].done
 
 
+async def test_the_window_is_a_setting(start: Starter) -> None:
+    """A vote keeps the life that it was cast with; a shorter window is for the next ones."""
+    committee = Committee(await start(dual_control_roles=("controlplane",), dual_control_window_seconds=3600))
+    path, body = await _pending(committee)
+    first = (await committee.ask("anna", "POST", path, body)).json()
+    ends = parse_rfc3339(first["expires_at"])
+    assert (ends - committee.service.clock.now()).total_seconds() == 3600
+    committee.settings(dual_control_window_seconds=60)
+    committee.service.clock.advance(3599)
+    assert (await committee.ask("bernd", "POST", path, body)).status_code == 200
+
+
 @each
 async def test_a_withdrawn_vote_does_not_count(committee: Committee, name: str) -> None:
     """Nor does it stand in the way of another one by the same person."""
