@@ -67,9 +67,10 @@ def _documented_calls() -> list[str]:
     calls = []
     for page in PAGES:
         for line in shell_lines(page.read_text(encoding="utf-8")):
-            calls += re.findall(r"^(?:\$ )?(attestation (?!service|agent).*)$", line)
-    # What has an ellipsis shows a form, not a call.
-    return sorted({call for call in calls if "…" not in call})
+            # `attestation key` is a line of a screen; what follows a redirection or a pipe is the shell's.
+            calls += re.findall(r"^(?:\$ )?(attestation (?!service|agent|key  )[^|>]*)", line)
+    # What has an ellipsis shows a form, not a call; help ends before anything is parsed.
+    return sorted({call.strip() for call in calls if "…" not in call and "--help" not in call})
 
 
 @pytest.mark.parametrize("call", _documented_calls())

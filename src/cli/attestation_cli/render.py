@@ -214,14 +214,21 @@ def _line(cells: Sequence[str]) -> str:
     return GAP.join(cells).rstrip()
 
 
-def fields(pairs: Iterable[tuple[str, Cell]], *, colour: bool) -> Iterable[str]:
-    """Yield one line per pair, names in a column of their own."""
+def fields(pairs: Iterable[tuple[str, Cell]], *, colour: bool, width: int | None = None) -> Iterable[str]:
+    """Yield names in a column of their own and values beside them, folded at *width*; words stay whole."""
     pairs = list(pairs)
-    width = max((len(name) for name, _ in pairs), default=0)
+    names = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
-        label = name.ljust(width)
-        text = click.style(value.text, fg=value.colour) if colour and value.colour else value.text
-        yield f"{click.style(label, fg='bright_black') if colour else label}{GAP}{text}".rstrip()
+        lines = [value.text]
+        if width is not None and display_width(value.text) > width - names - len(GAP):
+            import textwrap
+
+            room = max(width - names - len(GAP), 20)
+            lines = textwrap.wrap(value.text, room, break_long_words=False, break_on_hyphens=False)
+        for number, line in enumerate(lines):
+            label = ("" if number else name).ljust(names)
+            text = click.style(line, fg=value.colour) if colour and value.colour else line
+            yield f"{click.style(label, fg='bright_black') if colour else label}{GAP}{text}".rstrip()
 
 
 def wrap(sentence: str, width: int, *, first: str = "  - ", rest: str = "    ") -> str:

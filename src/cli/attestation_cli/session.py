@@ -290,7 +290,8 @@ class Session:
             return
         if self.output == "wide":
             pairs = [(name, Cell(_exact(value) or "-", value.colour)) for name, value in pairs]
-        for line in fields(pairs, colour=self.colour):
+        width = None if self.width is None else self.width - len(indent)
+        for line in fields(pairs, colour=self.colour, width=width):
             self.emit(f"{indent}{line}")
 
     def emit_done(self, sentence: str, members: Mapping[str, str | int | bool | None]) -> None:
@@ -315,26 +316,33 @@ class Session:
             self.emit_json({**pending.model_dump(mode="json"), "next_command": call})
             return
         now = datetime.now(UTC)
+        count = f"{pending.approvals_received} of {pending.approvals_required}"
         rows = [
-            ("approvals", cell(f"{pending.approvals_received} of {pending.approvals_required}")),
+            ("approvals", cell(count)),
             ("voted", cell(", ".join(pending.voters))),
             ("expires", time_cell(pending.expires_at, now)),
             ("your vote", cell(pending.approval_id)),
-            ("next", Cell(f"another operator runs: {clean(call)}", None, clean(call))),
-            ("take it back", cell(f"attestation approval withdraw {pending.approval_id}")),
         ]
         if self.output == "csv":
-            self.emit_fields([("status", cell(pending.status)), ("action", cell(pending.action)), *rows])
-            return
-        self.emit(
-            click.style(
-                f"{subject}: your vote counts, nothing is changed yet: "
-                f"{pending.approvals_received} of {pending.approvals_required} approvals, "
-                f"expires {ago(pending.expires_at, now)}",
-                fg="yellow",
+            self.emit_fields(
+                [
+                    ("status", cell(pending.status)),
+                    ("action", cell(pending.action)),
+                    *rows,
+                    ("next command", cell(call)),
+                ]
             )
+            return
+        headline = (
+            f"{subject}: {count} approvals, expires {ago(pending.expires_at, now)}; nothing is changed yet"
         )
+        self.emit(click.style(headline, fg="yellow"))
         self.emit_fields(rows[1:], indent="  ")
+        self.emit("  another operator must run")
+        # Whole, on a line of its own: it is copied.
+        self.emit(f"    {clean(call)}")
+        self.emit("  and to take your vote back")
+        self.emit(f"    attestation approval withdraw {pending.approval_id}")
 
     def _emit_csv(self, heading: list[str], rows: Iterable[Sequence[Cell]]) -> None:
         click.echo(csv_line(heading), nl=False)

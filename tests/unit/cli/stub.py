@@ -108,10 +108,12 @@ class Stub:
     audit: list[dict[str, Any]] = field(default_factory=list)
     allow_list: list[dict[str, Any]] = field(default_factory=list)
     approvals: list[dict[str, Any]] = field(default_factory=list)
+    proposals: list[dict[str, Any]] = field(default_factory=lambda: [proposal()])
     valid: bool = True
     checks: dict[str, str] = field(default_factory=lambda: {"database": "ok", "clock": "ok"})
     voters: tuple[str, ...] = ()
     """Where somebody is named, gated acts wait for another one: dual control."""
+    votes_expire: str = "2099-01-01T00:00:00Z"
     acts: list[tuple[str, str, Any]] = field(default_factory=list)
     requests: list[httpx.Request] = field(default_factory=list)
     before: Callable[[httpx.Request], httpx.Response | None] = lambda request: None
@@ -134,12 +136,10 @@ class Stub:
             self.acts.append((request.method, path, json.loads(request.content) if request.content else None))
         if match := re.fullmatch(r"/machines/([^/]+)(/[^/]+)?", path):
             if self.voters and match[2] in GATED:
-                return httpx.Response(
-                    202, json=pending(self.voters, machine_id=match[1], action=match[2][1:])
-                )
+                return httpx.Response(202, json=self._pending(match[1], match[2][1:]))
             return self._machine(request, match[1], match[2])
         if self.voters and request.method == "POST" and path in ("/registration-tokens", "/allow-list"):
-            return httpx.Response(202, json=pending(self.voters, action=path[1:]))
+            return httpx.Response(202, json=self._pending(None, path[1:]))
         match request.method, path:
             case "GET", "/machines":
                 return self._list(request)
@@ -170,7 +170,7 @@ class Stub:
             case "GET", "/stats":
                 return httpx.Response(200, json=STATS)
             case "GET", "/approvals":
-                return page([proposal()])
+                return page(self.proposals)
             case "GET", "/policies":
                 return httpx.Response(
                     200, json={"policies": [policy()], "assignments": [assignment("fleet", "*")]}
@@ -182,6 +182,9 @@ class Stub:
         if match := re.fullmatch(r"/policies/assignments/([a-z]+)/([^/]+)", path):
             return httpx.Response(200, json=assignment(match[1], match[2]))
         return problem(404, "unknown", path)
+
+    def _pending(self, machine_id: str | None, action: str) -> dict[str, Any]:
+        return pending(self.voters, machine_id=machine_id, action=action, expires_at=self.votes_expire)
 
     def _public(self, path: str) -> httpx.Response:
         if path == "/healthz":

@@ -250,7 +250,7 @@ def test_a_vote_says_what_is_missing_and_what_the_others_call(command: str, agai
     assert done.exit_code == 0
     assert "1 of 2 approvals" in done.stdout
     assert "nothing is changed yet" in done.stdout
-    assert f"another operator runs: {again}\n" in done.stdout
+    assert f"another operator must run\n    {again}\n" in done.stdout
     assert "attestation approval withdraw 17" in done.stdout
     document = json.loads(run(service, *command.split(), "-o", "json").stdout)
     assert document["status"] == "pending_second_approval"
@@ -285,7 +285,7 @@ def test_an_import_that_waits_for_votes(tmp_path: Any) -> None:
     file.write_text(f"ek_fingerprint,role\n{'ab' * 48},controlplane\n")
     done = run(service, "allow-list", "import", str(file))
     assert done.exit_code == 0
-    assert "allow-list, entries 1: your vote counts" in done.stdout
+    assert "allow-list, entries 1: 1 of 2 approvals" in done.stdout
     assert f"attestation allow-list import {file}" in done.stdout
 
 

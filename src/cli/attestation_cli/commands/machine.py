@@ -243,7 +243,7 @@ def _checks(session: Session, checks: tuple[CheckDetail, ...]) -> None:
         session.emit(f"  {mark} {clean(check.check)}{note}")
         for label, value in (("expected", check.expected), ("found", check.found)):
             if value is not None:
-                session.emit(f"            {label:<8}  {clean(value)}")
+                session.emit(f"    {label:<8}  {clean(value)}")
 
 
 @group.command()

@@ -1,0 +1,305 @@
+"""docs/operate/screens.md: what the command line prints, from a fleet made by hand and a clock that stands still.
+
+`python -m tests.docs.screens` writes the page anew; `python -m tests.docs.screens COMMAND…` shows one screen on this
+terminal, as wide as it is and in its colours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import io
+import itertools
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import click
+import httpx
+
+import attestation_cli.watch
+from attestation.client import Record
+from attestation_cli.main import cli
+from attestation_cli.session import Session
+from tests.unit.cli.stub import Stub, audit_entry, machine, problem, proposal, result, vote
+
+PAGE = Path(__file__).parents[2] / "docs/operate/screens.md"
+NOW = dt.datetime(2026, 11, 21, 4, 5, tzinfo=dt.UTC)
+IDS = (
+    "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d",
+    "c2b1a0e9-51d7-4f0c-8c39-0d2f3a7be541",
+    "aa3742ec-8e0b-4b7e-9a51-6f4f4c1f02d7",
+    "5b0afea1-21d6-44a6-be11-98197904ba5b",
+    "2f81799c-97cf-4c3b-b2c8-3f10c9a67d0e",
+    "e7016145-3c52-4d0a-8f55-71d4a1c0b9f3",
+)
+INTRODUCTION = """\
+What [the command line](cli.md) prints, on terminals 80 and 160 columns wide; there, words that matter are coloured.
+Taken from a fleet made by hand by `python -m tests.docs.screens`; a test compares."""
+EXPECTED = "65caf8dd1e0ea7a6347b635d2b379c93b9a1351edc2afc3ecda700e534eb3068"
+
+
+class Terminal(io.StringIO):
+    """What is written on a terminal."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+class Still(dt.datetime):
+    """A clock that stands."""
+
+    @classmethod
+    def now(cls, tz: dt.tzinfo | None = None) -> Still:
+        """Return the instant at which every screen was taken."""
+        return cls.fromtimestamp(NOW.timestamp(), tz or dt.UTC)
+
+
+def _at(**ago: float) -> str:
+    return (NOW - dt.timedelta(**ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _attested(machine_id: str, hostname: str, role: str, **changes: Any) -> dict[str, Any]:
+    last = {"verdict": "Verified", "at": _at(seconds=12), "policy": "workers@3", "failed": None}
+    known = {
+        "hostname": hostname,
+        "role": role,
+        "desired_role": role,
+        "status": "attested",
+        "trust": "verified",
+        "trust_expires_at": _at(minutes=-3),
+        "attested_at": _at(days=12),
+        "registered_at": _at(days=12, hours=1),
+        "ak_activated_at": _at(days=12, hours=1),
+        "hw_product": "PowerEdge R660",
+        "hw_serial": "8XK2M13",
+        "hw_mac": "b0:7b:25:00:00:01",
+        "hw_uuid": "4c4c4544-0058-4b10-8032-b8c04f4d3133",
+        "assurance": "ek-allowlist",
+        "last_result": last,
+    }
+    return machine(machine_id, **known | changes)
+
+
+def fleet() -> Stub:
+    """Return a service with one machine of every kind that an operator meets."""
+    failed = {"verdict": "Failed", "at": _at(seconds=12), "policy": "strict@1", "failed": "pcr7"}
+    return Stub(
+        machines=[
+            machine(IDS[3], hw_product="ThinkSystem SR630 V3", hw_serial="J3036801", registered_at=_at(minutes=4)),
+            _attested(IDS[0], "cp-1", "controlplane", assigned_ip="10.0.0.11/24"),
+            _attested(IDS[1], "worker-1", "worker-app", assigned_ip="10.0.0.21/24"),
+            _attested(
+                IDS[2], "worker-2", "worker-app", trust="failed", last_result=failed, assigned_ip="10.0.0.22/24",
+                assurance="ek-chain",
+            ),
+            _attested(
+                IDS[5], "worker-3", "worker-app", status="locked", trust="stale", trust_expires_at=None,
+                locked_at=_at(hours=2), assurance="ek-chain",
+            ),
+            _attested(IDS[4], "storage-1", "worker-infra", cluster_id="storage"),
+        ],
+        results=[
+            result(
+                IDS[2],
+                "Failed",
+                at=_at(seconds=12),
+                policy="strict@1",
+                boot_state_appraised=True,
+                checks=[
+                    {"check": "signature", "outcome": "passed"},
+                    {"check": "nonce", "outcome": "passed"},
+                    {"check": "pcr7", "outcome": "failed", "expected": EXPECTED, "found": "00" * 32},
+                ],
+            ),
+            result(IDS[2], at=_at(days=3), result_id=2, boot_state_appraised=True, policy="strict@1"),
+        ],
+        audit=[
+            audit_entry(
+                1042, action="attest_failed", operator_cn="machine", machine_id=IDS[2], prev_state="attested",
+                new_state="attested", detail='{"failed":["pcr7"]}', source_ip="10.0.0.22",
+                timestamp=_at(seconds=12),
+            ),
+            audit_entry(
+                1041, action="approve_vote", operator_cn="anna", machine_id=IDS[3], prev_state="pending_approval",
+                new_state="pending_approval", detail='{"role":"controlplane","hostname":"cp-2"}',
+                source_ip="10.9.0.4", timestamp=_at(minutes=1),
+            ),
+            audit_entry(
+                1040, action="lock", operator_cn="berta", machine_id=IDS[5], prev_state="attested",
+                new_state="locked", detail='{"reason":"lid was open"}', source_ip="10.9.0.7",
+                timestamp=_at(hours=2),
+            ),
+        ],
+        proposals=[
+            proposal()
+            | {
+                "subject": f"machine {IDS[3]}", "machine_id": IDS[3], "expires_at": _at(minutes=-9),
+                "approvals": [vote(17, IDS[3])],
+            }
+        ],
+        approvals=[
+            vote(
+                17, IDS[3], hostname="cp-2", created_at=_at(minutes=1), expires_at=_at(minutes=-9),
+            ),
+            vote(
+                12, IDS[3], operator_cn="carl", hostname="cp-9", created_at=_at(hours=5),
+                expires_at=_at(hours=4.8), live=False,
+            ),
+        ],
+    )  # fmt: skip
+
+
+def waiting() -> Stub:
+    """Return the same service under dual control, where anna has voted."""
+    service = fleet()
+    service.voters = ("anna",)
+    service.votes_expire = _at(minutes=-9)
+    return service
+
+
+def away() -> Stub:
+    """Return a service that does not answer."""
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused") from ConnectionRefusedError(111, "Connection refused")
+
+    return Stub(before=refuse)
+
+
+def refusing() -> Stub:
+    """Return a service where the login has no role."""
+    why = "the token grants none of the roles operator, viewer, auditor"
+    return Stub(before=lambda request: problem(403, "forbidden", why))
+
+
+SCREENS: tuple[tuple[str, str, Any], ...] = (
+    ("Machines", "machine list", fleet),
+    ("One machine", "machine get cp-1", fleet),
+    ("Why is it not trusted?", "machine explain worker-2", fleet),
+    ("What waits for approval", "machine explain 5b0afea1", fleet),
+    ("Results", "machine results worker-2", fleet),
+    (
+        "A vote under dual control",
+        "machine approve 5b0a --role controlplane --hostname cp-2 --ip 10.0.0.12/24",
+        waiting,
+    ),
+    ("Votes", "machine approvals 5b0a", fleet),
+    ("Proposals", "approval list", fleet),
+    ("Numbers", "stats", fleet),
+    ("Health", "health", fleet),
+    ("The audit log", "audit list", fleet),
+    ("Settings", "config show", fleet),
+    ("A refusal", "machine list --status locked", refusing),
+    ("Nobody answers", "machine list --role generic", away),
+    ("Nothing of that name", "machine get cp-7", fleet),
+    ("Watching", "machine watch", fleet),
+    ("For a spreadsheet", "machine list --status attested -o csv", fleet),
+    ("Help", "--help", fleet),
+    ("Help of a command", "machine approve --help", fleet),
+)
+
+
+@contextlib.contextmanager
+def standing_still() -> Iterator[None]:
+    """Let every module of the command line see the same instant."""
+    import importlib
+
+    # Loaded first: what is imported later would see the real clock.
+    for name in (
+        "machine",
+        "approval",
+        "token",
+        "allow_list",
+        "audit",
+        "policy",
+        "stats",
+        "health",
+        "config",
+        "auth",
+    ):
+        importlib.import_module(f"attestation_cli.commands.{name}")
+    with contextlib.ExitStack() as stack:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("attestation_cli.") and getattr(module, "datetime", None) is dt.datetime:
+                stack.enter_context(mock.patch.object(module, "datetime", Still))
+        stack.enter_context(
+            mock.patch(
+                "attestation_cli.commands.health.time.monotonic", side_effect=itertools.count(0, 0.012)
+            )
+        )
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("ITL_", "KEYCLOAK"))}
+        environment |= {
+            "ITL_ADMIN_TOKEN": "token",
+            "ITL_API_URL": "https://attest.example",
+            "HOME": "/home/anna",
+        }
+        stack.enter_context(mock.patch.dict(os.environ, environment, clear=True))
+        yield
+
+
+def screen(command: str, service: Stub, columns: int) -> str:
+    """Return what *command* prints on a terminal *columns* wide, without its colours."""
+    if command == "machine watch":
+        return _watched(service, columns)
+    out = Terminal()
+    arguments = shlex.split(command)
+    session = Session(transport=service.transport)
+    size = os.terminal_size((columns, 24))
+    with (
+        standing_still(),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(out),
+        mock.patch.object(Session, "_tell_break_glass"),
+        mock.patch("shutil.get_terminal_size", return_value=size),
+        contextlib.suppress(SystemExit),
+    ):
+        cli(
+            arguments, prog_name="attestation", obj=session, terminal_width=columns, max_content_width=columns
+        )
+    return "\n".join(
+        line.rstrip() for line in click.unstyle(out.getvalue()).replace("\r", "").rstrip().splitlines()
+    )
+
+
+def _watched(service: Stub, columns: int) -> str:
+    session = Session(transport=service.transport)
+    with standing_still():
+        watch = attestation_cli.watch.Watch(session, lambda: [Record(m) for m in service.machines], 5)
+        watch._observe()
+        return "\n".join(watch._screen(columns, 24)).rstrip()
+
+
+def page() -> str:
+    """Return the page."""
+    parts = [
+        "# Screens",
+        "",
+        INTRODUCTION,
+    ]
+    for title, command, service in SCREENS:
+        narrow, wide = (screen(command, service(), columns) for columns in (80, 160))
+        parts += ["", f"## {title}", "", "```", f"$ attestation {command}", narrow, "```"]
+        if wide != narrow:
+            parts += ["", "160 columns:", "", "```", wide, "```"]
+    return "\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Write the page, or show one screen here."""
+    if len(sys.argv) == 1:
+        PAGE.write_text(page(), encoding="utf-8")
+        return
+    command = shlex.join(sys.argv[1:])
+    made = next((s for _, c, s in SCREENS if c == command), fleet)
+    with standing_still():
+        cli(sys.argv[1:], prog_name="attestation", obj=Session(transport=made().transport))
+
+
+if __name__ == "__main__":
+    main()
