@@ -81,7 +81,6 @@ _LAPSE = Prepared(
     update(_T)
     .where(
         _C.proposal_digest == bindparam("of_proposal"),
-        _C.operator_sub == bindparam("of_operator"),
         _C.expires_at <= bindparam("at"),
         _OPEN,
     )
@@ -142,7 +141,7 @@ class Approvals:
     def cast(self, proposal: Proposal, vote: Vote) -> int | None:
         """Store a vote and return its id; None where this operator has a live one for the same proposal."""
         digest, at = proposal.digest(), to_micros(vote.created_at)
-        self._sql.run(_LAPSE, of_proposal=digest, of_operator=vote.operator_sub, at=at)
+        self._sql.run(_LAPSE, of_proposal=digest, at=at)  # or they would stand in the way of new ones
         row = self._sql.row(
             _CAST,
             proposal_digest=digest,

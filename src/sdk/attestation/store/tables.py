@@ -337,7 +337,7 @@ class AuditCountersignatureRow(Base):
 class ApprovalRow(Base):
     """Votes of dual control; kept when they ended. One operator has one open vote per proposal.
 
-    `lapsed_at` is set when an expired vote makes room for a new one of the same operator. No foreign key: votes
+    `lapsed_at` is set when an expired vote makes room for new ones. No foreign key: votes
     are listed for what they were, whatever became of their machine.
     """
 
