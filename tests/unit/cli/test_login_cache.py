@@ -621,10 +621,11 @@ def one_use() -> Iterator[tuple[str, type[OneUse]]]:
     thread.join(5)
 
 
-def _renew(directory: Path, issuer: str, start: Any, out: Queue[str]) -> None:
+def _renew(directory: Path, ready: Any, start: Any, out: Queue[str]) -> None:
     cache = LoginCache(directory)
     login = cache.logins()[0]
-    start.wait(20)
+    ready.release()
+    start.wait(30)
     try:
         out.put(current.refresh(cache, login, now=lambda: login.expires_at).access_token)
     except BaseException as e:
@@ -636,16 +637,17 @@ def test_four_processes_renew_once(cache: LoginCache, one_use: tuple[str, type[O
     issuer, handler = one_use
     cache.save(a_login(issuer=issuer))
     context = multiprocessing.get_context("spawn")
-    start, out = context.Event(), context.Queue()
+    ready, start, out = context.Semaphore(0), context.Event(), context.Queue()
     workers = [
-        context.Process(target=_renew, args=(cache.directory, issuer, start, out), daemon=True)
+        context.Process(target=_renew, args=(cache.directory, ready, start, out), daemon=True)
         for _ in range(4)
     ]
     for worker in workers:
         worker.start()
-    time.sleep(1)
-    start.set()
     try:
+        # Everybody has read the expired login before anybody renews it.
+        assert all(ready.acquire(timeout=30) for _ in workers)
+        start.set()
         tokens = {out.get(timeout=30) for _ in workers}
     finally:
         for worker in workers:
@@ -660,5 +662,5 @@ def test_an_unreachable_provider_is_told_as_such(cache: LoginCache) -> None:
     """Nobody listens there."""
     login = a_login(issuer="http://127.0.0.1:9")
     cache.save(login)
-    with pytest.raises(ProviderUnreachable, match="cannot reach"):
+    with pytest.raises(ProviderUnreachable, match="cannot connect"):
         current.refresh(cache, login, force=True)

@@ -211,7 +211,7 @@ def test_an_answer_that_trickles_has_a_deadline() -> None:
     [
         (httpx.ConnectTimeout("x"), "in time"),
         (httpx.ReadTimeout("x"), "in time"),
-        (httpx.ConnectError("x"), "cannot reach"),
+        (httpx.ConnectError("x"), "cannot connect"),
         (httpx.RemoteProtocolError("x"), "broke off"),
     ],
 )

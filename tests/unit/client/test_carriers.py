@@ -129,7 +129,7 @@ def carrier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(
-        "attestation.client.connection._carrier",
+        "attestation.client.connection.carrier_for",
         lambda url, tls, transport: PlainCarrier(url, tls) if plain else HTTPXCarrier(url, tls, None),
     )
     return str(request.param)

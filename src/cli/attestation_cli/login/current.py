@@ -132,7 +132,7 @@ def refresh(
             force = False
         if not force and not latest.is_expired(now()):
             return latest
-        # Imported here: httpx takes as long to load as the rest of a command.
+        # Imported here: most commands find a good login and talk to no provider.
         from attestation_cli.login.discovery import Provider
         from attestation_cli.login.tokens import renewed
 

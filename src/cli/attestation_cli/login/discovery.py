@@ -8,26 +8,34 @@ demanded except from this computer itself.
 from __future__ import annotations
 
 import json
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlencode, urlsplit
 
-import httpx
-
-from attestation.client import is_loopback
+from attestation.client.connection import carrier_for, is_loopback, tls_context
+from attestation.client.errors import ServiceUnreachable
+from attestation.client.plain import PlainCarrier
 from attestation.errors import RequestInvalid
 from attestation_cli.login.errors import ProviderInvalid, ProviderUnreachable
+
+if TYPE_CHECKING:
+    import httpx
+
+    from attestation.client.carrier import Carrier
 
 WELL_KNOWN = "/.well-known/openid-configuration"
 LONGEST_ANSWER = 256 << 10
 """Bytes."""
 LONGEST_URL = 2048
-TIMEOUT = httpx.Timeout(connect=5.0, read=10.0, write=10.0, pool=5.0)
+HEADERS = {
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+    "User-Agent": "itl-attestation-cli/0.1",
+}
 DEADLINE_SECONDS = 15.0
 SYSTEM = "system"
 
@@ -96,20 +104,7 @@ class Provider:
     ) -> None:
         self.issuer = checked_issuer(issuer)
         self._monotonic = monotonic
-        secure = self.issuer.startswith("https:")
-        self._http = httpx.Client(
-            verify=_tls(ca_file) if secure else True,
-            timeout=TIMEOUT,
-            follow_redirects=False,
-            # A proxy of the environment cannot reach this computer.
-            trust_env=not is_loopback(self.issuer),
-            headers={
-                "Accept": "application/json",
-                "Accept-Encoding": "identity",
-                "User-Agent": "itl-attestation-cli/0.1",
-            },
-            transport=transport,
-        )
+        self._carrier = _carrier(self.issuer, ca_file, transport)
         self._metadata: Metadata | None = None
 
     def __enter__(self) -> Self:
@@ -118,7 +113,7 @@ class Provider:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._http.close()
+        self._carrier.close()
 
     @property
     def metadata(self) -> Metadata:
@@ -130,7 +125,7 @@ class Provider:
         """
         if self._metadata is None:
             url = self.issuer.rstrip("/") + WELL_KNOWN
-            answer = self._send(self._http.build_request("GET", url))
+            answer = self._send("GET", url, None)
             if answer.status != 200:
                 raise ProviderInvalid(f"{url} answered {answer.status} instead of describing a provider")
             self._metadata = read_metadata(answer.members, self.issuer)
@@ -143,19 +138,22 @@ class Provider:
             ProviderUnreachable: It did not answer, or answered that it cannot now.
             ProviderInvalid: The answer is not JSON, or too long, or a redirect.
         """
-        return self._send(self._http.build_request("POST", url, data=dict(form)))
+        return self._send("POST", url, urlencode(form).encode("ascii"))
 
-    def _send(self, request: httpx.Request) -> Answer:
-        where = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
+    def _send(self, method: str, url: str, form: bytes | None) -> Answer:
+        # Whatever the spelling of the address: its origin was compared, and only what follows is asked for.
+        parts = urlsplit(url)
+        where = f"{parts.scheme}://{parts.netloc}"
+        headers = HEADERS if form is None else HEADERS | {"Content-Type": "application/x-www-form-urlencoded"}
         deadline = self._monotonic() + DEADLINE_SECONDS
         body = bytearray()
         try:
-            response = self._http.send(request, stream=True)
+            reply = self._carrier.send(method, url, headers, form)
             try:
                 # Compressed, a small answer could become a large one before it is counted.
-                if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+                if reply.headers.get("content-encoding", "identity").lower() != "identity":
                     raise ProviderInvalid(f"{where} answered compressed, although asked not to")
-                for piece in response.iter_bytes():
+                for piece in reply.chunks():
                     body += piece
                     if len(body) > LONGEST_ANSWER:
                         raise ProviderInvalid(f"{where} answered with more than {LONGEST_ANSWER} bytes")
@@ -164,17 +162,26 @@ class Provider:
                             f"{where} did not finish its answer in {DEADLINE_SECONDS:.0f} s"
                         )
             finally:
-                response.close()
-        except httpx.HTTPError as e:
-            raise _unreachable(where, e) from None
-        status = response.status_code
-        if status >= 500:
-            raise ProviderUnreachable(f"{where} answered {status}")
-        if 300 <= status < 400:
+                reply.close()
+        except ServiceUnreachable as e:
+            raise ProviderUnreachable(str(e)) from None
+        if reply.status >= 500:
+            raise ProviderUnreachable(f"{where} answered {reply.status}")
+        if 300 <= reply.status < 400:
             raise ProviderInvalid(f"{where} answered with a redirect, which is not followed")
-        if not body and status == 200:
-            return Answer(status, {})  # RFC 7009 §2.2: a revocation is answered with the status alone
-        return Answer(status, _object(bytes(body), where, status))
+        if not body and reply.status == 200:
+            return Answer(reply.status, {})  # RFC 7009 §2.2: a revocation is answered with the status alone
+        return Answer(reply.status, _object(bytes(body), where, reply.status))
+
+
+def _carrier(issuer: str, ca_file: str | None, transport: httpx.BaseTransport | None) -> Carrier:
+    tls = None
+    if issuer.startswith("https:"):
+        tls = tls_context(None if ca_file in (None, SYSTEM) else Path(str(ca_file)).expanduser())
+    if transport is None and is_loopback(issuer):
+        # A proxy of the environment cannot reach this computer, and would see what is sent.
+        return PlainCarrier(issuer, tls)
+    return carrier_for(issuer, tls, transport)
 
 
 def _object(body: bytes, where: str, status: int) -> Mapping[str, object]:
@@ -274,32 +281,3 @@ def is_same_origin(url: str, other: str) -> bool:
 
 def _origin(parts: Any) -> tuple[str, str | None, int]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
-
-
-def _tls(ca_file: str | None) -> ssl.SSLContext:
-    try:
-        if ca_file is None or ca_file == SYSTEM:
-            context = ssl.create_default_context()
-        else:
-            context = ssl.create_default_context(cafile=str(Path(ca_file).expanduser()))
-    except OSError as e:  # ssl.SSLError is one
-        raise RequestInvalid(
-            f"CA file {ca_file} cannot be used: {e.strerror or 'no certificate in it'}"
-        ) from e
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
-
-
-def _unreachable(where: str, error: httpx.HTTPError) -> ProviderUnreachable:
-    cause: BaseException | None = error
-    strerror = ""
-    while cause is not None:
-        if isinstance(cause, ssl.SSLError):
-            reason = getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or "TLS failed"
-            return ProviderUnreachable(f"{where} could not prove who it is: {reason}")
-        if isinstance(cause, OSError) and cause.strerror:
-            strerror = cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    if isinstance(error, httpx.TimeoutException):
-        return ProviderUnreachable(f"{where} did not answer in time")
-    return ProviderUnreachable(f"cannot reach {where}: {strerror or 'the connection broke off'}")

@@ -131,8 +131,8 @@ class Connection:
             "User-Agent": "itl-attestation-client/0.1",
             **(headers or {}),
         }
-        tls = _tls_context(ca_file) if self.url.startswith("https:") else None
-        self._carrier = _carrier(self.url, tls, transport)
+        tls = tls_context(ca_file) if self.url.startswith("https:") else None
+        self._carrier = carrier_for(self.url, tls, transport)
 
     def close(self) -> None:
         """Close the connections."""
@@ -354,7 +354,7 @@ def is_loopback(url: str) -> bool:
         return False
 
 
-def _carrier(url: str, tls: ssl.SSLContext | None, transport: httpx.BaseTransport | None) -> Carrier:
+def carrier_for(url: str, tls: ssl.SSLContext | None, transport: httpx.BaseTransport | None) -> Carrier:
     """Return what carries the requests: httpx where a proxy may be configured, else what loads faster."""
     named = any(os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXY_VARIABLES)
     # There a proxy may stand in the settings of the system, which httpx knows how to read.
@@ -367,7 +367,12 @@ def _carrier(url: str, tls: ssl.SSLContext | None, transport: httpx.BaseTranspor
     return PlainCarrier(url, tls)
 
 
-def _tls_context(ca_file: Path | None) -> ssl.SSLContext:
+def tls_context(ca_file: Path | None) -> ssl.SSLContext:
+    """Return what https verifies with: TLS 1.2 at least, the CAs of *ca_file* only, or those of the system.
+
+    Raises:
+        RequestInvalid: The file cannot be used.
+    """
     import ssl
 
     try:
