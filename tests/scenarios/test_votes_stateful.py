@@ -1,0 +1,197 @@
+"""Random committees: whatever people do in whatever order, an act happens exactly when enough of them agree (R19).
+
+The gate runs in units of a real store; beside it a model counts people by what they are, not by what they show.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attestation.api import PendingApproval
+from attestation.errors import BreakGlassCannotVote
+from attestation.machines import Operation, Role
+from attestation.machines.dual_control import Proposal, of_machine
+from attestation.store import Store, StoreSettings, Tx, migrate, open_store
+from attestation_service import dual_control
+from attestation_service.auth import Duty, Method, Operator
+from attestation_service.context import Resources
+from attestation_service.settings import Settings
+from tests.contract.store_samples import NOW, a_machine
+
+PEOPLE = 5
+WINDOW = timedelta(seconds=600)
+MACHINE = a_machine(1)
+PROPOSALS = [
+    of_machine(Operation.APPROVE, machine, role=Role.CONTROLPLANE, hostname=name, assigned_ip=None)
+    for machine, name in [
+        (MACHINE, "cp-1"),
+        (MACHINE, "cp-2"),
+        (replace(MACHINE, last_result_key="rebooted"), "cp-1"),
+        (a_machine(2), "cp-1"),
+    ]
+]
+SYSTEM = Operator(cn="SYSTEM", sub=None, source="-", method=Method.BREAK_GLASS, duties=frozenset())
+
+Who = tuple[int, str]
+WHO: st.SearchStrategy[Who] = st.tuples(st.integers(0, PEOPLE - 1), st.sampled_from(["token", "certificate"]))
+STEP = st.one_of(
+    st.tuples(st.just("ask"), WHO, st.integers(0, len(PROPOSALS) - 1)),
+    st.tuples(st.just("ask"), WHO, st.just(0)),
+    st.tuples(st.just("system"), WHO, st.integers(0, len(PROPOSALS) - 1)),
+    st.tuples(st.just("withdraw"), WHO, st.integers(0, len(PROPOSALS) - 1)),
+    st.tuples(st.just("lock"), WHO, st.integers(0, len(PROPOSALS) - 1)),
+    st.tuples(st.just("wait"), WHO, st.integers(0, 400)),
+)
+
+
+def operator(who: Who) -> Operator:
+    """Return how a person shows up: one name in two spellings, two subjects."""
+    person, method = who
+    if method == "token":
+        return Operator(
+            cn=f"person-{person}",
+            sub=f"https://sts.example#{person}",
+            source="-",
+            method=Method.OIDC,
+            duties=frozenset({Duty.OPERATOR}),
+        )
+    return Operator(
+        cn=f"PERSON-{person}",
+        sub=f"spki-sha256:{person:064x}",
+        source="-",
+        method=Method.CERTIFICATE,
+        duties=frozenset({Duty.OPERATOR}),
+    )
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[Path]:
+    """An empty migrated database, to be copied."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "empty.db"
+        migrate(f"sqlite:///{path}")
+        yield path
+
+
+class Model:
+    """People with live votes by proposal: who, until when, and through which subject."""
+
+    def __init__(self, store: Store, quorum: int) -> None:
+        self.store = store
+        self.quorum = quorum
+        self.at: datetime = NOW.astimezone(UTC)
+        self.votes: dict[str, dict[int, tuple[datetime, str]]] = {}
+        self.entries = 0
+        chosen = Settings(dual_control_roles=(Role.CONTROLPLANE,), dual_control_quorum=quorum)
+        self.res = cast("Resources", SimpleNamespace(settings=chosen))
+
+    def live(self, proposal: Proposal) -> dict[int, tuple[datetime, str]]:
+        """Return the live votes for a proposal."""
+        votes = self.votes.setdefault(proposal.digest(), {})
+        for person in [p for p, (ends, _) in votes.items() if ends <= self.at]:
+            del votes[person]
+        return votes
+
+    def ask(self, who: Who, proposal: Proposal) -> None:
+        """Ask, and hold the answer to the model's."""
+        person, by = who[0], operator(who)
+        votes = self.live(proposal)
+        if person not in votes:
+            assert by.sub is not None
+            votes[person] = (self.at + WINDOW, by.sub)
+            self.entries += 1
+        answer = self.store.write_sync(lambda tx: dual_control.gate(tx, proposal, by, self.res, self.at))
+        if len(votes) < self.quorum:
+            assert isinstance(answer, PendingApproval)
+            assert answer.approvals_received == len(votes)
+            assert answer.expires_at == min(ends for ends, _ in votes.values())
+        else:
+            assert isinstance(answer, dual_control.Agreed)
+            assert {name.lower() for name in answer.voters} == {f"person-{p}" for p in votes}
+            votes.clear()
+
+    def withdraw(self, who: Who, proposal: Proposal) -> None:
+        """Take back the vote that this subject cast, if there is one."""
+        votes, sub = self.live(proposal), operator(who).sub
+        mine = self.store.read_sync(
+            lambda tx: [
+                a.id for a in tx.approvals.live(proposal.digest(), self.at) if a.vote.operator_sub == sub
+            ]
+        )
+        expected = [p for p, (_, by) in votes.items() if by == sub]
+        assert len(mine) == len(expected)
+        for number, person in zip(mine, expected, strict=True):
+            assert self.store.write_sync(lambda tx, number=number: tx.approvals.withdraw(number, self.at))  # type: ignore[misc]
+            del votes[person]
+
+    def lock(self, proposal: Proposal) -> None:
+        """Change the machine that a proposal is about."""
+        machine_id = proposal.machine_id
+        assert machine_id is not None
+        self.store.write_sync(lambda tx: tx.approvals.void(machine_id, self.at))
+        for each in PROPOSALS:
+            if each.machine_id == machine_id:
+                self.live(each).clear()
+
+    def is_what_is_listed(self) -> None:
+        """Compare what operators are shown, and what the audit holds."""
+
+        def work(tx: Tx) -> tuple[dict[str, set[str]], int]:
+            page = tx.approvals.proposals(None, 100, self.at)
+            shown = {
+                votes[0].proposal_digest: {a.vote.operator_cn.lower() for a in votes} for votes in page.items
+            }
+            return shown, len(tx.audit.page(None, 1000).items)
+
+        shown, entries = self.store.read_sync(work)
+        expected = {
+            proposal.digest(): {f"person-{p}" for p in self.live(proposal)}
+            for proposal in PROPOSALS
+            if self.live(proposal)
+        }
+        assert shown == expected
+        assert entries == self.entries
+
+
+@settings(max_examples=40)
+@given(quorum=st.integers(2, 4), steps=st.lists(STEP, min_size=5, max_size=40))
+def test_an_act_happens_when_enough_people_agree(
+    empty: Path, quorum: int, steps: list[tuple[str, Who, int]]
+) -> None:
+    """Never with fewer people, never later, never from votes that expired, were taken back, void or used."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "store.db"
+        shutil.copy(empty, path)
+        store = open_store(f"sqlite:///{path}", StoreSettings())
+        model = Model(store, quorum)
+        try:
+            for what, who, number in steps:
+                if what == "wait":
+                    model.at += timedelta(seconds=number)
+                    continue
+                proposal = PROPOSALS[number]
+                if what == "ask":
+                    model.ask(who, proposal)
+                elif what == "withdraw":
+                    model.withdraw(who, proposal)
+                elif what == "lock":
+                    model.lock(proposal)
+                else:
+                    with pytest.raises(BreakGlassCannotVote):
+                        store.write_sync(
+                            lambda tx, p=proposal: dual_control.gate(tx, p, SYSTEM, model.res, model.at)  # type: ignore[misc]
+                        )
+            model.is_what_is_listed()
+        finally:
+            store.close()
