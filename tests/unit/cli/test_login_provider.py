@@ -271,7 +271,15 @@ class Described(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer discovery."""
         issuer = f"https://{self.headers['Host']}"
-        body = json.dumps({"issuer": issuer, "token_endpoint": f"{issuer}/token"}).encode()
+        self._answer({"issuer": issuer, "token_endpoint": f"{issuer.upper()}/token?x=1"})
+
+    def do_POST(self) -> None:
+        """Tell what was asked for."""
+        form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self._answer({"path": self.path, "form": form, "type": self.headers["Content-Type"]})
+
+    def _answer(self, members: dict[str, str]) -> None:
+        body = json.dumps(members).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -313,7 +321,12 @@ def test_a_private_ca_is_trusted_where_it_is_named(private: Private) -> None:
     """And only there: the CAs of the system do not know it."""
     issuer, file, _ = private
     with Provider(issuer, ca_file=str(file)) as provider:
-        assert provider.metadata.token_endpoint == f"{issuer}/token"
+        answer = provider.post(provider.metadata.token_endpoint, {"a": "b c&d", "ü": "="})
+    assert answer.members == {
+        "path": "/token?x=1",
+        "form": "a=b+c%26d&%C3%BC=%3D",
+        "type": "application/x-www-form-urlencoded",
+    }
     for other in (None, "system"):
         with Provider(issuer, ca_file=other) as provider, pytest.raises(ProviderUnreachable, match="prove"):
             _ = provider.metadata

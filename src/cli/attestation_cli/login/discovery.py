@@ -141,9 +141,10 @@ class Provider:
         return self._send("POST", url, urlencode(form).encode("ascii"))
 
     def _send(self, method: str, url: str, form: bytes | None) -> Answer:
-        # Whatever the spelling of the address: its origin was compared, and only what follows is asked for.
-        parts = urlsplit(url)
-        where = f"{parts.scheme}://{parts.netloc}"
+        # The origin as the user spelled it: it was compared, and HTTPS://ID.EXAMPLE is the same.
+        issuer, parts = urlsplit(self.issuer), urlsplit(url)
+        where = f"{issuer.scheme}://{issuer.netloc}"
+        url = where + url[len(f"{parts.scheme}://{parts.netloc}") :]
         headers = HEADERS if form is None else HEADERS | {"Content-Type": "application/x-www-form-urlencoded"}
         deadline = self._monotonic() + DEADLINE_SECONDS
         body = bytearray()
