@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -17,7 +19,15 @@ from attestation.audit.merkle import (
     verify_consistency,
     verify_inclusion,
 )
-from attestation.store import Countersignature, CountersignatureKind, Store, StoredCheckpoint, Tx
+from attestation.errors import LogBroken
+from attestation.store import (
+    Countersignature,
+    CountersignatureKind,
+    Store,
+    StoredCheckpoint,
+    Tx,
+)
+from attestation.store.migrate import sqlite_path
 from tests.contract.store_samples import NOW
 
 
@@ -70,8 +80,8 @@ def test_a_tree_of_three_levels(store: Store) -> None:
 
     def proofs(tx: Tx) -> None:
         tree = tx.audit.tree
-        assert len(tree.hashes(1, 0, 999)) == 256
-        assert tree.hashes(2, 0, 9) == [tile_root(tree.hashes(1, 0, 256))]
+        assert len(tree.nodes(1, 0, 999)) == 256
+        assert tree.nodes(2, 0, 9) == [tile_root(tree.hashes(1, 0, 256))]
         for index in (0, 255, 256, 65_535, 65_536):
             path = inclusion_proof(tree, index, 65_537)
             verify_inclusion(index, 65_537, tree.hashes(0, index, 1)[0], path, roots[65_537])
@@ -97,8 +107,23 @@ def test_a_unit_that_was_rolled_back_leaves_no_trace(store: Store, before: int) 
     ids = [row_id for row_id, _ in store.read_sync(lambda tx: tx.audit.entries(0, 999))]
     assert ids == list(range(1, before + 3))
     size = before + 2
-    assert store.read_sync(lambda tx: tx.audit.tree.hashes(0, size, 9)) == []
+    assert store.read_sync(lambda tx: tx.audit.tree.nodes(0, size, 9)) == []
     assert store.read_sync(lambda tx: root(tx.audit.tree, size)) == frontier_of(store, size).root()
+
+
+def test_a_node_that_somebody_removed_is_missed(store: Store, store_url: str) -> None:
+    """Whoever reads the tree for a proof is told; appending goes on, and makes no root of an incomplete tile."""
+    grow(store, 255)
+    with closing(sqlite3.connect(sqlite_path(store_url))) as db:
+        db.execute("DROP TRIGGER audit_nodes_refuses_delete")
+        db.execute("DELETE FROM audit_nodes WHERE position >= 128")
+        db.commit()
+    grow(store, 300)
+    assert store.read_sync(lambda tx: tx.audit.tree.nodes(1, 0, 9)) == []
+    for size in (200, 300):
+        with pytest.raises(LogBroken, match="missing"):
+            store.read_sync(lambda tx, n=size: root(tx.audit.tree, n))  # type: ignore[misc]
+    assert len(store.read_sync(lambda tx: root(tx.audit.tree, 128))) == 32
 
 
 def checkpoint(size: int, note: str = "note") -> StoredCheckpoint:
@@ -145,3 +170,23 @@ def test_others_speak_once_about_a_checkpoint(store: Store) -> None:
         assert store.write_sync(lambda tx, c=countersignature: tx.audit.tree.countersign(5, c)) is kept  # type: ignore[misc]
     assert store.read_sync(lambda tx: tx.audit.tree.countersignatures(5)) == [first, other, stamp]
     assert store.read_sync(lambda tx: tx.audit.tree.countersignatures(6)) == []
+
+
+def test_the_newest_that_witnesses_saw(store: Store) -> None:
+    """Cosigned, not stamped; each once, however many cosigned it."""
+    for size in (3, 5, 7, 9):
+        store.write_sync(lambda tx, n=size: tx.audit.tree.add_checkpoint(checkpoint(n)))  # type: ignore[misc]
+    for size, kind, signer in (
+        (3, "cosignature", "w1"),
+        (5, "cosignature", "w1"),
+        (5, "cosignature", "w2"),
+        (7, "cosignature", "w1"),
+        (9, "timestamp", "t"),
+    ):
+        made = Countersignature(
+            kind=CountersignatureKind(kind), signer=signer, value=b"x", created_at=NOW + timedelta(seconds=1)
+        )
+        store.write_sync(lambda tx, n=size, c=made: tx.audit.tree.countersign(n, c))  # type: ignore[misc]
+    for (up_to, limit), sizes in {(99, 9): [3, 5, 7], (99, 2): [5, 7], (6, 1): [5], (2, 9): []}.items():
+        found = store.read_sync(lambda tx, u=up_to, n=limit: tx.audit.tree.cosigned(u, n))  # type: ignore[misc]
+        assert [one.size for one in found] == sizes

@@ -24,6 +24,7 @@ from attestation.audit.export import LogVerifier, Pinned
 from attestation.audit.note import KeyType, parse_vkey
 from attestation.audit.witness import SIZE_MEDIA_TYPE, Cosign, consider
 from attestation_service.auth import Duty
+from attestation_service.main import main
 from attestation_service.settings import Settings
 from attestation_service.transparency import countersigners, others
 from attestation_service.transparency.timestamps import TimeStampingUnusable
@@ -137,6 +138,30 @@ async def test_witnesses_cosign(start: Starter) -> None:
     assert verifier.finish().checkpoints == (3, 9, 300, 305, 306)
     noted = json.loads(answer.content.splitlines()[0])["checkpoints"]
     assert [note.count("— witness.example/one ") for note in noted] == [1, 1, 1, 1, 0]
+
+
+async def test_an_export_keeps_what_witnesses_saw_last(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are more checkpoints than fit, a reader's quorum still covers as much as it can."""
+    monkeypatch.setattr("attestation_service.audit.handlers.MAX_CHECKPOINTS", 4)
+    monkeypatch.setattr("attestation_service.audit.handlers.COSIGNED_CHECKPOINTS", 2)
+    witness = Witness(WITNESSES[:1])
+    with serving(witness) as url:
+        service = await start(audit_witnesses=(f"{WITNESSES[0].public} {url}/w",))
+        service.app.state.resources, people = introduce(service.resources)
+        witness.logs = tuple(map(str, await vkeys(service)))
+        for _ in range(7):
+            await grow(service, 1)
+            await tell(service)
+        await grow(service, 1)
+    answer = await service.get("/api/v1/audit/export", headers=people.headers("ada", Duty.AUDITOR))
+    pinned = Pinned(log_keys=await vkeys(service), witnesses=(WITNESSES[0].public,), quorum=1)
+    verifier = LogVerifier(pinned=pinned, earlier=[])
+    verifier.feed(answer.content)
+    verdict = verifier.finish()
+    assert (verdict.witnessed, verdict.entries) == (7, 9)
+    assert len(verdict.checkpoints) <= 4
 
 
 def scripted(*answers: Answer) -> Handle:
@@ -255,6 +280,35 @@ def test_a_witness_is_a_key_and_an_address(text: str) -> None:
     """Anything else stops the start: a witness that is never asked protects nobody."""
     with pytest.raises(WitnessUnusable):
         countersigners(Settings(audit_witnesses=(text,)))
+
+
+def test_a_checkpoint_has_room_for_every_witness() -> None:
+    """A note of more than 32 signatures is read by nobody."""
+    texts = [f"{Key(f'w{n}', KeyType.ML_DSA_44).public} http://w.example" for n in range(31)]
+    assert len(countersigners(Settings(audit_witnesses=tuple(texts[:30])))) == 30
+    with pytest.raises(WitnessUnusable, match="at most 30"):
+        countersigners(Settings(audit_witnesses=tuple(texts)))
+
+
+def test_what_cannot_be_asked_or_sign_stops_the_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Before any worker starts, and with `--check` too."""
+    monkeypatch.setenv("ITL_DB_URL", f"sqlite:///{tmp_path}/m.db")
+    monkeypatch.setenv("ITL_ENROLLMENT_CA_DIR", str(tmp_path / "ca"))
+    monkeypatch.setenv("ITL_AUDIT_WITNESSES", f"{ONE.public} http://127.0.0.1:1/w")
+    assert main(["--check"]) == 0
+    assert sorted(path.name for path in (tmp_path / "ca").glob("audit-*")) == [
+        "audit-ed25519.pem",
+        "audit-mldsa44.pem",
+    ]
+    monkeypatch.setenv("ITL_AUDIT_WITNESSES", "somebody")
+    assert main(["--check"]) == 1
+    assert "a vkey, a space and a URL" in capsys.readouterr().err
+    monkeypatch.delenv("ITL_AUDIT_WITNESSES")
+    (tmp_path / "ca" / "audit-mldsa44.pem").chmod(0o644)
+    assert main(["--check"]) == 1
+    assert "0600" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- RFC 3161

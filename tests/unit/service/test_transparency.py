@@ -606,6 +606,24 @@ async def test_what_is_forged_is_not_signed(
     assert kept.checkpoint.size == 10
 
 
+async def test_a_tree_that_is_not_whole_proves_nothing(
+    service: Service, auditor: dict[str, str], forger: Forger
+) -> None:
+    """A node is gone that a checkpoint covers: proofs and tiles are 503, nothing is signed, acts go on."""
+    await grow(service, 300)
+    await note(service)
+    forger.run("DELETE FROM audit_nodes WHERE level = 0 AND position > 289 AND position < 295")
+    for path in ("proof/inclusion?index=1", "proof/consistency?from=7", "tile/0/001.p/44"):
+        answer = await service.get(f"/api/v1/audit/{path}")
+        assert (answer.status_code, answer.json()["type"]) == (503, "urn:itl:problem:unavailable")
+    assert (await service.get("/api/v1/audit/tile/0/000")).status_code == 200
+    await grow(service, 300)
+    service.clock.advance(INTERVAL)
+    assert (await service.get("/api/v1/audit/checkpoint")).status_code == 503
+    assert (await service.get("/readyz")).json()["status"] == "degraded"
+    assert "entry 291" in (await verify(service, auditor))["error"]
+
+
 async def test_it_goes_on_where_the_log_is_whole_again(
     service: Service, auditor: dict[str, str], forger: Forger
 ) -> None:

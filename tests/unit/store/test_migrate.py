@@ -163,7 +163,7 @@ def test_a_log_of_the_first_schema_gets_its_tree(tmp_path: Path, entries: int) -
     store = open_store(f"sqlite:///{path}")
     log.append(store.write_sync(lambda tx: tx.audit.append(AuditEvent(operator_cn="b", action="x"), NOW)))
     leaves = [hashlib.sha256(b"\x00" + canonical_bytes(entry)).digest() for entry in log]
-    tree = store.read_sync(lambda tx: [tx.audit.tree.hashes(level, 0, 9999) for level in range(3)])
+    tree = store.read_sync(lambda tx: [tx.audit.tree.nodes(level, 0, 9999) for level in range(3)])
     assert tree[0] == leaves
     assert tree[1] == [perfect_root(leaves[i : i + 256]) for i in range(0, len(leaves) - 255, 256)]
     assert tree[2] == []

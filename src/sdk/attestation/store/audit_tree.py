@@ -15,6 +15,7 @@ from sqlalchemy.sql import ClauseElement
 
 from attestation.audit.merkle import TILE_WIDTH, tile_root
 from attestation.clock import from_micros, to_micros
+from attestation.errors import LogBroken
 from attestation.store.sql import Executor, Insert, Prepared, Row
 from attestation.store.tables import (
     AuditCheckpointRow,
@@ -101,6 +102,22 @@ _AT_MOST = Prepared(
     .order_by(_CHECKPOINTS.c.size.desc())
     .limit(1)
 )
+_COSIGNED = Prepared(
+    select(_CHECKPOINTS)
+    .where(
+        _CHECKPOINTS.c.size.in_(
+            select(_COUNTERSIGNATURES.c.size)
+            .where(
+                _COUNTERSIGNATURES.c.size <= bindparam("up_to"),
+                _COUNTERSIGNATURES.c.kind == bindparam("kind"),
+            )
+            .distinct()
+            .order_by(_COUNTERSIGNATURES.c.size.desc())
+            .limit(bindparam("rows"))
+        )
+    )
+    .order_by(_CHECKPOINTS.c.size)
+)
 
 
 def _add_checkpoint(insert: Insert) -> ClauseElement:
@@ -143,9 +160,11 @@ class AuditTree:
         level = 0
         while position % TILE_WIDTH == TILE_WIDTH - 1:
             position //= TILE_WIDTH
-            node = tile_root(self.hashes(level, position * TILE_WIDTH, TILE_WIDTH))
+            tile = self.nodes(level, position * TILE_WIDTH, TILE_WIDTH)
+            if len(tile) < TILE_WIDTH:
+                return  # somebody removed one: whoever verifies or signs finds it; no act fails for it
             level += 1
-            run(_ADD_NODE, level=level, position=position, hash=node)
+            run(_ADD_NODE, level=level, position=position, hash=tile_root(tile))
 
     def size(self) -> int:
         """Return how many entries the tree covers."""
@@ -153,9 +172,20 @@ class AuditTree:
         assert row is not None
         return int(row[0])
 
-    def hashes(self, level: int, start: int, count: int) -> list[bytes]:
+    def nodes(self, level: int, start: int, count: int) -> list[bytes]:
         """Return the nodes of tile level *level* from *start* on: *count*, or as many as there are."""
         return [row[0] for row in self._sql.rows(_NODES_FROM, level=level, start=start, stop=start + count)]
+
+    def hashes(self, level: int, start: int, count: int) -> list[bytes]:
+        """Return *count* nodes of tile level *level* from *start* on, which the tree must have.
+
+        Raises:
+            LogBroken: It has not all of them: somebody removed one.
+        """
+        found = self.nodes(level, start, count)
+        if len(found) != count:
+            raise LogBroken(f"a node of level {level} is missing from {start} to {start + count - 1}")
+        return found
 
     def add_checkpoint(self, checkpoint: StoredCheckpoint) -> bool:
         """Store *checkpoint* unless there is a larger one, or one of that size; return whether it was stored."""
@@ -180,6 +210,11 @@ class AuditTree:
         """Return the checkpoint of the largest tree of at most *size* entries."""
         row = self._sql.row(_AT_MOST, size=size)
         return None if row is None else _checkpoint(row)
+
+    def cosigned(self, up_to: int, limit: int) -> list[StoredCheckpoint]:
+        """Return the *limit* largest checkpoints of at most *up_to* entries that a witness cosigned, smallest first."""
+        kind = CountersignatureKind.COSIGNATURE
+        return [_checkpoint(row) for row in self._sql.rows(_COSIGNED, up_to=up_to, kind=kind, rows=limit)]
 
     def checkpoints(self, after: int, up_to: int, limit: int) -> list[StoredCheckpoint]:
         """Return at most *limit* checkpoints of more than *after* and at most *up_to* entries, smallest first."""

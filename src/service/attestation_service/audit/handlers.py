@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
+
+import structlog
 
 from attestation.api import AuditEntryDetail, AuditKeys, AuditPage, ConsistencyProof, InclusionProof
 from attestation.audit import canonical_bytes, merkle
@@ -17,7 +19,7 @@ from attestation.audit.export import (
     format_header,
 )
 from attestation.audit.tiles import Tile, format_bundle, format_hashes, parse_path
-from attestation.errors import MalformedEvidence, ProofUnavailable, Unavailable
+from attestation.errors import LogBroken, MalformedEvidence, ProofUnavailable, Unavailable
 from attestation.store import AuditFilter, CountersignatureKind, Tx
 from attestation.wire import b64encode
 from attestation_service import limits
@@ -26,7 +28,13 @@ from attestation_service.context import Origin, Resources
 from attestation_service.transparency import Newest
 from attestation_service.transparency.witnesses import Witness
 
+log = structlog.get_logger("attestation_service.audit")
+
+T = TypeVar("T")
+
 BATCH_ENTRIES: Final = 1_000
+COSIGNED_CHECKPOINTS: Final = 8
+"""Of the checkpoints of an export, so many are the newest that a witness cosigned."""
 CHECKPOINT_SECONDS: Final = 5.0
 """Longest that a request waits for a signature: comparing many new entries goes on without it."""
 
@@ -87,7 +95,7 @@ async def inclusion(index: int, size: int | None, *, res: Resources) -> Inclusio
             hashes=[b64encode(found) for found in hashes],
         )
 
-    return await res.store.read(work)
+    return await _proven(work, res)
 
 
 async def consistency(old: int, new: int | None, *, res: Resources) -> ConsistencyProof:
@@ -109,7 +117,20 @@ async def consistency(old: int, new: int | None, *, res: Resources) -> Consisten
             hashes=[b64encode(found) for found in hashes],
         )
 
-    return await res.store.read(work)
+    return await _proven(work, res)
+
+
+async def _proven(work: Callable[[Tx], T], res: Resources) -> T:
+    """Read something from the tree.
+
+    Raises:
+        Unavailable: The tree is not whole.
+    """
+    try:
+        return await res.store.read(work)
+    except LogBroken as e:
+        log.error("audit.broken", reason=str(e))  # noqa: TRY400 -- the reason is for operators, a trace is not
+        raise Unavailable("the tree of the audit log is not whole") from e
 
 
 def _within(asked: int | None, size: int) -> int:
@@ -133,7 +154,7 @@ async def tile(path: str, *, res: Resources) -> tuple[Tile, bytes]:
         _demand(wanted, tx)
         return tx.audit.tree.hashes(level, wanted.start, wanted.width)
 
-    return wanted, format_hashes(await res.store.read(work))
+    return wanted, format_hashes(await _proven(work, res))
 
 
 async def bundle(path: str, *, res: Resources) -> tuple[Tile, bytes]:
@@ -217,8 +238,10 @@ def _header(tx: Tx, size: int, res: Resources) -> bytes:
     tree = tx.audit.tree
     some = tree.checkpoints(-1, size, MAX_CHECKPOINTS + 1)
     if len(some) > MAX_CHECKPOINTS:
-        steps = (tree.checkpoint_at_most(size * n // MAX_CHECKPOINTS) for n in range(1, MAX_CHECKPOINTS + 1))
-        some = [found for found in steps if found is not None]
+        spread = MAX_CHECKPOINTS - COSIGNED_CHECKPOINTS
+        steps = (tree.checkpoint_at_most(size * n // spread) for n in range(1, spread + 1))
+        # The newest that witnesses saw stand beside them: a reader's quorum then covers as much as it can.
+        some = [found for found in steps if found is not None] + tree.cosigned(size, COSIGNED_CHECKPOINTS)
     # A log that moved to another address has checkpoints of another name, which one export cannot hold.
     chosen = {found.size: found for found in some if found.note.startswith(f"{signer.origin}\n")}
     notes, stamps = [], []

@@ -120,7 +120,7 @@ async def bundle(path: TilePath, res: Res) -> Response:
     operation_id="audit_tile",
     summary="A tile of up to 256 hashes of the tree",
     response_class=Response,
-    responses={**answers(ProofUnavailable, RateLimited, kind="public"), 200: TILE},
+    responses={**answers(ProofUnavailable, RateLimited, Unavailable, kind="public"), 200: TILE},
     openapi_extra=access("public"),
 )
 async def tile(path: TilePath, res: Res, origin: From) -> Response:
@@ -163,7 +163,7 @@ async def keys(res: Res, origin: From) -> Response:
     operation_id="audit_inclusion",
     summary="Prove that an entry is in the log",
     response_model=InclusionProof,
-    responses=answers(ProofUnavailable, RateLimited, kind="public"),
+    responses=answers(ProofUnavailable, RateLimited, Unavailable, kind="public"),
     openapi_extra=access("public"),
 )
 async def inclusion(
@@ -182,7 +182,7 @@ async def inclusion(
     operation_id="audit_consistency",
     summary="Prove that the log only grew",
     response_model=ConsistencyProof,
-    responses=answers(ProofUnavailable, RateLimited, kind="public"),
+    responses=answers(ProofUnavailable, RateLimited, Unavailable, kind="public"),
     openapi_extra=access("public"),
 )
 async def consistency(

@@ -46,7 +46,7 @@ class _Verification:
         # A checkpoint of no entries is the first of all.
         first = -1 if self.newest is None and not after else after
         checkpoints = tx.audit.tree.checkpoints(first, last, len(found.entries) + 2)
-        beyond = not found.entries and bool(tx.audit.tree.hashes(0, after, 1))
+        beyond = not found.entries and bool(tx.audit.tree.nodes(0, after, 1))
         return _Step(found, checkpoints, beyond)
 
     def take(self, step: _Step) -> bool:

@@ -21,8 +21,9 @@ import httpx
 import structlog
 
 from attestation.audit import GENESIS_HASH, AuditEvent
-from attestation.audit.checkpoint import Checkpoint
+from attestation.audit.checkpoint import LOG_TYPES, Checkpoint
 from attestation.audit.merkle import consistency_proof, root, verify_consistency
+from attestation.audit.note import MAX_SIGNATURES
 from attestation.clock import Clock
 from attestation.errors import (
     AttestationError,
@@ -37,10 +38,11 @@ from attestation_service.transparency.others import TOLD_SECONDS, Countersigner
 from attestation_service.transparency.signing import LogSigner
 from attestation_service.transparency.timestamps import TimeStamper
 from attestation_service.transparency.walk import Walk, page
-from attestation_service.transparency.witnesses import Witness
+from attestation_service.transparency.witnesses import Witness, WitnessUnusable
 
 log = structlog.get_logger("attestation_service.audit")
 
+MAX_WITNESSES: Final = MAX_SIGNATURES - len(LOG_TYPES)
 TICK_SECONDS: Final = 1.0
 SERVICE: Final = "service"
 """Who, in the audit, where nobody asked."""
@@ -79,10 +81,14 @@ def countersigners(settings: Settings) -> tuple[Countersigner, ...]:
     """Return whom *settings* name: witnesses, and an authority that stamps.
 
     Raises:
-        WitnessUnusable: One of them cannot be asked.
+        WitnessUnusable: One of them cannot be asked, or there are more than a note has room for.
         TimeStampingUnusable: Likewise.
     """
     witnesses = tuple(Witness(text) for text in settings.audit_witnesses)
+    if len(witnesses) > MAX_WITNESSES:
+        raise WitnessUnusable(
+            f"{len(witnesses)} witnesses; at most {MAX_WITNESSES} have room in a checkpoint"
+        )
     return (*witnesses, TimeStamper(settings)) if settings.audit_timestamp_url else witnesses
 
 

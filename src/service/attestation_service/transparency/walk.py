@@ -38,11 +38,11 @@ def page(tx: Tx, after: int, limit: int = PAGE_ENTRIES) -> Page:
     level, start, stop = 0, after // TILE_WIDTH, (after + len(entries)) // TILE_WIDTH
     while start < stop:
         for number in range(start, stop):
-            above = tree.hashes(level + 1, number, 1)
-            tile = tree.hashes(level, number * TILE_WIDTH, TILE_WIDTH)
+            above = tree.nodes(level + 1, number, 1)
+            tile = tree.nodes(level, number * TILE_WIDTH, TILE_WIDTH)
             tiles.append((level, number, tile, above[0] if above else None))
         level, start, stop = level + 1, start // TILE_WIDTH, stop // TILE_WIDTH
-    return Page(entries, tree.hashes(0, after, len(entries)), tiles)
+    return Page(entries, tree.nodes(0, after, len(entries)), tiles)
 
 
 class Walk:
