@@ -201,6 +201,7 @@ SCREENS: tuple[tuple[str, str, Any], ...] = (
     ("Watching", "machine watch", fleet),
     ("For a spreadsheet", "machine list --status attested -o csv", fleet),
     ("Help", "--help", fleet),
+    ("Help of a group", "machine --help", fleet),
     ("Help of a command", "machine approve --help", fleet),
 )
 

@@ -6,6 +6,7 @@ Groups are imported when they are used, so `--help` and completion start fast.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,12 @@ EXIT_CODES = (
 )
 
 
+def _clause(text: str) -> str:
+    """Return what *text* says first, up to where it explains; whole, where click would break off with an ellipsis."""
+    first = re.split(r"[:;.](?:\s|$)", " ".join(text.split("\n\n")[0].split()), maxsplit=1)[0]
+    return f"{first}."
+
+
 class Root(click.Group):
     """The top group: imports its commands late, finds plug-ins, and turns errors into texts and exit codes."""
 
@@ -73,6 +80,9 @@ class Root(click.Group):
             return self.plugins.load(cmd_name)
         group = importlib.import_module(GROUPS[cmd_name][0]).group
         assert isinstance(group, click.Command)
+        if isinstance(group, click.Group):
+            for command in group.commands.values():
+                command.short_help = command.short_help or _clause(command.help or "")
         return group
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 -- as above

@@ -109,3 +109,10 @@ def test_help_fits_eighty_columns(words: tuple[str, ...]) -> None:
     """Nothing is cut off or wrapped by the terminal."""
     done = CliRunner().invoke(cli, [*words, "--help"], catch_exceptions=False, terminal_width=80)
     assert [line for line in done.output.splitlines() if len(line) > 100] == []
+
+
+@pytest.mark.parametrize("words", [w for w, c in TREE.items() if isinstance(c, click.Group)], ids=" ".join)
+def test_a_group_lists_its_commands_in_whole_sentences(words: tuple[str, ...]) -> None:
+    """Nothing ends in an ellipsis where somebody looks for a command."""
+    done = CliRunner().invoke(cli, [*words, "--help"], catch_exceptions=False, terminal_width=80)
+    assert "..." not in done.output.partition("Commands:")[2]
