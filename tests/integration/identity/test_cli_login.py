@@ -146,7 +146,7 @@ def laptop(tmp_path: Path, site: Site) -> Iterator[Laptop]:
 def test_a_login_with_a_browser_opens_the_service(laptop: Laptop, site: Site) -> None:
     """Code and PKCE through the provider's own forms; then commands work without another word, until logout."""
     assert laptop.run("machine", "list").returncode == 4
-    done = laptop.login("anna", "--profile", "prod")
+    done = laptop.login("anna", "--profile", "prod", "--fresh")
     assert done.returncode == 0, done.stderr
     assert "Logged in as anna" in done.stdout
     assert "code_challenge_method=S256" in done.stderr

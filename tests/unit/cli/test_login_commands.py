@@ -212,6 +212,14 @@ def test_what_is_remembered_means_the_same_everywhere(
     assert load(config_path()).profiles["p"].issuer_ca_file == "system"
 
 
+def test_somebody_else_than_the_browser_remembers_can_log_in(browser: Browser) -> None:
+    """`--fresh` has the provider ask, `-u` suggests a name; otherwise neither is sent."""
+    run("auth", "login", "--issuer", ISSUER, "--fresh", "-u", "anna", idp=browser.idp)
+    assert (browser.asked["prompt"], browser.asked["login_hint"]) == ("login", "anna")
+    run("auth", "login", "--issuer", ISSUER, idp=browser.idp)
+    assert not {"prompt", "login_hint"} & set(browser.asked)
+
+
 def test_a_profile_is_not_written_unless_asked_for(browser: Browser) -> None:
     """A login alone changes no configuration, and is found by the service it was made for."""
     assert run("auth", "login", "--issuer", ISSUER, idp=browser.idp).exit_code == 0

@@ -107,6 +107,7 @@ def _wanted(
 @click.option(
     "--profile", "profile_name", metavar="NAME", help="Remember service and provider under this name."
 )
+@click.option("--fresh", is_flag=True, help="Log in anew, also where the browser remembers somebody.")
 @click.option("--no-browser", is_flag=True, help="Print the address instead of opening a browser.")
 @click.option("--keyring", is_flag=True, help="Keep the tokens in the keyring of the system.")
 @click.option(
@@ -125,6 +126,7 @@ def login(
     issuer_ca_file: str | None,
     scope: str | None,
     *,
+    fresh: bool,
     no_browser: bool,
     keyring: bool,
     **identity: str | None,
@@ -150,6 +152,7 @@ def login(
           --issuer https://id.example/realms/itl --profile prod
       attestation auth login                      # again, later
       attestation auth login --method device      # over ssh
+      attestation auth login --fresh -u ben       # as somebody else than the browser remembers
       attestation auth login --keyring            # tokens in the system's keyring
     """
     from attestation_cli.login.discovery import Provider
@@ -171,7 +174,7 @@ def login(
     # Before anybody is asked for anything: what comes must be kept safely.
     cache.prepare(keyring=in_keyring)
     with Provider(issuer, ca_file=chosen.ca_file, transport=session.login_transport) as provider:
-        found = _ask(session, provider, method, chosen, scope or SCOPE, no_browser=no_browser)
+        found = _ask(session, provider, method, chosen, scope or SCOPE, fresh=fresh, no_browser=no_browser)
     found = replace(found, api_url=chosen.api_url, keyring=in_keyring)
     with cache.lock(found.name):
         cache.save(found)
@@ -189,7 +192,14 @@ def login(
 
 
 def _ask(
-    session: Session, provider: Provider, method: str, chosen: Wanted, scope: str, *, no_browser: bool
+    session: Session,
+    provider: Provider,
+    method: str,
+    chosen: Wanted,
+    scope: str,
+    *,
+    fresh: bool,
+    no_browser: bool,
 ) -> Login:
     match method:
         case "device":
@@ -226,6 +236,8 @@ def _ask(
                 scope=scope,
                 show=lambda url: _show_address(session, url, no_browser=no_browser),
                 now=_now,
+                user=chosen.user,
+                fresh=fresh,
             )
 
 

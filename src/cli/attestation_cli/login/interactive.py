@@ -27,6 +27,8 @@ def login(
     scope: str,
     show: Callable[[str], None],
     now: Callable[[], datetime],
+    user: str | None = None,
+    fresh: bool = False,
     wait_seconds: float = WAIT_SECONDS,
 ) -> Login:
     """Have a person log in with their browser.
@@ -37,6 +39,8 @@ def login(
         scope: What is asked for, words with spaces between.
         show: Gives the address to the person, or to their browser.
         now: The clock.
+        user: Whom the provider may suggest in its form.
+        fresh: Have it ask, even where the browser is logged in already.
         wait_seconds: How long the person may take.
 
     Raises:
@@ -59,6 +63,10 @@ def login(
             "code_challenge": proof.challenge,
             "code_challenge_method": "S256",
         }
+        if user is not None:
+            question["login_hint"] = user
+        if fresh:
+            question["prompt"] = "login"  # OpenID Connect Core 1.0 §3.1.2.1
         separator = "&" if "?" in metadata.authorization_endpoint else "?"
         show(f"{metadata.authorization_endpoint}{separator}{urlencode(question)}")
         answer = loopback.wait(wait_seconds)
