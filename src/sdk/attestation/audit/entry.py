@@ -83,7 +83,7 @@ def entry_hash(entry: AuditEntry) -> str:
 
 def canonical_bytes(entry: AuditEntry) -> bytes:
     """Return what is hashed of *entry*: for the chain, and as its leaf in the tree."""
-    return _canonical(
+    return canonical_members(
         timestamp=entry.timestamp,
         operator_cn=entry.operator_cn,
         operator_sub=entry.operator_sub,
@@ -118,7 +118,7 @@ def linked(event: AuditEvent, *, at: datetime, prev_hash: str) -> tuple[AuditEnt
         "format": FORMAT,
         "prev_hash": prev_hash,
     }
-    data = _canonical(**members)  # type: ignore[arg-type]  # one dict, both uses
+    data = canonical_members(**members)  # type: ignore[arg-type]  # one dict, both uses
     return AuditEntry(**members, entry_hash=hashlib.sha256(data).hexdigest()), data  # type: ignore[arg-type]  # one dict, both uses
 
 
@@ -130,7 +130,7 @@ def leaf_hash_of(entry: AuditEntry) -> bytes:
 _text: Final = json.encoder.encode_basestring_ascii  # of the C accelerator, where there is one
 
 
-def _canonical(
+def canonical_members(
     *,
     timestamp: str,
     operator_cn: str,
@@ -144,7 +144,7 @@ def _canonical(
     format: int,  # noqa: A002 - the name of the column
     prev_hash: str,
 ) -> bytes:
-    """Return what `canonical_json` makes of the members, in a quarter of its time: their order never changes."""
+    """Return the canonical bytes of the members: what `canonical_json` makes, in a quarter of its time."""
     try:
         return (
             f'{{"action":{_text(action)}'

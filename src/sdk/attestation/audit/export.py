@@ -176,11 +176,12 @@ def format_header(
 
 def format_entry(entry_id: int, entry: AuditEntry) -> bytes:
     """Return the line of *entry*."""
-    return b'{"id":%d,"entry_hash":"%s","entry":%s}\n' % (
-        entry_id,
-        entry.entry_hash.encode("ascii"),
-        canonical_bytes(entry),
-    )
+    return format_line(entry_id, entry.entry_hash, canonical_bytes(entry))
+
+
+def format_line(entry_id: int, entry_hash: str, data: bytes) -> bytes:
+    """Return the line of the entry with the canonical bytes *data*."""
+    return b'{"id":%d,"entry_hash":"%s","entry":%s}\n' % (entry_id, entry_hash.encode("ascii"), data)
 
 
 def parse_header(line: bytes) -> UnverifiedHeader:

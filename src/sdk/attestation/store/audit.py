@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from sqlalchemy import bindparam, insert, select
 
-from attestation.audit import GENESIS_HASH, AuditEntry, AuditEvent, linked
+from attestation.audit import GENESIS_HASH, AuditEntry, AuditEvent, canonical_members, linked
 from attestation.audit.merkle import leaf_hash
 from attestation.store.audit_tree import AuditTree
 from attestation.store.pages import Page, before_id, checked_limit, page_of
@@ -50,6 +50,7 @@ def _decode(row: Row) -> tuple[int, AuditEntry]:
 _LAST = Prepared(select(_C.id, _C.entry_hash).order_by(_C.id.desc()).limit(1))
 _APPEND = Prepared(insert(_T).values({name: bindparam(name) for name in ("id", *_COLUMNS)}))
 _members = attrgetter(*_COLUMNS)
+_HASHED = _COLUMNS[:-1]
 _AFTER = Prepared(select(_T).where(_C.id > bindparam("after")).order_by(_C.id).limit(bindparam("rows")))
 
 
@@ -105,3 +106,13 @@ class Audit:
     def entries(self, after_id: int, limit: int) -> list[tuple[int, AuditEntry]]:
         """Return the *limit* entries after row *after_id* in ascending order, for a verifier that walks."""
         return [_decode(row) for row in self._sql.rows(_AFTER, after=after_id, rows=limit)]
+
+    def walk(self, after_id: int, limit: int) -> list[tuple[int, str, str, bytes]]:
+        """Return id, prev_hash, entry_hash and canonical bytes of the *limit* entries after row *after_id*.
+
+        Ascending, as `entries`; for whoever hashes many and reads none.
+        """
+        return [
+            (row[0], row[11], row[12], canonical_members(**dict(zip(_HASHED, row[1:12], strict=True))))
+            for row in self._sql.rows(_AFTER, after=after_id, rows=limit)
+        ]

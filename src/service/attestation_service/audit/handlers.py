@@ -10,13 +10,13 @@ from typing import Final, TypeVar
 import structlog
 
 from attestation.api import AuditEntryDetail, AuditKeys, AuditPage, ConsistencyProof, InclusionProof
-from attestation.audit import canonical_bytes, merkle
+from attestation.audit import merkle
 from attestation.audit.export import (
     MAX_CHECKPOINTS,
     MAX_TIMESTAMPS,
     TimeStamp,
-    format_entry,
     format_header,
+    format_line,
 )
 from attestation.audit.tiles import Tile, format_bundle, format_hashes, parse_path
 from attestation.errors import LogBroken, MalformedEvidence, ProofUnavailable, Unavailable
@@ -167,7 +167,7 @@ async def bundle(path: str, *, res: Resources) -> tuple[Tile, bytes]:
 
     def work(tx: Tx) -> list[bytes]:
         _demand(wanted, tx)
-        return [canonical_bytes(entry) for _, entry in tx.audit.entries(wanted.start, wanted.width)]
+        return [row[3] for row in tx.audit.walk(wanted.start, wanted.width)]
 
     return wanted, format_bundle(await res.store.scan(work))
 
@@ -221,13 +221,13 @@ async def _lines(header: bytes, size: int, res: Resources) -> AsyncIterator[byte
     after = 0
     while after < size:
         limit = min(BATCH_ENTRIES, size - after)
-        entries = await res.store.scan(lambda tx, at=after, n=limit: tx.audit.entries(at, n))  # type: ignore[misc]
+        entries = await res.store.scan(lambda tx, at=after, n=limit: tx.audit.walk(at, n))  # type: ignore[misc]
         if not entries:
             raise Unavailable(
                 "the log ends before its checkpoint"
             )  # the reader sees that the file is cut off
         yield await asyncio.to_thread(
-            lambda: b"".join(format_entry(row_id, entry) for row_id, entry in entries)  # noqa: B023
+            lambda: b"".join(format_line(row[0], row[2], row[3]) for row in entries)  # noqa: B023
         )
         after += len(entries)
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from attestation.audit import GENESIS_HASH, AuditEntry, canonical_bytes
+from attestation.audit import GENESIS_HASH
 from attestation.audit.merkle import TILE_WIDTH, Frontier, tile_root
 from attestation.errors import LogBroken
 from attestation.store import Tx
@@ -19,20 +19,20 @@ class Page:
     """Some entries, and what the tree says of them.
 
     Args:
-        entries: With their ids, in the order of the ids.
+        entries: Id, prev_hash, entry_hash and canonical bytes of each, in the order of the ids.
         leaves: Hashes of level 0 in the places of these entries.
         tiles: Level, number, hashes of each tile that these entries complete, and its root one level above;
             None where that is missing.
     """
 
-    entries: list[tuple[int, AuditEntry]]
+    entries: list[tuple[int, str, str, bytes]]
     leaves: list[bytes]
     tiles: list[tuple[int, int, Sequence[bytes], bytes | None]]
 
 
 def page(tx: Tx, after: int, limit: int = PAGE_ENTRIES) -> Page:
     """Read the *limit* entries after the entry with id *after*, and their nodes."""
-    entries = tx.audit.entries(after, limit)
+    entries = tx.audit.walk(after, limit)
     tree = tx.audit.tree
     tiles: list[tuple[int, int, Sequence[bytes], bytes | None]] = []
     level, start, stop = 0, after // TILE_WIDTH, (after + len(entries)) // TILE_WIDTH
@@ -76,7 +76,7 @@ class Walk:
         sha256 = hashlib.sha256
         frontier = self._frontier
         leaves = iter(found.leaves)
-        for entry_id, entry in found.entries:
+        for entry_id, prev_hash, entry_hash, data in found.entries:
             # 1. Ids have no gap: an entry that was removed is missing in sight.
             if entry_id != self.size + 1:
                 raise LogBroken(
@@ -84,17 +84,16 @@ class Walk:
                     entry_id=self.size + 1,
                 )
             # 2. It names the entry before it. Otherwise entries could be removed, inserted or reordered.
-            if entry.prev_hash != self.last_hash:
+            if prev_hash != self.last_hash:
                 raise LogBroken(f"prev_hash mismatch at entry {entry_id}", entry_id=entry_id)
             # 3. It hashes to what it says. Otherwise its content could be changed in place.
-            data = canonical_bytes(entry)
-            if sha256(data).hexdigest() != entry.entry_hash:
+            if sha256(data).hexdigest() != entry_hash:
                 raise LogBroken(f"entry_hash mismatch at entry {entry_id}", entry_id=entry_id)
             # 4. The tree has it. Otherwise what we sign would be another log than the one that we list.
             leaf = sha256(b"\0" + data).digest()
             if next(leaves, None) != leaf:
                 raise LogBroken(f"the tree has another leaf for entry {entry_id}", entry_id=entry_id)
-            self.size, self.last_hash = entry_id, entry.entry_hash
+            self.size, self.last_hash = entry_id, entry_hash
             if frontier is not None:
                 frontier.append(leaf)
                 # 5. The tree is the one that was signed. Otherwise all could be rewritten, hashes included.
