@@ -865,8 +865,9 @@ async def test_keys_are_renewed_in_the_background(
 
     monkeypatch.setattr(asyncio, "sleep", short)
     await provider.start()
-    while len(waits) < 8:
-        await sleep(0.001)
+    async with asyncio.timeout(20):
+        while len(waits) < 8:
+            await sleep(0.001)
     assert realm.asked["discovery"] >= 8
     good = [waits[i] for i in (0, 1, 5, 6)]
     assert all(0.75 * 300 <= seconds <= 0.95 * 300 for seconds in good), waits
@@ -961,7 +962,8 @@ async def test_a_provider_that_never_ends_is_given_up(
         return httpx.Response(200, content=drip())
 
     realm.instead["certs"] = answer
-    await provider.refresh()
+    async with asyncio.timeout(20):
+        await provider.refresh()
     assert provider.stale
 
 
