@@ -17,7 +17,7 @@ import pytest
 from attestation.audit import AuditEvent, canonical_bytes, chain, checkpoint, merkle
 from attestation.audit.checkpoint import Checkpoint, SignedCheckpoint
 from attestation.audit.entry import AuditEntry
-from attestation.audit.export import LogVerdict, LogVerifier, Pinned
+from attestation.audit.export import MAX_CHECKPOINTS, LogVerdict, LogVerifier, Pinned
 from attestation.audit.note import VerifierKey, parse_vkey
 from attestation.audit.tiles import parse_bundle
 from attestation.errors import LogBroken, ProofRejected, Unavailable
@@ -331,7 +331,7 @@ async def test_an_export_of_a_log_with_many_checkpoints(service: Service, audito
 
     await service.store.write(sign)
     verdict = offline(await exported(service, auditor), await vkeys(service))
-    assert len(verdict.checkpoints) == 256
+    assert len(verdict.checkpoints) == MAX_CHECKPOINTS
     assert verdict.checkpoints[-1] == 401
     assert max(b - a for a, b in zip(verdict.checkpoints, verdict.checkpoints[1:], strict=False)) <= 2
     assert (await verify(service, auditor))["checkpoints"] == 401
