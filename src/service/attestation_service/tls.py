@@ -103,7 +103,8 @@ def build(tls: ServerTLS) -> ServerContext:
     """
     context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[tls.minimum][0]
-    context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    # That the server's order of suites counts, and that nothing is compressed, Python sets itself.
+    context.options |= ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     context.set_alpn_protocols(["http/1.1"])
     if tls.minimum == "TLSv1.2":

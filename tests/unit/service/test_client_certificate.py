@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.hashes import SHA1
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import Store
@@ -326,6 +327,7 @@ def test_a_stale_list_decides_nothing(at: datetime, decided: bool) -> None:
     [
         lambda: OperatorCA(AT).revoke(),
         lambda: OperatorCA(AT, "Somebody else").revoke(),
+        lambda: OperatorCA(AT, "Our key, another name", key=CA.key).revoke(),
         lambda: CA.revoke(key=ec.generate_private_key(ec.SECP256R1())),
         lambda: CA.revoke(extensions=[unknown_critical()]),
         lambda: CA.revoke(extensions=[(x509.DeltaCRLIndicator(1), True)]),
@@ -346,7 +348,10 @@ def test_a_stale_list_decides_nothing(at: datetime, decided: bool) -> None:
             entry_extensions=[(x509.CertificateIssuer([x509.DNSName("other.example")]), True)],
         ),
     ],
-    ids=["other-key", "other-name", "forged", "unknown-critical", "delta", "of-cas-only", "indirect"],
+    ids=[
+        "other-key", "other-name", "our-key-other-name", "forged", "unknown-critical", "delta", "of-cas-only",
+        "indirect",
+    ],
 )  # fmt: skip
 def test_a_list_that_is_not_a_whole_list_of_this_ca_decides_nothing(crl: Callable[[], bytes]) -> None:
     """Of another CA, forged, partial or for others: nobody is let in by it."""
@@ -383,23 +388,27 @@ def test_rubbish_is_no_list() -> None:
             load_lists(data, [CA.certificate])
 
 
-def test_a_list_without_an_end_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RFC 5280 §5.1.2.5 demands nextUpdate; without one a list would decide for ever."""
+@pytest.mark.parametrize("changed", [{"next_update_utc": None}, {"signature_hash_algorithm": SHA1()}])
+def test_a_list_without_an_end_or_strength_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
+) -> None:
+    """RFC 5280 §5.1.2.5 demands nextUpdate; without one a list would decide for ever. SHA-1 can be forged."""
 
-    class Endless:
-        """A good list, but for its end."""
+    class Changed:
+        """A good list, but for this; no tool of ours makes such a one."""
 
         def __init__(self, crl: x509.CertificateRevocationList) -> None:
             self._crl = crl
 
         def __getattr__(self, name: str) -> Any:
-            return None if name == "next_update_utc" else getattr(self._crl, name)
+            return changed[name] if name in changed else getattr(self._crl, name)
 
         def __iter__(self) -> Any:
             return iter(self._crl)
 
     load = x509.load_pem_x509_crl
-    monkeypatch.setattr(x509, "load_pem_x509_crl", lambda data: Endless(load(data)))
+    assert load_lists(CA.revoke(), [CA.certificate])
+    monkeypatch.setattr(x509, "load_pem_x509_crl", lambda data: Changed(load(data)))
     assert load_lists(CA.revoke(), [CA.certificate]) == {}
 
 
@@ -516,6 +525,13 @@ def test_bytes_that_are_no_certificate(der: bytes) -> None:
     """Nor one followed by something."""
     with pytest.raises(Unauthenticated):
         parse(der)
+
+
+def test_a_huge_certificate_is_not_looked_at() -> None:
+    """However good: what is parsed and hashed at each request is bounded."""
+    names = x509.SubjectAlternativeName([x509.DNSName(f"{i}.example.test") for i in range(500)])
+    with pytest.raises(Unauthenticated, match="longer"):
+        parse(CA.issue(extensions=[(CLIENT, False), (names, False)]).der)
 
 
 # ---------------------------------------------------------------- files that change

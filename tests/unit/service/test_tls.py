@@ -42,7 +42,8 @@ def test_the_default_is_tls_13_and_asks_for_certificates(tls: ServerTLS) -> None
     assert context.suites == {"TLS_AES_256_GCM_SHA384": 0x1302}
     assert context.verify_mode is ssl.CERT_OPTIONAL
     assert len(context.get_ca_certs()) == 1
-    assert context.options & ssl.OP_CIPHER_SERVER_PREFERENCE
+    for option in (ssl.OP_CIPHER_SERVER_PREFERENCE, ssl.OP_NO_COMPRESSION, ssl.OP_NO_RENEGOTIATION):
+        assert context.options & option
 
 
 def test_without_a_ca_no_certificate_is_asked_for(tls: ServerTLS) -> None:

@@ -250,7 +250,6 @@ def verify(certificate: x509.Certificate, trust: Trust, at: datetime) -> Operato
         PolicyBuilder()
         .store(trust.store)
         .time(at)
-        .max_chain_depth(0)
         .extension_policies(ca_policy=_CA, ee_policy=_LEAF)
         .build_client_verifier()
     )
@@ -422,8 +421,7 @@ class ClientCertificates:
             trust = self._unchanged()
             if trust is not None:
                 return trust
-            # Whatever was known is forgotten first: what cannot be read must not leave the old in force.
-            self._loaded = None
+            # What cannot be read does not leave the old in force: it is of files that are no longer there.
             try:
                 self._loaded = loaded = await asyncio.to_thread(self._load)
             except _Unusable as e:
