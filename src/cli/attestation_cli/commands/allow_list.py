@@ -82,7 +82,9 @@ def import_(session: Session, file: Any) -> None:
             replaced += done.replaced
     if pending is not None:
         session.emit_pending(
-            pending, f"allow-list, entries {len(entries) - added - replaced}", ["allow-list", "import", clean(file.name)]
+            pending,
+            f"allow-list, entries {len(entries) - added - replaced}",
+            ["allow-list", "import", clean(file.name)],
         )
         return
     session.emit_done(f"{added} added, {replaced} replaced", {"added": added, "replaced": replaced})
