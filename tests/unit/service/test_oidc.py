@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
@@ -19,7 +20,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from joserfc import jwk
 
+from attestation.errors import Unauthenticated
 from attestation_service import app as application
+from attestation_service import problems
 from attestation_service.auth import oidc as module
 from attestation_service.auth.access_token import ALGORITHMS, MAX_TOKEN_CHARACTERS
 from attestation_service.auth.oidc import OIDC, origin_of_url
@@ -510,6 +513,18 @@ async def test_an_explanation_fits_into_a_header(service: Service, realm: Realm)
     for text in ('a"b', "a\\b", "a\r\nSet-Cookie: x=1", "ä", "x" * 300):
         detail = await refused(service, realm.token(azp=text))
         assert text not in detail
+
+
+@pytest.mark.parametrize("words", ['a "quoted" word', "a \\ b", "two\r\nlines", "ümlaut", "\x00\x7f"])
+async def test_no_reason_ends_its_quotes(words: str) -> None:
+    """RFC 6750 §3 lists what an `error_description` may contain; whatever a reason says, it contains nothing else."""
+    scope = {"headers": [(b"authorization", b"Bearer x")]}
+    answer = problems.answer(Unauthenticated(words), scope)
+    assert answer is not None
+    challenge = answer.headers["www-authenticate"]
+    assert re.fullmatch(
+        r'[^"]*realm="[^"\\]*", error="invalid_token", error_description="[ !#-\[\]-~]*"', challenge
+    )
 
 
 # ---------------------------------------------------------------- who they are
