@@ -7,6 +7,7 @@ each change is a line, so that `grep` and `jq` can read along.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -168,17 +169,17 @@ class Watch:
 
     def _wait(self) -> None:
         """Wait until the next look; a terminal that changes its size is redrawn at once."""
-        size, left = shutil.get_terminal_size(), self._seconds
+        size, left = _size(), self._seconds
         while left > 0:
             step = min(left, _STEP_SECONDS)
             self._sleep(step)
             left -= step
-            if (now := shutil.get_terminal_size()) != size:
+            if (now := _size()) != size:
                 size = now
                 self._draw()
 
     def _draw(self) -> None:
-        size = shutil.get_terminal_size()
+        size = _size()
         lines = self._screen(size.columns, size.lines)
         # Written over what was there, line by line: clearing first would flicker.
         self._write(_HOME + "\r\n".join(f"{line}{_CLEAR_REST_OF_LINE}" for line in lines) + _CLEAR_BELOW)
@@ -217,6 +218,14 @@ class Watch:
     def _write(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+def _size() -> os.terminal_size:
+    """Return the size that the terminal has now; COLUMNS and LINES of the environment do not follow a resize."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno())
+    except (OSError, ValueError):
+        return shutil.get_terminal_size()
 
 
 def _name(machine: Record) -> str:

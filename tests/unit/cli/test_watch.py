@@ -198,7 +198,8 @@ def test_on_a_terminal_it_redraws_resizes_and_leaves_no_trace() -> None:
         stdout=secondary,
         stderr=secondary,
         cwd=root,
-        env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(root)},
+        # A shell that exports COLUMNS does not keep it from following the terminal.
+        env={**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(root), "COLUMNS": "80"},
         start_new_session=True,
         preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),
     )
@@ -228,7 +229,7 @@ def _resize(terminal: int, rows: int, columns: int) -> None:
 def _read(terminal: int, enough: Callable[[str], bool], seconds: float) -> str:
     text, deadline = "", time.monotonic() + seconds
     while not enough(text):
-        assert time.monotonic() < deadline, f"not seen: {text!r}"
+        assert time.monotonic() < deadline, f"not seen: {text[-2000:]!r}"
         if select.select([terminal], [], [], 0.2)[0]:
             try:
                 text += os.read(terminal, 65536).decode(errors="replace")
