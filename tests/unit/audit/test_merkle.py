@@ -142,6 +142,8 @@ def test_no_other_inclusion_proof_is_accepted(index: int, size: int) -> None:
     for proof in wrong:
         with pytest.raises(ProofRejected):
             verify_inclusion(index, size, leaf, proof, known)
+    with pytest.raises(ProofRejected, match="longer than the tree"):
+        verify_inclusion(index, size, leaf, [*good, LEAVES[0]], known)
     with pytest.raises(ProofRejected):
         verify_inclusion(index, size, LEAVES[index + 1], good, known)
     with pytest.raises(ProofRejected):
@@ -175,6 +177,8 @@ def test_no_other_consistency_proof_is_accepted(old: int, new: int) -> None:
     for proof in wrong:
         with pytest.raises(ProofRejected):
             verify_consistency(old, new, a, b, proof)
+    with pytest.raises(ProofRejected, match="longer than the tree"):
+        verify_consistency(old, new, a, b, [*good, LEAVES[0]])
     for x, y in ((LEAVES[5], b), (a, LEAVES[5]), (b, a)):
         with pytest.raises(ProofRejected):
             verify_consistency(old, new, x, y, good)
