@@ -67,6 +67,8 @@ def _session(root: click.Context) -> Session:
         api_url=root.params.get("api_url"),
         token_file=root.params.get("token_file"),
         ca_file=root.params.get("ca_file"),
+        client_cert=root.params.get("client_cert"),
+        client_key=root.params.get("client_key"),
         allow_plain_http=bool(root.params.get("allow_plain_http")),
     )
     return session

@@ -147,6 +147,16 @@ class Root(click.Group):
     help="PEM file with the only CAs to trust [ITL_CA_FILE]",
 )
 @click.option(
+    "--client-cert",
+    type=click.Path(dir_okay=False),
+    help="PEM file of a certificate to come with, instead of a login or token [ITL_API_CLIENT_CERT]",
+)
+@click.option(
+    "--client-key",
+    type=click.Path(dir_okay=False),
+    help="PEM file of its key; default: in the same file [ITL_API_CLIENT_KEY]",
+)
+@click.option(
     "--allow-plain-http", is_flag=True, help="Send the token to another computer without TLS (unsafe)"
 )
 @output_option
@@ -157,6 +167,8 @@ def cli(
     api_url: str | None,
     token_file: Path | None,
     ca_file: str | None,
+    client_cert: str | None,
+    client_key: str | None,
     *,
     allow_plain_http: bool,
 ) -> None:
@@ -167,6 +179,8 @@ def cli(
         api_url=api_url,
         token_file=token_file,
         ca_file=ca_file,
+        client_cert=client_cert,
+        client_key=client_key,
         allow_plain_http=allow_plain_http,
     )
 
@@ -178,12 +192,15 @@ def prepare(
     api_url: str | None,
     token_file: Path | None,
     ca_file: str | None,
+    client_cert: str | None = None,
+    client_key: str | None = None,
     allow_plain_http: bool,
 ) -> None:
     """Put the options before the command into *session*, and what environment and profile say besides."""
-    session.options = {
-        name: given for name, given in (("api_url", api_url), ("ca_file", ca_file)) if given is not None
-    }
+    options = {
+        "api_url": api_url, "ca_file": ca_file, "client_cert": client_cert, "client_key": client_key,
+    }  # fmt: skip
+    session.options = {name: given for name, given in options.items() if given is not None}
     session.profile_name, session.profile = load(config_path()).chosen(profile)
     session.token_file = token_file
     session.apply_settings()

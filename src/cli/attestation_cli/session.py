@@ -74,6 +74,8 @@ class Session:
     profile: Profile = field(default_factory=Profile)
     token_file: Path | None = None
     ca_file: Path | None = None
+    client_certificate: tuple[Path, Path | None] | None = None
+    """With which to come to the service; then no token is sent."""
     allow_plain_http: bool = False
     output: str = "table"
     transport: httpx.BaseTransport | None = None
@@ -88,7 +90,7 @@ class Session:
     # Talking to the service
 
     def client(self, token: str | None = None) -> OperatorClient:
-        """Connect to the service as operator, with *token* or the one that is configured.
+        """Connect to the service as operator: with *token*, the client certificate, or the token that is configured.
 
         Raises:
             Unauthenticated: There is no token.
@@ -97,10 +99,12 @@ class Session:
         # Imported here: pydantic and httpx take longer to load than --help takes to print.
         from attestation.client import OperatorClient
 
+        certificate = self.client_certificate if token is None else None
         return OperatorClient(
             self.url,
-            self._token() if token is None else token,
+            self._token() if token is None and certificate is None else token,
             ca_file=self.ca_file,
+            client_certificate=certificate,
             allow_plain_http=self.allow_plain_http,
             transport=self.transport,
         )
@@ -122,6 +126,14 @@ class Session:
         assert url.value is not None
         self.url, self.url_source = url.value, url.source
         self.ca_file = None if ca_file.value is None else Path(ca_file.value).expanduser()
+        certificate, key = self.setting("client_cert").value, self.setting("client_key").value
+        if key is not None and certificate is None:
+            raise RequestInvalid("a client key without its certificate proves nothing: --client-cert")
+        self.client_certificate = (
+            None
+            if certificate is None
+            else (Path(certificate).expanduser(), None if key is None else Path(key).expanduser())
+        )
         if self.profile.output is not None and not self.output_given:
             self.output = self.profile.output
 

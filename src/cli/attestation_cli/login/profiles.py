@@ -33,6 +33,8 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "client_id": ("ITL_OIDC_CLIENT_ID", "KEYCLOAK_CLIENT_ID"),
     "ca_file": ("ITL_CA_FILE",),
     "issuer_ca_file": ("ITL_OIDC_CA_FILE",),
+    "client_cert": ("ITL_API_CLIENT_CERT",),
+    "client_key": ("ITL_API_CLIENT_KEY",),
 }
 """Which environment variables speak for a setting; the first that is set wins. `KEYCLOAK_URL` see `environment`."""
 
@@ -53,6 +55,8 @@ class Profile:
         client_id: How the provider knows this program.
         ca_file: PEM file with the only CAs to trust.
         issuer_ca_file: The same for the provider; `system` for those of the system. Default: as `ca_file`.
+        client_cert: PEM file of the certificate with which to come to the service, instead of a login.
+        client_key: PEM file of its key; default: in the same file.
         output: How to print.
         user: Whose login to use, where several people share this account: their name or `sub`.
         keyring: Keep tokens in the keyring of the system instead of in a file.
@@ -63,6 +67,8 @@ class Profile:
     client_id: str | None = None
     ca_file: str | None = None
     issuer_ca_file: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
     output: str | None = None
     user: str | None = None
     keyring: bool | None = None

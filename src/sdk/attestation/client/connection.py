@@ -98,19 +98,24 @@ class Answer:
     headers: Mapping[str, str]
 
 
+ClientCertificate = tuple[Path, Path | None]
+"""PEM files of a certificate and of its key; None where the key is in the first one too."""
+
+
 class Connection:
     """Sends requests to one service.
 
     Args:
         url: Address of the service, e.g. `https://attest.example`, without `/api/v1`.
         ca_file: PEM file with the only CAs to trust; None trusts those of the system.
+        client_certificate: PEM files of our own certificate and its key; None for the key where both are in one.
         headers: Sent with every request.
         retries: When to repeat a request.
         max_answer_bytes: Longest answer that is read.
         transport: For tests: what carries the requests instead of the network.
 
     Raises:
-        RequestInvalid: *url* is not the address of a service, or *ca_file* cannot be used.
+        RequestInvalid: *url* is not the address of a service, or a file cannot be used.
     """
 
     def __init__(
@@ -118,6 +123,7 @@ class Connection:
         url: str,
         *,
         ca_file: Path | None = None,
+        client_certificate: ClientCertificate | None = None,
         headers: Mapping[str, str] | None = None,
         retries: Retries = ONCE,
         max_answer_bytes: int = 16 << 20,
@@ -131,7 +137,9 @@ class Connection:
             "User-Agent": "itl-attestation-client/0.1",
             **(headers or {}),
         }
-        tls = tls_context(ca_file) if self.url.startswith("https:") else None
+        if client_certificate is not None and not self.url.startswith("https:"):
+            raise RequestInvalid(f"{self.url} is not encrypted: a client certificate proves nothing there")
+        tls = tls_context(ca_file, client_certificate) if self.url.startswith("https:") else None
         self._carrier = carrier_for(self.url, tls, transport)
 
     def close(self) -> None:
@@ -367,11 +375,15 @@ def carrier_for(url: str, tls: ssl.SSLContext | None, transport: httpx.BaseTrans
     return PlainCarrier(url, tls)
 
 
-def tls_context(ca_file: Path | None) -> ssl.SSLContext:
+def tls_context(ca_file: Path | None, client_certificate: ClientCertificate | None = None) -> ssl.SSLContext:
     """Return what https verifies with: TLS 1.2 at least, the CAs of *ca_file* only, or those of the system.
 
+    Args:
+        ca_file: PEM.
+        client_certificate: What we show where we are asked. OpenSSL asks for the passphrase of an encrypted key.
+
     Raises:
-        RequestInvalid: The file cannot be used.
+        RequestInvalid: A file cannot be used.
     """
     import ssl
 
@@ -382,6 +394,13 @@ def tls_context(ca_file: Path | None) -> ssl.SSLContext:
             f"CA file {ca_file} cannot be used: {e.strerror or 'no certificate in it'}"
         ) from e
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if client_certificate is not None:
+        certificate, key = client_certificate
+        try:
+            context.load_cert_chain(certificate, key)
+        except OSError as e:
+            words = e.strerror or "not a certificate and its key"
+            raise RequestInvalid(f"client certificate {certificate} cannot be used: {words}") from e
     return context
 
 

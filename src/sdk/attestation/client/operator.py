@@ -8,7 +8,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from attestation import api
-from attestation.client.connection import Answer, Connection, Retries, is_loopback, parse, segment
+from attestation.client.connection import (
+    Answer,
+    ClientCertificate,
+    Connection,
+    Retries,
+    is_loopback,
+    parse,
+    segment,
+)
 from attestation.client.errors import AnswerInvalid
 from attestation.client.record import Record, parse_record
 from attestation.errors import RequestInvalid
@@ -28,8 +36,9 @@ class OperatorClient:
 
     Args:
         url: Address of the service, without `/api/v1`.
-        token: The bearer token: visible ASCII without spaces.
+        token: The bearer token: visible ASCII without spaces; None with a client certificate.
         ca_file: PEM file with the only CAs to trust; None trusts those of the system.
+        client_certificate: Who we are, instead of a token: PEM files of certificate and key.
         allow_plain_http: Send the token without TLS to another computer; anybody on the way can read it.
         retries: When to repeat a request.
         transport: For tests: what carries the requests instead of the network.
@@ -41,20 +50,24 @@ class OperatorClient:
     def __init__(
         self,
         url: str,
-        token: str,
+        token: str | None,
         *,
         ca_file: Path | None = None,
+        client_certificate: ClientCertificate | None = None,
         allow_plain_http: bool = False,
         retries: Retries | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
+        if token is None and client_certificate is None:
+            raise RequestInvalid("an operator needs a token or a client certificate")
         # A line break in the token would end the header and begin another one.
-        if not token or not all("!" <= character <= "~" for character in token):
+        if token is not None and (not token or not all("!" <= character <= "~" for character in token)):
             raise RequestInvalid("the operator token is empty or contains spaces or other unusual characters")
         self._http = Connection(
             url,
             ca_file=ca_file,
-            headers={"Authorization": f"Bearer {token}"},
+            client_certificate=client_certificate,
+            headers={} if token is None else {"Authorization": f"Bearer {token}"},
             retries=retries or Retries(),
             transport=transport,
         )

@@ -133,6 +133,9 @@ class PlainReply:
 def unreachable(url: str, error: BaseException, *, sent: bool) -> ServiceUnreachable:
     """Return what *error* of the standard library means."""
     if isinstance(error, ssl.SSLError):
+        if error.reason and "ALERT" in error.reason:
+            words = error.reason.rpartition("ALERT_")[2].replace("_", " ").lower()
+            return TLSFailed(f"{url} refused our side of TLS: {words}")
         reason = getattr(error, "verify_message", "") or error.reason or "TLS failed"
         return TLSFailed(f"{url} could not prove who it is: {reason}")
     if isinstance(error, TimeoutError):
