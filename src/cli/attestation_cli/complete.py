@@ -33,6 +33,8 @@ def complete_machine(ctx: click.Context, param: click.Parameter, incomplete: str
     def ask() -> None:
         try:
             session = _session(ctx.find_root())
+            if _asks(session):
+                return
             with session.client() as client:
                 for machine in client.machine_records(q=incomplete or None, page_size=MOST):
                     name, machine_id = machine.optional_text("hostname"), machine.text("machine_id")
@@ -52,6 +54,14 @@ def complete_machine(ctx: click.Context, param: click.Parameter, incomplete: str
     asking.start()
     asking.join(SECONDS)
     return list(found)
+
+
+def _asks(session: Session) -> bool:
+    """True where connecting would ask for the passphrase of a key, in the middle of the line being typed."""
+    if session.client_certificate is None:
+        return False
+    certificate, key = session.client_certificate
+    return b"ENCRYPTED" in (key or certificate).read_bytes()
 
 
 def _session(root: click.Context) -> Session:

@@ -86,6 +86,17 @@ def test_nothing_that_fails_is_shown(
     assert capfd.readouterr() == ("", "")
 
 
+def test_no_passphrase_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenSSL would ask for it in the middle of the line."""
+    file = tmp_path / "operator.pem"
+    file.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
+    monkeypatch.setenv("ITL_API_CLIENT_CERT", str(file))
+    monkeypatch.setenv("ITL_API_URL", "https://attest.example")
+    service = Stub([machine(A)])
+    assert offered(service, ["machine", "get"], "7f3") == []
+    assert service.requests == []
+
+
 @pytest.fixture
 def silent() -> Iterator[str]:
     """A port that takes connections and says nothing."""

@@ -111,6 +111,9 @@ def test_config_show_says_who_said_what(home: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("ITL_ADMIN_TOKEN")
     told = json.loads(run(Stub(), "--token-file", "/x/t", "config", "show", "-o", "json").stdout)
     assert told["credential"] == {"value": "break-glass token", "source": "/x/t"}
+    monkeypatch.setenv("ITL_API_CLIENT_CERT", "/x/me.pem")
+    told = json.loads(run(Stub(), "--token-file", "/x/t", "config", "show", "-o", "json").stdout)
+    assert told["credential"] == {"value": "client certificate", "source": "/x/me.pem"}
 
 
 def test_config_set_is_what_commands_then_use(home: Path) -> None:

@@ -74,6 +74,8 @@ def show(session: Session) -> None:
 
 def _credential(session: Session) -> tuple[str, str]:
     """Return what a command would show to the service, and where it is; never the thing itself."""
+    if session.client_certificate is not None:
+        return "client certificate", str(session.client_certificate[0])
     if session.token_file is not None:
         return "break-glass token", str(session.token_file)
     if os.environ.get("ITL_ADMIN_TOKEN", "").strip():
@@ -104,8 +106,8 @@ def path(session: Session) -> None:
 def set_(session: Session, setting: str, value: str | None, *, unset: bool) -> None:
     """Set SETTING of the profile in use to VALUE; `profile` names the one to use from now on.
 
-    The settings are api_url, issuer, client_id, ca_file, issuer_ca_file, output, user and keyring. The whole file
-    is written anew, readable by you only; comments in it are lost.
+    The settings are api_url, issuer, client_id, ca_file, issuer_ca_file, client_cert, client_key, output, user and
+    keyring. The whole file is written anew, readable by you only; comments in it are lost.
 
     \b
     Examples:
