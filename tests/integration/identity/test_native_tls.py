@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -242,6 +244,48 @@ def test_a_stuck_handshake_does_not_hold_others_up(site: Site) -> None:
         for connection in held:
             with closing(connection):
                 pass
+
+
+def attestation(site: Site, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run the real command line against the service."""
+    return subprocess.run(
+        [
+            str(Path(sys.executable).with_name("attestation")),
+            *("--api-url", site.service.url, "--ca-file", str(site.directory / "servers.pem")), *arguments,
+        ],
+        env={"PATH": os.environ["PATH"], "HOME": str(site.directory)} | environ,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_the_command_line_comes_with_a_certificate(site: Site) -> None:
+    """By option or by environment, key beside it or in one file, and no token is sent although there is one."""
+    certificate, key = site.people["alice"].files(site.directory, "alice")
+    both = site.directory / "both.pem"
+    both.write_bytes(key.read_bytes() + certificate.read_bytes())
+    token = {"ITL_ADMIN_TOKEN": site.service.admin_token}
+    for arguments, environ in (
+        (["--client-cert", str(certificate), "--client-key", str(key)], token),
+        (["--client-cert", str(both)], {}),
+        ([], {"ITL_API_CLIENT_CERT": str(certificate), "ITL_API_CLIENT_KEY": str(key)}),
+    ):
+        listed = attestation(site, *arguments, "machine", "list", **environ)
+        assert listed.returncode == 0, listed.stderr
+        # The auditor's right is not the operator's: had the token been sent, this would do.
+        denied = attestation(site, *arguments, "audit", "list", **environ)
+        assert denied.returncode == 4, denied.stdout
+        assert "alice" in denied.stderr
+
+
+@pytest.mark.parametrize(("who", "exits"), [("bob", 4), ("node", 4), ("mallory", 6)])
+def test_the_command_line_says_why_not(site: Site, who: str, exits: int) -> None:
+    """Revoked, of no duty, or refused in the handshake: an exit code and a sentence, no trace."""
+    certificate, key = site.people[who].files(site.directory, who)
+    done = attestation(site, "--client-cert", str(certificate), "--client-key", str(key), "machine", "list")
+    assert done.returncode == exits, done.stderr
+    assert "Traceback" not in done.stderr
+    if who == "mallory":
+        assert "client certificate" in done.stderr
 
 
 def test_files_that_change_are_taken_up_without_a_restart(site: Site) -> None:

@@ -131,6 +131,7 @@ class Connection:
     ) -> None:
         self.url = checked_url(url)
         self._retries = retries
+        self._certified = client_certificate is not None
         self._max_answer_bytes = max_answer_bytes
         self._headers = {
             "Accept-Encoding": "identity",
@@ -198,6 +199,9 @@ class Connection:
                 again = not e.sent or method in _IDEMPOTENT
                 pause = self._retries.pause(attempt, None) if again else None
                 if pause is None:
+                    if self._certified and e.sent:
+                        # In TLS 1.3 we have finished by the time our certificate is looked at.
+                        raise ServiceUnreachable(f"{e}; perhaps it refused the client certificate") from e
                     raise
             self._retries.sleep(pause)
             attempt += 1
