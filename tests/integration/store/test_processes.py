@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from attestation.audit import leaf_hash_of, verify_chain
+from attestation.audit import AuditEvent, leaf_hash_of, verify_chain
 from attestation.audit.merkle import Frontier, root
 from attestation.store import Store, migrate, open_store
 from tests.contract.store_samples import a_challenge
@@ -71,6 +72,21 @@ async def main():
             await store.write(lambda tx: tx.challenges.issue(a_challenge(number)))
             sys.stdout.write(f"{number}\\n"); sys.stdout.flush()
     await asyncio.gather(*(write() for _ in range(32)))
+asyncio.run(main())
+"""
+)
+
+APPEND_FOR_EVER = (
+    PRELUDE
+    + """
+async def main():
+    numbers = iter(range(1, 10**9))
+    async def append():
+        for number in numbers:
+            event = AuditEvent(operator_cn=name, action="approve", detail=str(number))
+            await store.write(lambda tx: tx.audit.append(event, NOW))
+            sys.stdout.write(f"{number}\\n"); sys.stdout.flush()
+    await asyncio.gather(*(append() for _ in range(32)))
 asyncio.run(main())
 """
 )
@@ -157,3 +173,28 @@ def test_kill_9_loses_no_acknowledged_write(url: str, killed_after: int) -> None
     store.write_sync(lambda tx: tx.challenges.issue(a_challenge(10**10)))
     store.close()
     assert None not in found
+
+
+@pytest.mark.parametrize("killed_after", [1, 250, 700])
+def test_kill_9_leaves_chain_and_tree_whole(url: str, killed_after: int) -> None:
+    """Between which statements ever: every entry has its leaf, every full tile its root, and the next fits."""
+    writer = start(APPEND_FOR_EVER, url, "a")
+    assert writer.stdout is not None
+    said = "".join(writer.stdout.readline() for _ in range(killed_after))
+    writer.send_signal(signal.SIGKILL)
+    said += writer.communicate(timeout=60)[0]
+    acknowledged = set(re.findall(r"(\d+)\n", said))
+    assert len(acknowledged) >= killed_after
+    store = opened(url)
+    event = AuditEvent(operator_cn="b", action="approve")
+    store.write_sync(lambda tx: tx.audit.append(event, datetime.now(UTC)))
+    entries = store.read_sync(lambda tx: tx.audit.entries(0, 10**6))
+    found = store.read_sync(lambda tx: root(tx.audit.tree, len(entries)))
+    beyond = store.read_sync(lambda tx: tx.audit.tree.nodes(0, len(entries), 9))
+    store.close()
+    assert verify_chain(entries).entries == len(entries) == entries[-1][0]
+    assert acknowledged <= {entry.detail for _, entry in entries}
+    frontier = Frontier()
+    for _, entry in entries:
+        frontier.append(leaf_hash_of(entry))
+    assert (frontier.root(), beyond) == (found, [])

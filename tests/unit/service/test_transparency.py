@@ -564,6 +564,17 @@ def forget_the_checkpoints_and_rewrite(forger: Forger) -> None:
     forger.rewrite("other", 5)
 
 
+def change_an_old_leaf(forger: Forger) -> None:
+    """The tree below a checkpoint, which nobody compares with entries again."""
+    forger.run("UPDATE audit_nodes SET hash = zeroblob(32) WHERE position = 3")
+
+
+def forget_the_checkpoints_and_change_an_old_leaf(forger: Forger) -> None:
+    """Only the process itself still knows what it signed."""
+    forger.run("DELETE FROM audit_checkpoints")
+    change_an_old_leaf(forger)
+
+
 def foreign_checkpoint(forger: Forger) -> None:
     """A checkpoint that somebody else signed."""
     forger.run("UPDATE audit_checkpoints SET note = replace(note, char(10) || '10', char(10) || '11')")
@@ -577,6 +588,8 @@ def foreign_checkpoint(forger: Forger) -> None:
         change_an_entry,
         change_a_leaf,
         forget_the_checkpoints_and_rewrite,
+        change_an_old_leaf,
+        forget_the_checkpoints_and_change_an_old_leaf,
         foreign_checkpoint,
     ],
 )
@@ -604,6 +617,25 @@ async def test_what_is_forged_is_not_signed(
     assert ready.json()["checks"]["audit"].startswith("degraded: ")
     assert not (await verify(service, auditor))["valid"]
     assert kept.checkpoint.size == 10
+
+
+@pytest.mark.parametrize(
+    "forge", [rewrite_after_checkpoint, truncate, change_an_old_leaf, foreign_checkpoint]
+)
+async def test_a_worker_that_starts_anew_knows_what_was_signed(start: Starter, forge: Forge) -> None:
+    """From the checkpoints in the database, whose signatures it verifies; it signs nothing else."""
+    service = await start()
+    await grow(service, 10)
+    await note(service)
+    await grow(service, 5)
+    forge(Forger(service.directory / "machines.db"))
+    again = await start(service.clock)
+    await grow(again, 3)
+    again.clock.advance(INTERVAL)
+    before = await again.store.read(lambda tx: tx.audit.tree.newest_checkpoint())
+    assert (await again.get("/api/v1/audit/checkpoint")).status_code == 503
+    assert await again.store.read(lambda tx: tx.audit.tree.newest_checkpoint()) == before
+    assert again.resources.transparency.refused
 
 
 async def test_a_tree_that_is_not_whole_proves_nothing(
