@@ -16,7 +16,7 @@ from attestation.audit.checkpoint import (
     verify_signatures,
 )
 from attestation.audit.merkle import EMPTY_ROOT, MAX_SIZE
-from attestation.audit.note import KeyType, NoteSignature, signature_line, signed_note
+from attestation.audit.note import KeyType, NoteSignature, signature_line, signed_note, subtree_message
 from attestation.errors import MalformedNote, NoteRejected
 from attestation.wire import b64encode
 from tests.unit.audit.log_kit import (
@@ -51,6 +51,7 @@ def test_the_text() -> None:
         ("", "three lines"),
         (TEXT[:-1], "three lines"),
         (TEXT + "extension\n", "three lines"),
+        (TEXT + "extension", "three lines"),
         (TEXT.replace(ORIGIN, ""), "0 bytes"),
         (TEXT.replace(ORIGIN, "a log"), "white space"),
         (TEXT.replace("20852163", ""), "size"),
@@ -182,6 +183,16 @@ def test_an_id_that_points_to_two_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(LOG_VKEYS[0]), "key_id", b"same")
     with pytest.raises(NoteRejected, match="two keys"):
         verify_signatures(note, LOG_VKEYS)
+
+
+def test_each_type_signs_its_own_bytes() -> None:
+    """So that a cosignature never passes for the log's own signature, nor the other way round."""
+    (plain, lattice), witness = LOG_VKEYS, WITNESS_VKEYS[0]
+    assert signed_message(plain, CHECKPOINT, None) == TEXT.encode()
+    assert signed_message(witness, CHECKPOINT, 7) == b"cosignature/v1\ntime 7\n" + TEXT.encode()
+    size = CHECKPOINT.size
+    expected = subtree_message(ORIGIN, 7, ORIGIN, 0, size, CHECKPOINT.root)
+    assert signed_message(lattice, CHECKPOINT, 7) == expected
 
 
 def test_a_timed_signature_needs_a_time() -> None:
