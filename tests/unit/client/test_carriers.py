@@ -179,6 +179,43 @@ def test_a_connection_that_the_server_closed_is_not_used_again(carrier: str, ser
     assert server.connections == 2
 
 
+def test_a_connection_that_rested_too_long_is_not_used_again(
+    serve: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers end what is idle; whoever uses it at that moment would lose an act that must not be repeated."""
+    monkeypatch.setattr("attestation.client.plain.IDLE_SECONDS", 0.0)
+    server = serve(OK, OK)
+    with connect(server) as connection:
+        connection.send("POST", "/x")
+        connection.send("POST", "/x")
+    assert server.connections == 2
+
+
+def test_threads_share_a_client_and_never_a_connection(carrier: str, serve: StartServer) -> None:
+    """Each gets the answers to its own questions."""
+    server = serve(*[OK] * 80)
+    failures: list[BaseException] = []
+    with connect(server) as connection:
+
+        def ask(name: str) -> None:
+            try:
+                for _ in range(10):
+                    assert connection.send("GET", f"/{name}").body == b"{}"
+            except BaseException as e:
+                failures.append(e)
+
+        threads = [threading.Thread(target=ask, args=(f"t{number}",)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert failures == []
+    assert len(server.requests) == 80
+    for request in server.requests:
+        assert request.startswith(b"GET /api/v1/t")
+        assert request.count(b"HTTP/1.1") == 1
+
+
 @pytest.mark.parametrize(
     "answer",
     [
