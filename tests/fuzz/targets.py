@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.verification import Store
 
 from attestation.audit import checkpoint, leaf_hash_of, note, tiles, witness
 from attestation.audit.export import LogVerifier, Pinned
@@ -49,9 +53,11 @@ from attestation.tpm import (
 from attestation.tpm.credential import parse_id_object
 from attestation.wire import Reader, b64decode, b64encode, hexdecode, sized
 from attestation_service.auth import Duty, access_token
+from attestation_service.auth import client_certificate as operator_certificate
 from attestation_service.auth.access_token import Rules
 from attestation_service.auth.provider_keys import ProviderAnswerInvalid, parse_jwks
 from attestation_service.delivery.machine_config import Overrides, merge
+from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.audit import log_kit
 from tests.vectors import OWN, SHARED, forge
 
@@ -479,6 +485,39 @@ def _requests() -> list[bytes]:
     ]
 
 
+OPERATORS: Final = OperatorCA(AT)
+OPERATOR: Final = OPERATORS.issue()
+TRUST: Final = operator_certificate.Trust(
+    store=Store([OPERATORS.certificate]),
+    lists=operator_certificate.load_lists(OPERATORS.revoke(), [OPERATORS.certificate]),
+)
+
+
+def client_certificate_header(data: bytes) -> None:
+    """`parse_header`, of both headers of a proxy, then as `client_certificate`."""
+    for name in (b"x-client-cert", b"client-cert"):
+        with contextlib.suppress(Unauthenticated):
+            client_certificate(operator_certificate.parse_header(name, data))
+
+
+def client_certificate(data: bytes) -> None:
+    """`parse` and `verify` of a client certificate: only what our CA signed is anybody."""
+    with warnings.catch_warnings():
+        # Serial numbers that are not positive: cryptography warns, and will refuse them one day.
+        warnings.simplefilter("ignore")
+        with contextlib.suppress(Unauthenticated):
+            found = operator_certificate.parse(data)
+            operator_certificate.verify(found, TRUST, AT)
+            assert found.tbs_certificate_bytes == OPERATOR.certificate.tbs_certificate_bytes
+
+
+def revocation_list(data: bytes) -> None:
+    """`load_lists`, of whatever a job may have fetched: nothing in it frees who is on a list of the CA."""
+    with contextlib.suppress(*operator_certificate.UNREADABLE):
+        for found in operator_certificate.load_lists(data, [OPERATORS.certificate]).values():
+            assert found.serials == {OPERATOR.certificate.serial_number}
+
+
 TARGETS: Final[dict[str, Target]] = {
     "tpm2b_public": Target(tpm2b_public, lambda: _files("*/ek.tpm2b_public", "*/ak.tpm2b_public"), 2100),
     "tpmt_public": Target(
@@ -550,4 +589,13 @@ TARGETS: Final[dict[str, Target]] = {
     "token_text": Target(token_text, _tokens, 17_000),
     "token_claims": Target(token_claims, lambda: [json.dumps(GOOD_CLAIMS).encode()], 4096),
     "jwks": Target(jwks, _key_sets, 8192),
+    "client_certificate_header": Target(
+        client_certificate_header,
+        lambda: [OPERATOR.escaped.encode(), b":" + b64encode(OPERATOR.der).encode() + b":"],
+        17_000,
+    ),
+    "client_certificate": Target(
+        client_certificate, lambda: [OPERATOR.der, OPERATORS.certificate.public_bytes(Encoding.DER)], 8200
+    ),
+    "revocation_list": Target(revocation_list, lambda: [OPERATORS.revoke(OPERATOR)], 8192),
 }

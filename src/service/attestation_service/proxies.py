@@ -206,4 +206,6 @@ def _within(address: str, networks: Iterable[Network]) -> bool:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         return False
+    # A socket that listens on `::` sees IPv4 peers so.
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
     return any(parsed in network for network in networks)

@@ -61,7 +61,7 @@ def scope(peer: str | None, *headers: Header, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("peer", [PROXY, None])
+@pytest.mark.parametrize("peer", [PROXY, f"::ffff:{PROXY}", None])
 def test_a_proxy_with_the_secret_is_believed(peer: str | None) -> None:
     """By address or on the unix socket, and with the secret: all that it says counts."""
     assert known().read(scope(peer, *SAYS, WITH_SECRET)) == (CLIENT, BELIEVED)

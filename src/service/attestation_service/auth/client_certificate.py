@@ -62,9 +62,10 @@ _LIST_HASHES: Final = (SHA256, SHA384, SHA512)
 _URL_ENCODED = re.compile(rb"(?:[!-$&-~]|%[0-9A-Fa-f]{2})+\Z")
 _PEM = re.compile(rb"\s*-----BEGIN CERTIFICATE-----\s([A-Za-z0-9+/=\s]+)\s-----END CERTIFICATE-----\s*\Z")
 _PEM_LIST = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
-_UNREADABLE: Final = (
+UNREADABLE: Final = (
     OSError, ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension,
 )  # fmt: skip
+"""What the parsers of certificates and lists raise; not all of it is a ValueError."""
 # What could hide, reorder or split a name on a screen or in the audit.
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
@@ -113,7 +114,7 @@ def parse(der: bytes) -> x509.Certificate:
         raise Unauthenticated(f"the client certificate is longer than {MAX_CERTIFICATE_BYTES} bytes")
     try:
         return x509.load_der_x509_certificate(der)
-    except _UNREADABLE:
+    except UNREADABLE:
         raise Unauthenticated("the client certificate cannot be read") from None
 
 
@@ -181,7 +182,7 @@ def load_lists(data: bytes, authorities: Sequence[x509.Certificate]) -> dict[byt
     say when it ends, or that nobody of *authorities* signed, is left out: it proves nothing.
 
     Raises:
-        ValueError: Not a revocation list.
+        ValueError: Not a revocation list; what it may be besides stands in `UNREADABLE`.
     """
     parts = _PEM_LIST.findall(data)
     loaded = [x509.load_pem_x509_crl(part) for part in parts] or [x509.load_der_x509_crl(data)]
@@ -255,7 +256,7 @@ def verify(certificate: x509.Certificate, trust: Trust, at: datetime) -> Operato
     )
     try:
         chain = verifier.verify(certificate, []).chain
-    except (VerificationError, *_UNREADABLE) as e:
+    except (VerificationError, *UNREADABLE) as e:
         raise Unauthenticated(
             f"the client certificate is not accepted: {_reason(certificate, e, at)}"
         ) from None
@@ -444,7 +445,7 @@ class ClientCertificates:
             if self._crl_file is not None:
                 path = self._crl_file
                 lists = load_lists(path.read_bytes(), authorities)
-        except _UNREADABLE as e:
+        except UNREADABLE as e:
             raise _Unusable(path, self._variable(path), e) from None
         return Trust(store=Store(authorities), lists=lists), state
 
