@@ -630,6 +630,8 @@ async def test_a_worker_that_starts_anew_knows_what_was_signed(start: Starter, f
     await grow(service, 5)
     forge(Forger(service.directory / "machines.db"))
     again = await start(service.clock)
+    again.app.state.resources, people = introduce(again.resources)
+    assert not (await verify(again, people.headers("ada", Duty.AUDITOR)))["valid"]
     await grow(again, 3)
     again.clock.advance(INTERVAL)
     before = await again.store.read(lambda tx: tx.audit.tree.newest_checkpoint())
