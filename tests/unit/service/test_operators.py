@@ -282,6 +282,20 @@ async def test_acts_write_state_audit_and_event_or_nothing(
     assert len(await service.audit()) == entries
 
 
+async def test_why_is_on_record(service: Service) -> None:
+    """What somebody gave as a reason stands beside what was done, for admitting and unlocking too."""
+    node = SoftwareNode()
+    await service.introduce(node)
+    await service.act(node, "approve", {"role": "linux", "reason": "order 4711"})
+    await service.attest(node)
+    await service.act(node, "lock", {"reason": "lid open"})
+    await service.act(node, "unlock", {"reason": "seal checked"})
+    about = await service.audit(machine_id=node.machine_id)
+    told = {entry["action"]: entry["detail"] for entry in about}
+    assert told["approve"] == "role linux; order 4711"
+    assert (told["lock"], told["unlock"]) == ("lid open", "seal checked")
+
+
 async def test_audit_pages_and_filters(service: Service) -> None:
     """Newest first, every column, filters for machine, action and operator."""
     nodes = [SoftwareNode() for _ in range(3)]

@@ -322,6 +322,7 @@ def results(session: Session, machine: str, limit: int, *, checks: bool) -> None
     metavar="HEX",
     help="Refuse unless its EK fingerprint begins with this (16 to 96 hex), as read from the machine itself.",
 )
+@REASON
 @output_option
 @pass_session
 def approve(
@@ -331,6 +332,7 @@ def approve(
     hostname: str | None,
     assigned_ip: str | None,
     fingerprint: str | None,
+    reason: str | None,
 ) -> None:
     """Admit a machine that waits for approval.
 
@@ -354,6 +356,7 @@ def approve(
                 role=Role(role),
                 hostname=hostname,
                 assigned_ip=assigned_ip,
+                reason=_reason(reason) if reason else None,
                 # What we looked at is what we approve: a machine that changed meanwhile is refused.
                 expected_version=detail.version,
             )
@@ -421,18 +424,19 @@ def lock(session: Session, machine: str, reason: str | None) -> None:
 
 @group.command()
 @ID
+@REASON
 @output_option
 @pass_session
-def unlock(session: Session, machine: str) -> None:
+def unlock(session: Session, machine: str, reason: str | None) -> None:
     """Let a locked machine attest again; its next attestation decides what it is worth.
 
     \b
     Examples:
-      attestation machine unlock worker-2
+      attestation machine unlock worker-2 -r "lid closed, seal checked"
     """
     with session.client() as client:
         detail = session.find(client, machine)
-        answer = client.unlock(detail.machine_id)
+        answer = client.unlock(detail.machine_id, _reason(reason) if reason else None)
     _concluded(session, "unlocked", detail, answer, ["machine", "unlock", detail.machine_id])
 
 

@@ -132,6 +132,7 @@ class ApproveRequest(Wire):
     role: Role
     hostname: Hostname | None = None
     assigned_ip: CIDR | None = None
+    reason: Reason | None = None
     expected_version: int | None = Field(
         default=None, ge=1, description="Refuse with 409 unless the machine is still at this version"
     )

@@ -139,9 +139,10 @@ class OperatorClient:
         """Suspend an attested machine."""
         return self._act(machine_id, "lock", api.LockRequest(reason=reason))
 
-    def unlock(self, machine_id: str) -> api.MachineDetail | api.PendingApproval:
+    def unlock(self, machine_id: str, reason: str | None = None) -> api.MachineDetail | api.PendingApproval:
         """Let a locked machine attest again, or vote for it where others must agree."""
-        return self._gated(f"{_machine(machine_id)}/unlock", api.MachineDetail, None)
+        request = api.LockRequest(reason=reason) if reason is not None else None
+        return self._gated(f"{_machine(machine_id)}/unlock", api.MachineDetail, request)
 
     def change_role(
         self, machine_id: str, request: api.RoleChangeRequest

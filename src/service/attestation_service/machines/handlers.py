@@ -124,7 +124,10 @@ async def approve(machine_id: str, request: ApproveRequest, *, res: Resources, o
         operation=Operation.APPROVE,
         action="approve",
         changes=granted,
-        detail=", ".join(f"{name} {value}" for name, value in granted.items() if value is not None),
+        detail=_because(
+            ", ".join(f"{name} {value}" for name, value in granted.items() if value is not None),
+            request.reason,
+        ),
         event=NodeEvent.PROVISIONED,
         expected_version=request.expected_version,
     )
@@ -161,13 +164,15 @@ async def lock(machine_id: str, request: LockRequest, *, res: Resources, operato
     return await _perform(machine_id, lambda _: act, res, operator)
 
 
-async def unlock(machine_id: str, *, res: Resources, operator: Operator) -> Answer:
+async def unlock(machine_id: str, request: LockRequest, *, res: Resources, operator: Operator) -> Answer:
     """End a lock; a configuration still needs a fresh quote, so the old lease is not given back."""
     act = Act(
         operation=Operation.UNLOCK,
         action="unlock",
         changes={"locked_at": None, "trust_expires_at": None},
+        detail=request.reason,
         event=NodeEvent.UNLOCKED,
+        meta={"reason": request.reason},
     )
     return await _perform(machine_id, lambda _: act, res, operator)
 
@@ -344,6 +349,11 @@ def _emit(tx: Tx, act: Act, machine: Machine, at: datetime) -> None:
     node = {"config_url": None, "iso_url": None} if act.event is NodeEvent.PROVISIONED else {}
     assert act.event is not None
     emit(tx, act.event, machine, at, node=node, meta=act.meta)
+
+
+def _because(detail: str, reason: str | None) -> str:
+    """Return what was done for the audit, with why where somebody said it. A vote does not bind the reason."""
+    return detail if reason is None else f"{detail}; {reason}"
 
 
 def _machine(tx: Tx, machine_id: str) -> Machine:

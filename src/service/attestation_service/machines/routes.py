@@ -134,12 +134,14 @@ async def lock(machine_id: Id, res: Res, operator: OperatorDep, request: LockReq
     operation_id="unlock_machine",
     summary="End a lock",
     response_model=MachineDetail,
-    responses=answers(*ACT, gated=True, kind="act"),
+    responses=answers(*ACT, body=True, gated=True, kind="act"),
     openapi_extra=access("act"),
 )
-async def unlock(machine_id: Id, res: Res, operator: OperatorDep) -> Response:
+async def unlock(
+    machine_id: Id, res: Res, operator: OperatorDep, request: LockRequest = NO_REASON
+) -> Response:
     """A configuration still needs a fresh quote."""
-    answer = await handlers.unlock(machine_id, res=res, operator=operator)
+    answer = await handlers.unlock(machine_id, request, res=res, operator=operator)
     return reply(answer, status_code=status_of(answer))
 
 
