@@ -484,6 +484,8 @@ def test_a_hostile_line(name: str) -> None:
 def test_a_format_of_a_later_version() -> None:
     """Said so, since then a newer program is what helps; and whose line it says it is."""
     assert "format 2" in str(broken([*LINES[:4], LINES[4].replace(b'"format":1', b'"format":2')]))
+    spaced = LINES[4].replace(b'"entry":', b'"entry": ')
+    assert "not the canonical form" in str(broken([*LINES[:4], spaced]))
     assert str(broken([*LINES[:4], b"\n"])).endswith("it is empty")
     assert str(broken([*LINES[:4], b"nothing of ours\n"])).endswith("it does not begin as an entry does")
     assert "calls itself entry 6" in str(broken([*LINES[:4], b'{"id":6,"x"\n']))

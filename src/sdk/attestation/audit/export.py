@@ -26,7 +26,6 @@ from typing import Any, Final
 from attestation.audit import checkpoint
 from attestation.audit.checkpoint import SignedCheckpoint, UnverifiedCheckpoint
 from attestation.audit.entry import AuditEntry, canonical_bytes
-from attestation.audit.merkle import MAX_SIZE
 from attestation.audit.note import VerifierKey, check_name, parse_vkey
 from attestation.audit.walk import KnownRoot, LogWalk
 from attestation.errors import LogBroken, MalformedEvidence, MalformedNote, NoteRejected
@@ -237,8 +236,7 @@ class LogVerifier:
         self._pinned = pinned
         self._earlier = tuple(earlier)
         self._rest = b""
-        self._header: UnverifiedHeader | None = None
-        self._head: SignedCheckpoint | None = None
+        self._begun: tuple[UnverifiedHeader, SignedCheckpoint] | None = None
         self._witnessed = 0
         self._walk = LogWalk(())
 
@@ -250,7 +248,7 @@ class LogVerifier:
     @property
     def size(self) -> int | None:
         """How many entries the header announces; None before it was read."""
-        return None if self._header is None else self._header.size
+        return None if self._begun is None else self._begun[0].size
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes.
@@ -262,12 +260,13 @@ class LogVerifier:
         """
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
-        if self._header is None and lines:
+        if self._begun is None and lines:
             self._begin(lines.pop(0))
-        if self._header is not None:
+        if self._begun is not None:
+            size = self._begun[0].size
             self._walk.feed(self._entries_of(lines))
-            if self._walk.size > self._header.size:
-                first = self._header.size + 1
+            if self._walk.size > size:
+                first = size + 1
                 raise LogBroken(
                     f"entry {first} stands behind the end: no checkpoint covers it", entry_id=first
                 )
@@ -283,9 +282,9 @@ class LogVerifier:
             MalformedNote: There was no header.
             LogBroken: The end is missing.
         """
-        header, head = self._header, self._head
-        if header is None or head is None:
+        if self._begun is None:
             raise MalformedNote("not an export: it has no header that ends in a new line")
+        header, head = self._begun
         if self._rest:
             entry_id = self._walk.size + 1
             raise LogBroken(f"the file is cut off within the line of entry {entry_id}", entry_id=entry_id)
@@ -326,7 +325,6 @@ class LogVerifier:
                     f"the best has {most}"
                 )
             self._witnessed = seen[-1]
-        self._head = proven[-1]
         known = [
             KnownRoot(size=head.size, root=head.root, source=source)
             for heads, source in (
@@ -335,7 +333,7 @@ class LogVerifier:
             )
             for head in heads
         ]
-        self._header = header
+        self._begun = header, proven[-1]
         self._walk = LogWalk(known)
 
     def _entries_of(self, lines: list[bytes]) -> Iterator[tuple[int, str, str, bytes]]:
@@ -389,7 +387,8 @@ def _timestamp(members: dict[str, Any], sizes: Sequence[int]) -> TimeStamp:
 
 
 def _size(value: object) -> int:
-    if type(value) is not int or not 0 <= value <= MAX_SIZE:
+    # Which number is right, the checkpoints say. True is none, although Python counts it as 1.
+    if type(value) is not int:
         raise MalformedNote("size in an export is no number of entries")
     return value
 
