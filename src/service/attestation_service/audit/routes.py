@@ -106,7 +106,7 @@ async def export(who: OperatorDep, res: Res) -> Response:
     operation_id="audit_entries_tile",
     summary="A bundle of up to 256 entries",
     response_class=Response,
-    responses={**answers(ProofUnavailable, kind="audit"), 200: BUNDLE},
+    responses={**answers(404, ProofUnavailable, kind="audit"), 200: BUNDLE},
     openapi_extra=access("audit"),
 )
 async def bundle(path: TilePath, res: Res) -> Response:
@@ -120,7 +120,7 @@ async def bundle(path: TilePath, res: Res) -> Response:
     operation_id="audit_tile",
     summary="A tile of up to 256 hashes of the tree",
     response_class=Response,
-    responses={**answers(ProofUnavailable, RateLimited, Unavailable, kind="public"), 200: TILE},
+    responses={**answers(404, ProofUnavailable, RateLimited, Unavailable, kind="public"), 200: TILE},
     openapi_extra=access("public"),
 )
 async def tile(path: TilePath, res: Res, origin: From) -> Response:
