@@ -72,6 +72,7 @@ def test_a_vkey_is_read_as_it_is_written(kind: KeyType) -> None:
         (GO_VKEY + "\n", "base64"),
         (GO_VKEY.replace("PeterNeumann", ""), "0 bytes"),
         ("a b+00000000+AQ" + "A" * 42, "white space"),
+        ("a\x01b+00000000+AQ" + "A" * 42, "control"),
         ("x" * (MAX_VKEY_CHARACTERS + 1), "characters"),
         (f"a+00000000+{b64encode(bytes([1]) + bytes(31))}", "key of 31 bytes"),
     ],

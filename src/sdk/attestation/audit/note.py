@@ -177,8 +177,8 @@ def parse_note(data: bytes) -> UnverifiedNote:
         raise MalformedNote("note is not UTF-8") from e
     if any(c < " " and c != "\n" for c in whole):
         raise MalformedNote("note contains a control character")
-    text, gap, tail = whole.rpartition("\n\n")
-    if not gap or not text:
+    text, _, tail = whole.rpartition("\n\n")
+    if not text:
         raise MalformedNote("note without an empty line between text and signatures")
     if not tail.endswith("\n"):
         raise MalformedNote("note without signatures, or not ending in a new line")
