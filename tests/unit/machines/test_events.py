@@ -1,0 +1,26 @@
+"""Every word of an event leads back to its event, and nothing else does."""
+
+from __future__ import annotations
+
+import pytest
+
+from attestation.machines import NodeEvent, OperatorEvent, event_named
+
+
+@pytest.mark.parametrize("event", [*NodeEvent, *OperatorEvent], ids=str)
+def test_each_word_names_its_event(event: NodeEvent | OperatorEvent) -> None:
+    """What the outbox stores as a word comes back as what it was."""
+    assert event_named(event.value) is event
+
+
+def test_the_words_are_distinct() -> None:
+    """A word that two kinds share would come back as the wrong one."""
+    words = [event.value for event in (*NodeEvent, *OperatorEvent)]
+    assert len(words) == len(set(words))
+
+
+@pytest.mark.parametrize("word", ["", "node", "operator.", "NODE.ONLINE", "machine.online"])
+def test_other_words_name_none(word: str) -> None:
+    """A row that we did not write is an error, not a guess."""
+    with pytest.raises(ValueError, match="not a valid"):
+        event_named(word)
