@@ -323,7 +323,6 @@ def test_a_header_that_names_an_ek_is_nothing(scene: Scene, victim: Machine, mal
         "X-EK-Fingerprint": victim.ek_fingerprint,
         "X-EK-Cert": b64(victim.identity.ek_certificate or b""),
         "X-Machine-ID": victim.machine_id,
-        "X-Client-Cert": b64(victim.identity.ek_certificate or b""),
         "X-SSL-Client-Verify": "SUCCESS",
         "X-Forwarded-For": "127.0.0.1",
     }
@@ -338,6 +337,10 @@ def test_a_header_that_names_an_ek_is_nothing(scene: Scene, victim: Machine, mal
             answer = mallory.http.request(method, f"/api/v1{path}", headers=headers, json={})
             assert refused(answer) == (401, "unauthenticated")
             assert "www-authenticate" in answer.headers
+            # A certificate from a stranger is not merely as if absent: somebody tries to be a proxy.
+            named = {**headers, "X-Client-Cert": b64(victim.identity.ek_certificate or b"")}
+            answer = mallory.http.request(method, f"/api/v1{path}", headers=named, json={})
+            assert refused(answer) == (403, "client-cert-untrusted")
         evidence = mallory.evidence(mallory.challenge(), ek_fingerprint=victim.ek_fingerprint)
         assert refused(mallory.send(evidence, **headers)) == (403, "evidence-rejected")
         acknowledgement = mallory.acknowledgement("a.b.c")
