@@ -26,7 +26,6 @@ from attestation_service.attest.routes import router as attest
 from attestation_service.audit.routes import public as audit_public
 from attestation_service.audit.routes import router as audit
 from attestation_service.auth.client_certificate import ClientCertificates
-from attestation_service.auth.oidc import OIDC
 from attestation_service.context import Resources
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
@@ -142,7 +141,11 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     await asyncio.to_thread(migrate, settings.db_url)
     signer = await asyncio.to_thread(load_signer, settings.service_key_uri, create=True)
     certificates = ClientCertificates(settings) if settings.operator_ca is not None else None
-    oidc = OIDC(settings, clock) if settings.oidc else None
+    oidc = None
+    if settings.oidc:
+        from attestation_service.auth.oidc import OIDC  # here: without a provider, no worker needs its client
+
+        oidc = OIDC(settings, clock)
     log_signer = await asyncio.to_thread(load_log_signer, settings, create=True)
     store = open_store(settings.db_url, StoreSettings(results_kept=settings.result_history))
     try:

@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from joserfc import jwk
 
 from attestation.errors import Unauthenticated
-from attestation_service import app as application
 from attestation_service import problems
 from attestation_service.auth import oidc as module
 from attestation_service.auth.access_token import ALGORITHMS, MAX_TOKEN_CHARACTERS
@@ -48,7 +47,7 @@ def clock() -> HeldClock:
 def realm(clock: HeldClock, monkeypatch: pytest.MonkeyPatch) -> Realm:
     """A provider that every service of the test talks to."""
     found = Realm(clock)
-    monkeypatch.setattr(application, "OIDC", partial(OIDC, transport=found.transport()))
+    monkeypatch.setattr(module, "OIDC", partial(OIDC, transport=found.transport()))
     return found
 
 

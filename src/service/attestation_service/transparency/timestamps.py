@@ -60,7 +60,7 @@ class TimeStamper:
 
         Raises:
             CountersignatureRejected: It was refused, or is about something else, or of somebody else.
-            httpx.HTTPError: The authority could not be reached.
+            CountersignerUnreachable: The authority could not be reached.
         """
         from rfc3161_client import HashAlgorithm, TimestampRequestBuilder
 

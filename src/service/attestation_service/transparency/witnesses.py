@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-
-import httpx
+from typing import TYPE_CHECKING
 
 from attestation.audit import checkpoint
 from attestation.audit.checkpoint import UnverifiedCheckpoint
@@ -14,6 +13,9 @@ from attestation.audit.witness import SIZE_MEDIA_TYPE, TEXT_MEDIA_TYPE, format_r
 from attestation.errors import AttestationError, MalformedNote, NoteRejected
 from attestation.store import CountersignatureKind, Store, StoredCheckpoint
 from attestation_service.transparency.others import CountersignatureRejected, client, post
+
+if TYPE_CHECKING:
+    import httpx
 
 _SIZE = re.compile(r"(?:0|[1-9][0-9]{0,18})\n?\Z", re.ASCII)
 
@@ -58,7 +60,7 @@ class Witness:
 
         Raises:
             CountersignatureRejected: It refused, or signed something else.
-            httpx.HTTPError: It could not be reached.
+            CountersignerUnreachable: It could not be reached.
         """
         async with client() as http:
             status, kind, body = await self._offer(http, stored, store)
