@@ -340,7 +340,10 @@ def test_old_tls_is_refused(private: Private) -> None:
         context.minimum_version = ssl.TLSVersion.TLSv1_1
         context.maximum_version = ssl.TLSVersion.TLSv1_1
         context.set_ciphers("DEFAULT@SECLEVEL=0")
-    with Provider(issuer, ca_file=str(file)) as provider, pytest.raises(ProviderUnreachable, match="protocol version"):
+    with (
+        Provider(issuer, ca_file=str(file)) as provider,
+        pytest.raises(ProviderUnreachable, match="protocol version"),
+    ):
         _ = provider.metadata
 
 
