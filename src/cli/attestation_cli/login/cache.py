@@ -287,7 +287,7 @@ class LoginCache:
 
 def _names(directory_fd: int | None) -> list[str]:
     # By the descriptor that was checked: pathlib knows names only.
-    return [] if directory_fd is None else sorted(os.listdir(directory_fd))  # noqa: PTH208
+    return [] if directory_fd is None else sorted(os.listdir(directory_fd))  # noqa: PTH208 -- of an open directory
 
 
 def _parse(data: bytes) -> Login | None:
