@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -92,6 +93,7 @@ class Watch:
         self._known: dict[str, Record] = {}
         self._looked_at = datetime.now(UTC)
         self._trouble: str | None = None
+        self._interrupted = False
 
     def run(self) -> None:
         """Follow until Ctrl-C, which is how one stops looking, so it is no failure.
@@ -101,6 +103,7 @@ class Watch:
         """
         # Before the screen is taken: who may not look is told so, as by every command.
         self._observe()
+        before = signal.signal(signal.SIGINT, self._interrupt)
         try:
             if sys.stdout.isatty() and not self._session.json:
                 self._live()
@@ -108,6 +111,18 @@ class Watch:
                 self._lines()
         except KeyboardInterrupt:
             return
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _interrupt(self, _number: int, _frame: object) -> None:
+        # Remembered too: an exception that arises while the collector runs a finaliser is lost.
+        self._interrupted = True
+        raise KeyboardInterrupt
+
+    def _pause(self, seconds: float) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
+        self._sleep(seconds)
 
     def _observe(self) -> list[Change]:
         machines = {machine.text("machine_id"): machine for machine in self._look()}
@@ -133,7 +148,7 @@ class Watch:
             for change in found:
                 self._session.emit(self._line(change))
             sys.stdout.flush()
-            self._sleep(self._seconds)
+            self._pause(self._seconds)
             found = self._again()
 
     def _line(self, change: Change) -> str:
@@ -172,7 +187,7 @@ class Watch:
         size, left = _size(), self._seconds
         while left > 0:
             step = min(left, _STEP_SECONDS)
-            self._sleep(step)
+            self._pause(step)
             left -= step
             if (now := _size()) != size:
                 size = now

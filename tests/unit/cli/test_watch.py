@@ -222,6 +222,29 @@ def test_on_a_terminal_it_redraws_resizes_and_leaves_no_trace() -> None:
         os.close(primary)
 
 
+def test_an_interrupt_that_is_lost_still_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is raised while a finaliser runs is swallowed by the interpreter; one Ctrl-C is enough all the same."""
+
+    class Swallows:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(1000):  # the handler runs between two instructions of this loop
+                pass
+
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    before = signal.getsignal(signal.SIGINT)
+
+    def swallow(_: Stub) -> None:
+        Swallows()
+
+    done = Story(monkeypatch, swallow, nothing, nothing, appear).run()
+    assert done.exit_code == 0
+    assert lost
+    assert len(done.stdout.splitlines()) == 1
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def _resize(terminal: int, rows: int, columns: int) -> None:
     ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
