@@ -185,6 +185,15 @@ async def test_expired_sessions_do_not_lock_out_break_glass(service: Service) ->
     assert statuses[-1] == 429
 
 
+async def test_a_secret_of_three_parts_is_guarded_all_the_same(start: Starter) -> None:
+    """Where break-glass itself looks like a signed token, whatever looks so may be a guess at it."""
+    service = await start(admin_token=SecretStr("one.two.three-and-more-than-thirty-two"))
+    service.app.state.resources, _ = introduce(service.resources)
+    guess = {"Authorization": "Bearer one.two.four"}
+    statuses = [(await service.get("/api/v1/machines", headers=guess)).status_code for _ in range(30)]
+    assert (statuses[0], statuses[-1]) == (401, 429)
+
+
 async def test_a_wrong_bearer_never_falls_through(service: Service) -> None:
     """A certificate beside a wrong token is not looked at."""
 
