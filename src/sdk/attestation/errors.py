@@ -13,7 +13,9 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   │   ├── ChallengeMismatch
     │   │   ├── AttestHeaderInvalid
     │   │   ├── SelectionMismatch
-    │   │   └── PCRDigestMismatch
+    │   │   ├── PCRDigestMismatch
+    │   │   └── KeyCertificationRejected
+    │   ├── EventLogRejected  IMALogRejected  ResultTokenRejected
     │   ├── EKCertificateRejected
     │   ├── EKTemplateRejected
     │   ├── AKAttributesRejected
@@ -23,14 +25,16 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   └── MachineRejected
     ├── Unknown                        it does not exist (any more)
     │   ├── ChallengeUnknown  MachineUnknown  ConfigTokenUnknown  RegistrationTokenUnknown
-    │   └── AllowListEntryUnknown  PolicyUnknown  ApprovalUnknown
+    │   ├── AllowListEntryUnknown  PolicyUnknown  ApprovalUnknown
+    │   └── ResultUnknown  TrustCertificateUnknown
     ├── Conflict                       it exists, but not in a state that allows this
     │   ├── ChallengeUsed  AKConflict  EKConflict  TransitionForbidden
-    │   └── MachineChanged  AlreadyExists
+    │   └── MachineChanged  AlreadyExists  AssuranceTooLow
     ├── Expired                        it was good once
     │   └── ChallengeExpired  ConfigTokenConsumed
     ├── RequestInvalid                 well-formed, but the values cannot be right
-    │   └── EKFingerprintMismatch  PolicyInvalid  ProofUnavailable
+    │   ├── EKFingerprintMismatch  PolicyInvalid  ProofUnavailable
+    │   └── BundleInvalid
     ├── RateLimited                    too often; `retry_after_seconds` says when again
     │   └── PendingQuotaExceeded
     ├── NotAcceptable                  the representation asked for is not served
@@ -109,6 +113,30 @@ class PCRDigestMismatch(EvidenceRejected):
     """The PCR values sent are not those that were quoted."""
 
     code = "pcr-digest-mismatch"
+
+
+class KeyCertificationRejected(EvidenceRejected):
+    """A statement that certifies a key is not about this key, or not by the key that should make it."""
+
+    code = "key-certification-rejected"
+
+
+class EventLogRejected(NotAuthentic):
+    """An event log does not lead to the PCRs that were quoted."""
+
+    code = "event-log-rejected"
+
+
+class IMALogRejected(NotAuthentic):
+    """An IMA measurement list does not lead to the PCR 10 that was quoted."""
+
+    code = "ima-log-rejected"
+
+
+class ResultTokenRejected(NotAuthentic):
+    """An attestation result (EAR) does not verify, or breaks a rule of its profile."""
+
+    code = "result-token-rejected"
 
 
 class LogRejected(NotAuthentic):
@@ -222,6 +250,18 @@ class AllowListEntryUnknown(Unknown):
     code = "allow-list-entry-unknown"
 
 
+class ResultUnknown(Unknown):
+    """This machine has no result of that number, or not any more."""
+
+    code = "result-unknown"
+
+
+class TrustCertificateUnknown(Unknown):
+    """No certificate of that SHA-256 is in the trust bundle."""
+
+    code = "trust-certificate-unknown"
+
+
 class PolicyUnknown(Unknown):
     """No such policy, or nothing is assigned there."""
 
@@ -276,6 +316,12 @@ class AlreadyExists(Conflict):
     code = "already-exists"
 
 
+class AssuranceTooLow(Conflict):
+    """The identity of the machine is not vouched for as well as its role demands."""
+
+    code = "assurance-too-low"
+
+
 class Expired(AttestationError):
     """What was named was good once and is no longer."""
 
@@ -310,6 +356,12 @@ class PolicyInvalid(RequestInvalid):
     """The policy document breaks a rule of its format."""
 
     code = "policy-invalid"
+
+
+class BundleInvalid(RequestInvalid):
+    """A trust bundle, or a certificate for it, breaks a rule of its format."""
+
+    code = "trust-bundle-invalid"
 
 
 class ProofUnavailable(RequestInvalid):

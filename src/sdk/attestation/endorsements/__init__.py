@@ -9,6 +9,7 @@ from attestation.endorsements.ek_trust import (
     ChainVerifier,
     EKTrust,
     NoVendorAnchors,
+    PathCertificate,
     judge_ek_trust,
 )
 from attestation.endorsements.vendors import VENDOR_NAMES, vendor_name
@@ -19,6 +20,7 @@ __all__ = [
     "ChainVerifier",
     "EKTrust",
     "NoVendorAnchors",
+    "PathCertificate",
     "judge_ek_trust",
     "vendor_name",
 ]

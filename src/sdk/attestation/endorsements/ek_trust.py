@@ -11,16 +11,45 @@ from attestation.results import Assurance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PathCertificate:
+    """One certificate of a path, as it was judged.
+
+    Args:
+        sha256: SHA-256 of its DER, 64 lower-case hex.
+        subject: Its subject in words.
+        role: `leaf`, `intermediate` or `anchor`.
+        ok: Nothing speaks against it.
+        reason: What speaks against it, or how it was linked; one sentence.
+    """
+
+    sha256: str
+    subject: str
+    role: str
+    ok: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChainVerdict:
     """What a walk from an EK certificate towards an anchor found.
 
     Args:
         ok: True only if an active anchor was reached and every certificate on the way was good.
         reason: One sentence for operators.
+        vendor: Registered name of the anchor's vendor; None where none was reached.
+        anchor_sha256: SHA-256 of the anchor's DER, hex; None where none was reached.
+        path: Leaf first; where no anchor was reached, the best attempt.
+        bundle_sha256: SHA-256 of the manifest of the trust bundle that judged, hex; None without a bundle.
+        revocation: `good`, `revoked`, `unknown` or `not checked`, with a reason behind a colon.
     """
 
     ok: bool
     reason: str
+    vendor: str | None = None
+    anchor_sha256: str | None = None
+    path: tuple[PathCertificate, ...] = ()
+    bundle_sha256: str | None = None
+    revocation: str = "not checked"
 
 
 class ChainVerifier(Protocol):
