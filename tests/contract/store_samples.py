@@ -6,7 +6,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status
-from attestation.results import Assurance, AttestationResult, Failed, Flagged, Passed, Undecided, Verdict
+from attestation.results import (
+    Assurance,
+    AttestationResult,
+    Failed,
+    Flagged,
+    Passed,
+    Reported,
+    Undecided,
+    Verdict,
+)
 from attestation.store import AllowListRow, Challenge, ConfigToken, RegistrationToken
 
 NOW = datetime(2026, 11, 21, 3, 42, 0, 123456, tzinfo=UTC)
@@ -175,6 +184,7 @@ def a_result(number: int = 1) -> AttestationResult:
             Passed("signature", "ES256"),
             Failed("pcr7", "aa", "bb"),
             Flagged("clock", "not safe"),
+            Reported("pcr4", "aa", "cc"),
             Undecided("event-log", "absent"),
         ),
         boot_state_appraised=True,

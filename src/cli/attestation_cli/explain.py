@@ -58,8 +58,12 @@ def explain(machine: MachineDetail, newest: ResultDetail | None, at: datetime) -
     status, steps = _status(machine, short, at)
     why = [status, *_trust(machine, at), f"Assurance {machine.assurance}: {ASSURANCE[machine.assurance]}."]
     if newest is not None and not newest.boot_state_appraised:
+        reported = ", ".join(clean(c.check) for c in newest.checks if c.outcome == "reported")
         why.append(
-            f"Boot state not appraised: the policy {clean(newest.policy or 'none')} compares no PCR "
+            f"Boot state not appraised: the policy {clean(newest.policy or 'none')} only reports, and these "
+            f"rules do not hold: {reported}."
+            if reported
+            else f"Boot state not appraised: the policy {clean(newest.policy or 'none')} demands no PCR "
             "with an expected value, so what software booted is unknown."
         )
     if machine.status not in (Status.REJECTED, Status.REVOKED):

@@ -35,6 +35,7 @@ COLOURS: Mapping[str, str] = {
     "registered": "cyan",
     "stale": "yellow",
     "flagged": "yellow",
+    "reported": "yellow",
     "tofu": "yellow",
     "undecided": "yellow",
     "Indeterminate": "yellow",

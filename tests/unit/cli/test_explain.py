@@ -61,6 +61,14 @@ def test_an_appraised_boot_state_is_not_called_unappraised() -> None:
     assert "not appraised" not in text(told(result(A, boot_state_appraised=True)))
 
 
+def test_rules_that_are_only_reported_are_named() -> None:
+    """The operator sees what would fail under `enforce`, with expected and found; nothing is called failed."""
+    checks = [{"check": "pcr-7", "outcome": "reported", "expected": "aa", "found": "bb"}]
+    found = told(result(A, checks=checks))
+    assert "only reports, and these rules do not hold: pcr-7." in text(found)
+    assert [(c.check, c.found) for c in found.checks] == [("pcr-7", "bb")]
+
+
 def test_failed_checks_are_shown_and_a_way_out() -> None:
     """Each failed check is handed on, with the policy commands."""
     checks = [

@@ -14,6 +14,7 @@ from attestation.results import (
     Flagged,
     Outcome,
     Passed,
+    Reported,
     Undecided,
     Verdict,
     conclude,
@@ -23,6 +24,7 @@ from attestation.results.ear import PROFILE, TYP, ear_claims
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 GOOD, BAD = Passed("pcr7"), Failed("pcr4", "aa", "bb")
 FLAG, OPEN = Flagged("reboot", "once"), Undecided("policy", "none")
+TOLD = Reported("pcr2", "aa", "cc")
 
 
 @pytest.mark.parametrize(
@@ -30,7 +32,10 @@ FLAG, OPEN = Flagged("reboot", "once"), Undecided("policy", "none")
     [
         ([], Verdict.INDETERMINATE),
         ([FLAG], Verdict.INDETERMINATE),
+        ([TOLD], Verdict.INDETERMINATE),
         ([GOOD], Verdict.VERIFIED),
+        ([GOOD, TOLD], Verdict.VERIFIED),
+        ([TOLD, BAD], Verdict.FAILED),
         ([GOOD, FLAG], Verdict.VERIFIED),
         ([BAD], Verdict.FAILED),
         ([OPEN], Verdict.INDETERMINATE),
@@ -49,7 +54,7 @@ def test_verdicts(outcomes: list[Outcome], verdict: Verdict) -> None:
 
 def test_every_combination_of_up_to_four() -> None:
     """Affirming only if something passed, nothing failed, nothing is undecided, in any order."""
-    every: list[Outcome] = [GOOD, BAD, FLAG, OPEN]
+    every: list[Outcome] = [GOOD, BAD, FLAG, TOLD, OPEN]
     for length in range(5):
         for outcomes in product(every, repeat=length):
             affirming = GOOD in outcomes and BAD not in outcomes and OPEN not in outcomes
@@ -73,6 +78,8 @@ def test_what_failed_in_one_line() -> None:
     assert result(GOOD, FLAG).failed_line() is None
     assert result(GOOD, BAD, OPEN).failed_line() == "pcr4, policy"
     assert result(GOOD, BAD, OPEN).failed == (BAD,)
+    assert result(GOOD, TOLD).failed_line() is None
+    assert result(GOOD, TOLD, BAD).reported == (TOLD,)
 
 
 def test_assurance_levels() -> None:

@@ -173,7 +173,7 @@ class CheckDetail(Wire):
     """One check of an appraisal."""
 
     check: str
-    outcome: Literal["passed", "failed", "flagged", "undecided"]
+    outcome: Literal["passed", "failed", "flagged", "reported", "undecided"]
     expected: str | None = None
     found: str | None = None
     note: str | None = None

@@ -46,6 +46,18 @@ class Flagged:
 
 
 @dataclass(frozen=True, slots=True)
+class Reported:
+    """A rule of a policy in mode `report` that does not hold: it would be Failed under `enforce`.
+
+    It decides nothing. A boot state with such an outcome counts as not appraised.
+    """
+
+    check: str
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
 class Undecided:
     """A check that could not be made; it releases nothing."""
 
@@ -53,7 +65,7 @@ class Undecided:
     reason: str
 
 
-Outcome = Passed | Failed | Flagged | Undecided
+Outcome = Passed | Failed | Flagged | Reported | Undecided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +77,8 @@ class AttestationResult:
         at: The instant of the appraisal, UTC.
         policy: `name@version` of the policy applied, or None where there was none.
         outcomes: Every check made, in order.
-        boot_state_appraised: False where no PCR was compared with a reference value.
+        boot_state_appraised: False where no rule about what booted was enforced, or one was only reported
+            not to hold.
         pcr_digest: The quoted digest over the selected PCRs, hex, where a quote was verified.
     """
 
@@ -80,6 +93,11 @@ class AttestationResult:
     def failed(self) -> tuple[Failed, ...]:
         """The checks that failed."""
         return tuple(o for o in self.outcomes if isinstance(o, Failed))
+
+    @property
+    def reported(self) -> tuple[Reported, ...]:
+        """The rules of policies in mode `report` that do not hold."""
+        return tuple(o for o in self.outcomes if isinstance(o, Reported))
 
     def failed_line(self) -> str | None:
         """Return the names of the failed and undecided checks in one line, or None."""

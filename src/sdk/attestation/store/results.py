@@ -8,7 +8,16 @@ from dataclasses import astuple, dataclass
 from sqlalchemy import bindparam, delete, insert, select
 
 from attestation.clock import from_micros, to_micros
-from attestation.results import AttestationResult, Failed, Flagged, Outcome, Passed, Undecided, Verdict
+from attestation.results import (
+    AttestationResult,
+    Failed,
+    Flagged,
+    Outcome,
+    Passed,
+    Reported,
+    Undecided,
+    Verdict,
+)
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import ResultRow, table_of
@@ -20,6 +29,7 @@ _KINDS: dict[str, type[Outcome]] = {
     "passed": Passed,
     "failed": Failed,
     "flagged": Flagged,
+    "reported": Reported,
     "undecided": Undecided,
 }
 _WORDS = {kind: word for word, kind in _KINDS.items()}

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from attestation.api import CheckDetail, EKCertificateDetail, LastResult, MachineDetail, ResultDetail
 from attestation.machines import Machine
-from attestation.results import Failed, Flagged, Outcome, Passed, Undecided
+from attestation.results import Failed, Flagged, Outcome, Passed, Reported, Undecided
 from attestation.store import Approval, StoredResult
 from attestation_service.dual_control import approval_detail
 
@@ -98,6 +98,8 @@ def _check(outcome: Outcome) -> CheckDetail:
             return CheckDetail(check=check, outcome="failed", expected=expected, found=found)
         case Flagged(check, note):
             return CheckDetail(check=check, outcome="flagged", note=note)
+        case Reported(check, expected, found):
+            return CheckDetail(check=check, outcome="reported", expected=expected, found=found)
         case Undecided(check, reason):
             return CheckDetail(check=check, outcome="undecided", note=reason)
 
