@@ -108,6 +108,10 @@ def a_full_machine(number: int = 1) -> Machine:
         last_failed="pcr7",
         last_result_key="key",
         trust_expires_at=NOW + 8 * MINUTE,
+        event_log_sha256="cd" * 32,
+        heartbeat_missed_at=NOW + 9 * MINUTE,
+        firmware_attested=(1 << 64) - 3,
+        firmware_blocked="CVE-2017-15361",
         directive_sha256=b"d" * 32,
     )
 

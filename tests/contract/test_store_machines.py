@@ -26,6 +26,8 @@ RENEWAL: dict[str, Any] = {
     "last_failed": None,
     "last_result_key": "k2",
     "trust_expires_at": NOW + 3 * MINUTE,
+    "event_log_sha256": "ab" * 32,
+    "heartbeat_missed_at": None,
 }
 
 

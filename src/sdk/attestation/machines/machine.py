@@ -55,6 +55,10 @@ class Machine:
 
     `version` grows with every operator's or status change: whoever decides about version n cannot thereby
     change version n + 1.
+
+    `event_log_sha256` names the event log (hex) that led to the PCRs last quoted. `heartbeat_missed_at` is when
+    the lapse of its lease was noticed. `firmware_attested` is the firmware version (u64) that the EK itself
+    vouched for, `firmware_blocked` the advisory that forbids the firmware, or None.
     """
 
     machine_id: str
@@ -97,6 +101,10 @@ class Machine:
     last_result_key: str | None
     trust_expires_at: datetime | None
     directive_sha256: bytes | None
+    event_log_sha256: str | None = None
+    heartbeat_missed_at: datetime | None = None
+    firmware_attested: int | None = None
+    firmware_blocked: str | None = None
 
     def trust(self, at: datetime) -> Trust:
         """Return what the last result is worth at *at*; age and failure only lower it."""

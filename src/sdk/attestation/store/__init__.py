@@ -21,7 +21,7 @@ from attestation.store.pages import MAX_LIMIT, Page
 from attestation.store.policies import FLEET, PolicyAssignment, Scope, StoredPolicy
 from attestation.store.purge import Purged
 from attestation.store.rate_limits import RateLimit, wait
-from attestation.store.results import StoredResult
+from attestation.store.results import StoredEvidence, StoredResult
 from attestation.store.sqlite import SQLiteStore
 from attestation.store.tokens import ConfigToken, RegistrationToken
 from attestation.store.tx import Tx
@@ -50,6 +50,7 @@ __all__ = [
     "Store",
     "StoreSettings",
     "StoredCheckpoint",
+    "StoredEvidence",
     "StoredPolicy",
     "StoredResult",
     "Tx",

@@ -36,6 +36,9 @@ class Challenge:
         issued_at: Instant of issue.
         expires_at: From this instant on it cannot be redeemed.
         used_at: When it was redeemed, or None.
+        event_log: `required` or `accepted` (`attest`).
+        evidence: Kinds of evidence that were offered, JSON list (`attest`).
+        ek_challenge: What a second protocol needs to judge its answer; erased when it is redeemed.
     """
 
     challenge_id: str
@@ -50,6 +53,9 @@ class Challenge:
     issued_at: datetime
     expires_at: datetime
     used_at: datetime | None = None
+    event_log: str | None = None
+    evidence: str | None = None
+    ek_challenge: bytes | None = None
 
 
 def decode(row: Row) -> Challenge:
@@ -67,6 +73,9 @@ def decode(row: Row) -> Challenge:
         issued_at=from_micros(row[9]),
         expires_at=from_micros(row[10]),
         used_at=None if row[11] is None else from_micros(row[11]),
+        event_log=row[12],
+        evidence=row[13],
+        ek_challenge=row[14],
     )
 
 
@@ -81,7 +90,7 @@ _REDEEM = Prepared(
         _C.used_at.is_(None),
         _C.expires_at > bindparam("at"),
     )
-    .values(used_at=bindparam("at"))
+    .values(used_at=bindparam("at"), ek_challenge=None)
 )
 
 
@@ -109,6 +118,9 @@ class Challenges:
             issued_at=to_micros(challenge.issued_at),
             expires_at=to_micros(challenge.expires_at),
             used_at=None,
+            event_log=challenge.event_log,
+            evidence=challenge.evidence,
+            ek_challenge=challenge.ek_challenge,
         )
 
     def get(self, challenge_id: str) -> Challenge | None:

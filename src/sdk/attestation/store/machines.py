@@ -122,6 +122,10 @@ def decode(row: Row) -> Machine:
         last_result_key,
         trust_expires_at,
         directive_sha256,
+        event_log_sha256,
+        heartbeat_missed_at,
+        firmware_attested,
+        firmware_blocked,
         _,
     ) = row
     return Machine(
@@ -177,6 +181,10 @@ def decode(row: Row) -> Machine:
         last_result_key=last_result_key,
         trust_expires_at=_instant(trust_expires_at),
         directive_sha256=directive_sha256,
+        event_log_sha256=event_log_sha256,
+        heartbeat_missed_at=_instant(heartbeat_missed_at),
+        firmware_attested=None if firmware_attested is None else unsigned(firmware_attested),
+        firmware_blocked=firmware_blocked,
     )
 
 
@@ -204,6 +212,8 @@ def _encode(changes: Mapping[str, Any]) -> dict[str, object]:
                 columns[f"ek_certificate_{part}"] = None if value is None else getattr(value, part)
         elif isinstance(value, datetime):
             columns[field] = to_micros(value)
+        elif field == "firmware_attested" and value is not None:
+            columns[field] = signed(value)
         elif isinstance(value, Status | Role | Assurance | Verdict):
             columns[field] = value.value
         else:
@@ -236,6 +246,7 @@ _ADD = Prepared(
 _RENEWED = (
     *("clock_ms", "reset_count", "restart_count", "clock_safe", "firmware_version"),
     *("last_verdict", "last_result_at", "last_policy", "last_failed", "last_result_key", "trust_expires_at"),
+    *("event_log_sha256", "heartbeat_missed_at"),
 )
 _RENEW = Prepared(
     update(_T)
@@ -352,6 +363,8 @@ class Machines:
         last_failed: str | None,
         last_result_key: str | None,
         trust_expires_at: datetime | None,
+        event_log_sha256: str | None,
+        heartbeat_missed_at: datetime | None,
     ) -> None:
         """Store what an attestation established; the hot path, so the version stays.
 
@@ -374,6 +387,8 @@ class Machines:
             last_failed=last_failed,
             last_result_key=last_result_key,
             trust_expires_at=_micros(trust_expires_at),
+            event_log_sha256=event_log_sha256,
+            heartbeat_missed_at=_micros(heartbeat_missed_at),
         )
         if changed != 1:
             raise MachineChanged(

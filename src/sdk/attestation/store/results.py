@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
+from typing import Final
 
 from sqlalchemy import bindparam, delete, insert, select
 
 from attestation.clock import from_micros, to_micros
 from attestation.results import (
+    Assurance,
     AttestationResult,
     Failed,
     Flagged,
@@ -36,12 +39,43 @@ _WORDS = {kind: word for word, kind in _KINDS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEvidence:
+    """What a result was judged from, so that it can be explained, and judged again under another policy.
+
+    Args:
+        pcr_bank: Name of the bank, e.g. `sha256`; None where no quote was verified.
+        pcr_values: Quoted values: index -> digest.
+        event_log_sha256: Names the event log that led to them, hex.
+        ima_log_sha256: Names the IMA list, hex.
+        policy_sha256: SHA-256 of the effective policy, hex.
+        assurance: How well the identity was vouched for then.
+        bundle_sha256: SHA-256 of the manifest of the trust bundle in force then, hex.
+        nonce: The 32 bytes that were quoted.
+        ek_key_attested: The EK itself vouched for AK and firmware in this attestation.
+    """
+
+    pcr_bank: str | None = None
+    pcr_values: Mapping[int, bytes] = field(default_factory=dict)
+    event_log_sha256: str | None = None
+    ima_log_sha256: str | None = None
+    policy_sha256: str | None = None
+    assurance: Assurance | None = None
+    bundle_sha256: str | None = None
+    nonce: bytes | None = None
+    ek_key_attested: bool | None = None
+
+
+NO_EVIDENCE: Final = StoredEvidence()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResult:
-    """One attestation result with its row id."""
+    """One attestation result with its row id and the evidence behind it."""
 
     result_id: int
     machine_id: str
     result: AttestationResult
+    evidence: StoredEvidence
 
 
 def _decode(row: Row) -> StoredResult:
@@ -55,6 +89,17 @@ def _decode(row: Row) -> StoredResult:
             boot_state_appraised=bool(row[5]),
             pcr_digest=row[6],
             outcomes=tuple(_KINDS[word](*texts) for word, *texts in json.loads(row[7])),
+        ),
+        evidence=StoredEvidence(
+            pcr_bank=row[8],
+            pcr_values={int(i): bytes.fromhex(v) for i, v in json.loads(row[9] or "{}").items()},
+            event_log_sha256=row[10],
+            ima_log_sha256=row[11],
+            policy_sha256=row[12],
+            assurance=None if row[13] is None else Assurance(row[13]),
+            bundle_sha256=row[14],
+            nonce=row[15],
+            ek_key_attested=None if row[16] is None else bool(row[16]),
         ),
     )
 
@@ -82,8 +127,8 @@ class Results:
         self._sql = sql
         self._kept = kept
 
-    def add(self, machine_id: str, result: AttestationResult) -> None:
-        """Store a result of a machine and drop what leaves its ring."""
+    def add(self, machine_id: str, result: AttestationResult, evidence: StoredEvidence = NO_EVIDENCE) -> None:
+        """Store a result of a machine with its evidence and drop what leaves its ring."""
         self._sql.run(
             _ADD,
             machine_id=machine_id,
@@ -93,6 +138,15 @@ class Results:
             boot_state_appraised=result.boot_state_appraised,
             pcr_digest=result.pcr_digest,
             outcomes=json.dumps([(_WORDS[type(o)], *astuple(o)) for o in result.outcomes]),
+            pcr_bank=evidence.pcr_bank,
+            pcr_values=json.dumps({index: value.hex() for index, value in evidence.pcr_values.items()}),
+            event_log_sha256=evidence.event_log_sha256,
+            ima_log_sha256=evidence.ima_log_sha256,
+            policy_sha256=evidence.policy_sha256,
+            assurance=evidence.assurance and evidence.assurance.value,
+            bundle_sha256=evidence.bundle_sha256,
+            nonce=evidence.nonce,
+            ek_key_attested=evidence.ek_key_attested,
         )
         self._sql.run(_TRIM, machine_id=machine_id, kept=self._kept)
 

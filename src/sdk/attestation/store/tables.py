@@ -35,6 +35,9 @@ SerialType = BigInteger().with_variant(Integer(), "sqlite")
 OPEN_VOTE = "consumed_at IS NULL AND withdrawn_at IS NULL AND lapsed_at IS NULL"
 """What holds of a vote that was neither used nor taken back nor replaced; it may still have expired."""
 
+LEASED = "status = 'attested' AND last_verdict = 'Verified' AND heartbeat_missed_at IS NULL"
+"""What holds of a machine whose lease is worth watching."""
+
 Serial = Annotated[int, mapped_column(SerialType, primary_key=True, autoincrement=True)]
 Key = Annotated[str, mapped_column(primary_key=True)]
 UniqueText = Annotated[str, mapped_column(unique=True)]
@@ -88,6 +91,8 @@ class MachineRow(Base):
         Index(None, "cluster_id", "id"),
         # The quota of machines that await approval, over all and by address.
         Index(None, "status", "registered_from"),
+        # Leases that ran out and that nobody was told of.
+        Index(None, "trust_expires_at", sqlite_where=text(LEASED), postgresql_where=text(LEASED)),
         # What `q` looks through, so that a search does not read whole rows.
         Index(None, "id", "search", "machine_id", "ek_fingerprint"),
         {"sqlite_autoincrement": True},
@@ -142,7 +147,80 @@ class MachineRow(Base):
     last_result_key: Mapped[str | None]
     trust_expires_at: Mapped[int | None]
     directive_sha256: Mapped[bytes | None]
+    event_log_sha256: Mapped[str | None]
+    heartbeat_missed_at: Mapped[int | None]
+    firmware_attested: Mapped[int | None]
+    firmware_blocked: Mapped[str | None]
     search: Mapped[str]
+
+
+class EKCertificateRow(Base):
+    """The EK certificate of a machine as it came, and how its chain was judged last.
+
+    It stands beside the machine, because attestations never need it. `chain` is a JSON list of base64 DER,
+    `path` the judged path as JSON.
+    """
+
+    __tablename__ = "ek_certificates"
+    __table_args__ = (
+        # What a distrusted anchor vouched for; what another bundle judged.
+        Index(None, "anchor_sha256"),
+        Index(None, "bundle_sha256"),
+    )
+
+    machine_id: Mapped[str] = mapped_column(
+        ForeignKey("machines.machine_id", ondelete="CASCADE"), primary_key=True
+    )
+    certificate: Mapped[bytes]
+    chain: Mapped[str]
+    ok: Mapped[bool]
+    reason: Mapped[str]
+    vendor: Mapped[str | None]
+    anchor_sha256: Mapped[str | None]
+    path: Mapped[str]
+    revocation: Mapped[str]
+    bundle_sha256: Mapped[str | None]
+    judged_at: Mapped[int]
+
+
+class TrustCertificateRow(Base):
+    """Certificates that operators added to the trust bundle, or distrusted in it."""
+
+    __tablename__ = "trust_certificates"
+    __table_args__ = (
+        CheckConstraint("length(sha256) = 64", name="sha256"),
+        CheckConstraint("role IN ('anchor', 'intermediate')", name="role"),
+        CheckConstraint("status IN ('active', 'distrusted')", name="status"),
+    )
+
+    sha256: Mapped[Key]
+    certificate: Mapped[bytes]
+    role: Mapped[str]
+    vendor: Mapped[str]
+    status: Mapped[str]
+    reason: Mapped[str | None]
+    added_at: Mapped[int]
+    added_by: Mapped[str]
+    changed_at: Mapped[int]
+    changed_by: Mapped[str]
+
+
+class LogRow(Base):
+    """Event logs (`tcg`) and IMA lists (`ima`) that results refer to; `content` is zlib of `size_bytes`."""
+
+    __tablename__ = "measurement_logs"
+    __table_args__ = (
+        CheckConstraint("length(sha256) = 64", name="sha256"),
+        CheckConstraint("kind IN ('tcg', 'ima')", name="kind"),
+        Index(None, "last_used_at"),
+    )
+
+    sha256: Mapped[Key]
+    kind: Mapped[str]
+    size_bytes: Mapped[int]
+    content: Mapped[bytes]
+    first_seen_at: Mapped[int]
+    last_used_at: Mapped[int]
 
 
 class ChallengeRow(Base):
@@ -167,6 +245,9 @@ class ChallengeRow(Base):
     issued_at: Mapped[int]
     expires_at: Mapped[int]
     used_at: Mapped[int | None]
+    event_log: Mapped[str | None]
+    evidence: Mapped[str | None]
+    ek_challenge: Mapped[bytes | None]
 
 
 class AllowListTableRow(Base):
@@ -242,6 +323,7 @@ class ResultRow(Base):
     __table_args__ = (
         _one_of("verdict", Verdict),
         Index(None, "machine_id", "id"),
+        Index(None, "event_log_sha256"),
         {"sqlite_autoincrement": True},
     )
 
@@ -253,6 +335,15 @@ class ResultRow(Base):
     boot_state_appraised: Mapped[bool]
     pcr_digest: Mapped[str | None]
     outcomes: Mapped[str]
+    pcr_bank: Mapped[str | None]
+    pcr_values: Mapped[str | None]
+    event_log_sha256: Mapped[str | None]
+    ima_log_sha256: Mapped[str | None]
+    policy_sha256: Mapped[str | None]
+    assurance: Mapped[str | None]
+    bundle_sha256: Mapped[str | None]
+    nonce: Mapped[bytes | None]
+    ek_key_attested: Mapped[bool | None]
 
 
 class AuditRow(Base):
@@ -442,3 +533,23 @@ class PolicyAssignmentRow(Base):
     policy_version: Mapped[int]
     assigned_at: Mapped[int]
     assigned_by: Mapped[str]
+
+
+class PolicyHistoryRow(Base):
+    """Which policy applied where, and since when: append-only. Without name and version: nothing did."""
+
+    __tablename__ = "policy_history"
+    __table_args__ = (
+        CheckConstraint("scope IN ('fleet', 'cluster', 'role', 'machine')", name="scope"),
+        CheckConstraint("(policy_name IS NULL) = (policy_version IS NULL)", name="policy"),
+        Index(None, "scope", "subject", "id"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Serial]
+    scope: Mapped[str]
+    subject: Mapped[str]
+    policy_name: Mapped[str | None]
+    policy_version: Mapped[int | None]
+    at: Mapped[int]
+    by: Mapped[str]

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from attestation.api import AttestRequest, AttestResponse, QuoteChallenge
-from attestation.appraisal import Appraisal, Case, Evidence, appraise
+from attestation.appraisal import Appraisal, Case, Evidence, appraise, no_advisories
 from attestation.audit import AuditEvent
 from attestation.clock import rfc3339
 from attestation.errors import (
@@ -178,6 +178,9 @@ def judge(tx: Tx, request: AttestRequest, counted: limits.Limits, origin: Origin
         evidence = Evidence(
             quote=parse_quote(request.pcr_quote, request.pcr_signature),
             pcr_values=tpm_quote.parse_pcr_values(request.pcr_values),
+            event_log=None,
+            ima_log=None,
+            ek_certification=None,
         )
         assert challenge.nonce is not None
         assert challenge.policy_ref is not None
@@ -189,6 +192,12 @@ def judge(tx: Tx, request: AttestRequest, counted: limits.Limits, origin: Origin
             requested_policy=challenge.policy_ref,
             policy=found.policy,
             clock=machine.clock,
+            assurance=machine.assurance,
+            role=machine.role,
+            ek_vendor=None,
+            event_log_requested=False,
+            ek_certification_requested=False,
+            firmware=no_advisories,
         )
         # 3. Authentic? Then as expected? Then what the table says.
         appraisal = appraise(evidence, case, at)
@@ -228,6 +237,8 @@ def record(
         "last_failed": result.failed_line(),
         "last_result_key": decision.result_key,
         "trust_expires_at": at + timedelta(seconds=judged.policy.max_age_seconds) if affirming else None,
+        "event_log_sha256": machine.event_log_sha256,
+        "heartbeat_missed_at": None if affirming else machine.heartbeat_missed_at,
     }
     if decision.status is machine.status and decision.action == "none":
         # The hot path: only columns that an operator's act does not touch.
