@@ -10,10 +10,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from attestation.appraisal import Case, Evidence, appraise
+from attestation.appraisal import Case, Evidence, appraise, no_advisories
 from attestation.evidence import tpm_quote
+from attestation.machines import Role
 from attestation.reference import parse_policy
-from attestation.results import Verdict
+from attestation.results import Assurance, Verdict
 from attestation.testing import SoftwareAK, SoftwareEK, ak_template
 from attestation.tpm import PCRSelection, parse_signature
 from tests.bench.report import Measurement, best_seconds
@@ -84,13 +85,23 @@ def _verification(ak: SoftwareAK, message: bytes, signature: bytes) -> Callable[
         requested_policy=policy.ref,
         policy=policy,
         clock=None,
+        assurance=Assurance.EK_CHAIN,
+        role=Role.WORKER_APP,
+        ek_vendor="IFX",
+        event_log_requested=False,
+        ek_certification_requested=False,
+        firmware=no_advisories,
     )
     texts = {"sha256": {str(i): v.hex() for i, v in _VALUES.items()}}
     at = datetime.now(UTC)
 
     def verify() -> None:
         evidence = Evidence(
-            quote=tpm_quote.parse(message, signature), pcr_values=tpm_quote.parse_pcr_values(texts)
+            quote=tpm_quote.parse(message, signature),
+            pcr_values=tpm_quote.parse_pcr_values(texts),
+            event_log=None,
+            ima_log=None,
+            ek_certification=None,
         )
         if appraise(evidence, case, at).result.verdict is not Verdict.VERIFIED:
             raise AssertionError("the quote was not verified")

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from attestation.appraisal import Appraisal, Case, Evidence, appraise
+from attestation.appraisal import Appraisal, Case, Evidence, appraise, no_advisories
 from attestation.appraisal.appraise import firmware_words, judge_clock
 from attestation.errors import ChallengeMismatch, PCRDigestMismatch, SignatureInvalid
 from attestation.evidence import tpm_quote
-from attestation.machines import ClockState
+from attestation.machines import ClockState, Role
 from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
-from attestation.results import Failed, Flagged, Passed, Undecided, Verdict
+from attestation.results import Assurance, Failed, Flagged, Passed, Undecided, Verdict
 from attestation.tpm import PCRSelection
 from tests.vectors import forge
 
@@ -46,11 +46,21 @@ def case(policy: Policy | None, clock: ClockState | None = None, requested: str 
         requested_policy=requested or (policy.ref if policy else "workers@1"),
         policy=policy,
         clock=clock,
+        assurance=Assurance.EK_CHAIN,
+        role=Role.WORKER_APP,
+        ek_vendor=None,
+        event_log_requested=False,
+        ek_certification_requested=False,
+        firmware=no_advisories,
     )
 
 
 def evidence(values: dict[int, dict[int, bytes]] = VALUES, **fault: object) -> Evidence:
-    return Evidence(quote=tpm_quote.parse(*forge.quote("p256", **fault)), pcr_values=values)  # type: ignore[arg-type]  # passed on
+    return made(tpm_quote.parse(*forge.quote("p256", **fault)), values)  # type: ignore[arg-type]  # passed on
+
+
+def made(quote: tpm_quote.UnverifiedQuote, values: dict[int, dict[int, bytes]] = VALUES) -> Evidence:
+    return Evidence(quote=quote, pcr_values=values, event_log=None, ima_log=None, ek_certification=None)
 
 
 def judged(appraisal: Appraisal) -> dict[str, str]:
@@ -168,7 +178,7 @@ def test_evidence_that_proves_nothing_ends_the_appraisal(
 def test_a_bad_signature_ends_the_appraisal_before_anything_is_read() -> None:
     """CVE-2023-3674: no later check can make up for it."""
     quote = tpm_quote.parse(forge.quote("p256")[0], forge.quote("p256", clock=9)[1])
-    found = appraise(Evidence(quote=quote, pcr_values=VALUES), case(policy()), AT)
+    found = appraise(made(quote), case(policy()), AT)
     assert isinstance(found.error, SignatureInvalid)
     assert judged(found) == {"tpm-quote": "Failed"}
 

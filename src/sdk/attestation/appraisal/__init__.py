@@ -1,5 +1,12 @@
 """Evidence + endorsements + reference values + policy -> attestation result (RATS Verifier)."""
 
-from attestation.appraisal.appraise import Appraisal, Case, Evidence, appraise
+from attestation.appraisal.appraise import (
+    Appraisal,
+    Case,
+    Evidence,
+    FirmwareJudge,
+    appraise,
+    no_advisories,
+)
 
-__all__ = ["Appraisal", "Case", "Evidence", "appraise"]
+__all__ = ["Appraisal", "Case", "Evidence", "FirmwareJudge", "appraise", "no_advisories"]

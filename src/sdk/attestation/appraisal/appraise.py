@@ -8,17 +8,18 @@ Failed result, with every check.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
 
 from attestation.errors import EvidenceRejected
 from attestation.evidence import tpm_quote
 from attestation.evidence.tpm_quote import QuoteClaims, UnverifiedQuote
-from attestation.machines import ClockState
+from attestation.machines import ClockState, Role
 from attestation.reference import Policy
 from attestation.results import (
+    Assurance,
     AttestationResult,
     Failed,
     Flagged,
@@ -38,10 +39,46 @@ class Evidence:
     Args:
         quote: The quote.
         pcr_values: The PCR values sent beside it: bank -> index -> digest.
+        event_log: The boot event log, replayed in the bank of the policy; None where none was sent or kept.
+            Where it comes from does not matter: it counts only as far as it leads to the quoted PCRs.
+        ima_log: The IMA measurement list, parsed; None where none was sent or kept.
+        ek_certification: What the second protocol proved for this challenge (TPM.md §3.3); None where the
+            machine did not answer it.
     """
 
     quote: UnverifiedQuote
     pcr_values: Mapping[int, Mapping[int, bytes]]
+    event_log: object | None
+    ima_log: object | None
+    ek_certification: object | None
+
+
+class FirmwareJudge(Protocol):
+    """Judges a TPM's firmware against published advisories; a pure function of its arguments."""
+
+    def __call__(
+        self, *, vendor: str | None, version: int | None, ak_is_ecc: bool, rsa_moduli: Sequence[int]
+    ) -> Sequence[Outcome]:
+        """Return the outcomes of every advisory that applies.
+
+        Args:
+            vendor: Registered name of the TPM's manufacturer; None where nobody vouches for one.
+            version: u64 firmware version of a verified quote; None where it was not claimed.
+            ak_is_ecc: The attestation key is an ECC key.
+            rsa_moduli: Moduli of the EK and the AK where they are RSA keys.
+        """
+        ...
+
+
+def no_advisories(
+    *,
+    vendor: str | None,  # noqa: ARG001 -- the Protocol's parameters
+    version: int | None,  # noqa: ARG001 -- likewise
+    ak_is_ecc: bool,  # noqa: ARG001 -- likewise
+    rsa_moduli: Sequence[int],  # noqa: ARG001 -- likewise
+) -> Sequence[Outcome]:
+    """Judge no firmware: for a service without a list of advisories."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +93,12 @@ class Case:
         requested_policy: `name@version` of the policy in force when the challenge was issued.
         policy: The policy in force now; None where there is none.
         clock: State of clock and counters at the last verified evidence; None before the first.
+        assurance: How well the machine's identity is vouched for.
+        role: What an operator lets it become; None before the approval.
+        ek_vendor: Registered name of the TPM's manufacturer, from a verified chain; None where there is none.
+        event_log_requested: The challenge said that the event log is required.
+        ek_certification_requested: The challenge asked for the second protocol.
+        firmware: Judges the TPM's firmware.
     """
 
     ak_public: bytes
@@ -65,6 +108,12 @@ class Case:
     requested_policy: str
     policy: Policy | None
     clock: ClockState | None
+    assurance: Assurance
+    role: Role | None
+    ek_vendor: str | None
+    event_log_requested: bool
+    ek_certification_requested: bool
+    firmware: FirmwareJudge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
