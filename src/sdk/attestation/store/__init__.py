@@ -24,6 +24,7 @@ from attestation.store.rate_limits import RateLimit, wait
 from attestation.store.results import StoredEvidence, StoredResult
 from attestation.store.sqlite import SQLiteStore
 from attestation.store.tokens import ConfigToken, RegistrationToken
+from attestation.store.trust import StoredEKCertificate, TrustCertificate, TrustRole, TrustStatus
 from attestation.store.tx import Tx
 
 __all__ = [
@@ -50,9 +51,13 @@ __all__ = [
     "Store",
     "StoreSettings",
     "StoredCheckpoint",
+    "StoredEKCertificate",
     "StoredEvidence",
     "StoredPolicy",
     "StoredResult",
+    "TrustCertificate",
+    "TrustRole",
+    "TrustStatus",
     "Tx",
     "migrate",
     "open_store",

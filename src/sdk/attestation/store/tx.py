@@ -17,6 +17,7 @@ from attestation.store.rate_limits import RateLimits
 from attestation.store.results import Results
 from attestation.store.sql import Executor
 from attestation.store.tokens import ConfigTokens, RegistrationTokens
+from attestation.store.trust import EKCertificates, Trust
 
 
 class Tx:
@@ -35,12 +36,14 @@ class Tx:
         "audit",
         "challenges",
         "config_tokens",
+        "ek_certificates",
         "machines",
         "outbox",
         "policies",
         "rate_limits",
         "registration_tokens",
         "results",
+        "trust",
     )
 
     def __init__(self, sql: Executor, *, results_kept: int) -> None:
@@ -57,6 +60,8 @@ class Tx:
         self.results = Results(sql, results_kept)
         self.rate_limits = RateLimits(sql)
         self.policies = Policies(sql)
+        self.ek_certificates = EKCertificates(sql)
+        self.trust = Trust(sql)
 
     def purge(self, at: datetime, batch: int = 500) -> Purged:
         """Delete up to *batch* rows of each kind that nothing needs at *at*; return how many went."""

@@ -1,0 +1,249 @@
+"""Who vouches for hardware: EK certificates of machines as they were judged, and what operators added or distrusted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import bindparam, func, or_, select, update
+
+from attestation.clock import from_micros, to_micros
+from attestation.endorsements import ChainVerdict, PathCertificate
+from attestation.errors import AlreadyExists, TrustCertificateUnknown
+from attestation.results import Assurance
+from attestation.store.sql import Executor, Prepared, Row
+from attestation.store.tables import EKCertificateRow, MachineRow, TrustCertificateRow, table_of
+from attestation.wire import b64decode, b64encode
+
+_E = table_of(EKCertificateRow)
+_EC = _E.c
+_M = table_of(MachineRow).c
+_T = table_of(TrustCertificateRow)
+_TC = _T.c
+
+TrustRole = Literal["anchor", "intermediate"]
+TrustStatus = Literal["active", "distrusted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEKCertificate:
+    """The EK certificate of a machine, and how its chain was judged last.
+
+    Args:
+        machine_id: Whose.
+        certificate: DER, without wrapper and padding.
+        chain: DER of the intermediates that the machine sent; untrusted.
+        verdict: The judgement with its path.
+        judged_at: When.
+    """
+
+    machine_id: str
+    certificate: bytes
+    chain: tuple[bytes, ...]
+    verdict: ChainVerdict
+    judged_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustCertificate:
+    """A certificate that an operator added to the trust bundle, or distrusted in it.
+
+    Args:
+        sha256: Of its DER, 64 lower-case hex.
+        certificate: DER.
+        role: `anchor` or `intermediate`.
+        vendor: Registered name of the vendor that it may vouch for.
+        status: `active` or `distrusted`.
+        reason: Why, in the operator's words.
+        added_at: When it was added, or first distrusted.
+        added_by: By whom.
+        changed_at: When its status was changed last.
+        changed_by: By whom.
+    """
+
+    sha256: str
+    certificate: bytes
+    role: TrustRole
+    vendor: str
+    status: TrustStatus
+    reason: str | None
+    added_at: datetime
+    added_by: str
+    changed_at: datetime
+    changed_by: str
+
+
+def _decode_ek(row: Row) -> StoredEKCertificate:
+    return StoredEKCertificate(
+        machine_id=row[0],
+        certificate=row[1],
+        chain=tuple(b64decode(each, "chain") for each in json.loads(row[2])),
+        verdict=ChainVerdict(
+            ok=bool(row[3]),
+            reason=row[4],
+            vendor=row[5],
+            anchor_sha256=row[6],
+            path=tuple(PathCertificate(**each) for each in json.loads(row[7])),
+            revocation=row[8],
+            bundle_sha256=row[9],
+        ),
+        judged_at=from_micros(row[10]),
+    )
+
+
+def _decode(row: Row) -> TrustCertificate:
+    return TrustCertificate(
+        sha256=row[0],
+        certificate=row[1],
+        role=row[2],
+        vendor=row[3],
+        status=row[4],
+        reason=row[5],
+        added_at=from_micros(row[6]),
+        added_by=row[7],
+        changed_at=from_micros(row[8]),
+        changed_by=row[9],
+    )
+
+
+_EK_COLUMNS = tuple(c.name for c in _EC)
+_PUT_EK = Prepared(
+    lambda insert: (
+        insert(_E)
+        .values({name: bindparam(name) for name in _EK_COLUMNS})
+        .on_conflict_do_update(
+            index_elements=[_EC.machine_id], set_={name: bindparam(name) for name in _EK_COLUMNS[1:]}
+        )
+    )
+)
+_GET_EK = Prepared(select(_E).where(_EC.machine_id == bindparam("machine_id")))
+_OTHERS = Prepared(
+    select(_E)
+    .where(or_(_EC.bundle_sha256.is_(None), _EC.bundle_sha256 != bindparam("bundle_sha256")))
+    .order_by(_EC.machine_id)
+    .limit(bindparam("rows"))
+)
+_VOUCHED = select(_EC.machine_id).where(_EC.ok, _EC.path.like(bindparam("part")))
+_LOWER = Prepared(
+    update(table_of(MachineRow))
+    .where(_M.machine_id.in_(_VOUCHED), _M.ek_chain_ok)
+    .values(
+        ek_chain_ok=False,
+        assurance=bindparam("lowered"),
+        trust_expires_at=None,
+        version=_M.version + 1,
+    )
+)
+_LOWER_LISTED = Prepared(
+    update(table_of(MachineRow))
+    .where(_M.machine_id.in_(_VOUCHED), _M.ek_chain_ok, _M.ek_allow_listed)
+    .values(ek_chain_ok=False)
+)
+_COLUMNS = tuple(c.name for c in _TC)
+_ADD = Prepared(
+    lambda insert: insert(_T).values({name: bindparam(name) for name in _COLUMNS}).on_conflict_do_nothing()
+)
+_ALL = Prepared(select(_T).order_by(_TC.vendor, _TC.role, _TC.sha256))
+_GET = Prepared(select(_T).where(_TC.sha256 == bindparam("sha256")))
+_STATE = Prepared(select(func.count(), func.sum(_TC.changed_at)).select_from(_T))
+_SET = Prepared(
+    update(_T)
+    .where(_TC.sha256 == bindparam("of_sha256"))
+    .values({name: bindparam(name) for name in ("status", "reason", "changed_at", "changed_by")})
+)
+
+
+class EKCertificates:
+    """The EK certificates of machines, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def put(self, stored: StoredEKCertificate) -> None:
+        """Store the certificate of a machine, or its new judgement."""
+        verdict = stored.verdict
+        self._sql.run(
+            _PUT_EK,
+            machine_id=stored.machine_id,
+            certificate=stored.certificate,
+            chain=json.dumps([b64encode(der) for der in stored.chain]),
+            ok=verdict.ok,
+            reason=verdict.reason,
+            vendor=verdict.vendor,
+            anchor_sha256=verdict.anchor_sha256,
+            path=json.dumps([asdict(each) for each in verdict.path]),
+            revocation=verdict.revocation,
+            bundle_sha256=verdict.bundle_sha256,
+            judged_at=to_micros(stored.judged_at),
+        )
+
+    def get(self, machine_id: str) -> StoredEKCertificate | None:
+        """Return the certificate of a machine; None where it has none."""
+        row = self._sql.row(_GET_EK, machine_id=machine_id)
+        return None if row is None else _decode_ek(row)
+
+    def judged_by_others(self, bundle_sha256: str, limit: int) -> tuple[StoredEKCertificate, ...]:
+        """Return up to *limit* certificates that another bundle than this judged."""
+        rows = self._sql.rows(_OTHERS, bundle_sha256=bundle_sha256, rows=limit)
+        return tuple(map(_decode_ek, rows))
+
+    def lower(self, sha256: str) -> int:
+        """Take the vendor's word from every machine whose path has the certificate *sha256*; return how many.
+
+        What is on the allow-list keeps that level; the others have none but their possession, and no lease
+        until they are judged again.
+        """
+        part = f"%{sha256}%"
+        listed = self._sql.run(_LOWER_LISTED, part=part)
+        return listed + self._sql.run(_LOWER, part=part, lowered=Assurance.TOFU.value)
+
+
+class Trust:
+    """What operators added to the trust bundle or distrusted in it, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def state(self) -> tuple[int, int]:
+        """Return what is another after every change: how many there are, and the sum of when each was changed."""
+        row = self._sql.row(_STATE)
+        assert row is not None  # an aggregate has one row
+        return row[0], row[1] or 0
+
+    def all(self) -> tuple[TrustCertificate, ...]:
+        """Return all of them, by vendor and role."""
+        return tuple(map(_decode, self._sql.rows(_ALL)))
+
+    def get(self, sha256: str) -> TrustCertificate | None:
+        """Return the certificate with this SHA-256, or None."""
+        row = self._sql.row(_GET, sha256=sha256)
+        return None if row is None else _decode(row)
+
+    def add(self, added: TrustCertificate) -> None:
+        """Store a certificate.
+
+        Raises:
+            AlreadyExists: It is stored, perhaps as distrusted.
+        """
+        columns = {name: getattr(added, name) for name in _COLUMNS}
+        columns |= {name: to_micros(columns[name]) for name in ("added_at", "changed_at")}
+        if self._sql.run(_ADD, **columns) != 1:
+            raise AlreadyExists(f"certificate {added.sha256} was added before")
+
+    def set_status(self, sha256: str, status: TrustStatus, reason: str | None, by: str, at: datetime) -> None:
+        """Trust or distrust a stored certificate from now on.
+
+        Raises:
+            TrustCertificateUnknown: It is not stored.
+        """
+        changed = self._sql.run(
+            _SET, of_sha256=sha256, status=status, reason=reason, changed_at=to_micros(at), changed_by=by
+        )
+        if changed != 1:
+            raise TrustCertificateUnknown(f"no certificate {sha256[:64]!r} was added")
