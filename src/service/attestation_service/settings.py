@@ -130,6 +130,14 @@ class Settings(BaseSettings):
     require_quote: bool = True
     tpm_allow_simulator: bool = False
 
+    # Who vouches for TPMs
+    tpm_verify_ca: bool = True
+    tpm_verify_ca_strict: bool = False
+    tpm_ca_bundle_dir: Path | None = None
+    tpm_crl_dir: Path | None = None
+    tpm_revocation: Literal["record", "fail-closed"] = "record"
+    ek_expiry: Literal["record", "fail"] = "record"
+
     # Delivery
     require_encrypted_delivery: bool = True
     config_token_ttl_seconds: Annotated[int, Field(ge=60, le=86_400)] = 900
@@ -283,6 +291,10 @@ class Settings(BaseSettings):
             (
                 self.tpm_allow_simulator,
                 "ITL_TPM_ALLOW_SIMULATOR=true: software TPMs are accepted; for development only",
+            ),
+            (
+                not self.tpm_verify_ca,
+                "ITL_TPM_VERIFY_CA=false: no vendor's word about a TPM is asked for; for development only",
             ),
             (
                 not self.require_encrypted_delivery,
