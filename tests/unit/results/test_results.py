@@ -1,8 +1,8 @@
-"""Verdicts, assurance and the claims of an EAR."""
+"""Verdicts and assurance."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import product
 
 import pytest
@@ -19,7 +19,6 @@ from attestation.results import (
     Verdict,
     conclude,
 )
-from attestation.results.ear import PROFILE, TYP, ear_claims
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 GOOD, BAD = Passed("pcr7"), Failed("pcr4", "aa", "bb")
@@ -91,54 +90,3 @@ def test_assurance_levels() -> None:
         "tofu": 1,
         "none": 0,
     }
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "appraised", "status", "identity", "boot"),
-    [
-        ((GOOD,), True, "affirming", 2, 2),
-        ((GOOD,), False, "affirming", 2, 0),
-        ((BAD,), True, "contraindicated", 96, 96),
-        ((BAD,), False, "contraindicated", 96, 0),
-        ((OPEN,), False, "none", 0, 0),
-        ((), False, "none", 0, 0),
-    ],
-)
-def test_ear_claims(
-    outcomes: tuple[Outcome, ...], appraised: bool, status: str, identity: int, boot: int
-) -> None:
-    """Executables and configuration make no claim where no PCR was compared."""
-    claims = ear_claims(
-        result(*outcomes, appraised=appraised),
-        machine_id="7a0e3c1e-6a43-4c5b-9d0a-000000000001",
-        ek_fingerprint="ab" * 48,
-        assurance=Assurance.TOFU,
-        nonce="bm9uY2U=",
-        issuer="https://attestation.example",
-        expires_at=AT + timedelta(seconds=180),
-        build="0.1.0",
-    )
-    assert claims == {
-        "eat_profile": "tag:github.com,2023:veraison/ear",
-        "iss": "https://attestation.example",
-        "sub": "7a0e3c1e-6a43-4c5b-9d0a-000000000001",
-        "iat": 1_795_219_200,
-        "exp": 1_795_219_380,
-        "eat_nonce": "bm9uY2U=",
-        "ear.verifier-id": {"developer": "itl-attestation", "build": "0.1.0"},
-        "submods": {
-            "tpm": {
-                "ear.status": status,
-                "ear.trustworthiness-vector": {
-                    "instance-identity": identity,
-                    "executables": boot,
-                    "configuration": boot,
-                },
-                "ear.appraisal-policy-id": "workers@3",
-                "itl.ek-fingerprint": "ab" * 48,
-                "itl.assurance": "tofu",
-                "itl.boot-state-appraised": appraised,
-            }
-        },
-    }
-    assert (PROFILE, TYP) == ("tag:github.com,2023:veraison/ear", "eat+jwt")

@@ -285,7 +285,11 @@ async def test_result_tokens(service: Service) -> None:
     first = await service.attest(node)
     claims = verify_jwt(first["attestation_result"], keys, typ="eat+jwt")
     assert claims["sub"] == node.machine_id
-    assert claims["submods"]["tpm"]["itl.boot-state-appraised"] is False
+    assert claims["submods"]["tpm"]["ear_verifier_claims"] == {
+        "verdict": "Verified",
+        "assurance": "tofu",
+        "boot_state_appraised": False,
+    }
     assert "attestation_result" not in await service.attest(node)
     assert "attestation_result" in await service.attest(node, want_result=True)
 

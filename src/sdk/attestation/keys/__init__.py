@@ -3,6 +3,7 @@
 `file:/path` is a PEM key on disk. `pkcs11:` and `tpm2:` are reserved and refused until they are built.
 """
 
+from attestation.keys.ear import verify_ear
 from attestation.keys.jws import (
     CONFIG_SIGNATURE_HEADER,
     CONFIG_TYP,
@@ -24,5 +25,6 @@ __all__ = [
     "load_ed25519",
     "load_mldsa44",
     "load_signer",
+    "verify_ear",
     "verify_jwt",
 ]
