@@ -339,8 +339,8 @@ def test_an_unknown_policy_is_unknown(store: Store, ref: str) -> None:
         store.read_sync(lambda tx: tx.policies.get(ref))
 
 
-def test_the_narrowest_assignment_applies(store: Store) -> None:
-    """Machine before role before cluster before fleet; another's assignment never."""
+def test_every_assignment_applies(store: Store) -> None:
+    """Fleet, cluster, role, machine, in this order and with the digest; another's assignment never."""
 
     def assign(scope: Any, subject: str, policy: str) -> PolicyAssignment:
         assignment = PolicyAssignment(
@@ -349,25 +349,28 @@ def test_the_narrowest_assignment_applies(store: Store) -> None:
         store.write_sync(lambda tx: tx.policies.assign(assignment))
         return assignment
 
-    def applies() -> str | None:
-        return store.read_sync(lambda tx: tx.policies.lookup("m", Role.LINUX, "c"))
+    def applies(machine: str = "m", role: Role | None = Role.LINUX) -> list[str]:
+        found = store.read_sync(lambda tx: tx.policies.applicable(machine, role, "c"))
+        digests = {pin.partition(" ")[2] for pin in found}
+        assert digests <= {a_policy(1).sha256}
+        return [pin.partition(" ")[0] for pin in found]
 
     for number in range(1, 6):
         store.write_sync(lambda tx, n=number: tx.policies.add(a_policy(n)))  # type: ignore[misc]
     for scope, subject in (("machine", "x"), ("role", "windows"), ("cluster", "x")):
         assign(scope, subject, "workers@5")
-    assert applies() is None
+    assert applies() == []
     made = []
-    scopes: list[tuple[Any, str]] = [("fleet", "*"), ("cluster", "c"), ("role", "linux"), ("machine", "m")]
+    scopes: list[tuple[Any, str]] = [("machine", "m"), ("cluster", "c"), ("fleet", "*"), ("role", "linux")]
     for number, (scope, subject) in enumerate(scopes, 1):
         made.append(assign(scope, subject, f"workers@{number}"))
-        assert applies() == f"workers@{number}"
-    assert store.read_sync(lambda tx: tx.policies.lookup("y", None, "c")) == "workers@2"
+    assert applies() == ["workers@3", "workers@2", "workers@4", "workers@1"]
+    assert applies("y", None) == ["workers@3", "workers@2"]
     assert set(made) <= set(store.read_sync(lambda tx: tx.policies.assignments()))
     assign("machine", "m", "workers@5")
-    assert applies() == "workers@5"
+    assert applies() == ["workers@3", "workers@2", "workers@4", "workers@5"]
     store.write_sync(lambda tx: tx.policies.unassign("machine", "m"))
-    assert applies() == "workers@3"
+    assert applies() == ["workers@3", "workers@2", "workers@4"]
     with pytest.raises(PolicyUnknown):
         store.write_sync(lambda tx: tx.policies.unassign("machine", "m"))
     with pytest.raises(PolicyUnknown):
@@ -538,7 +541,7 @@ def test_one_statement_loads_what_many_would(store: Store) -> None:
     store.write_sync(lambda tx: tx.challenges.issue(challenge))
     bare = store.read_sync(load)
     assert bare == AttestationCase(
-        machine=machine, challenge=challenge, policy_ref=None, address_tat_us=None, machine_tat_us=None
+        machine=machine, challenge=challenge, policies=(), address_tat_us=None, machine_tat_us=None
     )
     store.write_sync(lambda tx: tx.rate_limits.take_both(("a", LIMIT), ("m", LIMIT), NOW))
     store.write_sync(lambda tx: tx.rate_limits.take("m", NOW, LIMIT))
@@ -549,7 +552,8 @@ def test_one_statement_loads_what_many_would(store: Store) -> None:
     store.write_sync(lambda tx: tx.policies.assign(everywhere))
     loaded = store.read_sync(load)
     assert loaded is not None
-    assert (loaded.machine, loaded.challenge, loaded.policy_ref) == (machine, challenge, "workers@1")
+    assert (loaded.machine, loaded.challenge) == (machine, challenge)
+    assert loaded.policies == (f"workers@1 {a_policy(1).sha256}",)
     now = to_micros(NOW)
     assert (loaded.address_tat_us, loaded.machine_tat_us) == (
         now + LIMIT.interval_us,

@@ -1,22 +1,42 @@
-"""Which policy is in force for a machine: the narrowest assignment, else the shipped `identity-only`."""
+"""Which policy is in force for a machine: all that are assigned to it in one, else the shipped `identity-only`."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from attestation.machines import Machine
 from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
 from attestation.store import Tx
 
+MOST_REMEMBERED: Final = 256
+
+_effective: Final[dict[tuple[str, ...], Policy]] = {}
+
 
 def in_force(tx: Tx, machine: Machine) -> Policy:
     """Return the policy that applies to *machine* now."""
-    return assigned(tx, tx.policies.lookup(machine.machine_id, machine.role, machine.cluster_id))
+    return effective(tx, tx.policies.applicable(machine.machine_id, machine.role, machine.cluster_id))
 
 
-def assigned(tx: Tx, ref: str | None) -> Policy:
-    """Return the policy of the narrowest assignment, the shipped one where nothing is assigned."""
-    return IDENTITY_ONLY if ref is None else stored(tx, ref)
+def effective(tx: Tx, assigned: tuple[str, ...]) -> Policy:
+    """Return all of *assigned* in one policy, the shipped one where nothing is assigned.
+
+    What it is made of is named with its digest, so what is remembered cannot become wrong.
+
+    Args:
+        tx: Where documents are read that are not remembered.
+        assigned: `name@version sha256` of each, the widest first.
+    """
+    if not assigned:
+        return IDENTITY_ONLY
+    found = _effective.get(assigned)
+    if found is None:
+        found = stored(tx, assigned[-1].partition(" ")[0])
+        if len(_effective) >= MOST_REMEMBERED:
+            _effective.clear()
+        _effective[assigned] = found
+    return found
 
 
 def stored(tx: Tx, ref: str) -> Policy:

@@ -30,14 +30,14 @@ class AttestationCase:
     Args:
         machine: The machine.
         challenge: The challenge of that id, whosever it is; None where there is none.
-        policy_ref: `name@version` of the policy assigned most narrowly; None where none is assigned.
+        policies: `name@version sha256` of every policy that is assigned to it, the widest first.
         address_tat_us: Theoretical arrival time of the address's rate limit; None where nothing was counted.
         machine_tat_us: Likewise of the machine's.
     """
 
     machine: Machine
     challenge: Challenge | None
-    policy_ref: str | None
+    policies: tuple[str, ...]
     address_tat_us: int | None
     machine_tat_us: int | None
 
@@ -46,7 +46,7 @@ _LOAD = Prepared(
     select(
         *_M.c,
         *_C.c,
-        policies.narrowest_ref(_M.c.machine_id, _M.c.role, _M.c.cluster_id).label("policy_ref"),
+        *policies.applicable(_M.c.machine_id, _M.c.role, _M.c.cluster_id),
         tat_of("address_key").label("address_tat_us"),
         tat_of("machine_key").label("machine_tat_us"),
     )
@@ -88,7 +88,7 @@ class Attestations:
         return AttestationCase(
             machine=machines.decode(row[:_MACHINE_COLUMNS]),
             challenge=challenges.decode(challenge) if challenge[0] is not None else None,
-            policy_ref=row[end],
-            address_tat_us=row[end + 1],
-            machine_tat_us=row[end + 2],
+            policies=tuple(filter(None, row[end:-2])),
+            address_tat_us=row[-2],
+            machine_tat_us=row[-1],
         )

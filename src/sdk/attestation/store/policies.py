@@ -16,7 +16,7 @@ from sqlalchemy import (
     case,
     cast,
     delete,
-    or_,
+    literal,
     select,
 )
 
@@ -105,29 +105,32 @@ def _text(name: str) -> BindParameter[str]:
 _NARROWEST = case({"machine": 0, "role": 1, "cluster": 2}, value=_AC.scope, else_=3)
 
 
-def narrowest_ref(
+def applicable(
     machine_id: ColumnElement[str], role: ColumnElement[Any], cluster_id: ColumnElement[str]
-) -> ScalarSelect[str]:
-    """Return a subquery for `name@version` of the narrowest assignment: machine, role, cluster, fleet."""
+) -> tuple[ScalarSelect[str], ...]:
+    """Return subqueries for the policies of fleet, cluster, role and machine: `name@version sha256`, or NULL.
+
+    Each is found by two primary keys, so they stay flat however many assignments there are.
+    """
+    scopes: tuple[tuple[Scope, ColumnElement[Any]], ...] = (
+        ("fleet", literal(FLEET)),
+        ("cluster", cluster_id),
+        ("role", role),
+        ("machine", machine_id),
+    )
+    return tuple(_assigned(scope, subject) for scope, subject in scopes)
+
+
+def _assigned(scope: Scope, subject: ColumnElement[Any]) -> ScalarSelect[str]:
     return (
-        select(_AC.policy_name + "@" + cast(_AC.policy_version, String))
-        .where(
-            or_(
-                and_(_AC.scope == "machine", _AC.subject == machine_id),
-                and_(_AC.scope == "role", _AC.subject == role),
-                and_(_AC.scope == "cluster", _AC.subject == cluster_id),
-                and_(_AC.scope == "fleet", _AC.subject == FLEET),
-            )
-        )
-        .order_by(_NARROWEST)
-        .limit(1)
+        select(_PC.name + "@" + cast(_PC.version, String) + " " + _PC.sha256)
+        .select_from(_A.join(_P, and_(_PC.name == _AC.policy_name, _PC.version == _AC.policy_version)))
+        .where(_AC.scope == scope, _AC.subject == subject)
         .scalar_subquery()
     )
 
 
-_LOOKUP = Prepared(
-    select(narrowest_ref(_text("machine_id"), _text("role"), _text("cluster_id")).label("policy_ref"))
-)
+_APPLICABLE = Prepared(select(*applicable(_text("machine_id"), _text("role"), _text("cluster_id"))))
 _ASSIGNMENTS = Prepared(select(_A).order_by(_NARROWEST.desc(), _AC.subject))
 _ASSIGN = Prepared(
     lambda insert: (
@@ -187,12 +190,13 @@ class Policies:
         """Return every policy version, by name and version."""
         return tuple(map(_decode_policy, self._sql.rows(_ALL)))
 
-    def lookup(self, machine_id: str, role: str | None, cluster_id: str) -> str | None:
-        """Return `name@version` of the narrowest assignment: machine, role, cluster, fleet; or None."""
-        row = self._sql.row(_LOOKUP, machine_id=machine_id, role=role and str(role), cluster_id=cluster_id)
-        assert row is not None  # one subquery, one row
-        ref: str | None = row[0]
-        return ref
+    def applicable(self, machine_id: str, role: str | None, cluster_id: str) -> tuple[str, ...]:
+        """Return `name@version sha256` of every policy assigned to such a machine, the widest first."""
+        row = self._sql.row(
+            _APPLICABLE, machine_id=machine_id, role=role and str(role), cluster_id=cluster_id
+        )
+        assert row is not None  # subqueries only, one row
+        return tuple(filter(None, row))
 
     def assign(self, assignment: PolicyAssignment) -> None:
         """Let a policy apply to a subject, instead of the one before.

@@ -169,7 +169,7 @@ def judge(tx: Tx, request: AttestRequest, counted: limits.Limits, origin: Origin
     # 1. The machine and an unspent challenge of its own. Without these there is nothing to judge or to spend.
     machine = loaded.machine
     challenge = challenges.still_open(loaded.challenge, request.machine_id, at)
-    found = Judged(machine=machine, policy=policy.assigned(tx, loaded.policy_ref), challenge=challenge)
+    found = Judged(machine=machine, policy=policy.effective(tx, loaded.policies), challenge=challenge)
     try:
         # 2. It means this machine, and the machine has a key that could have signed.
         _same_ek(request.ek_fingerprint, machine)
