@@ -231,10 +231,8 @@ def _responses() -> list[bytes]:
 class _WhoeverIsCertified:
     """An EK that has the certified key, so that `verify` looks further."""
 
-    def __init__(self, der: bytes) -> None:
-        self._spki = ek_certificate._canonical_spki(
-            ek_certificate._load(der)["tbs_certificate"]["subject_public_key_info"]
-        )
+    def __init__(self, certificate: ek_certificate.UnverifiedEKCertificate) -> None:
+        self._spki = certificate.certificate.spki
         self.type = Alg.RSA
 
     def spki_der(self) -> bytes:
@@ -247,7 +245,7 @@ def ek_certificate_target(data: bytes) -> None:
     with contextlib.suppress(MalformedEvidence, EKCertificateRejected):
         certificate = ek_certificate.parse(data)
         assert certificate.der in data or data.lstrip().startswith(b"-----")
-        ek = _WhoeverIsCertified(certificate.der)
+        ek = _WhoeverIsCertified(certificate)
         claims = ek_certificate.verify(certificate, ek=ek, at=AT, allow_simulator=True)  # type: ignore[arg-type]  # stands for an EK
         assert claims.not_before <= AT <= claims.not_after
         str(claims)

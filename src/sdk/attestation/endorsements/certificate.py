@@ -31,6 +31,8 @@ from attestation.errors import MalformedEvidence, SignatureInvalid
 MAX_CERTIFICATE_BYTES: Final = 8192
 """Longest certificate read, with what follows it (TPM.md §1.1)."""
 MAX_EXTENSIONS: Final = 64
+MAX_SERIAL_BYTES: Final = 64
+"""RFC 5280 asks for at most 20; padded ones are met."""
 MIN_RSA_BITS: Final = 2048
 MAX_RSA_BITS: Final = 8192
 MAX_RSA_EXPONENT: Final = (1 << 32) - 1
@@ -331,6 +333,8 @@ def parse_certificate(data: bytes) -> Certificate:
         version = der.small_integer(data, inner) + 1
         at = first.stop
     number = der.expect(data, at, end, der.INTEGER, "certificate: serial number")
+    if number.stop - number.start > MAX_SERIAL_BYTES:
+        raise MalformedEvidence(f"certificate: serial number of more than {MAX_SERIAL_BYTES} bytes")
     serial = der.integer(data, number)
     inner_algorithm = der.expect(data, number.stop, end, der.SEQUENCE, "certificate: inner algorithm")
     issuer = der.expect(data, inner_algorithm.stop, end, der.SEQUENCE, "certificate: issuer")
@@ -449,10 +453,10 @@ def _read_constraints(extension: Extension | None) -> tuple[bool, int | None]:
     for found in der.elements(value, at, outer.stop):
         if found.tag == der.BOOLEAN and found.at == outer.start:
             is_ca = any(value[found.start : found.stop])
-        elif length is None:
+        elif found.tag == der.INTEGER and length is None:
             length = der.small_integer(value, found)
         else:
-            raise MalformedEvidence("BasicConstraints: more than two values")
+            raise MalformedEvidence("BasicConstraints: neither CA nor path length")
     return is_ca, length
 
 

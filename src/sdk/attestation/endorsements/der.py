@@ -111,14 +111,14 @@ def integer(data: bytes, found: Element) -> int:
 
 
 def small_integer(data: bytes, found: Element) -> int:
-    """Return an INTEGER from 0 to 2^31-1, as versions, path lengths and salt lengths are.
+    """Return an INTEGER or ENUMERATED from 0 to 2^31-1, as versions, path lengths and salt lengths are.
 
     Raises:
-        MalformedEvidence: Negative, greater, or of another tag.
+        MalformedEvidence: Negative, or greater.
     """
-    if found.tag != INTEGER or found.stop - found.start > 8 or not 0 <= (n := integer(data, found)) < 1 << 31:
-        raise MalformedEvidence("DER: not a small positive INTEGER")
-    return n
+    if found.stop - found.start > 8 or not 0 <= (value := integer(data, found)) < 1 << 31:
+        raise MalformedEvidence("DER: not a small INTEGER")
+    return value
 
 
 def bits(data: bytes, found: Element) -> tuple[int, bytes]:
