@@ -14,6 +14,7 @@ from attestation.store.audit import AuditFilter
 from attestation.store.audit_tree import Countersignature, CountersignatureKind, StoredCheckpoint
 from attestation.store.base import Store, StoreSettings
 from attestation.store.challenges import Challenge, Purpose
+from attestation.store.logs import MAX_LOG_BYTES, LogKind, PackedLog, pack
 from attestation.store.machines import MachineCounts, MachineFilter
 from attestation.store.migrate import migrate, sqlite_path
 from attestation.store.outbox import OutboxEvent
@@ -30,6 +31,7 @@ from attestation.store.tx import Tx
 __all__ = [
     "FLEET",
     "MAX_LIMIT",
+    "MAX_LOG_BYTES",
     "AllowListRow",
     "Approval",
     "AttestationCase",
@@ -38,9 +40,11 @@ __all__ = [
     "ConfigToken",
     "Countersignature",
     "CountersignatureKind",
+    "LogKind",
     "MachineCounts",
     "MachineFilter",
     "OutboxEvent",
+    "PackedLog",
     "Page",
     "PolicyAssignment",
     "Purged",
@@ -61,6 +65,7 @@ __all__ = [
     "Tx",
     "migrate",
     "open_store",
+    "pack",
     "wait",
 ]
 

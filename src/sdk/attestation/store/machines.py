@@ -246,18 +246,26 @@ _ADD = Prepared(
 _RENEWED = (
     *("clock_ms", "reset_count", "restart_count", "clock_safe", "firmware_version"),
     *("last_verdict", "last_result_at", "last_policy", "last_failed", "last_result_key", "trust_expires_at"),
-    *("event_log_sha256", "heartbeat_missed_at"),
+    "heartbeat_missed_at",
 )
-_RENEW = Prepared(
-    update(_T)
-    .where(
-        _C.machine_id == bindparam("of_machine"),
-        _C.ak_name == bindparam("of_ak"),
-        _C.status == bindparam("of_status"),
-        _C.role.is_not_distinct_from(bindparam("of_role")),
+
+
+def _renew(*columns: str) -> Prepared:
+    return Prepared(
+        update(_T)
+        .where(
+            _C.machine_id == bindparam("of_machine"),
+            _C.ak_name == bindparam("of_ak"),
+            _C.status == bindparam("of_status"),
+            _C.role.is_not_distinct_from(bindparam("of_role")),
+        )
+        .values({name: bindparam(name) for name in columns})
     )
-    .values({name: bindparam(name) for name in _RENEWED})
-)
+
+
+_RENEW = _renew(*_RENEWED)
+# The log is named in an index, which the steady state shall not write.
+_RENEW_LOG = _renew(*_RENEWED, "event_log_sha256")
 _DELETE = Prepared(delete(_T).where(_C.machine_id == bindparam("machine_id")))
 _PENDING = _C.status == Status.PENDING_APPROVAL.value
 _COUNT_PENDING = Prepared(select(func.count()).select_from(_T).where(_PENDING))
@@ -375,7 +383,7 @@ class Machines:
             MachineChanged: Status, role or AK are not those of *machine* any more, or it is gone.
         """
         changed = self._sql.run(
-            _RENEW,
+            _RENEW if event_log_sha256 == machine.event_log_sha256 else _RENEW_LOG,
             of_machine=machine.machine_id,
             of_ak=machine.ak_name,
             of_status=machine.status.value,

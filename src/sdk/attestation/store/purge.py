@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Column, Table, bindparam, delete, select, update
+from sqlalchemy import Column, Table, bindparam, delete, exists, or_, select, update
 
 from attestation.clock import to_micros
 from attestation.store.sql import Executor, Prepared
@@ -13,8 +13,11 @@ from attestation.store.tables import (
     Base,
     ChallengeRow,
     ConfigTokenRow,
+    LogRow,
+    MachineRow,
     OutboxRow,
     RateLimitRow,
+    ResultRow,
     table_of,
 )
 
@@ -27,6 +30,9 @@ CONFIG_TOKEN_KEPT = timedelta(hours=24)
 OUTBOX_KEPT = timedelta(hours=24)
 """For so long a handled event stays visible."""
 
+LOG_KEPT = timedelta(hours=24)
+"""For so long a measurement log stays after it was last known to be referred to; so often that is looked up."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purged:
@@ -37,11 +43,13 @@ class Purged:
     config_answers: int
     outbox: int
     rate_limits: int
+    logs: int
 
     @property
     def total(self) -> int:
         """All of them."""
-        return self.challenges + self.config_tokens + self.config_answers + self.outbox + self.rate_limits
+        rows = self.challenges + self.config_tokens + self.config_answers + self.outbox + self.rate_limits
+        return rows + self.logs
 
 
 def _delete_older(row: type[Base], key: str, age: str) -> Prepared:
@@ -62,10 +70,29 @@ _OVER = (
 _CONFIG_ANSWERS = Prepared(
     update(_TOKENS).where(_TOKENS.c.token_id.in_(_OVER)).values(answer=None, answer_until=None)
 )
+_LOGS = table_of(LogRow)
+_RESULTS = table_of(ResultRow)
+# The longest unexamined logs; those that are in use go to the end of the queue, the others go.
+_EXAMINED = (
+    select(_LOGS.c.sha256)
+    .where(_LOGS.c.last_used_at < bindparam("before"))
+    .order_by(_LOGS.c.last_used_at)
+    .limit(bindparam("rows"))
+)
+_IN_USE = or_(
+    exists().where(_RESULTS.c.event_log_sha256 == _LOGS.c.sha256),
+    exists().where(_RESULTS.c.ima_log_sha256 == _LOGS.c.sha256),
+    exists().where(table_of(MachineRow).c.event_log_sha256 == _LOGS.c.sha256),
+)
+_STILL_USED = Prepared(
+    update(_LOGS).where(_LOGS.c.sha256.in_(_EXAMINED), _IN_USE).values(last_used_at=bindparam("at"))
+)
+_UNUSED = Prepared(delete(_LOGS).where(_LOGS.c.sha256.in_(_EXAMINED), ~_IN_USE))
 
 
 def purge(sql: Executor, at: datetime, batch: int) -> Purged:
     """Delete up to *batch* rows of each kind that nothing needs at *at*; a full batch means there is more."""
+    sql.run(_STILL_USED, before=to_micros(at - LOG_KEPT), rows=batch, at=to_micros(at))
 
     def run(statement: Prepared, kept: timedelta = timedelta(0)) -> int:
         return sql.run(statement, before=to_micros(at - kept), rows=batch)
@@ -76,4 +103,5 @@ def purge(sql: Executor, at: datetime, batch: int) -> Purged:
         config_answers=run(_CONFIG_ANSWERS),
         outbox=run(_OUTBOX, OUTBOX_KEPT),
         rate_limits=run(_RATE_LIMITS),
+        logs=run(_UNUSED, LOG_KEPT),
     )

@@ -10,6 +10,7 @@ from typing import Final
 from sqlalchemy import bindparam, delete, insert, select
 
 from attestation.clock import from_micros, to_micros
+from attestation.errors import ResultUnknown
 from attestation.results import (
     Assurance,
     AttestationResult,
@@ -111,6 +112,13 @@ _TRIM = Prepared(delete(_T).where(_OF_MACHINE, _C.id <= _FIRST_TOO_OLD.scalar_su
 _PAGE = Prepared(
     select(_T).where(_OF_MACHINE, _C.id < bindparam("before")).order_by(_C.id.desc()).limit(bindparam("rows"))
 )
+_GET = Prepared(select(_T).where(_OF_MACHINE, _C.id == bindparam("result_id")))
+_VERIFIED_BEFORE = Prepared(
+    select(_T)
+    .where(_OF_MACHINE, _C.id < bindparam("before"), _C.verdict == Verdict.VERIFIED.value)
+    .order_by(_C.id.desc())
+    .limit(1)
+)
 
 
 class Results:
@@ -163,3 +171,19 @@ class Results:
             rows=checked_limit(limit) + 1,
         )
         return page_of("results", rows, limit, _decode)
+
+    def get(self, machine_id: str, result_id: int) -> StoredResult:
+        """Return one result of a machine.
+
+        Raises:
+            ResultUnknown: There is none of this number, it is another machine's, or newer ones took its place.
+        """
+        row = self._sql.row(_GET, machine_id=machine_id, result_id=result_id)
+        if row is None:
+            raise ResultUnknown(f"no result {result_id} of this machine; only the newest are kept")
+        return _decode(row)
+
+    def verified_before(self, machine_id: str, result_id: int) -> StoredResult | None:
+        """Return the last Verified result of a machine before *result_id*; None where none is kept."""
+        row = self._sql.row(_VERIFIED_BEFORE, machine_id=machine_id, before=result_id)
+        return None if row is None else _decode(row)

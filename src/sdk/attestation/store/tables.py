@@ -93,6 +93,13 @@ class MachineRow(Base):
         Index(None, "status", "registered_from"),
         # Leases that ran out and that nobody was told of.
         Index(None, "trust_expires_at", sqlite_where=text(LEASED), postgresql_where=text(LEASED)),
+        # Who still needs a measurement log.
+        Index(
+            None,
+            "event_log_sha256",
+            sqlite_where=text("event_log_sha256 IS NOT NULL"),
+            postgresql_where=text("event_log_sha256 IS NOT NULL"),
+        ),
         # What `q` looks through, so that a search does not read whole rows.
         Index(None, "id", "search", "machine_id", "ek_fingerprint"),
         {"sqlite_autoincrement": True},
@@ -324,6 +331,12 @@ class ResultRow(Base):
         _one_of("verdict", Verdict),
         Index(None, "machine_id", "id"),
         Index(None, "event_log_sha256"),
+        Index(
+            None,
+            "ima_log_sha256",
+            sqlite_where=text("ima_log_sha256 IS NOT NULL"),
+            postgresql_where=text("ima_log_sha256 IS NOT NULL"),
+        ),
         {"sqlite_autoincrement": True},
     )
 

@@ -9,6 +9,7 @@ from attestation.store.approvals import Approvals
 from attestation.store.attestations import Attestations
 from attestation.store.audit import Audit
 from attestation.store.challenges import Challenges
+from attestation.store.logs import Logs
 from attestation.store.machines import Machines
 from attestation.store.outbox import Outbox
 from attestation.store.policies import Policies
@@ -37,6 +38,7 @@ class Tx:
         "challenges",
         "config_tokens",
         "ek_certificates",
+        "logs",
         "machines",
         "outbox",
         "policies",
@@ -58,6 +60,7 @@ class Tx:
         self.registration_tokens = RegistrationTokens(sql)
         self.config_tokens = ConfigTokens(sql)
         self.results = Results(sql, results_kept)
+        self.logs = Logs(sql)
         self.rate_limits = RateLimits(sql)
         self.policies = Policies(sql)
         self.ek_certificates = EKCertificates(sql)
