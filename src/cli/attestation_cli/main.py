@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 GROUPS: Mapping[str, tuple[str, str]] = {
     "auth": ("attestation_cli.commands.auth", "Log in and out; who you are."),
     "machine": ("attestation_cli.commands.machine", "List, judge and explain machines."),
+    "result": ("attestation_cli.commands.result", "Verify what the service says of a machine, by yourself."),
     "approval": ("attestation_cli.commands.approval", "What waits for the vote of another operator."),
     "token": ("attestation_cli.commands.token", "Registration tokens: admit whoever presents one."),
     "allow-list": ("attestation_cli.commands.allow_list", "EKs that are admitted in advance."),
