@@ -12,6 +12,19 @@ from attestation.testing.certificates import (
     make_ek_certificate,
     pem,
 )
+from attestation.testing.event_logs import (
+    BootLog,
+    BootOptions,
+    Event,
+    EventType,
+    LogDefect,
+    LogQuirk,
+    Tampering,
+    boot,
+    boot_log,
+    tampered,
+)
+from attestation.testing.ima_logs import IMAEntry, IMALog, ima_log
 from attestation.testing.software_keys import (
     SoftwareAK,
     SoftwareEK,
@@ -25,19 +38,32 @@ from attestation.testing.software_tpm import SoftwareTPM, fleet
 
 __all__ = [
     "SIMULATOR",
+    "BootLog",
+    "BootOptions",
     "CertificateAuthority",
     "Defect",
     "EKCertificateOptions",
+    "Event",
+    "EventType",
+    "IMAEntry",
+    "IMALog",
+    "LogDefect",
+    "LogQuirk",
     "Quirk",
     "SoftwareAK",
     "SoftwareEK",
     "SoftwareNode",
     "SoftwareTPM",
+    "Tampering",
     "ak_template",
+    "boot",
+    "boot_log",
     "fleet",
     "generate_key",
+    "ima_log",
     "make_ek_certificate",
     "pem",
     "software_activate",
+    "tampered",
     "with_key",
 ]
