@@ -165,6 +165,8 @@ def appraise(evidence: Evidence, case: Case, at: datetime) -> Appraisal:
     elif policy.ref != case.requested_policy:
         # The challenge asked for the PCRs of another policy; a new challenge asks for the right ones.
         outcomes.append(Undecided("policy", f"{policy.ref} replaced {case.requested_policy} meanwhile"))
+    elif policy.logs_read or policy.firmware or policy.ek_key_attestation or policy.assurance:
+        outcomes.append(Undecided("policy", "this version cannot evaluate every rule of it yet"))
     elif policy.rules:
         outcomes += policy.judge(claims.pcrs.get(policy.bank, {}))
     else:

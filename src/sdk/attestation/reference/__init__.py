@@ -1,11 +1,35 @@
 """What we expect of a machine (RATS Reference Values): named, versioned, immutable policies."""
 
+from attestation.reference.document import FORMAT
 from attestation.reference.policy import (
     DEFAULT_SELECTION,
     IDENTITY_ONLY,
-    PCRRule,
     Policy,
+    default_minimum,
     parse_policy,
 )
+from attestation.reference.rules import (
+    BootRules,
+    Demand,
+    FirmwareRules,
+    IMARules,
+    PCRRule,
+    SecureBootRules,
+    Source,
+)
 
-__all__ = ["DEFAULT_SELECTION", "IDENTITY_ONLY", "PCRRule", "Policy", "parse_policy"]
+__all__ = [
+    "DEFAULT_SELECTION",
+    "FORMAT",
+    "IDENTITY_ONLY",
+    "BootRules",
+    "Demand",
+    "FirmwareRules",
+    "IMARules",
+    "PCRRule",
+    "Policy",
+    "SecureBootRules",
+    "Source",
+    "default_minimum",
+    "parse_policy",
+]

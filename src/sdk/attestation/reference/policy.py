@@ -1,78 +1,76 @@
-"""Appraisal policies of the format `itl-tpm-policy/1` (TPM.md §4.6).
+"""Appraisal policies of the format `itl-tpm-policy/1` (TPM.md §4.6): what holds for a machine, ready to judge by.
 
-A policy is judged when it is written, not when it is used: what this version cannot evaluate is refused by
-name, so no rule is ever skipped silently. Event-log rules (`events`, `secure_boot`, `event_log: required`),
-firmware rules and EK-based key attestation are refused until they are built.
+`parse_policy` makes one from a document, `attestation.reference.compose` one from several. Both are built by
+the same function from the same flat table of members, so that what is judged cannot depend on where it was
+written.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final, TypeVar, cast
 
-from attestation.errors import MalformedEvidence, PolicyInvalid
-from attestation.results import Failed, Flagged, Outcome, Passed
-from attestation.tpm import PCRSelection, bank_alg, digest_size
-from attestation.wire import canonical_json, hexdecode
+from attestation.reference.document import FORMAT, IDENTITY_ONLY_NAME, load, read, refuse
+from attestation.reference.patterns import CommandPattern, Glob
+from attestation.reference.rules import (
+    BootRules,
+    Demand,
+    FirmwareRules,
+    IMARules,
+    MinimumAssurance,
+    PCRRule,
+    SecureBootRules,
+    Source,
+    Stated,
+)
+from attestation.results import Assurance, Outcome
+from attestation.tpm import PCRSelection, bank_alg
 
-FORMAT: Final = "itl-tpm-policy/1"
-MAX_POLICY_BYTES: Final = 65_536
+CONTROLPLANE: Final = "controlplane"
+DEFAULT_MAX_AGE_SECONDS: Final = 300
+_DEFAULT_PCRS: Final = (0, 1, 2, 3, 4, 5, 6, 7, 11)
+_BOOT_AGGREGATE: Final = tuple(range(10))
+_IMA_PCR: Final = 10
 
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
-_REQUIRED: Final = frozenset({"format", "name", "version", "bank", "pcrs"})
-_OPTIONAL: Final = frozenset({"clock", "event_log", "max_age_seconds"})
-_NOT_BUILT: Final = frozenset({"secure_boot", "firmware", "ek_key_attestation"})
-_RESETTABLE: Final = frozenset({16, 23})
-_BOOT: Final = frozenset(range(16))
-_MAX_VALUES: Final = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PCRRule:
-    """What is expected of one PCR: one of several values, or nothing, for a stated reason.
-
-    Args:
-        index: 0-15.
-        any_of: Accepted digests; None where the PCR is ignored.
-        ignore: Why it is ignored; None where it is compared.
-        expected: `any_of` in words, for results.
-        held: The outcome where it holds, or is ignored; made once.
-    """
-
-    index: int
-    any_of: frozenset[bytes] | None
-    ignore: str | None
-    expected: str
-    held: Passed | Flagged
-
-    def judge(self, value: bytes | None) -> Outcome:
-        """Return the outcome for the quoted *value*; an absent one fails."""
-        if self.any_of is None or value in self.any_of:
-            return self.held
-        return Failed(self.held.check, self.expected, value.hex() if value is not None else "absent")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """A policy that has been judged fit for use.
+    """A policy that has been judged fit for use; also what several together make (`compose`).
 
     Args:
-        name: Its name.
-        version: Its version, from 1.
-        ref: `name@version`.
+        name: Its name; of a composition that of its narrowest part.
+        version: Its version, from 1; likewise.
+        ref: `name@version`; of a composition those of its parts, widest first, joined by `+`.
         bank: TPM_ALG_ID of the PCR bank.
-        selection: The PCRs to request.
-        rules: One per PCR, ascending; empty only for `identity-only`.
+        selection: The PCRs to request: those with a rule, and those that rules over logs read.
+        rules: One per PCR, ascending.
         clock_safe_required: An unsafe clock fails instead of being flagged.
+        clock_safe_reported: It is reported.
+        event_log_required: The event log must be sent, by a member or because a rule reads it; a demand that
+            is only reported asks for the log all the same.
+        event_log: The demand for the log; None where it is only accepted.
+        log_pcrs: The PCRs that rules read through the log, ascending: they must replay to the quoted values.
+        log_padding_accepted: Padding behind the log is flagged; else it fails where the log is needed.
+        secure_boot, boot, ima, firmware: Rules beside those per PCR; None where there are none.
+        ek_key_attestation: The second protocol must have been answered; None where it is only accepted.
+        assurance: The lowest level that the policy states; None: the default of the role.
         max_age_seconds: How long a Verified result may be relied on.
-        document: The policy as written, canonical JSON.
+        reattest_seconds: After how long a machine is to attest again; None: as the service is set.
+        description: For people; empty where there is none.
+        document: The policy as written, or the effective document; canonical JSON.
         sha256: SHA-256 of `document`, hex.
-        compared: Index and accepted digests of the PCRs that are compared; empty only for `identity-only`.
-        all_held: The outcomes where every rule holds, made once.
+        sources: Path of each member that is in force -> where it comes from.
+        parts: The policies it is made of, widest first; itself where it is one.
+        compared: Index and accepted digests of the PCRs that are compared by value.
+        all_held: The outcomes of the rules by value where every one holds, made once.
+        by_value: The rules that are judged by the quoted value alone, or ignore it.
+        demands: It demands more than clock and age: there is a reason to have it.
+        appraises_boot: At least one rule about what booted decides.
+        logs_read: At least one rule reads an event log or a measurement list, or wants one sent.
     """
 
     name: str
@@ -82,18 +80,54 @@ class Policy:
     selection: PCRSelection
     rules: tuple[PCRRule, ...]
     clock_safe_required: bool
+    clock_safe_reported: bool
+    event_log_required: bool
+    event_log: Demand[bool] | None
+    log_pcrs: tuple[int, ...]
+    log_padding_accepted: bool
+    secure_boot: SecureBootRules | None
+    boot: BootRules | None
+    ima: IMARules | None
+    firmware: FirmwareRules | None
+    ek_key_attestation: Demand[bool] | None
+    assurance: MinimumAssurance | None
     max_age_seconds: int
+    reattest_seconds: int | None
+    description: str
     document: bytes
     sha256: str
+    sources: Mapping[str, Source]
+    parts: tuple[str, ...]
     compared: tuple[tuple[int, frozenset[bytes]], ...]
     all_held: tuple[Outcome, ...]
+    by_value: tuple[PCRRule, ...]
+    demands: bool
+    appraises_boot: bool
+    logs_read: bool
 
     def judge(self, values: Mapping[int, bytes]) -> Sequence[Outcome]:
-        """Return the outcome of every rule for the quoted *values*, index -> digest; an absent value fails."""
+        """Return the outcome of every rule by value for the quoted *values*, index -> digest.
+
+        An absent value fails. Rules over logs are judged by `attestation.appraisal`.
+        """
         for index, any_of in self.compared:
             if values.get(index) not in any_of:
-                return [rule.judge(values.get(rule.index)) for rule in self.rules]
+                return [rule.judge(values.get(rule.index)) for rule in self.by_value]
         return self.all_held
+
+    def assurance_minimum(self, role: str | None) -> Assurance:
+        """Return the lowest level of assurance with which a machine of *role* is accepted (TPM.md §6).
+
+        A minimum that is only reported does not replace the default: it could lower it.
+        """
+        if self.assurance is not None and not self.assurance.report:
+            return self.assurance.level
+        return default_minimum(role)
+
+
+def default_minimum(role: str | None) -> Assurance:
+    """Return what is demanded where no policy says it: a vendor's chain of control planes, else activation."""
+    return Assurance.EK_CHAIN if role == CONTROLPLANE else Assurance.TOFU
 
 
 def parse_policy(data: bytes | Mapping[str, object]) -> Policy:
@@ -102,151 +136,288 @@ def parse_policy(data: bytes | Mapping[str, object]) -> Policy:
     Raises:
         PolicyInvalid: With the member and the rule of the format that it breaks.
     """
-    document = _load(data) if isinstance(data, bytes) else data
-    if document.get("name") == "identity-only":
-        _refuse("name identity-only is the shipped policy's")
-    return _parse(document, max_age_default=300)
+    document = load(data) if isinstance(data, bytes) else data
+    if document.get("name") == IDENTITY_ONLY_NAME:
+        refuse(f"name {IDENTITY_ONLY_NAME} is the shipped policy's")
+    return _parse(document)
 
 
-def _parse(document: Mapping[str, object], *, max_age_default: int) -> Policy:
-    members = frozenset(document)
-    not_built = members & _NOT_BUILT
-    if not_built:
-        _refuse(f"{min(not_built)} is not supported by this version")
-    if members - _REQUIRED - _OPTIONAL:
-        _refuse(f"unknown member {min(members - _REQUIRED - _OPTIONAL)[:40]!r}")
-    if _REQUIRED - members:
-        _refuse(f"member {min(_REQUIRED - members)} is missing")
-    if document["format"] != FORMAT:
-        _refuse(f"format is not {FORMAT}")
-    name, version, pcrs = document["name"], document["version"], document["pcrs"]
-    if not isinstance(name, str) or not _NAME.match(name):
-        _refuse("name is not 1 to 63 lower-case letters, digits and hyphens")
-    version = _integer(version, "version", 1, 999_999_999)
-    bank_text = document["bank"]
-    if bank_text not in ("sha256", "sha384", "sha512"):
-        _refuse("bank is not sha256, sha384 or sha512")
-    assert isinstance(bank_text, str)
-    bank = bank_alg(bank_text)
-    if not isinstance(pcrs, Mapping):
-        _refuse("pcrs is not an object")
-    rules = tuple(sorted((_rule(i, r, digest_size(bank)) for i, r in pcrs.items()), key=lambda r: r.index))
-    compared = tuple((rule.index, rule.any_of) for rule in rules if rule.any_of is not None)
-    if name != "identity-only" and not compared:
-        _refuse("no PCR is compared; only identity-only may do without")
-    if document.get("event_log", "accepted") != "accepted":
-        _refuse("event_log other than accepted is not supported by this version")
-    clock_safe_required = _clock_safe_required(document.get("clock", {}))
-    max_age = _integer(document.get("max_age_seconds", max_age_default), "max_age_seconds", 30, 604_800)
-    # Every member was judged by now: what is written holds no number that JSON could not carry.
-    written = canonical_json(document)
-    if len(written) > MAX_POLICY_BYTES:
-        _refuse(f"longer than {MAX_POLICY_BYTES} bytes")
-    selection = PCRSelection.from_names({bank_text: [r.index for r in rules]}) if rules else DEFAULT_SELECTION
+def _parse(document: Mapping[str, object]) -> Policy:
+    found = read(document)
+    policy = build(
+        found.members,
+        name=found.name,
+        version=found.version,
+        ref=found.ref,
+        bank=found.bank,
+        document=found.written,
+        parts=(found.ref,),
+    )
+    if found.name != IDENTITY_ONLY_NAME and not policy.demands:
+        refuse("no PCR is compared and nothing else is demanded; only identity-only may do without")
+    if policy.log_pcrs and document.get("event_log") == "accepted":
+        refuse("event_log accepted contradicts the rules that read it")
+    return policy
+
+
+def build(
+    members: Mapping[str, Stated],
+    *,
+    name: str,
+    version: int,
+    ref: str,
+    bank: str,
+    document: bytes,
+    parts: tuple[str, ...],
+) -> Policy:
+    """Return the policy that states *members*.
+
+    Args:
+        members: Path -> what is stated there.
+        name: As in `Policy`, like `version`, `ref`, `document` and `parts`.
+        version: Likewise.
+        ref: Likewise.
+        bank: Name of the bank.
+        document: Likewise.
+        parts: Likewise.
+
+    Raises:
+        PolicyInvalid: Two members contradict each other.
+    """
+    table = _Members(members)
+    rules = tuple(
+        sorted(
+            (cast("PCRRule", s.value) for path, s in members.items() if path.startswith("pcrs.")),
+            key=lambda rule: rule.index,
+        )
+    )
+    secure_boot, boot, ima = _secure_boot(table), _boot(table), _ima(table)
+    log_pcrs = _log_pcrs(rules, secure_boot, boot)
+    event_log = _event_log(table, rules, secure_boot, boot)
+    max_age = table.plain("max_age_seconds", DEFAULT_MAX_AGE_SECONDS)
+    reattest = table.plain("reattest_seconds", 0) or None
+    if reattest is not None and reattest > max_age:
+        refuse(
+            f"reattest_seconds {reattest} is longer than max_age_seconds {max_age}: trust would always end"
+        )
+    clock = table.demand("clock.safe", "flag")
+    key_attestation = table.demand("ek_key_attestation", "accepted")
+    level = table.optional("assurance.minimum", Assurance)
+    firmware = _firmware(table)
+    about_boot = _about_boot(rules, secure_boot, boot, ima)
+    selected = {rule.index for rule in rules} | set(log_pcrs)
+    if ima is not None:
+        selected |= {_IMA_PCR, *_BOOT_AGGREGATE}
+    by_value = tuple(rule for rule in rules if rule.approved is None)
+    compared = tuple((rule.index, rule.any_of) for rule in by_value if rule.any_of is not None)
     return Policy(
         name=name,
         version=version,
-        ref=f"{name}@{version}",
-        bank=bank,
-        selection=selection,
+        ref=ref,
+        bank=bank_alg(bank),
+        selection=PCRSelection.from_names({bank: selected or _DEFAULT_PCRS}),
         rules=rules,
-        clock_safe_required=clock_safe_required,
+        clock_safe_required=clock.value == "required" and not clock.report,
+        clock_safe_reported=clock.value == "required" and clock.report,
+        event_log_required=event_log is not None,
+        event_log=event_log,
+        log_pcrs=log_pcrs,
+        log_padding_accepted=table.plain("log_padding", "refused") == "accepted",
+        secure_boot=secure_boot,
+        boot=boot,
+        ima=ima,
+        firmware=firmware,
+        ek_key_attestation=Demand(True, key_attestation.report)
+        if key_attestation.value == "required"
+        else None,
+        assurance=MinimumAssurance(level=level.value, report=level.report) if level is not None else None,
         max_age_seconds=max_age,
-        document=written,
-        sha256=hashlib.sha256(written).hexdigest(),
+        reattest_seconds=reattest,
+        description=table.plain("description", ""),
+        document=document,
+        sha256=hashlib.sha256(document).hexdigest(),
+        sources={path: members[path].source for path in sorted(members)},
+        parts=parts,
         compared=compared,
-        all_held=tuple(rule.held for rule in rules),
+        all_held=tuple(rule.held for rule in by_value),
+        by_value=by_value,
+        demands=bool(about_boot or firmware or level or key_attestation.value == "required"),
+        appraises_boot=not all(about_boot),
+        logs_read=event_log is not None or ima is not None,
     )
 
 
-def _load(data: bytes) -> Mapping[str, object]:
-    if len(data) > MAX_POLICY_BYTES:
-        _refuse(f"longer than {MAX_POLICY_BYTES} bytes")
-    try:
-        document = json.loads(data, object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError) as e:
-        raise PolicyInvalid("policy is not JSON, or names a member twice") from e
-    if not isinstance(document, dict):
-        _refuse("policy is not a JSON object")
-    return document
+def _about_boot(
+    rules: tuple[PCRRule, ...],
+    secure_boot: SecureBootRules | None,
+    boot: BootRules | None,
+    ima: IMARules | None,
+) -> list[bool]:
+    """Return, for each rule that compares what booted with something expected, whether it is only reported."""
+    found = [rule.report for rule in rules if rule.ignore is None]
+    if secure_boot is not None:
+        if secure_boot.required.value:
+            found.append(secure_boot.required.report)
+        lists = (secure_boot.db, secure_boot.dbx_min, secure_boot.authorities)
+        found += [demand.report for demand in lists if demand is not None]
+    if boot is not None:
+        found += [demand.report for demand in _demands(boot)]
+    if ima is not None:
+        found.append(ima.allow.report)
+    return found
 
 
-def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a member is named twice")
-    return members
+class _Members:
+    """Typed access to the flat table; `document.read` has judged the types."""
+
+    def __init__(self, members: Mapping[str, Stated]) -> None:
+        self._members = members
+
+    def has(self, prefix: str) -> bool:
+        return any(path.startswith(prefix) for path in self._members)
+
+    def under(self, prefix: str) -> list[tuple[str, Stated]]:
+        return [(path, stated) for path, stated in self._members.items() if path.startswith(prefix)]
+
+    def plain(self, path: str, default: T) -> T:
+        """Return a value that decides nothing by itself."""
+        stated = self._members.get(path)
+        return default if stated is None else cast("T", stated.value)
+
+    def demand(self, path: str, default: T) -> Demand[T]:
+        """Return a demand; a default is enforced unless all that is stated beside it is only reported."""
+        stated = self._members.get(path)
+        if stated is None:
+            beside = self.under(path.partition(".")[0] + ".")
+            return Demand(default, bool(beside) and all(s.source.report for _, s in beside))
+        assert isinstance(stated.value, type(default))
+        return Demand(stated.value, stated.source.report)
+
+    def optional(self, path: str, kind: type[T]) -> Demand[T] | None:
+        """Return a demand of *kind* where it is stated."""
+        stated = self._members.get(path)
+        if stated is None:
+            return None
+        assert isinstance(stated.value, kind)
+        return Demand(stated.value, stated.source.report)
 
 
-def _rule(index_text: object, rule: object, size: int) -> PCRRule:
-    if index_text not in _INDEX_TEXTS:
-        _refuse(f"PCR {str(index_text)[:8]!r} is not a decimal number from 0 to 23")
-    index = int(str(index_text))
-    if index in _RESETTABLE:
-        _refuse(f"PCR {index} can be reset by software and satisfies no rule")
-    if index not in _BOOT:
-        _refuse(f"PCR {index} belongs to a dynamic root of trust, which this version does not appraise")
-    if not isinstance(rule, Mapping) or len(rule) != 1:
-        _refuse(f"PCR {index} must have exactly one rule")
-    check = f"pcr{index}"
-    if "ignore" in rule:
-        reason = rule["ignore"]
-        if not isinstance(reason, str) or not 0 < len(reason) <= 256 or not reason.isprintable():
-            _refuse(f"PCR {index}: ignore must give a reason of 1 to 256 printable characters")
-        held = Flagged(check, f"ignored: {reason}")
-        return PCRRule(index=index, any_of=None, ignore=reason, expected="anything", held=held)
-    if "any_of" not in rule:
-        _refuse(f"PCR {index}: rule {str(next(iter(rule)))[:20]!r} is not supported by this version")
-    values = rule["any_of"]
-    if not isinstance(values, list) or not 0 < len(values) <= _MAX_VALUES:
-        _refuse(f"PCR {index}: any_of must list 1 to {_MAX_VALUES} values")
-    try:
-        any_of = frozenset(hexdecode(_text(v), f"PCR {index}", size_bytes=size) for v in values)
-    except MalformedEvidence as e:
-        raise PolicyInvalid(str(e)) from e
-    expected = " or ".join(sorted(v.hex() for v in any_of))
-    return PCRRule(index=index, any_of=any_of, ignore=None, expected=expected, held=Passed(check))
+def _secure_boot(table: _Members) -> SecureBootRules | None:
+    if not table.has("secure_boot."):
+        return None
+    debug = table.demand("secure_boot.debug", "forbid")
+    return SecureBootRules(
+        # Who speaks of Secure Boot and does not say that it may be off, wants it on.
+        required=table.demand("secure_boot.required", True),
+        db=_texts(table, "secure_boot.db_sha256"),
+        dbx_min=_texts(table, "secure_boot.dbx_min"),
+        authorities=_texts(table, "secure_boot.authorities"),
+        debug_forbidden=Demand(debug.value == "forbid", debug.report),
+        empty_is_off=table.plain("secure_boot.empty_variable", "refuse") == "off",
+    )
 
 
-def _clock_safe_required(clock: object) -> bool:
-    if not isinstance(clock, Mapping) or frozenset(clock) - {"safe"}:
-        _refuse("clock has no member but safe")
-    safe = clock.get("safe", "flag")
-    if safe not in ("required", "flag"):
-        _refuse("clock.safe is not required or flag")
-    return bool(safe == "required")
+def _texts(table: _Members, path: str) -> Demand[frozenset[str]] | None:
+    return cast("Demand[frozenset[str]] | None", table.optional(path, frozenset))
 
 
-def _text(value: object) -> str:
-    """Return *value* if it is text: a number of 64 decimal digits is no digest."""
-    return value if isinstance(value, str) else "not text"
+def _digests(table: _Members, path: str) -> Demand[frozenset[bytes]] | None:
+    return cast("Demand[frozenset[bytes]] | None", table.optional(path, frozenset))
 
 
-def _integer(value: object, what: str, low: int, high: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        _refuse(f"{what} is not a whole number from {low} to {high}")
-    return value
+def _boot(table: _Members) -> BootRules | None:
+    if not table.has("boot."):
+        return None
+    return BootRules(
+        loaders=_digests(table, "boot.loaders"),
+        kernels=_digests(table, "boot.kernels"),
+        initrds=_digests(table, "boot.initrds"),
+        command_lines=cast(
+            "Demand[tuple[CommandPattern, ...]] | None", table.optional("boot.command_lines", tuple)
+        ),
+    )
 
 
-def _refuse(message: str) -> NoReturn:
-    raise PolicyInvalid(message)
+def _ima(table: _Members) -> IMARules | None:
+    allow = _texts(table, "ima.allow")
+    if allow is None:
+        return None
+    no_paths: tuple[Glob, ...] = ()
+    violations = table.demand("ima.violations", "fail")
+    return IMARules(
+        allow=allow,
+        exclude=table.plain("ima.exclude", no_paths),
+        violations_fail=Demand(violations.value == "fail", violations.report),
+    )
 
 
-_INDEX_TEXTS: Final = frozenset(str(i) for i in range(24))
+def _firmware(table: _Members) -> FirmwareRules | None:
+    if not table.has("firmware."):
+        return None
+    on_blocklist = table.optional("firmware.on_blocklist", str)
+    prefix = "firmware.min."
+    return FirmwareRules(
+        on_blocklist=Demand(on_blocklist.value == "fail", on_blocklist.report)
+        if on_blocklist is not None
+        else None,
+        minimum={
+            path.removeprefix(prefix): cast(
+                "Demand[tuple[int, int, int, int]]", Demand(stated.value, stated.source.report)
+            )
+            for path, stated in table.under(prefix)
+        },
+    )
 
-DEFAULT_SELECTION: Final = PCRSelection.from_names({"sha256": [0, 1, 2, 3, 4, 5, 6, 7, 11]})
-"""What is quoted where no rule asks for a PCR: the values are recorded, not compared."""
+
+def _log_pcrs(
+    rules: tuple[PCRRule, ...], secure_boot: SecureBootRules | None, boot: BootRules | None
+) -> tuple[int, ...]:
+    found = {rule.index for rule in rules if rule.approved is not None}
+    if secure_boot is not None:
+        found.add(7)
+    if boot is not None:
+        for demand, pcrs in (
+            (boot.loaders, {4}),
+            (boot.kernels, {4, 9}),
+            (boot.initrds, {9}),
+            (boot.command_lines, {8, 9, 12}),
+        ):
+            if demand is not None:
+                found |= pcrs
+    return tuple(sorted(found))
+
+
+def _event_log(
+    table: _Members, rules: tuple[PCRRule, ...], secure_boot: SecureBootRules | None, boot: BootRules | None
+) -> Demand[bool] | None:
+    """Return the demand for the log: stated, or of the rules that read it. It is enforced where one of them is."""
+    reading = [rule.report for rule in rules if rule.approved is not None]
+    reading += [
+        demand.report for part in (secure_boot, boot) if part is not None for demand in _demands(part)
+    ]
+    stated = table.optional("event_log", str)
+    if stated is not None and stated.value == "required":
+        reading.append(stated.report)
+    return Demand(True, all(reading)) if reading else None
+
+
+def _demands(part: SecureBootRules | BootRules) -> list[Demand[object]]:
+    names = type(part).__slots__
+    return [d for d in (getattr(part, name) for name in names) if isinstance(d, Demand)]
+
 
 IDENTITY_ONLY: Final = _parse(
     {
         "format": FORMAT,
-        "name": "identity-only",
+        "name": IDENTITY_ONLY_NAME,
         "version": 1,
         "bank": "sha256",
         "pcrs": {},
         "max_age_seconds": 180,
-    },
-    max_age_default=180,
+    }
 )
 """The shipped default: activation, quote and clock rules, no PCR. Every result says that the boot state was
 not appraised."""
+
+DEFAULT_SELECTION: Final = IDENTITY_ONLY.selection
+"""What is quoted where no rule asks for a PCR: the values are recorded, not compared."""

@@ -1,0 +1,421 @@
+"""Reading a policy document of the format `itl-tpm-policy/1` member by member (TPM.md §4.6).
+
+A policy is judged when it is written, not when it is used: what this version cannot evaluate is refused by
+name, so no rule is ever skipped silently. `SCHEMA` of `attestation.reference.schema` says the same as data;
+a test holds the two together.
+
+What was read is a flat table: `pcrs.7`, `secure_boot.dbx_min`, `max_age_seconds` … -> `Stated`. Composition
+merges such tables (`attestation.reference.compose`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from attestation.endorsements.vendors import VENDOR_NAMES
+from attestation.errors import MalformedEvidence, PolicyInvalid
+from attestation.reference.patterns import (
+    MAX_PATTERN,
+    MAX_STARS,
+    CommandPattern,
+    Glob,
+    parse_command_pattern,
+    parse_glob,
+)
+from attestation.reference.rules import PCRRule, Source, Stated
+from attestation.results import Assurance, Flagged, Passed
+from attestation.tpm import bank_alg, digest_size
+from attestation.wire import canonical_json, hexdecode
+
+FORMAT: Final = "itl-tpm-policy/1"
+IDENTITY_ONLY_NAME: Final = "identity-only"
+MAX_POLICY_BYTES: Final = 65_536
+MAX_VALUES: Final = 256
+"""Values of `any_of`."""
+MAX_DIGESTS: Final = 1024
+"""Digests of one list, patterns of one list."""
+MAX_TEXT: Final = 256
+"""Characters of a reason."""
+MAX_DESCRIPTION: Final = 1024
+MAX_VERSION: Final = 999_999_999
+BANKS: Final = ("sha256", "sha384", "sha512")
+MAX_AGE: Final = (30, 604_800)
+REATTEST: Final = (5, 86_400)
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
+_VERSION_WORDS: Final = re.compile(r"(?:0|[1-9][0-9]{0,4})(?:\.(?:0|[1-9][0-9]{0,4})){0,3}\Z")
+_REQUIRED: Final = frozenset({"format", "name", "version", "bank", "pcrs"})
+_INDEX_TEXTS: Final = frozenset(str(i) for i in range(24))
+_RESETTABLE: Final = frozenset({16, 23})
+_BOOT: Final = frozenset(range(16))
+VENDORS: Final = frozenset(VENDOR_NAMES.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A policy document as read.
+
+    Args:
+        name: Its name.
+        version: Its version, from 1.
+        ref: `name@version`.
+        bank: Name of the PCR bank.
+        report: Its mode is `report`.
+        members: What it states.
+        written: The whole document, canonical JSON.
+    """
+
+    name: str
+    version: int
+    ref: str
+    bank: str
+    report: bool
+    members: Mapping[str, Stated]
+    written: bytes
+
+
+def load(data: bytes) -> Mapping[str, object]:
+    """Read JSON of at most 64 KiB that is one object and names no member twice, at any depth.
+
+    Raises:
+        PolicyInvalid: It is not.
+    """
+    if len(data) > MAX_POLICY_BYTES:
+        refuse(f"longer than {MAX_POLICY_BYTES} bytes")
+    try:
+        document = json.loads(data, object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError) as e:
+        raise PolicyInvalid("policy is not JSON, or names a member twice") from e
+    if not isinstance(document, dict):
+        refuse("policy is not a JSON object")
+    return document
+
+
+def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a member is named twice")
+    return members
+
+
+def read(document: Mapping[str, object]) -> Document:
+    """Judge every member of *document*.
+
+    Raises:
+        PolicyInvalid: With the member and the rule of the format that it breaks.
+    """
+    names = frozenset(document)
+    _no_stranger(names, _REQUIRED | frozenset(_READERS) | {"mode"}, "")
+    if _REQUIRED - names:
+        refuse(f"member {min(_REQUIRED - names)} is missing")
+    if document["format"] != FORMAT:
+        refuse(f"format is not {FORMAT}")
+    name, bank, pcrs = document["name"], document["bank"], document["pcrs"]
+    if not isinstance(name, str) or not _NAME.match(name):
+        refuse("name is not 1 to 63 lower-case letters, digits and hyphens")
+    version = _integer(document["version"], "version", 1, MAX_VERSION)
+    if bank not in BANKS:
+        refuse("bank is not sha256, sha384 or sha512")
+    assert isinstance(bank, str)
+    source = Source(
+        policy=f"{name}@{version}",
+        report=_word(document.get("mode", "enforce"), "mode", "enforce", "report") == "report",
+    )
+    size = digest_size(bank_alg(bank))
+    if not isinstance(pcrs, Mapping):
+        refuse("pcrs is not an object")
+    members: dict[str, Stated] = {}
+    for index, rule in pcrs.items():
+        read_rule = _pcr_rule(index, rule, size, report=source.report)
+        members[f"pcrs.{read_rule.index}"] = Stated(read_rule, rule, source)
+    for member, reader in _READERS.items():
+        if member in document:
+            for path, value, written in reader(member, document[member], size):
+                members[path] = Stated(value, written, source)
+    # Every member was judged by now: what is written holds no number that JSON could not carry.
+    written = canonical_json(document)
+    if len(written) > MAX_POLICY_BYTES:
+        refuse(f"longer than {MAX_POLICY_BYTES} bytes")
+    return Document(
+        name=name,
+        version=version,
+        ref=source.policy,
+        bank=bank,
+        report=source.report,
+        members=members,
+        written=written,
+    )
+
+
+def refuse(message: str) -> NoReturn:
+    """Raise `PolicyInvalid`."""
+    raise PolicyInvalid(message)
+
+
+# ---------------------------------------------------------------- PCRs
+
+
+def _pcr_rule(index_text: object, rule: object, size: int, *, report: bool) -> PCRRule:
+    if not isinstance(index_text, str) or index_text not in _INDEX_TEXTS:
+        refuse(f"PCR {str(index_text)[:8]!r} is not a decimal number from 0 to 23")
+    index = int(index_text)
+    if index in _RESETTABLE:
+        refuse(f"PCR {index} can be reset by software and satisfies no rule")
+    if index not in _BOOT:
+        refuse(f"PCR {index} belongs to a dynamic root of trust, which this version does not appraise")
+    what = f"PCR {index}"
+    check = f"pcr{index}"
+    kinds = frozenset(rule) & {"any_of", "events", "ignore"} if isinstance(rule, Mapping) else frozenset()
+    if not isinstance(rule, Mapping) or len(kinds) != 1:
+        refuse(f"{what} must have exactly one rule: any_of, events or ignore")
+    kind = min(kinds)
+    _no_stranger(
+        frozenset(rule), frozenset({"events", "digests"} if kind == "events" else {kind}), f"{what}: "
+    )
+    any_of = approved = reason = None
+    expected, held = "anything", Passed(check)
+    if kind == "any_of":
+        any_of = _digests(rule["any_of"], f"{what}: any_of", size, MAX_VALUES)
+        expected = " or ".join(sorted(v.hex() for v in any_of))
+    elif kind == "events":
+        _word(rule["events"], f"{what}: events", "approved-digests")
+        approved = _digests(rule.get("digests"), f"{what}: digests", size, MAX_DIGESTS)
+        expected = "only approved events"
+    else:
+        reason = _printable(rule["ignore"], f"{what}: ignore must give a reason", MAX_TEXT)
+        return PCRRule(
+            index=index,
+            any_of=None,
+            approved=None,
+            ignore=reason,
+            expected=expected,
+            held=Flagged(check, f"ignored: {reason}"),
+            report=report,
+        )
+    return PCRRule(
+        index=index,
+        any_of=any_of,
+        approved=approved,
+        ignore=None,
+        expected=expected,
+        held=held,
+        report=report,
+    )
+
+
+# ---------------------------------------------------------------- other members
+
+_Flat = list[tuple[str, object, object]]
+"""Path, value as read, value as written."""
+_Reader = Callable[[str, object, int], _Flat]
+
+
+def _secure_boot(member: str, value: object, size: int) -> _Flat:
+    return _object(member, value, size, _SECURE_BOOT)
+
+
+def _boot(member: str, value: object, size: int) -> _Flat:
+    return _object(member, value, size, _BOOT_MEMBERS)
+
+
+def _ima(member: str, value: object, size: int) -> _Flat:
+    flat = _object(member, value, size, _IMA)
+    if "ima.allow" not in {path for path, _, _ in flat}:
+        refuse("member ima.allow is missing")
+    return flat
+
+
+def _clock(member: str, value: object, size: int) -> _Flat:
+    # An empty clock is older than the rule that an object says something.
+    return [] if value == {} else _object(member, value, size, {"safe": _words("required", "flag")})
+
+
+def _firmware(member: str, value: object, size: int) -> _Flat:
+    return _object(member, value, size, {"on_blocklist": _words("fail", "warn"), "min": _minima})
+
+
+def _assurance(member: str, value: object, size: int) -> _Flat:
+    return _object(member, value, size, {"minimum": _level})
+
+
+def _object(member: str, value: object, size: int, readers: Mapping[str, _Reader]) -> _Flat:
+    if not isinstance(value, Mapping) or not value:
+        refuse(f"{member} is not an object that states something")
+    _no_stranger(frozenset(value), frozenset(readers), f"{member}: ")
+    return [
+        found
+        for name in readers
+        if name in value
+        for found in readers[name](f"{member}.{name}", value[name], size)
+    ]
+
+
+def _words(*words: str) -> _Reader:
+    def reader(path: str, value: object, _size: int) -> _Flat:
+        return [(path, _word(value, path, *words), value)]
+
+    return reader
+
+
+def _level(path: str, value: object, _size: int) -> _Flat:
+    word = _word(value, path, *(level.value for level in Assurance))
+    return [(path, Assurance(word), value)]
+
+
+def _bool(path: str, value: object, _size: int) -> _Flat:
+    if not isinstance(value, bool):
+        refuse(f"{path} is not true or false")
+    return [(path, value, value)]
+
+
+def _number(low: int, high: int) -> _Reader:
+    def reader(path: str, value: object, _size: int) -> _Flat:
+        return [(path, _integer(value, path, low, high), value)]
+
+    return reader
+
+
+def _description(path: str, value: object, _size: int) -> _Flat:
+    return [(path, _printable(value, path + " is not text", MAX_DESCRIPTION), value)]
+
+
+def _sha256_list(path: str, value: object, _size: int) -> _Flat:
+    return [(path, frozenset(d.hex() for d in _digests(value, path, 32, MAX_DIGESTS)), value)]
+
+
+def _bank_list(path: str, value: object, size: int) -> _Flat:
+    return [(path, _digests(value, path, size, MAX_DIGESTS), value)]
+
+
+def _file_list(path: str, value: object, _size: int) -> _Flat:
+    texts = _texts(value, path, MAX_DIGESTS)
+    if not all(_FILE_DIGEST.match(text) for text in texts):
+        refuse(f"{path} lists something that is no SHA-256, SHA-384 or SHA-512 in lower-case hex")
+    return [(path, frozenset(texts), value)]
+
+
+_FILE_DIGEST: Final = re.compile(r"(?:[0-9a-f]{64}|[0-9a-f]{96}|[0-9a-f]{128})\Z")
+
+
+def _patterns(path: str, value: object, _size: int) -> _Flat:
+    patterns: list[CommandPattern] = []
+    for text in _texts(value, path, MAX_DIGESTS):
+        pattern = parse_command_pattern(text)
+        if pattern is None:
+            refuse(
+                f"{path}: {text[:40]!r} is not a pattern: words with one space between two, at most "
+                f"{MAX_PATTERN} printable characters and {MAX_STARS} stars in a word"
+            )
+        patterns.append(pattern)
+    return [(path, tuple(patterns), value)]
+
+
+def _globs(path: str, value: object, _size: int) -> _Flat:
+    globs: list[Glob] = []
+    for text in _texts(value, path, MAX_DIGESTS):
+        glob = parse_glob(text)
+        if glob is None or not text.startswith("/"):
+            refuse(
+                f"{path}: {text[:40]!r} is not a pattern of a path: from /, at most {MAX_PATTERN} printable "
+                f"characters and {MAX_STARS} stars"
+            )
+        globs.append(glob)
+    return [(path, tuple(globs), value)]
+
+
+def _minima(path: str, value: object, _size: int) -> _Flat:
+    if not isinstance(value, Mapping) or not value:
+        refuse(f"{path} is not an object of vendors and versions")
+    flat: _Flat = []
+    for vendor, text in value.items():
+        if vendor not in VENDORS:
+            refuse(f"{path}: {str(vendor)[:8]!r} is not a registered vendor name")
+        if not isinstance(text, str) or not _VERSION_WORDS.match(text):
+            refuse(f"{path}.{vendor} is not a version of one to four decimal numbers, like 7.63")
+        numbers = [int(word) for word in text.split(".")]
+        if max(numbers) > 0xFFFF:
+            refuse(f"{path}.{vendor}: a number is larger than 65535")
+        flat.append((f"{path}.{vendor}", tuple(numbers + [0] * (4 - len(numbers))), text))
+    return flat
+
+
+_SECURE_BOOT: Final[Mapping[str, _Reader]] = {
+    "required": _bool,
+    "db_sha256": _sha256_list,
+    "dbx_min": _sha256_list,
+    "authorities": _sha256_list,
+    "debug": _words("forbid", "flag"),
+    "empty_variable": _words("refuse", "off"),
+}
+_BOOT_MEMBERS: Final[Mapping[str, _Reader]] = {
+    "loaders": _bank_list,
+    "kernels": _bank_list,
+    "initrds": _bank_list,
+    "command_lines": _patterns,
+}
+_IMA: Final[Mapping[str, _Reader]] = {
+    "allow": _file_list,
+    "exclude": _globs,
+    "violations": _words("fail", "flag"),
+}
+_READERS: Final[Mapping[str, _Reader]] = {
+    "description": _description,
+    "secure_boot": _secure_boot,
+    "boot": _boot,
+    "ima": _ima,
+    "event_log": _words("required", "accepted"),
+    "log_padding": _words("accepted", "refused"),
+    "clock": _clock,
+    "firmware": _firmware,
+    "ek_key_attestation": _words("required", "accepted"),
+    "assurance": _assurance,
+    "max_age_seconds": _number(*MAX_AGE),
+    "reattest_seconds": _number(*REATTEST),
+}
+
+
+# ---------------------------------------------------------------- words, numbers, lists
+
+
+def _no_stranger(names: frozenset[object], known: frozenset[str], where: str) -> None:
+    strangers = sorted(str(name) for name in names - known)
+    if strangers:
+        refuse(f"{where}unknown member {strangers[0][:40]!r}")
+
+
+def _word(value: object, what: str, *words: str) -> str:
+    if not isinstance(value, str) or value not in words:
+        refuse(f"{what} is not {' or '.join(words)}")
+    return value
+
+
+def _integer(value: object, what: str, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        refuse(f"{what} is not a whole number from {low} to {high}")
+    return value
+
+
+def _printable(value: object, what: str, longest: int) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= longest or not value.isprintable():
+        refuse(f"{what} of 1 to {longest} printable characters")
+    return value
+
+
+def _texts(value: object, what: str, most: int) -> list[str]:
+    if not isinstance(value, list) or not 0 < len(value) <= most:
+        refuse(f"{what} must list 1 to {most} values")
+    if not all(isinstance(text, str) for text in value):
+        refuse(f"{what} lists something that is not text")
+    return value
+
+
+def _digests(value: object, what: str, size: int, most: int) -> frozenset[bytes]:
+    """Return the digests of *size* bytes each; a number of 64 decimal digits is none."""
+    try:
+        return frozenset(hexdecode(text, what, size_bytes=size) for text in _texts(value, what, most))
+    except MalformedEvidence as e:
+        raise PolicyInvalid(str(e)) from e
