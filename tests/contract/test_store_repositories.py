@@ -369,12 +369,59 @@ def test_every_assignment_applies(store: Store) -> None:
     assert set(made) <= set(store.read_sync(lambda tx: tx.policies.assignments()))
     assign("machine", "m", "workers@5")
     assert applies() == ["workers@3", "workers@2", "workers@4", "workers@5"]
-    store.write_sync(lambda tx: tx.policies.unassign("machine", "m"))
+    store.write_sync(lambda tx: tx.policies.unassign("machine", "m", at=NOW, by="bob"))
     assert applies() == ["workers@3", "workers@2", "workers@4"]
     with pytest.raises(PolicyUnknown):
-        store.write_sync(lambda tx: tx.policies.unassign("machine", "m"))
+        store.write_sync(lambda tx: tx.policies.unassign("machine", "m", at=NOW, by="bob"))
     with pytest.raises(PolicyUnknown):
         assign("fleet", "*", "workers@9")
+    assert store.read_sync(lambda tx: tx.policies.assigned("role", "linux")) == made[3]
+    assert store.read_sync(lambda tx: tx.policies.assigned("machine", "m")) is None
+
+
+def test_every_change_of_an_assignment_is_kept(store: Store) -> None:
+    """What applied where since when, newest first, with its end; what applied before can be put back."""
+    for number in (1, 2):
+        store.write_sync(lambda tx, n=number: tx.policies.add(a_policy(n)))  # type: ignore[misc]
+
+    def assign(scope: Any, subject: str, policy: str) -> None:
+        assignment = PolicyAssignment(
+            scope=scope, subject=subject, policy=policy, assigned_at=NOW, assigned_by="alice"
+        )
+        store.write_sync(lambda tx: tx.policies.assign(assignment))
+
+    def before() -> str | None:
+        return store.read_sync(lambda tx: tx.policies.before("role", "linux"))
+
+    with pytest.raises(PolicyUnknown):
+        before()
+    assign("role", "linux", "workers@1")
+    assert before() is None
+    assign("role", "windows", "workers@2")
+    assign("role", "linux", "workers@2")
+    assert before() == "workers@1"
+    store.write_sync(lambda tx: tx.policies.unassign("role", "linux", at=NOW, by="bob"))
+    assert before() == "workers@2"
+    assign("fleet", "*", "workers@1")
+
+    def history(**where: Any) -> list[tuple[str, str | None, str]]:
+        found, cursor = [], None
+        while True:
+            page = store.read_sync(lambda tx, c=cursor: tx.policies.history(c, 2, **where))  # type: ignore[misc]
+            found += [(change.subject, change.policy, change.by) for change in page.items]
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    linux = [("linux", None, "bob"), ("linux", "workers@2", "alice"), ("linux", "workers@1", "alice")]
+    assert history(scope="role", subject="linux") == linux
+    windows = ("windows", "workers@2", "alice")
+    assert history(scope="role") == [*linux[:2], windows, linux[2]]
+    assert history() == [("*", "workers@1", "alice"), *linux[:2], windows, linux[2]]
+    assert history(scope="role", subject="nobody") == []
+    with pytest.raises(PolicyUnknown):
+        assign("fleet", "*", "workers@9")
+    assert len(history()) == 5
 
 
 def test_events_are_handed_out_in_order_one_at_a_time_per_machine(store: Store) -> None:

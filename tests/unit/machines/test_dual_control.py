@@ -17,12 +17,14 @@ from attestation.machines import EKCertificateInfo, Machine, Operation, Role
 from attestation.machines.dual_control import (
     MACHINE_ACTIONS,
     Admission,
+    AppliedPolicy,
     Proposal,
     Rule,
     Vote,
     evidence_digest,
     of_allow_list,
     of_machine,
+    of_policy_assignment,
     of_registration_token,
     same_name,
     tally,
@@ -230,7 +232,119 @@ def test_a_proposal_is_named_in_words() -> None:
     assert imported.subject == "allow-list, 2 entries, 1 of them replaced"
 
 
+POLICY: dict[str, Any] = {
+    "scope": "role",
+    "subject": "controlplane",
+    "machine": None,
+    "policy": AppliedPolicy(ref="cp@2", sha256="ab" * 32),
+    "replaces": AppliedPolicy(ref="cp@1", sha256="cd" * 32),
+}
+
+
+def test_an_activation_is_every_member_in_canonical_form() -> None:
+    """What two people agree to is a document by its digest, a place, and what gives way there."""
+    proposal = of_policy_assignment(**POLICY)
+    assert json.loads(proposal.canonical()) == {
+        "format": "itl-proposal/1",
+        "action": "policy_assign",
+        "machine_id": None,
+        "ek_fingerprint": None,
+        "ak_name": None,
+        "role": None,
+        "current_role": "controlplane",
+        "hostname": None,
+        "assigned_ip": None,
+        "cluster_id": None,
+        "evidence_digest": None,
+        "terms": {
+            "scope": "role",
+            "subject": "controlplane",
+            "policy": "cp@2",
+            "policy_sha256": "ab" * 32,
+            "replaces": "cp@1",
+            "replaces_sha256": "cd" * 32,
+        },
+        "roles": ["controlplane"],
+    }
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"subject": "worker-app"},
+        {"scope": "cluster", "subject": "c1"},
+        {"scope": "cluster", "subject": "c2"},
+        {"scope": "fleet", "subject": "*"},
+        {"scope": "machine", "subject": a_machine(1).machine_id, "machine": a_machine(1)},
+        {
+            "scope": "machine",
+            "subject": a_machine(1).machine_id,
+            "machine": a_machine(1, role=Role.CONTROLPLANE),
+        },
+        {
+            "scope": "machine",
+            "subject": a_machine(1).machine_id,
+            "machine": a_machine(1, ek_fingerprint="ab" * 48),
+        },
+        {"scope": "machine", "subject": a_machine(2).machine_id, "machine": a_machine(2)},
+        {"policy": None},
+        {"policy": AppliedPolicy(ref="cp@3", sha256="ab" * 32)},
+        {"policy": AppliedPolicy(ref="cp@2", sha256="ba" * 32)},
+        {"replaces": None},
+        {"replaces": AppliedPolicy(ref="cp@3", sha256="cd" * 32)},
+        {"replaces": AppliedPolicy(ref="cp@1", sha256="dc" * 32)},
+    ],
+    ids=str,
+)
+def test_whatever_differs_is_another_activation(changed: dict[str, Any]) -> None:
+    """Another place, document, machine or state before: votes for them never add up."""
+    others = [of_policy_assignment(**(POLICY | change)).digest() for change in ({}, changed)]
+    assert len(set(others)) == 2
+
+
+def test_putting_back_is_another_proposal() -> None:
+    """A vote for the new policy is none for the way back."""
+    back = POLICY | {"policy": POLICY["replaces"], "replaces": POLICY["policy"]}
+    assert of_policy_assignment(**back).digest() != of_policy_assignment(**POLICY).digest()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, "policy cp@2 for role controlplane, instead of cp@1"),
+        ({"replaces": None}, "policy cp@2 for role controlplane"),
+        ({"scope": "fleet", "subject": "*"}, "policy cp@2 for the fleet, instead of cp@1"),
+        ({"policy": None}, "no policy of its own for role controlplane, instead of cp@1"),
+    ],
+    ids=str,
+)
+def test_an_activation_is_named_in_words(changed: dict[str, Any], words: str) -> None:
+    """What operators read in lists and in the audit."""
+    assert of_policy_assignment(**(POLICY | changed)).subject == words
+
+
 # What is gated
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("policy", [None, POLICY["policy"]], ids=["unassign", "assign"])
+def test_whose_measurement_changes_decides(role: Role, policy: AppliedPolicy | None) -> None:
+    """The role's own policy and its machines' ones, for better or for worse; others stay open to one."""
+    by_role = of_policy_assignment(**(POLICY | {"subject": role.value, "policy": policy}))
+    assert CONTROLPLANE.gates(by_role) == (role is Role.CONTROLPLANE)
+    machine = a_machine(1, role=role)
+    own = {"scope": "machine", "subject": machine.machine_id, "machine": machine, "policy": policy}
+    assert CONTROLPLANE.gates(of_policy_assignment(**(POLICY | own))) == (role is Role.CONTROLPLANE)
+
+
+def test_a_wish_for_a_role_opens_nothing() -> None:
+    """Fleet and cluster concern every role; so does a machine whose role nobody has decided yet."""
+    machine = a_machine(1, role=None, desired_role=Role.LINUX)
+    own = {"scope": "machine", "subject": machine.machine_id, "machine": machine}
+    for wide in ({"scope": "fleet", "subject": "*"}, {"scope": "cluster", "subject": "c1"}, own):
+        proposal = of_policy_assignment(**(POLICY | wide))
+        assert proposal.roles == frozenset(Role)
+        assert CONTROLPLANE.gates(proposal)
 
 
 @pytest.mark.parametrize("current", [None, *Role])

@@ -11,11 +11,11 @@ import click
 from attestation.errors import RequestInvalid
 from attestation.machines import Role
 from attestation_cli.complete import complete_machine
-from attestation_cli.render import Cell, Column, cell, time_cell
+from attestation_cli.render import Cell, Column, cell, clean, time_cell
 from attestation_cli.session import Session, checked, output_option, pass_session
 
 if TYPE_CHECKING:
-    from attestation.api import PolicyAssignment, PolicyDetail
+    from attestation.api import PendingApproval, PolicyAssignment, PolicyDetail
     from attestation.client import OperatorClient
     from attestation.client.operator import Scope
 
@@ -162,12 +162,15 @@ def assign(
       attestation policy assign workers@1 --role worker-app
       attestation policy assign strict@2 --machine cp-1
     """
-    from attestation.api import PolicyAssignmentRequest
+    from attestation.api import PolicyAssignment, PolicyAssignmentRequest
 
     checked(lambda: PolicyAssignmentRequest(policy=policy))
     with session.client() as client:
         scope, subject = _subject(session, client, fleet=fleet, cluster=cluster, role=role, machine=machine)
         assigned = client.assign_policy(scope, subject, policy)
+    if not isinstance(assigned, PolicyAssignment):
+        _emit_pending(session, assigned, scope, subject, ["policy", "assign", policy])
+        return
     if session.json:
         session.emit_json(assigned)
         return
@@ -195,10 +198,20 @@ def unassign(
         session.confirm(
             f"Remove the policy assignment of {place}? Its machines may be measured less.", yes=yes
         )
-        client.unassign_policy(scope, subject)
+        pending = client.unassign_policy(scope, subject)
+    if pending is not None:
+        _emit_pending(session, pending, scope, subject, ["policy", "unassign"])
+        return
     session.emit_done(
         f"{place}: no policy of its own any more", {"scope": scope, "subject": subject, "unassigned": True}
     )
+
+
+def _emit_pending(
+    session: Session, pending: PendingApproval, scope: Scope, subject: str, words: list[str]
+) -> None:
+    where = ["--fleet"] if scope == "fleet" else [f"--{scope}", clean(subject)]
+    session.emit_pending(pending, _place(scope, subject).text, [*words, *where])
 
 
 def _places(policy: PolicyDetail, assignments: list[PolicyAssignment]) -> str | None:

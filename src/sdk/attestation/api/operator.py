@@ -31,7 +31,9 @@ __all__ = [
     "MachinePage",
     "PolicyAssignment",
     "PolicyAssignmentRequest",
+    "PolicyChangeDetail",
     "PolicyDetail",
+    "PolicyHistoryPage",
     "PolicyList",
     "ReasonRequest",
     "RegistrationTokenCreated",
@@ -352,3 +354,20 @@ class PolicyList(Wire):
 
     policies: list[PolicyDetail]
     assignments: list[PolicyAssignment]
+
+
+class PolicyChangeDetail(Wire):
+    """What began to apply somewhere."""
+
+    scope: Literal["fleet", "cluster", "role", "machine"]
+    subject: str
+    policy: str | None = Field(description="Null: from then on nothing is assigned there")
+    at: datetime
+    by: str = Field(description="Who asked last; the audit names everybody who agreed")
+
+
+class PolicyHistoryPage(Wire):
+    """Changes of assignments, newest first."""
+
+    items: list[PolicyChangeDetail]
+    next_cursor: Cursor

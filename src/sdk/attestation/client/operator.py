@@ -279,28 +279,44 @@ class OperatorClient:
         """Store a policy version, which is immutable from then on."""
         return self._http.call("POST", "/policies", api.PolicyDetail, body=document)
 
-    def assign_policy(self, scope: Scope, subject: str, policy: str) -> api.PolicyAssignment:
-        """Let *policy* (`name@version`) apply there from now on; the fleet's subject is `*`."""
-        return self._http.call(
-            "PUT",
-            _assignment(scope, subject),
-            api.PolicyAssignment,
-            body=api.PolicyAssignmentRequest(policy=policy),
-        )
+    def policy(self, name: str, version: int) -> api.PolicyDetail:
+        """Return one policy version."""
+        return self._http.call("GET", f"/policies/{segment(name)}/{version}", api.PolicyDetail)
 
-    def unassign_policy(self, scope: Scope, subject: str) -> None:
-        """Let the next wider assignment apply there again."""
-        self._http.send("DELETE", _assignment(scope, subject))
+    def policy_history(
+        self, scope: Scope | None = None, subject: str | None = None, *, page_size: int = PAGE_SIZE
+    ) -> Iterator[api.PolicyChangeDetail]:
+        """Yield what applied where and since when, newest first."""
+        filters = {"scope": scope, "subject": subject}
+        return self._pages("/policies/history", api.PolicyHistoryPage, filters, page_size)
+
+    def assign_policy(
+        self, scope: Scope, subject: str, policy: str
+    ) -> api.PolicyAssignment | api.PendingApproval:
+        """Let *policy* (`name@version`) apply there from now on, or vote for it; the fleet's subject is `*`."""
+        request = api.PolicyAssignmentRequest(policy=policy)
+        return self._gated(_assignment(scope, subject), api.PolicyAssignment, request, method="PUT")
+
+    def unassign_policy(self, scope: Scope, subject: str) -> api.PendingApproval | None:
+        """Let the next wider assignment apply there again, or vote for it."""
+        answer = self._http.send("DELETE", _assignment(scope, subject))
+        return parse(answer, api.PendingApproval) if answer.status == 202 else None
+
+    def roll_back_policy(
+        self, scope: Scope, subject: str
+    ) -> api.PolicyAssignment | api.PendingApproval | None:
+        """Let what applied there before apply again, or vote for it; None where nothing was assigned before."""
+        answer = self._http.send("POST", f"{_assignment(scope, subject)}/rollback")
+        return None if answer.status == 204 else _vote_or(answer, api.PolicyAssignment)
 
     def _act(self, machine_id: str, act: str, request: BaseModel | None) -> api.MachineDetail:
         return self._http.call("POST", f"{_machine(machine_id)}/{act}", api.MachineDetail, body=request)
 
     def _gated(
-        self, path: str, model: type[Answered], body: BaseModel | None
+        self, path: str, model: type[Answered], body: BaseModel | None, *, method: str = "POST"
     ) -> Answered | api.PendingApproval:
-        """Send an act that may be gated by dual control: 202 is a vote, everything else its result."""
-        answer = self._http.send("POST", path, body=body)
-        return parse(answer, api.PendingApproval) if answer.status == 202 else parse(answer, model)
+        """Send an act that may be gated by dual control."""
+        return _vote_or(self._http.send(method, path, body=body), model)
 
     def _pages(
         self, path: str, model: type[Any], filters: Mapping[str, str | None], page_size: int
@@ -333,6 +349,11 @@ class OperatorClient:
                 raise AnswerInvalid(f"{path}: the pages go round in a circle")
             seen.add(cursor)
             params["cursor"] = cursor
+
+
+def _vote_or(answer: Answer, model: type[Answered]) -> Answered | api.PendingApproval:
+    """Read the answer to a gated act: 202 is a vote, everything else its result."""
+    return parse(answer, api.PendingApproval) if answer.status == 202 else parse(answer, model)
 
 
 def _record_page(answer: Answer) -> tuple[Sequence[Record], str | None]:

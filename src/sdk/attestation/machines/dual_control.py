@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Literal
 
 from attestation.machines.lifecycle import Operation, Role
 from attestation.machines.machine import Machine
@@ -28,6 +29,8 @@ MACHINE_ACTIONS = frozenset(
 
 REGISTRATION_TOKEN = "registration_token"  # noqa: S105 -- the name of an act
 ALLOW_LIST_IMPORT = "allow_list_import"
+POLICY_ASSIGN = "policy_assign"
+POLICY_UNASSIGN = "policy_unassign"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,7 @@ class Proposal:
     """What somebody wants done.
 
     Args:
-        action: The operation, `registration_token` or `allow_list_import`.
+        action: The operation, or one of the names above.
         machine_id: The machine, or None where the act is not about one.
         ek_fingerprint: Its EK, 96 lower-case hex.
         ak_name: Name of its activated AK in hex, or None.
@@ -57,7 +60,7 @@ class Proposal:
         assigned_ip: The address it would have afterwards.
         cluster_id: The cluster.
         evidence_digest: SHA-256 hex of what operators could see of it, see `evidence_digest`.
-        terms: Further members of tokens and allow-list imports.
+        terms: Further members of tokens, allow-list imports and policies.
         roles: Every role that is given or taken; it decides whether the act is gated.
     """
 
@@ -71,12 +74,14 @@ class Proposal:
     assigned_ip: str | None
     cluster_id: str | None
     evidence_digest: str | None
-    terms: Mapping[str, str | int]
+    terms: Mapping[str, str | int | None]
     roles: frozenset[Role]
 
     @property
     def subject(self) -> str:
         """Return what it is about, in words for operators."""
+        if self.action in (POLICY_ASSIGN, POLICY_UNASSIGN):
+            return _policy_words(self.terms)
         if self.machine_id is not None:
             return f"machine {self.machine_id}"
         if self.action == REGISTRATION_TOKEN:
@@ -184,6 +189,67 @@ def of_allow_list(entries: Sequence[Admission], replaced: Sequence[Admission]) -
         # Taking a role from an EK counts as giving one: otherwise a single operator could undo what two agreed on.
         roles=frozenset(entry.role for entry in (*entries, *replaced)),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedPolicy:
+    """A policy version: `name@version`, and the SHA-256 of its document, 64 lower-case hex."""
+
+    ref: str
+    sha256: str
+
+
+def of_policy_assignment(
+    *,
+    scope: Literal["fleet", "cluster", "role", "machine"],
+    subject: str,
+    machine: Machine | None,
+    policy: AppliedPolicy | None,
+    replaces: AppliedPolicy | None,
+) -> Proposal:
+    """Return the proposal that *policy* applies there instead of *replaces*; None is no policy of its own.
+
+    Weaker, stricter or the one before: it decides what counts as good evidence, so each of them is an act of its
+    own. Concerned are the roles whose machines are measured against it: those of the fleet and of a cluster may
+    have any, and so may a machine that has none yet, because the one that it wishes for is only its own word.
+
+    Args:
+        scope: How wide.
+        subject: `*`, the cluster id, the role or the machine id.
+        machine: The machine of the scope `machine`, else None.
+        policy: What shall apply; None ends the assignment.
+        replaces: What applies now; None where nothing is assigned there.
+    """
+    current = Role(subject) if scope == "role" else machine.role if machine is not None else None
+    return Proposal(
+        action=POLICY_UNASSIGN if policy is None else POLICY_ASSIGN,
+        machine_id=machine.machine_id if machine is not None else None,
+        ek_fingerprint=machine.ek_fingerprint if machine is not None else None,
+        ak_name=None,
+        role=None,
+        current_role=current,
+        hostname=None,
+        assigned_ip=None,
+        cluster_id=subject if scope == "cluster" else None,
+        evidence_digest=None,
+        terms={
+            "scope": scope,
+            "subject": subject,
+            "policy": policy.ref if policy is not None else None,
+            "policy_sha256": policy.sha256 if policy is not None else None,
+            "replaces": replaces.ref if replaces is not None else None,
+            "replaces_sha256": replaces.sha256 if replaces is not None else None,
+        },
+        roles=frozenset(Role) if current is None else frozenset({current}),
+    )
+
+
+def _policy_words(terms: Mapping[str, str | int | None]) -> str:
+    place = "the fleet" if terms["scope"] == "fleet" else f"{terms['scope']} {terms['subject']}"
+    if terms["policy"] is None:
+        return f"no policy of its own for {place}, instead of {terms['replaces']}"
+    instead = "" if terms["replaces"] is None else f", instead of {terms['replaces']}"
+    return f"policy {terms['policy']} for {place}{instead}"
 
 
 def evidence_digest(machine: Machine) -> str:

@@ -19,7 +19,7 @@ from attestation.store.machines import MachineCounts, MachineFilter
 from attestation.store.migrate import migrate, sqlite_path
 from attestation.store.outbox import OutboxEvent
 from attestation.store.pages import MAX_LIMIT, Page
-from attestation.store.policies import FLEET, PolicyAssignment, Scope, StoredPolicy
+from attestation.store.policies import FLEET, PolicyAssignment, PolicyChange, Scope, StoredPolicy
 from attestation.store.purge import Purged
 from attestation.store.rate_limits import RateLimit, wait
 from attestation.store.results import StoredEvidence, StoredResult
@@ -47,6 +47,7 @@ __all__ = [
     "PackedLog",
     "Page",
     "PolicyAssignment",
+    "PolicyChange",
     "Purged",
     "Purpose",
     "RateLimit",

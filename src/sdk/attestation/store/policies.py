@@ -1,4 +1,7 @@
-"""Policies: immutable by name and version; assigned to the fleet, a cluster, a role or one machine."""
+"""Policies: immutable by name and version; assigned to the fleet, a cluster, a role or one machine.
+
+Every change of an assignment is kept, so that what applied before can be put back.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,23 @@ from sqlalchemy import (
     case,
     cast,
     delete,
+    insert,
     literal,
     select,
 )
 
 from attestation.clock import from_micros, to_micros
 from attestation.errors import AlreadyExists, PolicyUnknown
+from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared, Row
-from attestation.store.tables import PolicyAssignmentRow, PolicyRow, table_of
+from attestation.store.tables import PolicyAssignmentRow, PolicyHistoryRow, PolicyRow, table_of
 
 _P = table_of(PolicyRow)
 _PC = _P.c
 _A = table_of(PolicyAssignmentRow)
 _AC = _A.c
+_H = table_of(PolicyHistoryRow)
+_HC = _H.c
 
 Scope = Literal["fleet", "cluster", "role", "machine"]
 FLEET = "*"
@@ -63,6 +70,18 @@ class PolicyAssignment:
     assigned_by: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyChange:
+    """That a policy (`name@version`) began to apply somewhere; None: that nothing is assigned there any more."""
+
+    id: int
+    scope: Scope
+    subject: str
+    policy: str | None
+    at: datetime
+    by: str
+
+
 def _split(ref: str) -> tuple[str, int]:
     name, _, version = ref.partition("@")
     if not (version.isascii() and version.isdigit() and len(version) <= 9):
@@ -88,6 +107,17 @@ def _decode_assignment(row: Row) -> PolicyAssignment:
         policy=f"{row[2]}@{row[3]}",
         assigned_at=from_micros(row[4]),
         assigned_by=row[5],
+    )
+
+
+def _decode_change(row: Row) -> PolicyChange:
+    return PolicyChange(
+        id=row[0],
+        scope=row[1],
+        subject=row[2],
+        policy=None if row[3] is None else f"{row[3]}@{row[4]}",
+        at=from_micros(row[5]),
+        by=row[6],
     )
 
 
@@ -131,6 +161,8 @@ def _assigned(scope: Scope, subject: ColumnElement[Any]) -> ScalarSelect[str]:
 
 
 _APPLICABLE = Prepared(select(*applicable(_text("machine_id"), _text("role"), _text("cluster_id"))))
+_PLACE = and_(_AC.scope == bindparam("scope"), _AC.subject == bindparam("subject"))
+_OF_PLACE = Prepared(select(_A).where(_PLACE))
 _ASSIGNMENTS = Prepared(select(_A).order_by(_NARROWEST.desc(), _AC.subject))
 _ASSIGN = Prepared(
     lambda insert: (
@@ -145,7 +177,24 @@ _ASSIGN = Prepared(
         )
     )
 )
-_UNASSIGN = Prepared(delete(_A).where(_AC.scope == bindparam("scope"), _AC.subject == bindparam("subject")))
+_UNASSIGN = Prepared(delete(_A).where(_PLACE))
+_NOTE = Prepared(insert(_H).values({c.name: bindparam(c.name) for c in _HC if c.name != "id"}))
+_SINCE = Prepared(
+    select(_H)
+    .where(_HC.scope == bindparam("scope"), _HC.subject == bindparam("subject"))
+    .order_by(_HC.id.desc())
+    .limit(2)
+)
+
+
+def _changes(*where: ColumnElement[bool]) -> Prepared:
+    newest = select(_H).where(*where, _HC.id < bindparam("before")).order_by(_HC.id.desc())
+    return Prepared(newest.limit(bindparam("rows")))
+
+
+_CHANGES = _changes()
+_CHANGES_OF_SCOPE = _changes(_HC.scope == bindparam("scope"))
+_CHANGES_OF_PLACE = _changes(_HC.scope == bindparam("scope"), _HC.subject == bindparam("subject"))
 
 
 class Policies:
@@ -198,6 +247,11 @@ class Policies:
         assert row is not None  # subqueries only, one row
         return tuple(filter(None, row))
 
+    def assigned(self, scope: Scope, subject: str) -> PolicyAssignment | None:
+        """Return the assignment of exactly this place, or None."""
+        row = self._sql.row(_OF_PLACE, scope=scope, subject=subject)
+        return None if row is None else _decode_assignment(row)
+
     def assign(self, assignment: PolicyAssignment) -> None:
         """Let a policy apply to a subject, instead of the one before.
 
@@ -214,8 +268,16 @@ class Policies:
             assigned_at=to_micros(assignment.assigned_at),
             assigned_by=assignment.assigned_by,
         )
+        self._note(
+            assignment.scope,
+            assignment.subject,
+            policy.name,
+            policy.version,
+            assignment.assigned_at,
+            assignment.assigned_by,
+        )
 
-    def unassign(self, scope: Scope, subject: str) -> None:
+    def unassign(self, scope: Scope, subject: str, *, at: datetime, by: str) -> None:
         """End an assignment; the next wider one applies.
 
         Raises:
@@ -223,7 +285,50 @@ class Policies:
         """
         if self._sql.run(_UNASSIGN, scope=scope, subject=subject) != 1:
             raise PolicyUnknown(f"nothing is assigned to {scope} {subject[:80]!r}")
+        self._note(scope, subject, None, None, at, by)
+
+    def _note(
+        self, scope: Scope, subject: str, name: str | None, version: int | None, at: datetime, by: str
+    ) -> None:
+        self._sql.run(
+            _NOTE,
+            scope=scope,
+            subject=subject,
+            policy_name=name,
+            policy_version=version,
+            at=to_micros(at),
+            by=by,
+        )
 
     def assignments(self) -> tuple[PolicyAssignment, ...]:
         """Return all assignments, widest first."""
         return tuple(map(_decode_assignment, self._sql.rows(_ASSIGNMENTS)))
+
+    def before(self, scope: Scope, subject: str) -> str | None:
+        """Return `name@version` of what applied there before the last change; None: nothing was assigned.
+
+        Raises:
+            PolicyUnknown: Nothing was ever changed there.
+        """
+        rows = self._sql.rows(_SINCE, scope=scope, subject=subject)
+        if not rows:
+            raise PolicyUnknown(f"nothing was ever assigned to {scope} {subject[:80]!r}")
+        return _decode_change(rows[1]).policy if len(rows) == 2 else None
+
+    def history(
+        self, cursor: str | None, limit: int, *, scope: Scope | None = None, subject: str | None = None
+    ) -> Page[PolicyChange]:
+        """Return what was changed, newest first: everywhere, in one scope, or in one place of it.
+
+        Raises:
+            RequestInvalid: *cursor* or *limit* cannot be right.
+        """
+        kind = "policies"
+        below: dict[str, object] = {"before": before_id(kind, cursor), "rows": checked_limit(limit) + 1}
+        if scope is None:
+            rows = self._sql.rows(_CHANGES, **below)
+        elif subject is None:
+            rows = self._sql.rows(_CHANGES_OF_SCOPE, scope=scope, **below)
+        else:
+            rows = self._sql.rows(_CHANGES_OF_PLACE, scope=scope, subject=subject, **below)
+        return page_of(kind, rows, limit, _decode_change)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 
+from attestation.api import PendingApproval, PolicyChangeDetail, PolicyDetail, PolicyHistoryPage, PolicyList
 from attestation.api import PolicyAssignment as AssignmentDetail
-from attestation.api import PolicyDetail, PolicyList
 from attestation.api.base import CLUSTER_ID_PATTERN
 from attestation.errors import MachineUnknown, PolicyUnknown, RequestInvalid
 from attestation.machines import Role
+from attestation.machines.dual_control import AppliedPolicy, of_policy_assignment
 from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
 from attestation.store import FLEET, PolicyAssignment, Scope, StoredPolicy, Tx
+from attestation_service import dual_control
 from attestation_service.auth import Operator
 from attestation_service.context import Resources
 
@@ -57,63 +60,174 @@ async def create(document: bytes, *, res: Resources, operator: Operator) -> Poli
     return _detail(stored)
 
 
+async def get(ref: str, *, res: Resources) -> PolicyDetail:
+    """Return one policy version with its document.
+
+    Raises:
+        PolicyUnknown: No such policy.
+    """
+    if ref == IDENTITY_ONLY.ref:
+        return _shipped()
+    return _detail(await res.store.read(lambda tx: tx.policies.get(ref)))
+
+
 async def assign(
     scope: Scope, subject: str, ref: str, *, res: Resources, operator: Operator
-) -> AssignmentDetail:
+) -> AssignmentDetail | PendingApproval:
     """Let a policy apply there from now on; machines learn it with their next challenge.
 
     Raises:
         PolicyUnknown: No such policy.
         MachineUnknown: No such machine.
         RequestInvalid: *subject* is none of this scope.
+        BreakGlassCannotVote: Several people must agree to it.
     """
+
+    def work(tx: Tx) -> AssignmentDetail | PendingApproval:
+        answer = _change(tx, scope, subject, ref, res, operator, at)
+        assert answer is not None
+        return answer
+
     at = res.clock.now()
     _check_subject(scope, subject)
-    assignment = PolicyAssignment(
-        scope=scope, subject=subject, policy=ref, assigned_at=at, assigned_by=operator.cn
-    )
-
-    def work(tx: Tx) -> None:
-        if scope == "machine" and tx.machines.by_id(subject) is None:
-            raise MachineUnknown("no such machine")
-        if ref == IDENTITY_ONLY.ref:
-            _store_shipped(tx, IDENTITY_ONLY, assignment)
-        tx.policies.assign(assignment)
-        tx.audit.append(
-            operator.event(
-                "policy_assign",
-                machine_id=subject if scope == "machine" else None,
-                detail=f"{ref} to {scope} {subject}",
-            ),
-            at,
-        )
-
-    await res.store.write(work)
-    return _assignment(assignment)
+    return await dual_control.write(work, res=res, operator=operator, at=at)
 
 
-async def unassign(scope: Scope, subject: str, *, res: Resources, operator: Operator) -> None:
+async def unassign(
+    scope: Scope, subject: str, *, res: Resources, operator: Operator
+) -> PendingApproval | None:
     """Let the next wider assignment apply there again.
 
     Raises:
         PolicyUnknown: Nothing is assigned there.
+        MachineUnknown: No such machine.
         RequestInvalid: *subject* is none of this scope.
+        BreakGlassCannotVote: Several people must agree to it.
     """
+
+    def work(tx: Tx) -> PendingApproval | None:
+        answer = _change(tx, scope, subject, None, res, operator, at)
+        assert not isinstance(answer, AssignmentDetail)
+        return answer
+
     at = res.clock.now()
     _check_subject(scope, subject)
+    return await dual_control.write(work, res=res, operator=operator, at=at)
 
-    def work(tx: Tx) -> None:
-        tx.policies.unassign(scope, subject)
-        tx.audit.append(
-            operator.event(
-                "policy_unassign",
-                machine_id=subject if scope == "machine" else None,
-                detail=f"{scope} {subject}",
-            ),
-            at,
+
+async def roll_back(
+    scope: Scope, subject: str, *, res: Resources, operator: Operator
+) -> AssignmentDetail | PendingApproval | None:
+    """Let what applied there before apply again; None where nothing was assigned before, and now is not either.
+
+    It is the same act as assigning that policy, so votes for the one count for the other.
+
+    Raises:
+        PolicyUnknown: Nothing was ever assigned there.
+        MachineUnknown: No such machine.
+        RequestInvalid: *subject* is none of this scope.
+        BreakGlassCannotVote: Several people must agree to it.
+    """
+
+    def work(tx: Tx) -> AssignmentDetail | PendingApproval | None:
+        before = tx.policies.before(scope, subject)
+        return _change(tx, scope, subject, before, res, operator, at, why="rollback")
+
+    at = res.clock.now()
+    _check_subject(scope, subject)
+    return await dual_control.write(work, res=res, operator=operator, at=at)
+
+
+def _change(
+    tx: Tx,
+    scope: Scope,
+    subject: str,
+    ref: str | None,
+    res: Resources,
+    operator: Operator,
+    at: datetime,
+    *,
+    why: str | None = None,
+) -> AssignmentDetail | PendingApproval | None:
+    """Let *ref* apply there, or nothing where it is None; or count a vote for that.
+
+    Raises:
+        PolicyUnknown: No such policy, or nothing is assigned that could end.
+        MachineUnknown: No such machine.
+    """
+    machine = tx.machines.by_id(subject) if scope == "machine" else None
+    if scope == "machine" and machine is None:
+        raise MachineUnknown("no such machine")
+    # 1. What applies there now is part of what is agreed to: two who saw another state agree to something else.
+    now = tx.policies.assigned(scope, subject)
+    if now is not None and now.policy == ref:
+        return _assignment(now)
+    if now is None and ref is None:
+        raise PolicyUnknown(f"nothing is assigned to {scope} {subject[:80]!r}")
+    # 2. Enough people agree to exactly this document, by its digest.
+    proposal = of_policy_assignment(
+        scope=scope,
+        subject=subject,
+        machine=machine,
+        policy=None if ref is None else _applied(tx, ref),
+        replaces=None if now is None else _applied(tx, now.policy),
+    )
+    agreed = dual_control.gate(tx, proposal, operator, res, at)
+    if isinstance(agreed, PendingApproval):
+        return agreed
+    # 3. Assignment, history and audit are one unit.
+    if ref is None:
+        tx.policies.unassign(scope, subject, at=at, by=operator.cn)
+    else:
+        if ref == IDENTITY_ONLY.ref:
+            _store_shipped(tx, IDENTITY_ONLY, at)
+        tx.policies.assign(
+            PolicyAssignment(
+                scope=scope, subject=subject, policy=ref, assigned_at=at, assigned_by=operator.cn
+            )
         )
+    done = f"{ref} to {scope} {subject}" if ref is not None else f"{scope} {subject}"
+    told = [done, *([f"instead of {now.policy}"] if now is not None else []), *([why] if why else [])]
+    tx.audit.append(
+        operator.event(
+            "policy_assign" if ref is not None else "policy_unassign",
+            machine_id=machine.machine_id if machine is not None else None,
+            detail=agreed.told("; ".join(told)),
+        ),
+        at,
+    )
+    assigned = tx.policies.assigned(scope, subject)
+    return None if assigned is None else _assignment(assigned)
 
-    await res.store.write(work)
+
+def _applied(tx: Tx, ref: str) -> AppliedPolicy:
+    if ref == IDENTITY_ONLY.ref:
+        return AppliedPolicy(ref=ref, sha256=IDENTITY_ONLY.sha256)
+    return AppliedPolicy(ref=ref, sha256=tx.policies.get(ref).sha256)
+
+
+async def history(
+    scope: Scope | None, subject: str | None, cursor: str | None, limit: int, *, res: Resources
+) -> PolicyHistoryPage:
+    """Return what was changed, newest first.
+
+    Raises:
+        RequestInvalid: A subject without its scope, or one that is none of it.
+    """
+    if subject is not None:
+        if scope is None:
+            raise RequestInvalid("subject: a subject needs its scope")
+        _check_subject(scope, subject)
+    page = await res.store.scan(lambda tx: tx.policies.history(cursor, limit, scope=scope, subject=subject))
+    return PolicyHistoryPage(
+        items=[
+            PolicyChangeDetail(
+                scope=change.scope, subject=change.subject, policy=change.policy, at=change.at, by=change.by
+            )
+            for change in page.items
+        ],
+        next_cursor=page.next_cursor,
+    )
 
 
 def _check_subject(scope: Scope, subject: str) -> None:
@@ -127,7 +241,7 @@ def _check_subject(scope: Scope, subject: str) -> None:
         raise RequestInvalid(f"{subject[:80]!r} is not a {scope}; the fleet is {FLEET!r}")
 
 
-def _store_shipped(tx: Tx, policy: Policy, assignment: PolicyAssignment) -> None:
+def _store_shipped(tx: Tx, policy: Policy, at: datetime) -> None:
     """Store the shipped policy, so that an assignment can refer to it."""
     try:
         tx.policies.get(policy.ref)
@@ -138,7 +252,7 @@ def _store_shipped(tx: Tx, policy: Policy, assignment: PolicyAssignment) -> None
                 version=policy.version,
                 sha256=policy.sha256,
                 document=policy.document.decode("ascii"),
-                created_at=assignment.assigned_at,
+                created_at=at,
                 created_by=SHIPPED_BY,
             )
         )

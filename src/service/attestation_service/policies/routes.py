@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Path, Request, Response
+from fastapi import Path, Query, Request, Response
 
-from attestation.api import PolicyAssignment, PolicyAssignmentRequest, PolicyDetail, PolicyList
+from attestation.api import (
+    PolicyAssignment,
+    PolicyAssignmentRequest,
+    PolicyDetail,
+    PolicyHistoryPage,
+    PolicyList,
+)
 from attestation.errors import AlreadyExists, MachineUnknown, PolicyInvalid, PolicyUnknown, RequestInvalid
-from attestation.reference.policy import FORMAT
+from attestation.reference import FORMAT
 from attestation_service.auth import OperatorDep
 from attestation_service.context import Res
-from attestation_service.openapi import access, answers, operator_router
+from attestation_service.dual_control import status_of
+from attestation_service.openapi import Cursor, Limit, access, answers, operator_router
 from attestation_service.policies import handlers
 from attestation_service.replies import reply
 
 router = operator_router("operator: policies")
 
 ScopePath = Annotated[Literal["fleet", "cluster", "role", "machine"], Path()]
-Subject = Annotated[str, Path(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9*_.-]+$")]
+SUBJECT_PATTERN = r"^[A-Za-z0-9*_.-]+$"
+NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
+Subject = Annotated[str, Path(min_length=1, max_length=128, pattern=SUBJECT_PATTERN)]
 
 DOCUMENT: dict[str, Any] = {
     "requestBody": {
@@ -80,19 +89,56 @@ async def create(request: Request, res: Res, operator: OperatorDep) -> Response:
     return reply(await handlers.create(await request.body(), res=res, operator=operator), status_code=201)
 
 
+@router.get(
+    "/policies/history",
+    operation_id="list_policy_history",
+    summary="List what applied where and since when, newest first",
+    response_model=PolicyHistoryPage,
+    responses=answers(RequestInvalid, kind="read"),
+    openapi_extra=access("read"),
+)
+async def history(
+    res: Res,
+    scope: Annotated[Literal["fleet", "cluster", "role", "machine"] | None, Query()] = None,
+    subject: Annotated[str | None, Query(min_length=1, max_length=128, pattern=SUBJECT_PATTERN)] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Response:
+    """Everywhere, in one scope, or in one place of it."""
+    return reply(await handlers.history(scope, subject, cursor, limit, res=res))
+
+
+@router.get(
+    "/policies/{name}/{version}",
+    operation_id="get_policy",
+    summary="Return one policy version",
+    response_model=PolicyDetail,
+    responses=answers(PolicyUnknown, kind="read"),
+    openapi_extra=access("read"),
+)
+async def get(
+    name: Annotated[str, Path(pattern=NAME_PATTERN)],
+    version: Annotated[int, Path(ge=1, le=999_999_999)],
+    res: Res,
+) -> Response:
+    """Its document is what was written; nothing ever changes in it."""
+    return reply(await handlers.get(f"{name}@{version}", res=res))
+
+
 @router.put(
     "/policies/assignments/{scope}/{subject}",
     operation_id="assign_policy",
     summary="Let a policy apply to the fleet, a cluster, a role or one machine",
     response_model=PolicyAssignment,
-    responses=answers(PolicyUnknown, MachineUnknown, RequestInvalid, body=True, kind="act"),
+    responses=answers(PolicyUnknown, MachineUnknown, RequestInvalid, body=True, gated=True, kind="act"),
     openapi_extra=access("act"),
 )
 async def assign(
     scope: ScopePath, subject: Subject, request: PolicyAssignmentRequest, res: Res, operator: OperatorDep
 ) -> Response:
-    """The narrowest assignment wins: machine, role, cluster, fleet."""
-    return reply(await handlers.assign(scope, subject, request.policy, res=res, operator=operator))
+    """What a narrower policy says wins: machine, role, cluster, fleet. What applies already changes nothing."""
+    answer = await handlers.assign(scope, subject, request.policy, res=res, operator=operator)
+    return reply(answer, status_code=status_of(answer))
 
 
 @router.delete(
@@ -100,10 +146,27 @@ async def assign(
     operation_id="unassign_policy",
     summary="End an assignment",
     status_code=204,
-    responses=answers(PolicyUnknown, RequestInvalid, kind="act"),
+    responses=answers(PolicyUnknown, MachineUnknown, RequestInvalid, gated=True, kind="act"),
     openapi_extra=access("act"),
 )
 async def unassign(scope: ScopePath, subject: Subject, res: Res, operator: OperatorDep) -> Response:
-    """The next wider assignment applies again."""
-    await handlers.unassign(scope, subject, res=res, operator=operator)
-    return Response(status_code=204)
+    """What wider policies say applies again."""
+    answer = await handlers.unassign(scope, subject, res=res, operator=operator)
+    return Response(status_code=204) if answer is None else reply(answer, status_code=202)
+
+
+@router.post(
+    "/policies/assignments/{scope}/{subject}/rollback",
+    operation_id="roll_back_policy",
+    summary="Let what applied there before apply again",
+    response_model=PolicyAssignment,
+    responses={
+        204: {"description": "Nothing was assigned there before, and nothing is now"},
+        **answers(PolicyUnknown, MachineUnknown, RequestInvalid, gated=True, kind="act"),
+    },
+    openapi_extra=access("act"),
+)
+async def roll_back(scope: ScopePath, subject: Subject, res: Res, operator: OperatorDep) -> Response:
+    """The same act as assigning that policy by name: votes for the one count for the other."""
+    answer = await handlers.roll_back(scope, subject, res=res, operator=operator)
+    return Response(status_code=204) if answer is None else reply(answer, status_code=status_of(answer))
