@@ -26,6 +26,7 @@ from attestation.machines.dual_control import (
     of_machine,
     of_policy_assignment,
     of_registration_token,
+    of_trust_certificate,
     same_name,
     tally,
 )
@@ -505,3 +506,30 @@ def test_less_than_the_quorum_is_never_enough(quorum: int, people: int, votes_ea
     assert not rule.is_met(tally(votes, AT))
     votes += [a_vote(f"more {i}", f"more#{i}") for i in range(quorum - people)]
     assert rule.is_met(tally(votes, AT))
+
+
+TRUSTED: dict[str, Any] = {"sha256": "ab" * 32, "role": "anchor", "vendor": "IFX"}
+
+
+@pytest.mark.parametrize("changed", [{"sha256": "cd" * 32}, {"role": "intermediate"}, {"vendor": "STM"}])
+def test_whose_word_is_believed_is_bound(changed: dict[str, Any]) -> None:
+    """Nobody agrees to one CA, or to one vendor, and gets another believed."""
+    assert of_trust_certificate(**(TRUSTED | changed)).digest() != of_trust_certificate(**TRUSTED).digest()
+
+
+def test_an_anchor_concerns_every_role() -> None:
+    """Its machines may have any; so whoever guards one role guards the bundle."""
+    proposal = of_trust_certificate(**TRUSTED)
+    assert proposal.roles == frozenset(Role)
+    assert Rule(roles=frozenset({Role.WINDOWS}), quorum=2).gates(proposal)
+    assert proposal.subject == f"anchor of IFX, SHA-256 {'ab' * 32}"
+
+
+def test_accepting_an_ek_is_bound() -> None:
+    """Who agreed to admit a machine did not thereby agree to believe its EK for ever."""
+    granted: dict[str, Any] = {"role": Role.GENERIC, "hostname": None, "assigned_ip": None}
+    plain = of_machine(Operation.APPROVE, a_machine(), **granted)
+    accepting = of_machine(Operation.APPROVE, a_machine(), **granted, accepts_ek=True)
+    assert plain.digest() != accepting.digest()
+    assert plain.terms == {}
+    assert accepting.terms == {"accepts_ek": a_machine().ek_fingerprint}

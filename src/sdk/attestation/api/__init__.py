@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from attestation.api.operator import *  # noqa: F403 -- likewise
     from attestation.api.problem import *  # noqa: F403 -- likewise
     from attestation.api.stats import *  # noqa: F403 -- likewise
+    from attestation.api.trust import *  # noqa: F403 -- likewise
 
-_MODULES = ("problem", "stats", "approvals", "operator", "node", "audit")
+_MODULES = ("problem", "stats", "approvals", "operator", "node", "audit", "trust")
 
 
 def __getattr__(name: str) -> Any:

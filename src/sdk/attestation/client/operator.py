@@ -309,6 +309,43 @@ class OperatorClient:
         answer = self._http.send("POST", f"{_assignment(scope, subject)}/rollback")
         return None if answer.status == 204 else _vote_or(answer, api.PolicyAssignment)
 
+    # Who vouches for TPMs
+
+    def trust_bundle(self) -> api.TrustBundleDetail:
+        """Return the trust bundle in force."""
+        return self._http.call("GET", "/trust/bundle", api.TrustBundleDetail)
+
+    def trust_certificate(
+        self, certificate: str, *, role: str, vendor: str, reason: str
+    ) -> api.TrustCertificateDetail | api.PendingApproval:
+        """Trust a CA certificate (base64 of DER or PEM), or vote for it where others must agree."""
+        request = api.TrustCertificateRequest.model_validate(
+            {"certificate": certificate, "role": role, "vendor": vendor, "reason": reason}
+        )
+        return self._gated("/trust/certificates", api.TrustCertificateDetail, request)
+
+    def distrust_certificate(self, sha256: str, reason: str) -> api.TrustCertificateDetail:
+        """Distrust a certificate at once."""
+        path = f"/trust/certificates/{segment(sha256)}/distrust"
+        request = api.TrustReasonRequest(reason=reason)
+        return self._http.call("POST", path, api.TrustCertificateDetail, body=request)
+
+    def restore_certificate(
+        self, sha256: str, reason: str
+    ) -> api.TrustCertificateDetail | api.PendingApproval:
+        """Trust a distrusted certificate again, or vote for it where others must agree."""
+        path = f"/trust/certificates/{segment(sha256)}/restore"
+        return self._gated(path, api.TrustCertificateDetail, api.TrustReasonRequest(reason=reason))
+
+    def verify_ek_certificate(self, certificate: str, chain: Sequence[str] = ()) -> api.TrustVerdict:
+        """Ask what the bundle says of an EK certificate (base64 of DER or PEM)."""
+        request = api.TrustVerifyRequest(certificate=certificate, chain=list(chain))
+        return self._http.call("POST", "/trust/verify", api.TrustVerdict, body=request)
+
+    def endorsement(self, machine_id: str) -> api.EndorsementDetail:
+        """Return who vouches for the TPM of a machine."""
+        return self._http.call("GET", f"{_machine(machine_id)}/endorsement", api.EndorsementDetail)
+
     def _act(self, machine_id: str, act: str, request: BaseModel | None) -> api.MachineDetail:
         return self._http.call("POST", f"{_machine(machine_id)}/{act}", api.MachineDetail, body=request)
 

@@ -31,6 +31,7 @@ REGISTRATION_TOKEN = "registration_token"  # noqa: S105 -- the name of an act
 ALLOW_LIST_IMPORT = "allow_list_import"
 POLICY_ASSIGN = "policy_assign"
 POLICY_UNASSIGN = "policy_unassign"
+TRUST_CERTIFICATE = "trust_certificate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,8 @@ class Proposal:
         """Return what it is about, in words for operators."""
         if self.action in (POLICY_ASSIGN, POLICY_UNASSIGN):
             return _policy_words(self.terms)
+        if self.action == TRUST_CERTIFICATE:
+            return f"{self.terms['role']} of {self.terms['vendor']}, SHA-256 {self.terms['sha256']}"
         if self.machine_id is not None:
             return f"machine {self.machine_id}"
         if self.action == REGISTRATION_TOKEN:
@@ -120,8 +123,12 @@ def of_machine(
     role: Role | None,
     hostname: str | None,
     assigned_ip: str | None,
+    accepts_ek: bool = False,
 ) -> Proposal:
-    """Return the proposal of an act on *machine* after which it has these three."""
+    """Return the proposal of an act on *machine* after which it has these three.
+
+    `accepts_ek`: its EK is admitted by name (allow-list), whoever vouches for it.
+    """
     return Proposal(
         action=operation.value,
         machine_id=machine.machine_id,
@@ -133,7 +140,7 @@ def of_machine(
         assigned_ip=assigned_ip,
         cluster_id=machine.cluster_id,
         evidence_digest=evidence_digest(machine),
-        terms={},
+        terms={"accepts_ek": machine.ek_fingerprint} if accepts_ek else {},
         roles=frozenset(each for each in (role, machine.role) if each is not None),
     )
 
@@ -250,6 +257,30 @@ def _policy_words(terms: Mapping[str, str | int | None]) -> str:
         return f"no policy of its own for {place}, instead of {terms['replaces']}"
     instead = "" if terms["replaces"] is None else f", instead of {terms['replaces']}"
     return f"policy {terms['policy']} for {place}{instead}"
+
+
+def of_trust_certificate(*, sha256: str, role: str, vendor: str) -> Proposal:
+    """Return the proposal to believe the holder of a CA's key about TPMs; it concerns machines of every role.
+
+    Args:
+        sha256: SHA-256 of the certificate's DER, 64 lower-case hex.
+        role: `anchor` or `intermediate`.
+        vendor: Registered name of the vendor whose TPMs it may vouch for.
+    """
+    return Proposal(
+        action=TRUST_CERTIFICATE,
+        machine_id=None,
+        ek_fingerprint=None,
+        ak_name=None,
+        role=None,
+        current_role=None,
+        hostname=None,
+        assigned_ip=None,
+        cluster_id=None,
+        evidence_digest=None,
+        terms={"sha256": sha256, "role": role, "vendor": vendor},
+        roles=frozenset(Role),
+    )
 
 
 def evidence_digest(machine: Machine) -> str:
