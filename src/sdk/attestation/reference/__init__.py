@@ -1,5 +1,6 @@
 """What we expect of a machine (RATS Reference Values): named, versioned, immutable policies."""
 
+from attestation.reference.compose import EFFECTIVE_FORMAT, compose, effective_document
 from attestation.reference.document import FORMAT
 from attestation.reference.policy import (
     DEFAULT_SELECTION,
@@ -20,6 +21,7 @@ from attestation.reference.rules import (
 
 __all__ = [
     "DEFAULT_SELECTION",
+    "EFFECTIVE_FORMAT",
     "FORMAT",
     "IDENTITY_ONLY",
     "BootRules",
@@ -30,6 +32,8 @@ __all__ = [
     "Policy",
     "SecureBootRules",
     "Source",
+    "compose",
     "default_minimum",
+    "effective_document",
     "parse_policy",
 ]

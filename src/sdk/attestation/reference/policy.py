@@ -105,6 +105,10 @@ class Policy:
     appraises_boot: bool
     logs_read: bool
 
+    def __hash__(self) -> int:
+        """Hash what it was made of: equal policies have equal documents."""
+        return hash(self.sha256)
+
     def judge(self, values: Mapping[int, bytes]) -> Sequence[Outcome]:
         """Return the outcome of every rule by value for the quoted *values*, index -> digest.
 
