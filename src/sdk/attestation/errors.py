@@ -122,9 +122,18 @@ class KeyCertificationRejected(EvidenceRejected):
 
 
 class EventLogRejected(NotAuthentic):
-    """An event log does not lead to the PCRs that were quoted."""
+    """An event log does not lead to the PCRs that were quoted.
+
+    Args:
+        message: What is wrong with it.
+        pcrs: The PCRs that it fails to explain, ascending; empty where it explains none.
+    """
 
     code = "event-log-rejected"
+
+    def __init__(self, message: str, *, pcrs: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.pcrs = pcrs
 
 
 class IMALogRejected(NotAuthentic):
