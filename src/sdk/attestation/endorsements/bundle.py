@@ -7,29 +7,45 @@ here bytes come in and a value goes out.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NoReturn, Protocol, TypeVar
 
 from attestation.clock import parse_rfc3339
-from attestation.endorsements.vendors import SIMULATOR, VENDOR_NAMES
-from attestation.errors import BundleInvalid
+from attestation.endorsements import der
+from attestation.endorsements.certificate import SUBJECT_ALT_NAME, Certificate, parse_certificate
+from attestation.endorsements.ek_trust import ChainVerdict, PathCertificate
+from attestation.endorsements.names import parse_name
+from attestation.endorsements.path import (
+    CertificateIndex,
+    Expiry,
+    LinkCache,
+    Path,
+    PathFailure,
+    SentIssuers,
+    build_path,
+    verdict,
+)
+from attestation.endorsements.vendors import SIMULATOR, SIMULATOR_ID, VENDOR_NAMES, vendor_name
+from attestation.errors import BundleInvalid, MalformedEvidence, SignatureInvalid
+from attestation.wire import canonical_json
 
 FORMAT: Final = "itl-tpm-bundle/1"
 MAX_MANIFEST_BYTES: Final = 4 << 20
 MAX_ENTRIES: Final = 4096
 MAX_SOURCES: Final = 16
 MAX_TEXT_CHARACTERS: Final = 1024
-MAX_CERTIFICATE_BYTES: Final = 8192
-"""Longest DER of one certificate (TPM.md §1.1)."""
 
 VENDORS: Final = frozenset(VENDOR_NAMES.values()) | {SIMULATOR}
 """Every tag that an entry may carry; `simulator` stands in bundles of developers only."""
 
+_MANUFACTURER: Final = "2.23.133.2.1"
+_DIRECTORY_NAME: Final = 0xA4
 _SHA256: Final = re.compile(r"[0-9a-f]{64}\Z")
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 _URL: Final = re.compile(r"https?://[!-~]{1,1000}\Z")
@@ -193,6 +209,456 @@ def format_manifest(manifest: Manifest) -> bytes:
     if manifest.sha1_allowed:
         document["sha1_allowed"] = sorted(manifest.sha1_allowed)
     return json.dumps(document, indent=1, ensure_ascii=True).encode("ascii") + b"\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A certificate of the bundle with what is said of it.
+
+    Args:
+        entry: Its entry.
+        certificate: The certificate; its SHA-256, key and dates are those of the entry.
+    """
+
+    entry: BundleEntry
+    certificate: Certificate
+
+
+class RevocationStatus(Protocol):
+    """What is known of one certificate."""
+
+    @property
+    def status(self) -> str:
+        """`good`, `revoked` or `unknown`."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why, in one sentence."""
+        ...
+
+
+class Revocations(Protocol):
+    """What is known of withdrawn certificates; `attestation.endorsements.revocation.CRLStore` is one."""
+
+    def status(self, certificate: Certificate, issuer: Certificate, at: datetime) -> RevocationStatus:
+        """Return what is known of *certificate*, which *issuer* signed, at the instant *at*."""
+        ...
+
+
+class RevocationMode(StrEnum):
+    """What it means that nothing up to date says whether a certificate is revoked (TPM.md §2.5)."""
+
+    RECORD = "record"
+    FAIL_CLOSED = "fail-closed"
+
+
+class TrustBundle:
+    """Manufacturers' certificates, indexed once; immutable, so that threads may share it.
+
+    Distrust goes by key as well: no other certificate of a distrusted key, sent by whomever, is ever used.
+
+    Args:
+        entries: Every certificate with its entry.
+        digest: SHA-256 of the manifest, 64 lower-case hex; it names the bundle in every result.
+        sha1_allowed: SHA-256 of certificates of the bundle whose own signature may be SHA-1.
+        distrusted: SHA-256 (hex) of further certificates that are distrusted, of the bundle or not, to the reason.
+        revocations: What is known of withdrawn certificates; None asks nobody.
+        mode: Whether not knowing refuses.
+        expiry: What a certificate outside its validity does; at enrolment always `fail`.
+        links: Signatures that were verified before, between certificates of bundles.
+
+    Raises:
+        BundleInvalid: A certificate is not what its entry says, or stands twice.
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[tuple[BundleEntry, bytes] | Held],
+        digest: str,
+        *,
+        sha1_allowed: Collection[str] = frozenset(),
+        distrusted: Mapping[str, str] | None = None,
+        revocations: Revocations | None = None,
+        mode: RevocationMode = RevocationMode.RECORD,
+        expiry: Expiry = Expiry.FAIL,
+        links: LinkCache | None = None,
+    ) -> None:
+        held = [one if isinstance(one, Held) else _hold(*one) for one in entries]
+        held.sort(key=lambda h: h.entry.sha256)
+        by_sha256 = {h.entry.sha256: h for h in held}
+        if len(by_sha256) != len(held):
+            _refuse("a certificate stands twice in the bundle")
+        self.sha256 = digest
+        self.sha1_allowed = frozenset(sha1_allowed)
+        self.held = tuple(held)
+        self._by_sha256 = by_sha256
+        self._distrusted = {
+            h.entry.sha256: h.entry.reason or "" for h in held if h.entry.status is Status.DISTRUSTED
+        } | dict(distrusted or {})
+        self._distrusted_keys = {
+            by_sha256[sha256].entry.spki_sha256: why
+            for sha256, why in self._distrusted.items()
+            if sha256 in by_sha256
+        }
+        active = [h for h in held if self._distrust_of(h.certificate) is None]
+        self.anchors = tuple(h for h in active if h.entry.role is Role.ANCHOR)
+        """Active ones only."""
+        self.intermediates = tuple(h for h in active if h.entry.role is Role.INTERMEDIATE)
+        """Active ones only."""
+        self._anchors = CertificateIndex(h.certificate for h in self.anchors)
+        self._intermediates = CertificateIndex(h.certificate for h in self.intermediates)
+        self._refused = CertificateIndex(
+            h.certificate for h in held if self._distrust_of(h.certificate) is not None
+        )
+        self._links = links or LinkCache()
+        self._revocations = revocations
+        self._mode = mode
+        self._expiry = expiry
+
+    def get(self, sha256: str) -> Held | None:
+        """Return the certificate whose DER has this SHA-256 (hex), active or not; None where there is none."""
+        return self._by_sha256.get(sha256)
+
+    def distrust_of(self, sha256: str) -> str | None:
+        """Return why this certificate, of the bundle or not, is distrusted; None where it is not."""
+        held = self._by_sha256.get(sha256)
+        return self._distrusted.get(sha256) if held is None else self._distrust_of(held.certificate)
+
+    def _distrust_of(self, certificate: Certificate) -> str | None:
+        by_key = self._distrusted_keys.get(certificate.spki_sha256)
+        return self._distrusted.get(certificate.sha256, by_key)
+
+    def with_overlay(
+        self,
+        entries: Iterable[tuple[BundleEntry, bytes]],
+        distrusted: Mapping[str, str] | None = None,
+        *,
+        sha1_allowed: Collection[str] = frozenset(),
+    ) -> TrustBundle:
+        """Return this bundle with certificates that operators added, and without those that they distrust.
+
+        An added entry takes the place of one for the same certificate, but what was distrusted stays distrusted.
+        The digest is that of everything that decides, in canonical JSON: digest of this bundle, entries
+        (SHA-256, role, vendor, status), what is distrusted, where SHA-1 is allowed. With nothing added it is that
+        of this bundle.
+
+        Args:
+            entries: Added certificates with their entries.
+            distrusted: SHA-256 (hex) of certificates, of the bundle or not, to the reason.
+            sha1_allowed: SHA-256 of added certificates whose own signature may be SHA-1.
+
+        Raises:
+            BundleInvalid: As for a bundle of its own.
+        """
+        added = [_hold(entry, certificate_der) for entry, certificate_der in entries]
+        refused = dict(distrusted or {})
+        if not added and not refused:
+            return self
+        held = dict(self._by_sha256)
+        for one in added:
+            before = held.get(one.entry.sha256)
+            if before is None or before.entry.status is Status.ACTIVE:
+                held[one.entry.sha256] = one
+        if len({one.entry.sha256 for one in added}) != len(added):
+            _refuse("a certificate stands twice among those that are added")
+        described: dict[str, object] = {
+            "format": FORMAT,
+            "base": self.sha256,
+            "entries": sorted(
+                [h.entry.sha256, h.entry.role.value, h.entry.vendor, h.entry.status.value] for h in added
+            ),
+            "distrusted": sorted(refused),
+            "sha1_allowed": sorted(sha1_allowed),
+        }
+        return TrustBundle(
+            held.values(),
+            hashlib.sha256(canonical_json(described)).hexdigest(),
+            sha1_allowed=self.sha1_allowed | frozenset(sha1_allowed),
+            distrusted=self._distrusted | refused,
+            revocations=self._revocations,
+            mode=self._mode,
+            expiry=self._expiry,
+            links=self._links,
+        )
+
+    def judging(
+        self,
+        *,
+        revocations: Revocations | None = None,
+        mode: RevocationMode = RevocationMode.RECORD,
+        expiry: Expiry = Expiry.FAIL,
+    ) -> TrustBundle:
+        """Return this bundle, judging so; the arguments are those of the class."""
+        return TrustBundle(
+            self.held,
+            self.sha256,
+            sha1_allowed=self.sha1_allowed,
+            distrusted=self._distrusted,
+            revocations=revocations,
+            mode=mode,
+            expiry=expiry,
+            links=self._links,
+        )
+
+    def verify(self, certificate_der: bytes, intermediates: Sequence[bytes], *, at: datetime) -> ChainVerdict:
+        """Judge whether an active anchor vouches for an EK certificate; never raises.
+
+        Args:
+            certificate_der: The EK certificate, without padding.
+            intermediates: DER certificates that the node sent; untrusted hints.
+            at: The instant to verify at, UTC.
+        """
+        try:
+            leaf = parse_certificate(certificate_der)
+        except MalformedEvidence as e:
+            return self._refused_verdict(f"the EK certificate cannot be read: {e}")
+        # 5. ek-path: from the certificate to an active anchor. Otherwise anybody could sign EK certificates.
+        found = self._path(leaf, _Sent(intermediates, self._distrust_of), at)
+        if isinstance(found, PathFailure):
+            return self._refused_verdict(found.reason, found.verdicts)
+        # 4. ek-vendor: the maker that the certificate names is the anchor's. Otherwise one maker could vouch for
+        #    TPMs that are said to be another's.
+        anchor = self._by_sha256[found.anchor.sha256].entry
+        vendor, reason = self._vendor(leaf, found)
+        if reason is not None:
+            return self._refused_verdict(reason, found.verdicts, anchor)
+        # 6. ek-issuers: nobody on the path has withdrawn a certificate; what is not known is said.
+        outcome, reason = self._revocation(found, at)
+        if reason is not None:
+            return self._refused_verdict(reason, found.verdicts, anchor, outcome)
+        notes = f" ({'; '.join(found.notes)})" if found.notes else ""
+        return ChainVerdict(
+            ok=True,
+            reason=f"chains to {found.anchor.subject}{notes}",
+            vendor=vendor,
+            anchor_sha256=anchor.sha256,
+            path=found.verdicts,
+            bundle_sha256=self.sha256,
+            revocation=outcome,
+        )
+
+    def chain(self, sha256: str, *, at: datetime) -> Path | PathFailure | None:
+        """Return the path of an intermediate of this bundle to an anchor of it; None for an anchor or a stranger."""
+        held = self._by_sha256.get(sha256)
+        if held is None or held.entry.role is Role.ANCHOR:
+            return None
+        return self._path(held.certificate, _Sent((), self._distrust_of), at)
+
+    def _path(self, leaf: Certificate, sent: _Sent, at: datetime) -> Path | PathFailure:
+        distrust = self._distrust_of(leaf)
+        if distrust is not None:
+            found = f"distrusted: {distrust}"
+            return _failure(found, (verdict(leaf, "leaf", found, ok=False),))
+        path = build_path(
+            leaf,
+            anchors=self._anchors,
+            intermediates=[sent, self._intermediates],
+            at=at,
+            expiry=self._expiry,
+            sha1_allowed=self.sha1_allowed,
+            links=self._links,
+        )
+        if isinstance(path, Path):
+            return path
+        # Distrusted certificates are never candidates; that one of them signed is why there is no path.
+        return self._because_of_distrust(leaf, sent, path) or path
+
+    def _because_of_distrust(self, leaf: Certificate, sent: _Sent, tried: PathFailure) -> PathFailure | None:
+        """Return the attempt *tried*, going on to the distrusted certificate that signed, where there is one."""
+        for i, step in enumerate(tried.verdicts):
+            below = leaf if i == 0 else sent.get(step.sha256) or self._intermediates.get(step.sha256)
+            if below is None:
+                continue
+            for issuer in self._refused.candidates(below):
+                try:
+                    below.verify_issued_by(issuer, sha1_allowed=self.sha1_allowed)
+                except SignatureInvalid:
+                    continue
+                why = f"distrusted: {self._distrust_of(issuer)}"
+                role = self._by_sha256[issuer.sha256].entry.role.value
+                good = tuple(replace(v, ok=True, reason="as shown") for v in tried.verdicts[: i + 1])
+                return _failure(f"{issuer.subject}: {why}", (*good, verdict(issuer, role, why, ok=False)))
+        return None
+
+    def _vendor(self, leaf: Certificate, path: Path) -> tuple[str, str | None]:
+        """Return the maker, and why it is not the one that the anchor stands for."""
+        held = [self._by_sha256[c.sha256].entry for c in path.certificates[1:] if c.sha256 in self._by_sha256]
+        # Makers sign for one another (Microsoft's root for AMD's Pluton issuers): a pinned intermediate has a tag
+        # of its own, and the lowest one knows best.
+        tags = dict.fromkeys((held[-1].vendor, held[0].vendor))
+        claimed = manufacturer_of(leaf)
+        if claimed is None:
+            return held[-1].vendor, "the certificate does not name exactly one TPM manufacturer"
+        vendor = SIMULATOR if claimed.lower() == SIMULATOR_ID else vendor_name(claimed)
+        if vendor not in tags:
+            said = f"{vendor or 'unknown'} ({claimed})"
+            return held[-1].vendor, f"the certificate says {said}, its anchor is of {' or '.join(tags)}"
+        return vendor, None
+
+    def _revocation(self, path: Path, at: datetime) -> tuple[str, str | None]:
+        """Return the outcome in words, and why it refuses."""
+        if self._revocations is None:
+            if self._mode is RevocationMode.FAIL_CLOSED:
+                return "unknown: no revocation lists", "revocation is not known, and that refuses"
+            return "not checked", None
+        unknown: str | None = None
+        for certificate, issuer in zip(path.certificates, path.certificates[1:], strict=False):
+            found = self._revocations.status(certificate, issuer, at)
+            told = f"{certificate.subject or 'the EK certificate'}: {found.reason}"
+            if found.status == "revoked":
+                return f"revoked: {told}", f"revoked: {told}"
+            if found.status != "good":
+                unknown = unknown or told
+        if unknown is None:
+            return "good", None
+        refusal = None if self._mode is RevocationMode.RECORD else f"revocation is not known: {unknown}"
+        return f"unknown: {unknown}", refusal
+
+    def _refused_verdict(
+        self,
+        reason: str,
+        path: tuple[PathCertificate, ...] = (),
+        anchor: BundleEntry | None = None,
+        revocation: str = "not checked",
+    ) -> ChainVerdict:
+        return ChainVerdict(
+            ok=False,
+            reason=reason,
+            vendor=None if anchor is None else anchor.vendor,
+            anchor_sha256=None if anchor is None else anchor.sha256,
+            path=path,
+            bundle_sha256=self.sha256,
+            revocation=revocation,
+        )
+
+
+class _Sent(SentIssuers):
+    """Certificates that the node sent, without those of distrusted keys."""
+
+    def __init__(self, ders: Sequence[bytes], distrust_of: Callable[[Certificate], str | None]) -> None:
+        super().__init__(ders)
+        self._distrust_of = distrust_of
+
+    def candidates(self, certificate: Certificate) -> Iterator[Certificate]:
+        """Yield who may have signed *certificate* and is not distrusted."""
+        return (c for c in super().candidates(certificate) if self._distrust_of(c) is None)
+
+    def get(self, sha256: str) -> Certificate | None:
+        """Return the certificate of this SHA-256 (hex), where it was sent and looked at."""
+        return None if self._index is None else self._index.get(sha256)
+
+
+def manufacturer_of(certificate: Certificate) -> str | None:
+    """Return the TPM manufacturer that a certificate names, like `id:49465800` ([EKP] 3.2.9); None unless exactly one.
+
+    It stands as attribute 2.23.133.2.1 in a directory name of the subject alternative name.
+    """
+    extension = certificate.extensions.get(SUBJECT_ALT_NAME)
+    if extension is None:
+        return None
+    value = extension.value
+    try:
+        outer = der.only(value, der.SEQUENCE, "subject alternative name")
+        names = [
+            # [4] directoryName is explicit, because Name is a CHOICE (RFC 5280, 4.2.1.6).
+            parse_name(value[name.start : name.stop])
+            for name in der.elements(value, outer.start, outer.stop)
+            if name.tag == _DIRECTORY_NAME
+        ]
+    except MalformedEvidence:
+        return None
+    found = [a.text for name in names for a in name.attributes if a.oid == _MANUFACTURER]
+    return found[0] if len(found) == 1 else None
+
+
+def _hold(entry: BundleEntry, certificate_der: bytes) -> Held:
+    if hashlib.sha256(certificate_der).hexdigest() != entry.sha256:
+        _refuse(f"{entry.path}: not the certificate that its entry pins")
+    try:
+        certificate = _read(certificate_der)
+    except BundleInvalid as e:
+        raise BundleInvalid(f"{entry.path}: {e}") from e
+    # What people read in the manifest is what was pinned: key and validity are compared, the subject is shown from
+    # the certificate.
+    if certificate.spki_sha256 != entry.spki_sha256:
+        _refuse(f"{entry.path}: its key is not the one that its entry names")
+    if (certificate.not_before, certificate.not_after) != (entry.not_before, entry.not_after):
+        _refuse(f"{entry.path}: its validity is not the one that its entry names")
+    return Held(entry=entry, certificate=certificate)
+
+
+def _failure(reason: str, verdicts: tuple[PathCertificate, ...]) -> PathFailure:
+    return PathFailure(reason=reason, verdicts=verdicts, exhausted=False, signature_checks=0, candidates=0)
+
+
+def entry_of(
+    certificate_der: bytes,
+    *,
+    role: Role | None,
+    vendor: str,
+    retrieved: date,
+    evidence: str,
+    sources: tuple[str, ...] = (),
+    licence: str | None = None,
+    template: str | None = None,
+    distrusted_because: str | None = None,
+) -> BundleEntry:
+    """Return the entry for a certificate that is taken into a bundle.
+
+    Args:
+        certificate_der: The certificate, without anything behind it.
+        role: What it is good for; None: an anchor if it is self-issued, else an intermediate.
+        vendor: Registered name of the manufacturer.
+        retrieved: The day on which it is taken in.
+        evidence: Why it is believed to be the manufacturer's.
+        sources: URLs where the manufacturer publishes it.
+        licence: Under which terms it is passed on.
+        template: What it signs.
+        distrusted_because: Why it is distrusted; None for an active one.
+
+    Raises:
+        BundleInvalid: Not one certificate of a CA, or a text that no manifest may hold.
+    """
+    certificate = _read(certificate_der)
+    if role is None:
+        role = Role.ANCHOR if certificate.self_issued else Role.INTERMEDIATE
+    entry = BundleEntry(
+        sha256=certificate.sha256,
+        spki_sha256=certificate.spki_sha256,
+        role=role,
+        vendor=vendor,
+        subject=_shown(certificate),
+        not_before=certificate.not_before,
+        not_after=certificate.not_after,
+        sources=sources,
+        retrieved=retrieved,
+        evidence=evidence,
+        status=Status.ACTIVE if distrusted_because is None else Status.DISTRUSTED,
+        reason=distrusted_because,
+        licence=licence,
+        template=template,
+    )
+    # What cannot be read again is not written: one set of rules, one place.
+    return _entry(entry.members(), "certificate")
+
+
+def _read(certificate_der: bytes) -> Certificate:
+    try:
+        certificate = parse_certificate(certificate_der)
+    except MalformedEvidence as e:
+        raise BundleInvalid(f"not a certificate: {e}") from e
+    if certificate.padding_bytes:
+        _refuse(f"{certificate.padding_bytes} bytes behind the certificate")
+    # An end entity as an anchor would vouch for nothing but itself; its key is in a device, not with a CA.
+    if not certificate.is_ca:
+        _refuse("not the certificate of a CA")
+    return certificate
+
+
+def _shown(certificate: Certificate) -> str:
+    text = "".join(c if c.isprintable() else "\ufffd" for c in certificate.subject[:MAX_TEXT_CHARACTERS])
+    return text or f"without a name, key {certificate.spki_sha256[:16]}"
 
 
 def _entry(value: object, what: str) -> BundleEntry:
