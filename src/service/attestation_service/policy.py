@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from attestation.machines import Machine
+from attestation.machines import Machine, Role
 from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
 from attestation.store import Tx
 
@@ -19,6 +19,11 @@ def in_force(tx: Tx, machine: Machine) -> Policy:
     return effective(tx, tx.policies.applicable(machine.machine_id, machine.role, machine.cluster_id))
 
 
+def of_role(tx: Tx, role: Role, cluster_id: str) -> Policy:
+    """Return the policy that applies to a new machine in *role* of a cluster."""
+    return effective(tx, tx.policies.applicable("", role, cluster_id))
+
+
 def effective(tx: Tx, assigned: tuple[str, ...]) -> Policy:
     """Return all of *assigned* in one policy, the shipped one where nothing is assigned.
 
@@ -27,12 +32,20 @@ def effective(tx: Tx, assigned: tuple[str, ...]) -> Policy:
     Args:
         tx: Where documents are read that are not remembered.
         assigned: `name@version sha256` of each, the widest first.
+
+    Raises:
+        Unavailable: They contradict each other, so nothing can be judged until an operator changes that.
     """
     if not assigned:
         return IDENTITY_ONLY
     found = _effective.get(assigned)
     if found is None:
-        found = stored(tx, assigned[-1].partition(" ")[0])
+        refs = [pin.partition(" ")[0] for pin in assigned]
+        try:
+            found = compose([stored(tx, ref) for ref in refs])
+        except PolicyInvalid as e:
+            log.error("policies.contradict", policies=refs, reason=str(e))  # noqa: TRY400 -- the reason is enough
+            raise Unavailable("the policies of this machine contradict each other") from e
         if len(_effective) >= MOST_REMEMBERED:
             _effective.clear()
         _effective[assigned] = found
