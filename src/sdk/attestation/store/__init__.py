@@ -13,6 +13,7 @@ from attestation.store.attestations import AttestationCase
 from attestation.store.audit import AuditFilter
 from attestation.store.audit_tree import Countersignature, CountersignatureKind, StoredCheckpoint
 from attestation.store.base import Store, StoreSettings
+from attestation.store.captures import Capture, CaptureFilter
 from attestation.store.challenges import Challenge, Purpose
 from attestation.store.logs import MAX_LOG_BYTES, LogKind, PackedLog, pack
 from attestation.store.machines import MachineCounts, MachineFilter
@@ -36,6 +37,8 @@ __all__ = [
     "Approval",
     "AttestationCase",
     "AuditFilter",
+    "Capture",
+    "CaptureFilter",
     "Challenge",
     "ConfigToken",
     "Countersignature",

@@ -8,6 +8,7 @@ from attestation.store.allow_list import AllowList
 from attestation.store.approvals import Approvals
 from attestation.store.attestations import Attestations
 from attestation.store.audit import Audit
+from attestation.store.captures import Captures
 from attestation.store.challenges import Challenges
 from attestation.store.logs import Logs
 from attestation.store.machines import Machines
@@ -35,6 +36,7 @@ class Tx:
         "approvals",
         "attestations",
         "audit",
+        "captures",
         "challenges",
         "config_tokens",
         "ek_certificates",
@@ -63,6 +65,7 @@ class Tx:
         self.logs = Logs(sql)
         self.rate_limits = RateLimits(sql)
         self.policies = Policies(sql)
+        self.captures = Captures(sql)
         self.ek_certificates = EKCertificates(sql)
         self.trust = Trust(sql)
 
