@@ -32,6 +32,7 @@ from attestation_service.discovery.routes import router as discovery
 from attestation_service.health.routes import router as health
 from attestation_service.lean import lanes
 from attestation_service.machines.routes import router as machines
+from attestation_service.measurements import Replays
 from attestation_service.middleware import Border, InFlight
 from attestation_service.policies.routes import router as policies
 from attestation_service.registration.routes import router as registration
@@ -157,6 +158,7 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
             store=store,
             signer=signer,
             transparency=Log(settings, clock, store, log_signer),
+            replays=Replays(settings.event_log_cache_mib << 20),
             oidc=oidc,
             certificates=certificates,
         )

@@ -22,7 +22,9 @@ from attestation_service.settings import Settings
 ID_BYTES = 16
 NONCE_BYTES = 32
 POOL_BYTES = 4096
-_KIND = tpm_quote.MEDIA_TYPE.removeprefix("application/vnd.itl.")
+_PREFIX = "application/vnd.itl."
+QUOTE = tpm_quote.MEDIA_TYPE.removeprefix(_PREFIX)
+IMA_LOG = "ima-log"
 
 
 class RandomPool:
@@ -49,8 +51,18 @@ class RandomPool:
 _random = RandomPool()
 
 
-def make(machine: Machine, policy: Policy, settings: Settings, at: datetime) -> Challenge:
-    """Make a fresh challenge to *machine* for the PCRs that *policy* asks for."""
+def make(
+    machine: Machine, policy: Policy, settings: Settings, at: datetime, *, event_log_known: bool
+) -> Challenge:
+    """Make a fresh challenge to *machine* for what *policy* asks for.
+
+    Args:
+        machine: Whom it is for.
+        policy: What its answer is judged by.
+        settings: How long it is good.
+        at: When it is issued.
+        event_log_known: The log that led to its PCRs last is kept, so that it need not send it again.
+    """
     random = _random.take(ID_BYTES + NONCE_BYTES)
     return Challenge(
         challenge_id=random[:ID_BYTES].hex(),
@@ -62,6 +74,8 @@ def make(machine: Machine, policy: Policy, settings: Settings, at: datetime) -> 
         policy_ref=policy.ref,
         issued_at=at,
         expires_at=at + timedelta(seconds=settings.challenge_ttl_seconds),
+        event_log="required" if policy.event_log_required and not event_log_known else "accepted",
+        evidence=_WITH_IMA_LOG if policy.ima is not None else _QUOTE_ONLY,
     )
 
 
@@ -73,8 +87,8 @@ def show(challenge: Challenge) -> QuoteChallenge:
         nonce=b64encode(challenge.nonce),
         expires_at=challenge.expires_at,
         pcr_selection=selection(challenge).to_names(),
-        event_log="accepted",
-        evidence=[_KIND],
+        event_log="required" if requires_event_log(challenge) else "accepted",
+        evidence=json.loads(challenge.evidence or _QUOTE_ONLY),
     )
 
 
@@ -102,6 +116,15 @@ def selection(challenge: Challenge) -> PCRSelection:
     """Return the PCRs that were requested with *challenge*."""
     assert challenge.pcr_selection is not None
     return _read(challenge.pcr_selection)
+
+
+def requires_event_log(challenge: Challenge) -> bool:
+    """Say whether the event log was demanded with *challenge*."""
+    return challenge.event_log == "required"
+
+
+_QUOTE_ONLY = json.dumps([QUOTE])
+_WITH_IMA_LOG = json.dumps([QUOTE, IMA_LOG])
 
 
 @lru_cache(maxsize=256)

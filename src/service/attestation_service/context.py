@@ -15,6 +15,7 @@ from fastapi import Depends, Request
 from attestation.clock import Clock
 from attestation.keys import Signer
 from attestation.store import Store
+from attestation_service.measurements import Replays
 from attestation_service.settings import Settings
 from attestation_service.transparency import Log
 
@@ -86,6 +87,7 @@ class Resources:
     store: Store
     signer: Signer
     transparency: Log
+    replays: Replays
     oidc: Tokens | None = None
     certificates: Certificates | None = None
 

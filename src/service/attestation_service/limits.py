@@ -24,7 +24,7 @@ from attestation.errors import (
     Unavailable,
 )
 from attestation.machines import Machine, Status
-from attestation.store import RateLimit, Store, Tx, wait
+from attestation.store import PackedLog, RateLimit, Store, Tx, wait
 from attestation_service.context import Origin, Resources
 from attestation_service.settings import Settings
 
@@ -32,6 +32,10 @@ WRONG_CREDENTIAL: Final = RateLimit(requests=10, per_seconds=60)
 DENIALS_OF_ADDRESS: Final = RateLimit(requests=10, per_seconds=600)
 UNADMITTED: Final = RateLimit(requests=5, per_seconds=3600)
 """Audit entries that a machine which no operator admitted can cause beside its registration."""
+UNADMITTED_LOGS: Final = RateLimit(requests=1, per_seconds=24 * 3600)
+"""Measurement logs that are kept of a machine which no operator admitted."""
+UNADMITTED_LOGS_OF_ALL: Final = RateLimit(requests=100, per_seconds=3600)
+UNADMITTED_LOG_BYTES: Final = 256 << 10
 DENIALS_OF_ALL: Final = RateLimit(requests=100, per_seconds=600)
 
 
@@ -214,6 +218,26 @@ def may_record(tx: Tx, machine: Machine, at: datetime) -> bool:
     if any(tx.rate_limits.check(counted.key, at, counted.limit) is not None for counted in limits):
         return False
     take(tx, limits, at)
+    return True
+
+
+def may_keep_logs(tx: Tx, machine: Machine, logs: Sequence[PackedLog], at: datetime) -> bool:
+    """Return False where logs of a machine that nobody admitted would fill the disk.
+
+    Anybody can make an EK in software, be pending and measure what they like. Those whom an operator admitted
+    are bounded by the ring of their results.
+    """
+    if machine.status not in (Status.PENDING_APPROVAL, Status.REJECTED):
+        return True
+    counted = (
+        Counted(f"unadmitted-log:{machine.machine_id}", UNADMITTED_LOGS, "logs"),
+        Counted("unadmitted-log", UNADMITTED_LOGS_OF_ALL, "logs"),
+    )
+    if sum(len(log.content) for log in logs) > UNADMITTED_LOG_BYTES:
+        return False
+    if any(tx.rate_limits.check(c.key, at, c.limit) is not None for c in counted):
+        return False
+    take(tx, counted, at)
     return True
 
 

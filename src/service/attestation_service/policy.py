@@ -5,9 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+import structlog
+
+from attestation.errors import PolicyInvalid, Unavailable
 from attestation.machines import Machine, Role
-from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
+from attestation.reference import IDENTITY_ONLY, Policy, compose, parse_policy
 from attestation.store import Tx
+
+log = structlog.get_logger("attestation_service.policy")
 
 MOST_REMEMBERED: Final = 256
 
@@ -44,7 +49,7 @@ def effective(tx: Tx, assigned: tuple[str, ...]) -> Policy:
         try:
             found = compose([stored(tx, ref) for ref in refs])
         except PolicyInvalid as e:
-            log.error("policies.contradict", policies=refs, reason=str(e))  # noqa: TRY400 -- the reason is enough
+            log.error("policies.contradict", policies=refs, reason=str(e))  # noqa: TRY400 -- no fault of ours
             raise Unavailable("the policies of this machine contradict each other") from e
         if len(_effective) >= MOST_REMEMBERED:
             _effective.clear()

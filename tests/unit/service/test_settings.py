@@ -84,6 +84,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_PENDING_LIMIT_PER_ADDRESS": ("2", 2),
     "ITL_TRUSTED_PROXIES": ("10.0.0.0/8, fd00::/8,", ("10.0.0.0/8", "fd00::/8")),
     "ITL_RESULT_HISTORY": ("9", 9),
+    "ITL_EVENT_LOG_CACHE_MIB": ("64", 64),
     "ITL_MAINTENANCE_SECONDS": ("0.5", 0.5),
     "ITL_SHUTDOWN_SECONDS": ("3", 3),
     "ITL_LOG_LEVEL": ("warning", "warning"),

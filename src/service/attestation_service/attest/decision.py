@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from attestation.api.node import Action
 from attestation.appraisal import Appraisal
+from attestation.evidence.event_log import IMA_PCR
 from attestation.machines import Machine, Operation, Status, next_status
+from attestation.reference import Policy
 from attestation.results import Verdict
 
 
@@ -33,8 +36,8 @@ class Decision:
     result_key: str
 
 
-def decide(machine: Machine, appraisal: Appraisal) -> Decision:
-    """Return what follows from an authentic *appraisal* of *machine*.
+def decide(machine: Machine, appraisal: Appraisal, policy: Policy) -> Decision:
+    """Return what follows from an authentic *appraisal* of *machine* under *policy*.
 
     Raises:
         MachineRejected: An operator rejected this machine; good evidence does not change that.
@@ -46,7 +49,7 @@ def decide(machine: Machine, appraisal: Appraisal) -> Decision:
     status = allowed if affirming else machine.status
     due = machine.status is Status.REGISTERED or (machine.status is Status.ATTESTED and machine.redeliver)
     deliver = affirming and due
-    key = _key(appraisal)
+    key = _key(appraisal, policy)
     return Decision(
         status=status,
         action=_action(machine, deliver=deliver),
@@ -83,8 +86,17 @@ _WORDS = {
 }
 
 
-def _key(appraisal: Appraisal) -> str:
+def _key(appraisal: Appraisal, policy: Policy) -> str:
     """Return what makes two results alike: verdict, policy, boot, firmware, PCRs, failed checks."""
     result, clock = appraisal.result, appraisal.clock
     boot = f"{clock.reset_count}.{clock.restart_count} {clock.firmware_version:x}" if clock else "-"
-    return f"{result.verdict} {result.policy} {boot} {result.pcr_digest} {result.failed_line() or ''}"
+    pcrs = result.pcr_digest if policy.ima is None else _without_ima(appraisal, policy)
+    return f"{result.verdict} {result.policy} {boot} {pcrs} {result.failed_line() or ''}"
+
+
+def _without_ima(appraisal: Appraisal, policy: Policy) -> str:
+    """Return a digest over the PCRs but that of IMA: every file that is opened first extends it."""
+    assert appraisal.claims is not None
+    values = appraisal.claims.pcrs.get(policy.bank, {})
+    told = b"".join(value for pcr, value in sorted(values.items()) if pcr != IMA_PCR)
+    return hashlib.sha256(told).hexdigest()

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from attestation.api import AttestRequest, AttestResponse, QuoteChallenge
@@ -36,9 +37,10 @@ from attestation.reference import Policy
 from attestation.results import Verdict
 from attestation.results.ear import TYP as EAR_TYPE
 from attestation.results.ear import ear_claims
-from attestation.store import Challenge, Tx
+from attestation.store import Challenge, StoredEvidence, Tx
+from attestation.tpm.hashes import bank_name
 from attestation.wire import b64decode, b64encode
-from attestation_service import __version__, challenges, config_tokens, limits, policy
+from attestation_service import __version__, challenges, config_tokens, limits, measurements, policy
 from attestation_service.attest.decision import Decision, decide
 from attestation_service.context import Origin, Resources
 from attestation_service.events import emit
@@ -69,7 +71,13 @@ class Judged:
     challenge: Challenge
     appraisal: Appraisal | None = None
     decision: Decision | None = None
+    remembered: measurements.Remembered | None = None
     refusal: AttestationError | None = None
+
+    @property
+    def event_log_known(self) -> bool:
+        """True if the machine need not send its event log again."""
+        return self.remembered is not None and self.remembered.event_log_sha256 is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +106,13 @@ async def challenge(machine_id: str, *, res: Resources, origin: Origin) -> Quote
     def prepare(tx: Tx) -> Challenge:
         limits.check(tx, counted, at)
         machine = known_machine(tx, machine_id)
-        return challenges.make(machine, policy.in_force(tx, machine), res.settings, at)
+        return challenges.make(
+            machine,
+            policy.in_force(tx, machine),
+            res.settings,
+            at,
+            event_log_known=machine.event_log_sha256 is not None,
+        )
 
     async with limits.CountRefusals(res.store, counted[:1], at):
         fresh = await res.store.read(prepare)
@@ -134,9 +148,11 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
     counted = limits.of_client(res.settings, origin.address, request.machine_id)
     # Load and judge in one hop to the reader thread: pure, so it may run twice, and never on the loop.
     async with limits.CountRefusals(res.store, counted, at):
-        judged = await res.store.read(lambda tx: judge(tx, request, counted, origin, at))
+        judged = await res.store.read(lambda tx: judge(tx, request, counted, res.replays, origin, at))
     signed = await _sign(judged, request, res, at)
-    fresh = challenges.make(judged.machine, judged.policy, res.settings, at)
+    fresh = challenges.make(
+        judged.machine, judged.policy, res.settings, at, event_log_known=judged.event_log_known
+    )
 
     def conclude(tx: Tx) -> AttestResponse | AttestationError:
         limits.take(tx, counted, at)
@@ -156,7 +172,14 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
     return answer
 
 
-def judge(tx: Tx, request: AttestRequest, counted: limits.Limits, origin: Origin, at: datetime) -> Judged:
+def judge(
+    tx: Tx,
+    request: AttestRequest,
+    counted: limits.Limits,
+    replays: measurements.Replays,
+    origin: Origin,
+    at: datetime,
+) -> Judged:
     """Load the case and appraise it; a refusal is a value, because it still spends the challenge."""
     address_key, machine_key = limits.keys_of_client(origin.address, request.machine_id)
     loaded = tx.attestations.load(
@@ -175,15 +198,29 @@ def judge(tx: Tx, request: AttestRequest, counted: limits.Limits, origin: Origin
         _same_ek(request.ek_fingerprint, machine)
         if machine.ak_public is None:
             raise AKNotActivated("this machine has no activated attestation key")
-        evidence = Evidence(
-            quote=parse_quote(request.pcr_quote, request.pcr_signature),
-            pcr_values=tpm_quote.parse_pcr_values(request.pcr_values),
-            event_log=None,
-            ima_log=None,
-            ek_certification=None,
-        )
         assert challenge.nonce is not None
         assert challenge.policy_ref is not None
+        quote = parse_quote(request.pcr_quote, request.pcr_signature)
+        values = tpm_quote.parse_pcr_values(request.pcr_values)
+        authenticate = partial(
+            tpm_quote.verify,
+            quote,
+            challenge=challenge.nonce,
+            key=tpm_quote.enrolled_key(machine.ak_public, machine.ek_public),
+            selection=challenges.selection(challenge),
+            pcr_values=values,
+        )
+        bank = found.policy.bank
+        logs = measurements.gather(
+            tx, request, machine, found.policy, values.get(bank, {}), replays, authenticate
+        )
+        evidence = Evidence(
+            quote=quote,
+            pcr_values=values,
+            event_log=logs.event_log,
+            ima_log=logs.ima_log,
+            ek_certification=None,
+        )
         case = Case(
             ak_public=machine.ak_public,
             ek_public=machine.ek_public,
@@ -195,7 +232,7 @@ def judge(tx: Tx, request: AttestRequest, counted: limits.Limits, origin: Origin
             assurance=machine.assurance,
             role=machine.role,
             ek_vendor=None,
-            event_log_requested=False,
+            event_log_requested=challenges.requires_event_log(challenge),
             ek_certification_requested=False,
             firmware=no_advisories,
         )
@@ -203,12 +240,20 @@ def judge(tx: Tx, request: AttestRequest, counted: limits.Limits, origin: Origin
         appraisal = appraise(evidence, case, at)
         if appraisal.error is not None:
             raise appraisal.error
-        decision = decide(machine, appraisal)
+        decision = decide(machine, appraisal, found.policy)
+        assert appraisal.claims is not None
+        remembered = measurements.remember(
+            tx,
+            logs,
+            machine,
+            found.policy,
+            appraisal.claims.pcrs.get(bank, {}),
+            replays,
+            changed=decision.changed,
+        )
     except REFUSALS as refusal:
-        return Judged(machine=machine, policy=found.policy, challenge=challenge, refusal=refusal)
-    return Judged(
-        machine=machine, policy=found.policy, challenge=challenge, appraisal=appraisal, decision=decision
-    )
+        return replace(found, refusal=refusal)
+    return replace(found, appraisal=appraisal, decision=decision, remembered=remembered)
 
 
 def record(
@@ -224,10 +269,15 @@ def record(
     assert decision is not None
     result = appraisal.result
     if result.verdict is Verdict.INDETERMINATE:
-        # Could not decide: nothing becomes trust, nothing is taken away; the lease runs out by itself.
+        # Could not decide: nothing becomes trust, nothing is taken away; the lease runs out by itself. A log of
+        # an earlier boot is forgotten, so that every further challenge asks for the new one.
+        changes: dict[str, Any] = {} if judged.event_log_known else {"event_log_sha256": None}
         if signed.directive_sha256 is not None:
-            tx.machines.update(machine, directive_sha256=signed.directive_sha256)
+            changes["directive_sha256"] = signed.directive_sha256
+        if any(getattr(machine, name) != value for name, value in changes.items()):
+            tx.machines.update(machine, **changes)
         return None
+    logs = _kept_logs(tx, judged, at)
     affirming = result.verdict is Verdict.VERIFIED
     trust: dict[str, Any] = {
         "clock": appraisal.clock if affirming else machine.clock,
@@ -237,7 +287,7 @@ def record(
         "last_failed": result.failed_line(),
         "last_result_key": decision.result_key,
         "trust_expires_at": at + timedelta(seconds=judged.policy.max_age_seconds) if affirming else None,
-        "event_log_sha256": machine.event_log_sha256,
+        "event_log_sha256": logs.event_log_sha256,
         "heartbeat_missed_at": None if affirming else machine.heartbeat_missed_at,
     }
     if decision.status is machine.status and decision.action == "none":
@@ -248,6 +298,8 @@ def record(
         if decision.status is not machine.status:
             trust |= {"status": decision.status, "attested_at": at}
         after = tx.machines.update(machine, **trust, directive_sha256=signed.directive_sha256)
+    if decision.changed or logs.first:
+        tx.results.add(machine.machine_id, result, _stored_evidence(judged, logs))
     if decision.changed:
         _tell(tx, judged, after, origin, at)
         if not affirming:
@@ -255,14 +307,42 @@ def record(
     return config_tokens.issue(tx, after, res.settings, at) if decision.deliver else None
 
 
+def _kept_logs(tx: Tx, judged: Judged, at: datetime) -> measurements.Remembered:
+    """Keep the logs of this attestation, where they may be kept, and return what is known of them."""
+    remembered = judged.remembered
+    assert remembered is not None
+    if not remembered.logs:
+        return remembered
+    if not limits.may_keep_logs(tx, judged.machine, remembered.logs, at):
+        return measurements.Remembered(event_log_sha256=None)
+    for log in remembered.logs:
+        tx.logs.put(log, at)
+    return remembered
+
+
+def _stored_evidence(judged: Judged, logs: measurements.Remembered) -> StoredEvidence:
+    """Return what the result was judged from."""
+    assert judged.appraisal is not None
+    claims, bank = judged.appraisal.claims, judged.policy.bank
+    assert claims is not None
+    return StoredEvidence(
+        pcr_bank=bank_name(bank),
+        pcr_values=claims.pcrs.get(bank, {}),
+        event_log_sha256=logs.event_log_sha256,
+        ima_log_sha256=logs.ima_log_sha256,
+        policy_sha256=judged.policy.sha256,
+        assurance=judged.machine.assurance,
+        nonce=judged.challenge.nonce,
+    )
+
+
 def _tell(tx: Tx, judged: Judged, after: Machine, origin: Origin, at: datetime) -> None:
-    """Write history, audit entry and events of a result that differs from the one before."""
+    """Write audit entry and events of a result that differs from the one before."""
     machine, appraisal = judged.machine, judged.appraisal
     assert appraisal is not None
     result = appraisal.result
     affirming = result.verdict is Verdict.VERIFIED
     failed = result.failed_line()
-    tx.results.add(machine.machine_id, result)
     if not limits.may_record(tx, machine, at):
         return
     tx.audit.append(

@@ -1,0 +1,235 @@
+"""The measurement logs of one attestation: where they come from, what they replay to, and which are kept.
+
+A boot event log does not change until the next boot, so a machine sends it once and the service remembers which
+one led to the quoted PCRs. Nothing is believed because it is remembered: every time, the log is compared with
+the PCRs that were quoted this time (docs/adr/0029). An IMA list grows, so it comes with every attestation that
+is judged by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from attestation.api import AttestRequest
+from attestation.errors import EventLogRejected, MalformedEvidence, StoreUnavailable
+from attestation.evidence import event_log
+from attestation.evidence.event_log import ReplayedLog
+from attestation.machines import Machine
+from attestation.reference import Policy
+from attestation.store import PackedLog, Tx, pack
+from attestation.wire import b64decode
+
+BOOT_PCRS: Final = range(8)
+"""What firmware extends. Behind them, software that came later may have extended what no boot log tells."""
+IMA_MEDIA_TYPE: Final = "application/vnd.itl.ima-log"
+IMA_LOG_BYTES: Final = 1 << 20
+
+Authenticate = Callable[[], object]
+"""Raises `EvidenceRejected` unless the quote of this request is authentic."""
+
+
+class Replays:
+    """What event logs replay to, remembered by the SHA-256 over all their bytes and by the bank.
+
+    A replay is a pure function of both, so what is remembered is right whoever sent the bytes first; and it
+    proves nothing until `event_log.verify` compares it with a quote. Safe to use from several threads.
+
+    Args:
+        max_bytes: Length of all remembered logs together; the one that was used longest ago makes room.
+
+    Attributes:
+        parsed: How many logs were parsed.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.parsed = 0
+        self._max_bytes = max_bytes
+        self._size_bytes = 0
+        self._found: OrderedDict[tuple[str, int], ReplayedLog] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def known(self, sha256: str, bank: int) -> ReplayedLog | None:
+        """Return what the log of this SHA-256 (hex) replays to in *bank*, where that is remembered."""
+        with self._lock:
+            found = self._found.get((sha256, bank))
+            if found is not None:
+                self._found.move_to_end((sha256, bank))
+            return found
+
+    def replay(self, log: bytes, bank: int) -> ReplayedLog:
+        """Parse and replay *log* in *bank*, and remember the outcome.
+
+        Raises:
+            MalformedEvidence: It is no event log, or has no digests of this bank.
+        """
+        with self._lock:
+            self.parsed += 1
+        found = event_log.replay(event_log.parse(log), bank)
+        with self._lock:
+            if (found.sha256, bank) not in self._found:
+                self._found[found.sha256, bank] = found
+                self._size_bytes += len(log)
+            while self._size_bytes > self._max_bytes:
+                _, oldest = self._found.popitem(last=False)
+                self._size_bytes -= len(oldest.data)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """The logs of one attestation, before anything was compared with a verified quote.
+
+    Args:
+        event_log: Replayed; None where there is none to judge by.
+        sent: Its bytes, where it came with this request.
+        ima_log: Parsed; None where none was sent or no rule reads it.
+        ima_sent: Its bytes.
+    """
+
+    event_log: ReplayedLog | None = None
+    sent: bytes | None = None
+    ima_log: object | None = None
+    ima_sent: bytes | None = None
+
+
+def gather(
+    tx: Tx,
+    request: AttestRequest,
+    machine: Machine,
+    policy: Policy,
+    values: Mapping[int, bytes],
+    replays: Replays,
+    authenticate: Authenticate,
+) -> Measurements:
+    """Return the logs that this attestation is judged by.
+
+    Args:
+        tx: Where kept logs are.
+        request: The attestation.
+        machine: Who sent it.
+        policy: What it is judged by.
+        values: The PCR values of its bank that came with the quote, not yet believed.
+        replays: What is remembered.
+        authenticate: Called before the first byte of a log is parsed: who holds no activated key cannot have
+            us parse anything.
+
+    Raises:
+        EvidenceRejected: The quote is not authentic.
+        MalformedEvidence: A log cannot be parsed.
+    """
+    ima_sent = _ima_sent(request) if policy.ima is not None else None
+    parsed = None
+    if ima_sent is not None:
+        authenticate()
+    if request.event_log is not None:
+        sent = b64decode(request.event_log, "event_log", max_bytes=event_log.MAX_LOG_BYTES)
+        found = replays.known(hashlib.sha256(sent).hexdigest(), policy.bank)
+        if found is None:
+            authenticate()
+            found = replays.replay(sent, policy.bank)
+        return Measurements(event_log=found, sent=sent, ima_log=parsed, ima_sent=ima_sent)
+    found = kept(tx, machine, policy.bank, replays) if policy.event_log_required else None
+    if found is not None and not leads_to(found, policy, values):
+        # Of an earlier boot. To judge by it would fail a machine that nobody asked for its log.
+        found = None
+    return Measurements(event_log=found, ima_log=parsed, ima_sent=ima_sent)
+
+
+def kept(tx: Tx, machine: Machine, bank: int, replays: Replays) -> ReplayedLog | None:
+    """Return the log that led to the PCRs of *machine* last; None where none is kept, or it says nothing of *bank*."""
+    if machine.event_log_sha256 is None:
+        return None
+    found = replays.known(machine.event_log_sha256, bank)
+    if found is not None:
+        return found
+    try:
+        log = tx.logs.get(machine.event_log_sha256)
+        return None if log is None else replays.replay(log, bank)
+    except (StoreUnavailable, MalformedEvidence):
+        # What we kept is not what we wrote, or has nothing about this bank: the machine is asked again.
+        return None
+
+
+def leads_to(replayed: ReplayedLog, policy: Policy, values: Mapping[int, bytes]) -> bool:
+    """Say whether a log leads to *values*, in the PCRs that *policy* reads through it, or in those of firmware."""
+    wanted = policy.log_pcrs or BOOT_PCRS
+    quoted = {pcr: values[pcr] for pcr in wanted if pcr in values}
+    if not quoted:
+        return False
+    try:
+        event_log.verify(replayed, quoted=quoted)
+    except EventLogRejected:
+        # It may tell the truth about a boot that must not be trusted; then it explains why.
+        return all(replayed.values[pcr] == value for pcr, value in quoted.items())
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """What is to be known of a machine's logs after this attestation.
+
+    Args:
+        event_log_sha256: The log that led to the PCRs quoted now, hex; None where none is known.
+        ima_log_sha256: The IMA list that did, hex.
+        logs: What is to be kept for them, if it may be.
+        first: The first log of this boot: worth a line in the history although nothing else changed.
+    """
+
+    event_log_sha256: str | None
+    ima_log_sha256: str | None = None
+    logs: tuple[PackedLog, ...] = ()
+    first: bool = False
+
+
+def remember(
+    tx: Tx,
+    found: Measurements,
+    machine: Machine,
+    policy: Policy,
+    quoted: Mapping[int, bytes],
+    replays: Replays,
+    *,
+    changed: bool,
+) -> Remembered:
+    """Return what an authentic attestation tells of the machine's logs.
+
+    Args:
+        tx: Where kept logs are.
+        found: The logs it was judged by.
+        machine: Who sent it.
+        policy: What it was judged by.
+        quoted: Verified PCR values of the bank of *policy*.
+        replays: What is remembered.
+        changed: The result differs from the one before and becomes history.
+    """
+    before = machine.event_log_sha256
+    if found.sent is None:
+        if found.event_log is not None or (not changed and not policy.event_log_required):
+            return Remembered(event_log_sha256=before)
+        # Not judged by now, and yet the newest result shall name it: only if it leads to what was quoted now.
+        stored = kept(tx, machine, policy.bank, replays) if not policy.event_log_required else None
+        leads = stored is not None and leads_to(stored, policy, quoted)
+        return Remembered(event_log_sha256=before if leads else None)
+    assert found.event_log is not None
+    if not leads_to(found.event_log, policy, quoted):
+        return Remembered(event_log_sha256=None if changed else before)
+    first = before is None
+    if not changed and not first:
+        # Two logs of one boot; that which is kept leads there, too, because nothing changed.
+        return Remembered(event_log_sha256=before)
+    logs = () if found.event_log.sha256 == before else (pack("tcg", found.sent),)
+    return Remembered(event_log_sha256=found.event_log.sha256, logs=logs, first=first)
+
+
+def _ima_sent(request: AttestRequest) -> bytes | None:
+    items = [item for item in request.evidence if item.media_type == IMA_MEDIA_TYPE]
+    if len(items) > 1:
+        raise MalformedEvidence("evidence: more than one IMA list")
+    if not items:
+        return None
+    return b64decode(items[0].value, "evidence: IMA list", max_bytes=IMA_LOG_BYTES)
