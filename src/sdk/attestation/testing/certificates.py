@@ -1,4 +1,4 @@
-"""A certificate authority for test TPMs, and EK certificates with any one thing wrong.
+"""Certificate authorities for test TPMs, and EK certificates with any one thing wrong.
 
 Certificates are written byte by byte, because most libraries refuse to write the wrong ones. Whatever
 is made from a seed is made again from it, signatures included.
@@ -10,13 +10,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from attestation.tpm.constants import Alg
@@ -27,7 +28,10 @@ SIMULATOR: Final = "id:00001014"
 
 _P256_ORDER: Final = int("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551", 16)
 _SEQUENCE, _SET, _BOOLEAN, _INTEGER, _BITS, _OCTETS, _OID, _UTF8 = 0x30, 0x31, 1, 2, 3, 4, 6, 12
+_PRINTABLE: Final = 19
 _RSAES_OAEP: Final = "1.2.840.113549.1.1.7"
+
+PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
 
 class Defect(StrEnum):
@@ -79,6 +83,11 @@ class Quirk(StrEnum):
     NO_EXPIRY = "no-expiry"
     SAN_THREE_RDNS = "san-three-rdns"
     SUBJECT_NOT_EMPTY = "subject-not-empty"
+    ISSUER_OTHER_STRINGS = "issuer-other-strings"
+    SECURITY_ASSERTIONS = "security-assertions"
+    SECURITY_ASSERTIONS_ODD = "security-assertions-odd"
+    NO_EXTENDED_KEY_USAGE = "no-extended-key-usage"
+    POINTERS = "pointers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +102,7 @@ class EKCertificateOptions:
         defect: The one rule to break.
         quirks: Oddities to write.
         seed: Makes the serial number and all filling; None takes the EK's.
+        validity: Beginning and end, instead of what *valid_days* and the defect make.
     """
 
     manufacturer: str = SIMULATOR
@@ -102,10 +112,42 @@ class EKCertificateOptions:
     defect: Defect | None = None
     quirks: frozenset[Quirk] = frozenset()
     seed: int | None = None
+    validity: tuple[datetime, datetime] | None = None
 
     def has(self, defect: Defect) -> bool:
         """Say whether *defect* is the one to make."""
         return self.defect == defect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CAOptions:
+    """What the certificate of a CA says, where it is not the plain one.
+
+    Args:
+        attributes: The subject, as (OID, value); None for one common name.
+        one_rdn: Write them as one RDN, in the wrong order.
+        issuer: DER of the Name written as issuer; None for the parent's subject.
+        serial: Content of the serial number's INTEGER; None makes one.
+        validity: Beginning and end; None for a hundred years.
+        key_usage: Content of KeyUsage's BIT STRING; None for keyCertSign and cRLSign, empty leaves it out.
+        unknown_critical: Add a critical extension that nobody knows.
+        null_parameters: The certificate's own algorithm, where ECDSA, has NULL parameters.
+        sha1: The certificate is signed over SHA-1.
+        padding: Bytes behind the certificate.
+        pss: This CA, where RSA, signs with PSS.
+    """
+
+    attributes: Sequence[tuple[str, str]] | None = None
+    one_rdn: bool = False
+    issuer: bytes | None = None
+    serial: bytes | None = None
+    validity: tuple[datetime, datetime] | None = None
+    key_usage: bytes | None = None
+    unknown_critical: bool = False
+    null_parameters: bool = False
+    sha1: bool = False
+    padding: bytes = b""
+    pss: bool = False
 
 
 class CertificateAuthority:
@@ -118,10 +160,13 @@ class CertificateAuthority:
         path_length: pathLenConstraint, None for none.
         ca: False makes an issuer that may not issue.
         at: Beginning of validity.
+        key: Its key instead, RSA or ECC.
+        options: What its certificate says.
 
     Attributes:
-        certificate: DER.
+        certificate: DER, with the padding asked for.
         subject: DER of the Name.
+        key_identifier: SubjectKeyIdentifier.
     """
 
     def __init__(
@@ -133,34 +178,74 @@ class CertificateAuthority:
         path_length: int | None = None,
         ca: bool = True,
         at: datetime = datetime(2020, 1, 1, tzinfo=UTC),
+        key: PrivateKey | None = None,
+        options: CAOptions | None = None,
     ) -> None:
+        options = options or CAOptions()
         material = hashlib.sha512(b"certificate authority" + seed.to_bytes(16) + name.encode()).digest()
         secret = int.from_bytes(material) % (_P256_ORDER - 1) + 1
-        self._key = ec.derive_private_key(secret, ec.SECP256R1())
+        self._key: PrivateKey = key or ec.derive_private_key(secret, ec.SECP256R1())
+        self._pss = options.pss
         self.name = name
-        self.subject = _name([("2.5.4.3", name)])
+        self.attributes = tuple(options.attributes or (("2.5.4.3", name),))
+        self.subject = _one_rdn(self.attributes) if options.one_rdn else _name(self.attributes)
         self._spki = self._key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         self.key_identifier = _key_identifier(self._spki)
         issuer = parent or self
         constraints = b"" if not ca else _tlv(_BOOLEAN, b"\xff")
         if path_length is not None:
             constraints += _integer(path_length)
+        usage = options.key_usage
+        if usage is None:
+            usage = b"\x01\x06" if ca else b"\x07\x80"
         extensions = [
             _extension("2.5.29.19", _tlv(_SEQUENCE, constraints), critical=True),
-            _extension("2.5.29.15", _tlv(_BITS, b"\x01\x06" if ca else b"\x07\x80"), critical=True),
+            _extension("2.5.29.15", _tlv(_BITS, usage), critical=True),
             _extension("2.5.29.14", _tlv(_OCTETS, self.key_identifier)),
             _extension("2.5.29.35", _tlv(_SEQUENCE, _tlv(0x80, issuer.key_identifier))),
         ]
+        if not usage:
+            del extensions[1]
+        if options.unknown_critical:
+            extensions.append(_extension("1.3.6.1.4.1.99999.1", b"\x05\0", critical=True))
+        algorithm, hash_ = issuer.algorithm(sha1=options.sha1, null=options.null_parameters)
         tbs = _tbs(
-            serial=_integer(int.from_bytes(material[:8]) >> 1 | 1),
-            algorithm=_ECDSA_SHA256,
-            issuer=issuer.subject,
-            validity=(at, at + timedelta(days=36500)),
+            serial=_integer(int.from_bytes(material[:8]) >> 1 | 1)
+            if options.serial is None
+            else _tlv(_INTEGER, options.serial),
+            algorithm=algorithm,
+            issuer=options.issuer or issuer.subject,
+            validity=options.validity or (at, at + timedelta(days=36500)),
             subject=self.subject,
             spki=self._spki,
             extensions=extensions,
         )
-        self.certificate = issuer.sign(tbs)
+        self.certificate = issuer.sign(tbs, algorithm=algorithm, hash_=hash_) + options.padding
+
+    def algorithm(self, *, sha1: bool = False, null: bool = False) -> tuple[bytes, hashes.HashAlgorithm]:
+        """Return the AlgorithmIdentifier, DER, of what this CA signs, and the hash: the one that fits its key.
+
+        Args:
+            sha1: SHA-1 instead.
+            null: With NULL parameters where ECDSA has none.
+        """
+        size = self._key.key_size if isinstance(self._key, ec.EllipticCurvePrivateKey) else 0
+        hash_: hashes.HashAlgorithm = hashes.SHA256()
+        if sha1:
+            hash_ = hashes.SHA1()
+        elif size > 256:
+            hash_ = hashes.SHA384() if size == 384 else hashes.SHA512()
+        if size:
+            return _tlv(_SEQUENCE, _oid(_ECDSA_WITH[hash_.name]) + (b"\x05\0" if null else b"")), hash_
+        if self._pss:
+            digest = _tlv(_SEQUENCE, _oid(_DIGEST[hash_.name]) + b"\x05\0")
+            parameters = (
+                _tlv(0xA0, digest)
+                + _tlv(0xA1, _tlv(_SEQUENCE, _oid("1.2.840.113549.1.1.8") + digest))
+                + _tlv(0xA2, _integer(hash_.digest_size))
+            )
+            return _tlv(_SEQUENCE, _oid(_RSASSA_PSS) + _tlv(_SEQUENCE, parameters)), hash_
+        return _tlv(_SEQUENCE, _oid(_RSA_WITH[hash_.name]) + b"\x05\0"), hash_
 
     def sign(
         self,
@@ -169,10 +254,22 @@ class CertificateAuthority:
         algorithm: bytes | None = None,
         hash_: hashes.HashAlgorithm | None = None,
     ) -> bytes:
-        """Return the certificate over *tbs*: ECDSA P-256, deterministic (RFC 6979), SHA-256 by default."""
-        scheme = ec.ECDSA(hash_ or hashes.SHA256(), deterministic_signing=True)
-        signature = self._key.sign(tbs, scheme)
-        return _tlv(_SEQUENCE, tbs + (algorithm or _ECDSA_SHA256) + _tlv(_BITS, b"\0" + signature))
+        """Return the certificate over *tbs*; every signature is deterministic (ECDSA by RFC 6979).
+
+        Args:
+            tbs: The signed part; names the algorithm too.
+            algorithm: AlgorithmIdentifier to write, DER; None for the usual one of this CA.
+            hash_: What to sign over; None for the usual one.
+        """
+        usual, usual_hash = self.algorithm()
+        algorithm, hash_ = algorithm or usual, hash_ or usual_hash
+        if isinstance(self._key, ec.EllipticCurvePrivateKey):
+            signature = self._key.sign(tbs, ec.ECDSA(hash_, deterministic_signing=True))
+        elif _oid(_RSASSA_PSS) in algorithm:
+            signature = _pss(self._key, hash_, tbs)
+        else:
+            signature = self._key.sign(tbs, padding.PKCS1v15(), hash_)
+        return _tlv(_SEQUENCE, tbs + algorithm + _tlv(_BITS, b"\0" + signature))
 
     def issue_ek_certificate(
         self, ek: Public, *, at: datetime, options: EKCertificateOptions | None = None
@@ -203,6 +300,8 @@ class CertificateAuthority:
             not_before, not_after = at - timedelta(days=800), at - timedelta(days=1)
         if has(Defect.NOT_YET_VALID):
             not_before, not_after = at + timedelta(days=1), at + timedelta(days=800)
+        if options.validity is not None:
+            not_before, not_after = options.validity
         if Quirk.NO_EXPIRY in quirks:
             not_after = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
@@ -216,6 +315,11 @@ class CertificateAuthority:
             issuer = _tlv(_SEQUENCE, _tlv(_SET, b"".join(sorted(pairs, reverse=True))))
         if Quirk.LONG_NAME in quirks:
             issuer = _name([("2.5.4.3", self.name), ("2.5.4.11", "unit " * 20)])
+        if Quirk.ISSUER_OTHER_STRINGS in quirks:
+            # The same name by RFC 5280, 7.1: another string type, other letter case, more white space.
+            issuer = _name(
+                [(oid, value.upper().replace(" ", "  ") + " ") for oid, value in self.attributes], _PRINTABLE
+            )
         if has(Defect.ISSUER_IS_SUBJECT):
             issuer = subject
         if has(Defect.ISSUER_EMPTY):
@@ -229,12 +333,10 @@ class CertificateAuthority:
         if Quirk.ZERO_PADDED_SERIAL in quirks:
             serial = _tlv(_INTEGER, b"\0\0\x17" + rng.randbytes(8))
 
-        algorithm = _ECDSA_SHA256
-        hash_: hashes.HashAlgorithm = hashes.SHA256()
-        if has(Defect.SHA1):
-            algorithm, hash_ = _tlv(_SEQUENCE, _oid("1.2.840.10045.4.1")), hashes.SHA1()
-        if Quirk.NULL_ECDSA_PARAMETERS in quirks:
-            algorithm = _tlv(_SEQUENCE, _oid("1.2.840.10045.4.3.2") + b"\x05\0")
+        algorithm, hash_ = self.algorithm(
+            sha1=has(Defect.SHA1),
+            null=Quirk.NULL_ECDSA_PARAMETERS in quirks,
+        )
 
         tbs = _tbs(
             serial=serial,
@@ -280,19 +382,18 @@ class CertificateAuthority:
                 _tlv(_SEQUENCE, _oid("1.3.6.1.5.5.7.3.1" if has(Defect.EKU_OTHER) else "2.23.133.8.1")),
                 critical=has(Defect.EKU_CRITICAL),
             ),
-            # tpmSpecification: family 2.0, level 0, revision 164.
-            _extension(
-                "2.5.29.9",
-                _tlv(
-                    _SEQUENCE,
-                    _tlv(
-                        _SEQUENCE,
-                        _oid("2.23.133.2.16")
-                        + _tlv(_SET, _tlv(_SEQUENCE, _tlv(_UTF8, b"2.0") + _integer(0) + _integer(164))),
-                    ),
-                ),
-            ),
+            _extension("2.5.29.9", _directory_attributes(options.quirks)),
         ]
+        if Quirk.POINTERS in options.quirks:
+            place = _tlv(0x86, b"http://ca.example/zoo")
+            extensions += [
+                _extension("2.5.29.31", _tlv(_SEQUENCE, _tlv(_SEQUENCE, _tlv(0xA0, _tlv(0xA0, place))))),
+                _extension(
+                    "1.3.6.1.5.5.7.1.1", _tlv(_SEQUENCE, _tlv(_SEQUENCE, _oid("1.3.6.1.5.5.7.48.2") + place))
+                ),
+            ]
+        if Quirk.NO_EXTENDED_KEY_USAGE in options.quirks:
+            del extensions[4]
         left_out = {
             Defect.KEY_USAGE_MISSING: 0,
             Defect.BASIC_CONSTRAINTS_MISSING: 1,
@@ -334,6 +435,25 @@ def _san(options: EKCertificateOptions) -> bytes:
     directory_name = _tlv(0xA4, name)
     count = 2 if options.defect == Defect.SAN_TWO_DIRECTORY_NAMES else 1
     return _tlv(_SEQUENCE, directory_name * count)
+
+
+def _directory_attributes(quirks: frozenset[Quirk]) -> bytes:
+    """Return SubjectDirectoryAttributes: family 2.0, level 0, revision 164; security assertions where asked for."""
+    specification = _tlv(_SEQUENCE, _tlv(_UTF8, b"2.0") + _integer(0) + _integer(164))
+    attributes = _tlv(_SEQUENCE, _oid("2.23.133.2.16") + _tlv(_SET, specification))
+    assertions = b""
+    if Quirk.SECURITY_ASSERTIONS in quirks:
+        # Field upgradable, EK made in the TPM, by its maker; Common Criteria EAL 4+, FIPS 140-2 level 2.
+        criteria = _tlv(22, b"3.1") + _tlv(10, b"\x04") + _tlv(10, b"\x02") + _tlv(_BOOLEAN, b"\xff")
+        fips = _tlv(22, b"140-2") + _tlv(10, b"\x02") + _tlv(_BOOLEAN, b"\0")
+        assertions = _integer(1) + _tlv(_BOOLEAN, b"\xff") + _tlv(0x80, b"\0") + _tlv(0x81, b"\0")
+        assertions += _tlv(0xA3, criteria) + _tlv(0xA4, fips)
+    if Quirk.SECURITY_ASSERTIONS_ODD in quirks:
+        # A value that says more bytes than there are.
+        assertions = b"\x02\x05\x01"
+    if assertions:
+        attributes += _tlv(_SEQUENCE, _oid("2.23.133.2.18") + _tlv(_SET, _tlv(_SEQUENCE, assertions)))
+    return _tlv(_SEQUENCE, attributes)
 
 
 def _as_in_nv(certificate: bytes, quirks: frozenset[Quirk], rng: random.Random) -> bytes:
@@ -388,12 +508,18 @@ def _oid(text: str) -> bytes:
     return _tlv(_OID, content)
 
 
-def _attribute(oid: str, value: str) -> bytes:
-    return _tlv(_SEQUENCE, _oid(oid) + _tlv(_UTF8, value.encode()))
+def _attribute(oid: str, value: str, string: int = _UTF8) -> bytes:
+    return _tlv(_SEQUENCE, _oid(oid) + _tlv(string, value.encode()))
 
 
-def _name(attributes: list[tuple[str, str]]) -> bytes:
-    return _tlv(_SEQUENCE, b"".join(_tlv(_SET, _attribute(oid, value)) for oid, value in attributes))
+def _name(attributes: Sequence[tuple[str, str]], string: int = _UTF8) -> bytes:
+    return _tlv(_SEQUENCE, b"".join(_tlv(_SET, _attribute(oid, value, string)) for oid, value in attributes))
+
+
+def _one_rdn(attributes: Sequence[tuple[str, str]]) -> bytes:
+    """Return a Name of one RDN, its attributes in the opposite of the order that DER demands."""
+    written = sorted((_attribute(oid, value) for oid, value in attributes), reverse=True)
+    return _tlv(_SEQUENCE, _tlv(_SET, b"".join(written)))
 
 
 def _time(at: datetime) -> bytes:
@@ -438,7 +564,32 @@ def _tbs(
     return _tlv(_SEQUENCE, b"".join(parts))
 
 
-_ECDSA_SHA256: Final = _tlv(_SEQUENCE, _oid("1.2.840.10045.4.3.2"))
+def _pss(key: rsa.RSAPrivateKey, algorithm: hashes.HashAlgorithm, message: bytes) -> bytes:
+    """Sign as RSASSA-PSS (RFC 8017, 8.1.1), with a salt of digest length that follows from the message."""
+
+    def digest(data: bytes) -> bytes:
+        return hashlib.new(algorithm.name, data).digest()
+
+    size, length = algorithm.digest_size, key.key_size // 8
+    salt = digest(b"salt" + message)
+    h = digest(bytes(8) + digest(message) + salt)
+    block = bytes(length - 2 * size - 2) + b"\x01" + salt
+    mask = b"".join(digest(h + i.to_bytes(4)) for i in range(-(-len(block) // size)))
+    masked = bytes(a ^ b for a, b in zip(block, mask, strict=False))
+    encoded = bytes([masked[0] & 0x7F]) + masked[1:] + h + b"\xbc"
+    numbers = key.private_numbers()
+    return pow(int.from_bytes(encoded), numbers.d, numbers.public_numbers.n).to_bytes(length)
+
+
+_RSASSA_PSS: Final = "1.2.840.113549.1.1.10"
+_ECDSA_WITH: Final = {
+    "sha1": "1.2.840.10045.4.1",
+    "sha256": "1.2.840.10045.4.3.2",
+    "sha384": "1.2.840.10045.4.3.3",
+    "sha512": "1.2.840.10045.4.3.4",
+}
+_RSA_WITH: Final = {"sha1": "1.2.840.113549.1.1.5", "sha256": "1.2.840.113549.1.1.11"}
+_DIGEST: Final = {"sha1": "1.3.14.3.2.26", "sha256": "2.16.840.1.101.3.4.2.1"}
 
 
 def make_ek_certificate(
