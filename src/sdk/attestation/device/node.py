@@ -9,7 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType, TracebackType
 from typing import Final, Literal, Self
 
-from attestation.device.client import COMMAND_TIMEOUT_SECONDS, TPM, LiveUse
+from attestation.device.client import COMMAND_TIMEOUT_SECONDS, TPM, LiveSession, LiveUse
 from attestation.errors import DeviceError, MalformedEvidence, TPMResponseError
 from attestation.tpm import commands
 from attestation.tpm.attest import QuoteInfo, parse_attest
@@ -135,6 +135,19 @@ class Quote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyCertification:
+    """A statement about the AK under a key that was sealed to the EK (TPM.md §3.3).
+
+    Args:
+        certify_info: TPMS_ATTEST exactly as signed.
+        signature: TPMT_SIGNATURE, an HMAC.
+    """
+
+    certify_info: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _EK:
     """The EK chosen by `identify`: its template and the TPMT_PUBLIC that derives it again."""
 
@@ -238,22 +251,43 @@ class NodeTPM:
         with self._tpm.scope():
             ek, public = self._load_ek()
             session = self._tpm.start_session(SessionType.HMAC, (ek, public))
-            authorise_ek: Password | LiveUse = Password()
-            if self._chosen_ek().template.low_range:
-                # The low range allows use only through PolicySecret(endorsement); the high range takes the empty
-                # password (TPM.md §2.4).
-                policy = self._tpm.start_session(SessionType.POLICY, (ek, public))
-                endorsement = commands.permanent(Hierarchy.ENDORSEMENT)
-                self._tpm.execute(
-                    commands.policy_secret(endorsement, policy.handle),
-                    session.use(auth_value=self._endorsement_auth),
-                )
-                authorise_ek = policy.use(keep=False)
+            authorise_ek = self._authorise_ek(ek, public, session)
             return self._tpm.execute(
                 commands.activate_credential(ak.entity, ek, credential_blob, encrypted_secret),
                 session.use(encrypt_response=True, keep=False),
                 authorise_ek,
             )
+
+    def certify_ak(
+        self, object_public: bytes, duplicate: bytes, in_sym_seed: bytes, qualifying_data: bytes
+    ) -> KeyCertification:
+        """Certify the AK with a key that a verifier sealed to the EK: TPM2_Import, TPM2_Load, TPM2_Certify.
+
+        Args:
+            object_public: TPM2B_PUBLIC of the key, with its size.
+            duplicate: TPM2B_PRIVATE, with its size.
+            in_sym_seed: TPM2B_ENCRYPTED_SECRET, with its size.
+            qualifying_data: The challenge, at most 64 bytes; ours have 32.
+
+        Raises:
+            TPMResponseError: Not for this EK, or changed on the way.
+            DeviceError: The TPM failed.
+        """
+        ak = self._load_ak()
+        with self._tpm.scope():
+            ek, public = self._load_ek()
+            session = self._tpm.start_session(SessionType.HMAC, (ek, public))
+            private = self._tpm.execute(
+                commands.import_key(ek, object_public, duplicate, in_sym_seed),
+                self._authorise_ek(ek, public, session),
+            )
+            key = self._tpm.execute(
+                commands.load(ek, private, object_public), self._authorise_ek(ek, public, session)
+            )
+            signed = self._tpm.execute(
+                commands.certify(ak.entity, key, qualifying_data), Password(), Password()
+            )
+            return KeyCertification(certify_info=signed.attest, signature=signed.signature)
 
     def quote(self, qualifying_data: bytes, selection: PCRSelection) -> Quote:
         """Quote *selection* with the AK, together with the values that were quoted.
@@ -314,6 +348,21 @@ class NodeTPM:
         if loaded.public != chosen.public.tpm2b():
             raise DeviceError("the EK is not the one that this TPM had before")
         return loaded.entity, chosen.public
+
+    def _authorise_ek(self, ek: Entity, public: Public, session: LiveSession) -> Password | LiveUse:
+        """Return an authorisation for one use of the EK.
+
+        The low range allows use only through PolicySecret(endorsement); the high range takes the empty password
+        (TPM.md §2.4).
+        """
+        if not self._chosen_ek().template.low_range:
+            return Password()
+        policy = self._tpm.start_session(SessionType.POLICY, (ek, public))
+        self._tpm.execute(
+            commands.policy_secret(commands.permanent(Hierarchy.ENDORSEMENT), policy.handle),
+            session.use(auth_value=self._endorsement_auth),
+        )
+        return policy.use(keep=False)
 
     def _create_primary(self, tpmt: bytes) -> commands.Primary:
         return self._tpm.execute(

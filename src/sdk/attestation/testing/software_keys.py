@@ -7,6 +7,7 @@ a TPM's rules. Nothing but the checks of a verifier tells their statements from 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,17 +17,18 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-from attestation.device import Identity, Quote
+from attestation.device import Identity, KeyCertification, Quote
 from attestation.device.node import AK_ATTRIBUTES
 from attestation.testing.certificates import CertificateAuthority, EKCertificateOptions
 from attestation.tpm.attest import Attest, CertifyInfo, QuoteInfo
 from attestation.tpm.constants import TPM_GENERATED, Alg, AttestType, Curve, Hierarchy
-from attestation.tpm.credential import IDENTITY, unwrap_identity
+from attestation.tpm.credential import DUPLICATE, IDENTITY, unwrap_identity
+from attestation.tpm.duplicate import open_hmac_key
 from attestation.tpm.hashes import bank_alg, crypto_hash, digest_size, hash_new
 from attestation.tpm.kdf import kdfe
-from attestation.tpm.names import qualified_name_of_primary
+from attestation.tpm.names import qualified_name_of_child, qualified_name_of_primary
 from attestation.tpm.pcr import PCRSelection
-from attestation.tpm.public import Public, Scheme, parse_tpmt_public
+from attestation.tpm.public import Public, Scheme, parse_public, parse_tpmt_public
 from attestation.tpm.signature import Signature
 from attestation.tpm.templates import EK_TEMPLATES
 from attestation.wire import Reader
@@ -80,22 +82,33 @@ def software_activate(
     Raises:
         MalformedEvidence: Not for this EK and this Name.
     """
+    seed = recover_seed(ek, key, IDENTITY, encrypted_secret)
+    return unwrap_identity(ek, seed, ak_name, credential_blob)
+
+
+def recover_seed(ek: Public, key: PrivateKey, label: bytes, encrypted_secret: bytes) -> bytes:
+    """Recover the seed that somebody encapsulated to *ek*.
+
+    Args:
+        ek: Public area of the EK.
+        key: Its private half.
+        label: `IDENTITY`, `SECRET` or `DUPLICATE`.
+        encrypted_secret: TPM2B_ENCRYPTED_SECRET, with its size.
+    """
     outer = Reader(encrypted_secret, "TPM2B_ENCRYPTED_SECRET")
     encapsulated = outer.sized()
     outer.end()
     if isinstance(key, rsa.RSAPrivateKey):
         algorithm = crypto_hash(ek.name_alg)
-        seed = key.decrypt(encapsulated, padding.OAEP(padding.MGF1(algorithm), algorithm, IDENTITY + b"\0"))
-    else:
-        point = Reader(encapsulated, "TPMS_ECC_POINT")
-        size = (key.key_size + 7) // 8
-        x, y = point.sized(size).rjust(size, b"\0"), point.sized(size).rjust(size, b"\0")
-        point.end()
-        ephemeral = ec.EllipticCurvePublicKey.from_encoded_point(key.curve, b"\x04" + x + y)
-        z = key.exchange(ec.ECDH(), ephemeral)
-        ours = key.public_key().public_numbers().x.to_bytes(size)
-        seed = kdfe(ek.name_alg, z, IDENTITY, x, ours, 8 * digest_size(ek.name_alg))
-    return unwrap_identity(ek, seed, ak_name, credential_blob)
+        return key.decrypt(encapsulated, padding.OAEP(padding.MGF1(algorithm), algorithm, label + b"\0"))
+    point = Reader(encapsulated, "TPMS_ECC_POINT")
+    size = (key.key_size + 7) // 8
+    x, y = point.sized(size).rjust(size, b"\0"), point.sized(size).rjust(size, b"\0")
+    point.end()
+    ephemeral = ec.EllipticCurvePublicKey.from_encoded_point(key.curve, b"\x04" + x + y)
+    z = key.exchange(ec.ECDH(), ephemeral)
+    ours = key.public_key().public_numbers().x.to_bytes(size)
+    return kdfe(ek.name_alg, z, label, x, ours, 8 * digest_size(ek.name_alg))
 
 
 def ak_template(
@@ -256,6 +269,31 @@ class SoftwareEK:
         """Open a credential for any *ak_name*; as `software_activate`."""
         return software_activate(self.public, self.key, ak_name, credential_blob, encrypted_secret)
 
+    def certify(
+        self,
+        offered: tuple[bytes, bytes, bytes],
+        subject: Attest,
+    ) -> KeyCertification:
+        """Make any statement *subject* under a key that was sealed to this EK.
+
+        Args:
+            offered: TPM2B_PUBLIC, TPM2B_PRIVATE, TPM2B_ENCRYPTED_SECRET of the key.
+            subject: The statement; `qualified_signer` is filled in where it is empty.
+        """
+        object_public, duplicate, in_sym_seed = offered
+        public = parse_public(object_public)
+        key = open_hmac_key(
+            self.public, recover_seed(self.public, self.key, DUPLICATE, in_sym_seed), public, duplicate
+        )
+        if not subject.qualified_signer:
+            qualified_name = qualified_name_of_primary(Hierarchy.ENDORSEMENT, self.public.name)
+            subject = subject._replace(qualified_signer=qualified_name_of_child(qualified_name, public.name))
+        message = subject.serialise()
+        mac = hmac.digest(key, hashlib.sha256(message).digest(), "sha256")
+        return KeyCertification(
+            certify_info=message, signature=Signature(Alg.HMAC, Alg.SHA256, mac).serialise()
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerState:
@@ -325,6 +363,25 @@ class SoftwareNode:
     def activate(self, credential_blob: bytes, encrypted_secret: bytes) -> bytes:
         """Open a credential, in software."""
         return self.ek.activate(self.ak.public.name, credential_blob, encrypted_secret)
+
+    def certify_ak(
+        self, object_public: bytes, duplicate: bytes, in_sym_seed: bytes, qualifying_data: bytes
+    ) -> KeyCertification:
+        """Certify the AK with a key that was sealed to the EK, at `power`."""
+        power = self.power
+        statement = Attest(
+            TPM_GENERATED,
+            AttestType.CERTIFY,
+            b"",
+            qualifying_data,
+            power.clock_ms,
+            power.reset_count,
+            power.restart_count,
+            power.safe,
+            _FIRMWARE_VERSION,
+            CertifyInfo(self.ak.public.name, self.ak.qualified_name),
+        )
+        return self.ek.certify((object_public, duplicate, in_sym_seed), statement)
 
     def quote(self, qualifying_data: bytes, selection: PCRSelection) -> Quote:
         """Quote `pcrs` at `power`; the clock ticks by one second."""
