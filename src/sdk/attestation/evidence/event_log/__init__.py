@@ -24,7 +24,7 @@ from attestation.evidence.event_log.replay import (
     verify,
 )
 from attestation.evidence.event_log.secure_boot import Authority, SecureBootState
-from attestation.evidence.event_log.uefi import SignatureDatabase, certificate_subject
+from attestation.evidence.event_log.uefi import SignatureDatabase, certificate_subject, printable
 
 MEDIA_TYPE = "application/vnd.itl.tcg-event-log"
 
@@ -50,6 +50,7 @@ __all__ = [
     "UnverifiedEventLog",
     "certificate_subject",
     "parse",
+    "printable",
     "replay",
     "type_name",
     "verify",

@@ -188,7 +188,8 @@ class _Reader:
             except MalformedEvidence as e:
                 self.fault(event, "secure-boot-variable-malformed", str(e))
         else:
-            self.flags.append(f"{type_name(kind)} in PCR 7 is not interpreted")
+            # Not read, so it could be anything measured there, told as another type: an authority, even dbx.
+            self.problems.append(f"{type_name(kind)} in PCR 7 is not interpreted")
 
     def _separator(self, event: Measured7, data: bytes) -> None:
         """Exactly one, of 00000000; 00000001 says that the firmware failed."""
@@ -233,6 +234,10 @@ class _Reader:
     def _authority(self, event: Measured7, variable: uefi.Variable) -> None:
         if event.covers is Covers.DATA_BUT_LAST_BYTE:
             self.flags.append(f"the authority event of {_name(variable)} has one byte too many (older shim)")
+        if variable.name in ("SecureBoot", "PK", "KEK", "dbx"):
+            self.fault(
+                event, "variable-told-as-authority", f"variable {_name(variable)} told as an authority"
+            )
         self.authority_names.append(uefi.printable(variable.name))
         if variable.guid == uefi.SHIM and variable.name in _SHIM_STATE:
             if variable.name == "SbatLevel":

@@ -161,9 +161,10 @@ def certificate_in(data: bytes) -> bytes | None:
 
 @lru_cache(maxsize=256)
 def certificate_subject(der: bytes) -> str:
-    """Return the subject of a certificate in words; its SHA-256 where it cannot be read. For people only."""
+    """Return the common name of a certificate, else its subject in words; its SHA-256 where it cannot be read."""
     try:
-        return str(x509.Certificate.load(der).subject.human_friendly)
+        subject = x509.Certificate.load(der).subject
+        return printable(str(subject.native.get("common_name") or subject.human_friendly))
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError):
         return f"a certificate that cannot be read (SHA-256 {hashlib.sha256(der).hexdigest()[:16]}…)"
 

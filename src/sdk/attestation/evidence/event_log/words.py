@@ -139,7 +139,7 @@ def _loader_text(pcr: int, data: bytes, covers: Covers) -> str:
 
 def _plain(data: bytes) -> str:
     text = data[:_LONGEST]
-    if boot_chain.is_utf16(data):
+    if boot_chain.is_utf16(data) and not any(data[1::2]):
         return uefi.utf16_text(text)
     stripped = text.rstrip(b"\0")
     return stripped.decode("ascii") if stripped.isascii() and stripped.decode("ascii").isprintable() else ""
