@@ -30,6 +30,10 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "audit": ("attestation_cli.commands.audit", "Read and verify the audit chain."),
     "witness": ("attestation_cli.commands.witness", "Cosign the checkpoints of somebody's audit log."),
     "policy": ("attestation_cli.commands.policy", "What machines are measured against."),
+    "tpm-bundle": (
+        "attestation_cli.commands.tpm_bundle",
+        "Which manufacturers' certificates vouch for TPMs.",
+    ),
     "stats": ("attestation_cli.commands.stats", "Count machines by status, role and trust."),
     "health": ("attestation_cli.commands.health", "Ask whether the service can decide."),
     "version": ("attestation_cli.commands.version", "Tell the versions of this program and of the service."),
