@@ -82,15 +82,15 @@ class CertificateIndex:
 
     def __init__(self, certificates: Iterable[Certificate]) -> None:
         self._by_sha256 = {c.sha256: c for c in certificates}
-        by_name: dict[bytes, list[Certificate]] = {}
-        by_key: dict[bytes, list[Certificate]] = {}
+        self._by_both: dict[tuple[bytes, bytes], list[Certificate]] = {}
+        self._by_key: dict[bytes, list[Certificate]] = {}
+        self._by_name: dict[bytes, list[Certificate]] = {}
         for certificate in self._by_sha256.values():
-            by_name.setdefault(certificate.subject_key, []).append(certificate)
-            # A key is found by the identifier its certificate states, and by that which its bits have.
-            for identifier in {certificate.ski or certificate.key_id, certificate.key_id}:
-                by_key.setdefault(identifier, []).append(certificate)
-        self._by_name = {name: tuple(several) for name, several in by_name.items()}
-        self._by_key = {identifier: tuple(several) for identifier, several in by_key.items()}
+            name = certificate.subject_key
+            self._by_name.setdefault(name, []).append(certificate)
+            for identifier in key_identifiers(certificate):
+                self._by_key.setdefault(identifier, []).append(certificate)
+                self._by_both.setdefault((identifier, name), []).append(certificate)
 
     def __len__(self) -> int:
         return len(self._by_sha256)
@@ -106,13 +106,21 @@ class CertificateIndex:
         return self._by_sha256.get(sha256)
 
     def candidates(self, certificate: Certificate) -> Iterator[Certificate]:
-        """Yield the issuers by key identifier, then those by name alone."""
-        aki = certificate.aki
-        if aki is not None:
-            yield from self._by_key.get(aki, ())
-        for issuer in self._by_name.get(certificate.issuer_key, ()):
-            if aki not in (issuer.ski or issuer.key_id, issuer.key_id):
+        """Yield the issuers by name and key identifier, then by key identifier, then by name alone."""
+        key, name = certificate.aki, certificate.issuer_key
+        if key is not None:
+            yield from self._by_both.get((key, name), ())
+            for issuer in self._by_key.get(key, ()):
+                if issuer.subject_key != name:
+                    yield issuer
+        for issuer in self._by_name.get(name, ()):
+            if key not in key_identifiers(issuer):
                 yield issuer
+
+
+def key_identifiers(certificate: Certificate) -> set[bytes]:
+    """Return by what its key is found: the identifier that the certificate states, and that which its bits have."""
+    return {certificate.ski or certificate.key_id, certificate.key_id}
 
 
 class SentIssuers:
@@ -355,7 +363,7 @@ class _Search:
     @staticmethod
     def _how(child: Certificate, issuer: Certificate) -> str:
         by_name = child.issuer_key == issuer.subject_key
-        by_key = child.aki is not None and child.aki in (issuer.ski, issuer.key_id)
+        by_key = child.aki in key_identifiers(issuer)
         if by_name and by_key:
             return "found by name and key identifier"
         return "found by name" if by_name else "found by key identifier, its name is another"
@@ -447,6 +455,9 @@ def build_path(
     """
     search = _Search(anchors, intermediates, at, limits, expiry, sha1_allowed, distrusted, links)
     refusal, notes = search.own_refusal(leaf)
+    # A key identifier alone may link a name to another, never a TPM to itself.
+    if leaf.self_issued and not leaf.is_ca:
+        refusal = "it names itself as its issuer"
     if refusal is not None:
         return PathFailure(
             reason=refusal,

@@ -135,6 +135,7 @@ class CAOptions:
         sha1: The certificate is signed over SHA-1.
         padding: Bytes behind the certificate.
         pss: This CA, where RSA, signs with PSS.
+        key_identifier: Its SubjectKeyIdentifier; None for that of its key.
     """
 
     attributes: Sequence[tuple[str, str]] | None = None
@@ -148,6 +149,7 @@ class CAOptions:
     sha1: bool = False
     padding: bytes = b""
     pss: bool = False
+    key_identifier: bytes | None = None
 
 
 class CertificateAuthority:
@@ -167,6 +169,9 @@ class CertificateAuthority:
         certificate: DER, with the padding asked for.
         subject: DER of the Name.
         key_identifier: SubjectKeyIdentifier.
+        parent: As given.
+        path_length: As given.
+        signs_ecdsa: Its key is ECC.
     """
 
     def __init__(
@@ -186,11 +191,13 @@ class CertificateAuthority:
         secret = int.from_bytes(material) % (_P256_ORDER - 1) + 1
         self._key: PrivateKey = key or ec.derive_private_key(secret, ec.SECP256R1())
         self._pss = options.pss
+        self.signs_ecdsa = isinstance(self._key, ec.EllipticCurvePrivateKey)
         self.name = name
         self.attributes = tuple(options.attributes or (("2.5.4.3", name),))
         self.subject = _one_rdn(self.attributes) if options.one_rdn else _name(self.attributes)
         self._spki = self._key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        self.key_identifier = _key_identifier(self._spki)
+        self.key_identifier = options.key_identifier or _key_identifier(self._spki)
+        self.parent, self.path_length = parent, path_length
         issuer = parent or self
         constraints = b"" if not ca else _tlv(_BOOLEAN, b"\xff")
         if path_length is not None:
@@ -221,6 +228,12 @@ class CertificateAuthority:
             extensions=extensions,
         )
         self.certificate = issuer.sign(tbs, algorithm=algorithm, hash_=hash_) + options.padding
+
+    def written_otherwise(self) -> bytes:
+        """Return the same name by RFC 5280, 7.1, DER: another string type, other letter case, more white space."""
+        return _name(
+            [(oid, text.upper().replace(" ", "  ") + " ") for oid, text in self.attributes], _PRINTABLE
+        )
 
     def algorithm(self, *, sha1: bool = False, null: bool = False) -> tuple[bytes, hashes.HashAlgorithm]:
         """Return the AlgorithmIdentifier, DER, of what this CA signs, and the hash: the one that fits its key.
@@ -316,10 +329,7 @@ class CertificateAuthority:
         if Quirk.LONG_NAME in quirks:
             issuer = _name([("2.5.4.3", self.name), ("2.5.4.11", "unit " * 20)])
         if Quirk.ISSUER_OTHER_STRINGS in quirks:
-            # The same name by RFC 5280, 7.1: another string type, other letter case, more white space.
-            issuer = _name(
-                [(oid, value.upper().replace(" ", "  ") + " ") for oid, value in self.attributes], _PRINTABLE
-            )
+            issuer = self.written_otherwise()
         if has(Defect.ISSUER_IS_SUBJECT):
             issuer = subject
         if has(Defect.ISSUER_EMPTY):
