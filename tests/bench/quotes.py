@@ -90,6 +90,7 @@ def _verification(ak: SoftwareAK, message: bytes, signature: bytes) -> Callable[
         ek_vendor="IFX",
         event_log_requested=False,
         ek_certification_requested=False,
+        firmware_attested=None,
         firmware=no_advisories,
     )
     texts = {"sha256": {str(i): v.hex() for i, v in _VALUES.items()}}

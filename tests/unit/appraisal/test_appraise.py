@@ -51,6 +51,7 @@ def case(policy: Policy | None, clock: ClockState | None = None, requested: str 
         ek_vendor=None,
         event_log_requested=False,
         ek_certification_requested=False,
+        firmware_attested=None,
         firmware=no_advisories,
     )
 
@@ -77,7 +78,12 @@ def test_good_evidence_under_a_policy_that_holds() -> None:
     """Verified, with every check, the digest, the new clock state, and no news."""
     found = appraise(evidence(), case(policy(), BEFORE), AT)
     assert found.result.verdict is Verdict.VERIFIED
-    assert found.result.outcomes == (Passed("tpm-quote"), Passed("clock"), Passed("pcr7"))
+    assert found.result.outcomes == (
+        Passed("tpm-quote"),
+        Passed("clock"),
+        Passed("assurance", "ek-chain, at least tofu needed"),
+        Passed("pcr7"),
+    )
     assert (found.result.at, found.result.policy) == (AT, "workers@1")
     assert found.result.boot_state_appraised
     assert found.result.pcr_digest == forge.pcr_digest(SHA256, [forge.PCRS[i] for i in forge.SELECTED]).hex()

@@ -1,23 +1,28 @@
 """Judging one machine's evidence: every check is made, every outcome is kept.
 
 The order is TPM.md §5: parse (before we are called), signature, header, challenge, selection, digest, clock,
-policy. Evidence that is not authentic proves nothing about the machine: it ends the appraisal with `error`,
-and nothing in it may change what is known of the machine. Authentic evidence that is not as expected is a
-Failed result, with every check.
+assurance, firmware, event log, policy. Evidence that is not authentic proves nothing about the machine: it ends
+the appraisal with `error`, and nothing in it may change what is known of the machine. Authentic evidence that is
+not as expected is a Failed result, with every check; so is an event log that does not lead to the quote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from functools import lru_cache
+from typing import Final, NamedTuple, Protocol
 
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from attestation.appraisal.boot import judge_log, told
 from attestation.errors import EvidenceRejected
 from attestation.evidence import tpm_quote
+from attestation.evidence.event_log import EventLogClaims, ReplayedLog
 from attestation.evidence.tpm_quote import QuoteClaims, UnverifiedQuote
 from attestation.machines import ClockState, Role
-from attestation.reference import Policy
+from attestation.reference import FirmwareRules, Policy
 from attestation.results import (
     Assurance,
     AttestationResult,
@@ -25,15 +30,16 @@ from attestation.results import (
     Flagged,
     Outcome,
     Passed,
+    Reported,
     Undecided,
     Verdict,
     conclude,
 )
-from attestation.tpm import PCRSelection
+from attestation.results.ar4si import FIRMWARE_WARNING
+from attestation.tpm import PCRSelection, parse_public
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(NamedTuple):
     """What the machine sent, parsed but not believed.
 
     Args:
@@ -48,9 +54,18 @@ class Evidence:
 
     quote: UnverifiedQuote
     pcr_values: Mapping[int, Mapping[int, bytes]]
-    event_log: object | None
+    event_log: ReplayedLog | None
     ima_log: object | None
-    ek_certification: object | None
+    ek_certification: EKCertified | None
+
+
+class EKCertified(Protocol):
+    """What the second protocol proved: a statement about this AK, authenticated by the EK for this challenge."""
+
+    @property
+    def firmware_version(self) -> int:
+        """u64."""
+        ...
 
 
 class FirmwareJudge(Protocol):
@@ -98,6 +113,7 @@ class Case:
         ek_vendor: Registered name of the TPM's manufacturer, from a verified chain; None where there is none.
         event_log_requested: The challenge said that the event log is required.
         ek_certification_requested: The challenge asked for the second protocol.
+        firmware_attested: u64 firmware version that the second protocol proved last; None where it never did.
         firmware: Judges the TPM's firmware.
     """
 
@@ -113,11 +129,11 @@ class Case:
     ek_vendor: str | None
     event_log_requested: bool
     ek_certification_requested: bool
+    firmware_attested: int | None
     firmware: FirmwareJudge
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appraisal:
+class Appraisal(NamedTuple):
     """The judgement.
 
     Args:
@@ -127,6 +143,7 @@ class Appraisal:
         clock: New clock state, to be stored only with a Verified result.
         rebooted: The TPM was reset since the last verified evidence.
         firmware_changed: The TPM's firmware is another since then.
+        event_log: What the event log proves; None where there is none that leads to the quoted PCRs.
     """
 
     result: AttestationResult
@@ -135,10 +152,12 @@ class Appraisal:
     clock: ClockState | None
     rebooted: bool
     firmware_changed: bool
+    event_log: EventLogClaims | None
 
 
 BOOT_STATE_NOT_APPRAISED: Final = Flagged("boot-state", "boot state not appraised")
 _QUOTE: Final = Passed("tpm-quote")
+_NOTHING: Final[Mapping[int, bytes]] = {}
 
 
 def appraise(evidence: Evidence, case: Case, at: datetime) -> Appraisal:
@@ -156,21 +175,35 @@ def appraise(evidence: Evidence, case: Case, at: datetime) -> Appraisal:
         refused = Failed("tpm-quote", "a fresh quote by the activated AK", f"{error.code}: {error}")
         return _appraisal(at, policy, [refused], error=error)
     outcomes: list[Outcome] = [_QUOTE]
+    event_log: EventLogClaims | None = None
+    appraised = False
     clock = _clock_state(claims)
     outcomes += judge_clock(
-        clock, case.clock, safe_required=policy is not None and policy.clock_safe_required
+        clock,
+        case.clock,
+        safe_required=policy is not None and policy.clock_safe_required,
+        safe_reported=policy is not None and policy.clock_safe_reported,
     )
     if policy is None:
         outcomes.append(Undecided("policy", "no policy applies to this machine"))
     elif policy.ref != case.requested_policy:
         # The challenge asked for the PCRs of another policy; a new challenge asks for the right ones.
         outcomes.append(Undecided("policy", f"{policy.ref} replaced {case.requested_policy} meanwhile"))
-    elif policy.logs_read or policy.firmware or policy.ek_key_attestation or policy.assurance:
-        outcomes.append(Undecided("policy", "this version cannot evaluate every rule of it yet"))
-    elif policy.rules:
-        outcomes += policy.judge(claims.pcrs.get(policy.bank, {}))
     else:
-        outcomes.append(BOOT_STATE_NOT_APPRAISED)
+        outcomes += judge_identity(claims, evidence, case, policy)
+        quoted = claims.pcrs.get(policy.bank, _NOTHING)
+        before_boot = len(outcomes)
+        if policy.event_log is not None or evidence.event_log is not None:
+            told_by_log, event_log = judge_log(
+                evidence.event_log, policy, quoted, requested=case.event_log_requested
+            )
+            outcomes += told_by_log
+        outcomes += policy.judge(quoted)
+        appraised = policy.appraises_boot and not (
+            policy.reports and any(type(o) is Reported for o in outcomes[before_boot:])
+        )
+        if not appraised:
+            outcomes.append(BOOT_STATE_NOT_APPRAISED)
     before = case.clock
     return _appraisal(
         at,
@@ -180,21 +213,114 @@ def appraise(evidence: Evidence, case: Case, at: datetime) -> Appraisal:
         clock=clock,
         rebooted=before is not None and clock.reset_count != before.reset_count,
         firmware_changed=before is not None and clock.firmware_version != before.firmware_version,
+        event_log=event_log,
+        appraised=appraised,
     )
 
 
-def judge_clock(now: ClockState, before: ClockState | None, *, safe_required: bool) -> list[Outcome]:
+def judge_identity(claims: QuoteClaims, evidence: Evidence, case: Case, policy: Policy) -> Iterable[Outcome]:
+    """Judge who vouches for this TPM, and what is known of its firmware (TPM.md §§6, 7)."""
+    yield _judge_assurance(case.assurance, policy.assurance_minimum(case.role), report=False)
+    stated = policy.assurance
+    if stated is not None and stated.report:
+        yield _judge_assurance(case.assurance, stated.level, report=True)
+    ak_is_ecc, moduli = _keys(case.ak_public, case.ek_public)
+    version = claims.firmware_version
+    found = case.firmware(vendor=case.ek_vendor, version=version, ak_is_ecc=ak_is_ecc, rsa_moduli=moduli)
+    rules = policy.firmware
+    if rules is None:
+        yield from found
+    else:
+        yield from _on_blocklist(found, rules)
+        if rules.minimum:
+            yield _judge_minimum(rules, case.ek_vendor, version)
+    if policy.ek_key_attestation is not None:
+        yield _judge_key_attestation(evidence, case, version, report=policy.ek_key_attestation.report)
+
+
+@lru_cache(maxsize=64)
+def _judge_assurance(found: Assurance, minimum: Assurance, *, report: bool) -> Outcome:
+    if found.level >= minimum.level:
+        return Passed("assurance", f"{found}, at least {minimum} needed")
+    return told(Failed("assurance", f"at least {minimum}", found.value), report=report)
+
+
+@lru_cache(maxsize=1024)
+def _keys(ak_public: bytes, ek_public: bytes) -> tuple[bool, tuple[int, ...]]:
+    """Return whether the AK is an ECC key, and the moduli of EK and AK where they are RSA keys."""
+    areas = [parse_public(ak_public), parse_public(ek_public)]
+    keys = [area.key() for area in areas]
+    moduli = tuple(key.public_numbers().n for key in keys if isinstance(key, rsa.RSAPublicKey))
+    return not isinstance(keys[0], rsa.RSAPublicKey), moduli
+
+
+def _on_blocklist(found: Sequence[Outcome], rules: FirmwareRules) -> Iterable[Outcome]:
+    """Return what advisories say as the policy wants it: it may make warnings fail, or failures warn."""
+    demand = rules.on_blocklist
+    judged = False
+    for outcome in found:
+        judged = judged or outcome.check == FIRMWARE_WARNING
+        if demand is not None and outcome.check == FIRMWARE_WARNING:
+            if demand.value and isinstance(outcome, Flagged):
+                failed = Failed(outcome.check, "no advisory that applies", outcome.note)
+                yield told(failed, report=demand.report)
+                continue
+            if not demand.value and not demand.report and isinstance(outcome, Failed):
+                yield Flagged(outcome.check, outcome.found)
+                continue
+        yield outcome
+    if demand is not None and demand.value and not judged:
+        # Nobody vouches for a vendor or a version: no advisory could have been found to apply.
+        failed = Failed(FIRMWARE_WARNING, "a vendor and a firmware version that are vouched for", "absent")
+        yield told(failed, report=demand.report)
+
+
+def _judge_minimum(rules: FirmwareRules, vendor: str | None, version: int | None) -> Outcome:
+    check = "firmware-minimum"
+    if vendor is None or version is None:
+        failed = Failed(check, "a vendor and a firmware version that are vouched for", "absent")
+        return told(failed, report=all(demand.report for demand in rules.minimum.values()))
+    demand = rules.minimum.get(vendor)
+    if demand is None:
+        return Flagged(check, f"the policy states no minimum for {vendor}")
+    words = firmware_words(version)
+    lowest = ".".join(map(str, demand.value))
+    if version >= int.from_bytes(b"".join(word.to_bytes(2) for word in demand.value)):
+        return Passed(check, f"{vendor} {words}, at least {lowest} needed")
+    return told(Failed(check, f"{vendor} at least {lowest}", words), report=demand.report)
+
+
+def _judge_key_attestation(evidence: Evidence, case: Case, version: int | None, *, report: bool) -> Outcome:
+    """Judge whether the EK itself has authenticated the firmware that runs now (TPM.md §3.3)."""
+    check = "ek-key-attestation"
+    attested = evidence.ek_certification
+    proven = case.firmware_attested if attested is None else attested.firmware_version
+    if version is not None and proven == version:
+        return Passed(check, firmware_words(version))
+    if attested is None and not case.ek_certification_requested and not report:
+        return Undecided(check, "the policy needs the second protocol; it is asked for now")
+    expected = f"firmware {firmware_words(version)}" if version is not None else "a firmware version"
+    found = firmware_words(proven) if proven is not None else "absent"
+    return told(Failed(check, expected + " authenticated by the EK", found), report=report)
+
+
+def judge_clock(
+    now: ClockState, before: ClockState | None, *, safe_required: bool, safe_reported: bool = False
+) -> list[Outcome]:
     """Compare clock and counters with the last verified evidence (check 15, `attest-clock`; TPM.md §4.2).
 
     Args:
         now: As quoted now.
         before: As stored; None before the first verified evidence.
         safe_required: The policy refuses an unsafe clock.
+        safe_reported: The policy reports an unsafe clock.
     """
     outcomes: list[Outcome] = []
     if not now.safe:
         if safe_required:
-            outcomes.append(Failed("clock-safe", "a safe clock", "unsafe: it may have gone back"))
+            outcomes.append(_UNSAFE)
+        elif safe_reported:
+            outcomes.append(told(_UNSAFE, report=True))
         else:
             outcomes.append(Flagged("clock-safe", "the clock is not safe: it may have gone back"))
     if before is None:
@@ -231,6 +357,7 @@ def judge_clock(now: ClockState, before: ClockState | None, *, safe_required: bo
 
 
 _CLOCK: Final = Passed("clock")
+_UNSAFE: Final = Failed("clock-safe", "a safe clock", "unsafe: it may have gone back")
 
 
 def firmware_words(version: int) -> str:
@@ -262,6 +389,8 @@ def _appraisal(
     clock: ClockState | None = None,
     rebooted: bool = False,
     firmware_changed: bool = False,
+    event_log: EventLogClaims | None = None,
+    appraised: bool = False,
 ) -> Appraisal:
     verdict = conclude(outcomes)
     result = AttestationResult(
@@ -269,10 +398,7 @@ def _appraisal(
         at=at,
         policy=policy.ref if policy is not None else None,
         outcomes=tuple(outcomes),
-        boot_state_appraised=claims is not None
-        and policy is not None
-        and bool(policy.compared)
-        and verdict is not Verdict.INDETERMINATE,
+        boot_state_appraised=appraised and verdict is not Verdict.INDETERMINATE,
         pcr_digest=claims.pcr_digest.hex() if claims is not None else None,
     )
     return Appraisal(
@@ -282,4 +408,5 @@ def _appraisal(
         clock=clock,
         rebooted=rebooted,
         firmware_changed=firmware_changed,
+        event_log=event_log,
     )

@@ -33,6 +33,7 @@ DEFAULT_MAX_AGE_SECONDS: Final = 300
 _DEFAULT_PCRS: Final = (0, 1, 2, 3, 4, 5, 6, 7, 11)
 _BOOT_AGGREGATE: Final = tuple(range(10))
 _IMA_PCR: Final = 10
+_FIRMWARE_PCRS: Final = frozenset(range(8))
 
 T = TypeVar("T")
 
@@ -53,7 +54,8 @@ class Policy:
         event_log_required: The event log must be sent, by a member or because a rule reads it; a demand that
             is only reported asks for the log all the same.
         event_log: The demand for the log; None where it is only accepted.
-        log_pcrs: The PCRs that rules read through the log, ascending: they must replay to the quoted values.
+        log_pcrs: The PCRs to which the log must lead, ascending: those that rules read through it, and where a
+            member demands the log as such, the PCRs 0-7 that have a rule, or all of them.
         log_padding_accepted: Padding behind the log is flagged; else it fails where the log is needed.
         secure_boot, boot, ima, firmware: Rules beside those per PCR; None where there are none.
         ek_key_attestation: The second protocol must have been answered; None where it is only accepted.
@@ -69,6 +71,7 @@ class Policy:
         all_held: The outcomes of the rules by value where every one holds, made once.
         by_value: The rules that are judged by the quoted value alone, or ignore it.
         demands: It demands more than clock and age: there is a reason to have it.
+        reports: At least one rule is only reported.
         appraises_boot: At least one rule about what booted decides.
         logs_read: At least one rule reads an event log or a measurement list, or wants one sent.
     """
@@ -102,6 +105,7 @@ class Policy:
     all_held: tuple[Outcome, ...]
     by_value: tuple[PCRRule, ...]
     demands: bool
+    reports: bool
     appraises_boot: bool
     logs_read: bool
 
@@ -196,7 +200,7 @@ def build(
         )
     )
     secure_boot, boot, ima = _secure_boot(table), _boot(table), _ima(table)
-    log_pcrs = _log_pcrs(rules, secure_boot, boot)
+    log_pcrs = _log_pcrs(rules, secure_boot, boot, whole=table.plain("event_log", "accepted") == "required")
     event_log = _event_log(table, rules, secure_boot, boot)
     max_age = table.plain("max_age_seconds", DEFAULT_MAX_AGE_SECONDS)
     reattest = table.plain("reattest_seconds", 0) or None
@@ -246,6 +250,7 @@ def build(
         all_held=tuple(rule.held for rule in by_value),
         by_value=by_value,
         demands=bool(about_boot or firmware or level or key_attestation.value == "required"),
+        reports=any(stated.source.report for stated in members.values()),
         appraises_boot=not all(about_boot),
         logs_read=event_log is not None or ima is not None,
     )
@@ -374,8 +379,12 @@ def _firmware(table: _Members) -> FirmwareRules | None:
 
 
 def _log_pcrs(
-    rules: tuple[PCRRule, ...], secure_boot: SecureBootRules | None, boot: BootRules | None
+    rules: tuple[PCRRule, ...], secure_boot: SecureBootRules | None, boot: BootRules | None, *, whole: bool
 ) -> tuple[int, ...]:
+    """Return the PCRs to which the log must lead.
+
+    Those that rules read; where the log as such is demanded, those of firmware that have a rule, or all of them.
+    """
     found = {rule.index for rule in rules if rule.approved is not None}
     if secure_boot is not None:
         found.add(7)
@@ -384,10 +393,13 @@ def _log_pcrs(
             (boot.loaders, {4}),
             (boot.kernels, {4, 9}),
             (boot.initrds, {9}),
-            (boot.command_lines, {8, 9, 12}),
+            (boot.command_lines, {8, 12}),
         ):
             if demand is not None:
                 found |= pcrs
+    if whole:
+        found |= {rule.index for rule in rules if rule.index in _FIRMWARE_PCRS}
+        found = found or set(_FIRMWARE_PCRS)
     return tuple(sorted(found))
 
 

@@ -31,6 +31,7 @@ from attestation.errors import (
     MalformedEvidence,
 )
 from attestation.evidence import tpm_quote
+from attestation.evidence.ek_key_attestation import KeyCertificationClaims
 from attestation.keys import DIRECTIVE_TYP
 from attestation.machines import Machine, NodeEvent
 from attestation.reference import Policy
@@ -41,7 +42,9 @@ from attestation.store import Challenge, StoredEvidence, Tx
 from attestation.tpm.hashes import bank_name
 from attestation.wire import b64decode, b64encode
 from attestation_service import __version__, challenges, config_tokens, limits, measurements, policy
+from attestation_service.attest import key_attestation
 from attestation_service.attest.decision import Decision, decide
+from attestation_service.attest.key_attestation import Offered
 from attestation_service.context import Origin, Resources
 from attestation_service.events import emit
 
@@ -72,6 +75,7 @@ class Judged:
     appraisal: Appraisal | None = None
     decision: Decision | None = None
     remembered: measurements.Remembered | None = None
+    certified: KeyCertificationClaims | None = None
     refusal: AttestationError | None = None
 
     @property
@@ -103,15 +107,13 @@ async def challenge(machine_id: str, *, res: Resources, origin: Origin) -> Quote
     at = res.clock.now()
     counted = limits.of_client(res.settings, origin.address, machine_id)
 
-    def prepare(tx: Tx) -> Challenge:
+    def prepare(tx: Tx) -> Offered:
         limits.check(tx, counted, at)
         machine = known_machine(tx, machine_id)
-        return challenges.make(
-            machine,
-            policy.in_force(tx, machine),
-            res.settings,
-            at,
-            event_log_known=machine.event_log_sha256 is not None,
+        known = machine.event_log_sha256 is not None
+        in_force = policy.in_force(tx, machine)
+        return key_attestation.offer_first(
+            challenges.make(machine, in_force, res.settings, at, event_log_known=known), machine
         )
 
     async with limits.CountRefusals(res.store, counted[:1], at):
@@ -119,10 +121,10 @@ async def challenge(machine_id: str, *, res: Resources, origin: Origin) -> Quote
 
     def keep(tx: Tx) -> None:
         limits.take(tx, counted, at)
-        tx.challenges.issue(fresh)
+        tx.challenges.issue(fresh.challenge)
 
     await res.store.write(keep)
-    return challenges.show(fresh)
+    return challenges.show(fresh.challenge, fresh.ek_challenge)
 
 
 async def attest(request: AttestRequest, *, res: Resources, origin: Origin) -> AttestResponse:
@@ -150,8 +152,13 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
     async with limits.CountRefusals(res.store, counted, at):
         judged = await res.store.read(lambda tx: judge(tx, request, counted, res.replays, origin, at))
     signed = await _sign(judged, request, res, at)
-    fresh = challenges.make(
-        judged.machine, judged.policy, res.settings, at, event_log_known=judged.event_log_known
+    fresh = key_attestation.offer_next(
+        challenges.make(
+            judged.machine, judged.policy, res.settings, at, event_log_known=judged.event_log_known
+        ),
+        judged.machine,
+        judged.policy,
+        judged.appraisal,
     )
 
     def conclude(tx: Tx) -> AttestResponse | AttestationError:
@@ -161,7 +168,7 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
         if judged.refusal is not None:
             limits.audit_denied(tx, denied(judged.machine, judged.refusal, origin), at)
             return judged.refusal
-        tx.challenges.issue(fresh)
+        tx.challenges.issue(fresh.challenge)
         token = record(tx, judged, signed, res, origin, at)
         return _answer(judged, signed, token, fresh, res)
 
@@ -210,6 +217,7 @@ def judge(
             selection=challenges.selection(challenge),
             pcr_values=values,
         )
+        certified = key_attestation.verified(request, challenge, machine)
         bank = found.policy.bank
         logs = measurements.gather(
             tx, request, machine, found.policy, values.get(bank, {}), replays, authenticate
@@ -219,7 +227,7 @@ def judge(
             pcr_values=values,
             event_log=logs.event_log,
             ima_log=logs.ima_log,
-            ek_certification=None,
+            ek_certification=certified,
         )
         case = Case(
             ak_public=machine.ak_public,
@@ -233,7 +241,8 @@ def judge(
             role=machine.role,
             ek_vendor=None,
             event_log_requested=challenges.requires_event_log(challenge),
-            ek_certification_requested=False,
+            ek_certification_requested=key_attestation.requested(challenge),
+            firmware_attested=machine.firmware_attested,
             firmware=no_advisories,
         )
         # 3. Authentic? Then as expected? Then what the table says.
@@ -253,7 +262,7 @@ def judge(
         )
     except REFUSALS as refusal:
         return replace(found, refusal=refusal)
-    return replace(found, appraisal=appraisal, decision=decision, remembered=remembered)
+    return replace(found, appraisal=appraisal, decision=decision, remembered=remembered, certified=certified)
 
 
 def record(
@@ -290,7 +299,9 @@ def record(
         "event_log_sha256": logs.event_log_sha256,
         "heartbeat_missed_at": None if affirming else machine.heartbeat_missed_at,
     }
-    if decision.status is machine.status and decision.action == "none":
+    proven = key_attestation.proven(machine, appraisal, judged.certified)
+    trust |= proven
+    if decision.status is machine.status and decision.action == "none" and not proven:
         # The hot path: only columns that an operator's act does not touch.
         tx.machines.renew(machine, **trust)
         after = machine
@@ -298,7 +309,7 @@ def record(
         if decision.status is not machine.status:
             trust |= {"status": decision.status, "attested_at": at}
         after = tx.machines.update(machine, **trust, directive_sha256=signed.directive_sha256)
-    if decision.changed or logs.first:
+    if decision.changed or logs.first or proven:
         tx.results.add(machine.machine_id, result, _stored_evidence(judged, logs))
     if decision.changed:
         _tell(tx, judged, after, origin, at)
@@ -333,6 +344,7 @@ def _stored_evidence(judged: Judged, logs: measurements.Remembered) -> StoredEvi
         policy_sha256=judged.policy.sha256,
         assurance=judged.machine.assurance,
         nonce=judged.challenge.nonce,
+        ek_key_attested=judged.certified is not None,
     )
 
 
@@ -421,7 +433,7 @@ def _answer(
     judged: Judged,
     signed: Signed,
     token: config_tokens.IssuedToken | None,
-    fresh: Challenge,
+    fresh: Offered,
     res: Resources,
 ) -> AttestResponse:
     machine, decision = judged.machine, judged.decision
@@ -440,7 +452,7 @@ def _answer(
         directive=signed.directive,
         attestation_result=signed.result,
         reattest_after_seconds=res.settings.reattest_seconds if decided else AGAIN_SECONDS,
-        next_challenge=challenges.show(fresh),
+        next_challenge=challenges.show(fresh.challenge, fresh.ek_challenge),
     )
 
 

@@ -1,0 +1,349 @@
+"""Judging what booted: the event log under the rules of a policy (TPM.md §4.4-4.6, checks 22-28).
+
+A rule rests on digests that led to the quoted PCRs, and on data that such a digest covers; never on the type,
+the path or the label of an event, which anybody who can write a log can choose. So a rule that lists digests
+closes its PCR: what was extended there beside them is refused, whatever it calls itself. Only separators and
+the few texts that every firmware extends may stand there besides, known by their digests too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+from attestation.errors import EventLogRejected
+from attestation.evidence import event_log
+from attestation.evidence.event_log import EventLogClaims, LogEvent, ReplayedLog, SecureBootState
+from attestation.reference import BootRules, Demand, Policy, SecureBootRules
+from attestation.reference.patterns import CommandPattern, words_of
+from attestation.results import Failed, Flagged, Outcome, Passed, Reported, Undecided
+from attestation.tpm.hashes import hash_new
+
+FIRMWARE_PCRS: Final = range(8)
+"""What firmware extends: where a log is sent that no rule reads, it is compared with these."""
+_CHECK: Final = "event-log"
+_ABSENT: Final = "no event log that leads to the quoted PCRs"
+_EXPECTED: Final = "an event log that leads to the quoted PCRs"
+_TEXTS: Final = (
+    b"Calling EFI Application from Boot Option",
+    b"Returning from EFI Application from Boot Option",
+    b"Exit Boot Services Invocation",
+    b"Exit Boot Services Returned with Success",
+    b"Exit Boot Services Returned with Failure",
+)
+"""Actions that every firmware extends ([PFP] 10.4.4); known by their digests, in whatever event they stand."""
+_SEPARATOR: Final = bytes(4)
+_SHOWN: Final = 6
+_SHOWN_TEXT: Final = 160
+_DEBUG: Final = "UEFI Debug Mode"
+
+
+def told(failed: Failed, *, report: bool) -> Failed | Reported:
+    """Return what does not hold as the mode of its policy tells it."""
+    return Reported(failed.check, failed.expected, failed.found) if report else failed
+
+
+def judge_log(
+    replayed: ReplayedLog | None, policy: Policy, quoted: Mapping[int, bytes], *, requested: bool
+) -> tuple[list[Outcome], EventLogClaims | None]:
+    """Return the outcomes of the event log and of every rule that reads it, and what it proves.
+
+    Args:
+        replayed: The log, replayed in the bank of the policy; None where there is none.
+        policy: What is expected.
+        quoted: PCR -> verified value, in the bank of the policy.
+        requested: The challenge said that the log is required.
+    """
+    demand = policy.event_log
+    if demand is None:
+        return ([], None) if replayed is None else _accepted(replayed, quoted)
+    if replayed is None:
+        if not requested and not demand.report:
+            # Nobody asked for it yet: the next challenge says that it is required.
+            return [Undecided(_CHECK, "the policy needs the event log; it is asked for now")], None
+        return _without(policy, told(Failed(_CHECK, _EXPECTED, "absent"), report=demand.report)), None
+    wanted = {pcr: quoted[pcr] for pcr in policy.log_pcrs if pcr in quoted}
+    try:
+        # 24-27. Without this the log is a story: its events may have been edited, left out or made up.
+        claims = event_log.verify(replayed, quoted=wanted)
+    except EventLogRejected as error:
+        return _without(policy, told(Failed(_CHECK, _EXPECTED, str(error)), report=demand.report)), None
+    outcomes: list[Outcome] = [_padding(replayed, policy) or _PASSED]
+    outcomes += _flags(claims)
+    outcomes += rules(claims, policy)
+    return outcomes, claims
+
+
+_PASSED: Final = Passed(_CHECK)
+
+
+def _accepted(
+    replayed: ReplayedLog, quoted: Mapping[int, bytes]
+) -> tuple[list[Outcome], EventLogClaims | None]:
+    """Judge a log that no rule reads: it explains, or it is flagged. Not to send it would be no worse."""
+    wanted = {pcr: quoted[pcr] for pcr in FIRMWARE_PCRS if pcr in quoted}
+    try:
+        claims = event_log.verify(replayed, quoted=wanted)
+    except EventLogRejected as error:
+        return [Flagged(_CHECK, f"no rule reads it, and it proves nothing: {error}")], None
+    return [_PASSED, *_flags(claims)], claims
+
+
+def _without(policy: Policy, why: Outcome) -> list[Outcome]:
+    """Return *why* there is no log to believe, and every rule over it as one that does not hold."""
+    return [
+        why,
+        *(told(Failed(check, expected, _ABSENT), report=r) for check, expected, r in _wanted(policy)),
+    ]
+
+
+def _wanted(policy: Policy) -> list[tuple[str, str, bool]]:
+    """Return check, expectation and mode of every rule over the log."""
+    found = [(r.held.check, r.expected, r.report) for r in policy.rules if r.approved is not None]
+    if policy.secure_boot is not None:
+        state = policy.secure_boot
+        found.append(("secure-boot", "on" if state.required.value else "known", state.required.report))
+        for name, demand in _databases(state):
+            found.append((name, "as the policy lists", demand.report))
+    if policy.boot is not None:
+        for name, listed in _lists(policy.boot):
+            found.append((name, "only what the policy lists", listed.report))
+        lines = policy.boot.command_lines
+        if lines is not None:
+            found.append(("command-lines", "only what the policy lists", lines.report))
+    return found
+
+
+def _databases(rules: SecureBootRules) -> list[tuple[str, Demand[frozenset[str]]]]:
+    named = (
+        ("secure-boot-db", rules.db),
+        ("secure-boot-dbx", rules.dbx_min),
+        ("secure-boot-authorities", rules.authorities),
+    )
+    return [(name, demand) for name, demand in named if demand is not None]
+
+
+def _lists(rules: BootRules) -> list[tuple[str, Demand[frozenset[bytes]]]]:
+    named = (
+        ("boot-loaders", rules.loaders),
+        ("boot-kernels", rules.kernels),
+        ("boot-initrds", rules.initrds),
+    )
+    return [(name, demand) for name, demand in named if demand is not None]
+
+
+def _padding(replayed: ReplayedLog, policy: Policy) -> Outcome | None:
+    """Judge bytes behind the last event: where they are not allowed, this is no log of firmware (option of §4.3)."""
+    assert policy.event_log is not None
+    if policy.log_padding_accepted or not any(f.code == "log-padding" for f in replayed.findings):
+        return None
+    failed = Failed(_CHECK, "a log that ends with its last event", "padding behind it; see log_padding")
+    return told(failed, report=policy.event_log.report)
+
+
+def _flags(claims: EventLogClaims) -> list[Outcome]:
+    """Return what operators should see of the log and what decides nothing."""
+    noticed = (*claims.repairs, *claims.flags)
+    if not noticed:
+        return []
+    more = f" and {len(noticed) - _SHOWN} more" if len(noticed) > _SHOWN else ""
+    return [Flagged("event-log-findings", "; ".join(noticed[:_SHOWN]) + more)]
+
+
+# ---------------------------------------------------------------- the rules over a log that led to the quote
+
+_KNOWN: Final[dict[tuple[str, int, str], tuple[Outcome, ...]]] = {}
+_KNOWN_SIZE: Final = 4096
+
+
+def rules(claims: EventLogClaims, policy: Policy) -> tuple[Outcome, ...]:
+    """Return the outcome of every rule of *policy* over a log that led to the quote.
+
+    A pure function of log, bank and policy, each known by its SHA-256: judged once and remembered. Whether the
+    log leads to a quote is not remembered.
+    """
+    key = (claims.sha256, claims.bank, policy.sha256)
+    known = _KNOWN.get(key)
+    if known is None:
+        if len(_KNOWN) >= _KNOWN_SIZE:
+            _KNOWN.clear()
+        known = _KNOWN[key] = tuple(_rules(claims, policy))
+    return known
+
+
+def _rules(claims: EventLogClaims, policy: Policy) -> Iterable[Outcome]:
+    approved = _Approved(claims, policy)
+    for rule in policy.rules:
+        if rule.approved is not None:
+            failed = _closed(rule.held.check, rule.approved, approved, rule.index)
+            yield rule.held if failed is None else told(failed, report=rule.report)
+    if policy.secure_boot is not None:
+        yield from _secure_boot(policy.secure_boot, claims.secure_boot)
+    if policy.boot is not None:
+        yield from _boot(policy.boot, approved)
+        if policy.boot.command_lines is not None:
+            yield _command_lines(policy.boot.command_lines.value, claims, policy.boot.command_lines.report)
+
+
+class _Approved:
+    """What may be in each PCR under a policy, and what is there beside it.
+
+    Args:
+        claims: The log.
+        policy: The policy.
+    """
+
+    def __init__(self, claims: EventLogClaims, policy: Policy) -> None:
+        self._claims = claims
+        self._constants = _constants(claims.bank)
+        self._listed: dict[int, set[bytes]] = {
+            rule.index: set(rule.approved) for rule in policy.rules if rule.approved is not None
+        }
+        boot = policy.boot
+        if boot is not None:
+            for demand, pcrs in ((boot.loaders, (4, 9)), (boot.kernels, (4, 9)), (boot.initrds, (9,))):
+                for pcr in pcrs if demand is not None else ():
+                    assert demand is not None
+                    self._listed.setdefault(pcr, set()).update(demand.value)
+            if boot.command_lines is not None:
+                for line in claims.command_lines:
+                    if line.text is not None and _matches(line.text, boot.command_lines.value):
+                        self._listed.setdefault(line.pcr, set()).add(line.digest)
+        self._events: dict[int, list[LogEvent]] = {}
+
+    def events(self, pcr: int) -> list[LogEvent]:
+        """Return what was extended into *pcr*, without what every firmware extends."""
+        found = self._events.get(pcr)
+        if found is None:
+            found = [e for e in self._claims.replayed.events_of(pcr) if e.digest not in self._constants]
+            self._events[pcr] = found
+        return found
+
+    def strays(self, pcr: int) -> list[LogEvent]:
+        """Return what was extended into *pcr* and is not listed."""
+        listed = self._listed.get(pcr, set())
+        return [event for event in self.events(pcr) if event.digest not in listed]
+
+
+@lru_cache(maxsize=8)
+def _constants(bank: int) -> frozenset[bytes]:
+    return frozenset(hash_new(bank, data).digest() for data in (_SEPARATOR, *_TEXTS))
+
+
+def _closed(check: str, digests: frozenset[bytes], approved: _Approved, pcr: int) -> Failed | None:
+    """Judge a PCR by its events: at least one of the listed, and nothing beside what is listed."""
+    strays = approved.strays(pcr)
+    if strays:
+        return Failed(check, "only approved events", _words(strays))
+    if not any(event.digest in digests for event in approved.events(pcr)):
+        return Failed(check, "only approved events", "none of them")
+    return None
+
+
+def _words(events: Sequence[LogEvent]) -> str:
+    shown = [f"{e.digest.hex()} ({e.type_name} {e.text[:_SHOWN_TEXT]})" for e in events[:_SHOWN]]
+    more = f" and {len(events) - _SHOWN} more" if len(events) > _SHOWN else ""
+    return "not approved: " + ", ".join(shown) + more
+
+
+def _boot(rules: BootRules, approved: _Approved) -> Iterable[Outcome]:
+    """Judge what was started and read. A stray counts against the list of which nothing was found, else the first.
+
+    That decides only how a failure is told: every stray of a closed PCR fails a list.
+    """
+    found = {
+        name: any(e.digest in demand.value for pcr in _PLACES[name] for e in approved.events(pcr))
+        for name, demand in _lists(rules)
+    }
+    blamed: dict[str, list[LogEvent]] = {name: [] for name in found}
+    for pcr, names in _CLOSED.items():
+        stated = [name for name in names if name in found]
+        strays = approved.strays(pcr) if stated else []
+        for name in [name for name in stated if not found[name]] or stated[:1]:
+            blamed[name] += strays
+    for name, demand in _lists(rules):
+        if found[name] and not blamed[name]:
+            yield Passed(name)
+            continue
+        listed = sorted(digest.hex() for digest in demand.value)
+        more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+        what = _words(blamed[name]) if blamed[name] else "none of them"
+        yield told(
+            Failed(name, "one of " + ", ".join(listed[:_SHOWN]) + more + ", nothing else", what),
+            report=demand.report,
+        )
+
+
+_PLACES: Final = {"boot-loaders": (4,), "boot-kernels": (4, 9), "boot-initrds": (9,)}
+"""Where a digest of each list may be found."""
+_CLOSED: Final = {4: ("boot-loaders", "boot-kernels"), 9: ("boot-initrds", "boot-kernels")}
+"""Which lists close which PCR: nothing may be there that no rule lists."""
+
+
+def _command_lines(patterns: Sequence[CommandPattern], claims: EventLogClaims, report: bool) -> Outcome:
+    """Judge every command line that was measured; one whose text the log does not show could be any."""
+    strays = [line for line in claims.command_lines if line.text is None or not _matches(line.text, patterns)]
+    if claims.command_lines and not strays:
+        return Passed("command-lines")
+    expected = " | ".join(pattern.text for pattern in patterns[:_SHOWN])
+    shown = [f"PCR {line.pcr}: {(line.text or '(not shown by the log)')[:_SHOWN_TEXT]}" for line in strays]
+    found = ", ".join(shown[:_SHOWN]) or "none"
+    return told(Failed("command-lines", expected, found), report=report)
+
+
+def _matches(text: str, patterns: Sequence[CommandPattern]) -> bool:
+    words = words_of(text)
+    return words is not None and any(pattern.matches(words) for pattern in patterns)
+
+
+def _secure_boot(rules: SecureBootRules, state: SecureBootState) -> Iterable[Outcome]:
+    """Judge PCR 7 (check 26)."""
+    yield _state(rules, state)
+    if state.debug:
+        if rules.debug_forbidden.value:
+            failed = Failed("secure-boot-debug", "no debugger", _DEBUG)
+            yield told(failed, report=rules.debug_forbidden.report)
+        else:
+            yield Flagged("secure-boot-debug", _DEBUG)
+    if rules.db is not None:
+        yield _only("secure-boot-db", rules.db, state.db_sha256)
+    if rules.dbx_min is not None:
+        missing = sorted(rules.dbx_min.value - state.dbx_sha256)
+        if missing:
+            expected = f"all of {len(rules.dbx_min.value)} hashes"
+            failed = Failed("secure-boot-dbx", expected, f"{len(missing)} missing: {_some(missing)}")
+            yield told(failed, report=rules.dbx_min.report)
+        else:
+            yield Passed("secure-boot-dbx")
+    if rules.authorities is not None:
+        found = frozenset(authority.sha256 for authority in state.authorities)
+        yield _only("secure-boot-authorities", rules.authorities, found)
+
+
+def _state(rules: SecureBootRules, state: SecureBootState) -> Outcome:
+    """Judge whether it is on. A debugger is judged by a rule of its own, unless it is forbidden anyway."""
+    problems = [p for p in state.problems if rules.debug_forbidden.value or _DEBUG not in p]
+    off = state.measured == "off" or (rules.empty_is_off and ("SecureBoot", 0) in state.variables)
+    if state.measured == "on" and not problems:
+        return Passed("secure-boot", "on")
+    found = "off" if off else "; ".join(problems)
+    if rules.required.value:
+        return told(Failed("secure-boot", "on", found), report=rules.required.report)
+    if off:
+        return Flagged("secure-boot", "off")
+    return told(Failed("secure-boot", "on or off", found), report=rules.required.report)
+
+
+def _only(check: str, demand: Demand[frozenset[str]], found: frozenset[str]) -> Outcome:
+    """Judge a list: nothing beside what is allowed, and at least one."""
+    strays = sorted(found - demand.value)
+    if found and not strays:
+        return Passed(check)
+    words = f"not allowed: {_some(strays)}" if strays else "none"
+    return told(Failed(check, f"only {_some(sorted(demand.value))}", words), report=demand.report)
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more
