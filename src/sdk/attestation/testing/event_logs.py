@@ -96,6 +96,8 @@ class LogQuirk(StrEnum):
     """An H-CRTM event begins PCR 0 at 00…04."""
     OPTION_ROM = "option-rom"
     """A driver of a card, in PCR 2."""
+    AUTHORITY_BEFORE_SEPARATOR = "authority-before-separator"
+    """A signed driver was verified before the firmware handed over."""
     SPDM = "spdm"
     """Firmware of a device measured by SPDM, in PCR 2."""
     SHIM_LAST_BYTE = "shim-last-byte"
@@ -124,7 +126,6 @@ class LogDefect(StrEnum):
     SEPARATOR_OTHER = "separator-other"
     """Data that is neither."""
     VARIABLE_AFTER_SEPARATOR = "variable-after-separator"
-    AUTHORITY_BEFORE_SEPARATOR = "authority-before-separator"
     VARIABLE_TWICE = "variable-twice"
     SECURE_BOOT_TWO_BYTES = "secure-boot-two-bytes"
     SECURE_BOOT_OTHER = "secure-boot-other"
@@ -175,8 +176,8 @@ class Tampering(StrEnum):
     """The last hash is gone from dbx; digest kept."""
     RETYPED = "retyped"
     """A separator is called NO_ACTION."""
-    IGNORED_APPENDED = "ignored-appended"
-    """A NO_ACTION event in PCR 7 with the data of a variable."""
+    AUTHORITY_INVENTED = "authority-invented"
+    """An authority more than verified anything."""
     REMOVED = "removed"
     DUPLICATED = "duplicated"
     REORDERED = "reordered"
@@ -359,12 +360,12 @@ def hash_list(digests: Iterable[bytes]) -> bytes:
 def image(
     pcr: int, path: str, content: bytes, *, event_type: int = EventType.EFI_BOOT_SERVICES_APPLICATION
 ) -> Event:
-    """Return the event of an EFI image: UEFI_IMAGE_LOAD_EVENT; the digest is that of *content*."""
+    """Return the event of an EFI image: UEFI_IMAGE_LOAD_EVENT; the digest is that of a DOS header and *content*."""
     name = (path + "\0").encode("utf-16-le")
     # Media device path, file path; end of the path. No path, as of a kernel that GRUB starts, is 0 bytes long.
     device_path = b"" if not path else struct.pack("<BBH", 4, 4, 4 + len(name)) + name + b"\x7f\xff\x04\x00"
     data = struct.pack("<QQQQ", 0x1C000000, len(content), 0, len(device_path)) + device_path
-    return Event(pcr=pcr, type=event_type, data=data, measured=content)
+    return Event(pcr=pcr, type=event_type, data=data, measured=b"MZ".ljust(64, b"\0") + content)
 
 
 def ipl(pcr: int, text: str, measured: bytes) -> Event:
@@ -575,7 +576,7 @@ def _secure_boot(options: BootOptions) -> list[Event]:
         events.insert(0, action(7, "DMA Protection Disabled"))
     if defect is LogDefect.STRANGE_IN_PCR_7:
         events.append(Event(pcr=7, type=EventType.EVENT_TAG, data=b"strange", measured=b"whatever"))
-    if defect is LogDefect.AUTHORITY_BEFORE_SEPARATOR:
+    if LogQuirk.AUTHORITY_BEFORE_SEPARATOR in quirks:
         events.append(_signed_by(options.authority))
     separators = {
         LogDefect.TWO_SEPARATORS: [bytes(4), bytes(4)],
@@ -597,10 +598,7 @@ def _signed_by(name: str) -> Event:
 
 
 def _authority(options: BootOptions) -> list[Event]:
-    if not options.secure_boot or options.defect in (
-        LogDefect.NO_AUTHORITY,
-        LogDefect.AUTHORITY_BEFORE_SEPARATOR,
-    ):
+    if not options.secure_boot or options.defect is LogDefect.NO_AUTHORITY:
         return []
     return [_signed_by(options.authority)]
 
@@ -807,9 +805,8 @@ def _retold(log: BootLog, how: Tampering) -> BootLog:
             return log.retold(
                 log.where(pcr=7, event_type=EventType.SEPARATOR)[0], event_type=EventType.NO_ACTION
             )
-        case Tampering.IGNORED_APPENDED:
-            data = variable(DATABASE, "dbx", hash_list(revoked_hash(i) for i in range(500)))
-            return log.inserted(config[-1] + 1, Event(pcr=7, type=EventType.NO_ACTION, data=data))
+        case Tampering.AUTHORITY_INVENTED:
+            return log.inserted(log.where(pcr=7)[-1] + 1, _signed_by("Operating System CA"))
         case Tampering.REMOVED:
             return log.dropped(images[-1])
         case Tampering.DUPLICATED:

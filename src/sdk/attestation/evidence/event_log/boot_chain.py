@@ -134,13 +134,14 @@ def read(steps: Iterable[Step]) -> BootChain:
     for step in steps:
         pcr = step.pcr
         if pcr in (2, 4):
-            if step.covers is Covers.NOTHING:
+            # Who knows the bytes that a digest covers may tell any image as an action; none is so short as one.
+            if step.covers is Covers.NOTHING or len(step.data) > 64:
                 images.append(_image(step))
         elif pcr == 9:
             files.append(Measured(_file_name(step), step.digest, 9, step.event))
         elif pcr == 11:
             uki.append(step)
-        elif step.event_type != EventType.SEPARATOR or step.covers is Covers.NOTHING:
+        elif step.data not in (bytes(4), b"WBCL") or step.covers is Covers.NOTHING:
             text = measured_text(step)
             if pcr == 12 or text is None or _is_command_line(step.data, text):
                 command_lines.append(Measured(text, step.digest, pcr, step.event))
