@@ -36,6 +36,7 @@ from attestation_service.measurements import Replays
 from attestation_service.middleware import Border, InFlight
 from attestation_service.policies.routes import router as policies
 from attestation_service.registration.routes import router as registration
+from attestation_service.results.routes import router as results
 from attestation_service.settings import Settings
 from attestation_service.stats.routes import router as stats
 from attestation_service.tokens.routes import router as tokens
@@ -54,6 +55,7 @@ ROUTERS = (
     registration,
     delivery,
     machines,
+    results,
     stats,
     approvals,
     tokens,

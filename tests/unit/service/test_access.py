@@ -83,6 +83,10 @@ def concrete(path: str) -> str:
         "subject": "*",
         "config_token": "x",
         "path": "000",
+        "result_id": "1",
+        "name": "x",
+        "version": "1",
+        "sha256": "0" * 64,
     }
     return path.format(**values)
 

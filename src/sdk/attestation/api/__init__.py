@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from attestation.api.node import *  # noqa: F403 -- likewise
     from attestation.api.operator import *  # noqa: F403 -- likewise
     from attestation.api.problem import *  # noqa: F403 -- likewise
+    from attestation.api.results import *  # noqa: F403 -- likewise
     from attestation.api.stats import *  # noqa: F403 -- likewise
     from attestation.api.trust import *  # noqa: F403 -- likewise
 
-_MODULES = ("problem", "stats", "approvals", "operator", "node", "audit", "trust")
+_MODULES = ("problem", "stats", "approvals", "operator", "node", "audit", "trust", "results")
 
 
 def __getattr__(name: str) -> Any:

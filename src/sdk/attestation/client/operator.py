@@ -172,6 +172,41 @@ class OperatorClient:
         """Yield the stored attestation results of a machine, newest first."""
         return self._pages(f"{_machine(machine_id)}/results", api.ResultPage, {}, page_size)
 
+    def result(self, machine_id: str, result_id: int) -> api.ResultReport:
+        """Return one result with what it was judged from, and what explains a change."""
+        return self._http.call("GET", f"{_machine(machine_id)}/results/{result_id}", api.ResultReport)
+
+    def event_log(self, machine_id: str, result_id: int) -> bytes:
+        """Return the boot event log of a result, as the machine sent it: bytes of a stranger."""
+        return self._octets(f"{_machine(machine_id)}/results/{result_id}/event-log")
+
+    def ima_log(self, machine_id: str, result_id: int) -> bytes:
+        """Return the IMA list of a result, as the machine sent it: bytes of a stranger."""
+        return self._octets(f"{_machine(machine_id)}/results/{result_id}/ima-log")
+
+    def result_token(
+        self,
+        machine_id: str,
+        result_id: int,
+        *,
+        profile: Literal["draft-04", "veraison-2023"] = "draft-04",
+        checks: bool = False,
+    ) -> str:
+        """Return a result as a signed EAR; *checks* names every check in it, which is not for the machine."""
+        answer = self._http.send(
+            "GET",
+            f"{_machine(machine_id)}/results/{result_id}/token",
+            params={"profile": profile, "checks": str(checks).lower()},
+            accept="application/eat+jwt",
+        )
+        try:
+            return answer.body.decode("ascii")
+        except UnicodeDecodeError as e:
+            raise AnswerInvalid("the result token is not text") from e
+
+    def _octets(self, path: str) -> bytes:
+        return self._http.send("GET", path, accept="application/octet-stream").body
+
     def stats(self) -> api.Stats:
         """Return how many machines there are by status, role and trust."""
         return self._http.call("GET", "/stats", api.Stats)

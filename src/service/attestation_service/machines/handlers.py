@@ -17,7 +17,6 @@ from attestation.api import (
     MachinePage,
     PendingApproval,
     ReasonRequest,
-    ResultPage,
     RevokeRequest,
     RoleChangeRequest,
 )
@@ -29,7 +28,7 @@ from attestation_service import dual_control
 from attestation_service.auth import Operator
 from attestation_service.context import Resources
 from attestation_service.events import emit
-from attestation_service.machines.presentation import machine_detail, result_detail
+from attestation_service.machines.presentation import machine_detail
 
 UNTRUSTED: dict[str, Any] = {
     "last_verdict": None,
@@ -98,21 +97,6 @@ async def get_machine(machine_id: str, *, res: Resources) -> MachineDetail:
     def work(tx: Tx) -> MachineDetail:
         votes = tx.approvals.live_of([machine_id], at)
         return machine_detail(_machine(tx, machine_id), votes.get(machine_id, []), at)
-
-    return await res.store.read(work)
-
-
-async def results(machine_id: str, cursor: str | None, limit: int, *, res: Resources) -> ResultPage:
-    """Return the stored results of a machine, newest first.
-
-    Raises:
-        MachineUnknown: No such machine.
-    """
-
-    def work(tx: Tx) -> ResultPage:
-        _machine(tx, machine_id)
-        page = tx.results.page(machine_id, cursor, limit)
-        return ResultPage(items=[result_detail(r) for r in page.items], next_cursor=page.next_cursor)
 
     return await res.store.read(work)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from attestation.api import CheckDetail, EKCertificateDetail, LastResult, MachineDetail, ResultDetail
+from attestation.api import EKCertificateDetail, LastResult, MachineDetail
 from attestation.machines import Machine
-from attestation.results import Failed, Flagged, Outcome, Passed, Reported, Undecided
-from attestation.store import Approval, StoredResult
+from attestation.store import Approval
 from attestation_service.dual_control import approval_detail
 
 
@@ -64,21 +63,6 @@ def machine_detail(machine: Machine, approvals: Sequence[Approval], at: datetime
     )
 
 
-def result_detail(stored: StoredResult) -> ResultDetail:
-    """Return one stored result with every check, expected and found."""
-    result = stored.result
-    return ResultDetail(
-        result_id=stored.result_id,
-        machine_id=stored.machine_id,
-        at=result.at,
-        verdict=result.verdict,
-        policy=result.policy,
-        boot_state_appraised=result.boot_state_appraised,
-        pcr_digest=result.pcr_digest,
-        checks=[_check(outcome) for outcome in result.outcomes],
-    )
-
-
 def _last_result(machine: Machine) -> LastResult | None:
     if machine.last_verdict is None or machine.last_result_at is None:
         return None
@@ -88,20 +72,6 @@ def _last_result(machine: Machine) -> LastResult | None:
         policy=machine.last_policy,
         failed=machine.last_failed,
     )
-
-
-def _check(outcome: Outcome) -> CheckDetail:
-    match outcome:
-        case Passed(check, note):
-            return CheckDetail(check=check, outcome="passed", note=note or None)
-        case Failed(check, expected, found):
-            return CheckDetail(check=check, outcome="failed", expected=expected, found=found)
-        case Flagged(check, note):
-            return CheckDetail(check=check, outcome="flagged", note=note)
-        case Reported(check, expected, found):
-            return CheckDetail(check=check, outcome="reported", expected=expected, found=found)
-        case Undecided(check, reason):
-            return CheckDetail(check=check, outcome="undecided", note=reason)
 
 
 def _firmware(version: int) -> str:

@@ -12,7 +12,6 @@ from attestation.api import (
     MachineDetail,
     MachinePage,
     ReasonRequest,
-    ResultPage,
     RevokeRequest,
     RoleChangeRequest,
 )
@@ -74,19 +73,6 @@ async def list_machines(
 async def get_machine(machine_id: Id, res: Res) -> Response:
     """Everything but tokens, nonces and keys."""
     return reply(await handlers.get_machine(machine_id, res=res))
-
-
-@router.get(
-    "/machines/{machine_id}/results",
-    operation_id="list_results",
-    summary="List attestation results of a machine with every check, newest first",
-    response_model=ResultPage,
-    responses=answers(MachineUnknown, RequestInvalid, kind="read"),
-    openapi_extra=access("read"),
-)
-async def results(machine_id: Id, res: Res, cursor: Cursor = None, limit: Limit = 50) -> Response:
-    """Changes only: an unchanged result renews the lease and adds nothing here."""
-    return reply(await handlers.results(machine_id, cursor, limit, res=res))
 
 
 @router.post(

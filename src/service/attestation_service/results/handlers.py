@@ -1,0 +1,146 @@
+"""What operators ask about one stored result."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Final, Literal
+
+from attestation.api import ResultPage, ResultReport
+from attestation.errors import MachineUnknown, PolicyInvalid, PolicyUnknown, ResultUnknown, StoreUnavailable
+from attestation.machines import Machine
+from attestation.reference import IDENTITY_ONLY, compose
+from attestation.results.ear import TYP, Profile, ear_claims
+from attestation.store import StoredResult, Tx
+from attestation.wire import b64encode
+from attestation_service import __version__, policy
+from attestation_service.context import Resources
+from attestation_service.results.presentation import Kept, result_detail, result_report
+
+ProfileWord = Literal["draft-04", "veraison-2023"]
+_PROFILES: Final = {"draft-04": Profile.EAR_04, "veraison-2023": Profile.VERAISON_2023}
+
+
+async def results(machine_id: str, cursor: str | None, limit: int, *, res: Resources) -> ResultPage:
+    """Return the stored results of a machine, newest first.
+
+    Raises:
+        MachineUnknown: No such machine.
+    """
+
+    def work(tx: Tx) -> ResultPage:
+        _machine(tx, machine_id)
+        page = tx.results.page(machine_id, cursor, limit)
+        return ResultPage(items=[result_detail(r) for r in page.items], next_cursor=page.next_cursor)
+
+    return await res.store.read(work)
+
+
+async def report(machine_id: str, result_id: int, *, res: Resources) -> ResultReport:
+    """Return one result with everything it was judged from, and what explains it.
+
+    Raises:
+        MachineUnknown: No such machine.
+        ResultUnknown: No such result of it is kept.
+    """
+
+    def load(tx: Tx) -> tuple[Kept, Kept | None]:
+        _machine(tx, machine_id)
+        found = tx.results.get(machine_id, result_id)
+        before = tx.results.verified_before(machine_id, result_id)
+        return _kept(tx, found), None if before is None else _kept(tx, before)
+
+    now, before = await res.store.read(load)
+    # Two logs of a megabyte take longer to read than the loop may wait.
+    return await asyncio.to_thread(result_report, now, before)
+
+
+async def log(
+    machine_id: str, result_id: int, kind: Literal["event-log", "ima-log"], *, res: Resources
+) -> bytes:
+    """Return a log of a result, as the machine sent it.
+
+    Raises:
+        MachineUnknown: No such machine.
+        ResultUnknown: No such result of it is kept, or no such log.
+    """
+
+    def load(tx: Tx) -> bytes | None:
+        _machine(tx, machine_id)
+        evidence = tx.results.get(machine_id, result_id).evidence
+        sha256 = evidence.event_log_sha256 if kind == "event-log" else evidence.ima_log_sha256
+        return None if sha256 is None else tx.logs.get(sha256)
+
+    found = await res.store.read(load)
+    if found is None:
+        raise ResultUnknown(f"no {kind} of result {result_id} is kept")
+    return found
+
+
+async def token(
+    machine_id: str, result_id: int, profile: ProfileWord, *, checks: bool, res: Resources
+) -> bytes:
+    """Return a result as a signed EAR. It ends when trust in the result did, so an old one convinces nobody.
+
+    Raises:
+        MachineUnknown: No such machine.
+        ResultUnknown: No such result of it is kept, or it answered no challenge that is known.
+    """
+
+    def load(tx: Tx) -> tuple[Machine, StoredResult, int]:
+        machine = _machine(tx, machine_id)
+        found = tx.results.get(machine_id, result_id)
+        return machine, found, _max_age_seconds(tx, found)
+
+    machine, stored, seconds = await res.store.read(load)
+    result, evidence = stored.result, stored.evidence
+    if evidence.nonce is None or evidence.assurance is None:
+        raise ResultUnknown("this result was kept without its challenge, so no token can be made of it")
+    claims = ear_claims(
+        result,
+        machine_id=machine_id,
+        ek_fingerprint=machine.ek_fingerprint,
+        assurance=evidence.assurance,
+        nonce=b64encode(evidence.nonce),
+        issuer=res.settings.service_url,
+        expires_at=result.at + timedelta(seconds=seconds),
+        build=__version__,
+        profile=_PROFILES[profile],
+        policy_sha256=evidence.policy_sha256,
+        tell_checks=checks,
+    )
+    signed = await asyncio.to_thread(res.signer.sign_jwt, claims, typ=TYP)
+    return signed.encode("ascii")
+
+
+def _machine(tx: Tx, machine_id: str) -> Machine:
+    machine = tx.machines.by_id(machine_id)
+    if machine is None:
+        raise MachineUnknown("no such machine")
+    return machine
+
+
+def _kept(tx: Tx, found: StoredResult) -> Kept:
+    evidence = found.evidence
+    return Kept(
+        result=found,
+        event_log=_log(tx, evidence.event_log_sha256),
+        ima_log=_log(tx, evidence.ima_log_sha256) is not None,
+    )
+
+
+def _log(tx: Tx, sha256: str | None) -> bytes | None:
+    try:
+        return None if sha256 is None else tx.logs.get(sha256)
+    except StoreUnavailable:
+        # Not what we wrote. The result stands without it.
+        return None
+
+
+def _max_age_seconds(tx: Tx, found: StoredResult) -> int:
+    """Return how long the result could be relied on: policies do not change, so what it names says so still."""
+    refs = (found.result.policy or IDENTITY_ONLY.ref).split("+")
+    try:
+        return compose([policy.stored(tx, ref) for ref in refs]).max_age_seconds
+    except (PolicyUnknown, PolicyInvalid):
+        return IDENTITY_ONLY.max_age_seconds
