@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from attestation.api import QuoteChallenge
 from attestation.errors import ChallengeExpired, ChallengeUnknown, ChallengeUsed
-from attestation.evidence import tpm_quote
+from attestation.evidence import ima_log, tpm_quote
 from attestation.machines import Machine
 from attestation.reference import Policy
 from attestation.store import Challenge, Tx
@@ -24,7 +24,7 @@ NONCE_BYTES = 32
 POOL_BYTES = 4096
 _PREFIX = "application/vnd.itl."
 QUOTE = tpm_quote.MEDIA_TYPE.removeprefix(_PREFIX)
-IMA_LOG = "ima-log"
+IMA_LOG = ima_log.MEDIA_TYPE.removeprefix(_PREFIX)
 
 
 class RandomPool:

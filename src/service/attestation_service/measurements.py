@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from attestation.api import AttestRequest
-from attestation.errors import EventLogRejected, MalformedEvidence, StoreUnavailable
-from attestation.evidence import event_log
+from attestation.errors import EventLogRejected, IMALogRejected, MalformedEvidence, StoreUnavailable
+from attestation.evidence import event_log, ima_log
 from attestation.evidence.event_log import ReplayedLog
+from attestation.evidence.ima_log import UnverifiedIMALog
 from attestation.machines import Machine
 from attestation.reference import Policy
 from attestation.store import PackedLog, Tx, pack
@@ -26,7 +27,6 @@ from attestation.wire import b64decode
 
 BOOT_PCRS: Final = range(8)
 """What firmware extends. Behind them, software that came later may have extended what no boot log tells."""
-IMA_MEDIA_TYPE: Final = "application/vnd.itl.ima-log"
 IMA_LOG_BYTES: Final = 1 << 20
 
 Authenticate = Callable[[], object]
@@ -93,7 +93,7 @@ class Measurements:
 
     event_log: ReplayedLog | None = None
     sent: bytes | None = None
-    ima_log: object | None = None
+    ima_log: UnverifiedIMALog | None = None
     ima_sent: bytes | None = None
 
 
@@ -126,6 +126,7 @@ def gather(
     parsed = None
     if ima_sent is not None:
         authenticate()
+        parsed = ima_log.parse(ima_sent)
     if request.event_log is not None:
         sent = b64decode(request.event_log, "event_log", max_bytes=event_log.MAX_LOG_BYTES)
         found = replays.known(hashlib.sha256(sent).hexdigest(), policy.bank)
@@ -208,28 +209,65 @@ def remember(
         changed: The result differs from the one before and becomes history.
     """
     before = machine.event_log_sha256
+    sha256, boot = _remember_boot(tx, found, machine, policy, quoted, replays, changed=changed)
+    ima = (
+        pack("ima", found.ima_sent) if changed and found.ima_sent and _is_of(found, policy, quoted) else None
+    )
+    return Remembered(
+        event_log_sha256=sha256,
+        ima_log_sha256=None if ima is None else ima.sha256,
+        logs=tuple(log for log in (boot, ima) if log is not None),
+        first=before is None and sha256 is not None,
+    )
+
+
+def _remember_boot(
+    tx: Tx,
+    found: Measurements,
+    machine: Machine,
+    policy: Policy,
+    quoted: Mapping[int, bytes],
+    replays: Replays,
+    *,
+    changed: bool,
+) -> tuple[str | None, PackedLog | None]:
+    """Return the digest of the event log to remember, and the log where it is to be kept."""
+    before = machine.event_log_sha256
     if found.sent is None:
         if found.event_log is not None or (not changed and not policy.event_log_required):
-            return Remembered(event_log_sha256=before)
+            return before, None
         # Not judged by now, and yet the newest result shall name it: only if it leads to what was quoted now.
-        stored = kept(tx, machine, policy.bank, replays) if not policy.event_log_required else None
-        leads = stored is not None and leads_to(stored, policy, quoted)
-        return Remembered(event_log_sha256=before if leads else None)
+        stored = None if policy.event_log_required else kept(tx, machine, policy.bank, replays)
+        return (before if stored is not None and leads_to(stored, policy, quoted) else None), None
     assert found.event_log is not None
     if not leads_to(found.event_log, policy, quoted):
-        return Remembered(event_log_sha256=None if changed else before)
-    first = before is None
-    if not changed and not first:
+        return (None if changed else before), None
+    if not changed and before is not None:
         # Two logs of one boot; that which is kept leads there, too, because nothing changed.
-        return Remembered(event_log_sha256=before)
-    logs = () if found.event_log.sha256 == before else (pack("tcg", found.sent),)
-    return Remembered(event_log_sha256=found.event_log.sha256, logs=logs, first=first)
+        return before, None
+    sha256 = found.event_log.sha256
+    return sha256, None if sha256 == before else pack("tcg", found.sent)
+
+
+def _is_of(found: Measurements, policy: Policy, quoted: Mapping[int, bytes]) -> bool:
+    """Say whether the IMA list leads to the quoted PCR 10."""
+    assert found.ima_log is not None
+    try:
+        ima_log.verify(
+            found.ima_log, bank=policy.bank, quoted_pcr10=quoted.get(ima_log.PCR, b""), quoted=quoted
+        )
+    except IMALogRejected:
+        return False
+    return True
 
 
 def _ima_sent(request: AttestRequest) -> bytes | None:
-    items = [item for item in request.evidence if item.media_type == IMA_MEDIA_TYPE]
+    items = [item for item in request.evidence if item.media_type == ima_log.MEDIA_TYPE]
     if len(items) > 1:
         raise MalformedEvidence("evidence: more than one IMA list")
     if not items:
         return None
-    return b64decode(items[0].value, "evidence: IMA list", max_bytes=IMA_LOG_BYTES)
+    value = items[0].value
+    if not isinstance(value, str):
+        raise MalformedEvidence("evidence: the IMA list is one base64 text")
+    return b64decode(value, "evidence: IMA list", max_bytes=IMA_LOG_BYTES)
