@@ -9,7 +9,7 @@ import threading
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from attestation.api import QuoteChallenge
+from attestation.api import EKChallenge, QuoteChallenge
 from attestation.errors import ChallengeExpired, ChallengeUnknown, ChallengeUsed
 from attestation.evidence import ima_log, tpm_quote
 from attestation.machines import Machine
@@ -79,8 +79,8 @@ def make(
     )
 
 
-def show(challenge: Challenge) -> QuoteChallenge:
-    """Return *challenge* as the node sees it."""
+def show(challenge: Challenge, ek_challenge: EKChallenge | None = None) -> QuoteChallenge:
+    """Return *challenge* as the node sees it, with the key sealed to its EK where one is offered."""
     assert challenge.nonce is not None
     return QuoteChallenge(
         nonce_id=challenge.challenge_id,
@@ -89,6 +89,7 @@ def show(challenge: Challenge) -> QuoteChallenge:
         pcr_selection=selection(challenge).to_names(),
         event_log="required" if requires_event_log(challenge) else "accepted",
         evidence=json.loads(challenge.evidence or _QUOTE_ONLY),
+        ek_challenge=ek_challenge,
     )
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "AttestRequest",
     "AttestResponse",
     "ConfigEnvelope",
+    "EKChallenge",
     "EvidenceItem",
     "IntroduceRequest",
     "IntroduceResponse",
@@ -112,6 +113,14 @@ class ActivateResponse(Wire):
     config_url: str | None = None
 
 
+class EKChallenge(Wire):
+    """A key sealed to the EK, for TPM2_Import: the second protocol (TPM.md §3.3)."""
+
+    object_public: Base64 = Field(description="TPM2B_PUBLIC")
+    duplicate: Base64 = Field(description="TPM2B_PRIVATE")
+    in_sym_seed: Base64 = Field(description="TPM2B_ENCRYPTED_SECRET")
+
+
 class QuoteChallenge(Wire):
     """`GET /api/v1/attest/challenge` (PROTOCOL §3)."""
 
@@ -121,13 +130,18 @@ class QuoteChallenge(Wire):
     pcr_selection: dict[str, list[int]]
     event_log: Literal["required", "accepted"]
     evidence: list[str]
+    ek_challenge: EKChallenge | None = Field(
+        default=None, description="There where evidence lists tpm-ek-certify; a node may pass it over"
+    )
 
 
 class EvidenceItem(Wire):
     """Further evidence of any kind, named by its media type."""
 
     media_type: Annotated[str, Field(max_length=128)]
-    value: Base64
+    value: Base64 | Annotated[dict[Annotated[str, Field(max_length=64)], Base64], Field(max_length=8)] = Field(
+        description="Base64, or an object of base64 members, as the kind has it"
+    )
 
 
 class AttestRequest(Hardware):

@@ -159,6 +159,7 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
         judged.machine,
         judged.policy,
         judged.appraisal,
+        judged.certified,
     )
 
     def conclude(tx: Tx) -> AttestResponse | AttestationError:
@@ -308,7 +309,9 @@ def record(
     else:
         if decision.status is not machine.status:
             trust |= {"status": decision.status, "attested_at": at}
-        after = tx.machines.update(machine, **trust, directive_sha256=signed.directive_sha256)
+        if decision.status is not machine.status or decision.action != "none":
+            trust |= {"directive_sha256": signed.directive_sha256}
+        after = tx.machines.update(machine, **trust)
     if decision.changed or logs.first or proven:
         tx.results.add(machine.machine_id, result, _stored_evidence(judged, logs))
     if decision.changed:

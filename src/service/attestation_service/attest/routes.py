@@ -66,7 +66,7 @@ async def attest(request: AttestRequest, res: Res, origin: From) -> Response:
 )
 async def challenge(machine_id: Annotated[MachineId, Query()], res: Res, origin: From) -> Response:
     """Single use, bound to the machine; works whichever worker or replica answers."""
-    return reply(await handlers.challenge(machine_id, res=res, origin=origin))
+    return reply(await handlers.challenge(machine_id, res=res, origin=origin), exclude_none=True)
 
 
 @router.post(
