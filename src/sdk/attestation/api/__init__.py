@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from attestation.api.audit import *  # noqa: F403 -- likewise
     from attestation.api.node import *  # noqa: F403 -- likewise
     from attestation.api.operator import *  # noqa: F403 -- likewise
+    from attestation.api.policies import *  # noqa: F403 -- likewise
     from attestation.api.problem import *  # noqa: F403 -- likewise
     from attestation.api.results import *  # noqa: F403 -- likewise
     from attestation.api.stats import *  # noqa: F403 -- likewise
     from attestation.api.trust import *  # noqa: F403 -- likewise
 
-_MODULES = ("problem", "stats", "approvals", "operator", "node", "audit", "trust", "results")
+_MODULES = ("problem", "stats", "approvals", "operator", "policies", "node", "audit", "trust", "results")
 
 
 def __getattr__(name: str) -> Any:

@@ -318,6 +318,27 @@ class OperatorClient:
         """Return one policy version."""
         return self._http.call("GET", f"/policies/{segment(name)}/{version}", api.PolicyDetail)
 
+    def effective_policy(self, machine_id: str) -> api.EffectivePolicy:
+        """Return what a machine is measured against."""
+        return self._http.call("GET", f"{_machine(machine_id)}/policy", api.EffectivePolicy)
+
+    def try_policy(self, request: api.PolicyTestRequest) -> Iterator[api.PolicyTestPage]:
+        """Yield how the fleet's stored evidence would be judged, page by page; their sum is the answer."""
+        seen: set[str] = set()
+        while True:
+            page = self._http.call("POST", "/policies/test", api.PolicyTestPage, body=request)
+            yield page
+            if page.next_cursor is None:
+                return
+            if page.next_cursor in seen:
+                raise AnswerInvalid("/policies/test: the pages go round in a circle")
+            seen.add(page.next_cursor)
+            request = request.model_copy(update={"cursor": page.next_cursor})
+
+    def learn_policy(self, request: api.PolicyLearnRequest) -> api.LearnedPolicy:
+        """Return a policy proposed from what machines proved last; it is stored nowhere."""
+        return self._http.call("POST", "/policies/learn", api.LearnedPolicy, body=request)
+
     def policy_history(
         self, scope: Scope | None = None, subject: str | None = None, *, page_size: int = PAGE_SIZE
     ) -> Iterator[api.PolicyChangeDetail]:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
-import re
 from datetime import datetime
 
-from attestation.api import PendingApproval, PolicyChangeDetail, PolicyDetail, PolicyHistoryPage, PolicyList
+from attestation.api import (
+    EffectivePart,
+    EffectivePolicy,
+    PendingApproval,
+    PolicyChangeDetail,
+    PolicyDetail,
+    PolicyHistoryPage,
+    PolicyList,
+)
 from attestation.api import PolicyAssignment as AssignmentDetail
-from attestation.api.base import CLUSTER_ID_PATTERN
 from attestation.errors import MachineUnknown, PolicyUnknown, RequestInvalid
-from attestation.machines import Role
 from attestation.machines.dual_control import AppliedPolicy, of_policy_assignment
 from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
+from attestation.reference.compose import compose, effective_document
 from attestation.store import FLEET, PolicyAssignment, Scope, StoredPolicy, Tx
-from attestation_service import dual_control
+from attestation_service import dual_control, policy
 from attestation_service.auth import Operator
 from attestation_service.context import Resources
+from attestation_service.policies.places import SCOPES, check_subject
 
 SHIPPED_BY = "shipped"
 
@@ -42,19 +49,19 @@ async def create(document: bytes, *, res: Resources, operator: Operator) -> Poli
         AlreadyExists: This name and version are taken; a change is a new version.
     """
     at = res.clock.now()
-    policy = parse_policy(document)
+    judged = parse_policy(document)
     stored = StoredPolicy(
-        name=policy.name,
-        version=policy.version,
-        sha256=policy.sha256,
-        document=policy.document.decode("ascii"),
+        name=judged.name,
+        version=judged.version,
+        sha256=judged.sha256,
+        document=judged.document.decode("ascii"),
         created_at=at,
         created_by=operator.cn,
     )
 
     def work(tx: Tx) -> None:
         tx.policies.add(stored)
-        tx.audit.append(operator.event("policy_create", detail=f"{policy.ref} sha256 {policy.sha256}"), at)
+        tx.audit.append(operator.event("policy_create", detail=f"{judged.ref} sha256 {judged.sha256}"), at)
 
     await res.store.write(work)
     return _detail(stored)
@@ -89,7 +96,7 @@ async def assign(
         return answer
 
     at = res.clock.now()
-    _check_subject(scope, subject)
+    check_subject(scope, subject)
     return await dual_control.write(work, res=res, operator=operator, at=at)
 
 
@@ -111,7 +118,7 @@ async def unassign(
         return answer
 
     at = res.clock.now()
-    _check_subject(scope, subject)
+    check_subject(scope, subject)
     return await dual_control.write(work, res=res, operator=operator, at=at)
 
 
@@ -134,7 +141,7 @@ async def roll_back(
         return _change(tx, scope, subject, before, res, operator, at, why="rollback")
 
     at = res.clock.now()
-    _check_subject(scope, subject)
+    check_subject(scope, subject)
     return await dual_control.write(work, res=res, operator=operator, at=at)
 
 
@@ -164,6 +171,8 @@ def _change(
         return _assignment(now)
     if now is None and ref is None:
         raise PolicyUnknown(f"nothing is assigned to {scope} {subject[:80]!r}")
+    if ref is not None:
+        _demand_agreement(tx, scope, policy.stored(tx, ref))
     # 2. Enough people agree to exactly this document, by its digest.
     proposal = of_policy_assignment(
         scope=scope,
@@ -200,10 +209,54 @@ def _change(
     return None if assigned is None else _assignment(assigned)
 
 
+def _demand_agreement(tx: Tx, scope: Scope, wanted: Policy) -> None:
+    """Refuse a policy that contradicts one which can meet it in a machine: nothing could be judged there.
+
+    Raises:
+        PolicyInvalid: With both.
+    """
+    others = {(other.scope, other.policy) for other in tx.policies.assignments() if other.scope != scope}
+    for place, ref in sorted(others):
+        pair = sorted([(SCOPES.index(scope), wanted.ref), (SCOPES.index(place), ref)])
+        compose([policy.stored(tx, each) for _, each in pair])
+
+
 def _applied(tx: Tx, ref: str) -> AppliedPolicy:
     if ref == IDENTITY_ONLY.ref:
         return AppliedPolicy(ref=ref, sha256=IDENTITY_ONLY.sha256)
     return AppliedPolicy(ref=ref, sha256=tx.policies.get(ref).sha256)
+
+
+async def effective(machine_id: str, *, res: Resources) -> EffectivePolicy:
+    """Return what a machine is measured against, and where each rule comes from.
+
+    Raises:
+        MachineUnknown: No such machine.
+        Unavailable: What is assigned contradicts itself.
+    """
+
+    def work(tx: Tx) -> EffectivePolicy:
+        machine = tx.machines.by_id(machine_id)
+        if machine is None:
+            raise MachineUnknown("no such machine")
+        places: list[tuple[Scope, str]] = [("fleet", FLEET), ("cluster", machine.cluster_id)]
+        if machine.role is not None:
+            places.append(("role", machine.role.value))
+        assigned = [tx.policies.assigned(*place) for place in (*places, ("machine", machine_id))]
+        found = policy.in_force(tx, machine)
+        return EffectivePolicy(
+            machine_id=machine_id,
+            policy=found.ref,
+            sha256=found.sha256,
+            assigned=[
+                EffectivePart(scope=each.scope, subject=each.subject, policy=each.policy)
+                for each in assigned
+                if each is not None
+            ],
+            document=effective_document(found),
+        )
+
+    return await res.store.read(work)
 
 
 async def history(
@@ -217,7 +270,7 @@ async def history(
     if subject is not None:
         if scope is None:
             raise RequestInvalid("subject: a subject needs its scope")
-        _check_subject(scope, subject)
+        check_subject(scope, subject)
     page = await res.store.scan(lambda tx: tx.policies.history(cursor, limit, scope=scope, subject=subject))
     return PolicyHistoryPage(
         items=[
@@ -230,28 +283,17 @@ async def history(
     )
 
 
-def _check_subject(scope: Scope, subject: str) -> None:
-    good = {
-        "fleet": subject == FLEET,
-        "cluster": re.fullmatch(CLUSTER_ID_PATTERN, subject) is not None,
-        "role": subject in set(Role),
-        "machine": len(subject) <= 36,
-    }
-    if not good[scope]:
-        raise RequestInvalid(f"{subject[:80]!r} is not a {scope}; the fleet is {FLEET!r}")
-
-
-def _store_shipped(tx: Tx, policy: Policy, at: datetime) -> None:
+def _store_shipped(tx: Tx, shipped: Policy, at: datetime) -> None:
     """Store the shipped policy, so that an assignment can refer to it."""
     try:
-        tx.policies.get(policy.ref)
+        tx.policies.get(shipped.ref)
     except PolicyUnknown:
         tx.policies.add(
             StoredPolicy(
-                name=policy.name,
-                version=policy.version,
-                sha256=policy.sha256,
-                document=policy.document.decode("ascii"),
+                name=shipped.name,
+                version=shipped.version,
+                sha256=shipped.sha256,
+                document=shipped.document.decode("ascii"),
                 created_at=at,
                 created_by=SHIPPED_BY,
             )
@@ -269,14 +311,14 @@ def _shipped() -> PolicyDetail:
     )
 
 
-def _detail(policy: StoredPolicy) -> PolicyDetail:
+def _detail(stored: StoredPolicy) -> PolicyDetail:
     return PolicyDetail(
-        name=policy.name,
-        version=policy.version,
-        sha256=policy.sha256,
-        created_at=policy.created_at,
-        created_by=policy.created_by,
-        document=json.loads(policy.document),
+        name=stored.name,
+        version=stored.version,
+        sha256=stored.sha256,
+        created_at=stored.created_at,
+        created_by=stored.created_by,
+        document=json.loads(stored.document),
     )
 
 

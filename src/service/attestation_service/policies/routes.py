@@ -7,19 +7,23 @@ from typing import Annotated, Any, Literal
 from fastapi import Path, Query, Request, Response
 
 from attestation.api import (
+    EffectivePolicy,
     PolicyAssignment,
     PolicyAssignmentRequest,
     PolicyDetail,
     PolicyHistoryPage,
     PolicyList,
+    PolicyTestPage,
+    PolicyTestRequest,
 )
+from attestation.api.base import MachineId
 from attestation.errors import AlreadyExists, MachineUnknown, PolicyInvalid, PolicyUnknown, RequestInvalid
 from attestation.reference import FORMAT
 from attestation_service.auth import OperatorDep
 from attestation_service.context import Res
 from attestation_service.dual_control import status_of
 from attestation_service.openapi import Cursor, Limit, access, answers, operator_router
-from attestation_service.policies import handlers
+from attestation_service.policies import handlers, trials
 from attestation_service.replies import reply
 
 router = operator_router("operator: policies")
@@ -108,6 +112,32 @@ async def history(
     return reply(await handlers.history(scope, subject, cursor, limit, res=res))
 
 
+@router.post(
+    "/policies/test",
+    operation_id="test_policy",
+    summary="Judge the stored evidence of one page of machines as if a policy applied there",
+    response_model=PolicyTestPage,
+    responses=answers(PolicyInvalid, PolicyUnknown, MachineUnknown, RequestInvalid, body=True, kind="read"),
+    openapi_extra=access("read"),
+)
+async def test(request: PolicyTestRequest, res: Res) -> Response:
+    """Nothing is changed. Together with what else is assigned to each machine, as it would be in force."""
+    return reply(await trials.test(request, res=res))
+
+
+@router.get(
+    "/machines/{machine_id}/policy",
+    operation_id="get_effective_policy",
+    summary="Return what a machine is measured against, and where each rule comes from",
+    response_model=EffectivePolicy,
+    responses=answers(MachineUnknown, kind="read"),
+    openapi_extra=access("read"),
+)
+async def effective(machine_id: Annotated[MachineId, Path()], res: Res) -> Response:
+    """All that is assigned to the fleet, its cluster, its role and itself, in one."""
+    return reply(await handlers.effective(machine_id, res=res))
+
+
 @router.get(
     "/policies/{name}/{version}",
     operation_id="get_policy",
@@ -130,7 +160,9 @@ async def get(
     operation_id="assign_policy",
     summary="Let a policy apply to the fleet, a cluster, a role or one machine",
     response_model=PolicyAssignment,
-    responses=answers(PolicyUnknown, MachineUnknown, RequestInvalid, body=True, gated=True, kind="act"),
+    responses=answers(
+        PolicyUnknown, PolicyInvalid, MachineUnknown, RequestInvalid, body=True, gated=True, kind="act"
+    ),
     openapi_extra=access("act"),
 )
 async def assign(
@@ -162,7 +194,7 @@ async def unassign(scope: ScopePath, subject: Subject, res: Res, operator: Opera
     response_model=PolicyAssignment,
     responses={
         204: {"description": "Nothing was assigned there before, and nothing is now"},
-        **answers(PolicyUnknown, MachineUnknown, RequestInvalid, gated=True, kind="act"),
+        **answers(PolicyUnknown, PolicyInvalid, MachineUnknown, RequestInvalid, gated=True, kind="act"),
     },
     openapi_extra=access("act"),
 )

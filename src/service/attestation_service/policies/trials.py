@@ -1,0 +1,230 @@
+"""Policies against stored evidence: what one would do to the fleet, before anybody lets it apply.
+
+One request judges one page of machines, so the answer over a large fleet is many short ones: reading takes the
+reader for lists, judging a thread, and neither delays an attestation. Nothing is changed and nothing is believed:
+the evidence was verified when it was stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from attestation.api import PolicyTestCounts, PolicyTestMachine, PolicyTestPage, PolicyTestRequest
+from attestation.appraisal.boot import judge_log
+from attestation.errors import MachineUnknown, MalformedEvidence, RequestInvalid
+from attestation.evidence.event_log import ReplayedLog
+from attestation.machines import Role
+from attestation.reference import Policy, parse_policy
+from attestation.reference.compose import compose
+from attestation.results import Failed, Flagged, Outcome, Passed, Reported, Undecided, Verdict, conclude
+from attestation.store import Capture, CaptureFilter, Scope, Tx
+from attestation.tpm.hashes import bank_name
+from attestation_service import policy as policies
+from attestation_service.context import Resources
+from attestation_service.measurements import Replays
+from attestation_service.policies.places import SCOPES, check_subject
+
+MOST_LOGS: Final = 64
+"""So many event logs are parsed for one page; then it ends early, because each takes milliseconds."""
+NOT_QUOTED: Final = "was not quoted with the stored evidence"
+_REMEMBERED_BYTES: Final = 8 << 20
+_WORDS: Final[Mapping[type[Outcome], str]] = {
+    Passed: "passed",
+    Failed: "failed",
+    Flagged: "flagged",
+    Reported: "reported",
+    Undecided: "undecided",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Page:
+    """Machines, each with what it would be measured against."""
+
+    tried: Policy
+    machines: int
+    cases: tuple[tuple[Capture, Policy], ...]
+    logs: Mapping[str, bytes]
+    next_cursor: str | None
+
+
+async def test(request: PolicyTestRequest, *, res: Resources) -> PolicyTestPage:
+    """Judge one page of stored evidence as if the policy applied there.
+
+    Raises:
+        PolicyInvalid: The document breaks a rule of its format, or contradicts another policy that applies.
+        PolicyUnknown: No such policy.
+        MachineUnknown: No such machine.
+        RequestInvalid: Neither or both of policy and document; *subject* is none of this scope; a strange cursor.
+    """
+    check_subject(request.scope, request.subject)
+    if (request.policy is None) == (request.document is None):
+        raise RequestInvalid("policy, document: give one of them")
+    document = None if request.document is None else parse_policy(request.document)
+
+    def load(tx: Tx) -> _Page:
+        tried = document
+        if tried is None:
+            assert request.policy is not None
+            tried = policies.stored(tx, request.policy)
+        wanted = filter_of(request.scope, request.subject)
+        machines = tx.captures.count(wanted)
+        if request.scope == "machine" and not machines:
+            raise MachineUnknown("no such machine, or one that is rejected or revoked")
+        page = tx.captures.page(wanted, request.cursor, request.limit)
+        effective: dict[tuple[str | None, ...], Policy] = {}
+        cases: list[tuple[Capture, Policy]] = []
+        logs: dict[str, bytes] = {}
+        for capture in page.items:
+            in_force = effective.get(capture.assigned)
+            if in_force is None:
+                in_force = effective[capture.assigned] = _with(tx, capture.assigned, request.scope, tried)
+            if not _needs(tx, capture, in_force, logs, res.replays):
+                break
+            cases.append((capture, in_force))
+        whole = len(cases) == len(page.items)
+        return _Page(
+            tried=tried,
+            machines=machines,
+            cases=tuple(cases),
+            logs=logs,
+            next_cursor=page.next_cursor if whole else cases[-1][0].cursor,
+        )
+
+    loaded = await res.store.scan(load)
+    return await asyncio.to_thread(_judged, loaded, res.replays)
+
+
+def _needs(tx: Tx, capture: Capture, policy: Policy, logs: dict[str, bytes], known: Replays) -> bool:
+    """Fetch the event log that *policy* reads into *logs*; False where the page has enough of them."""
+    sha256 = capture.event_log_sha256
+    if policy.event_log is None or sha256 is None or sha256 in logs or known.known(sha256, policy.bank):
+        return True
+    if len(logs) >= MOST_LOGS:
+        return False
+    log = tx.logs.get(sha256)
+    if log is not None:
+        logs[sha256] = log
+    return True
+
+
+def filter_of(scope: Scope, subject: str) -> CaptureFilter:
+    """Return which machines a place holds."""
+    return CaptureFilter(
+        role=Role(subject) if scope == "role" else None,
+        cluster_id=subject if scope == "cluster" else None,
+        machine_id=subject if scope == "machine" else None,
+    )
+
+
+def _with(tx: Tx, assigned: Sequence[str | None], scope: Scope, tried: Policy) -> Policy:
+    """Return what would be in force with *tried* in its place, and everything else as it is assigned."""
+    parts = []
+    for place, pin in zip(SCOPES, assigned, strict=True):
+        if place == scope:
+            parts.append(tried)
+        elif pin is not None:
+            parts.append(policies.stored(tx, pin.partition(" ")[0]))
+    return compose(parts)
+
+
+class _Logs:
+    """The event logs of a page, each replayed once in each bank.
+
+    Args:
+        logs: As they came, by SHA-256.
+        known: What attestations remember; it is asked and not filled, so that nothing that is in use makes room.
+    """
+
+    def __init__(self, logs: Mapping[str, bytes], known: Replays) -> None:
+        self._logs, self._known, self._own = logs, known, Replays(_REMEMBERED_BYTES)
+
+    def replayed(self, capture: Capture, policy: Policy) -> ReplayedLog | None:
+        """Return what the log of *capture* replays to; None where it is not kept, or says nothing of the bank."""
+        sha256 = capture.event_log_sha256
+        if sha256 is None or policy.event_log is None:
+            return None
+        found = self._known.known(sha256, policy.bank) or self._own.known(sha256, policy.bank)
+        if found is None and sha256 in self._logs:
+            with contextlib.suppress(MalformedEvidence):
+                found = self._own.replay(self._logs[sha256], policy.bank)
+        return found
+
+
+def _judged(page: _Page, known: Replays) -> PolicyTestPage:
+    logs = _Logs(page.logs, known)
+    counts: dict[str, dict[str, int]] = {}
+    sums = dict.fromkeys(("passed", "failed", "undecided", "without_evidence", "reported", "recovering"), 0)
+    failing: list[PolicyTestMachine] = []
+    for capture, policy in page.cases:
+        if capture.at is None or capture.verdict is None:
+            sums["without_evidence"] += 1
+            continue
+        outcomes = judge(policy, capture, logs.replayed(capture, policy))
+        for outcome in outcomes:
+            told = counts.setdefault(outcome.check, {})
+            word = _WORDS[type(outcome)]
+            told[word] = told.get(word, 0) + 1
+        verdict = conclude([*outcomes, Passed("evidence")])
+        if verdict is Verdict.VERIFIED:
+            sums["passed"] += 1
+            sums["reported"] += any(isinstance(outcome, Reported) for outcome in outcomes)
+            sums["recovering"] += capture.verdict is Verdict.FAILED
+        elif verdict is Verdict.INDETERMINATE:
+            sums["undecided"] += 1
+        else:
+            sums["failed"] += 1
+            failing.append(
+                PolicyTestMachine(
+                    machine_id=capture.machine_id,
+                    hostname=capture.hostname,
+                    role=capture.role,
+                    failed=", ".join(o.check for o in outcomes if isinstance(o, (Failed, Undecided))),
+                    at=capture.at,
+                    before=capture.verdict,
+                    newly=capture.verdict is not Verdict.FAILED,
+                )
+            )
+    return PolicyTestPage(
+        policy=page.tried.ref,
+        sha256=page.tried.sha256,
+        machines=page.machines,
+        judged=len(page.cases),
+        **sums,
+        failing=failing,
+        checks={check: PolicyTestCounts(**told) for check, told in sorted(counts.items())},
+        next_cursor=page.next_cursor,
+    )
+
+
+def judge(policy: Policy, capture: Capture, replayed: ReplayedLog | None) -> Sequence[Outcome]:
+    """Return the outcome of every rule of *policy* for stored evidence.
+
+    What the evidence does not hold, because nobody asked for it then, is undecided and not failed.
+
+    Args:
+        policy: What is expected.
+        capture: The evidence.
+        replayed: Its event log in the bank of the policy, where a rule reads it and it is kept.
+    """
+    if policy.rules and capture.pcr_bank != bank_name(policy.bank):
+        return [
+            Undecided("pcrs", f"the bank {bank_name(policy.bank)} was not quoted with the stored evidence")
+        ]
+    values = capture.pcr_values
+    missing = [rule for rule in policy.by_value if rule.any_of is not None and rule.index not in values]
+    outcomes: list[Outcome] = [Undecided(rule.held.check, NOT_QUOTED) for rule in missing]
+    outcomes += [rule.judge(values.get(rule.index)) for rule in policy.by_value if rule not in missing]
+    if policy.event_log is not None:
+        unread = [str(pcr) for pcr in policy.log_pcrs if pcr not in values]
+        if unread:
+            outcomes.append(Undecided("event-log", f"PCR {', '.join(unread)}: {NOT_QUOTED}"))
+        elif replayed is None:
+            outcomes.append(Undecided("event-log", "none is kept with the stored evidence"))
+        else:
+            outcomes += judge_log(replayed, policy, values, requested=True)[0]
+    return outcomes
