@@ -113,8 +113,18 @@ class MachineDetail(Wire):
     reset_count: int | None
     restart_count: int | None
     firmware_version: str | None
+    firmware_attested: str | None = Field(
+        default=None, description="Firmware version that the EK itself vouched for, where it did"
+    )
+    firmware_blocked: str | None = Field(default=None, description="The advisory that forbids its firmware")
+    event_log_sha256: str | None = Field(
+        default=None, description="The kept event log that led to its PCRs last; null where none is known"
+    )
     trust: Trust
     trust_expires_at: datetime | None
+    heartbeat_missed_at: datetime | None = Field(
+        default=None, description="When it was noticed that it did not attest again in time"
+    )
     last_result: LastResult | None
     approvals: list[ApprovalDetail] = Field(
         default=[], description="Live votes of dual control, oldest first"

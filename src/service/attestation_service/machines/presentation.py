@@ -56,8 +56,12 @@ def machine_detail(machine: Machine, approvals: Sequence[Approval], at: datetime
         reset_count=clock.reset_count if clock else None,
         restart_count=clock.restart_count if clock else None,
         firmware_version=_firmware(clock.firmware_version) if clock else None,
+        firmware_attested=None if machine.firmware_attested is None else _firmware(machine.firmware_attested),
+        firmware_blocked=machine.firmware_blocked,
+        event_log_sha256=machine.event_log_sha256,
         trust=machine.trust(at),
         trust_expires_at=machine.trust_expires_at,
+        heartbeat_missed_at=machine.heartbeat_missed_at,
         last_result=_last_result(machine),
         approvals=[approval_detail(approval, at) for approval in approvals],
     )

@@ -111,5 +111,5 @@ def _download(content: bytes) -> Response:
     return Response(
         content,
         media_type="application/octet-stream",
-        headers={"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"},
+        headers={"Content-Disposition": "attachment"},
     )
