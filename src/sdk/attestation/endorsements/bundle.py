@@ -7,6 +7,7 @@ here bytes come in and a value goes out.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
@@ -389,17 +390,10 @@ class TrustBundle:
         mode: RevocationMode = RevocationMode.RECORD,
         expiry: Expiry = Expiry.FAIL,
     ) -> TrustBundle:
-        """Return this bundle, judging so; the arguments are those of the class."""
-        return TrustBundle(
-            self.held,
-            self.sha256,
-            sha1_allowed=self.sha1_allowed,
-            distrusted=self._distrusted,
-            revocations=revocations,
-            mode=mode,
-            expiry=expiry,
-            links=self._links,
-        )
+        """Return this bundle, judging so; the arguments are those of the class. Nothing is indexed anew."""
+        bundle = copy.copy(self)
+        bundle._revocations, bundle._mode, bundle._expiry = revocations, mode, expiry  # noqa: SLF001 -- its class
+        return bundle
 
     def verify(self, certificate_der: bytes, intermediates: Sequence[bytes], *, at: datetime) -> ChainVerdict:
         """Judge whether an active anchor vouches for an EK certificate; never raises.
