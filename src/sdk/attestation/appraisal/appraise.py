@@ -220,33 +220,34 @@ def appraise(evidence: Evidence, case: Case, at: datetime) -> Appraisal:
 
 def judge_identity(claims: QuoteClaims, evidence: Evidence, case: Case, policy: Policy) -> Iterable[Outcome]:
     """Judge who vouches for this TPM, and what is known of its firmware (TPM.md §§6, 7)."""
-    yield _judge_assurance(case.assurance, policy.assurance_minimum(case.role), report=False)
+    yield judge_assurance(case.assurance, policy.assurance_minimum(case.role), report=False)
     stated = policy.assurance
     if stated is not None and stated.report:
-        yield _judge_assurance(case.assurance, stated.level, report=True)
-    ak_is_ecc, moduli = _keys(case.ak_public, case.ek_public)
+        yield judge_assurance(case.assurance, stated.level, report=True)
+    ak_is_ecc, moduli = keys_of(case.ak_public, case.ek_public)
     version = claims.firmware_version
     found = case.firmware(vendor=case.ek_vendor, version=version, ak_is_ecc=ak_is_ecc, rsa_moduli=moduli)
     rules = policy.firmware
     if rules is None:
         yield from found
     else:
-        yield from _on_blocklist(found, rules)
+        yield from judge_advisories(found, rules)
         if rules.minimum:
-            yield _judge_minimum(rules, case.ek_vendor, version)
+            yield judge_firmware_minimum(rules, case.ek_vendor, version)
     if policy.ek_key_attestation is not None:
         yield _judge_key_attestation(evidence, case, version, report=policy.ek_key_attestation.report)
 
 
 @lru_cache(maxsize=64)
-def _judge_assurance(found: Assurance, minimum: Assurance, *, report: bool) -> Outcome:
+def judge_assurance(found: Assurance, minimum: Assurance, *, report: bool) -> Outcome:
+    """Judge how well a machine is vouched for."""
     if found.level >= minimum.level:
         return Passed("assurance", f"{found}, at least {minimum} needed")
     return told(Failed("assurance", f"at least {minimum}", found.value), report=report)
 
 
 @lru_cache(maxsize=1024)
-def _keys(ak_public: bytes, ek_public: bytes) -> tuple[bool, tuple[int, ...]]:
+def keys_of(ak_public: bytes, ek_public: bytes) -> tuple[bool, tuple[int, ...]]:
     """Return whether the AK is an ECC key, and the moduli of EK and AK where they are RSA keys."""
     areas = [parse_public(ak_public), parse_public(ek_public)]
     keys = [area.key() for area in areas]
@@ -254,7 +255,7 @@ def _keys(ak_public: bytes, ek_public: bytes) -> tuple[bool, tuple[int, ...]]:
     return not isinstance(keys[0], rsa.RSAPublicKey), moduli
 
 
-def _on_blocklist(found: Sequence[Outcome], rules: FirmwareRules) -> Iterable[Outcome]:
+def judge_advisories(found: Sequence[Outcome], rules: FirmwareRules) -> Iterable[Outcome]:
     """Return what advisories say as the policy wants it: it may make warnings fail, or failures warn."""
     demand = rules.on_blocklist
     judged = False
@@ -275,7 +276,8 @@ def _on_blocklist(found: Sequence[Outcome], rules: FirmwareRules) -> Iterable[Ou
         yield told(failed, report=demand.report)
 
 
-def _judge_minimum(rules: FirmwareRules, vendor: str | None, version: int | None) -> Outcome:
+def judge_firmware_minimum(rules: FirmwareRules, vendor: str | None, version: int | None) -> Outcome:
+    """Judge whether a firmware version (u64) is new enough for its vendor."""
     check = "firmware-minimum"
     if vendor is None or version is None:
         failed = Failed(check, "a vendor and a firmware version that are vouched for", "absent")
