@@ -107,18 +107,14 @@ def gain(honest: EventLogClaims, lied: EventLogClaims) -> str:
         for database in ("PK", "KEK", "db", "dbx"):
             if honest.secure_boot.database(database) != lied.secure_boot.database(database):
                 return database
-        for member in (
-            "enabled",
-            "measured",
-            "problems",
-            "debug",
-            "setup_mode",
-            "authorities",
-            "sbat",
-            "variables",
-        ):
+        for member in ("enabled", "measured", "problems", "debug", "setup_mode", "sbat", "variables"):
             if getattr(honest.secure_boot, member) != getattr(lied.secure_boot, member):
                 return member
+        authorities = Counter(lied.secure_boot.authorities)
+        if Counter(honest.secure_boot.authorities) - authorities:
+            return "an authority hidden"
+        if lied.secure_boot.enabled and authorities - Counter(honest.secure_boot.authorities):
+            return "an authority invented"
     for member in ("images", "files", "command_lines", "uki_sections"):
         told = Counter(item.digest for item in getattr(lied, member))
         if Counter(item.digest for item in getattr(honest, member)) - told:

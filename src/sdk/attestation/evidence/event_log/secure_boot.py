@@ -26,6 +26,8 @@ _DATABASES: Final = {
     (uefi.SECURITY, "db"): "db",
     (uefi.SECURITY, "dbx"): "dbx",
 }
+_NO_AUTHORITY: Final = frozenset({(uefi.GLOBAL, "SecureBoot"), *_DATABASES} - {(uefi.SECURITY, "db")})
+"""Variables that verify nothing; told as an authority they would vanish from where they are looked for."""
 _SHIM_STATE: Final = frozenset({"SbatLevel", "MokListTrusted"})
 """Variables of shim that say how it decides; they are no key or hash by which something was accepted."""
 _NOTHING: Final = uefi.parse_signature_lists(b"")
@@ -234,7 +236,8 @@ class _Reader:
     def _authority(self, event: Measured7, variable: uefi.Variable) -> None:
         if event.covers is Covers.DATA_BUT_LAST_BYTE:
             self.flags.append(f"the authority event of {_name(variable)} has one byte too many (older shim)")
-        if variable.name in ("SecureBoot", "PK", "KEK", "dbx"):
+        key = variable.guid, variable.name
+        if key in _NO_AUTHORITY or (variable.guid != uefi.SHIM and uefi.is_signature_lists(variable.value)):
             self.fault(
                 event, "variable-told-as-authority", f"variable {_name(variable)} told as an authority"
             )

@@ -97,6 +97,15 @@ def check_signature_lists(data: bytes) -> None:
         pass
 
 
+def is_signature_lists(data: bytes) -> bool:
+    """Tell whether *data* is what a database holds; an authority is one entry of it, which is no list."""
+    try:
+        check_signature_lists(data)
+    except MalformedEvidence:
+        return False
+    return True
+
+
 @lru_cache(maxsize=64)
 def parse_signature_lists(data: bytes) -> SignatureDatabase:
     """Parse a sequence of EFI_SIGNATURE_LIST.
