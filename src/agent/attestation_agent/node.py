@@ -25,7 +25,7 @@ from attestation.api import (
 )
 from attestation.client import NodeClient
 from attestation.clock import Clock
-from attestation.device import Identity, Quote
+from attestation.device import Identity, KeyCertification, Quote
 from attestation.envelope import Envelope, open_envelope
 from attestation.errors import (
     AKNotActivated,
@@ -41,7 +41,7 @@ from attestation.errors import (
     RegistrationTokenInvalid,
     TPMResponseError,
 )
-from attestation.evidence import ak_activation
+from attestation.evidence import ak_activation, ek_key_attestation
 from attestation.machines import Status
 from attestation.tpm import PCRSelection, parse_public
 from attestation.wire import b64decode, b64encode
@@ -101,6 +101,12 @@ class TPM(Protocol):
 
     def quote(self, qualifying_data: bytes, selection: PCRSelection) -> Quote:
         """Quote the selected PCRs."""
+        ...
+
+    def certify_ak(
+        self, object_public: bytes, duplicate: bytes, in_sym_seed: bytes, qualifying_data: bytes
+    ) -> KeyCertification:
+        """Certify the AK with a key that was sealed to the EK."""
         ...
 
     def shutdown(self) -> None:
@@ -197,6 +203,10 @@ class Agent:
         self._tpm: TPM | None = None
         self._identity: Identity | None = None
         self._next: QuoteChallenge | None = None
+        self._certifies = True
+        """Whether the second protocol is answered."""
+        self._certified = False
+        """Whether the last attestation answered it."""
         self._apply_at: datetime | None = None
         self._apply_pause = APPLY_AGAIN_FIRST
 
@@ -412,9 +422,13 @@ class Agent:
         except (AKNotActivated, MachineUnknown, EKFingerprintMismatch) as e:
             self._edge.log.warning("enrol.again", code=e.code)
             return self._attest_once(self._enrol())
-        except (ChallengeExpired, ChallengeUsed, ChallengeUnknown):
+        except (ChallengeExpired, ChallengeUsed, ChallengeUnknown) as e:
             # The clocks disagree, or an answer was lost on its way to us.
             self._next = None
+            if self._certified and isinstance(e, ChallengeExpired):
+                # Or this TPM takes longer over its EK than a challenge lives: better without than never.
+                self._edge.log.warning("key_certification.too_slow")
+                self._certifies = False
             return self._attest_once(known)
 
     def _attest_once(self, known: KnownAs) -> Exchange:
@@ -430,6 +444,7 @@ class Agent:
                     "pcr_signature": b64encode(quote.signature),
                     "pcr_values": pcr_values_on_wire(quote),
                     "event_log": self._event_log() if challenge.event_log == "required" else None,
+                    "evidence": self._key_certification(challenge, nonce),
                     **read_hardware(self._settings.sysfs),
                 }
             )
@@ -438,6 +453,29 @@ class Agent:
             raise AnswerRefused("the service answered about another machine")
         self._next = answer.next_challenge
         return Exchange(known=known, nonce=nonce, answer=answer)
+
+    def _key_certification(self, challenge: QuoteChallenge, nonce: bytes) -> list[dict[str, object]]:
+        """Answer the second protocol, where the challenge offers a key: the EK vouches for AK and firmware.
+
+        A TPM that cannot is no reason to stay away: whether it must is for the service's policy to say.
+        """
+        offered = challenge.ek_challenge
+        self._certified = False
+        if offered is None or not self._certifies or ek_key_attestation.KIND not in challenge.evidence:
+            return []
+        self._certified = True
+        try:
+            made = self._open_tpm().certify_ak(
+                b64decode(offered.object_public, "object_public"),
+                b64decode(offered.duplicate, "duplicate"),
+                b64decode(offered.in_sym_seed, "in_sym_seed"),
+                nonce,
+            )
+        except (MalformedEvidence, TPMResponseError) as e:
+            self._edge.log.warning("key_certification.failed", code=e.code, reason=str(e))
+            return []
+        value = {"certify_info": b64encode(made.certify_info), "signature": b64encode(made.signature)}
+        return [{"media_type": ek_key_attestation.MEDIA_TYPE, "value": value}]
 
     def _challenge(self, known: KnownAs) -> tuple[QuoteChallenge, bytes]:
         """Return a challenge to answer and its nonce: the one left from the last answer, or a fresh one."""

@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from attestation.errors import DeviceError
+from attestation.evidence import ek_key_attestation
 from attestation.tpm import parse_attest
-from attestation.wire import b64decode
+from attestation.wire import b64decode, b64encode
 from attestation_agent.commands import Outcome
 from attestation_agent.exits import Exit
 from tests.unit.agent.world import CONFIG, MACHINE_ID, OTHER_ID, URL, Machine, World, signer
@@ -821,3 +822,104 @@ def test_without_a_tpm_there_is_no_agent(tmp_path: Path) -> None:
     with NodeClient(URL, transport=httpx.MockTransport(world.service)) as client, pytest.raises(DeviceError):
         Agent(world.settings, state=world.state, client=client, edge=edge).run()
     assert world.service.requests == []
+
+
+# The second protocol
+
+
+def _offers(world: World, *, kinds: tuple[str, ...] = ("tpm-quote", "tpm-ek-certify")) -> bytes:
+    """Let every challenge that is fetched carry a key sealed to the EK; return the secret of the offers."""
+    secret = bytes(range(64))
+
+    def change(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path != "/attest/challenge":
+            return body
+        offered = ek_key_attestation.offer(world.machine.ek.public, secret)
+        members = ("object_public", "duplicate", "in_sym_seed")
+        sealed = {name: b64encode(getattr(offered, name)) for name in members}
+        return {**body, "evidence": list(kinds), "ek_challenge": sealed}
+
+    world.service.alter = change
+    return secret
+
+
+def _attested(world: World) -> list[dict[str, Any]]:
+    return [body for path, body in world.service.requests if path == "/attest"]
+
+
+def test_the_ek_vouches_where_a_key_is_offered(tmp_path: Path) -> None:
+    """An offer is answered with a certification of the AK over the nonce of the challenge."""
+    world = World(tmp_path)
+    secret = _offers(world)
+    issued: dict[str, bytes] = {}
+    nonces = world.service.nonces
+    original = world.service.alter
+
+    def remember(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path == "/attest/challenge":
+            issued[body["nonce_id"]] = nonces[body["nonce_id"]]
+        return original(path, body)
+
+    world.service.alter = remember
+    world.run()
+    (body,) = _attested(world)
+    (item,) = body["evidence"]
+    assert item["media_type"] == ek_key_attestation.MEDIA_TYPE
+    claims = ek_key_attestation.verify(
+        ek_key_attestation.parse(
+            *(b64decode(item["value"][name], name) for name in ("certify_info", "signature"))
+        ),
+        secret=secret,
+        challenge=issued[body["nonce_id"]],
+        ek=world.machine.ek.public,
+        ak=world.machine.ak.public,
+    )
+    assert claims.ak_name == world.machine.ak.public.name
+
+
+def test_nothing_is_certified_unasked(tmp_path: Path) -> None:
+    """Without an offer, or with one that the challenge does not list, no key is imported."""
+    plain = World(tmp_path / "a")
+    plain.run()
+    unlisted = World(tmp_path / "b")
+    _offers(unlisted, kinds=("tpm-quote",))
+    unlisted.run()
+    for world in (plain, unlisted):
+        assert not _attested(world)[0].get("evidence")
+
+
+@pytest.mark.parametrize("broken", ["!", "AAAA"])
+def test_an_offer_that_cannot_be_opened_is_passed_over(tmp_path: Path, broken: str) -> None:
+    """A key for another TPM, or rubbish: the machine attests without, and says so in its log."""
+    world = World(tmp_path)
+    _offers(world)
+    good = world.service.alter
+
+    def spoil(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        body = good(path, body)
+        if "ek_challenge" in body:
+            body["ek_challenge"]["duplicate"] = broken
+        return body
+
+    world.service.alter = spoil
+    assert world.run() is Exit.PENDING_APPROVAL
+    assert not _attested(world)[0].get("evidence")
+    assert "key_certification.failed" in world.events.names()
+
+
+def test_a_tpm_that_is_too_slow_attests_without(tmp_path: Path) -> None:
+    """Where the challenge ends while the EK is derived, the next attempt leaves the certification out."""
+    world = World(tmp_path)
+    _offers(world)
+    refused: list[str] = []
+
+    def once(path: str, _body: dict[str, Any]) -> httpx.Response | None:
+        if path == "/attest" and not refused:
+            refused.append("once")
+            return problem(410, "challenge-expired")
+        return None
+
+    world.service.before = once
+    assert world.run() is Exit.PENDING_APPROVAL
+    assert "key_certification.too_slow" in world.events.names()
+    assert not _attested(world)[-1].get("evidence")
