@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-import time
 from functools import cache
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from attestation.endorsements.certificate import parse_certificate
-from attestation.endorsements.path import CertificateIndex, Path as Found, SentIssuers, build_path
+from attestation.endorsements.path import CertificateIndex, SentIssuers, build_path
+from attestation.endorsements.path import Path as Found
 from attestation.errors import EKCertificateRejected, EKTemplateRejected, MalformedEvidence
 from attestation.evidence import ek_certificate
 from attestation.testing import ek_zoo
 from attestation.testing.certificates import Defect, Quirk
+from attestation.testing.command import VENDORS
 from attestation.testing.ek_zoo import CADefect, CAQuirk, EKDefect, Zoo, ZooEntry
 from attestation.tpm import match_ek_template, parse_public
+from attestation_cli.main import cli
 
 SEED = 1
 
@@ -84,3 +87,97 @@ def test_every_entry_is_judged_as_it_expects(vendor: str) -> None:
         if not good or entry.accepted != (found == ""):
             wrong[entry.name] = f"{found or 'accepted'}, {entry.refused_by or 'accepted'} expected"
     assert not wrong
+
+
+def test_every_quirk_and_every_defect_of_the_matrix_is_there() -> None:
+    """Vendor by vendor, template by template; N47 to N60 without a gap."""
+    for vendor in zoo().vendors:
+        mine = entries(vendor)
+        assert len({e.name for e in mine}) == len(mine)
+        assert {e.template for e in mine} == set(ek_zoo.TEMPLATES)
+        for template, has_rsa in (("L-1", True), ("L-2", False)):
+            there = {e.quirk for e in mine if e.template == template and e.accepted}
+            left_out = {Quirk.NULL_ECDSA_PARAMETERS} | (set() if has_rsa else {Quirk.OAEP_SPKI})
+            assert {*Quirk, *CAQuirk} - there <= left_out
+            wrong = {e.defect for e in mine if e.template == template}
+            assert {*Defect, *EKDefect, *CADefect, "bit"} - wrong <= {CADefect.THOUSAND}
+    everything = [e for vendor in zoo().vendors for e in entries(vendor)]
+    assert {e.number for e in everything} - {None} == {f"N{n}" for n in range(47, 61)}
+    assert {e.quirk for e in everything if e.number == "N58"} >= {*Quirk, *CAQuirk}
+    assert Quirk.NULL_ECDSA_PARAMETERS in {e.quirk for e in everything if e.accepted}
+    assert CADefect.THOUSAND in {e.defect for e in everything}
+
+
+def test_the_hierarchies_have_the_shapes_of_the_real_ones() -> None:
+    """Anchors that nobody signed here, two of one name, an unsorted name, intermediates of one TPM only."""
+    anchors = [parse_certificate(ca.der) for ca in zoo().held if ca.role == "anchor"]
+    assert sum(not a.self_issued for a in anchors) >= 3
+    names = [a.subject_key for a in anchors]
+    same = [a for a in anchors if names.count(a.subject_key) == 2]
+    assert {a.key[:3] for a in same} == {"rsa", "ec-"}
+    assert any("not sorted" in text for a in anchors for text in a.anomalies)
+    assert len(zoo().vendors["INTC"].sent) == 3
+    strings = [
+        parse_certificate(ca.der) for ca in zoo().held if ca.vendor == "STM" and ca.role == "intermediate"
+    ]
+    assert any(
+        c.issuer_name.text != a.subject and c.issuer_key == a.subject_key for c in strings for a in anchors
+    )
+
+
+def test_the_same_seed_is_the_same_zoo() -> None:
+    """To the last byte, and another seed is another one; filters change nothing of what is left."""
+    again = Zoo(SEED)
+    assert again.held == zoo().held
+    some = [e for e in entries("NTC") if e.template == "H-2"]
+    assert list(again.entries(vendors=["NTC"], templates=["H-2"])) == some
+    good = [e for e in entries("NTC") if e.template == "L-2" and e.accepted]
+    assert list(again.entries(vendors=["NTC"], templates=["L-2"], defects=False)) == good
+    other = Zoo(SEED + 1)
+    assert {ca.der for ca in other.held}.isdisjoint(ca.der for ca in zoo().held)
+
+
+def test_the_ek_has_its_private_half() -> None:
+    """Who wants to activate with an EK of the zoo finds the key of its certificate."""
+    for template in ek_zoo.TEMPLATES:
+        public, key = zoo().ek(template)
+        assert public.key().public_numbers() == key.public_key().public_numbers()
+        assert match_ek_template(public).name == template
+
+
+def test_the_command_writes_what_the_zoo_says(tmp_path: Path) -> None:
+    """Files and expectations as the entries have them; a folder with something in it is left alone."""
+    folder = tmp_path / "zoo"
+    runner = CliRunner()
+    words = ["dev", "ek-zoo", str(folder), "--seed", str(SEED), "--vendor", "NTC", "--template", "L-2"]
+    done = runner.invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    expected = json.loads((folder / "expected.json").read_text())
+    assert (expected["format"], expected["seed"], expected["at"]) == (
+        "itl-ek-zoo/1",
+        SEED,
+        "2025-01-01T00:00:00Z",
+    )
+    mine = {e.name: e for e in entries("NTC") if e.template == "L-2"}
+    assert [e["name"] for e in expected["entries"]] == list(mine)
+    for written in expected["entries"]:
+        entry = mine[written["name"]]
+        assert (folder / written["certificate"]).read_bytes() == entry.certificate
+        assert (folder / written["ek_public"]).read_bytes() == entry.ek_public
+        assert tuple((folder / der).read_bytes() for der in written["chain"]) == entry.chain
+        assert written["accepted"] == entry.accepted
+        assert written["refused_by"] == (entry.refused_by or None)
+    assert {(folder / ca["file"]).read_bytes() for ca in expected["authorities"]} == {
+        ca.der for ca in zoo().held
+    }
+    assert f"{len(mine)} made-up EK certificates" in (folder / "README.md").read_text()
+    assert f"{len(mine)} EK certificates" in done.output
+    again = runner.invoke(cli, words)
+    assert again.exit_code == 2
+    assert "not empty" in again.output
+    assert runner.invoke(cli, [*words[:2], "/dev/null/zoo", "--good-only", "--vendor", "NTC"]).exit_code == 2
+
+
+def test_the_vendors_to_choose_from_are_those_of_the_zoo() -> None:
+    """The option names them without making a zoo first."""
+    assert set(VENDORS) == set(zoo().vendors)

@@ -409,7 +409,7 @@ class Zoo:
         name = (("2.5.4.6", "CH"), ("2.5.4.10", "Zoo STM"), ("2.5.4.3", "Zoo STM TPM ECC root CA 01"))
         rsa_root = self._ca("STM RSA root", "stm-root", absent)
         ecc_root = self._ca("STM ECC root", "p384", absent, options=CAOptions(attributes=name))
-        padded = CAOptions(serial=b"\0\0\x40\0\1")
+        padded = CAOptions(serial=b"\0\0\x40" + hashlib.sha256(b"%d" % self.seed).digest()[:4])
         otherwise = CAOptions(issuer=ecc_root.written_otherwise())
         rsa_ca = self._ca("STM RSA intermediate CA 10", "stm-ca", rsa_root, path_length=0, options=padded)
         ecc_ca = self._ca("STM ECC intermediate CA 01", "p256", ecc_root, path_length=0, options=otherwise)
