@@ -7,9 +7,10 @@ import subprocess
 
 import pytest
 
+from attestation.appraisal.explain import explain
 from attestation.errors import EvidenceRejected
-from attestation.evidence import tpm_quote
-from attestation.tpm import PCRSelection
+from attestation.evidence import event_log, ima_log, tpm_quote
+from attestation.tpm import Alg, PCRSelection
 from attestation.tpm.hashes import bank_alg
 from tests.vectors.eventlog import replay
 from tests.vectors.eventlog.ovmf import BOOTS, RealBoot, by_name, digests, sums
@@ -115,3 +116,58 @@ def test_another_kernel_in_a_unified_image_shows_in_two_pcrs() -> None:
     """The image (PCR 4) and what the stub measures of its sections (PCR 11)."""
     one, other = by_name["uki"].quoted("sha256"), by_name["uki-kernel"].quoted("sha256")
     assert {i for i in range(16) if one[i] != other[i]} == {4, 10, 11}
+
+
+def replayed(name: str) -> event_log.ReplayedLog:
+    """Replay the log of a boot in the SHA-256 bank, with our reader."""
+    return event_log.replay(event_log.parse(by_name[name].log), Alg.SHA256)
+
+
+@pytest.mark.parametrize(
+    ("name", "enabled", "authorities"),
+    [
+        ("sb-on", True, ["Microsoft Corporation UEFI CA 2011", "Debian Secure Boot CA"]),
+        ("uki", True, ["Secure Boot key of the test machines"]),
+        ("sb-off", False, []),
+    ],
+)
+def test_our_verifier_tells_who_was_believed(name: str, enabled: bool, authorities: list[str]) -> None:
+    """Secure Boot and the keys by which the boot chain was accepted, as the folder's README tells them."""
+    claims = event_log.verify(replayed(name), quoted=by_name[name].quoted("sha256"))
+    assert claims.secure_boot.enabled is enabled
+    assert [authority.subject for authority in claims.secure_boot.authorities] == authorities
+    assert claims.flags == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ("sb-on", "sb-on-dbx", ["dbx updated (+3 hashes)"]),
+        (
+            "sb-on",
+            "sb-on-kernel",
+            ["PCR 4 changed: kernel replaced", "PCR 9 changed: kernel /vmlinuz replaced"],
+        ),
+        ("sb-on", "sb-on-cmdline", ["kernel command line: + init=/bin/sh"]),
+        ("sb-on", "sb-on-initrd", ["initrd /initrd.img replaced"]),
+        ("sb-on", "sb-off", ["Secure Boot turned off"]),
+        ("uki", "uki-kernel", ["PCR 11 changed: section .linux replaced"]),
+    ],
+)
+def test_a_change_is_told_in_words(one: str, other: str, words: list[str]) -> None:
+    """What was changed for a boot is what `explain` names."""
+    before, after = replayed(one), replayed(other)
+    changed = {pcr for pcr in before.values if before.values[pcr] != after.values[pcr]}
+    told = "\n".join(e.text for e in explain(before, after, changed))
+    for word in words:
+        assert word in told
+
+
+@pytest.mark.parametrize("boot", BOOTS, ids=name_of)
+def test_our_verifier_reads_the_ima_list(boot: RealBoot) -> None:
+    """It leads to the quoted PCR 10, and its first entry is of the PCRs quoted with it."""
+    quoted = boot.quoted("sha256")
+    claims = ima_log.verify(ima_log.parse(boot.ima), bank=Alg.SHA256, quoted_pcr10=quoted[10], quoted=quoted)
+    assert claims.boot_aggregate_checked
+    assert claims.later == 0
+    assert (len(claims.entries) > 40) is (boot.name == "sb-on-ima")
