@@ -62,6 +62,7 @@ from attestation_agent.exits import (
 )
 from attestation_agent.files import write_atomically
 from attestation_agent.hardware import read_hardware
+from attestation_agent.measurements import IMA_KIND, Measurements
 from attestation_agent.rhythm import Rhythm
 from attestation_agent.settings import Settings
 from attestation_agent.state import KnownAs, PendingConfig, State, WipeOrder
@@ -71,7 +72,6 @@ CHALLENGE_MARGIN = timedelta(seconds=5)
 """A challenge that ends sooner is not worth a quote; a fresh one costs one request."""
 APPLY_AGAIN_FIRST = timedelta(seconds=60)
 APPLY_AGAIN_MOST = timedelta(hours=1)
-MAX_EVENT_LOG_BYTES: Final = 1 << 20
 MAX_TOKEN_FILE_BYTES: Final = 1024
 
 _STATUS_EXITS: Final = {
@@ -203,6 +203,7 @@ class Agent:
         self._tpm: TPM | None = None
         self._identity: Identity | None = None
         self._next: QuoteChallenge | None = None
+        self._logs = Measurements(settings.event_log, settings.ima_log, edge.log.warning)
         self._certifies = True
         """Whether the second protocol is answered."""
         self._certified = False
@@ -430,6 +431,13 @@ class Agent:
                 self._edge.log.warning("key_certification.too_slow")
                 self._certifies = False
             return self._attest_once(known)
+        except MalformedEvidence:
+            # A log that nobody needs and the service cannot read must not keep this machine away.
+            if not self._logs.volunteered:
+                raise
+            self._logs.withhold()
+            self._next = None
+            return self._attest_once(known)
 
     def _attest_once(self, known: KnownAs) -> Exchange:
         challenge, nonce = self._challenge(known)
@@ -443,8 +451,11 @@ class Agent:
                     "pcr_quote": b64encode(quote.attest),
                     "pcr_signature": b64encode(quote.signature),
                     "pcr_values": pcr_values_on_wire(quote),
-                    "event_log": self._event_log() if challenge.event_log == "required" else None,
-                    "evidence": self._key_certification(challenge, nonce),
+                    "event_log": self._logs.boot(required=challenge.event_log == "required"),
+                    "evidence": [
+                        *self._key_certification(challenge, nonce),
+                        *(self._logs.ima() if IMA_KIND in challenge.evidence else []),
+                    ],
                     **read_hardware(self._settings.sysfs),
                 }
             )
@@ -452,6 +463,7 @@ class Agent:
         if answer.machine_id != known.machine_id:
             raise AnswerRefused("the service answered about another machine")
         self._next = answer.next_challenge
+        self._logs.answered(answer.status)
         return Exchange(known=known, nonce=nonce, answer=answer)
 
     def _key_certification(self, challenge: QuoteChallenge, nonce: bytes) -> list[dict[str, object]]:
@@ -486,20 +498,6 @@ class Agent:
         if len(nonce) != NONCE_BYTES:
             raise AnswerRefused(f"the nonce has {len(nonce)} bytes, {NONCE_BYTES} expected")
         return challenge, nonce
-
-    def _event_log(self) -> str | None:
-        try:
-            with self._settings.event_log.open("rb") as file:
-                log = file.read(MAX_EVENT_LOG_BYTES + 1)
-        except OSError as e:
-            self._edge.log.warning(
-                "event_log.unreadable", path=str(self._settings.event_log), reason=e.strerror
-            )
-            return None
-        if len(log) > MAX_EVENT_LOG_BYTES:
-            self._edge.log.warning("event_log.too_long", size_bytes=len(log))
-            return None
-        return b64encode(log)
 
     # §5: fetch, open, apply
 

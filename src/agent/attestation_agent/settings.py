@@ -39,6 +39,7 @@ class Settings:
     command_timeout_seconds: float
     ca_file: Path | None
     event_log: Path
+    ima_log: Path
     sysfs: Path
     splay_seconds: float
     attempts: int
@@ -199,7 +200,14 @@ OPTIONS: Final = (
         variable="ITL_EVENT_LOG",
         read=Path,
         default=Path("/sys/kernel/security/tpm0/binary_bios_measurements"),
-        help="event log of the firmware, sent where a policy requires it",
+        help="event log of the firmware, sent where a policy requires it, else once by each process",
+    ),
+    Option(
+        name="ima_log",
+        variable="ITL_IMA_LOG",
+        read=Path,
+        default=Path("/sys/kernel/security/ima/binary_runtime_measurements"),
+        help="measurement list of the kernel (IMA), sent where a policy reads it",
     ),
     Option(
         name="sysfs",

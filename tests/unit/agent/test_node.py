@@ -255,25 +255,56 @@ def test_the_quote_is_over_the_nonce_just_received(tmp_path: Path) -> None:
     assert sorted(sent["pcr_values"]["sha256"]) == ["0", "7"]
 
 
-def test_the_event_log_is_sent_only_where_it_is_required(tmp_path: Path) -> None:
-    """Up to a megabyte, at every attestation: not without need."""
-    log = tmp_path / "log"
+def test_logs_are_sent_where_they_are_asked_for(tmp_path: Path) -> None:
+    """The event log unasked once by a process, and whenever it is demanded; the IMA list where it is listed."""
+    log, ima = tmp_path / "log", tmp_path / "ima"
     log.write_bytes(b"events")
-    world = World(tmp_path, event_log=str(log))
-    world.run()
-    assert "event_log" not in next(body for path, body in world.service.requests if path == "/attest")
+    ima.write_bytes(b"list")
+    world = World(tmp_path, event_log=str(log), ima_log=str(ima), once=False)
+    world.run(rounds=3)
+    assert [body.get("event_log") for body in _attested(world)] == ["ZXZlbnRz", None, None]
+    assert not any(body.get("evidence") for body in _attested(world))
     world.service.requests.clear()
 
     def require(path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return {**body, "event_log": "required"} if path == "/attest/challenge" else body
+        asked = {"event_log": "required", "evidence": ["tpm-quote", "ima-log"]}
+        if path == "/attest":
+            return {**body, "next_challenge": body["next_challenge"] | asked}
+        return {**body, **asked} if path == "/attest/challenge" else body
 
     world.service.alter = require
-    world.run()
-    assert next(body for path, body in world.service.requests if path == "/attest")["event_log"] == "ZXZlbnRz"
+    world.run(rounds=2)
+    assert [body["event_log"] for body in _attested(world)] == ["ZXZlbnRz"] * 2
+    assert [item["value"] for body in _attested(world) for item in body["evidence"]] == ["bGlzdA=="] * 2
     log.unlink()
     world.service.requests.clear()
-    world.run()
-    assert "event_log" not in next(body for path, body in world.service.requests if path == "/attest")
+    world.run(rounds=1)
+    assert "event_log" not in _attested(world)[0]
+    assert "event_log.unreadable" in world.events.names()
+
+
+def test_a_log_that_nobody_needs_keeps_no_machine_away(tmp_path: Path) -> None:
+    """Where the service cannot read it, the machine attests without; a demanded one is another matter."""
+    log = tmp_path / "log"
+    log.write_bytes(b"events")
+    world = World(tmp_path, event_log=str(log), once=False)
+
+    def malformed(path: str, body: dict[str, Any]) -> httpx.Response | None:
+        return problem(400, "malformed-evidence") if path == "/attest" and body.get("event_log") else None
+
+    world.service.before = malformed
+    world.run(rounds=2)
+    assert ["event_log" in body for body in _attested(world)] == [True, False, False]
+    assert "event_log.refused" in world.events.names()
+    assert "attempt.failed" not in world.events.names()
+    world.service.alter = lambda path, body: (
+        {**body, "event_log": "required"} if path == "/attest/challenge" else body
+    )
+    world.service.requests.clear()
+    again = World(tmp_path / "again", event_log=str(log))
+    again.service.before, again.service.alter = malformed, world.service.alter
+    assert again.run() is not Exit.PENDING_APPROVAL
+    assert "event_log.refused" not in again.events.names()
 
 
 # Whom it believes
