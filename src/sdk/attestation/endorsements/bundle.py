@@ -447,7 +447,7 @@ class TrustBundle:
         path = build_path(
             leaf,
             anchors=self._anchors,
-            intermediates=[sent, self._intermediates],
+            intermediates=[self._intermediates, sent],
             at=at,
             expiry=self._expiry,
             sha1_allowed=self.sha1_allowed,

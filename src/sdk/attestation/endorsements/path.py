@@ -247,7 +247,6 @@ class _Search:
     limits: PathLimits
     expiry: Expiry
     sha1_allowed: Collection[str]
-    distrusted: Collection[str]
     links: LinkCache | None
     signature_checks: int = 0
     candidates: int = 0
@@ -320,9 +319,6 @@ class _Search:
 
     def own_refusal(self, certificate: Certificate) -> tuple[str | None, tuple[str, ...]]:
         """Return what speaks against any certificate of a path, whatever its place."""
-        # By the key too: who may sign ECDSA may write the same certificate in other bytes.
-        if certificate.sha256 in self.distrusted or certificate.spki_sha256 in self.distrusted:
-            return "it is distrusted", ()
         if certificate.critical_unknown is not None:
             return f"unknown critical extension {certificate.critical_unknown}", ()
         if certificate.repeated_extension is not None:
@@ -432,7 +428,6 @@ def build_path(
     limits: PathLimits = DEFAULT_LIMITS,
     expiry: Expiry = Expiry.FAIL,
     sha1_allowed: Collection[str] = (),
-    distrusted: Collection[str] = (),
     links: LinkCache | None = None,
 ) -> Path | PathFailure:
     """Find a path from *leaf* to one of *anchors*.
@@ -447,13 +442,12 @@ def build_path(
         limits: How much work is allowed.
         expiry: What a certificate outside its validity does.
         sha1_allowed: SHA-256, hex, of the certificates that may be signed over SHA-1.
-        distrusted: SHA-256, hex, of certificates and of keys (SPKI) that no path may go through, whoever sent them.
         links: Remembers signatures between certificates that last; None remembers none.
 
     Returns:
         The path, or the attempt that came furthest with what ended it.
     """
-    search = _Search(anchors, intermediates, at, limits, expiry, sha1_allowed, distrusted, links)
+    search = _Search(anchors, intermediates, at, limits, expiry, sha1_allowed, links)
     refusal, notes = search.own_refusal(leaf)
     # A key identifier alone may link a name to another, never a TPM to itself.
     if leaf.self_issued and not leaf.is_ca:

@@ -12,11 +12,10 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from itertools import pairwise
 from typing import Final
 
 from cryptography.hazmat.primitives import hashes
@@ -78,10 +77,6 @@ class RevocationStatus:
 
     status: Revocation
     reason: str
-
-    def __str__(self) -> str:
-        """Return the word and the reason behind a colon."""
-        return f"{self.status}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,23 +388,6 @@ class CRLStore:
                 text = f"not on the list of {crl.this_update:%Y-%m-%d}"
                 return RevocationStatus(status=Revocation.GOOD, reason=text)
         return RevocationStatus(status=Revocation.UNKNOWN, reason=why)
-
-    def path_status(self, certificates: Sequence[Certificate], at: datetime) -> RevocationStatus:
-        """Return the worst that lists say of a path.
-
-        Args:
-            certificates: Leaf first, anchor last; nobody is asked about the anchor.
-            at: The instant to judge at, UTC.
-        """
-        worst = RevocationStatus(status=Revocation.GOOD, reason="every certificate")
-        for certificate, issuer in pairwise(certificates):
-            found = self.status(certificate, issuer, at)
-            words = f"{certificate.subject or 'the EK certificate'}: {found.reason}"
-            if found.status == Revocation.REVOKED:
-                return RevocationStatus(status=found.status, reason=words)
-            if found.status == Revocation.UNKNOWN and worst.status == Revocation.GOOD:
-                worst = RevocationStatus(status=found.status, reason=words)
-        return worst
 
     def _refusal(self, crl: CRL, issuer: Certificate, at: datetime) -> str | None:
         """Return why *crl* says nothing, or None."""
