@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -117,6 +117,12 @@ def test_a_distrusted_certificate_lowers_whoever_it_vouched_for(store: Store) ->
     assert (two.assurance, two.ek_chain_ok, two.trust_expires_at) == (Assurance.EK_ALLOWLIST, False, NOW)
     assert (three.assurance, three.ek_chain_ok) == (Assurance.EK_CHAIN, True)
     assert store.write_sync(lambda tx: tx.ek_certificates.lower(ANCHOR)) == 0
+    # They are judged again whatever bundle comes next, also the one that judged them first.
+    due = store.read_sync(lambda tx: tx.ek_certificates.judged_by_others(BUNDLE, 9))
+    assert [(each.machine_id, each.verdict.ok) for each in due] == [
+        (one.machine_id, False),
+        (two.machine_id, False),
+    ]
 
 
 def test_a_certificate_of_an_operator_comes_back(store: Store) -> None:
@@ -136,7 +142,7 @@ def test_every_change_is_another_state(store: Store) -> None:
     states.append(store.read_sync(lambda tx: tx.trust.state()))
     store.write_sync(lambda tx: tx.trust.add(a_certificate(sha256=OTHER)))
     states.append(store.read_sync(lambda tx: tx.trust.state()))
-    later = NOW + timedelta(microseconds=1)
+    later = NOW
     store.write_sync(lambda tx: tx.trust.set_status(OTHER, "distrusted", "stolen", "bob", later))
     states.append(store.read_sync(lambda tx: tx.trust.state()))
     assert len(set(states)) == 4

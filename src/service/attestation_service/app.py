@@ -29,6 +29,7 @@ from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.context import Resources
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
+from attestation_service.endorsements import Anchors
 from attestation_service.health.routes import router as health
 from attestation_service.lean import lanes
 from attestation_service.machines.routes import router as machines
@@ -41,6 +42,7 @@ from attestation_service.settings import Settings
 from attestation_service.stats.routes import router as stats
 from attestation_service.tokens.routes import router as tokens
 from attestation_service.transparency import Log, load_log_signer
+from attestation_service.trust.routes import router as trust
 
 log = structlog.get_logger("attestation_service")
 
@@ -61,6 +63,7 @@ ROUTERS = (
     tokens,
     allow_list,
     policies,
+    trust,
     audit,
     audit_public,
     discovery,
@@ -150,6 +153,7 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
 
         oidc = OIDC(settings, clock)
     log_signer = await asyncio.to_thread(load_log_signer, settings, create=True)
+    anchors = await asyncio.to_thread(Anchors, settings)
     store = open_store(settings.db_url, StoreSettings(results_kept=settings.result_history))
     try:
         if oidc is not None:
@@ -160,6 +164,7 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
             store=store,
             signer=signer,
             transparency=Log(settings, clock, store, log_signer),
+            anchors=anchors,
             replays=Replays(settings.event_log_cache_mib << 20),
             oidc=oidc,
             certificates=certificates,

@@ -21,6 +21,7 @@ from attestation_service.transparency import Log
 
 if TYPE_CHECKING:
     from attestation_service.auth.identity import Operator
+    from attestation_service.endorsements import Anchors
 
 _KEY = "itl.origin"
 
@@ -87,6 +88,7 @@ class Resources:
     store: Store
     signer: Signer
     transparency: Log
+    anchors: Anchors
     replays: Replays
     oidc: Tokens | None = None
     certificates: Certificates | None = None

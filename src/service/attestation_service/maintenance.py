@@ -1,4 +1,4 @@
-"""What happens without a request: old rows go in small batches, events leave the outbox.
+"""What happens without a request: leases lapse, old rows go in small batches, events leave the outbox.
 
 Every worker runs this; claims and deletes are atomic, so any number of them is correct.
 """
@@ -12,7 +12,9 @@ import structlog
 
 from attestation.errors import AttestationError
 from attestation.store import OutboxEvent
+from attestation_service import leases
 from attestation_service.context import Resources
+from attestation_service.endorsements import rejudge
 
 log = structlog.get_logger("attestation_service.maintenance")
 events_log = structlog.get_logger("attestation_service.events")
@@ -36,8 +38,10 @@ async def run(res: Resources) -> None:
 
 async def once(res: Resources) -> None:
     """Do what is due now."""
+    await leases.watch(res)
     while await _drain(res):
         pass
+    await rejudge(res)
     purged = PURGE_BATCH
     while purged >= PURGE_BATCH:
         purged = (await res.store.write(lambda tx: tx.purge(res.clock.now(), PURGE_BATCH))).total

@@ -19,6 +19,7 @@ from attestation.store import Store, migrate
 from attestation_service.app import create_app
 from attestation_service.context import Resources
 from attestation_service.settings import Settings
+from tests.fixtures.vendor import write_bundle
 from tests.unit.service.node import SEALED, SoftwareNode
 
 TOKEN = "break-glass-token-of-more-than-32-characters"
@@ -164,6 +165,11 @@ class Starter:
     stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
     count: int = 0
 
+    def bundle(self) -> Path:
+        """Return a folder that makes the vendor of the tests a known one."""
+        folder = self.directory / "bundle"
+        return folder if folder.exists() else write_bundle(folder)
+
     async def __call__(self, clock: HeldClock | None = None, **changed: Any) -> Service:
         """Start a service with these settings changed."""
         held = clock or HeldClock()
@@ -219,4 +225,4 @@ async def start(
 @pytest.fixture
 async def service(start: Starter) -> Service:
     """A service with default settings."""
-    return await start()
+    return await start(tpm_ca_bundle_dir=start.bundle())

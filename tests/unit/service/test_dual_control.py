@@ -21,6 +21,7 @@ from attestation.store.approvals import Approvals
 from attestation_service.attest import handlers
 from attestation_service.auth import Duty, Method, Operator
 from attestation_service.context import Origin
+from tests.fixtures.vendor import vouched
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.people import ISSUER, People
@@ -96,7 +97,7 @@ class Committee:
     async def attested(self, role: str) -> SoftwareNode:
         """Return an attested machine in this role."""
         node = SoftwareNode()
-        await self.service.introduce(node)
+        await self.service.introduce(node, **vouched(node.ek))
         await self.act(node, "approve", {"role": role, "hostname": "h-1"})
         assert (await self.service.attest(node))["config_token"]
         return node
@@ -140,7 +141,7 @@ async def events_of(service: Service, wanted: NodeEvent) -> list[OutboxEvent]:
 @pytest.fixture
 async def committee(start: Starter) -> Committee:
     """Return a service where control-plane machines need two."""
-    return Committee(await start(dual_control_roles=("controlplane",)))
+    return Committee(await start(tpm_ca_bundle_dir=start.bundle(), dual_control_roles=("controlplane",)))
 
 
 # Every path that yields credentials
@@ -159,7 +160,7 @@ class Gated:
 
 async def _pending(committee: Committee) -> tuple[str, Any]:
     node = SoftwareNode()
-    await committee.service.introduce(node)
+    await committee.service.introduce(node, **vouched(node.ek))
     return f"/machines/{node.machine_id}/approve", GRANTED
 
 
@@ -306,7 +307,13 @@ async def test_a_vote_just_in_time_counts(committee: Committee, name: str) -> No
 
 async def test_the_window_is_a_setting(start: Starter) -> None:
     """A vote keeps the life that it was cast with; a shorter window is for the next ones."""
-    committee = Committee(await start(dual_control_roles=("controlplane",), dual_control_window_seconds=3600))
+    committee = Committee(
+        await start(
+            tpm_ca_bundle_dir=start.bundle(),
+            dual_control_roles=("controlplane",),
+            dual_control_window_seconds=3600,
+        )
+    )
     path, body = await _pending(committee)
     first = (await committee.ask("anna", "POST", path, body)).json()
     ends = parse_rfc3339(first["expires_at"])
@@ -373,7 +380,7 @@ async def test_used_votes_are_used_up(committee: Committee, name: str) -> None:
 @each
 async def test_off_by_default(start: Starter, name: str) -> None:
     """Without roles under dual control one operator is enough for each of them, break-glass too."""
-    committee = Committee(await start())
+    committee = Committee(await start(tpm_ca_bundle_dir=start.bundle()))
     path, body = await GATED[name].prepare(_open(committee))
     answer = await committee.service.operator("POST", path, body)
     assert answer.status_code == GATED[name].done, answer.text
@@ -416,7 +423,7 @@ async def test_reject_needs_one(committee: Committee) -> None:
 async def test_other_roles_need_one(committee: Committee) -> None:
     """A worker's whole life is open to one operator."""
     node = SoftwareNode()
-    await committee.service.introduce(node)
+    await committee.service.introduce(node, **vouched(node.ek))
     machine = f"/machines/{node.machine_id}"
     assert (
         await committee.ask("anna", "POST", f"{machine}/approve", {"role": "worker-app"})
@@ -443,12 +450,12 @@ async def test_what_two_agreed_to_admits_without_more_votes(committee: Committee
     await committee.ask("anna", "POST", "/registration-tokens", TOKEN)
     token = (await committee.ask("bernd", "POST", "/registration-tokens", TOKEN)).json()["token"]
     node = SoftwareNode()
-    admitted = await committee.service.introduce(node, registration_token=token)
+    admitted = await committee.service.introduce(node, registration_token=token, **vouched(node.ek))
     assert admitted["status"] == "registered"
     other = SoftwareNode()
     entries = {"entries": [{"ek_fingerprint": other.ek_fingerprint, "role": "controlplane"}]}
     await committee.agreed("POST", "/allow-list", entries)
-    assert (await committee.service.introduce(other))["status"] == "registered"
+    assert (await committee.service.introduce(other, **vouched(other.ek)))["status"] == "registered"
 
 
 async def test_a_token_is_shown_to_the_last_voter_only(committee: Committee) -> None:
@@ -515,7 +522,9 @@ async def test_another_name_or_address_is_another_proposal(
 
 async def test_another_role_is_another_proposal(start: Starter) -> None:
     """One agrees to a control-plane machine, another to an infrastructure worker: nobody agreed."""
-    committee = Committee(await start(dual_control_roles=("controlplane", "worker-infra")))
+    committee = Committee(
+        await start(tpm_ca_bundle_dir=start.bundle(), dual_control_roles=("controlplane", "worker-infra"))
+    )
     path, body = await _pending(committee)
     await committee.ask("anna", "POST", path, body)
     answer = await committee.ask("bernd", "POST", path, body | {"role": "worker-infra"})
@@ -526,7 +535,7 @@ async def test_another_role_is_another_proposal(start: Starter) -> None:
 async def test_new_evidence_is_another_proposal(committee: Committee) -> None:
     """A machine that booted something else since the first vote needs two fresh looks."""
     node = SoftwareNode()
-    await committee.service.introduce(node)
+    await committee.service.introduce(node, **vouched(node.ek))
     await committee.service.attest(node)
     path = f"/machines/{node.machine_id}/approve"
     await committee.ask("anna", "POST", path, GRANTED)
@@ -542,7 +551,7 @@ async def test_new_evidence_is_another_proposal(committee: Committee) -> None:
 async def test_the_same_evidence_again_is_the_same_proposal(committee: Committee) -> None:
     """Machines attest every minute; that alone opens no new proposal."""
     node = SoftwareNode()
-    await committee.service.introduce(node)
+    await committee.service.introduce(node, **vouched(node.ek))
     await committee.service.attest(node)
     path = f"/machines/{node.machine_id}/approve"
     await committee.ask("anna", "POST", path, GRANTED)
@@ -555,13 +564,13 @@ async def test_the_same_evidence_again_is_the_same_proposal(committee: Committee
 async def test_another_key_is_another_proposal(committee: Committee) -> None:
     """The machine was given another AK since the first vote."""
     node = SoftwareNode()
-    await committee.service.introduce(node)
+    await committee.service.introduce(node, **vouched(node.ek))
     path = f"/machines/{node.machine_id}/approve"
     await committee.ask("anna", "POST", path, GRANTED)
     reset = f"/machines/{node.machine_id}/ak-reset"
     assert (await committee.ask("clara", "POST", reset, {"reason": "cleared"})).status_code == 200
     node.new_ak()
-    await committee.service.introduce(node)
+    await committee.service.introduce(node, **vouched(node.ek))
     answer = await committee.ask("bernd", "POST", path, GRANTED)
     assert (answer.status_code, answer.json()["voters"]) == (202, ["bernd"])
     assert await committee.service.store.read(
@@ -616,7 +625,7 @@ async def test_what_is_not_possible_is_not_voted_about(committee: Committee) -> 
 async def test_a_role_is_changed(service: Service, status: str) -> None:
     """The status stays; tokens lose their right; where there is a configuration, the new one follows."""
     node = SoftwareNode()
-    await service.introduce(node)
+    await service.introduce(node, **vouched(node.ek))
     await service.act(
         node, "approve", {"role": "worker-app", "hostname": "w-1", "assigned_ip": "10.0.0.1/24"}
     )
@@ -665,7 +674,9 @@ async def test_a_verdict_in_flight_does_not_lease_another_role(
 ) -> None:
     """What was judged under the policy of the old role is no trust in the new one."""
     node = SoftwareNode()
-    await service.admitted(node)
+    await service.introduce(node, **vouched(node.ek))
+    await service.act(node, "approve", {"role": "worker-app"})
+    await service.attest(node)
     await service.attest(node)
     body = node.attestation(await service.challenge(node))
     sign = handlers._sign
@@ -688,7 +699,7 @@ async def test_a_verdict_in_flight_does_not_lease_another_role(
 async def test_votes_are_listed_for_what_they_were(committee: Committee) -> None:
     """Newest first: live, withdrawn, expired, used; with everything but the subject behind the name."""
     node = SoftwareNode()
-    await committee.service.introduce(node)
+    await committee.service.introduce(node, **vouched(node.ek))
     path = f"/machines/{node.machine_id}/approve"
     await committee.ask("anna", "POST", path, GRANTED | {"hostname": "a"})
     committee.service.clock.advance(WINDOW_SECONDS)

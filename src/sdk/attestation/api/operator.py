@@ -144,6 +144,9 @@ class ApproveRequest(Wire):
     role: Role
     hostname: Hostname | None = None
     assigned_ip: CIDR | None = None
+    accept_ek: bool = Field(
+        default=False, description="Admit this EK by name: it goes on the allow-list, whoever vouches for it"
+    )
     reason: Reason | None = None
     expected_version: int | None = Field(
         default=None, ge=1, description="Refuse with 409 unless the machine is still at this version"

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import bindparam, func, or_, select, update
+from sqlalchemy import bindparam, or_, select, update
 
 from attestation.clock import from_micros, to_micros
 from attestation.endorsements import ChainVerdict, PathCertificate
@@ -141,13 +141,18 @@ _LOWER_LISTED = Prepared(
     .where(_M.machine_id.in_(_VOUCHED), _M.ek_chain_ok, _M.ek_allow_listed)
     .values(ek_chain_ok=False)
 )
+_VOID = Prepared(
+    update(_E)
+    .where(_EC.ok, _EC.path.like(bindparam("part")))
+    .values(ok=False, reason="a certificate of its path is distrusted", bundle_sha256=None)
+)
 _COLUMNS = tuple(c.name for c in _TC)
 _ADD = Prepared(
     lambda insert: insert(_T).values({name: bindparam(name) for name in _COLUMNS}).on_conflict_do_nothing()
 )
 _ALL = Prepared(select(_T).order_by(_TC.vendor, _TC.role, _TC.sha256))
 _GET = Prepared(select(_T).where(_TC.sha256 == bindparam("sha256")))
-_STATE = Prepared(select(func.count(), func.sum(_TC.changed_at)).select_from(_T))
+_STATE = Prepared(select(_TC.sha256, _TC.status).order_by(_TC.sha256))
 _SET = Prepared(
     update(_T)
     .where(_TC.sha256 == bindparam("of_sha256"))
@@ -199,7 +204,10 @@ class EKCertificates:
         """
         part = f"%{sha256}%"
         listed = self._sql.run(_LOWER_LISTED, part=part)
-        return listed + self._sql.run(_LOWER, part=part, lowered=Assurance.TOFU.value)
+        lowered = self._sql.run(_LOWER, part=part, lowered=Assurance.TOFU.value)
+        # Nobody's judgement any more: it is made again, also where the bundle becomes again what it was.
+        self._sql.run(_VOID, part=part)
+        return listed + lowered
 
 
 class Trust:
@@ -210,11 +218,9 @@ class Trust:
     def __init__(self, sql: Executor) -> None:
         self._sql = sql
 
-    def state(self) -> tuple[int, int]:
-        """Return what is another after every change: how many there are, and the sum of when each was changed."""
-        row = self._sql.row(_STATE)
-        assert row is not None  # an aggregate has one row
-        return row[0], row[1] or 0
+    def state(self) -> tuple[Row, ...]:
+        """Return what decides: SHA-256 and status of each. Instants do not: two changes may have the same."""
+        return tuple(self._sql.rows(_STATE))
 
     def all(self) -> tuple[TrustCertificate, ...]:
         """Return all of them, by vendor and role."""

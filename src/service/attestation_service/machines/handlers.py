@@ -6,7 +6,7 @@ What is allowed in which status stands in `attestation.machines.lifecycle`; here
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,11 +20,12 @@ from attestation.api import (
     RevokeRequest,
     RoleChangeRequest,
 )
-from attestation.errors import MachineChanged, MachineUnknown, TransitionForbidden
+from attestation.errors import AssuranceTooLow, MachineChanged, MachineUnknown, TransitionForbidden
 from attestation.machines import Machine, NodeEvent, Operation, Status, next_status
 from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
-from attestation.store import Approval, MachineFilter, Page, Tx
-from attestation_service import dual_control
+from attestation.results import Assurance
+from attestation.store import AllowListRow, Approval, MachineFilter, Page, Tx
+from attestation_service import dual_control, policy
 from attestation_service.auth import Operator
 from attestation_service.context import Resources
 from attestation_service.events import emit
@@ -39,6 +40,9 @@ UNTRUSTED: dict[str, Any] = {
     "trust_expires_at": None,
 }
 """After these the next attestation is the first again."""
+
+ACCEPTED_EK: dict[str, Any] = {"assurance": Assurance.EK_ALLOWLIST, "ek_allow_listed": True}
+"""What an operator's word about this very EK makes of a machine."""
 
 Answer = MachineDetail | PendingApproval
 """The machine after the act, or what the act still waits for."""
@@ -57,6 +61,7 @@ class Act:
         meta: About the event.
         withdraws: The machine's config tokens lose their right.
         expected_version: The version the operator saw, or None.
+        accepts_ek: The EK is admitted by name.
     """
 
     operation: Operation
@@ -67,6 +72,7 @@ class Act:
     meta: dict[str, Any] | None = None
     withdraws: bool = False
     expected_version: int | None = None
+    accepts_ek: bool = False
 
 
 async def list_machines(
@@ -102,18 +108,24 @@ async def get_machine(machine_id: str, *, res: Resources) -> MachineDetail:
 
 
 async def approve(machine_id: str, request: ApproveRequest, *, res: Resources, operator: Operator) -> Answer:
-    """Admit a pending machine; its config token comes with its first good attestation."""
+    """Admit a pending machine; its config token comes with its first good attestation.
+
+    Raises:
+        AssuranceTooLow: Its TPM is not vouched for as well as the role demands, and its EK is not accepted.
+    """
     granted = {"role": request.role, "hostname": request.hostname, "assigned_ip": request.assigned_ip}
     act = Act(
         operation=Operation.APPROVE,
         action="approve",
-        changes=granted,
+        changes=granted | (ACCEPTED_EK if request.accept_ek else {}),
         detail=_because(
-            ", ".join(f"{name} {value}" for name, value in granted.items() if value is not None),
+            ", ".join(f"{name} {value}" for name, value in granted.items() if value is not None)
+            + ("; EK accepted" if request.accept_ek else ""),
             request.reason,
         ),
         event=NodeEvent.PROVISIONED,
         expected_version=request.expected_version,
+        accepts_ek=request.accept_ek,
     )
     return await _perform(machine_id, lambda _: act, res, operator)
 
@@ -274,6 +286,7 @@ async def _perform(
         MachineUnknown: No such machine.
         TransitionForbidden: Its status does not allow it.
         MachineChanged: It is not at the version that the operator saw.
+        AssuranceTooLow: It is not vouched for as well as the role demands.
         BreakGlassCannotVote: Several people must agree to it.
     """
     at = res.clock.now()
@@ -286,11 +299,15 @@ async def _perform(
             raise MachineChanged(f"the machine is at version {before.version}, not {act.expected_version}")
         # 2. The one table says whether and whither.
         status = next_status(before.status, act.operation)
-        # 3. What yields credentials of a role under dual control needs several to ask for the same.
+        # 3. A role is for machines that are vouched for well enough: said now, not at every attestation to come.
+        _demand_assurance(tx, before, act)
+        # 4. What yields credentials of a role under dual control needs several to ask for the same.
         agreed = _agreed(tx, act, before, res, operator, at)
         if isinstance(agreed, PendingApproval):
             return agreed
-        # 4. State, tokens, audit and event: all or nothing. A directive sent before is void from now on, and so
+        if act.accepts_ek:
+            tx.allow_list.put(_admitted(before, act, operator, at))
+        # 5. State, tokens, audit and event: all or nothing. A directive sent before is void from now on, and so
         #    are other votes about the machine: it is not what they were cast about any more.
         after = tx.machines.update(before, **{"directive_sha256": None, **act.changes, "status": status})
         tx.approvals.void(machine_id, at)
@@ -314,6 +331,33 @@ async def _perform(
     return answer if isinstance(answer, PendingApproval) else machine_detail(answer, [], at)
 
 
+def _demand_assurance(tx: Tx, before: Machine, act: Act) -> None:
+    """Check that a machine that gets a role is vouched for as well as the policies of that role demand."""
+    role = act.changes.get("role")
+    if role is None:
+        return
+    level: Assurance = act.changes.get("assurance", before.assurance)
+    minimum = policy.in_force(tx, replace(before, role=role)).assurance_minimum(role)
+    if level.level < minimum.level:
+        raise AssuranceTooLow(
+            f"{role} demands {minimum}, this machine has {level}: accept its EK, trust the CA that signed its "
+            "certificate, or choose another role"
+        )
+
+
+def _admitted(machine: Machine, act: Act, operator: Operator, at: datetime) -> AllowListRow:
+    return AllowListRow(
+        ek_fingerprint=machine.ek_fingerprint,
+        role=act.changes["role"],
+        hostname=act.changes["hostname"],
+        assigned_ip=act.changes["assigned_ip"],
+        cluster_id=machine.cluster_id,
+        note="accepted at its approval",
+        created_at=at,
+        created_by=operator.cn,
+    )
+
+
 def _agreed(
     tx: Tx, act: Act, before: Machine, res: Resources, operator: Operator, at: datetime
 ) -> dual_control.Agreed | PendingApproval:
@@ -325,6 +369,7 @@ def _agreed(
         role=act.changes.get("role", before.role),
         hostname=act.changes.get("hostname", before.hostname),
         assigned_ip=act.changes.get("assigned_ip", before.assigned_ip),
+        accepts_ek=act.accepts_ek,
     )
     return dual_control.gate(tx, proposal, operator, res, at, note=act.detail)
 

@@ -16,7 +16,13 @@ from attestation.api import (
     RoleChangeRequest,
 )
 from attestation.api.base import CLUSTER_ID_PATTERN, MachineId
-from attestation.errors import MachineChanged, MachineUnknown, RequestInvalid, TransitionForbidden
+from attestation.errors import (
+    AssuranceTooLow,
+    MachineChanged,
+    MachineUnknown,
+    RequestInvalid,
+    TransitionForbidden,
+)
 from attestation.machines import Role, Status
 from attestation.store import MachineFilter
 from attestation_service.auth import OperatorDep
@@ -80,7 +86,7 @@ async def get_machine(machine_id: Id, res: Res) -> Response:
     operation_id="approve_machine",
     summary="Admit a pending machine in a role",
     response_model=MachineDetail,
-    responses=answers(*ACT, body=True, gated=True, kind="act"),
+    responses=answers(*ACT, AssuranceTooLow, body=True, gated=True, kind="act"),
     openapi_extra=access("act"),
 )
 async def approve(machine_id: Id, request: ApproveRequest, res: Res, operator: OperatorDep) -> Response:
@@ -179,7 +185,7 @@ async def redeliver(machine_id: Id, res: Res, operator: OperatorDep) -> Response
     operation_id="change_role",
     summary="Give an admitted machine another role",
     response_model=MachineDetail,
-    responses=answers(*ACT, body=True, gated=True, kind="act"),
+    responses=answers(*ACT, AssuranceTooLow, body=True, gated=True, kind="act"),
     openapi_extra=access("act"),
 )
 async def change_role(

@@ -34,12 +34,11 @@ from attestation.evidence.ak_activation import SECRET_BYTES
 from attestation.machines import Machine, NodeEvent, Operation, Role, Status, next_status
 from attestation.store import Challenge, Tx
 from attestation.wire import b64decode, b64encode
-from attestation_service import config_tokens, limits
+from attestation_service import config_tokens, endorsements, limits, policy
 from attestation_service.config_tokens import IssuedToken
 from attestation_service.context import Origin, Resources
 from attestation_service.events import emit, hardware
 from attestation_service.registration.introduction import Introduction, judge
-from attestation_service.settings import Settings
 
 PENDING_RETRY_SECONDS = 300
 
@@ -84,7 +83,7 @@ async def introduce(
         # 3. Known already? Then with this AK, or with none since an operator reset it.
         machine = tx.machines.by_ek(introduction.ek_fingerprint)
         if machine is None:
-            _admission(tx, introduction, res.settings, at)
+            _admission(tx, introduction, _endorsed(tx, introduction, res, at), res, at)
         elif machine.ak_name not in (None, introduction.ak_name):
             raise AKConflict("another attestation key is activated for this EK; an operator resets it")
         # 4. A secret for this TPM and this AK only; we keep what the right answer hashes to.
@@ -147,10 +146,49 @@ class _Admission:
     allow_listed: bool = False
 
 
+def _endorsed(tx: Tx, introduction: Introduction, res: Resources, at: datetime) -> ChainVerdict | None:
+    """Ask the bundle in force who vouches for the EK; None where it has no certificate."""
+    if introduction.certificate_der is None or introduction.certificate is None:
+        return None
+    return res.anchors.judge(
+        tx,
+        introduction.certificate_der,
+        introduction.chain,
+        vendor=introduction.certificate.manufacturer,
+        at=at,
+        enrolling=True,
+    )
+
+
+def _waits(
+    tx: Tx,
+    introduction: Introduction,
+    role: Role,
+    verdict: ChainVerdict | None,
+    res: Resources,
+) -> bool:
+    """Return True where a registration token is not enough: the machine is vouched for too little."""
+    vendor = introduction.certificate.manufacturer if introduction.certificate else None
+    if endorsements.held_back(verdict, vendor=vendor, anchors=res.anchors):
+        return True
+    trust = judge_ek_trust(allow_listed=False, chain=verdict)
+    needed = policy.of_role(tx, role, introduction.cluster_id).assurance_minimum(role)
+    return trust.assurance.level < needed.level
+
+
 def _admission(
-    tx: Tx, introduction: Introduction, settings: Settings, at: datetime, *, spend: bool = False
+    tx: Tx,
+    introduction: Introduction,
+    verdict: ChainVerdict | None,
+    res: Resources,
+    at: datetime,
+    *,
+    spend: bool = False,
 ) -> _Admission:
     """Decide what a new machine becomes; `spend` takes a use of its registration token.
+
+    A token admits a machine that is vouched for well enough for its role. Another one waits for an operator, and
+    the token keeps its use.
 
     Raises:
         RegistrationTokenInvalid: A token was presented that admits nobody.
@@ -169,9 +207,7 @@ def _admission(
     digest = introduction.registration_token_sha256
     if digest is not None:
         token = tx.registration_tokens.get_by_hash(digest)
-        if spend:
-            token = tx.registration_tokens.use(digest, introduction.cluster_id, at)
-        elif (
+        if (
             token is None
             or token.uses_left < 1
             or token.revoked_at is not None
@@ -179,8 +215,11 @@ def _admission(
             or token.cluster_id not in (None, introduction.cluster_id)
         ):
             raise RegistrationTokenInvalid("the registration token is not valid here")
-        assert token is not None
-        return _Admission(Status.REGISTERED, token.role, token.hostname, token.assigned_ip)
+        if not _waits(tx, introduction, token.role, verdict, res):
+            if spend:
+                token = tx.registration_tokens.use(digest, introduction.cluster_id, at)
+            return _Admission(Status.REGISTERED, token.role, token.hostname, token.assigned_ip)
+    settings = res.settings
     if (
         tx.machines.count_pending(introduction.source) >= settings.pending_limit_per_address
         or tx.machines.count_pending() >= settings.pending_limit
@@ -230,13 +269,13 @@ async def activate(
         # 3. New, or known with this AK.
         machine = tx.machines.by_ek(introduction.ek_fingerprint)
         if machine is None:
-            machine = _create(tx, machine_id, introduction, res.settings, at)
+            machine = _create(tx, machine_id, introduction, res, at)
         elif machine.ak_name not in (None, introduction.ak_name):
             conflict = AKConflict("another attestation key is activated for this EK; an operator resets it")
             limits.audit_denied(tx, _denied(machine.machine_id, conflict, origin), at)
             return conflict
         else:
-            machine = _confirm(tx, machine, introduction, at)
+            machine = _confirm(tx, machine, introduction, res, at)
         # 4. A token only where an operator admitted it already; delivery still needs an attestation.
         token = None
         if machine.status is Status.REGISTERED:
@@ -260,12 +299,11 @@ def _denied(machine_id: str, error: AttestationError, origin: Origin) -> AuditEv
     )
 
 
-def _create(tx: Tx, machine_id: str, introduction: Introduction, settings: Settings, at: datetime) -> Machine:
-    admission = _admission(tx, introduction, settings, at, spend=True)
-    trust = judge_ek_trust(
-        allow_listed=admission.allow_listed,
-        chain=ChainVerdict(ok=introduction.chain_ok, reason="") if introduction.certificate else None,
-    )
+def _create(tx: Tx, machine_id: str, introduction: Introduction, res: Resources, at: datetime) -> Machine:
+    # Asked again: what was trusted at the introduction may be distrusted since.
+    verdict = _endorsed(tx, introduction, res, at)
+    admission = _admission(tx, introduction, verdict, res, at, spend=True)
+    trust = judge_ek_trust(allow_listed=admission.allow_listed, chain=verdict)
     machine = Machine(
         machine_id=machine_id,
         version=1,
@@ -309,12 +347,32 @@ def _create(tx: Tx, machine_id: str, introduction: Introduction, settings: Setti
         directive_sha256=None,
     )
     tx.machines.add(machine)
-    _registered(tx, machine, introduction, at, prev_state=None, detail=f"assurance {machine.assurance}")
+    machine = _kept(tx, machine, introduction, verdict, at)
+    _registered(
+        tx,
+        machine,
+        introduction,
+        at,
+        prev_state=None,
+        detail=f"assurance {machine.assurance}: {trust.reason}",
+    )
     return machine
 
 
-def _confirm(tx: Tx, machine: Machine, introduction: Introduction, at: datetime) -> Machine:
-    """Take the AK where an operator reset it; hardware hints are compared, never overwritten."""
+def _kept(
+    tx: Tx, machine: Machine, introduction: Introduction, verdict: ChainVerdict | None, at: datetime
+) -> Machine:
+    """Store the EK certificate with its judgement, where there is one."""
+    if verdict is None or introduction.certificate_der is None:
+        return machine
+    return endorsements.keep(tx, machine, introduction.certificate_der, introduction.chain, verdict, at)
+
+
+def _confirm(tx: Tx, machine: Machine, introduction: Introduction, res: Resources, at: datetime) -> Machine:
+    """Take the AK where an operator reset it; hardware hints are compared, never overwritten.
+
+    A certificate of the EK that came this time is judged and kept: chips get theirs by firmware updates, too.
+    """
     status = next_status(machine.status, Operation.ACTIVATE)
     detail, replaced = "AK confirmed", machine.ak_name is None
     if replaced:
@@ -322,6 +380,12 @@ def _confirm(tx: Tx, machine: Machine, introduction: Introduction, at: datetime)
             machine, ak_public=introduction.ak_public, ak_name=introduction.ak_name, ak_activated_at=at
         )
         detail = "AK replaced after a reset"
+    verdict = _endorsed(tx, introduction, res, at)
+    if verdict is not None and machine.ek_certificate is None:
+        machine = tx.machines.update(
+            machine, ek_certificate=introduction.certificate, ek_source=introduction.ek_source
+        )
+    machine = _kept(tx, machine, introduction, verdict, at)
     changed = [name for name, found in introduction.hw.items() if getattr(machine, name) != found]
     if changed:
         detail += f"; differs from the first introduction: {', '.join(changed)}"

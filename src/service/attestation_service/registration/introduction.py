@@ -10,14 +10,12 @@ from datetime import datetime
 from typing import Any, Self
 
 from attestation.api import IntroduceRequest
-from attestation.endorsements import NoVendorAnchors
 from attestation.errors import EKFingerprintMismatch, RequestInvalid
 from attestation.evidence import ak_activation, ek_certificate
 from attestation.evidence.ak_activation import CheckedKeys
 from attestation.machines import EKCertificateInfo, Role
 from attestation.wire import b64decode, b64encode
 
-ANCHORS = NoVendorAnchors()
 MAX_CHAIN_CERTIFICATE_BYTES = 8192
 
 
@@ -31,7 +29,8 @@ class Introduction:
         ek_source: `cert` or `pub`.
         ek_template: Name of the template it equals.
         certificate: What its certificate says, or None.
-        chain_ok: A vendor vouches for that certificate.
+        certificate_der: The certificate, without wrapper and padding.
+        chain: DER of the intermediates that it sent; untrusted.
         ak_public: TPM2B_PUBLIC of the AK.
         ak_name: Its Name.
         hw: The four hardware hints.
@@ -46,7 +45,8 @@ class Introduction:
     ek_source: str
     ek_template: str
     certificate: EKCertificateInfo | None
-    chain_ok: bool
+    certificate_der: bytes | None
+    chain: tuple[bytes, ...]
     ak_public: bytes
     ak_name: bytes
     hw: dict[str, str]
@@ -57,18 +57,18 @@ class Introduction:
 
     def to_json(self) -> str:
         """Write it for the challenge row; bytes as base64."""
-        return json.dumps(
-            {
-                name: b64encode(value) if isinstance(value, bytes) else value
-                for name, value in asdict(self).items()
-            }
-        )
+        members = {
+            name: b64encode(value) if isinstance(value, bytes) else value
+            for name, value in asdict(self).items()
+        }
+        return json.dumps({**members, "chain": [b64encode(der) for der in self.chain]})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what `to_json` wrote."""
         members: dict[str, Any] = json.loads(text)
-        for name in ("ek_public", "ak_public", "ak_name", "registration_token_sha256"):
+        members["chain"] = tuple(b64decode(der, "chain") for der in members["chain"])
+        for name in ("ek_public", "certificate_der", "ak_public", "ak_name", "registration_token_sha256"):
             if members[name] is not None:
                 members[name] = b64decode(members[name], name)
         if members["certificate"] is not None:
@@ -113,14 +113,15 @@ def judge(
         candidates.append(hashlib.sha384(certificate_bytes).hexdigest())
     if not named(request.ek_fingerprint, candidates):
         raise EKFingerprintMismatch("ek_fingerprint is not that of the EK sent")
-    certificate, chain_ok = None, False
+    certificate = certificate_der = None
+    chain: tuple[bytes, ...] = ()
     if certificate_bytes is not None:
         parsed = ek_certificate.parse(certificate_bytes)
         claims = ek_certificate.verify(parsed, ek=keys.ek, at=at, allow_simulator=allow_simulator)
-        chain = [
+        certificate_der = parsed.der
+        chain = tuple(
             b64decode(der, "ek_chain", max_bytes=MAX_CHAIN_CERTIFICATE_BYTES) for der in request.ek_chain
-        ]
-        chain_ok = ANCHORS.verify(parsed.der, chain, at=at).ok
+        )
         certificate = EKCertificateInfo(
             subject=claims.subject,
             manufacturer=claims.vendor,
@@ -134,7 +135,8 @@ def judge(
         ek_source=request.ek_source,
         ek_template=keys.template,
         certificate=certificate,
-        chain_ok=chain_ok,
+        certificate_der=certificate_der,
+        chain=chain,
         ak_public=ak_public,
         ak_name=keys.ak.name,
         hw={

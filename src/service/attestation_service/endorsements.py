@@ -1,0 +1,255 @@
+"""Who vouches for a machine's TPM: the trust bundle in force, and what follows from its verdict for a machine.
+
+The bundle is the shipped one with the certificates of a folder and those of operators. What operators changed lies
+in the database, so all workers see it: each use asks there, inside its own unit, whether the remembered bundle
+is still the one in force.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Literal
+
+import structlog
+
+from attestation.audit import AuditEvent
+from attestation.clock import rfc3339
+from attestation.endorsements import ChainVerdict, judge_ek_trust
+from attestation.endorsements.bundle import BundleEntry, RevocationMode, Role, TrustBundle
+from attestation.endorsements.bundle import entry_of as bundle_entry
+from attestation.endorsements.path import Expiry
+from attestation.endorsements.revocation import CRL, MAX_CRL_BYTES, CRLStore, parse_crl
+from attestation.endorsements.vendors import SIMULATOR
+from attestation.errors import BundleInvalid, MalformedEvidence
+from attestation.machines import Machine
+from attestation.store import StoredEKCertificate, TrustCertificate, Tx
+from attestation.tpm_bundle import load, load_shipped
+from attestation_service.context import Resources
+from attestation_service.settings import Settings, SettingsInvalid
+
+log = structlog.get_logger("attestation_service.endorsements")
+
+REJUDGE_BATCH: Final = 100
+CRL_SUFFIXES: Final = frozenset({".crl", ".der", ".pem"})
+
+Where = Literal["shipped", "directory", "operator"]
+
+
+class Anchors:
+    """The trust bundle in force.
+
+    Args:
+        settings: Folder, revocation lists and modes.
+
+    Raises:
+        BundleInvalid: A file of the bundle, or a revocation list, breaks a rule.
+        SettingsInvalid: ITL_TPM_VERIFY_CA_STRICT, and there is no usable anchor.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._shipped: Final = frozenset(held.entry.sha256 for held in load_shipped().held)
+        base = load(settings.tpm_ca_bundle_dir)
+        if settings.tpm_verify_ca_strict and not base.anchors:
+            raise SettingsInvalid(
+                "ITL_TPM_VERIFY_CA_STRICT=true, but the trust bundle has no active anchor; see ITL_TPM_CA_BUNDLE_DIR"
+            )
+        self._folder: Final = frozenset(held.entry.sha256 for held in base.held) - self._shipped
+        self._revocations: Final = (
+            load_crls(settings.tpm_crl_dir) if settings.tpm_crl_dir is not None else None
+        )
+        self._base = base
+        self._remembered: tuple[tuple[object, ...], TrustBundle] = ((), self._base)
+
+    @property
+    def verifying(self) -> bool:
+        """False where nobody's word is asked for."""
+        return self._settings.tpm_verify_ca
+
+    def bundle(self, tx: Tx) -> TrustBundle:
+        """Return the bundle in force in this unit."""
+        state = tx.trust.state()
+        remembered, bundle = self._remembered
+        if state != remembered:
+            bundle = self._overlaid(tx.trust.all())
+            self._remembered = (state, bundle)
+        return bundle
+
+    def _overlaid(self, stored: tuple[TrustCertificate, ...]) -> TrustBundle:
+        # What is shipped or in the folder keeps its entry; for the rest the operator's word is the entry.
+        known = self._shipped | self._folder
+        added = [(entry_of(each), each.certificate) for each in stored if each.sha256 not in known]
+        return self._base.with_overlay(
+            added, {each.sha256: each.reason or "" for each in stored if each.status == "distrusted"}
+        )
+
+    def where(self, sha256: str) -> Where:
+        """Say where a certificate of the bundle comes from."""
+        if sha256 in self._shipped:
+            return "shipped"
+        return "directory" if sha256 in self._folder else "operator"
+
+    def judge(
+        self,
+        tx: Tx,
+        certificate: bytes,
+        chain: tuple[bytes, ...],
+        *,
+        vendor: str,
+        at: datetime,
+        enrolling: bool,
+    ) -> ChainVerdict:
+        """Return the verdict of the bundle in force on an EK certificate.
+
+        Args:
+            tx: The unit in which it is asked.
+            certificate: DER, held against the profile before.
+            chain: DER of untrusted intermediates.
+            vendor: The maker that the certificate names.
+            at: Now.
+            enrolling: The machine introduces itself: what has expired is refused, whatever the setting says.
+        """
+        bundle = self.bundle(tx)
+        if not self.verifying:
+            reason = "nobody's word is asked for (ITL_TPM_VERIFY_CA=false)"
+        elif vendor == SIMULATOR:
+            # Whatever signed it: a software TPM keeps its keys where anybody with its host can read them.
+            reason = "a software TPM: nobody vouches for its keys"
+        else:
+            judging = bundle.judging(
+                revocations=self._revocations,
+                mode=RevocationMode(self._settings.tpm_revocation),
+                expiry=Expiry.FAIL if enrolling else Expiry(self._settings.ek_expiry),
+            )
+            return judging.verify(certificate, chain, at=at)
+        return ChainVerdict(ok=False, reason=reason, bundle_sha256=bundle.sha256)
+
+
+def load_crls(folder: Path) -> CRLStore:
+    """Read every revocation list of *folder*, DER or PEM, one a file.
+
+    Raises:
+        BundleInvalid: A file cannot be read, or is none.
+    """
+    try:
+        files = sorted(file for file in folder.iterdir() if file.suffix.lower() in CRL_SUFFIXES)
+        return CRLStore([_crl(file) for file in files])
+    except OSError as e:
+        raise BundleInvalid(f"{folder}: {e.strerror}") from e
+
+
+def _crl(file: Path) -> CRL:
+    with file.open("rb") as stream:
+        data = stream.read(MAX_CRL_BYTES + 1)
+    try:
+        return parse_crl(data)
+    except MalformedEvidence as e:
+        raise BundleInvalid(f"{file}: {e}") from e
+
+
+def entry_of(stored: TrustCertificate) -> BundleEntry:
+    """Return the entry of the bundle for a certificate that an operator added."""
+    return bundle_entry(
+        stored.certificate,
+        role=Role(stored.role),
+        vendor=stored.vendor,
+        retrieved=stored.added_at.date(),
+        evidence=f"added by {stored.added_by}",
+    )
+
+
+def held_back(verdict: ChainVerdict | None, *, vendor: str | None, anchors: Anchors) -> bool:
+    """Return True where a certificate names a maker whose word we looked for and did not find.
+
+    Such a machine waits for an operator even where it came with a registration token.
+    """
+    return verdict is not None and not verdict.ok and anchors.verifying and vendor != SIMULATOR
+
+
+def keep(
+    tx: Tx,
+    machine: Machine,
+    certificate: bytes,
+    chain: tuple[bytes, ...],
+    verdict: ChainVerdict,
+    at: datetime,
+) -> Machine:
+    """Store a judgement and what follows from it for the machine; return the machine after it."""
+    tx.ek_certificates.put(
+        StoredEKCertificate(
+            machine_id=machine.machine_id,
+            certificate=certificate,
+            chain=chain,
+            verdict=verdict,
+            judged_at=at,
+        )
+    )
+    trust = judge_ek_trust(allow_listed=machine.ek_allow_listed, chain=verdict)
+    if (trust.assurance, trust.chain_ok) == (machine.assurance, machine.ek_chain_ok):
+        return machine
+    lowered = trust.assurance.level < machine.assurance.level
+    after = tx.machines.update(
+        machine,
+        assurance=trust.assurance,
+        ek_chain_ok=trust.chain_ok,
+        # What was believed of it was believed of a better vouched machine.
+        **({"trust_expires_at": None} if lowered else {}),
+    )
+    tx.audit.append(
+        AuditEvent(
+            operator_cn="service",
+            action="assurance_changed",
+            machine_id=machine.machine_id,
+            prev_state=machine.status,
+            new_state=after.status,
+            detail=f"{machine.assurance} to {trust.assurance}: {verdict.reason}; bundle {verdict.bundle_sha256}",
+        ),
+        at,
+    )
+    return after
+
+
+async def rejudge(res: Resources) -> None:
+    """Judge again what another bundle judged, in small batches; any number of workers may do it."""
+    if not res.anchors.verifying:
+        return
+    while True:
+        at = res.clock.now()
+
+        def judged(tx: Tx, at: datetime = at) -> list[tuple[StoredEKCertificate, ChainVerdict]]:
+            bundle = res.anchors.bundle(tx)
+            due = tx.ek_certificates.judged_by_others(bundle.sha256, REJUDGE_BATCH)
+            found = []
+            for each in due:
+                machine = tx.machines.by_id(each.machine_id)
+                assert machine is not None  # its certificate goes with it
+                vendor = machine.ek_certificate.manufacturer if machine.ek_certificate else ""
+                verdict = res.anchors.judge(
+                    tx, each.certificate, each.chain, vendor=vendor, at=at, enrolling=False
+                )
+                found.append((each, replace(verdict, bundle_sha256=bundle.sha256)))
+            return found
+
+        due = await res.store.read(judged)
+        if not due:
+            return
+
+        def write(
+            tx: Tx, due: list[tuple[StoredEKCertificate, ChainVerdict]] = due, at: datetime = at
+        ) -> None:
+            bundle = res.anchors.bundle(tx)
+            for each, verdict in due:
+                machine = tx.machines.by_id(each.machine_id)
+                # Somebody judged it meanwhile, or the bundle is another one already: the next batch has it.
+                if (
+                    machine is None
+                    or bundle.sha256 != verdict.bundle_sha256
+                    or tx.ek_certificates.get(each.machine_id) != each
+                ):
+                    continue
+                keep(tx, machine, each.certificate, each.chain, verdict, at)
+
+        await res.store.write(write)
+        log.info("trust.rejudged", machines=len(due), at=rfc3339(at))

@@ -1,0 +1,1 @@
+"""Operators and the trust bundle: what is in it, what is added, what is distrusted (TPM.md §2.6)."""

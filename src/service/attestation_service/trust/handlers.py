@@ -1,0 +1,355 @@
+"""The trust bundle in the hands of operators: shown, extended, restricted; and what it says of one machine.
+
+Adding an anchor lets strangers vouch for machines, so it is an act of several operators where dual control is on.
+Distrusting needs one and works at once. Each change is an audit entry with the digests of the bundle before and after.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from attestation.api import (
+    EndorsementDetail,
+    PathCertificateDetail,
+    PendingApproval,
+    TrustBundleDetail,
+    TrustCertificateDetail,
+    TrustCertificateRequest,
+    TrustReasonRequest,
+    TrustVerdict,
+    TrustVerifyRequest,
+)
+from attestation.endorsements import ChainVerdict, vendors
+from attestation.endorsements.bundle import VENDORS, TrustBundle
+from attestation.endorsements.certificate import Certificate, parse_certificate
+from attestation.endorsements.path import Path as FoundPath
+from attestation.endorsements.path import PathFailure
+from attestation.errors import (
+    AlreadyExists,
+    BundleInvalid,
+    MachineUnknown,
+    MalformedEvidence,
+    TransitionForbidden,
+    TrustCertificateUnknown,
+)
+from attestation.evidence import ek_certificate
+from attestation.machines.dual_control import of_trust_certificate
+from attestation.store import StoredEKCertificate, TrustCertificate, Tx
+from attestation.wire import b64decode, b64encode
+from attestation_service import dual_control
+from attestation_service.auth import Operator
+from attestation_service.context import Resources
+from attestation_service.endorsements import entry_of
+
+MAX_CERTIFICATE_BYTES: Final = 16_384
+"""PEM of the longest certificate that is accepted."""
+
+
+async def show_bundle(*, res: Resources) -> TrustBundleDetail:
+    """Return the bundle in force with every certificate."""
+    return await res.store.read(lambda tx: _bundle_detail(tx, res))
+
+
+async def show_certificate(sha256: str, *, res: Resources) -> TrustCertificateDetail:
+    """Return one certificate of the bundle.
+
+    Raises:
+        TrustCertificateUnknown: The bundle has none with this SHA-256.
+    """
+    return await res.store.read(lambda tx: _found(tx, sha256, res))
+
+
+async def add(
+    request: TrustCertificateRequest, *, res: Resources, operator: Operator
+) -> TrustCertificateDetail | PendingApproval:
+    """Trust a certificate from now on, or trust a distrusted one again.
+
+    Raises:
+        BundleInvalid: It cannot be read, is no CA's, or no active anchor of the vendor leads to it.
+        AlreadyExists: It is in the bundle and active.
+        BreakGlassCannotVote: Several people must agree to it.
+    """
+    at = res.clock.now()
+    der, certificate = _parsed(request, at)
+
+    def work(tx: Tx) -> TrustCertificateDetail | PendingApproval:
+        before = res.anchors.bundle(tx)
+        stored = tx.trust.get(certificate.sha256)
+        if before.get(certificate.sha256) is not None and before.distrust_of(certificate.sha256) is None:
+            raise AlreadyExists(f"certificate {certificate.sha256} is trusted already")
+        added = TrustCertificate(
+            sha256=certificate.sha256,
+            certificate=der,
+            role=request.role,
+            vendor=request.vendor,
+            status="active",
+            reason=request.reason,
+            added_at=at,
+            added_by=operator.cn,
+            changed_at=at,
+            changed_by=operator.cn,
+        )
+        if request.role == "intermediate":
+            _chains(
+                before.with_overlay([(entry_of(added), der)]).chain(certificate.sha256, at=at),
+                before,
+                request.vendor,
+            )
+            agreed = dual_control.Agreed()
+        else:
+            proposal = of_trust_certificate(
+                sha256=certificate.sha256, role=request.role, vendor=request.vendor
+            )
+            found = dual_control.gate(tx, proposal, operator, res, at, note=request.reason)
+            if isinstance(found, PendingApproval):
+                return found
+            agreed = found
+        if stored is None:
+            tx.trust.add(added)
+        else:
+            if (stored.role, stored.vendor) != (request.role, request.vendor):
+                raise AlreadyExists(
+                    f"certificate {stored.sha256} is known as {stored.role} of {stored.vendor}; trust it as that"
+                )
+            tx.trust.set_status(stored.sha256, "active", request.reason, operator.cn, at)
+        told = f"{request.role} of {request.vendor} {certificate.sha256}, {certificate.subject[:200]}: {request.reason}"
+        _audit(tx, "trust_add", agreed.told(told) or told, before.sha256, operator, res, at)
+        return _found(tx, certificate.sha256, res)
+
+    return await dual_control.write(work, res=res, operator=operator, at=at)
+
+
+async def distrust(
+    sha256: str, request: TrustReasonRequest, *, res: Resources, operator: Operator
+) -> TrustCertificateDetail:
+    """Distrust a certificate at once; every machine that it vouched for falls with it.
+
+    Raises:
+        TrustCertificateUnknown: The bundle has none with this SHA-256.
+        TransitionForbidden: It is distrusted already.
+    """
+    at = res.clock.now()
+
+    def work(tx: Tx) -> TrustCertificateDetail:
+        before = res.anchors.bundle(tx)
+        held = before.get(sha256)
+        if held is None:
+            raise TrustCertificateUnknown(f"no certificate {sha256} in the trust bundle")
+        if before.distrust_of(sha256) is not None:
+            raise TransitionForbidden(f"certificate {sha256} is distrusted already")
+        if tx.trust.get(sha256) is None:
+            tx.trust.add(
+                TrustCertificate(
+                    sha256=sha256,
+                    certificate=held.certificate.der,
+                    role=held.entry.role.value,
+                    vendor=held.entry.vendor,
+                    status="distrusted",
+                    reason=request.reason,
+                    added_at=at,
+                    added_by=operator.cn,
+                    changed_at=at,
+                    changed_by=operator.cn,
+                )
+            )
+        else:
+            tx.trust.set_status(sha256, "distrusted", request.reason, operator.cn, at)
+        # Not in the background: until the next judgement nobody shall be believed on its word.
+        fallen = tx.ek_certificates.lower(sha256)
+        told = f"{held.entry.role} of {held.entry.vendor} {sha256}: {request.reason}; {fallen} machines fall"
+        _audit(tx, "trust_distrust", told, before.sha256, operator, res, at)
+        return _found(tx, sha256, res)
+
+    return await res.store.write(work)
+
+
+async def restore(
+    sha256: str, request: TrustReasonRequest, *, res: Resources, operator: Operator
+) -> TrustCertificateDetail | PendingApproval:
+    """Trust a distrusted certificate again: as hard as adding it.
+
+    Raises:
+        TrustCertificateUnknown: No operator distrusted one with this SHA-256.
+        TransitionForbidden: It is trusted.
+        BreakGlassCannotVote: Several people must agree to it.
+    """
+    at = res.clock.now()
+
+    def work(tx: Tx) -> TrustCertificateDetail | PendingApproval:
+        before, stored = res.anchors.bundle(tx), tx.trust.get(sha256)
+        if stored is None:
+            raise TrustCertificateUnknown(f"no operator distrusted a certificate {sha256}")
+        if stored.status == "active":
+            raise TransitionForbidden(f"certificate {sha256} is trusted")
+        proposal = of_trust_certificate(sha256=sha256, role=stored.role, vendor=stored.vendor)
+        agreed = dual_control.gate(tx, proposal, operator, res, at, note=request.reason)
+        if isinstance(agreed, PendingApproval):
+            return agreed
+        tx.trust.set_status(sha256, "active", request.reason, operator.cn, at)
+        told = f"{stored.role} of {stored.vendor} {sha256}: {request.reason}"
+        _audit(tx, "trust_restore", agreed.told(told) or told, before.sha256, operator, res, at)
+        return _found(tx, sha256, res)
+
+    return await dual_control.write(work, res=res, operator=operator, at=at)
+
+
+async def verify(request: TrustVerifyRequest, *, res: Resources) -> TrustVerdict:
+    """Say what the bundle in force says of an EK certificate; nothing is stored.
+
+    Raises:
+        MalformedEvidence: It cannot be read.
+    """
+    at = res.clock.now()
+    parsed = ek_certificate.parse(
+        b64decode(request.certificate, "certificate", max_bytes=MAX_CERTIFICATE_BYTES)
+    )
+    chain = tuple(
+        b64decode(der, "chain", max_bytes=ek_certificate.MAX_CERTIFICATE_BYTES) for der in request.chain
+    )
+    verdict = await res.store.read(lambda tx: res.anchors.bundle(tx).verify(parsed.der, chain, at=at))
+    return TrustVerdict(**_verdict(verdict))
+
+
+async def endorsement(machine_id: str, *, res: Resources) -> EndorsementDetail:
+    """Say who vouches for the TPM of a machine, certificate by certificate.
+
+    Raises:
+        MachineUnknown: No such machine.
+        TrustCertificateUnknown: It has no EK certificate.
+    """
+
+    def work(tx: Tx) -> EndorsementDetail:
+        machine = tx.machines.by_id(machine_id)
+        if machine is None:
+            raise MachineUnknown("no such machine")
+        stored = tx.ek_certificates.get(machine_id)
+        if stored is None:
+            raise TrustCertificateUnknown("this machine came without an EK certificate")
+        return EndorsementDetail(
+            **_verdict(stored.verdict),
+            machine_id=machine_id,
+            assurance=machine.assurance,
+            ek_allow_listed=machine.ek_allow_listed,
+            judged_at=stored.judged_at,
+            certificate=b64encode(stored.certificate),
+            claimed_vendor=machine.ek_certificate.manufacturer if machine.ek_certificate else "",
+            unknown_issuer=_unknown_issuer(stored),
+        )
+
+    return await res.store.read(work)
+
+
+def _parsed(request: TrustCertificateRequest, at: datetime) -> tuple[bytes, Certificate]:
+    """Read the certificate and check what can be checked of it alone."""
+    if request.vendor not in VENDORS - {vendors.SIMULATOR}:
+        raise BundleInvalid(f"vendor {request.vendor} is not in the TCG vendor registry")
+    try:
+        der = ek_certificate.parse(
+            b64decode(request.certificate, "certificate", max_bytes=MAX_CERTIFICATE_BYTES)
+        ).der
+        certificate = parse_certificate(der)
+    except MalformedEvidence as e:
+        raise BundleInvalid(str(e)) from e
+    if not certificate.is_ca:
+        raise BundleInvalid("this is not the certificate of a CA; accept one EK with approve --accept-ek")
+    if not certificate.not_before <= at <= certificate.not_after:
+        raise BundleInvalid(
+            f"valid from {certificate.not_before:%Y-%m-%d} to {certificate.not_after:%Y-%m-%d}, not now"
+        )
+    return der, certificate
+
+
+def _chains(path: FoundPath | PathFailure | None, bundle: TrustBundle, vendor: str) -> None:
+    """Refuse an intermediate that no active anchor of its vendor leads to: it would be an anchor by another name."""
+    if not isinstance(path, FoundPath):
+        raise BundleInvalid(
+            f"an intermediate must chain to an active anchor: {path.reason if path is not None else 'it is none'}"
+        )
+    anchor = bundle.get(path.anchor.sha256)
+    assert anchor is not None  # it is what the path ended at
+    if anchor.entry.vendor != vendor:
+        raise BundleInvalid(f"it chains to an anchor of {anchor.entry.vendor}, not of {vendor}")
+
+
+def _audit(
+    tx: Tx, action: str, told: str, before: str, operator: Operator, res: Resources, at: datetime
+) -> None:
+    after = res.anchors.bundle(tx).sha256
+    tx.audit.append(operator.event(action, detail=f"{told}; bundle {before} to {after}"), at)
+
+
+def _bundle_detail(tx: Tx, res: Resources) -> TrustBundleDetail:
+    bundle = res.anchors.bundle(tx)
+    stored = {each.sha256: each for each in tx.trust.all()}
+    return TrustBundleDetail(
+        sha256=bundle.sha256,
+        verifying=res.anchors.verifying,
+        certificates=[
+            _detail(sha256, stored.get(sha256), tx, res)
+            for sha256 in (held.entry.sha256 for held in bundle.held)
+        ],
+    )
+
+
+def _found(tx: Tx, sha256: str, res: Resources) -> TrustCertificateDetail:
+    if res.anchors.bundle(tx).get(sha256) is None:
+        raise TrustCertificateUnknown(f"no certificate {sha256} in the trust bundle")
+    return _detail(sha256, tx.trust.get(sha256), tx, res)
+
+
+def _detail(sha256: str, stored: TrustCertificate | None, tx: Tx, res: Resources) -> TrustCertificateDetail:
+    bundle = res.anchors.bundle(tx)
+    held = bundle.get(sha256)
+    assert held is not None  # the caller looked
+    entry = held.entry
+    return TrustCertificateDetail(
+        sha256=entry.sha256,
+        spki_sha256=entry.spki_sha256,
+        role=entry.role.value,
+        vendor=entry.vendor,
+        subject=entry.subject,
+        not_before=entry.not_before,
+        not_after=entry.not_after,
+        status="active" if bundle.distrust_of(sha256) is None else "distrusted",
+        origin=res.anchors.where(sha256),
+        reason=stored.reason if stored is not None else entry.reason,
+        changed_at=stored.changed_at if stored is not None else None,
+        changed_by=stored.changed_by if stored is not None else None,
+    )
+
+
+def _verdict(verdict: ChainVerdict) -> dict[str, Any]:
+    return {
+        "ok": verdict.ok,
+        "reason": verdict.reason,
+        "vendor": verdict.vendor,
+        "anchor_sha256": verdict.anchor_sha256,
+        "revocation": verdict.revocation,
+        "bundle_sha256": verdict.bundle_sha256,
+        "path": [
+            PathCertificateDetail(
+                sha256=each.sha256, subject=each.subject, role=each.role, ok=each.ok, reason=each.reason
+            )
+            for each in verdict.path
+        ],
+    }
+
+
+def _unknown_issuer(stored: StoredEKCertificate) -> str | None:
+    """Return who signed the last certificate that was found, where no anchor was reached."""
+    if stored.verdict.ok:
+        return None
+    ders = {each.sha256: each for each in map(_read, (stored.certificate, *stored.chain)) if each is not None}
+    for step in reversed(stored.verdict.path):
+        if step.sha256 in ders:
+            return ders[step.sha256].issuer
+    first = _read(stored.certificate)
+    return first.issuer if first is not None else None
+
+
+def _read(der: bytes) -> Certificate | None:
+    try:
+        return parse_certificate(der)
+    except MalformedEvidence:
+        return None  # a hint of the machine that cannot be read leads nowhere
