@@ -17,9 +17,11 @@ from typing import Final, NamedTuple, Protocol
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from attestation.appraisal.boot import judge_log, told
+from attestation.appraisal.ima import judge_ima
 from attestation.errors import EvidenceRejected
 from attestation.evidence import tpm_quote
 from attestation.evidence.event_log import EventLogClaims, ReplayedLog
+from attestation.evidence.ima_log import UnverifiedIMALog
 from attestation.evidence.tpm_quote import QuoteClaims, UnverifiedQuote
 from attestation.machines import ClockState, Role
 from attestation.reference import FirmwareRules, Policy
@@ -55,7 +57,7 @@ class Evidence(NamedTuple):
     quote: UnverifiedQuote
     pcr_values: Mapping[int, Mapping[int, bytes]]
     event_log: ReplayedLog | None
-    ima_log: object | None
+    ima_log: UnverifiedIMALog | None
     ek_certification: EKCertified | None
 
 
@@ -198,6 +200,8 @@ def appraise(evidence: Evidence, case: Case, at: datetime) -> Appraisal:
                 evidence.event_log, policy, quoted, requested=case.event_log_requested
             )
             outcomes += told_by_log
+        if policy.ima is not None:
+            outcomes += judge_ima(evidence.ima_log, policy.ima, policy.bank, quoted)
         outcomes += policy.judge(quoted)
         appraised = policy.appraises_boot and not (
             policy.reports and any(type(o) is Reported for o in outcomes[before_boot:])
