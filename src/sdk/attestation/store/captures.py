@@ -45,6 +45,7 @@ class Capture:
         assurance: How well its identity is vouched for now.
         vendor: Registered name of its TPM's manufacturer, from a verified chain; None where there is none.
         firmware_version: u64 of its last quote; None where it was not claimed.
+        firmware_blocked: The advisory that rules its firmware out, or None.
         clock_safe: Whether the TPM called its clock safe then; None before the first verified quote.
         assigned: `name@version sha256` of fleet, cluster, role and machine, None where nothing is assigned.
         at: When the evidence was judged; None where there is none, and then all below is empty.
@@ -64,6 +65,7 @@ class Capture:
     assurance: Assurance
     vendor: str | None
     firmware_version: int | None
+    firmware_blocked: str | None
     clock_safe: bool | None
     assigned: tuple[str | None, str | None, str | None, str | None]
     at: datetime | None
@@ -106,6 +108,7 @@ _COLUMNS: Final = (
     _MC.assurance,
     _E.c.vendor,
     _MC.firmware_version,
+    _MC.firmware_blocked,
     _MC.clock_safe,
     *applicable(_MC.machine_id, _MC.role, _MC.cluster_id),
     _RC.at,
@@ -128,15 +131,16 @@ def _decode(row: Row) -> Capture:
         assurance=Assurance(row[5]),
         vendor=row[6],
         firmware_version=None if row[7] is None else unsigned(row[7]),
-        clock_safe=None if row[8] is None else bool(row[8]),
-        assigned=(row[9], row[10], row[11], row[12]),
-        at=None if row[13] is None else from_micros(row[13]),
-        verdict=None if row[14] is None else Verdict(row[14]),
-        pcr_bank=row[15],
-        pcr_values={int(index): bytes.fromhex(value) for index, value in json.loads(row[16] or "{}").items()},
-        event_log_sha256=row[17],
-        ima_log_sha256=row[18],
-        ek_key_attested=None if row[19] is None else bool(row[19]),
+        firmware_blocked=row[8],
+        clock_safe=None if row[9] is None else bool(row[9]),
+        assigned=(row[10], row[11], row[12], row[13]),
+        at=None if row[14] is None else from_micros(row[14]),
+        verdict=None if row[15] is None else Verdict(row[15]),
+        pcr_bank=row[16],
+        pcr_values={int(index): bytes.fromhex(value) for index, value in json.loads(row[17] or "{}").items()},
+        event_log_sha256=row[18],
+        ima_log_sha256=row[19],
+        ek_key_attested=None if row[20] is None else bool(row[20]),
     )
 
 

@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from attestation.api import PolicyTestCounts, PolicyTestMachine, PolicyTestPage, PolicyTestRequest
-from attestation.appraisal.boot import judge_log
+from attestation.appraisal.again import StoredCase, judge_again
 from attestation.errors import MachineUnknown, MalformedEvidence, RequestInvalid
 from attestation.evidence.event_log import ReplayedLog
 from attestation.machines import Role
 from attestation.reference import Policy, parse_policy
 from attestation.reference.compose import compose
 from attestation.results import Failed, Flagged, Outcome, Passed, Reported, Undecided, Verdict, conclude
+from attestation.results.ar4si import FIRMWARE_WARNING
 from attestation.store import Capture, CaptureFilter, Scope, Tx
-from attestation.tpm.hashes import bank_name
+from attestation.tpm.hashes import bank_alg
 from attestation_service import policy as policies
 from attestation_service.context import Resources
 from attestation_service.measurements import Replays
@@ -30,7 +31,6 @@ from attestation_service.policies.places import SCOPES, check_subject
 
 MOST_LOGS: Final = 64
 """So many event logs are parsed for one page; then it ends early, because each takes milliseconds."""
-NOT_QUOTED: Final = "was not quoted with the stored evidence"
 _REMEMBERED_BYTES: Final = 8 << 20
 _WORDS: Final[Mapping[type[Outcome], str]] = {
     Passed: "passed",
@@ -164,12 +164,12 @@ def _judged(page: _Page, known: Replays) -> PolicyTestPage:
         if capture.at is None or capture.verdict is None:
             sums["without_evidence"] += 1
             continue
-        outcomes = judge(policy, capture, logs.replayed(capture, policy))
+        outcomes = judge_again(_case(capture, logs.replayed(capture, policy)), policy)
         for outcome in outcomes:
             told = counts.setdefault(outcome.check, {})
             word = _WORDS[type(outcome)]
             told[word] = told.get(word, 0) + 1
-        verdict = conclude([*outcomes, Passed("evidence")])
+        verdict = conclude(outcomes)
         if verdict is Verdict.VERIFIED:
             sums["passed"] += 1
             sums["reported"] += any(isinstance(outcome, Reported) for outcome in outcomes)
@@ -201,30 +201,21 @@ def _judged(page: _Page, known: Replays) -> PolicyTestPage:
     )
 
 
-def judge(policy: Policy, capture: Capture, replayed: ReplayedLog | None) -> Sequence[Outcome]:
-    """Return the outcome of every rule of *policy* for stored evidence.
-
-    What the evidence does not hold, because nobody asked for it then, is undecided and not failed.
-
-    Args:
-        policy: What is expected.
-        capture: The evidence.
-        replayed: Its event log in the bank of the policy, where a rule reads it and it is kept.
-    """
-    if policy.rules and capture.pcr_bank != bank_name(policy.bank):
-        return [
-            Undecided("pcrs", f"the bank {bank_name(policy.bank)} was not quoted with the stored evidence")
-        ]
-    values = capture.pcr_values
-    missing = [rule for rule in policy.by_value if rule.any_of is not None and rule.index not in values]
-    outcomes: list[Outcome] = [Undecided(rule.held.check, NOT_QUOTED) for rule in missing]
-    outcomes += [rule.judge(values.get(rule.index)) for rule in policy.by_value if rule not in missing]
-    if policy.event_log is not None:
-        unread = [str(pcr) for pcr in policy.log_pcrs if pcr not in values]
-        if unread:
-            outcomes.append(Undecided("event-log", f"PCR {', '.join(unread)}: {NOT_QUOTED}"))
-        elif replayed is None:
-            outcomes.append(Undecided("event-log", "none is kept with the stored evidence"))
-        else:
-            outcomes += judge_log(replayed, policy, values, requested=True)[0]
-    return outcomes
+def _case(capture: Capture, replayed: ReplayedLog | None) -> StoredCase:
+    advisories: list[Outcome] = []
+    if capture.firmware_blocked is not None:
+        advisories.append(Failed(FIRMWARE_WARNING, "no advisory that rules it out", capture.firmware_blocked))
+    elif capture.vendor is not None and capture.firmware_version:
+        advisories.append(Passed(FIRMWARE_WARNING))
+    return StoredCase(
+        bank=None if capture.pcr_bank is None else bank_alg(capture.pcr_bank),
+        values=capture.pcr_values,
+        event_log=replayed,
+        assurance=capture.assurance,
+        role=capture.role,
+        ek_vendor=capture.vendor,
+        firmware_version=capture.firmware_version or None,
+        clock_safe=capture.clock_safe,
+        ek_key_attested=bool(capture.ek_key_attested),
+        advisories=advisories,
+    )

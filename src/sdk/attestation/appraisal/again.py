@@ -1,0 +1,97 @@
+"""Judging stored evidence under a policy that was not in force when it came: what that policy would say.
+
+The evidence was authentic when it was stored; nothing here makes a result of it. What a rule needs and nobody asked
+for then, because another policy was in force, is undecided: it says nothing about the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from attestation.appraisal.appraise import judge_advisories, judge_assurance, judge_firmware_minimum
+from attestation.appraisal.boot import judge_log, told
+from attestation.evidence.event_log import ReplayedLog
+from attestation.machines import Role
+from attestation.reference import Policy
+from attestation.results import Assurance, Failed, Outcome, Passed, Undecided
+from attestation.tpm.hashes import bank_name
+
+NOT_QUOTED: Final = "not quoted with the stored evidence"
+NOT_ASKED: Final = "not asked for with the stored evidence"
+
+
+class StoredCase(NamedTuple):
+    """What is stored of a machine.
+
+    Attributes:
+        bank: TPM_ALG_ID of the bank that was quoted; None where none was.
+        values: PCR -> quoted value.
+        event_log: What the log stored with it replays to in the bank of the policy; None where none is kept.
+        assurance: How well its identity is vouched for.
+        role: Its role, or None.
+        ek_vendor: Registered name of the TPM's manufacturer, from a verified chain; None where there is none.
+        firmware_version: u64 of its last quote; None where it was not claimed.
+        clock_safe: The TPM called its clock safe then; None where that is not known.
+        ek_key_attested: The EK itself vouched for the firmware then.
+        advisories: The outcomes of every advisory about its firmware.
+    """
+
+    bank: int | None
+    values: Mapping[int, bytes]
+    event_log: ReplayedLog | None
+    assurance: Assurance
+    role: Role | None
+    ek_vendor: str | None
+    firmware_version: int | None
+    clock_safe: bool | None
+    ek_key_attested: bool
+    advisories: Sequence[Outcome]
+
+
+def judge_again(case: StoredCase, policy: Policy) -> tuple[Outcome, ...]:
+    """Return the outcome of every rule of *policy* for what is stored of a machine."""
+    return (*_identity(case, policy), *_boot(case, policy))
+
+
+def _identity(case: StoredCase, policy: Policy) -> Iterable[Outcome]:
+    yield judge_assurance(case.assurance, policy.assurance_minimum(case.role), report=False)
+    stated = policy.assurance
+    if stated is not None and stated.report:
+        yield judge_assurance(case.assurance, stated.level, report=True)
+    rules = policy.firmware
+    if rules is None:
+        yield from case.advisories
+    else:
+        yield from judge_advisories(case.advisories, rules)
+        if rules.minimum:
+            yield judge_firmware_minimum(rules, case.ek_vendor, case.firmware_version)
+    if policy.ek_key_attestation is not None:
+        check = "ek-key-attestation"
+        yield Passed(check) if case.ek_key_attested else Undecided(check, NOT_ASKED)
+    if case.clock_safe is False and (policy.clock_safe_required or policy.clock_safe_reported):
+        failed = Failed("clock-safe", "a safe clock", "unsafe: it may have gone back")
+        yield told(failed, report=policy.clock_safe_reported)
+
+
+def _boot(case: StoredCase, policy: Policy) -> Iterable[Outcome]:
+    if not (policy.rules or policy.logs_read):
+        return
+    if case.bank != policy.bank:
+        yield Undecided("pcrs", f"the bank {bank_name(policy.bank)} was {NOT_QUOTED}")
+        return
+    for rule in policy.by_value:
+        if rule.any_of is None or rule.index in case.values:
+            yield rule.judge(case.values.get(rule.index))
+        else:
+            yield Undecided(rule.held.check, f"it was {NOT_QUOTED}")
+    if policy.event_log is not None:
+        unread = [str(pcr) for pcr in policy.log_pcrs if pcr not in case.values]
+        if unread:
+            yield Undecided("event-log", f"PCR {', '.join(unread)}: {NOT_QUOTED}")
+        elif case.event_log is None:
+            yield Undecided("event-log", NOT_ASKED)
+        else:
+            yield from judge_log(case.event_log, policy, case.values, requested=True)[0]
+    if policy.ima is not None:
+        yield Undecided("ima", "lists are judged when a machine attests")

@@ -1,0 +1,144 @@
+"""Stored evidence under another policy: what is there is judged, what nobody asked for is undecided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from attestation.appraisal.again import StoredCase, judge_again
+from attestation.evidence import event_log
+from attestation.machines import Role
+from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
+from attestation.results import Assurance, Failed, Flagged, Outcome, Passed, Reported, Undecided
+from attestation.results.ar4si import FIRMWARE_WARNING
+from attestation.testing.event_logs import BootOptions, boot_log
+from attestation.tpm import Alg
+
+GOOD = bytes([1]) * 32
+
+
+def a_policy(**members: Any) -> Policy:
+    """Return a policy that compares PCR 7, unless told otherwise."""
+    document: dict[str, Any] = {
+        "format": "itl-tpm-policy/1",
+        "name": "p",
+        "version": 1,
+        "bank": "sha256",
+        "pcrs": {"7": {"any_of": [GOOD.hex()]}},
+    }
+    return parse_policy(document | members)
+
+
+def a_case(**changes: Any) -> StoredCase:
+    """Return what is stored of a machine that holds under `a_policy()`."""
+    known = StoredCase(
+        bank=Alg.SHA256,
+        values={7: GOOD},
+        event_log=None,
+        assurance=Assurance.TOFU,
+        role=Role.WORKER_APP,
+        ek_vendor=None,
+        firmware_version=None,
+        clock_safe=None,
+        ek_key_attested=False,
+        advisories=(),
+    )
+    return known._replace(**changes)
+
+
+def told(case: StoredCase, policy: Policy) -> dict[str, type[Outcome]]:
+    """Return the kind of every outcome."""
+    return {outcome.check: type(outcome) for outcome in judge_again(case, policy)}
+
+
+@pytest.mark.parametrize(
+    ("case", "policy", "expected"),
+    [
+        ({}, {}, {"assurance": Passed, "pcr7": Passed}),
+        ({"values": {7: bytes(32)}}, {}, {"assurance": Passed, "pcr7": Failed}),
+        ({"values": {7: bytes(32)}}, {"mode": "report"}, {"assurance": Passed, "pcr7": Reported}),
+        ({"values": {}}, {}, {"assurance": Passed, "pcr7": Undecided}),
+        ({"bank": None, "values": {}}, {}, {"assurance": Passed, "pcrs": Undecided}),
+        ({"bank": Alg.SHA384}, {}, {"assurance": Passed, "pcrs": Undecided}),
+        (
+            {},
+            {"pcrs": {"7": {"any_of": [GOOD.hex()]}, "1": {"ignore": "serial numbers"}}},
+            {"assurance": Passed, "pcr7": Passed, "pcr1": Flagged},
+        ),
+    ],
+    ids=str,
+)
+def test_values(case: dict[str, Any], policy: dict[str, Any], expected: dict[str, type[Outcome]]) -> None:
+    """Compared where they were quoted; an ignored PCR needs no value."""
+    assert told(a_case(**case), a_policy(**policy)) == expected
+
+
+def test_nothing_is_asked_of_the_boot_state() -> None:
+    """The shipped policy judges who vouches for the machine, and no PCR."""
+    assert told(a_case(bank=None), IDENTITY_ONLY) == {"assurance": Passed}
+
+
+def test_the_minimum_of_a_role() -> None:
+    """A control plane needs more than a worker, and a policy may demand more of anybody, or only report it."""
+    assert told(a_case(role=Role.CONTROLPLANE), a_policy())["assurance"] is Failed
+    stricter = a_policy(assurance={"minimum": "ek-chain"})
+    assert told(a_case(), stricter)["assurance"] is Failed
+    assert told(a_case(assurance=Assurance.EK_CHAIN), stricter)["assurance"] is Passed
+    reporting = judge_again(a_case(), a_policy(assurance={"minimum": "ek-chain"}, mode="report"))
+    assert [type(o) for o in reporting if o.check == "assurance"] == [Passed, Reported]
+
+
+def test_firmware() -> None:
+    """Advisories count without a rule; a rule may ask for a minimum, and for more of the advisories."""
+    blocked = Failed(FIRMWARE_WARNING, "none", "CVE-2017-15361")
+    assert told(a_case(advisories=[blocked]), a_policy())[FIRMWARE_WARNING] is Failed
+    lenient = a_policy(firmware={"on_blocklist": "warn"})
+    assert told(a_case(advisories=[blocked]), lenient)[FIRMWARE_WARNING] is Flagged
+    minimum = a_policy(firmware={"min": {"IFX": "7.63"}})
+    for version, expected in ((0x0007_003F_0000_0000, Passed), (0x0007_003E_0000_0000, Failed)):
+        case = a_case(ek_vendor="IFX", firmware_version=version)
+        assert told(case, minimum)["firmware-minimum"] is expected
+
+
+def test_the_second_protocol() -> None:
+    """Whoever never did it was perhaps never asked."""
+    policy = a_policy(ek_key_attestation="required")
+    assert told(a_case(ek_key_attested=True), policy)["ek-key-attestation"] is Passed
+    assert told(a_case(), policy)["ek-key-attestation"] is Undecided
+
+
+@pytest.mark.parametrize(
+    ("safe", "mode", "expected"),
+    [
+        (False, "enforce", Failed),
+        (False, "report", Reported),
+        (True, "enforce", None),
+        (None, "enforce", None),
+    ],
+)
+def test_the_clock(safe: bool | None, mode: str, expected: type[Outcome] | None) -> None:
+    """Only where the policy asks for a safe one."""
+    policy = a_policy(clock={"safe": "required"}, mode=mode)
+    assert told(a_case(clock_safe=safe), policy).get("clock-safe") is expected
+    assert "clock-safe" not in told(a_case(clock_safe=False), a_policy())
+
+
+def test_the_event_log() -> None:
+    """Judged where it is kept and its PCRs were quoted; undecided where either is missing."""
+    policy = a_policy(pcrs={}, secure_boot={"required": True})
+    log = boot_log(BootOptions())
+    values = log.pcrs()
+    replayed = event_log.replay(event_log.parse(log.serialise()), Alg.SHA256)
+    good = a_case(values=values, event_log=replayed)
+    assert told(good, policy)["secure-boot"] is Passed
+    assert told(good._replace(event_log=None), policy) == {"assurance": Passed, "event-log": Undecided}
+    assert told(good._replace(values={4: GOOD}), policy) == {"assurance": Passed, "event-log": Undecided}
+    edited = told(good._replace(values=values | {7: bytes(32)}), policy)
+    assert (edited["event-log"], edited["secure-boot"]) == (Failed, Failed)
+
+
+def test_measurement_lists() -> None:
+    """They grow while a machine runs: one that was kept says little about the next."""
+    policy = a_policy(ima={"allow": ["ab" * 32]})
+    assert told(a_case(), policy)["ima"] is Undecided
