@@ -181,7 +181,8 @@ def _rules(claims: EventLogClaims, policy: Policy) -> Iterable[Outcome]:
     if policy.secure_boot is not None:
         yield from _secure_boot(policy.secure_boot, claims.secure_boot)
     if policy.boot is not None:
-        yield from _boot(policy.boot, approved)
+        by_events = {rule.index: rule.report for rule in policy.rules if rule.approved is not None}
+        yield from _boot(policy.boot, approved, by_events)
         if policy.boot.command_lines is not None:
             yield _command_lines(policy.boot.command_lines.value, claims, policy.boot.command_lines.report)
 
@@ -196,7 +197,7 @@ class _Approved:
 
     def __init__(self, claims: EventLogClaims, policy: Policy) -> None:
         self._claims = claims
-        self._constants = _constants(claims.bank)
+        self._constants = constants(claims.bank)
         self._listed: dict[int, set[bytes]] = {
             rule.index: set(rule.approved) for rule in policy.rules if rule.approved is not None
         }
@@ -227,7 +228,8 @@ class _Approved:
 
 
 @lru_cache(maxsize=8)
-def _constants(bank: int) -> frozenset[bytes]:
+def constants(bank: int) -> frozenset[bytes]:
+    """Return the digests that every firmware extends: of a separator, and of the known actions."""
     return frozenset(hash_new(bank, data).digest() for data in (_SEPARATOR, *_TEXTS))
 
 
@@ -247,10 +249,16 @@ def _words(events: Sequence[LogEvent]) -> str:
     return "not approved: " + ", ".join(shown) + more
 
 
-def _boot(rules: BootRules, approved: _Approved) -> Iterable[Outcome]:
+def _boot(rules: BootRules, approved: _Approved, by_events: Mapping[int, bool]) -> Iterable[Outcome]:
     """Judge what was started and read. A stray counts against the list of which nothing was found, else the first.
 
-    That decides only how a failure is told: every stray of a closed PCR fails a list.
+    That decides only how a failure is told: every stray of a closed PCR fails a list, or the rule over the events
+    of that PCR.
+
+    Args:
+        rules: The lists.
+        approved: The events.
+        by_events: PCRs with a rule over their events -> whether that is only reported.
     """
     found = {
         name: any(e.digest in demand.value for pcr in _PLACES[name] for e in approved.events(pcr))
@@ -260,7 +268,10 @@ def _boot(rules: BootRules, approved: _Approved) -> Iterable[Outcome]:
     for pcr, names in _CLOSED.items():
         stated = [name for name in names if name in found]
         strays = approved.strays(pcr) if stated else []
-        for name in [name for name in stated if not found[name]] or stated[:1]:
+        blamable = [name for name in stated if not found[name]]
+        if not blamable and by_events.get(pcr, True):
+            blamable = stated[:1]
+        for name in blamable:
             blamed[name] += strays
     for name, demand in _lists(rules):
         if found[name] and not blamed[name]:
