@@ -1,4 +1,4 @@
-"""From what machines proved to a policy that they keep: groups, outliers, a proposal; and a policy tried on it.
+"""From what machines proved to a policy that they keep: groups, outliers, a proposal.
 
 Learning trusts what it is shown: whatever runs on these machines becomes what is expected. So it says what
 they have in common and who differs, proposes the narrowest rules that most of them keep, and leaves out those
@@ -12,17 +12,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from attestation.appraisal.boot import constants, judge_log
+from attestation.appraisal.boot import constants
 from attestation.appraisal.explain import explain
 from attestation.errors import EventLogRejected, PolicyInvalid
 from attestation.evidence import event_log
 from attestation.evidence.event_log import EventLogClaims, ReplayedLog
-from attestation.reference import FORMAT, Policy, parse_policy
+from attestation.reference import FORMAT, parse_policy
 from attestation.reference.patterns import parse_command_pattern, words_of
-from attestation.results import Outcome, Undecided
 from attestation.tpm.hashes import bank_alg
 
-NOT_QUOTED: Final = "was not quoted with the stored evidence"
 MOST_VALUES: Final = 8
 """So many values of one PCR are listed; more than these are no reference values any more."""
 MOST_DIGESTS: Final = 256
@@ -419,43 +417,3 @@ def _general(word: str) -> str:
     """Return `root=UUID=*` for `root=UUID=6e1f…`; a word without `=` stays as it is."""
     head, equals, _ = word.rpartition("=")
     return head + equals + "*" if equals else word
-
-
-# ---------------------------------------------------------------- trying
-
-
-def judge_capture(policy: Policy, capture: Capture) -> Sequence[Outcome]:
-    """Return the outcome of every rule of *policy* about the boot, for stored evidence.
-
-    What the evidence does not hold, because nobody asked for it then, is undecided and not failed. Rules about
-    the machine itself (assurance, firmware, clock) are not judged here.
-
-    Args:
-        policy: What is expected.
-        capture: What was proven, in the bank of *policy*.
-    """
-    values = capture.values
-    for rule in policy.by_value:
-        if rule.any_of is not None and rule.index not in values:
-            break
-    else:
-        if policy.event_log is None:
-            return policy.judge(values)
-    outcomes: list[Outcome] = []
-    if policy.event_log is not None:
-        outcomes += _judge_log(policy, capture)
-    for rule in policy.by_value:
-        if rule.any_of is not None and rule.index not in values:
-            outcomes.append(Undecided(rule.held.check, NOT_QUOTED))
-        else:
-            outcomes.append(rule.judge(values.get(rule.index)))
-    return outcomes
-
-
-def _judge_log(policy: Policy, capture: Capture) -> Sequence[Outcome]:
-    unread = [str(pcr) for pcr in policy.log_pcrs if pcr not in capture.values]
-    if unread:
-        return [Undecided("event-log", f"PCR {', '.join(unread)}: {NOT_QUOTED}")]
-    if capture.replayed is None:
-        return [Undecided("event-log", "none is kept with the stored evidence")]
-    return judge_log(capture.replayed, policy, capture.values, requested=True)[0]
