@@ -118,6 +118,16 @@ def test_another_kernel_in_a_unified_image_shows_in_two_pcrs() -> None:
     assert {i for i in range(16) if one[i] != other[i]} == {4, 10, 11}
 
 
+@pytest.mark.parametrize("boot", BOOTS, ids=name_of)
+def test_the_test_kit_writes_such_logs(boot: RealBoot) -> None:
+    """The builder's events and first event give a real log back, byte for byte, and its PCRs."""
+    assert boot.boot_log.serialise() == boot.log
+    pcrs = boot.boot_log.pcrs()
+    assert {i: pcrs[i] for i in range(16) if i != 10} == {
+        i: value for i, value in boot.quoted("sha256").items() if i != 10
+    }
+
+
 def replayed(name: str) -> event_log.ReplayedLog:
     """Replay the log of a boot in the SHA-256 bank, with our reader."""
     return event_log.replay(event_log.parse(by_name[name].log), Alg.SHA256)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from attestation.testing import BootLog, Event
+from tests.vectors.eventlog import replay
+
 HERE = Path(__file__).parent
 
 
@@ -36,6 +39,15 @@ class RealBoot:
     def log(self) -> bytes:
         """The event log."""
         return self.read("eventlog.bin")
+
+    @cached_property
+    def boot_log(self) -> BootLog:
+        """The log for `attestation.testing.boot`: a software TPM measures what this machine measured."""
+        events = list(replay.events(self.log))
+        return BootLog(
+            events=tuple(Event(pcr=e.pcr, type=e.type, data=e.data, digests=e.digests) for e in events),
+            banks=tuple(events[0].digests),
+        )
 
     @cached_property
     def ima(self) -> bytes:
