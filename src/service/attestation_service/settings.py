@@ -126,6 +126,9 @@ class Settings(BaseSettings):
     # Proof
     challenge_ttl_seconds: Annotated[int, Field(ge=5, le=60)] = 60
     reattest_seconds: Annotated[int, Field(ge=1, le=3600)] = 45
+    reattest_spread_percent: Annotated[int, Field(ge=0, le=50)] = 10
+    heartbeat_grace_seconds: Annotated[int, Field(ge=0, le=86_400)] = 30
+    firmware_blocklist_file: Path | None = None
     require_nonce: bool = True
     require_quote: bool = True
     tpm_allow_simulator: bool = False

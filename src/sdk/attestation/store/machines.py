@@ -17,7 +17,7 @@ from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, S
 from attestation.results import Assurance, Verdict
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared, Row, signed, unsigned
-from attestation.store.tables import MachineRow, table_of
+from attestation.store.tables import LEASED, MachineRow, table_of
 
 _T = table_of(MachineRow)
 _C = _T.c
@@ -266,6 +266,14 @@ def _renew(*columns: str) -> Prepared:
 _RENEW = _renew(*_RENEWED)
 # The log is named in an index, which the steady state shall not write.
 _RENEW_LOG = _renew(*_RENEWED, "event_log_sha256")
+_OVERDUE = and_(text(LEASED), _C.trust_expires_at <= bindparam("before"))
+# The condition of the partial index word for word, or it is not used.
+_LAPSED = Prepared(select(_T).where(_OVERDUE).order_by(_C.trust_expires_at, _C.id).limit(bindparam("rows")))
+_MISS = Prepared(
+    update(_T)
+    .where(_C.machine_id == bindparam("of_machine"), _OVERDUE)
+    .values(heartbeat_missed_at=bindparam("at"))
+)
 _DELETE = Prepared(delete(_T).where(_C.machine_id == bindparam("machine_id")))
 _PENDING = _C.status == Status.PENDING_APPROVAL.value
 _COUNT_PENDING = Prepared(select(func.count()).select_from(_T).where(_PENDING))
@@ -402,6 +410,19 @@ class Machines:
             raise MachineChanged(
                 f"machine {machine.machine_id} is no longer {machine.status} in this role with this AK"
             )
+
+    def lapsed(self, before: datetime, limit: int) -> list[Machine]:
+        """Return attested machines whose lease ended at *before* or earlier and was not noticed; the oldest first."""
+        rows = self._sql.rows(_LAPSED, before=to_micros(before), rows=limit)
+        return [decode(row) for row in rows]
+
+    def miss(self, machine_id: str, before: datetime, at: datetime) -> bool:
+        """Note that the lease of a machine has lapsed: one atomic statement, so one of any number of workers does.
+
+        Returns:
+            False where another worker was first, or the machine attested meanwhile.
+        """
+        return self._sql.run(_MISS, of_machine=machine_id, before=to_micros(before), at=to_micros(at)) == 1
 
     def counts(self, at: datetime) -> MachineCounts:
         """Count the machines by status, by role and by what their last result is worth at *at*."""

@@ -41,7 +41,7 @@ from attestation.results.ear import ear_claims
 from attestation.store import Challenge, StoredEvidence, Tx
 from attestation.tpm.hashes import bank_name
 from attestation.wire import b64decode, b64encode
-from attestation_service import __version__, challenges, config_tokens, limits, measurements, policy
+from attestation_service import __version__, challenges, config_tokens, leases, limits, measurements, policy
 from attestation_service.attest import key_attestation
 from attestation_service.attest.decision import Decision, decide
 from attestation_service.attest.key_attestation import Offered
@@ -314,6 +314,8 @@ def record(
         after = tx.machines.update(machine, **trust)
     if decision.changed or logs.first or proven:
         tx.results.add(machine.machine_id, result, _stored_evidence(judged, logs))
+    if affirming and machine.heartbeat_missed_at is not None:
+        leases.resumed(tx, machine, origin, at)
     if decision.changed:
         _tell(tx, judged, after, origin, at)
         if not affirming:
@@ -454,7 +456,9 @@ def _answer(
         config_url=token.url if token else None,
         directive=signed.directive,
         attestation_result=signed.result,
-        reattest_after_seconds=res.settings.reattest_seconds if decided else AGAIN_SECONDS,
+        reattest_after_seconds=leases.interval_seconds(machine, judged.policy, res.settings)
+        if decided
+        else AGAIN_SECONDS,
         next_challenge=challenges.show(fresh.challenge, fresh.ek_challenge),
     )
 
