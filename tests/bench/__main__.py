@@ -17,6 +17,7 @@ MODULES = {
     "introduce": "tests.bench.introduce",
     "growth": "tests.bench.growth",
     "cli": "tests.bench.cli_start",
+    "event-logs": "tests.bench.event_logs",
 }
 
 

@@ -286,7 +286,7 @@ class _Reader:
         return SecureBootState(
             enabled=enabled,
             measured=measured,
-            problems=tuple(self.problems),
+            problems=tuple(dict.fromkeys(self.problems)),
             flags=tuple(dict.fromkeys(self.flags)),
             debug=self.debug,
             dma_protection_disabled=self.dma_protection_disabled,
