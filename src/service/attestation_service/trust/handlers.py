@@ -114,7 +114,8 @@ async def add(
                 )
             tx.trust.set_status(stored.sha256, "active", request.reason, operator.cn, at)
         told = f"{request.role} of {request.vendor} {certificate.sha256}, {certificate.subject[:200]}: {request.reason}"
-        _audit(tx, "trust_add", agreed.told(told) or told, before.sha256, operator, res, at)
+        told = _with_digests(agreed.told(told) or told, before, res.anchors.bundle(tx))
+        tx.audit.append(operator.event("trust_add", detail=told), at)
         return _found(tx, certificate.sha256, res)
 
     return await dual_control.write(work, res=res, operator=operator, at=at)
@@ -158,7 +159,8 @@ async def distrust(
         # Not in the background: until the next judgement nobody shall be believed on its word.
         fallen = tx.ek_certificates.lower(sha256)
         told = f"{held.entry.role} of {held.entry.vendor} {sha256}: {request.reason}; {fallen} machines fall"
-        _audit(tx, "trust_distrust", told, before.sha256, operator, res, at)
+        told = _with_digests(told, before, res.anchors.bundle(tx))
+        tx.audit.append(operator.event("trust_distrust", detail=told), at)
         return _found(tx, sha256, res)
 
     return await res.store.write(work)
@@ -188,7 +190,8 @@ async def restore(
             return agreed
         tx.trust.set_status(sha256, "active", request.reason, operator.cn, at)
         told = f"{stored.role} of {stored.vendor} {sha256}: {request.reason}"
-        _audit(tx, "trust_restore", agreed.told(told) or told, before.sha256, operator, res, at)
+        told = _with_digests(agreed.told(told) or told, before, res.anchors.bundle(tx))
+        tx.audit.append(operator.event("trust_restore", detail=told), at)
         return _found(tx, sha256, res)
 
     return await dual_control.write(work, res=res, operator=operator, at=at)
@@ -272,11 +275,8 @@ def _chains(path: FoundPath | PathFailure | None, bundle: TrustBundle, vendor: s
         raise BundleInvalid(f"it chains to an anchor of {anchor.entry.vendor}, not of {vendor}")
 
 
-def _audit(
-    tx: Tx, action: str, told: str, before: str, operator: Operator, res: Resources, at: datetime
-) -> None:
-    after = res.anchors.bundle(tx).sha256
-    tx.audit.append(operator.event(action, detail=f"{told}; bundle {before} to {after}"), at)
+def _with_digests(told: str, before: TrustBundle, after: TrustBundle) -> str:
+    return f"{told}; bundle {before.sha256} to {after.sha256}"
 
 
 def _bundle_detail(tx: Tx, res: Resources) -> TrustBundleDetail:

@@ -1,0 +1,309 @@
+"""`attestation trust …`: whose word about TPMs the service takes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attestation.errors import RequestInvalid
+from attestation.wire import b64encode
+from attestation_cli.complete import complete_machine
+from attestation_cli.render import Cell, Column, cell, time_cell
+from attestation_cli.session import Ambiguous, Session, output_option, pass_session
+
+if TYPE_CHECKING:
+    from attestation.api import TrustBundleDetail, TrustCertificateDetail, TrustVerdict
+
+MAX_FILE_BYTES = 65_536
+LEAST_DIGITS = 8
+
+REASON = click.option("--reason", required=True, help="Why; it stands in the audit log.")
+
+
+@click.group("trust")
+def group() -> None:
+    """Whose word about TPMs the service takes, and what that means for a machine.
+
+    What is in a trust bundle on disk: attestation tpm-bundle.
+
+    \b
+    Examples:
+      attestation trust list --vendor IFX
+      attestation trust show cp-1
+      attestation trust add ntc-root.der --vendor NTC --role anchor --reason "fingerprint compared"
+    """
+
+
+@group.command("list")
+@click.option("--vendor", metavar="NAME", help="Only this vendor, e.g. IFX.")
+@click.option("--distrusted", is_flag=True, help="Only what is distrusted.")
+@output_option
+@pass_session
+def list_(session: Session, vendor: str | None, *, distrusted: bool) -> None:
+    """List the certificates of the trust bundle in force.
+
+    \b
+    Examples:
+      attestation trust list
+      attestation trust list --distrusted -o json
+    """
+    with session.client() as client:
+        bundle = client.trust_bundle()
+    found = [
+        c
+        for c in bundle.certificates
+        if (vendor is None or c.vendor == vendor.upper()) and (not distrusted or c.status == "distrusted")
+    ]
+    if session.json:
+        session.emit_json(iter(found))
+        return
+    now = datetime.now(UTC)
+    session.emit_table(
+        [
+            Column("VENDOR"),
+            Column("ROLE"),
+            Column("SUBJECT", shrink_to=16),
+            Column("SHA-256", shrink_to=17),
+            Column("UNTIL", drop=2),
+            Column("STATUS"),
+            Column("FROM", drop=1),
+            Column("CHANGED", drop=3),
+        ],
+        [
+            [
+                cell(c.vendor),
+                cell(c.role),
+                cell(c.subject),
+                cell(c.sha256),
+                cell(f"{c.not_after:%Y-%m-%d}"),
+                cell(c.status),
+                cell(c.origin),
+                time_cell(c.changed_at, now) if c.changed_at else cell(None),
+            ]
+            for c in found
+        ],
+        "No certificates: no vendor is trusted.",
+    )
+    if not bundle.verifying:
+        session.note("ITL_TPM_VERIFY_CA is off: the service asks nobody.")
+
+
+@group.command()
+@click.argument("machine", shell_complete=complete_machine)
+@output_option
+@pass_session
+def show(session: Session, machine: str) -> None:
+    """Show who vouches for the TPM of MACHINE, certificate by certificate.
+
+    \b
+    Examples:
+      attestation trust show cp-1
+    """
+    with session.client() as client:
+        detail = session.find(client, machine)
+        endorsement = client.endorsement(detail.machine_id)
+    if session.json:
+        session.emit_json(endorsement)
+        return
+    session.emit_fields(
+        [
+            ("machine", cell(detail.machine_id)),
+            ("assurance", cell(endorsement.assurance)),
+            ("says it is of", cell(endorsement.claimed_vendor or None)),
+            *_verdict(endorsement),
+            ("judged", time_cell(endorsement.judged_at, datetime.now(UTC))),
+            *([("unknown issuer", cell(endorsement.unknown_issuer))] if endorsement.unknown_issuer else []),
+        ]
+    )
+    _emit_path(session, endorsement)
+    if endorsement.unknown_issuer and not endorsement.ek_allow_listed:
+        session.note(
+            "Nobody we know signed that. Compare it with the vendor's publication, then one of:\n"
+            f"  attestation machine approve {detail.machine_id} --role ROLE --accept-ek\n"
+            "  attestation trust add FILE --vendor NAME --role anchor --reason TEXT\n"
+            f"  attestation machine reject {detail.machine_id} --reason TEXT"
+        )
+
+
+@group.command()
+@click.argument("file", type=click.File("rb"))
+@click.option(
+    "--vendor", metavar="NAME", required=True, help="Whose it is: name in the TCG registry, e.g. IFX."
+)
+@click.option(
+    "--role",
+    type=click.Choice(["anchor", "intermediate"]),
+    required=True,
+    help="An anchor is believed by itself; an intermediate must chain to one.",
+)
+@REASON
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_option
+@pass_session
+def add(session: Session, file: Any, vendor: str, role: str, reason: str, *, yes: bool) -> None:
+    """Trust the CA certificate in FILE (DER or PEM) from now on.
+
+    Whoever holds its key can vouch for TPMs. Compare the SHA-256 with the vendor's own publication first.
+    Where dual control asks for several people, an anchor needs their votes; this is yours.
+
+    \b
+    Examples:
+      attestation trust add ntc-root.der --vendor NTC --role anchor --reason "fingerprint compared"
+    """
+    from attestation.api import PendingApproval
+    from attestation.evidence import ek_certificate
+
+    data = _read(file)
+    import hashlib
+
+    der = ek_certificate.parse(data).der
+    digest = hashlib.sha256(der).hexdigest()
+    session.confirm(
+        f"Believe whoever signs with the key of {digest} about TPMs of {vendor.upper()}?", yes=yes
+    )
+    with session.client() as client:
+        answer = client.trust_certificate(b64encode(der), role=role, vendor=vendor.upper(), reason=reason)
+    if isinstance(answer, PendingApproval):
+        command = ["trust", "add", file.name, "--vendor", vendor.upper(), "--role", role]
+        session.emit_pending(answer, f"{role} of {vendor.upper()} {digest[:16]}…", command)
+        return
+    _emit_certificate(session, "trusted", answer)
+
+
+@group.command()
+@click.argument("sha256")
+@REASON
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_option
+@pass_session
+def distrust(session: Session, sha256: str, reason: str, *, yes: bool) -> None:
+    """Distrust a certificate at once; SHA256 may be its beginning (at least 8 hex).
+
+    Every machine that it vouched for falls to the level of trust on first use in the same moment.
+
+    \b
+    Examples:
+      attestation trust distrust 899e35474c98 --reason "key compromised, advisory 12"
+    """
+    with session.client() as client:
+        found = _find(client.trust_bundle(), sha256)
+        session.confirm(
+            f"Distrust {found.role} {found.sha256[:16]}… of {found.vendor}? Machines that it vouched for fall at once.",
+            yes=yes,
+        )
+        answer = client.distrust_certificate(found.sha256, reason)
+    _emit_certificate(session, "distrusted", answer)
+
+
+@group.command()
+@click.argument("sha256")
+@REASON
+@output_option
+@pass_session
+def restore(session: Session, sha256: str, reason: str) -> None:
+    """Trust a distrusted certificate again; SHA256 may be its beginning (at least 8 hex).
+
+    Where dual control asks for several people, this is your vote.
+
+    \b
+    Examples:
+      attestation trust restore 899e35474c98 --reason "false alarm"
+    """
+    from attestation.api import PendingApproval
+
+    with session.client() as client:
+        found = _find(client.trust_bundle(), sha256)
+        answer = client.restore_certificate(found.sha256, reason)
+    if isinstance(answer, PendingApproval):
+        session.emit_pending(
+            answer, f"{found.role} of {found.vendor} {found.sha256[:16]}…", ["trust", "restore", found.sha256]
+        )
+        return
+    _emit_certificate(session, "trusted again", answer)
+
+
+@group.command()
+@click.argument("file", type=click.File("rb"))
+@output_option
+@pass_session
+def verify(session: Session, file: Any) -> None:
+    """Ask the service what it says of the EK certificate in FILE (DER, PEM, or as read from NV).
+
+    \b
+    Examples:
+      tpm2_nvread 0x1c0000a -o ek.der && attestation trust verify ek.der
+    """
+    with session.client() as client:
+        verdict = client.verify_ek_certificate(b64encode(_read(file)))
+    if session.json:
+        session.emit_json(verdict)
+        return
+    session.emit_fields(_verdict(verdict))
+    _emit_path(session, verdict)
+
+
+def _verdict(verdict: TrustVerdict) -> list[tuple[str, Cell]]:
+    return [
+        ("vouched for", cell(f"yes, by {verdict.vendor}" if verdict.ok else "no")),
+        ("because", cell(verdict.reason)),
+        ("revocation", cell(verdict.revocation)),
+        ("bundle", cell(verdict.bundle_sha256)),
+    ]
+
+
+def _emit_path(session: Session, verdict: TrustVerdict) -> None:
+    if not verdict.path:
+        return
+    session.emit_table(
+        [
+            Column("PATH"),
+            Column("SUBJECT", shrink_to=16),
+            Column("SHA-256", shrink_to=13, drop=1),
+            Column("GOOD"),
+            Column("WHY", shrink_to=12),
+        ],
+        [
+            [
+                cell(step.role),
+                cell(step.subject or None),
+                cell(step.sha256),
+                cell("yes" if step.ok else "no"),
+                cell(step.reason),
+            ]
+            for step in verdict.path
+        ],
+        "",
+    )
+
+
+def _emit_certificate(session: Session, done: str, certificate: TrustCertificateDetail) -> None:
+    session.emit_done(
+        f"{certificate.role} of {certificate.vendor} {certificate.sha256[:16]}…: {done}",
+        certificate.model_dump(mode="json"),
+    )
+
+
+def _find(bundle: TrustBundleDetail, beginning: str) -> TrustCertificateDetail:
+    wanted = beginning.lower().replace(":", "")
+    if len(wanted) < LEAST_DIGITS:
+        raise RequestInvalid(f"the SHA-256 needs at least {LEAST_DIGITS} hex digits")
+    found = [c for c in bundle.certificates if c.sha256.startswith(wanted)]
+    if not found:
+        from attestation.errors import TrustCertificateUnknown
+
+        raise TrustCertificateUnknown(f"no certificate of the trust bundle begins with {wanted}")
+    if len(found) > 1:
+        raise Ambiguous("\n".join([f"{wanted} may mean any of", *(c.sha256 for c in found[:20])]))
+    return found[0]
+
+
+def _read(file: Any) -> bytes:
+    try:
+        data: bytes = file.read(MAX_FILE_BYTES + 1)
+    except OSError as e:
+        raise RequestInvalid(f"{file.name}: {e.strerror}") from e
+    if len(data) > MAX_FILE_BYTES:
+        raise RequestInvalid(f"{file.name}: longer than {MAX_FILE_BYTES} bytes")
+    return data
