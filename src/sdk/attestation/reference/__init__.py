@@ -1,6 +1,7 @@
 """What we expect of a machine (RATS Reference Values): named, versioned, immutable policies."""
 
 from attestation.reference.compose import EFFECTIVE_FORMAT, compose, effective_document
+from attestation.reference.diff import Change, PolicyDiff, diff
 from attestation.reference.document import FORMAT
 from attestation.reference.policy import (
     DEFAULT_SELECTION,
@@ -18,6 +19,7 @@ from attestation.reference.rules import (
     SecureBootRules,
     Source,
 )
+from attestation.reference.schema import schema
 
 __all__ = [
     "DEFAULT_SELECTION",
@@ -25,15 +27,19 @@ __all__ = [
     "FORMAT",
     "IDENTITY_ONLY",
     "BootRules",
+    "Change",
     "Demand",
     "FirmwareRules",
     "IMARules",
     "PCRRule",
     "Policy",
+    "PolicyDiff",
     "SecureBootRules",
     "Source",
     "compose",
     "default_minimum",
+    "diff",
     "effective_document",
     "parse_policy",
+    "schema",
 ]
