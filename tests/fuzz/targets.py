@@ -10,13 +10,14 @@ import contextlib
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.verification import Store
 
+from attestation.appraisal.explain import describe, explain
 from attestation.audit import checkpoint, leaf_hash_of, note, tiles, witness
 from attestation.audit.export import LogVerifier, Pinned
 from attestation.audit.merkle import consistency_proof
@@ -26,7 +27,9 @@ from attestation.errors import (
     BaseConfigInvalid,
     EKCertificateRejected,
     EKTemplateRejected,
+    EventLogRejected,
     Forbidden,
+    IMALogRejected,
     LogBroken,
     MalformedEvidence,
     MalformedNote,
@@ -35,8 +38,10 @@ from attestation.errors import (
     TPMResponseError,
     Unauthenticated,
 )
-from attestation.evidence import ak_activation, ek_certificate, tpm_quote
+from attestation.evidence import ak_activation, ek_certificate, event_log, ima_log, tpm_quote
 from attestation.reference import parse_policy
+from attestation.testing import BootOptions, LogDefect, LogQuirk, boot_log
+from attestation.testing import ima_log as ima_list
 from attestation.tpm import (
     Alg,
     Hierarchy,
@@ -516,6 +521,65 @@ def revocation_list(data: bytes) -> None:
             assert found.serials == {OPERATOR.certificate.serial_number}
 
 
+# ---------------------------------------------------------------- logs of a boot
+
+
+def event_log_target(data: bytes) -> None:
+    """`event_log.parse`, a replay in every bank, and everything a log is asked afterwards."""
+    for padded in (False, True):
+        with contextlib.suppress(MalformedEvidence):
+            log = event_log.parse(data, log_padding=padded)
+            assert log.records[-1].stop + log.padding_bytes == len(data)
+            for bank in log.banks:
+                with contextlib.suppress(MalformedEvidence):
+                    _use_log(event_log.replay(log, bank))
+
+
+def _use_log(replayed: event_log.ReplayedLog) -> None:
+    """Call whatever may be asked of a replayed log."""
+    assert all(line.isprintable() for line in describe(replayed))
+    answers = (*explain(None, replayed, range(24)), *explain(_BOOTED, replayed, range(24)))
+    assert len(answers) == 48
+    assert all(answer.text.isprintable() for answer in answers)
+    with contextlib.suppress(EventLogRejected):
+        claims = event_log.verify(replayed, quoted={i: replayed.values[i] for i in range(16)})
+        state = claims.secure_boot
+        assert not (state.enabled and (state.problems or not state.db_sha256))
+        assert len(state.dbx_sha256) <= len(replayed.data) // 16
+        assert all(isinstance(a.subject, str) for a in state.authorities)
+        assert all(i.path.isprintable() for i in claims.images)
+
+
+def ima_log_target(data: bytes) -> None:
+    """`ima_log.parse`, and a verification against the value that the list leads to."""
+    with contextlib.suppress(MalformedEvidence, IMALogRejected):
+        log = ima_log.parse(data)
+        pcr10 = ima_log.replay(log, Alg.SHA256)
+        claims = ima_log.verify(log, bank=Alg.SHA256, quoted_pcr10=pcr10)
+        assert len(claims.entries) + claims.later == len(log.records)
+
+
+def _event_logs() -> list[bytes]:
+    """Logs small enough to be changed everywhere, of every kind."""
+    small = BootOptions(revoked=1, databases=(), key_exchange_keys=())
+    made = [
+        boot_log(replace(small, quirks=frozenset({quirk}), banks=("sha1", "sha256"))).serialise()
+        for quirk in LogQuirk
+    ]
+    made += [boot_log(replace(small, defect=defect)).serialise() for defect in LogDefect]
+    made.append(boot_log(replace(small, uki=True, locality=3)).serialise())
+    return made + [d for d in _files("*/*.bin", "ovmf/*/*/eventlog.bin") if 0 < len(d) < 8192]
+
+
+def _ima_list() -> bytes:
+    pcrs = boot_log().pcrs()
+    files = {"/init": b"1", "/tmp/log": b"2"}
+    return ima_list(pcrs, files, template="ima-sig", violations=["/tmp/log"]).serialise()
+
+
+_BOOTED = event_log.replay(event_log.parse(boot_log().serialise()), Alg.SHA256)
+
+
 TARGETS: Final[dict[str, Target]] = {
     "tpm2b_public": Target(tpm2b_public, lambda: _files("*/ek.tpm2b_public", "*/ak.tpm2b_public"), 2100),
     "tpmt_public": Target(
@@ -596,4 +660,10 @@ TARGETS: Final[dict[str, Target]] = {
         client_certificate, lambda: [OPERATOR.der, OPERATORS.certificate.public_bytes(Encoding.DER)], 8200
     ),
     "revocation_list": Target(revocation_list, lambda: [OPERATORS.revoke(OPERATOR)], 8192),
+    "event_log": Target(event_log_target, _event_logs, 8192),
+    "ima_log": Target(
+        ima_log_target,
+        lambda: [_ima_list(), *_files("tpm2-tss/sml-ima*.bin", "ovmf/n1/sb-on/ima.bin")],
+        4096,
+    ),
 }
