@@ -21,6 +21,7 @@ from attestation.endorsements.bundle import (
     Status,
     TrustBundle,
     entry_of,
+    tag_of,
 )
 from attestation.endorsements.path import PathFailure
 from attestation.errors import BundleInvalid
@@ -271,7 +272,7 @@ def _file(
     folders = [part.name for part in (file.parent, *file.parents) if part.is_relative_to(root)]
     for number, (der, owner) in enumerate(zip(ders, owners, strict=True), 1):
         what = str(file) if len(ders) == 1 else f"{file}, certificate {number}"
-        vendor = wish.vendor or owner or next((n.upper() for n in folders if n.upper() in VENDORS), None)
+        vendor = wish.vendor or owner or next((tag for n in folders if (tag := tag_of(n)) in VENDORS), None)
         if vendor is None:
             raise BundleInvalid(f"{what}: whose is it? Give the manufacturer with --vendor")
         role = wish.role or next((Role(n[:-1]) for n in folders if n in ("anchors", "intermediates")), None)

@@ -86,6 +86,7 @@ def list_(session: Session, vendor: str | None, role: str | None, directory: Pat
       attestation tpm-bundle list --vendor STM -o wide
       attestation tpm-bundle list -o csv > anchors.csv
     """
+    from attestation.endorsements.bundle import tag_of
     from attestation_cli import trust_files
 
     own = trust_files.overlay(directory)
@@ -96,7 +97,7 @@ def list_(session: Session, vendor: str | None, role: str | None, directory: Pat
         (
             h
             for h in bundle.held
-            if (vendor is None or h.entry.vendor == vendor.upper()) and (role is None or h.entry.role == role)
+            if (vendor is None or h.entry.vendor == tag_of(vendor)) and (role is None or h.entry.role == role)
         ),
         key=lambda h: (
             h.entry.vendor,
@@ -296,7 +297,7 @@ def import_(
         --dir /etc/itl/tpm-ca
       attestation tpm-bundle import tpm-ca-certificates.pem --dir tpm-ca
     """
-    from attestation.endorsements.bundle import Role
+    from attestation.endorsements.bundle import Role, tag_of
     from attestation.tpm_bundle.files import MANIFEST
     from attestation.tpm_bundle.writing import write_directory
     from attestation_cli import trust_files
@@ -310,7 +311,7 @@ def import_(
         )
     wish = trust_files.Wish(
         retrieved=now.date(),
-        vendor=None if vendor is None else vendor.upper(),
+        vendor=None if vendor is None else tag_of(vendor),
         role=None if role is None else Role(role),
         evidence=evidence,
         sources=sources,
@@ -322,7 +323,7 @@ def import_(
         _tell_plan(session, planned.added, planned.known, planned.left_out)
     if planned.added:
         session.confirm(
-            f"Put {len(planned.added)} into {target}? Each of them is then trusted as said.", yes=yes
+            f"Put {_count(len(planned.added), 'certificate')} into {target}, to be trusted as said?", yes=yes
         )
         write_directory(target, planned.manifest, planned.ders)
     if session.json:
@@ -543,6 +544,7 @@ def _bundle_rows(
 
 
 def _verify_certificate(session: Session, path: Path, chain: Sequence[Path], directory: Path | None) -> bool:
+    from attestation.endorsements.vendors import SIMULATOR
     from attestation.evidence import ek_certificate
     from attestation.tpm_bundle.pem import certificates
     from attestation_cli import trust_files
@@ -578,9 +580,9 @@ def _verify_certificate(session: Session, path: Path, chain: Sequence[Path], dir
     session.emit_table(
         [
             Column("ROLE"),
-            Column("NAME", shrink_to=16),
+            Column("NAME", shrink_to=28),
             Column("VERDICT"),
-            Column("WHY", shrink_to=20),
+            Column("WHY", shrink_to=16),
             Column("SHA-256", drop=1),
         ],
         [
@@ -607,6 +609,8 @@ def _verify_certificate(session: Session, path: Path, chain: Sequence[Path], dir
                 ("bundle", cell(f"{(verdict.bundle_sha256 or '')[:16]}…", verdict.bundle_sha256)),
             ]
         )
+    if verdict.vendor == SIMULATOR:
+        session.note("This is a software TPM: the service believes no certificate about it.")
     return verdict.ok
 
 

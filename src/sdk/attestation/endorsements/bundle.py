@@ -586,6 +586,11 @@ def _failure(reason: str, verdicts: tuple[PathCertificate, ...]) -> PathFailure:
     return PathFailure(reason=reason, verdicts=verdicts, exhausted=False, signature_checks=0, candidates=0)
 
 
+def tag_of(name: str) -> str:
+    """Return *name* as tags are written: in capitals, but `simulator`; whether anybody is called so is not said."""
+    return SIMULATOR if name.lower() == SIMULATOR else name.upper()
+
+
 def entry_of(
     certificate_der: bytes,
     *,

@@ -31,6 +31,7 @@ from attestation.endorsements.bundle import (
     Role,
     entry_of,
     parse_manifest,
+    tag_of,
 )
 from attestation.endorsements.certificate import MAX_CERTIFICATE_BYTES
 from attestation.errors import BundleInvalid
@@ -140,7 +141,7 @@ def _seed(root: Traversable, where: str) -> Contents:
     found: dict[str, tuple[BundleEntry, bytes]] = {}
     for role, vendor, file in [*_walk_roles(root, where), *_walk_vendors(root, "", where)]:
         what = "/".join(part for part in (where, role, vendor, file.name) if part)
-        tag = vendor.upper()
+        tag = tag_of(vendor)
         if tag not in VENDORS:
             raise BundleInvalid(f"{what}: {vendor[:20]!r} is not in the TCG vendor registry")
         ders = certificates(_bytes(file, MAX_PEM_BYTES, what), what)
