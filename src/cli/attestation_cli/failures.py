@@ -139,6 +139,10 @@ ADVICE: Mapping[str, str] = {
     "rate-limited": "wait a little, then try again",
     "store-unavailable": "try again; if it stays, /readyz of the service tells what is missing",
     "unavailable": "try again; if it stays, /readyz of the service tells what is missing",
+    "assurance-too-low": "`attestation trust show ID` tells who vouches for it; `--accept-ek` admits this very EK",
+    "trust-certificate-unknown": "`attestation trust list` shows the certificates there are",
+    "trust-bundle-invalid": "see docs/operate/trust.md; what vouches for TPMs is the certificate of a CA",
+    "result-unknown": "`attestation machine results ID` shows the results that are kept",
     "policy-invalid": "correct the policy document; docs/operate/cli.md shows one",
 }
 

@@ -14,11 +14,13 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
+from attestation.wire import b64decode
 from attestation_agent.exits import Exit
 from attestation_cli.main import GROUPS, cli
 from attestation_cli.session import Session
 from attestation_cli.watch import Watch
 from tests.fixtures.in_process import InProcess, InProcessService, in_process_service
+from tests.fixtures.vendor import ROOT, vouched
 from tests.integration.agent.rig import Rig
 from tests.unit.service.people import introduce
 
@@ -198,6 +200,9 @@ def test_every_command_works_and_every_operator_route_is_reached(
     fifth = Rig(local, tmp_path, seed=5)
     assert fifth.once() is Exit.PENDING_APPROVAL
     wanted = ["machine", "approve", fifth.machine_id, "--role", "controlplane", "--hostname", "cp-1"]
+    assert "controlplane demands ek-chain" in terminal.run(*wanted).stderr
+    assert "came without an EK certificate" in terminal.run("trust", "show", fifth.machine_id).stderr
+    wanted.append("--accept-ek")
     assert terminal.run(*wanted).exit_code == 4, "break-glass cannot vote"
     terminal.sit_down("anna")
     assert "1 of 2 approvals" in terminal.ok(*wanted)
@@ -221,6 +226,29 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert "now worker-app" in terminal.ok(*moved)
     terminal.sit_down(None)
     assert "wipe ordered" in terminal.ok("machine", "wipe", "cp-1", "-r", "end of the tour", "--yes")
+
+    # Whose word about TPMs counts: an anchor is added by two, asked, distrusted by one, restored by two.
+    root = tmp_path / "root.der"
+    root.write_bytes(ROOT.certificate)
+    ours = ["trust", "add", str(root), "--vendor", "ifx", "--role", "anchor", "--reason", "compared", "--yes"]
+    terminal.sit_down("anna")
+    assert "1 of 2 approvals" in terminal.ok(*ours)
+    terminal.sit_down("berta")
+    assert "trusted" in terminal.ok(*ours)
+    (added,) = [c for c in terminal.json("trust", "list", "--vendor", "IFX") if c["origin"] == "operator"]
+    assert added["sha256"][:12] in terminal.ok("trust", "list")
+    leaf = tmp_path / "ek.der"
+    leaf.write_bytes(b64decode(vouched(fifth.tpm.ek.public, issuer=ROOT, chain=())["ek_cert_pem"], "ek"))
+    assert "yes, by IFX" in terminal.ok("trust", "verify", str(leaf))
+    digits = added["sha256"][:16]
+    assert "distrusted" in terminal.ok("trust", "distrust", digits, "--reason", "stolen", "--yes")
+    assert added["sha256"] in terminal.ok("trust", "list", "--distrusted", "-o", "csv")
+    assert terminal.json("trust", "verify", str(leaf))["ok"] is False
+    restore = ["trust", "restore", digits, "--reason", "false alarm"]
+    assert "1 of 2 approvals" in terminal.ok(*restore)
+    terminal.sit_down("anna")
+    assert "trusted again" in terminal.ok(*restore)
+    terminal.sit_down(None)
 
     # Where everything stands.
     counted = terminal.json("stats")
