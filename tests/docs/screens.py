@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import hashlib
 import io
 import itertools
 import os
@@ -23,8 +24,12 @@ import httpx
 
 import attestation_cli.watch
 from attestation.client import Record
+from attestation.results import Assurance, AttestationResult, Verdict
+from attestation.store import StoredEvidence, StoredResult
+from attestation.testing import event_logs
 from attestation_cli.main import cli
 from attestation_cli.session import Session
+from attestation_service.results.presentation import Kept, result_report
 from tests.unit.cli.stub import Stub, audit_entry, machine, problem, proposal, result, vote
 
 PAGE = Path(__file__).parents[2] / "docs/operate/screens.md"
@@ -40,7 +45,6 @@ IDS = (
 INTRODUCTION = """\
 What [the command line](cli.md) prints, on terminals 80 and 160 columns wide; there, words that matter are coloured.
 Taken from a fleet made by hand by `python -m tests.docs.screens`; a test compares."""
-EXPECTED = "65caf8dd1e0ea7a6347b635d2b379c93b9a1351edc2afc3ecda700e534eb3068"
 
 
 class Terminal(io.StringIO):
@@ -86,6 +90,52 @@ def _attested(machine_id: str, hostname: str, role: str, **changes: Any) -> dict
     return machine(machine_id, **known | changes)
 
 
+BEFORE, NOW_BOOTED = (
+    event_logs.boot_log(event_logs.BootOptions(revoked=revoked, seed=2, command_line=line))
+    for revoked, line in ((3, "root=/dev/sda2 ro quiet"), (6, "root=/dev/sda2 ro quiet init=/bin/sh"))
+)
+"""What worker-2 booted when it was verified, and what it boots now."""
+
+
+def _report(compared_with: int, before: event_logs.BootLog, after: event_logs.BootLog) -> dict[str, Any]:
+    """Return what the service says of two boots, beside the result itself."""
+    kept = [_kept(number, log) for number, log in ((compared_with, before), (compared_with + 1, after))]
+    told: dict[str, Any] = result_report(kept[1], kept[0]).model_dump(mode="json")
+    own = {
+        "result_id",
+        "machine_id",
+        "at",
+        "verdict",
+        "policy",
+        "boot_state_appraised",
+        "pcr_digest",
+        "checks",
+    }
+    return {name: value for name, value in told.items() if name not in own}
+
+
+def _kept(number: int, log: event_logs.BootLog) -> Kept:
+    values = {pcr: log.pcrs()[pcr] for pcr in (4, 7, 8)}
+    found = AttestationResult(
+        verdict=Verdict.VERIFIED,
+        at=NOW,
+        policy="strict@1",
+        outcomes=(),
+        boot_state_appraised=True,
+        pcr_digest=None,
+    )
+    data = log.serialise()
+    evidence = StoredEvidence(
+        pcr_bank="sha256",
+        pcr_values=values,
+        event_log_sha256=hashlib.sha256(data).hexdigest(),
+        policy_sha256="5f" * 32,
+        assurance=Assurance.EK_CHAIN,
+    )
+    stored = StoredResult(result_id=number, machine_id=IDS[2], result=found, evidence=evidence)
+    return Kept(result=stored, event_log=data)
+
+
 def fleet() -> Stub:
     """Return a service with one machine of every kind that an operator meets."""
     failed = {"verdict": "Failed", "at": _at(seconds=12), "policy": "strict@1", "failed": "pcr7"}
@@ -109,16 +159,24 @@ def fleet() -> Stub:
                 IDS[2],
                 "Failed",
                 at=_at(seconds=12),
+                result_id=18,
                 policy="strict@1",
                 boot_state_appraised=True,
                 checks=[
-                    {"check": "signature", "outcome": "passed"},
-                    {"check": "nonce", "outcome": "passed"},
-                    {"check": "pcr7", "outcome": "failed", "expected": EXPECTED, "found": "00" * 32},
+                    {"check": "tpm-quote", "outcome": "passed"},
+                    {"check": "clock", "outcome": "passed"},
+                    {"check": "event-log", "outcome": "passed"},
+                    {
+                        "check": "pcr7",
+                        "outcome": "failed",
+                        "expected": BEFORE.pcrs()[7].hex(),
+                        "found": NOW_BOOTED.pcrs()[7].hex(),
+                    },
                 ],
             ),
-            result(IDS[2], at=_at(days=3), result_id=2, boot_state_appraised=True, policy="strict@1"),
+            result(IDS[2], at=_at(days=3), result_id=17, boot_state_appraised=True, policy="strict@1"),
         ],
+        reports={18: _report(17, BEFORE, NOW_BOOTED)},
         audit=[
             audit_entry(
                 1042, action="attest_failed", operator_cn="machine", machine_id=IDS[2], prev_state="attested",
@@ -184,6 +242,8 @@ SCREENS: tuple[tuple[str, str, Any], ...] = (
     ("Why is it not trusted?", "machine explain worker-2", fleet),
     ("What waits for approval", "machine explain 5b0afea1", fleet),
     ("Results", "machine results worker-2", fleet),
+    ("One result, and what changed", "machine results worker-2 18", fleet),
+    ("What was measured", "machine event-log worker-2 --pcr 7", fleet),
     (
         "A vote under dual control",
         "machine approve 5b0a --role controlplane --hostname cp-2 --ip 10.0.0.12/24",

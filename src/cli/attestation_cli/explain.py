@@ -5,6 +5,7 @@ Pure: a machine, its newest result and the instant go in, sentences come out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from attestation.results import Assurance, Verdict
 from attestation_cli.render import ago, clean, short_ids
 
 if TYPE_CHECKING:
-    from attestation.api import CheckDetail, MachineDetail, ResultDetail
+    from attestation.api import CheckDetail, MachineDetail, PCRChange, ResultDetail
 
 ASSURANCE: dict[Assurance, str] = {
     Assurance.EK_ALLOWLIST: "this exact TPM was imported to the allow-list in advance",
@@ -44,13 +45,19 @@ class Explanation:
     checks: tuple[CheckDetail, ...]
 
 
-def explain(machine: MachineDetail, newest: ResultDetail | None, at: datetime) -> Explanation:
+def explain(
+    machine: MachineDetail,
+    newest: ResultDetail | None,
+    at: datetime,
+    changes: Sequence[PCRChange] = (),
+) -> Explanation:
     """Explain where *machine* stands at *at*.
 
     Args:
         machine: What the service knows.
         newest: Its newest stored result, with every check, or None where it never sent a quote.
         at: The instant, UTC.
+        changes: PCRs that are not what they were, with what explains them.
     """
     short = short_ids([machine.machine_id])[machine.machine_id]
     name = f"{clean(machine.hostname)} ({short})" if machine.hostname else short
@@ -79,6 +86,11 @@ def explain(machine: MachineDetail, newest: ResultDetail | None, at: datetime) -
         c for c in (newest.checks if newest else ()) if c.outcome != "passed" and c.check != "boot-state"
     )
     failed = [c for c in checks if c.outcome in ("failed", "undecided")]
+    if changes:
+        assert newest is not None
+        steps.append(
+            f"`attestation machine results {short} {newest.result_id}` shows the events behind each change."
+        )
     if failed and machine.status in (Status.PENDING_APPROVAL, Status.REGISTERED, Status.ATTESTED):
         steps.append(
             "If what was found is right, put it into a policy: `attestation policy create`, then "

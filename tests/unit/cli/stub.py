@@ -99,12 +99,36 @@ def audit_entry(number: int, **changes: Any) -> dict[str, Any]:
     }
 
 
+def report(found: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Return the ResultReport of a result as JSON."""
+    return {
+        **found,
+        "assurance": "ek-chain",
+        "policy_sha256": HASH,
+        "bundle_sha256": None,
+        "pcr_bank": "sha256",
+        "pcr_values": {"4": "04" * 32, "7": "07" * 32, "11": "0b" * 32},
+        "event_log_sha256": "e1" * 32,
+        "event_log_kept": True,
+        "ima_log_sha256": None,
+        "ima_log_kept": False,
+        "ek_key_attested": None,
+        "compared_with": None,
+        "changes": [],
+        "boot": None,
+        **changes,
+    }
+
+
 @dataclass
 class Stub:
     """Answers the operators' API from what it is given; acts are recorded."""
 
     machines: list[dict[str, Any]] = field(default_factory=list)
     results: list[dict[str, Any]] = field(default_factory=list)
+    reports: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """What the report of a result says beside the result, by its number."""
+    event_log: bytes | None = None
     audit: list[dict[str, Any]] = field(default_factory=list)
     allow_list: list[dict[str, Any]] = field(default_factory=list)
     approvals: list[dict[str, Any]] = field(default_factory=list)
@@ -201,6 +225,14 @@ class Stub:
         if q := asked.get("q"):
             found = [m for m in found if q in json.dumps(m)]
         return page(found)
+
+    def _result(self, machine_id: str, number: int, *, log: bool) -> httpx.Response:
+        found = [r for r in self.results if (r["machine_id"], r["result_id"]) == (machine_id, number)]
+        if not found or (log and self.event_log is None):
+            return problem(404, "result-unknown", "no such result")
+        if log:
+            return httpx.Response(200, content=self.event_log)
+        return httpx.Response(200, json=report(found[0], **self.reports.get(number, {})))
 
     def _machine(self, request: httpx.Request, machine_id: str, act: str | None) -> httpx.Response:
         known = next((m for m in self.machines if m["machine_id"] == machine_id), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from attestation.errors import ApprovalUnknown, RequestInvalid
+from attestation.errors import ApprovalUnknown, RequestInvalid, ResultUnknown
 from attestation.machines import Role, Status
 from attestation_cli.complete import complete_machine
 from attestation_cli.render import (
@@ -172,8 +173,9 @@ def get(session: Session, machine: str) -> None:
 def explain_(ctx: click.Context, session: Session, machine: str) -> None:
     """Tell in plain words whether a machine is trusted, why, and what to do next.
 
-    Every check of its last result that did not pass is shown with what was expected and what was found.
-    Ends with 0 where it is attested and trusted now, else with 1.
+    Every check of its last result that did not pass is shown with what was expected and what was found, and
+    every PCR that changed with what its event log says about that. Ends with 0 where it is attested and trusted
+    now, else with 1.
 
     \b
     Examples:
@@ -183,9 +185,12 @@ def explain_(ctx: click.Context, session: Session, machine: str) -> None:
     with session.client() as client:
         detail = session.find(client, machine)
         newest = next(client.results(detail.machine_id, page_size=1), None)
+        # What changed is asked for where something is wrong, or was looked at for the first time since a reboot.
+        odd = newest is not None and any(c.outcome not in ("passed", "flagged") for c in newest.checks)
+        changes = client.result(detail.machine_id, newest.result_id).changes if newest and odd else []
     from attestation_cli.explain import explain
 
-    told = explain(detail, newest, datetime.now(UTC))
+    told = explain(detail, newest, datetime.now(UTC), changes)
     if session.json:
         session.emit_json(
             {
@@ -198,6 +203,7 @@ def explain_(ctx: click.Context, session: Session, machine: str) -> None:
                 "why": told.why,
                 "next": told.next,
                 "checks": [c.model_dump(mode="json") for c in told.checks],
+                "changes": [c.model_dump(mode="json") for c in changes],
             }
         )
     elif session.output == "csv":
@@ -210,6 +216,7 @@ def explain_(ctx: click.Context, session: Session, machine: str) -> None:
                 ("trusted", cell("yes" if told.trusted else "no")),
                 ("why", cell(" ".join(told.why))),
                 ("failed checks", cell(", ".join(c.check for c in told.checks))),
+                ("what changed", cell(" ".join(c.text for c in changes))),
                 ("what to do", cell(" ".join(told.next))),
             ]
         )
@@ -219,6 +226,11 @@ def explain_(ctx: click.Context, session: Session, machine: str) -> None:
         if told.checks:
             session.emit("")
             _checks(session, told.checks)
+        if changes:
+            from attestation_cli.result_screen import print_changes
+
+            session.emit("\nwhat changed:")
+            print_changes(session, changes, entries=False)
         _sentences(session, "what to do", told.next)
     ctx.exit(0 if told.trusted else 1)
 
@@ -248,22 +260,28 @@ def _checks(session: Session, checks: tuple[CheckDetail, ...]) -> None:
 
 @group.command()
 @ID
+@click.argument("number", metavar="[N]", type=click.IntRange(min=1), required=False)
 @click.option("--checks", is_flag=True, help="Show every check of the newest result.")
 @click.option(
     "--limit", type=click.IntRange(min=0), default=20, help="Show at most so many; 0 shows all. [default: 20]"
 )
 @output_option
 @pass_session
-def results(session: Session, machine: str, limit: int, *, checks: bool) -> None:
-    """Show the attestation results of a machine, newest first.
+def results(session: Session, machine: str, number: int | None, limit: int, *, checks: bool) -> None:
+    """Show the attestation results of a machine, newest first, or result N in full.
 
-    The service keeps the changes: a result that repeats the one before is not stored again.
+    The service keeps the changes: a result that repeats the one before is not stored again. Result N is shown
+    with everything it was judged from, and with what explains the PCRs that are not what they were.
 
     \b
     Examples:
       attestation machine results cp-1
       attestation machine results cp-1 --checks
+      attestation machine results cp-1 17
     """
+    if number is not None:
+        _one_result(session, machine, number)
+        return
     with session.client() as client:
         detail = session.find(client, machine)
         found = islice(client.results(detail.machine_id), 1 if checks else limit or None)
@@ -289,6 +307,7 @@ def results(session: Session, machine: str, limit: int, *, checks: bool) -> None
     now = datetime.now(UTC)
     session.emit_table(
         [
+            Column("N"),
             Column("WHEN"),
             Column("VERDICT"),
             Column("POLICY", shrink_to=12, drop=1),
@@ -297,6 +316,7 @@ def results(session: Session, machine: str, limit: int, *, checks: bool) -> None
         ],
         [
             [
+                cell(r.result_id),
                 moment_cell(r.at, now),
                 cell(r.verdict),
                 cell(r.policy),
@@ -306,6 +326,110 @@ def results(session: Session, machine: str, limit: int, *, checks: bool) -> None
             for r in listed
         ],
         "No results: it has never sent a quote that could be judged.",
+    )
+
+
+def _one_result(session: Session, machine: str, number: int) -> None:
+    from attestation_cli.result_screen import print_changes, print_values, summary
+
+    with session.client() as client:
+        detail = session.find(client, machine)
+        report = client.result(detail.machine_id, number)
+    if session.json:
+        session.emit_json(report)
+        return
+    rows = summary(report, datetime.now(UTC))
+    if session.output == "csv":
+        failed = ", ".join(c.check for c in report.checks if c.outcome in ("failed", "undecided"))
+        named = [(name, value) for name, value in rows if name]
+        changed = cell(" ".join(c.text for c in report.changes))
+        session.emit_fields([*named, ("failed checks", cell(failed)), ("what changed", changed)])
+        return
+    session.emit_fields([("machine", cell(name_of(detail), detail.machine_id)), *rows])
+    if report.changes:
+        than = f"since result {report.compared_with}" if report.compared_with else "other than accepted"
+        session.emit(f"\nwhat changed, {than}:")
+        print_changes(session, report.changes, entries=True)
+    session.emit("\nchecks:")
+    _checks(session, tuple(report.checks))
+    if report.pcr_values:
+        print_values(session, report)
+
+
+@group.command("event-log")
+@ID
+@click.argument("number", metavar="[N]", type=click.IntRange(min=1), required=False)
+@click.option("--pcr", type=click.IntRange(0, 23), multiple=True, help="Only of this PCR; may be repeated.")
+@click.option(
+    "--raw",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, allow_dash=True, writable=True),
+    help="Write the log as the machine sent it, for other tools; - is stdout.",
+)
+@output_option
+@pass_session
+def event_log(
+    session: Session, machine: str, number: int | None, pcr: tuple[int, ...], raw: str | None
+) -> None:
+    """Show the boot event log behind the newest result, or behind result N.
+
+    Shown are the events of the PCRs that were quoted, as far as the log leads to their values; everything else
+    in a log is hearsay, and only in the file that --raw writes. `checked` says that the digest covers what the text
+    tells, so that it may be believed.
+
+    \b
+    Examples:
+      attestation machine event-log cp-1
+      attestation machine event-log cp-1 17 --pcr 7 -o wide
+      attestation machine event-log cp-1 --raw cp-1.bin && tpm2_eventlog cp-1.bin
+    """
+    with session.client() as client:
+        detail = session.find(client, machine)
+        if number is None:
+            newest = next(client.results(detail.machine_id, page_size=1), None)
+            if newest is None:
+                raise ResultUnknown("it has never sent a quote that could be judged")
+            number = newest.result_id
+        if raw is not None:
+            _write_raw(session, raw, client.event_log(detail.machine_id, number))
+            return
+        report = client.result(detail.machine_id, number)
+    events = [] if report.boot is None else [e for e in report.boot.events if not pcr or e.pcr in pcr]
+    if session.json:
+        session.emit_json(iter(events))
+        return
+    from attestation_cli.result_screen import EVENTS, event_row
+
+    nothing = (
+        "None of these events."
+        if report.boot is not None
+        else f"No event log of result {number} is kept."
+        if not report.event_log_kept
+        else f"The log of result {number} leads to none of the quoted values; --raw writes it."
+    )
+    session.emit_table(EVENTS, [event_row(e) for e in events], nothing)
+    if report.boot is not None and report.boot.events_left_out:
+        session.note(f"{report.boot.events_left_out} more events: --raw writes all of them")
+
+
+def _onto_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def _write_raw(session: Session, target: str, log: bytes) -> None:
+    """Write bytes that a stranger chose, never onto a terminal."""
+    if target == "-":
+        if _onto_terminal():
+            raise RequestInvalid("a terminal is no place for an event log; name a file, or use a pipe")
+        sys.stdout.buffer.write(log)
+        return
+    try:
+        with click.open_file(target, "wb") as file:
+            file.write(log)
+    except OSError as e:
+        raise RequestInvalid(f"{target}: {e.strerror}") from e
+    session.emit_done(
+        f"{len(log)} bytes written to {clean(target)}", {"file": target, "size_bytes": len(log)}
     )
 
 
@@ -322,6 +446,11 @@ def results(session: Session, machine: str, limit: int, *, checks: bool) -> None
     metavar="HEX",
     help="Refuse unless its EK fingerprint begins with this (16 to 96 hex), as read from the machine itself.",
 )
+@click.option(
+    "--accept-ek",
+    is_flag=True,
+    help="Admit this EK by name, whoever vouches for it; compare --fingerprint first.",
+)
 @REASON
 @output_option
 @pass_session
@@ -333,8 +462,13 @@ def approve(
     assigned_ip: str | None,
     fingerprint: str | None,
     reason: str | None,
+    *,
+    accept_ek: bool,
 ) -> None:
     """Admit a machine that waits for approval.
+
+    A role demands how well a TPM is vouched for: a controlplane a vendor's chain. Where nobody does, --accept-ek
+    says that you know this very EK; it goes on the allow-list. attestation trust show says what was found.
 
     A machine that changed since it was looked up is refused. Where dual control asks for several people, this
     is your vote: the answer says how many are missing, until when, and what the others must call.
@@ -356,13 +490,14 @@ def approve(
                 role=Role(role),
                 hostname=hostname,
                 assigned_ip=assigned_ip,
+                accept_ek=accept_ek,
                 reason=_reason(reason) if reason else None,
                 # What we looked at is what we approve: a machine that changed meanwhile is refused.
                 expected_version=detail.version,
             )
         )
         answer = client.approve(detail.machine_id, request)
-    granted = _granted(role, hostname, assigned_ip)
+    granted = [*_granted(role, hostname, assigned_ip), *(["--accept-ek"] if accept_ek else [])]
     _concluded(
         session, f"approved as {role}", detail, answer, ["machine", "approve", detail.machine_id, *granted]
     )
@@ -803,6 +938,12 @@ def _show(session: Session, m: MachineDetail) -> None:
         ),
         ("policy", cell(last.policy if last else None)),
         ("failed checks", cell(last.failed if last else None)),
+        (
+            "event log",
+            cell(f"known, {m.event_log_sha256[:16]}…", m.event_log_sha256)
+            if m.event_log_sha256
+            else cell(None),
+        ),
         ("EK fingerprint", cell(m.ek_fingerprint)),
         ("EK template", cell(m.ek_template)),
         (
@@ -830,7 +971,13 @@ def _show(session: Session, m: MachineDetail) -> None:
         ),
         ("attested", moment_cell(m.attested_at, now)),
     ]
+    if m.firmware_version is not None:
+        vouched = ", vouched for by its EK" if m.firmware_attested == m.firmware_version else ""
+        rows.append(("TPM firmware", cell(m.firmware_version + vouched, m.firmware_version)))
+    if m.firmware_blocked is not None:
+        rows.append(("advisory", Cell(clean(m.firmware_blocked), "red")))
     optional = [
+        ("not seen since its lease", m.heartbeat_missed_at),
         ("locked", m.locked_at),
         ("revoked", m.revoked_at),
         ("rejected", m.rejected_at),

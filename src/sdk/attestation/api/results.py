@@ -40,7 +40,7 @@ class MeasuredEvent(Wire):
     pcr: int
     type: str = Field(description="Name of the event type; not measured")
     digest: Hex
-    data_checked: bool = Field(description="The digest is that of the data, so the text may be believed")
+    data_checked: bool = Field(description="The digest covers what the text tells, so it may be believed")
     text: str
 
 

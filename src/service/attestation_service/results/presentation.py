@@ -20,7 +20,7 @@ from attestation.api import (
 from attestation.appraisal.explain import explain
 from attestation.errors import EventLogRejected, MalformedEvidence
 from attestation.evidence import event_log
-from attestation.evidence.event_log import EventLogClaims, Measured, ReplayedLog, SecureBootState
+from attestation.evidence.event_log import Covers, EventLogClaims, Measured, ReplayedLog, SecureBootState
 from attestation.results import Failed, Flagged, Outcome, Passed, Reported, Undecided
 from attestation.store import StoredResult
 from attestation.tpm.hashes import bank_alg
@@ -161,7 +161,7 @@ def _boot(claims: EventLogClaims) -> BootDetail:
                 pcr=event.pcr,
                 type=event.type_name,
                 digest=event.digest.hex(),
-                data_checked=event.data_checked,
+                data_checked=event.covers is not Covers.NOTHING,
                 text=event.text,
             )
             for event in events[:MOST_EVENTS]
