@@ -10,7 +10,7 @@ import pytest
 
 from attestation.errors import PolicyInvalid
 from attestation.reference import DEFAULT_SELECTION, IDENTITY_ONLY, parse_policy
-from attestation.results import Failed, Flagged, Passed
+from attestation.results import Failed, Flagged, Passed, Reported
 from attestation.tpm import Alg, PCRSelection
 
 A, B, C = ("aa" * 32, "bb" * 32, "cc" * 32)
@@ -124,6 +124,63 @@ def test_optional_members() -> None:
         (with_member("firmware", {}), "firmware is not an object that states something"),
         (with_member("ek_key_attestation", "maybe"), "ek_key_attestation is not required or accepted"),
         (with_member("pcr", {}), "unknown member 'pcr'"),
+        (with_member(7, {}), "unknown member '7'"),  # type: ignore[arg-type]  # not JSON
+        (with_member("description", ""), "description is not text"),
+        (with_member("description", "x" * 1025), "description is not text"),
+        (with_member("mode", "warn"), "mode is not enforce or report"),
+        (
+            with_member("pcrs", {"4": {"events": "any", "digests": [A]}}),
+            "PCR 4: events is not approved-digests",
+        ),
+        (with_member("pcrs", {"4": {"events": "approved-digests", "digests": []}}), "1 to 1024 values"),
+        (with_member("pcrs", {"4": {"events": "approved-digests", "digests": ["ab" * 48]}}), "expected 32"),
+        (with_member("pcrs", {"4": {"any_of": [A], "digests": [A]}}), "PCR 4: unknown member 'digests'"),
+        (with_member("pcrs", {"4": {"ignore": "x", "events": "approved-digests"}}), "exactly one rule"),
+        (with_member("secure_boot", {"required": "yes"}), "secure_boot.required is not true or false"),
+        (with_member("secure_boot", {"requird": True}), "secure_boot: unknown member 'requird'"),
+        (with_member("secure_boot", []), "secure_boot is not an object"),
+        (with_member("secure_boot", {"dbx_min": ["ab" * 48]}), "secure_boot.dbx_min: 48 bytes"),
+        (with_member("secure_boot", {"db_sha256": []}), "secure_boot.db_sha256 must list"),
+        (with_member("secure_boot", {"authorities": "ab"}), "secure_boot.authorities must list"),
+        (with_member("secure_boot", {"debug": "allow"}), "secure_boot.debug is not forbid or flag"),
+        (with_member("secure_boot", {"empty_variable": "on"}), "empty_variable is not refuse or off"),
+        (with_member("boot", {"loaders": ["ab" * 48]}), "boot.loaders: 48 bytes, expected 32"),
+        (with_member("boot", {"kernels": [7]}), "boot.kernels lists something that is not text"),
+        (with_member("boot", {"initrds": None}), "boot.initrds must list"),
+        (with_member("boot", {"command_lines": ["a  b"]}), "'a  b' is not a pattern"),
+        (with_member("boot", {"command_lines": [""]}), "is not a pattern"),
+        (with_member("boot", {"command_lines": ["a" * 2049]}), "is not a pattern"),
+        (with_member("boot", {"command_lines": ["a\tb"]}), "is not a pattern"),
+        (with_member("boot", {"command_lines": ["a" + "*" * 9]}), "is not a pattern"),
+        (with_member("boot", {"modules": [A]}), "boot: unknown member 'modules'"),
+        (with_member("ima", {"violations": "fail"}), "ima.allow is missing"),
+        (with_member("ima", {"allow": ["ab" * 20]}), "ima.allow lists something"),
+        (with_member("ima", {"allow": [A.upper()]}), "ima.allow lists something"),
+        (with_member("ima", {"allow": [A], "exclude": ["tmp/*"]}), "not a pattern of a path"),
+        (with_member("ima", {"allow": [A], "exclude": ["/" + "*" * 9]}), "not a pattern of a path"),
+        (with_member("ima", {"allow": [A], "violations": "ignore"}), "ima.violations is not fail or flag"),
+        (with_member("log_padding", True), "log_padding is not accepted or refused"),
+        (with_member("firmware", {"on_blocklist": "ignore"}), "firmware.on_blocklist is not fail or warn"),
+        (with_member("firmware", {"min": {}}), "firmware.min is not an object of vendors"),
+        (with_member("firmware", {"min": ["7.63"]}), "firmware.min is not an object of vendors"),
+        (with_member("firmware", {"min": {"Infineon": "7.63"}}), "'Infineon' is not a registered vendor"),
+        (with_member("firmware", {"min": {"IFX": "7.63.1.2.3"}}), "firmware.min.IFX is not a version"),
+        (with_member("firmware", {"min": {"IFX": "07.63"}}), "firmware.min.IFX is not a version"),
+        (with_member("firmware", {"min": {"IFX": 7}}), "firmware.min.IFX is not a version"),
+        (with_member("firmware", {"min": {"IFX": "7.65536"}}), "larger than 65535"),
+        (with_member("assurance", {"minimum": 3}), "assurance.minimum is not"),
+        (with_member("assurance", {"minimum": "EK-CHAIN"}), "assurance.minimum is not"),
+        (with_member("assurance", {"maximum": "tofu"}), "assurance: unknown member 'maximum'"),
+        (with_member("reattest_seconds", 4), "reattest_seconds is not a whole number from 5 to 86400"),
+        (with_member("reattest_seconds", 301), "reattest_seconds 301 is longer than max_age_seconds 300"),
+        (
+            {**GOOD, "event_log": "accepted", "secure_boot": {"required": True}},
+            "event_log accepted contradicts",
+        ),
+        ({**GOOD, "pcrs": {}, "clock": {"safe": "required"}}, "nothing else is demanded"),
+        ({**GOOD, "pcrs": {}, "event_log": "required"}, "nothing else is demanded"),
+        ({**GOOD, "pcrs": {}, "secure_boot": {"required": False}}, "nothing else is demanded"),
+        ({**GOOD, "pcrs": {}, "ek_key_attestation": "accepted"}, "nothing else is demanded"),
         (with_member("clok", {}), "unknown member 'clok'"),
     ],
 )
@@ -219,3 +276,75 @@ def test_identity_only_is_explicit() -> None:
     assert IDENTITY_ONLY.max_age_seconds == 180
     with pytest.raises(PolicyInvalid, match="shipped"):
         parse_policy(IDENTITY_ONLY.document)
+
+
+# ---------------------------------------------------------------- what rules make of a policy
+
+
+def with_rules(**members: Any) -> Any:
+    return parse_policy({**GOOD, "pcrs": {}, **members})
+
+
+@pytest.mark.parametrize(
+    ("members", "read", "selected"),
+    [
+        ({"secure_boot": {"required": True}}, (7,), [7]),
+        ({"boot": {"loaders": [A]}}, (4,), [4]),
+        ({"boot": {"kernels": [A]}}, (4, 9), [4, 9]),
+        ({"boot": {"initrds": [A]}}, (9,), [9]),
+        ({"boot": {"command_lines": ["ro"]}}, (8, 12), [8, 12]),
+        ({"pcrs": {"9": {"events": "approved-digests", "digests": [A]}}}, (9,), [9]),
+        ({"pcrs": {"0": {"any_of": [A]}, "11": {"any_of": [A]}}, "event_log": "required"}, (0,), [0, 11]),
+        (
+            {"pcrs": {"11": {"any_of": [A]}}, "event_log": "required"},
+            tuple(range(8)),
+            [*range(8), 11],
+        ),
+        ({"ima": {"allow": [A]}}, (), list(range(11))),
+        ({"firmware": {"min": {"IFX": "7.63"}}}, (), [0, 1, 2, 3, 4, 5, 6, 7, 11]),
+    ],
+)
+def test_what_is_read_through_the_log_is_quoted(
+    members: dict[str, Any], read: tuple[int, ...], selected: list[int]
+) -> None:
+    """A rule whose PCR was not asked for could never hold."""
+    policy = with_rules(**members)
+    assert policy.log_pcrs == read
+    assert policy.selection.to_names() == {"sha256": selected}
+    assert policy.event_log_required == bool(read)
+    assert policy.logs_read == bool(read or policy.ima)
+    assert policy.appraises_boot == ("firmware" not in members)
+
+
+def test_a_policy_without_boot_rules_keeps_its_bank() -> None:
+    """What is quoted to be recorded is quoted in the bank that the policy names."""
+    policy = with_rules(bank="sha384", assurance={"minimum": "tofu"})
+    assert policy.selection.to_names() == {"sha384": [0, 1, 2, 3, 4, 5, 6, 7, 11]}
+
+
+def test_a_policy_that_reports() -> None:
+    """Every rule of it is reported, and none appraises the boot state."""
+    policy = parse_policy({**GOOD, "mode": "report", "clock": {"safe": "required"}, "event_log": "required"})
+    assert all(rule.report for rule in policy.rules)
+    assert (policy.clock_safe_required, policy.clock_safe_reported) == (False, True)
+    assert policy.reports
+    assert not policy.appraises_boot
+    assert policy.event_log is not None
+    assert policy.event_log.report
+    assert policy.event_log_required
+    assert list(policy.judge({7: bytes(32), 11: bytes.fromhex(A)})) == [
+        Flagged("pcr1", "ignored: serial numbers"),
+        Reported("pcr7", A, "00" * 32),
+        Passed("pcr11"),
+    ]
+
+
+def test_documents_of_the_first_kind_hash_as_before() -> None:
+    """What is stored under a digest must be found under it again."""
+    assert parse_policy(GOOD).sha256 == "0098bb72799f8c397942d957cf07c2dc9b1b0369a8a6e5f5ed6820f7a5db0cb4"
+    assert IDENTITY_ONLY.sha256 == "b46712a3a37de04280c94781268d84f70bc6fff1921cdb126b8023969e7bb2a8"
+
+
+def test_policies_are_known_by_their_digest() -> None:
+    """Equal documents are one key of a table, and different ones two."""
+    assert len({parse_policy(GOOD), parse_policy(json.dumps(GOOD).encode()), IDENTITY_ONLY}) == 2
