@@ -5,6 +5,7 @@ Nothing that ships as part of a service or an agent imports this package.
 
 from attestation.testing.certificates import (
     SIMULATOR,
+    CAOptions,
     CertificateAuthority,
     Defect,
     EKCertificateOptions,
@@ -40,6 +41,7 @@ __all__ = [
     "SIMULATOR",
     "BootLog",
     "BootOptions",
+    "CAOptions",
     "CertificateAuthority",
     "Defect",
     "EKCertificateOptions",
