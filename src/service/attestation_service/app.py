@@ -30,6 +30,7 @@ from attestation_service.context import Resources
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
 from attestation_service.endorsements import Anchors
+from attestation_service.firmware import load_advisories
 from attestation_service.health.routes import router as health
 from attestation_service.lean import lanes
 from attestation_service.machines.routes import router as machines
@@ -154,6 +155,7 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
         oidc = OIDC(settings, clock)
     log_signer = await asyncio.to_thread(load_log_signer, settings, create=True)
     anchors = await asyncio.to_thread(Anchors, settings)
+    advisories = await asyncio.to_thread(load_advisories, settings)
     store = open_store(settings.db_url, StoreSettings(results_kept=settings.result_history))
     try:
         if oidc is not None:
@@ -165,6 +167,7 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
             signer=signer,
             transparency=Log(settings, clock, store, log_signer),
             anchors=anchors,
+            advisories=advisories,
             replays=Replays(settings.event_log_cache_mib << 20),
             oidc=oidc,
             certificates=certificates,

@@ -20,6 +20,7 @@ from attestation_service.settings import Settings
 from attestation_service.transparency import Log
 
 if TYPE_CHECKING:
+    from attestation.endorsements.firmware import Blocklist
     from attestation_service.auth.identity import Operator
     from attestation_service.endorsements import Anchors
 
@@ -89,6 +90,7 @@ class Resources:
     signer: Signer
     transparency: Log
     anchors: Anchors
+    advisories: Blocklist
     replays: Replays
     oidc: Tokens | None = None
     certificates: Certificates | None = None

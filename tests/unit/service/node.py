@@ -7,6 +7,7 @@ EK's private key *is* that TPM; that a software AK cannot be activated by a real
 from __future__ import annotations
 
 import hashlib
+import hmac
 import struct
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,18 +21,24 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from attestation.api import ConfigEnvelope
 from attestation.envelope import Envelope, open_envelope
 from attestation.evidence import ak_activation
+from attestation.testing.software_keys import recover_seed
 from attestation.tpm import (
     EK_TEMPLATES,
     Alg,
+    Attest,
+    CertifyInfo,
     Curve,
     Hierarchy,
     PCRSelection,
     Public,
     Scheme,
     kdfe,
+    parse_public,
+    qualified_name_of_child,
     qualified_name_of_primary,
 )
-from attestation.tpm.credential import unwrap_identity
+from attestation.tpm.credential import DUPLICATE, unwrap_identity
+from attestation.tpm.duplicate import open_hmac_key
 from attestation.wire import Reader, b64decode, b64encode, sized, u16
 
 SEALED = "application/vnd.itl.config.encrypted+json"
@@ -92,6 +99,7 @@ class SoftwareNode:
         self.pcrs = {i: hashlib.sha256(bytes([i])).digest() for i in range(16)}
         self.clock_ms = 1_000
         self.reset_count = 3
+        self.firmware_version = 0x2019102300163636
         self.machine_id = ""
 
     def new_ak(self) -> None:
@@ -152,7 +160,7 @@ class SoftwareNode:
                 struct.pack(">IH", 0xFF544347, 0x8018),
                 sized(qualified_name_of_primary(Hierarchy.ENDORSEMENT, self.ak.name)),
                 sized(extra_data),
-                struct.pack(">QIIBQ", self.clock_ms, self.reset_count, 0, 1, 0x2019102300163636),
+                struct.pack(">QIIBQ", self.clock_ms, self.reset_count, 0, 1, self.firmware_version),
                 selected.serialise(),
                 sized(digest),
             ]
@@ -171,6 +179,31 @@ class SoftwareNode:
             "pcr_values": {"sha256": {str(i): self.pcrs[i].hex() for i in selection["sha256"]}},
             **self.quote(selection, b64decode(challenge["nonce"], "nonce")),
         } | members
+
+    def certification(self, challenge: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+        """Return the evidence item of the second protocol that answers *challenge*, the statement changed."""
+        offered = {name: b64decode(text, name) for name, text in challenge["ek_challenge"].items()}
+        public = parse_public(offered["object_public"])
+        seed = recover_seed(self.ek, self._ek, DUPLICATE, offered["in_sym_seed"])
+        key = open_hmac_key(self.ek, seed, public, offered["duplicate"])
+        ek_name = qualified_name_of_primary(Hierarchy.ENDORSEMENT, self.ek.name)
+        attest = Attest(
+            0xFF544347,
+            0x8017,
+            qualified_name_of_child(ek_name, public.name),
+            b64decode(challenge["nonce"], "nonce"),
+            self.clock_ms,
+            self.reset_count,
+            0,
+            True,
+            self.firmware_version,
+            CertifyInfo(self.ak.name, qualified_name_of_primary(Hierarchy.ENDORSEMENT, self.ak.name)),
+        )
+        message = attest._replace(**changes).serialise()
+        mac = hmac.digest(key, hashlib.sha256(message).digest(), "sha256")
+        signature = u16(Alg.HMAC) + u16(Alg.SHA256) + mac
+        value = {"certify_info": b64encode(message), "signature": b64encode(signature)}
+        return {"media_type": "application/vnd.itl.tpm-ek-certify", "value": value}
 
     def acknowledgement(
         self, challenge: Mapping[str, Any], directive: str, outcome: str = "done", **members: Any

@@ -17,9 +17,10 @@ from functools import partial
 from typing import Any, Final
 
 from attestation.api import AttestRequest, AttestResponse, QuoteChallenge
-from attestation.appraisal import Appraisal, Case, Evidence, appraise, no_advisories
+from attestation.appraisal import Appraisal, Case, Evidence, appraise
 from attestation.audit import AuditEvent
 from attestation.clock import rfc3339
+from attestation.endorsements.firmware import Blocklist
 from attestation.errors import (
     AKNotActivated,
     AttestationError,
@@ -47,6 +48,7 @@ from attestation_service.attest.decision import Decision, decide
 from attestation_service.attest.key_attestation import Offered
 from attestation_service.context import Origin, Resources
 from attestation_service.events import emit
+from attestation_service.firmware import vendor_of
 
 DIRECTIVE_SECONDS: Final = 300
 MAX_QUOTE_BYTES: Final = 4096
@@ -150,7 +152,9 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
     counted = limits.of_client(res.settings, origin.address, request.machine_id)
     # Load and judge in one hop to the reader thread: pure, so it may run twice, and never on the loop.
     async with limits.CountRefusals(res.store, counted, at):
-        judged = await res.store.read(lambda tx: judge(tx, request, counted, res.replays, origin, at))
+        judged = await res.store.read(
+            lambda tx: judge(tx, request, counted, res.replays, res.advisories, origin, at)
+        )
     signed = await _sign(judged, request, res, at)
     fresh = key_attestation.offer_next(
         challenges.make(
@@ -185,6 +189,7 @@ def judge(
     request: AttestRequest,
     counted: limits.Limits,
     replays: measurements.Replays,
+    advisories: Blocklist,
     origin: Origin,
     at: datetime,
 ) -> Judged:
@@ -240,11 +245,11 @@ def judge(
             clock=machine.clock,
             assurance=machine.assurance,
             role=machine.role,
-            ek_vendor=None,
+            ek_vendor=vendor_of(machine),
             event_log_requested=challenges.requires_event_log(challenge),
             ek_certification_requested=key_attestation.requested(challenge),
             firmware_attested=machine.firmware_attested,
-            firmware=no_advisories,
+            firmware=advisories.judge,
         )
         # 3. Authentic? Then as expected? Then what the table says.
         appraisal = appraise(evidence, case, at)
@@ -300,9 +305,9 @@ def record(
         "event_log_sha256": logs.event_log_sha256,
         "heartbeat_missed_at": None if affirming else machine.heartbeat_missed_at,
     }
-    proven = key_attestation.proven(machine, appraisal, judged.certified)
-    trust |= proven
-    if decision.status is machine.status and decision.action == "none" and not proven:
+    learned = key_attestation.learned(machine, appraisal, judged.certified)
+    trust |= learned
+    if decision.status is machine.status and decision.action == "none" and not learned:
         # The hot path: only columns that an operator's act does not touch.
         tx.machines.renew(machine, **trust)
         after = machine
@@ -312,7 +317,7 @@ def record(
         if decision.status is not machine.status or decision.action != "none":
             trust |= {"directive_sha256": signed.directive_sha256}
         after = tx.machines.update(machine, **trust)
-    if decision.changed or logs.first or proven:
+    if decision.changed or logs.first or learned:
         tx.results.add(machine.machine_id, result, _stored_evidence(judged, logs))
     if affirming and machine.heartbeat_missed_at is not None:
         leases.resumed(tx, machine, origin, at)

@@ -9,7 +9,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from attestation.api import AttestRequest, EKChallenge
 from attestation.appraisal import Appraisal
@@ -19,6 +19,7 @@ from attestation.evidence.ek_key_attestation import MEDIA_TYPE, KeyCertification
 from attestation.machines import Machine
 from attestation.reference import Policy
 from attestation.results import Verdict
+from attestation.results.ar4si import FIRMWARE_WARNING
 from attestation.store import Challenge
 from attestation.tpm import parse_public
 from attestation.wire import b64decode, b64encode
@@ -114,12 +115,17 @@ def verified(request: AttestRequest, challenge: Challenge, machine: Machine) -> 
     )
 
 
-def proven(
+def learned(
     machine: Machine, appraisal: Appraisal, certified: KeyCertificationClaims | None
-) -> dict[str, int]:
-    """Return what changes on *machine*: the firmware that its EK vouched for, with a Verified result only."""
-    if certified is None or appraisal.result.verdict is not Verdict.VERIFIED:
-        return {}
-    if certified.firmware_version == machine.firmware_attested:
-        return {}
-    return {"firmware_attested": certified.firmware_version}
+) -> dict[str, Any]:
+    """Return what changes in what is known of the firmware; empty where nothing does, which is nearly always.
+
+    The firmware that the EK vouched for is kept with a Verified result only, like all that is proven. What
+    forbids it is kept with any result that was decided.
+    """
+    changes: dict[str, Any] = {}
+    result = appraisal.result
+    if certified is not None and result.verdict is Verdict.VERIFIED:
+        changes["firmware_attested"] = certified.firmware_version
+    changes["firmware_blocked"] = next((f.found for f in result.failed if f.check == FIRMWARE_WARNING), None)
+    return {name: value for name, value in changes.items() if getattr(machine, name) != value}
