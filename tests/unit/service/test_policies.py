@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from attestation.machines import Role, Status
 from attestation.reference import IDENTITY_ONLY, parse_policy
 from attestation_service.auth import Duty
+from tests.contract.store_samples import a_machine
 from tests.unit.service.conftest import Service, Starter
-from tests.unit.service.node import SoftwareNode
 from tests.unit.service.test_dual_control import Committee
 from tests.unit.service.test_registration import code
 
@@ -144,17 +145,18 @@ async def test_other_roles_stay_open_to_one(committee: Committee) -> None:
 
 async def test_one_machine_counts_by_its_role(committee: Committee) -> None:
     """A worker's own policy takes one, a control-plane machine's two, and one without a role two as well."""
-    worker = await committee.attested("worker-app")
-    king = await committee.attested("controlplane")
-    stranger = SoftwareNode()
-    await committee.service.introduce(stranger)
+    worker = a_machine(1, status=Status.ATTESTED, role=Role.WORKER_APP)
+    king = a_machine(2, status=Status.ATTESTED, role=Role.CONTROLPLANE)
+    stranger = a_machine(3, desired_role=Role.WORKER_APP)
     statuses = []
-    for node in (worker, king, stranger):
-        path = f"/policies/assignments/machine/{node.machine_id}"
+    for machine in (worker, king, stranger):
+        await committee.service.store.write(lambda tx, m=machine: tx.machines.add(m))  # type: ignore[misc]
+        path = f"/policies/assignments/machine/{machine.machine_id}"
         statuses.append((await committee.ask("anna", "PUT", path, {"policy": "cp@1"})).status_code)
     assert statuses == [200, 202, 202]
-    [vote] = [vote for vote in await committee.votes(king) if vote["live"]]
-    assert vote["action"] == "policy_assign"
+    answer = await committee.service.operator("GET", f"/machines/{king.machine_id}/approvals")
+    [vote] = answer.json()["items"]
+    assert (vote["action"], vote["live"]) == ("policy_assign", True)
 
 
 async def test_break_glass_activates_nothing(committee: Committee) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query, Request, Response
 
 from attestation.api import (
     EffectivePolicy,
+    LearnedPolicy,
     PolicyAssignment,
     PolicyAssignmentRequest,
     PolicyDetail,
     PolicyHistoryPage,
+    PolicyLearnRequest,
     PolicyList,
     PolicyTestPage,
     PolicyTestRequest,
@@ -19,11 +22,12 @@ from attestation.api import (
 from attestation.api.base import MachineId
 from attestation.errors import AlreadyExists, MachineUnknown, PolicyInvalid, PolicyUnknown, RequestInvalid
 from attestation.reference import FORMAT
+from attestation.reference.schema import schema as document_schema
 from attestation_service.auth import OperatorDep
 from attestation_service.context import Res
 from attestation_service.dual_control import status_of
 from attestation_service.openapi import Cursor, Limit, access, answers, operator_router
-from attestation_service.policies import handlers, trials
+from attestation_service.policies import handlers, learning, trials
 from attestation_service.replies import reply
 
 router = operator_router("operator: policies")
@@ -33,26 +37,21 @@ SUBJECT_PATTERN = r"^[A-Za-z0-9*_.-]+$"
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 Subject = Annotated[str, Path(min_length=1, max_length=128, pattern=SUBJECT_PATTERN)]
 
+SCHEMA_TYPE = "application/schema+json"
+SCHEMA_TEXT = json.dumps(document_schema(), indent=2)
+
+
+def _schema() -> dict[str, Any]:
+    """Return the schema for the OpenAPI document, where it is no document of its own."""
+    return {name: value for name, value in document_schema().items() if name not in ("$schema", "$id")}
+
+
 DOCUMENT: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
             "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["format", "name", "version", "bank", "pcrs"],
-                    "properties": {
-                        "format": {"const": FORMAT},
-                        "name": {"type": "string", "pattern": "^[a-z0-9][a-z0-9-]{0,62}$"},
-                        "version": {"type": "integer", "minimum": 1},
-                        "bank": {"enum": ["sha256", "sha384", "sha512"]},
-                        "pcrs": {"type": "object"},
-                        "clock": {"type": "object"},
-                        "event_log": {"enum": ["accepted"]},
-                        "max_age_seconds": {"type": "integer", "minimum": 30, "maximum": 604_800},
-                    },
-                    "additionalProperties": False,
-                },
+                "schema": _schema(),
                 "example": {
                     "format": FORMAT,
                     "name": "workers",
@@ -123,6 +122,31 @@ async def history(
 async def test(request: PolicyTestRequest, res: Res) -> Response:
     """Nothing is changed. Together with what else is assigned to each machine, as it would be in force."""
     return reply(await trials.test(request, res=res))
+
+
+@router.post(
+    "/policies/learn",
+    operation_id="learn_policy",
+    summary="Propose a policy from what machines proved last",
+    response_model=LearnedPolicy,
+    responses=answers(PolicyInvalid, MachineUnknown, RequestInvalid, body=True, kind="read"),
+    openapi_extra=access("read"),
+)
+async def learn(request: PolicyLearnRequest, res: Res) -> Response:
+    """Nothing is stored. Whatever runs on these machines is what the proposal allows."""
+    return reply(await learning.learn(request, res=res))
+
+
+@router.get(
+    "/policies/schema",
+    operation_id="get_policy_schema",
+    summary="Return the JSON Schema of a policy document",
+    responses={200: {"content": {SCHEMA_TYPE: {"schema": {"type": "object"}}}}, **answers(kind="read")},
+    openapi_extra=access("read"),
+)
+async def schema() -> Response:
+    """Draft 2020-12; for editors and for checks before a document is sent."""
+    return Response(SCHEMA_TEXT, media_type=SCHEMA_TYPE)
 
 
 @router.get(

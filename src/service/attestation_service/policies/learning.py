@@ -1,0 +1,144 @@
+"""A policy proposed from what machines proved last; stored nowhere, applied by nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from attestation.api import LearnedPolicy, LearnGroup, LearnOutlier, PolicyLearnRequest
+from attestation.appraisal import learn as heart
+from attestation.errors import MachineUnknown, MalformedEvidence, PolicyInvalid, RequestInvalid
+from attestation.results import Verdict
+from attestation.store import Capture, CaptureFilter, Tx
+from attestation.tpm.hashes import bank_alg
+from attestation_service.context import Resources
+from attestation_service.measurements import Replays
+
+MOST_MACHINES: Final = 1000
+"""So many machines are looked at for one proposal; more of them teach nothing more."""
+MOST_LOGS: Final = 256
+"""So many different event logs are looked at for one proposal."""
+_PAGE: Final = 200
+_REMEMBERED_BYTES: Final = 32 << 20
+_NAMED: Final = 5
+
+
+async def learn(request: PolicyLearnRequest, *, res: Resources) -> LearnedPolicy:
+    """Propose a policy that most of the machines keep.
+
+    Raises:
+        RequestInvalid: No machines are chosen, or in two ways.
+        MachineUnknown: One of those named is not there, or is rejected or revoked.
+        PolicyInvalid: There is no evidence, or nothing in it that a policy could demand.
+    """
+    chosen = request.role is not None or request.cluster_id is not None
+    if bool(request.machines) + chosen + request.fleet != 1:
+        raise RequestInvalid("give machines, or role and cluster_id, or fleet")
+    captures, left_out = await (_named(request, res) if request.machines else _filtered(request, res))
+    logs = await _logs(captures, res)
+    return await asyncio.to_thread(_proposed, request, captures, left_out, logs)
+
+
+async def _named(request: PolicyLearnRequest, res: Resources) -> tuple[list[Capture], int]:
+    """Return what each named machine proved last, whatever was thought of it: somebody chose it."""
+
+    def work(tx: Tx) -> list[Capture]:
+        found: list[Capture] = []
+        for machine_id in dict.fromkeys(request.machines):
+            page = tx.captures.page(CaptureFilter(machine_id=machine_id), None, 1)
+            if not page.items:
+                raise MachineUnknown(f"no machine {machine_id}, or it is rejected or revoked")
+            found += page.items
+        return found
+
+    return await res.store.scan(work), 0
+
+
+async def _filtered(request: PolicyLearnRequest, res: Resources) -> tuple[list[Capture], int]:
+    """Return what the machines of a role, a cluster or the fleet proved last that was believed."""
+    wanted = CaptureFilter(
+        role=request.role, cluster_id=request.cluster_id, verified_only=not request.include_failed
+    )
+    captures: list[Capture] = []
+    cursor: str | None = None
+    while len(captures) < MOST_MACHINES:
+        page = await res.store.scan(lambda tx, c=cursor: tx.captures.page(wanted, c, _PAGE))  # type: ignore[misc]
+        captures += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    total = await res.store.scan(lambda tx: tx.captures.count(wanted))
+    return captures, max(total - len(captures), 0)
+
+
+async def _logs(captures: Sequence[Capture], res: Resources) -> dict[str, bytes]:
+    """Return the event logs of *captures* by SHA-256, a few at a time."""
+    named = dict.fromkeys(c.event_log_sha256 for c in captures if c.event_log_sha256 is not None)
+    wanted = list(named)[:MOST_LOGS]
+    found: dict[str, bytes] = {}
+    for first in range(0, len(wanted), _PAGE):
+        part = wanted[first : first + _PAGE]
+        logs = await res.store.scan(lambda tx, p=part: [(s, tx.logs.get(s)) for s in p])  # type: ignore[misc]
+        found |= {sha256: log for sha256, log in logs if log is not None}
+    return found
+
+
+def _proposed(
+    request: PolicyLearnRequest, captures: Sequence[Capture], left_out: int, logs: dict[str, bytes]
+) -> LearnedPolicy:
+    banks = Counter(c.pcr_bank for c in captures if c.pcr_bank is not None)
+    if not banks:
+        raise PolicyInvalid("there is no evidence to learn from")
+    [(bank, _)] = banks.most_common(1)
+    usable = [c for c in captures if c.pcr_bank in (bank, None)]
+    names = _names(usable)
+    replays = Replays(_REMEMBERED_BYTES)
+    proposal = heart.learn(
+        [_capture(c, names[c.machine_id], bank, logs, replays) for c in usable],
+        name=request.name,
+        version=request.version,
+        bank=bank,
+    )
+    notes = list(proposal.notes)
+    if len(usable) < len(captures):
+        notes.append(f"left out, quoted in another bank than {bank}: {len(captures) - len(usable)}")
+    failing = [names[c.machine_id] for c in usable if c.verdict is Verdict.FAILED]
+    if failing:
+        more = f" and {len(failing) - _NAMED} more" if len(failing) > _NAMED else ""
+        notes.insert(
+            0, f"learned from evidence that was refused: {', '.join(failing[:_NAMED])}{more}; make sure why"
+        )
+    return LearnedPolicy(
+        machines=len(captures),
+        left_out=left_out,
+        document=dict(proposal.document),
+        groups=[
+            LearnGroup(subject=g.subject, value=g.value, machines=list(g.machines)) for g in proposal.groups
+        ],
+        outliers=[LearnOutlier(machine=o.machine_id, reason=o.reason) for o in proposal.outliers],
+        notes=notes,
+    )
+
+
+def _capture(
+    capture: Capture, name: str, bank: str, logs: dict[str, bytes], replays: Replays
+) -> heart.Capture:
+    sha256, replayed = capture.event_log_sha256, None
+    if sha256 is not None and capture.pcr_bank is not None:
+        replayed = replays.known(sha256, bank_alg(bank))
+        if replayed is None and sha256 in logs:
+            with contextlib.suppress(MalformedEvidence):
+                replayed = replays.replay(logs[sha256], bank_alg(bank))
+    return heart.Capture(machine_id=name, values=capture.pcr_values, replayed=replayed)
+
+
+def _names(captures: Sequence[Capture]) -> dict[str, str]:
+    """Return what people call each machine: its hostname, where no other has the same."""
+    hostnames = Counter(c.hostname for c in captures)
+    return {
+        c.machine_id: c.hostname if c.hostname is not None and hostnames[c.hostname] == 1 else c.machine_id
+        for c in captures
+    }
