@@ -1,4 +1,4 @@
-"""What the shell completes by asking the service: names of machines.
+"""What the shell completes by asking the service: names of machines, versions of policies.
 
 Somebody has pressed a key and waits: the answer comes within a second or not at all, and nothing that goes wrong is
 shown, because a line is being typed there.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from attestation_cli.session import Session
 
 HARMLESS = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}\Z")
+HARMLESS_REF = re.compile(r"[a-z0-9][a-z0-9-]{0,62}@[1-9][0-9]{0,8}\Z")
 SECONDS = 1.0
 MOST = 50
 
@@ -28,29 +30,38 @@ def complete_machine(ctx: click.Context, param: click.Parameter, incomplete: str
     """Return machines whose hostname or id begins with *incomplete*."""
     from click.shell_completion import CompletionItem
 
+    def ask(session: Session, found: list[CompletionItem]) -> None:
+        with session.client() as client:
+            for machine in client.machine_records(q=incomplete or None, page_size=MOST):
+                name, machine_id = machine.optional_text("hostname"), machine.text("machine_id")
+                told = clean(f"{machine.text('status')}, {machine.text('trust')}")
+                # Nothing that a shell could take for its own syntax, whoever answers there.
+                if name and name.startswith(incomplete) and HARMLESS.match(name):
+                    found.append(CompletionItem(name, help=told))
+                elif machine_id.startswith(incomplete) and HARMLESS.match(machine_id):
+                    found.append(CompletionItem(machine_id, help=told))
+                if len(found) >= MOST:
+                    return
+
+    return _within_a_second(ctx, ask)
+
+
+def _within_a_second(
+    ctx: click.Context, ask: Callable[[Session, list[CompletionItem]], None]
+) -> list[CompletionItem]:
+    """Return what *ask* has found after a second at the latest."""
     found: list[CompletionItem] = []
 
-    def ask() -> None:
+    def run() -> None:
         try:
             session = _session(ctx.find_root())
-            if _asks(session):
-                return
-            with session.client() as client:
-                for machine in client.machine_records(q=incomplete or None, page_size=MOST):
-                    name, machine_id = machine.optional_text("hostname"), machine.text("machine_id")
-                    told = clean(f"{machine.text('status')}, {machine.text('trust')}")
-                    # Nothing that a shell could take for its own syntax, whoever answers there.
-                    if name and name.startswith(incomplete) and HARMLESS.match(name):
-                        found.append(CompletionItem(name, help=told))
-                    elif machine_id.startswith(incomplete) and HARMLESS.match(machine_id):
-                        found.append(CompletionItem(machine_id, help=told))
-                    if len(found) >= MOST:
-                        return
+            if not _asks(session):
+                ask(session, found)
         except (Exception, SystemExit):  # noqa: BLE001 -- whatever it is, it may not disturb a line being typed
             return
 
     # A thread, because names and connections have time-outs of their own, longer than a finger waits.
-    asking = threading.Thread(target=ask, daemon=True)
+    asking = threading.Thread(target=run, daemon=True)
     asking.start()
     asking.join(SECONDS)
     return list(found)
@@ -82,3 +93,23 @@ def _session(root: click.Context) -> Session:
         allow_plain_http=bool(root.params.get("allow_plain_http")),
     )
     return session
+
+
+def complete_policy(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001 -- click's signature
+    """Return policy versions, newest first, whose `name@version` begins with *incomplete*."""
+    from click.shell_completion import CompletionItem
+
+    def ask(session: Session, found: list[CompletionItem]) -> None:
+        with session.client() as client:
+            listed = client.policies()
+        places: dict[str, list[str]] = {}
+        for assignment in listed.assignments:
+            place = "fleet" if assignment.scope == "fleet" else f"{assignment.scope} {assignment.subject}"
+            places.setdefault(assignment.policy, []).append(place)
+        for policy in sorted(listed.policies, key=lambda p: (p.name, -p.version)):
+            reference = f"{policy.name}@{policy.version}"
+            if reference.startswith(incomplete) and HARMLESS_REF.match(reference) and len(found) < MOST:
+                told = ", ".join(places.get(reference, ())) or "applies nowhere"
+                found.append(CompletionItem(reference, help=clean(told)))
+
+    return _within_a_second(ctx, ask)

@@ -132,6 +132,7 @@ class Stub:
     audit: list[dict[str, Any]] = field(default_factory=list)
     allow_list: list[dict[str, Any]] = field(default_factory=list)
     approvals: list[dict[str, Any]] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=lambda: [change("workers@2"), change("workers@1")])
     proposals: list[dict[str, Any]] = field(default_factory=lambda: [proposal()])
     valid: bool = True
     checks: dict[str, str] = field(default_factory=lambda: {"database": "ok", "clock": "ok"})
@@ -162,7 +163,10 @@ class Stub:
             if self.voters and match[2] in GATED:
                 return httpx.Response(202, json=self._pending(match[1], match[2][1:]))
             return self._machine(request, match[1], match[2])
-        if self.voters and request.method == "POST" and path in ("/registration-tokens", "/allow-list"):
+        if match := re.fullmatch(r"/machines/([^/]+)/results/([0-9]+)(/event-log)?", path):
+            return self._result(match[1], int(match[2]), log=match[3] is not None)
+        gated = path in ("/registration-tokens", "/allow-list") or path.startswith("/policies/assignments/")
+        if self.voters and request.method != "GET" and gated:
             return httpx.Response(202, json=self._pending(None, path[1:]))
         match request.method, path:
             case "GET", "/machines":
@@ -201,9 +205,17 @@ class Stub:
                 )
             case "POST", "/policies":
                 return httpx.Response(201, json=policy())
+            case "GET", "/policies/history":
+                return page(self.history)
+            case "POST", "/policies/test":
+                return httpx.Response(200, json=trial())
+            case "POST", "/policies/learn":
+                return httpx.Response(200, json=learned())
             case "DELETE", _:
                 return httpx.Response(204)
-        if match := re.fullmatch(r"/policies/assignments/([a-z]+)/([^/]+)", path):
+        if re.fullmatch(r"/policies/[a-z0-9-]+/[0-9]+", path):
+            return httpx.Response(200, json=policy())
+        if match := re.fullmatch(r"/policies/assignments/([a-z]+)/([^/]+)(/rollback)?", path):
             return httpx.Response(200, json=assignment(match[1], match[2]))
         return problem(404, "unknown", path)
 
@@ -240,6 +252,8 @@ class Stub:
             return problem(404, "machine-unknown", "no such machine")
         if act == "/approvals":
             return page([v for v in self.approvals if v["machine_id"] == machine_id])
+        if act == "/policy":
+            return httpx.Response(200, json=effective(machine_id))
         if act == "/results":
             return page([r for r in self.results if r["machine_id"] == machine_id])
         return httpx.Response(200, json=known)
@@ -368,7 +382,13 @@ def policy() -> dict[str, Any]:
         "sha256": HASH,
         "created_at": NOW,
         "created_by": "SYSTEM",
-        "document": {"name": "workers"},
+        "document": {
+            "format": "itl-tpm-policy/1",
+            "name": "workers",
+            "version": 1,
+            "bank": "sha256",
+            "pcrs": {"7": {"any_of": [HASH]}},
+        },
     }
 
 
@@ -380,4 +400,94 @@ def assignment(scope: str, subject: str) -> dict[str, Any]:
         "policy": "workers@1",
         "assigned_at": NOW,
         "assigned_by": "SYSTEM",
+    }
+
+
+def change(ref: str | None) -> dict[str, Any]:
+    """Return a PolicyChangeDetail as JSON."""
+    return {"scope": "role", "subject": "worker-app", "policy": ref, "at": NOW, "by": "anna"}
+
+
+def effective(machine_id: str) -> dict[str, Any]:
+    """Return an EffectivePolicy as JSON."""
+    return {
+        "machine_id": machine_id,
+        "policy": "fleet@1+workers@2",
+        "sha256": HASH,
+        "assigned": [
+            {"scope": "fleet", "subject": "*", "policy": "fleet@1"},
+            {"scope": "role", "subject": "worker-app", "policy": "workers@2"},
+        ],
+        "document": {
+            "pcrs": {
+                "7": {"any_of": [HASH]},
+                "11": {"any_of": [HASH, "cd" * 32, "ef" * 32, "01" * 32]},
+                "1": {"ignore": "serial numbers"},
+                "4": {"events": "approved-digests", "digests": [HASH]},
+            },
+            "secure_boot": {"required": True},
+            "sources": {
+                "pcrs.11": {"policy": "workers@2", "mode": "enforce"},
+                "pcrs.4": {"policy": "workers@2", "mode": "enforce"},
+                "pcrs.1": {"policy": "workers@2", "mode": "enforce"},
+                "pcrs.7": {"policy": "fleet@1", "mode": "report"},
+                "secure_boot.required": {"policy": "fleet@1", "mode": "report"},
+            },
+        },
+    }
+
+
+def trial(**changes: Any) -> dict[str, Any]:
+    """Return a PolicyTestPage as JSON: one machine of ten would newly fail."""
+    told = {"passed": 7, "failed": 2, "flagged": 0, "reported": 1, "undecided": 0}
+    return {
+        "policy": "workers@2",
+        "sha256": HASH,
+        "machines": 10,
+        "judged": 10,
+        "passed": 7,
+        "failed": 2,
+        "undecided": 0,
+        "without_evidence": 1,
+        "reported": 1,
+        "recovering": 0,
+        "failing": [failing("w-old", newly=False), failing("w-7", newly=True)],
+        "checks": {"pcr7": told, "pcr11": told},
+        "next_cursor": None,
+        **changes,
+    }
+
+
+def failing(hostname: str | None, *, newly: bool) -> dict[str, Any]:
+    """Return a PolicyTestMachine as JSON."""
+    return {
+        "machine_id": "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d",
+        "hostname": hostname,
+        "role": "worker-app",
+        "failed": "pcr7, pcr11",
+        "at": NOW,
+        "before": "Verified" if newly else "Failed",
+        "newly": newly,
+    }
+
+
+def learned() -> dict[str, Any]:
+    """Return a LearnedPolicy as JSON."""
+    return {
+        "machines": 5,
+        "left_out": 0,
+        "document": {
+            "format": "itl-tpm-policy/1",
+            "name": "learned",
+            "version": 1,
+            "bank": "sha256",
+            "pcrs": {"7": {"any_of": [HASH]}, "11": {"any_of": ["01" * 32, "cd" * 32]}},
+        },
+        "groups": [
+            {"subject": "pcr7", "value": HASH, "machines": ["w-1", "w-2", "w-3", "w-4"]},
+            {"subject": "pcr11", "value": "01" * 32, "machines": ["w-1"]},
+            {"subject": "pcr11", "value": "cd" * 32, "machines": ["w-2", "w-3", "w-4"]},
+        ],
+        "outliers": [{"machine": "w-5", "reason": "pcr7 differs from 4 others"}],
+        "notes": ["PCR 1 differs on every machine and is ignored"],
     }

@@ -114,6 +114,15 @@ def test_the_issued_commands_exist() -> None:
         "policy create",
         "policy assign",
         "policy unassign",
+        "policy activate",
+        "policy diff",
+        "policy effective",
+        "policy history",
+        "policy learn",
+        "policy rollback",
+        "policy show",
+        "policy test",
+        "policy validate",
     }
 
 
@@ -401,6 +410,7 @@ DESTRUCTIVE = [
     ["token", "revoke", "t0000001"],
     ["allow-list", "remove", "ab" * 48],
     ["policy", "unassign", "--fleet"],
+    ["policy", "rollback", "--fleet"],
 ]
 
 

@@ -32,6 +32,8 @@ LISTINGS = (
     "allow-list list",
     "audit list",
     "policy list",
+    "policy history",
+    f"policy effective {A}",
 )
 DETAILS = (
     f"machine get {A}",
@@ -41,6 +43,10 @@ DETAILS = (
     "version",
     "config show",
     "audit verify",
+    "policy show workers@1",
+    "policy test workers@2",
+    "policy learn --fleet",
+    "policy diff workers@1 tests/unit/cli/a_policy.yaml",
 )
 ACTS = (
     f"machine approve {A} --role generic",
@@ -58,6 +64,8 @@ ACTS = (
     "token create --role generic",
     "token revoke t1 --yes",
     "policy assign workers@1 --fleet",
+    "policy activate workers@1 --role worker-app",
+    "policy rollback --role worker-app --yes",
     "policy unassign --fleet --yes",
 )
 
