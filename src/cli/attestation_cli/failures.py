@@ -22,6 +22,7 @@ import click
 from attestation.client import AnswerInvalid, APIError, ServiceUnreachable, TLSFailed
 from attestation.errors import (
     AttestationError,
+    BundleInvalid,
     Conflict,
     Expired,
     Forbidden,
@@ -84,6 +85,7 @@ MEANINGS: tuple[tuple[type[AttestationError], ExitCode, str], ...] = (
     (CacheUnsafe, ExitCode.USAGE, "the logins of this computer are not safe"),
     (KeychainUnusable, ExitCode.USAGE, "tokens cannot be kept in the keyring"),
     (ConfigInvalid, ExitCode.USAGE, "the settings of this program cannot be used"),
+    (BundleInvalid, ExitCode.USAGE, "a trust bundle, or a certificate for it, cannot be used"),
     (RequestInvalid, ExitCode.USAGE, "this cannot be asked"),
     (MalformedNote, ExitCode.NEGATIVE, "this is no audit log that can be verified"),
     (MalformedEvidence, ExitCode.USAGE, "this cannot be asked"),
@@ -141,7 +143,7 @@ ADVICE: Mapping[str, str] = {
     "unavailable": "try again; if it stays, /readyz of the service tells what is missing",
     "assurance-too-low": "`attestation trust show ID` tells who vouches for it; `--accept-ek` admits this very EK",
     "trust-certificate-unknown": "`attestation trust list` shows the certificates there are",
-    "trust-bundle-invalid": "see docs/operate/trust.md; what vouches for TPMs is the certificate of a CA",
+    "trust-bundle-invalid": "see docs/operate/trust-bundle.md; what vouches for TPMs is the certificate of a CA",
     "result-unknown": "`attestation machine results ID` shows the results that are kept",
     "policy-invalid": "correct the policy document; docs/operate/cli.md shows one",
 }

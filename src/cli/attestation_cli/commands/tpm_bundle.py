@@ -201,10 +201,10 @@ def verify(
     """
     import zipfile
 
-    keys = _keys(vkeys, vkeys_file)
     bundles = [p for p in paths if p.is_dir() or zipfile.is_zipfile(p)]
-    if keys and not bundles and paths:
+    if (vkeys or vkeys_file) and paths and not bundles:
         raise RequestInvalid("keys are for bundles; an EK certificate is signed by its manufacturer")
+    keys = _keys(vkeys, vkeys_file)
     good = True
     if not paths:
         from attestation_cli import trust_files
