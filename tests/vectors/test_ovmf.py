@@ -17,6 +17,7 @@ from tests.vectors.eventlog.ovmf import BOOTS, RealBoot, by_name, digests, sums
 
 QUOTES = [(boot, bank) for boot in BOOTS for bank in boot.banks]
 REFERENCE = by_name["sb-on"]
+SHIPPED_KEYS = ["Microsoft Corporation UEFI CA 2011", "Debian Secure Boot CA"]
 
 
 def name_of(value: object) -> str:
@@ -25,9 +26,9 @@ def name_of(value: object) -> str:
 
 
 def test_no_file_was_edited() -> None:
-    """Every file is pinned, none is missing; ten boots of two machines."""
+    """Every file is pinned, none is missing; eleven boots of two machines."""
     assert digests() == sums()
-    assert len(BOOTS) == 10
+    assert len(BOOTS) == 11
 
 
 @pytest.mark.parametrize(("boot", "bank"), QUOTES, ids=name_of)
@@ -103,6 +104,7 @@ def test_variables_in_the_log_are_those_of_the_firmware(boot: RealBoot) -> None:
         ("sb-on-cmdline", {8, 9, 10}),
         ("sb-on-initrd", {9, 10}),
         ("sb-on-ima", {8, 9, 10}),
+        ("sb-on-mok", {7, 9, 10, 14}),
         ("sb-off", {0, 4, 7, 8, 9, 10}),
     ],
 )
@@ -136,7 +138,8 @@ def replayed(name: str) -> event_log.ReplayedLog:
 @pytest.mark.parametrize(
     ("name", "enabled", "authorities"),
     [
-        ("sb-on", True, ["Microsoft Corporation UEFI CA 2011", "Debian Secure Boot CA"]),
+        ("sb-on", True, SHIPPED_KEYS),
+        ("sb-on-mok", True, [*SHIPPED_KEYS, "Machine owner of the test machines"]),
         ("uki", True, ["Secure Boot key of the test machines"]),
         ("sb-off", False, []),
     ],
@@ -160,6 +163,7 @@ def test_our_verifier_tells_who_was_believed(name: str, enabled: bool, authoriti
         ),
         ("sb-on", "sb-on-cmdline", ["kernel command line: + init=/bin/sh"]),
         ("sb-on", "sb-on-initrd", ["initrd /initrd.img replaced"]),
+        ("sb-on", "sb-on-mok", ["PCR 7 changed", "Machine owner of the test machines"]),
         ("sb-on", "sb-off", ["Secure Boot turned off"]),
         ("uki", "uki-kernel", ["PCR 11 changed: section .linux replaced"]),
     ],

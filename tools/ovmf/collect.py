@@ -15,7 +15,7 @@ from pathlib import Path
 
 TARGET = Path(__file__).parents[2] / "tests" / "vectors" / "eventlog" / "ovmf"
 BOOTS = {
-    "n1": ("sb-off", "sb-on", "sb-on-again", "sb-on-dbx", "sb-on-kernel", "sb-on-cmdline", "sb-on-initrd", "sb-on-ima"),
+    "n1": ("sb-off", "sb-on", "sb-on-again", "sb-on-dbx", "sb-on-kernel", "sb-on-cmdline", "sb-on-initrd", "sb-on-ima", "sb-on-mok"),
     "n2": ("uki", "uki-kernel"),
 }  # fmt: skip
 OF_THE_MACHINE = ("ak.tpm2b_public", "ak.name", "ek.tpm2b_public", "ekcert-rsa2048.nv.der")

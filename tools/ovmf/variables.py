@@ -1,6 +1,6 @@
 """Change the Secure Boot databases in a file of OVMF firmware variables.
 
-    variables.py IN OUT [--PK CERT] [--KEK CERT] [--db CERT] [--dbx HEX]...
+    variables.py IN OUT [--PK CERT] [--KEK CERT] [--db CERT] [--MokList CERT] [--dbx HEX]...
 
 A certificate (PEM or DER) replaces a database; each --dbx appends one SHA-256 hash. Nothing else changes.
 No signature is needed: this is the flash of the emulated machine, not a variable service.
@@ -26,12 +26,15 @@ DATABASE = uuid.UUID("d719b2cb-3d3a-4596-a3bc-dad00e67656f")
 SHA256_ENTRY = uuid.UUID("c1c41626-504c-4092-aca9-41f936934328")
 X509_ENTRY = uuid.UUID("a5c059a1-94e4-4aa7-87b5-ab155c2bf072")
 OWNER = uuid.UUID("6e6f6465-0000-4000-8000-000000000003")
-VENDOR = {"PK": GLOBAL, "KEK": GLOBAL, "db": DATABASE, "dbx": DATABASE}
+SHIM = uuid.UUID("605dab50-e046-4300-abb6-3dd810dd8b23")
+VENDOR = {"PK": GLOBAL, "KEK": GLOBAL, "db": DATABASE, "dbx": DATABASE, "MokList": SHIM}
 
 _HEADER = struct.Struct("<HBBIQ16sIII16s")
 _START, _ADDED = 0x55AA, 0x3F
 _TIME_BASED = 0x27
 """Non-volatile, boot service, run time, time-based authenticated write access."""
+_OF_SHIM = 0x03
+"""Non-volatile, boot service: shim believes a MokList of no other kind."""
 _WRITTEN_AT = struct.pack("<HBBBBBBIhBB", 2026, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -88,7 +91,8 @@ def change(flash: bytes, *, certificates: dict[str, bytes], revoked: list[bytes]
 
     def put(name: str, data: bytes, *, append: bool) -> None:
         key = VENDOR[name].bytes_le, (name + "\0").encode("utf-16-le")
-        old = by_name.get(key) or Variable(_TIME_BASED, 0, _WRITTEN_AT, 0, *key, b"")
+        new = (_OF_SHIM, 0, bytes(16)) if name == "MokList" else (_TIME_BASED, 0, _WRITTEN_AT)
+        old = by_name.get(key) or Variable(*new, 0, *key, b"")
         by_name[key] = old._replace(data=(old.data if append else b"") + data)
 
     for name, certificate in certificates.items():
@@ -114,11 +118,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Change Secure Boot databases in OVMF variables")
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
-    for name in ("PK", "KEK", "db"):
+    for name in ("PK", "KEK", "db", "MokList"):
         parser.add_argument(f"--{name}", type=Path, help="certificate that replaces it")
     parser.add_argument("--dbx", type=bytes.fromhex, action="append", default=[], help="hash to append")
     said = parser.parse_args()
-    named = {name: getattr(said, name) for name in ("PK", "KEK", "db")}
+    named = {name: getattr(said, name) for name in ("PK", "KEK", "db", "MokList")}
     certificates = {name: certificate_der(path) for name, path in named.items() if path is not None}
     said.target.write_bytes(change(said.source.read_bytes(), certificates=certificates, revoked=said.dbx))
 
