@@ -459,9 +459,7 @@ def test_an_edition_that_cannot_be_used_is_not_taken(own: Path, tmp_path: Path) 
     bad = tmp_path / "bad"
     contents = read_directory(own)
     ders = {entry.sha256: der for entry, der in contents.certificates}
-    write_directory(
-        bad, Manifest(version=9, created=contents.manifest.created, entries=contents.manifest.entries), ders
-    )
+    write_directory(bad, replace(contents.manifest, version=9), ders)
     next(bad.rglob("*.der")).write_bytes(b"x")
     assert run("update", bad, "--dir", own, "--yes").exit_code == 2
     assert read_directory(own).manifest.version == 1
