@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import zipfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
