@@ -198,13 +198,14 @@ def measured(claims: ima_log.IMALogClaims) -> list[tuple[str, ...]]:
 # ---------------------------------------------------------------- what cannot be read
 
 
-@pytest.mark.parametrize("cut", range(len(GOOD)))
-def test_truncated_at_every_byte(cut: int) -> None:
+def test_truncated_at_every_byte() -> None:
     """A list that ends inside an entry cannot be read; one that ends behind an entry is a shorter list."""
-    if cut in {len(b"".join(PARTS[:i])) for i in range(1, len(PARTS))}:
-        ima_log.parse(GOOD[:cut])
-    else:
-        malformed(GOOD[:cut])
+    ends = {len(b"".join(PARTS[:i])) for i in range(1, len(PARTS))}
+    for cut in range(len(GOOD)):
+        if cut in ends:
+            ima_log.parse(GOOD[:cut])
+        else:
+            malformed(GOOD[:cut])
 
 
 def test_limits() -> None:
