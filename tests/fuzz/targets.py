@@ -22,9 +22,12 @@ from attestation.audit import checkpoint, leaf_hash_of, note, tiles, witness
 from attestation.audit.export import LogVerifier, Pinned
 from attestation.audit.merkle import consistency_proof
 from attestation.clock import parse_rfc3339, rfc3339
+from attestation.endorsements.bundle import Manifest, TrustBundle, entry_of, format_manifest, parse_manifest
+from attestation.endorsements.certificate import parse_certificate
 from attestation.errors import (
     AKAttributesRejected,
     BaseConfigInvalid,
+    BundleInvalid,
     EKCertificateRejected,
     EKTemplateRejected,
     EventLogRejected,
@@ -42,6 +45,7 @@ from attestation.evidence import ak_activation, ek_certificate, event_log, ima_l
 from attestation.reference import parse_policy
 from attestation.testing import BootOptions, LogDefect, LogQuirk, boot_log
 from attestation.testing import ima_log as ima_list
+from attestation.testing.certificates import CertificateAuthority, EKCertificateOptions
 from attestation.tpm import (
     Alg,
     Hierarchy,
@@ -56,6 +60,7 @@ from attestation.tpm import (
     parse_tpmt_public,
 )
 from attestation.tpm.credential import parse_id_object
+from attestation.tpm_bundle.pem import certificates as pem_certificates
 from attestation.wire import Reader, b64decode, b64encode, hexdecode, sized
 from attestation_service.auth import Duty, access_token
 from attestation_service.auth import client_certificate as operator_certificate
@@ -580,7 +585,76 @@ def _ima_list() -> bytes:
 _BOOTED = event_log.replay(event_log.parse(boot_log().serialise()), Alg.SHA256)
 
 
+# ---------------------------------------------------------------- the trust bundle
+
+_TRUST_ROOT: Final = CertificateAuthority("Fuzz root", seed=1)
+_TRUST_ISSUER: Final = CertificateAuthority("Fuzz issuer", seed=2, parent=_TRUST_ROOT)
+_TRUSTED: Final = [
+    entry_of(
+        ca.certificate,
+        role=None,
+        vendor="IFX",
+        retrieved=AT.date(),
+        evidence="fuzz",
+        sources=("https://a.example/",),
+    )
+    for ca in (_TRUST_ROOT, _TRUST_ISSUER)
+]
+_TRUST_BUNDLE: Final = TrustBundle([(_TRUSTED[0], _TRUST_ROOT.certificate)], "00" * 32)
+_TRUSTED_EK: Final = _TRUST_ISSUER.issue_ek_certificate(
+    parse_public(forge.ek_public("L-2")), at=AT, options=EKCertificateOptions(manufacturer="id:49465800")
+)
+
+
+def trust_manifest(data: bytes) -> None:
+    """`parse_manifest`; what it accepts it accepts again as it writes it."""
+    with contextlib.suppress(BundleInvalid):
+        parsed = parse_manifest(data)
+        again = parse_manifest(format_manifest(parsed))
+        assert sorted(again.entries, key=lambda e: e.sha256) == sorted(parsed.entries, key=lambda e: e.sha256)
+        assert (again.version, again.sha1_allowed) == (parsed.version, parsed.sha1_allowed)
+
+
+def trust_pem(data: bytes) -> None:
+    """`certificates` of a file: as many as there are blocks, or one in DER."""
+    with contextlib.suppress(BundleInvalid):
+        found = pem_certificates(data, "file")
+        assert found == [data] or len(found) == data.count(b"-----BEGIN ")
+
+
+def trust_chain(data: bytes) -> None:
+    """`TrustBundle.verify`, of what may stand in NV and of what is sent with it: never raises, never believes more."""
+    verdict = _TRUST_BUNDLE.verify(data, [_TRUST_ISSUER.certificate], at=AT)
+    assert not verdict.ok or parse_certificate(data).tbs == parse_certificate(_TRUSTED_EK).tbs
+    sent = _TRUST_BUNDLE.verify(_TRUSTED_EK, [data], at=AT)
+    assert not sent.ok or parse_certificate(data).spki == parse_certificate(_TRUST_ISSUER.certificate).spki
+
+
 TARGETS: Final[dict[str, Target]] = {
+    "trust_manifest": Target(
+        trust_manifest,
+        lambda: [
+            format_manifest(Manifest(version=3, created=AT, entries=tuple(_TRUSTED))),
+            format_manifest(
+                Manifest(
+                    version=1,
+                    created=AT,
+                    entries=tuple(_TRUSTED[:1]),
+                    sha1_allowed=frozenset({_TRUSTED[0].sha256}),
+                )
+            ),
+        ],
+        8192,
+    ),
+    "trust_pem": Target(
+        trust_pem,
+        lambda: [
+            _TRUST_ROOT.certificate,
+            b"# a\n-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n",
+        ],
+        4096,
+    ),
+    "trust_chain": Target(trust_chain, lambda: [_TRUSTED_EK, _TRUST_ISSUER.certificate], 8300),
     "tpm2b_public": Target(tpm2b_public, lambda: _files("*/ek.tpm2b_public", "*/ak.tpm2b_public"), 2100),
     "tpmt_public": Target(
         tpmt_public, lambda: [d[2:] for d in _files("*/ek.tpm2b_public", "*/ak.tpm2b_public")], 2100
