@@ -436,6 +436,7 @@ def _ear(judged: Judged, appraisal: Appraisal, res: Resources) -> dict[str, Any]
         issuer=res.settings.service_url,
         expires_at=result.at + timedelta(seconds=judged.policy.max_age_seconds),
         build=__version__,
+        policy_sha256=judged.policy.sha256,
     )
 
 
