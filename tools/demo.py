@@ -36,7 +36,7 @@ from attestation.api import (
 from attestation.audit.export import LogVerdict, LogVerifier, Pinned
 from attestation.audit.note import parse_vkey
 from attestation.client import NodeClient, OperatorClient
-from attestation.errors import ActivationFailed, AttestationError, LogBroken
+from attestation.errors import ActivationFailed, AssuranceTooLow, AttestationError, LogBroken
 from attestation.machines import Role, Status
 from attestation.testing import CertificateAuthority
 from attestation.tpm import parse_public
@@ -205,7 +205,8 @@ class Show:
             "Operators approve: one for a worker, two for a control plane",
             "Proof of a TPM is not yet permission. An operator compares the fingerprint with the one read on the "
             "machine's own console, and decides about role, name and address. A control plane holds the keys of the "
-            "cluster, so a second human must agree to exactly the same: ITL_DUAL_CONTROL_ROLES=controlplane.",
+            "cluster, so a second human must agree to exactly the same: ITL_DUAL_CONTROL_ROLES=controlplane. And a "
+            "vendor must vouch for its TPM; for a software TPM none does, so the two accept this very EK by name.",
         )
         for machine in self._machines:
             found = self._recognise(machine)
@@ -218,6 +219,9 @@ class Show:
                 assigned_ip=f"10.0.0.{10 + machine.number}/24",
                 expected_version=found.version,
             )
+            if request.role is Role.CONTROLPLANE:
+                self._refused_without_vendor(machine, request)
+                request = request.model_copy(update={"accept_ek": True})
             answer = self._alice.approve(found.machine_id, request)
             if isinstance(answer, PendingApproval):
                 answer = self._second_vote(machine, request, answer)
@@ -225,6 +229,17 @@ class Show:
                 raise Failed(f"{machine.name} was let in by alice alone")
             else:
                 self._approved(machine, answer, "alice")
+
+    def _refused_without_vendor(self, machine: Machine, request: ApproveRequest) -> None:
+        """Show that a TPM for which no vendor vouches does not become a control plane."""
+        try:
+            self._alice.approve(self._ids[machine.name], request)
+        except AssuranceTooLow as e:
+            self._out.fact(
+                machine.name, f"refused as {request.role}: {e.code}, no vendor vouches", good=False
+            )
+            return
+        raise Failed(f"{machine.name} would be a control plane although no vendor vouches for its TPM")
 
     def _second_vote(self, machine: Machine, request: ApproveRequest, vote: PendingApproval) -> MachineDetail:
         """Show that one vote is not enough, however often it is given, and that the second one decides."""

@@ -73,6 +73,7 @@ def test_three_machines_go_from_nothing_to_an_applied_configuration(tmp_path: Pa
     assert "chain valid" in said
     assert re.search(r"checkpoint +\d+ entries, root [0-9a-f]{16}…, 2 signatures", said)
     assert re.search(r"forgery +.*entry \d+ was changed", said)
+    assert re.search(r"cp-1 +refused as controlplane: assurance-too-low", said)
     # The control plane waits for the second human; the workers do not.
     assert re.search(r"cp-1 +alice votes: 1 of 2, though she asks twice; status pending_approval", said)
     assert re.search(r"cp-1 +bob agrees: fingerprint compared; approved", said)

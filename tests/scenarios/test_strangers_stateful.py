@@ -121,7 +121,9 @@ class World:
 
     def _approved(self, machine: Machine) -> str:
         machine.enrol(hw_mac="52:54:00:aa:aa:aa", hw_serial="S-7")
-        self.scene.operator.approve(machine.machine_id, "controlplane", hostname="cp-secret-name")
+        self.scene.operator.approve(
+            machine.machine_id, "controlplane", hostname="cp-secret-name", accept_ek=True
+        )
         return machine.machine_id
 
     def _attested(self, machine: Machine) -> str:

@@ -200,7 +200,7 @@ def test_one_approval_per_machine(
 ) -> None:
     """Twenty vote for each of four machines over both replicas: the third completes it, once, for all to see."""
     machines = [pending(replicas[0], 100 + n) for n in range(MACHINES)]
-    body = {"role": "controlplane", "hostname": "cp-1"}
+    body = {"role": "controlplane", "hostname": "cp-1", "accept_ek": True}
     answers = committee.storm(
         [(n, f"/machines/{machine}/approve", body) for n in range(OPERATORS) for machine in machines]
     )
@@ -231,7 +231,11 @@ def test_different_proposals_do_not_add_up(
     machine = pending(replicas[1], 200)
     answers = committee.storm(
         [
-            (n, f"/machines/{machine}/approve", {"role": "controlplane", "hostname": f"cp-{n % 5}"})
+            (
+                n,
+                f"/machines/{machine}/approve",
+                {"role": "controlplane", "hostname": f"cp-{n % 5}", "accept_ek": True},
+            )
             for n in range(OPERATORS)
         ]
     )
@@ -269,7 +273,7 @@ def test_one_operator_everywhere_at_once_is_one(
 ) -> None:
     """Forty requests of one person over both replicas: one vote, one entry, forty times the same answer."""
     machine = pending(replicas[0], 300)
-    body = {"role": "controlplane"}
+    body = {"role": "controlplane", "accept_ek": True}
     answers = committee.storm([(0, f"/machines/{machine}/approve", body)] * 40)
     assert {a.status_code for a in answers} == {202}
     assert len({a.text for a in answers}) == 1
