@@ -12,7 +12,7 @@ import pytest
 
 from attestation.errors import EKCertificateRejected, MalformedEvidence
 from attestation.evidence import ek_certificate
-from attestation.evidence.ek_certificate import EKCertificateClaims
+from attestation.evidence.ek_certificate import EKCertificateClaims, TPMSpecification
 from attestation.testing import (
     CertificateAuthority,
     Defect,
@@ -372,3 +372,114 @@ def test_an_extension_that_appears_twice_is_refused() -> None:
     parsed = ek_certificate.parse(make_ek_certificate(ek.public, authority, at=at, options=options))
     with pytest.raises(EKCertificateRejected, match="twice"):
         ek_certificate.verify(parsed, ek=ek.public, at=at, allow_simulator=True)
+
+
+# ---------------------------------------------------------------- what is only recorded
+
+SPECIFICATION, ASSERTIONS = "2.23.133.2.16", "2.23.133.2.18"
+
+
+def recorded(*attributes: bytes) -> EKCertificateClaims:
+    """Return the claims of a certificate with these SubjectDirectoryAttributes."""
+    return verify(made({"sda": forge.extension("2.5.29.9", forge.seq(*attributes))}))
+
+
+def attribute(kind: str, *members: bytes) -> bytes:
+    """Return one attribute whose value is a sequence."""
+    return forge.seq(forge.oid(kind), forge.tlv(0x31, forge.seq(*members)))
+
+
+def ia5(text: str) -> bytes:
+    return forge.tlv(0x16, text.encode())
+
+
+def enumerated(value: int) -> bytes:
+    return forge.tlv(0x0A, bytes([value]))
+
+
+TRUE = forge.tlv(0x01, b"\xff")
+
+
+def test_the_specification_is_recorded() -> None:
+    """Family, level and revision, as the maker wrote them."""
+    found = recorded(attribute(SPECIFICATION, forge.utf8("2.0"), forge.integer(0), forge.integer(138)))
+    assert found.specification == TPMSpecification(family="2.0", level=0, revision=138)
+    assert found.security_assertions is None
+    odd = recorded(attribute(SPECIFICATION, forge.integer(2), forge.integer(0), forge.integer(138)))
+    assert odd.specification == TPMSpecification(family="", level=0, revision=138)
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ((), (False, None, None, None, None)),
+        ((forge.integer(1), TRUE), (True, None, None, None, None)),
+        (
+            (forge.tlv(0x80, b"\1"), forge.tlv(0x81, b"\2")),
+            (False, "injected", "ek-certificate-signer", None, None),
+        ),
+        ((forge.tlv(0x80, b"\x09"), forge.tlv(0x81, b"\x09")), (False, None, None, None, None)),
+        (
+            (
+                forge.tlv(0xA3, ia5("3.1"), enumerated(4), enumerated(2), TRUE),
+                forge.tlv(0xA4, ia5("140-2"), enumerated(2)),
+            ),
+            (False, None, None, "EAL4+", "140-2 level 2"),
+        ),
+    ],
+)
+def test_security_assertions_are_recorded(members: tuple[bytes, ...], expected: tuple[object, ...]) -> None:
+    """Every member is optional, and a value that nobody knows is not recorded."""
+    found = recorded(attribute(ASSERTIONS, *members)).security_assertions
+    assert found is not None
+    assert (
+        found.field_upgradable,
+        found.ek_generation,
+        found.ek_generation_place,
+        found.common_criteria,
+        found.fips,
+    ) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        forge.integer(1),
+        forge.seq(forge.integer(1)),
+        forge.seq(forge.seq(forge.oid(ASSERTIONS), forge.tlv(0x31))),
+        forge.seq(attribute(ASSERTIONS, b"\x02\x05\x01"), attribute(SPECIFICATION, forge.utf8("2.0"))),
+        forge.seq(attribute(ASSERTIONS, forge.tlv(0xA3, ia5("3.1"))), attribute(SPECIFICATION)),
+        forge.seq(attribute(ASSERTIONS, forge.tlv(0xA4, enumerated(1)))),
+        forge.seq(attribute(ASSERTIONS, forge.tlv(0x80))),
+        forge.seq(attribute(ASSERTIONS, forge.tlv(0x80, bytes(300)))),
+    ],
+)
+def test_what_cannot_be_read_there_is_not_recorded(value: bytes) -> None:
+    """Nothing is decided by it, so it refuses nobody: makers encode it oddly."""
+    found = verify(made({"sda": forge.extension("2.5.29.9", value)}))
+    assert (found.specification, found.security_assertions) == (None, None)
+
+
+def test_one_that_cannot_be_read_does_not_hide_the_other() -> None:
+    """Each attribute for itself."""
+    good = attribute(SPECIFICATION, forge.utf8("2.0"), forge.integer(0), forge.integer(138))
+    found = recorded(attribute(ASSERTIONS, b"\x02\x05\x01"), good)
+    assert found.specification is not None
+    assert found.security_assertions is None
+
+
+def test_anomalies_are_told() -> None:
+    """What was accepted though it is odd, padding of the NV index included."""
+    assert verify(GOOD).anomalies == ()
+    odd = made(serial=forge.tlv(2, b"\0\0\x17")) + bytes(300)
+    assert verify(odd).anomalies == ("serial number is zero padded", "300 bytes of padding")
+
+
+@pytest.mark.parametrize(
+    "value", [b"", forge.integer(1), forge.seq(b"\xa4\x05"), forge.seq(forge.tlv(0xA4, forge.integer(1)))]
+)
+def test_a_san_that_cannot_be_read_is_malformed(value: bytes) -> None:
+    """It is told where bytes are read, not where they are judged."""
+    with pytest.raises(MalformedEvidence):
+        ek_certificate.parse(made({"san": forge.extension("2.5.29.17", value, critical=True)}))
