@@ -357,3 +357,55 @@ def test_machines_are_counted_as_they_judge_themselves(store: Store) -> None:
     assert counts.by_status == {Status.ATTESTED: 16, Status.LOCKED: 16}
     assert counts.by_role == {None: 16, Role.GENERIC: 16}
     assert counts.by_trust == Counter(machine.trust(NOW) for machine in machines)
+
+
+# Leases
+
+
+def leased(number: int, minutes: int, **changes: Any) -> Machine:
+    """Return an attested machine whose lease ends *minutes* from NOW."""
+    return dataclasses.replace(
+        a_machine(),
+        machine_id=f"00000000-0000-4000-8000-{number:012x}",
+        ek_fingerprint=f"{number:096x}",
+        **{
+            "status": Status.ATTESTED,
+            "role": Role.WORKER_APP,
+            "last_verdict": Verdict.VERIFIED,
+            "trust_expires_at": NOW + minutes * MINUTE,
+            **changes,
+        },
+    )
+
+
+def test_leases_that_lapsed_are_found_oldest_first(store: Store) -> None:
+    """Attested, Verified, ended and not noticed; nobody else; at most as many as asked for."""
+    due = [leased(1, -1), leased(2, -5), leased(3, 0)]
+    others = [
+        leased(4, 1),
+        leased(5, -1, trust_expires_at=None),
+        leased(6, -1, last_verdict=Verdict.FAILED),
+        leased(7, -1, last_verdict=None),
+        leased(8, -1, status=Status.LOCKED),
+        leased(9, -1, heartbeat_missed_at=NOW),
+    ]
+    for machine in due + others:
+        store.write_sync(lambda tx, machine=machine: tx.machines.add(machine))  # type: ignore[misc]
+    assert store.read_sync(lambda tx: tx.machines.lapsed(NOW, 10)) == [due[1], due[0], due[2]]
+    assert store.read_sync(lambda tx: tx.machines.lapsed(NOW, 1)) == [due[1]]
+    assert store.read_sync(lambda tx: tx.machines.lapsed(NOW - 6 * MINUTE, 10)) == []
+
+
+def test_a_lapse_is_noted_once(store: Store) -> None:
+    """One of any number of callers notes it; whoever renewed meanwhile is not missed; the version stays."""
+    machine, alive = leased(1, -1), leased(2, 1)
+    for each in (machine, alive):
+        store.write_sync(lambda tx, each=each: tx.machines.add(each))  # type: ignore[misc]
+    at = NOW + MINUTE / 2
+    assert store.write_sync(lambda tx: tx.machines.miss(machine.machine_id, NOW, at))
+    assert not store.write_sync(lambda tx: tx.machines.miss(machine.machine_id, NOW, at))
+    assert not store.write_sync(lambda tx: tx.machines.miss(alive.machine_id, NOW, at))
+    assert not store.write_sync(lambda tx: tx.machines.miss("another", NOW, at))
+    found = store.read_sync(lambda tx: tx.machines.by_id(machine.machine_id))
+    assert found == dataclasses.replace(machine, heartbeat_missed_at=at)
+    assert store.read_sync(lambda tx: tx.machines.by_id(alive.machine_id)) == alive

@@ -11,7 +11,7 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -24,6 +24,7 @@ from attestation.audit.merkle import consistency_proof
 from attestation.clock import parse_rfc3339, rfc3339
 from attestation.endorsements.bundle import Manifest, TrustBundle, entry_of, format_manifest, parse_manifest
 from attestation.endorsements.certificate import parse_certificate
+from attestation.endorsements.firmware import parse_blocklist
 from attestation.errors import (
     AKAttributesRejected,
     BaseConfigInvalid,
@@ -31,6 +32,7 @@ from attestation.errors import (
     EKCertificateRejected,
     EKTemplateRejected,
     EventLogRejected,
+    EvidenceRejected,
     Forbidden,
     IMALogRejected,
     LogBroken,
@@ -38,16 +40,30 @@ from attestation.errors import (
     MalformedNote,
     NoteRejected,
     PolicyInvalid,
+    ResultTokenRejected,
     TPMResponseError,
     Unauthenticated,
 )
-from attestation.evidence import ak_activation, ek_certificate, event_log, ima_log, tpm_quote
+from attestation.evidence import (
+    ak_activation,
+    ek_certificate,
+    ek_key_attestation,
+    event_log,
+    ima_log,
+    tpm_quote,
+)
 from attestation.reference import parse_policy
+from attestation.results import Assurance, AttestationResult, Passed, Verdict
+from attestation.results.ar4si import Tier, tier_of, worst
+from attestation.results.ear import Profile, ear_claims, parse_ear
 from attestation.testing import BootOptions, LogDefect, LogQuirk, boot_log
 from attestation.testing import ima_log as ima_list
 from attestation.testing.certificates import CertificateAuthority, EKCertificateOptions
 from attestation.tpm import (
+    TPM_GENERATED,
     Alg,
+    Attest,
+    CertifyInfo,
     Hierarchy,
     PCRSelection,
     Public,
@@ -180,6 +196,83 @@ def activation_proof(data: bytes) -> None:
     """`ak_activation.parse`."""
     with contextlib.suppress(MalformedEvidence):
         assert ak_activation.parse(data).hmac == data
+
+
+_EK_FOR_K: Final = parse_public(forge.ek_public("L-2"))
+
+
+def key_certification(data: bytes) -> None:
+    """`ek_key_attestation.parse`, and a verification that must refuse: nobody knows the key."""
+    cut = len(data) * 4 // 5
+    with contextlib.suppress(MalformedEvidence, EvidenceRejected):
+        parsed = ek_key_attestation.parse(data[:cut], data[cut:])
+        assert parsed.attest.serialise() == data[:cut]
+        ek_key_attestation.verify(parsed, secret=bytes(64), challenge=bytes(32), ek=_EK_FOR_K, ak=_EK_FOR_K)
+        raise AssertionError("a certification without the key was believed")
+
+
+def _certifications() -> list[bytes]:
+    """Return statements of the right layout under a wrong key, cut where the target cuts."""
+    info = CertifyInfo(_EK_FOR_K.name, _EK_FOR_K.name[:2] + bytes(32))
+    message = Attest(TPM_GENERATED, 0x8017, bytes(34), bytes(32), 1, 2, 3, True, 4, info).serialise()
+    return [message + bytes.fromhex("0005000b") + bytes(32), message + message[: len(message) // 4]]
+
+
+ADVISORY: Final = {
+    "vendor": "NTC",
+    "match": ["1.0-1.9", "3"],
+    "advisory": "X",
+    "affects": "memory",
+    "severity": "low",
+    "action": "warn",
+    "fixed": "2",
+}
+
+
+def firmware_blocklist(data: bytes) -> None:
+    """`parse_blocklist`, and a verdict about every vendor."""
+    with contextlib.suppress(BundleInvalid):
+        for vendor in (found := parse_blocklist(data)).by_vendor:
+            assert found.judge(vendor=vendor, version=len(data), ak_is_ecc=True, rsa_moduli=[])
+
+
+def result_claims(data: bytes) -> None:
+    """`parse_ear` over any JSON object; what it accepts has no status better than a claim."""
+    with contextlib.suppress(ValueError, RecursionError, ResultTokenRejected):
+        claims = json.loads(data)
+        if isinstance(claims, dict):
+            for submodule in parse_ear(claims).submods.values():
+                limit = worst([tier_of(value) for value in submodule.vector.values()] or [Tier.AFFIRMING])
+                assert submodule.status.badness >= limit.badness
+
+
+def _results() -> list[bytes]:
+    """Return a claims set of each profile."""
+    result = AttestationResult(
+        verdict=Verdict.VERIFIED,
+        at=AT,
+        policy="fleet@1+workers@3",
+        outcomes=(Passed("tpm-quote"), Passed("pcr4"), Passed("pcr7")),
+        boot_state_appraised=True,
+        pcr_digest="00" * 32,
+    )
+    return [
+        json.dumps(
+            ear_claims(
+                result,
+                machine_id="m",
+                ek_fingerprint="ab" * 48,
+                assurance=Assurance.EK_CHAIN,
+                nonce=b64encode(bytes(32)),
+                issuer="https://attestation.example",
+                expires_at=AT + timedelta(seconds=180),
+                build="0.1.0",
+                profile=profile,
+                tell_checks=True,
+            )
+        ).encode()
+        for profile in Profile
+    ]
 
 
 _ENTITY = commands.permanent(Hierarchy.ENDORSEMENT)
@@ -681,6 +774,13 @@ TARGETS: Final[dict[str, Target]] = {
         ],
         2100,
     ),
+    "key_certification": Target(key_certification, _certifications, 2600),
+    "firmware_blocklist": Target(
+        firmware_blocklist,
+        lambda: [json.dumps({"format": "itl-firmware-blocklist/1", "entries": [ADVISORY]}).encode()],
+        2048,
+    ),
+    "result_claims": Target(result_claims, _results, 4096),
     "activation_proof": Target(activation_proof, lambda: [bytes(32), bytes(31)], 64),
     "tpm_response": Target(tpm_response, _responses, 4200),
     "ek_certificate": Target(ek_certificate_target, _certificates, 8300),
