@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import load_pem_x509_crl
 from cryptography.x509.verification import Store
 
 from attestation.appraisal.explain import describe, explain
@@ -25,6 +26,8 @@ from attestation.clock import parse_rfc3339, rfc3339
 from attestation.endorsements.bundle import Manifest, TrustBundle, entry_of, format_manifest, parse_manifest
 from attestation.endorsements.certificate import parse_certificate
 from attestation.endorsements.firmware import parse_blocklist
+from attestation.endorsements.path import CertificateIndex, PathFailure, SentIssuers, build_path
+from attestation.endorsements.revocation import CRLStore, Revocation, parse_crl
 from attestation.errors import (
     AKAttributesRejected,
     BaseConfigInvalid,
@@ -59,6 +62,7 @@ from attestation.results.ear import Profile, ear_claims, parse_ear
 from attestation.testing import BootOptions, LogDefect, LogQuirk, boot_log
 from attestation.testing import ima_log as ima_list
 from attestation.testing.certificates import CertificateAuthority, EKCertificateOptions
+from attestation.testing.ek_zoo import Zoo
 from attestation.tpm import (
     TPM_GENERATED,
     Alg,
@@ -360,6 +364,34 @@ def _certificates() -> list[bytes]:
     der = _files("ek/*.der", "ek/*.nv", "hostile/ek/*.der", "ovmf/*/*/ekcert*.der")
     pem = b"-----BEGIN CERTIFICATE-----\n%s-----END CERTIFICATE-----\n" % base64.encodebytes(der[0])
     return [*der, pem, *_files("ek/*.pem")]
+
+
+ZOO: Final = Zoo()
+HELD: Final = CertificateIndex(parse_certificate(ca.der) for ca in ZOO.held if ca.vendor == "STM")
+SIGNED: Final = frozenset(
+    parse_certificate(der).tbs
+    for entry in ZOO.entries(vendors=["STM"], templates=["L-1", "L-2"], defects=False)
+    for der in (ek_certificate.parse(entry.certificate).der, *entry.chain)
+) | frozenset(certificate.tbs for certificate in HELD)
+
+
+def certificate_target(data: bytes) -> None:
+    """`parse_certificate`, then a path to the anchors of a vendor: only what was signed gets one."""
+    with contextlib.suppress(MalformedEvidence):
+        found = parse_certificate(data)
+        assert data.startswith(found.der)
+        assert found.tbs in found.der
+        assert parse_certificate(found.der).sha256 == found.sha256
+        str(found)
+        path = build_path(found, anchors=HELD, intermediates=[SentIssuers([data])], at=AT)
+        assert isinstance(path, PathFailure) or found.tbs in SIGNED
+
+
+def _zoo_certificates() -> list[bytes]:
+    entries = ZOO.entries(vendors=["STM"], templates=["L-1", "L-2"], defects=False)
+    ders = {der for e in entries for der in (e.certificate, *e.chain)} | {ca.der for ca in ZOO.held}
+    vendors = [path.read_bytes() for path in sorted(SHARED.glob("vendor-ca/*/*.der"))]
+    return sorted(ders) + vendors
 
 
 def pcr_values(data: bytes) -> None:
@@ -723,6 +755,21 @@ def trust_chain(data: bytes) -> None:
     assert not sent.ok or parse_certificate(data).spki == parse_certificate(_TRUST_ISSUER.certificate).spki
 
 
+LIST: Final = OPERATORS.revoke(OPERATOR)
+LIST_SIGNED: Final = parse_crl(LIST).tbs
+LIST_DER: Final = load_pem_x509_crl(LIST).public_bytes(Encoding.DER)
+
+
+def vendor_crl(data: bytes) -> None:
+    """`parse_crl`, then `CRLStore.status`: only what was signed says a word, and that is never `good`."""
+    with contextlib.suppress(MalformedEvidence):
+        crl = parse_crl(data)
+        str(crl)
+        issuer = parse_certificate(OPERATORS.certificate.public_bytes(Encoding.DER))
+        said = CRLStore([crl]).status(parse_certificate(OPERATOR.der), issuer, AT).status
+        assert said is Revocation.UNKNOWN or (said is Revocation.REVOKED and crl.tbs == LIST_SIGNED)
+
+
 TARGETS: Final[dict[str, Target]] = {
     "trust_manifest": Target(
         trust_manifest,
@@ -833,6 +880,8 @@ TARGETS: Final[dict[str, Target]] = {
     "client_certificate": Target(
         client_certificate, lambda: [OPERATOR.der, OPERATORS.certificate.public_bytes(Encoding.DER)], 8200
     ),
+    "certificate": Target(certificate_target, _zoo_certificates, 8300),
+    "vendor_crl": Target(vendor_crl, lambda: [LIST, LIST_DER], 8192),
     "revocation_list": Target(revocation_list, lambda: [OPERATORS.revoke(OPERATOR)], 8192),
     "event_log": Target(event_log_target, _event_logs, 8192),
     "ima_log": Target(
