@@ -264,12 +264,14 @@ def _boot(rules: BootRules, approved: _Approved, by_events: Mapping[int, bool]) 
         name: any(e.digest in demand.value for pcr in _PLACES[name] for e in approved.events(pcr))
         for name, demand in _lists(rules)
     }
+    reported = {name: demand.report for name, demand in _lists(rules)}
     blamed: dict[str, list[LogEvent]] = {name: [] for name in found}
     for pcr, names in _CLOSED.items():
         stated = [name for name in names if name in found]
         strays = approved.strays(pcr) if stated else []
         blamable = [name for name in stated if not found[name]]
-        if not blamable and by_events.get(pcr, True):
+        told_there = pcr in by_events and (not by_events[pcr] or all(reported[name] for name in stated))
+        if not blamable and not told_there:
             blamable = stated[:1]
         for name in blamable:
             blamed[name] += strays
