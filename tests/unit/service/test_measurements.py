@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from attestation.evidence.ima_log import MEDIA_TYPE as IMA
 from attestation.store import PolicyAssignment, StoredResult
+from attestation.testing import ima_logs
 from attestation.testing.event_logs import BootLog, BootOptions, boot_log
 from attestation.tpm import Alg
 from attestation.wire import b64decode, b64encode
@@ -382,3 +384,99 @@ async def test_policies_that_contradict_each_other_decide_nothing(
     assert (await service.detail(node))["trust"] == "verified"
     told = [json.loads(line) for line in capsys.readouterr().err.splitlines() if "contradict" in line]
     assert told[0]["policies"] == ["measured@1", "other@1"]
+
+
+FILES = {"/usr/bin/init": b"init", "/usr/bin/agent": b"agent"}
+
+
+def ima_policy(**members: Any) -> dict[str, Any]:
+    """Return a policy that allows `FILES` and no other."""
+    allowed = [hashlib.sha256(content).hexdigest() for content in FILES.values()]
+    return {
+        "format": "itl-tpm-policy/1",
+        "name": "files",
+        "version": 1,
+        "bank": "sha256",
+        "pcrs": {},
+        "ima": {"allow": allowed},
+    } | members
+
+
+def measured(node: SoftwareNode, files: dict[str, bytes]) -> list[dict[str, str]]:
+    """Let *node* have measured *files* since it booted; return the evidence that says so."""
+    found = ima_logs.ima_log(node.pcrs, files)
+    node.pcrs[10] = found.pcr10()
+    return [{"media_type": IMA, "value": b64encode(found.serialise())}]
+
+
+async def test_an_ima_list_is_asked_for_where_rules_read_it(service: Service) -> None:
+    """Listed in the challenge, judged each time; that it grows is no news, what is kept is what was judged."""
+    node = SoftwareNode()
+    boots(node, NORMAL)
+    await admitted(service, node)
+    assert "ima-log" not in (await service.challenge(node))["evidence"]
+    await assign(service, ima_policy())
+    challenge = await service.challenge(node)
+    assert "ima-log" in challenge["evidence"]
+    assert 10 in challenge["pcr_selection"]["sha256"]
+    first = measured(node, {"/usr/bin/init": b"init"})
+    answer = await service.post(ATTEST, node.attestation(challenge, evidence=first))
+    assert answer.json()["status"] == "attested", answer.text
+    stored = await newest(service, node)
+    assert stored.evidence.ima_log_sha256 == digest(first[0]["value"])
+    assert await kept(service, digest(first[0]["value"]))
+    number = f"/machines/{node.machine_id}/results/{stored.result_id}"
+    raw = await service.operator("GET", f"{number}/ima-log")
+    assert raw.content == b64decode(first[0]["value"], "list")
+    assert (await service.operator("GET", number)).json()["ima_log_kept"] is True
+    longer = measured(node, FILES)
+    await service.attest(node, evidence=longer)
+    assert (await service.detail(node))["trust"] == "verified"
+    assert (await newest(service, node)).result_id == stored.result_id
+    assert not await kept(service, digest(longer[0]["value"]))
+    strange = measured(node, FILES | {"/tmp/x": b"x"})
+    await service.attest(node, evidence=strange)
+    assert (await service.detail(node))["trust"] == "failed"
+    assert (await newest(service, node)).evidence.ima_log_sha256 == digest(strange[0]["value"])
+
+
+@pytest.mark.parametrize("fault", ["twice", "not a list", "not base64", "an object"])
+async def test_an_ima_list_that_cannot_be_read_spends_the_challenge(service: Service, fault: str) -> None:
+    """400, and nothing is kept."""
+    node = SoftwareNode()
+    boots(node, NORMAL)
+    await admitted(service, node)
+    await assign(service, ima_policy())
+    good = measured(node, FILES)
+    evidence: Any = {
+        "twice": good * 2,
+        "not a list": [{"media_type": IMA, "value": b64encode(b"list")}],
+        "not base64": [{"media_type": IMA, "value": "!"}],
+        "an object": [{"media_type": IMA, "value": {"list": good[0]["value"]}}],
+    }[fault]
+    body = node.attestation(await service.challenge(node), evidence=evidence)
+    answer = await service.post(ATTEST, body)
+    assert (answer.status_code, code(answer)) == (400, "malformed-evidence")
+    assert code(await service.post(ATTEST, body | {"evidence": good})) == "challenge-used"
+
+
+async def test_an_ima_list_of_another_boot_is_not_kept(service: Service) -> None:
+    """It does not lead to PCR 10, so it is nobody's."""
+    node = SoftwareNode()
+    boots(node, NORMAL)
+    await admitted(service, node)
+    await assign(service, ima_policy())
+    other = measured(node, {"/usr/bin/agent": b"agent"})
+    measured(node, FILES)
+    await service.attest(node, evidence=other)
+    assert (await newest(service, node)).evidence.ima_log_sha256 is None
+    assert not await kept(service, digest(other[0]["value"]))
+    assert "ima" in [o.check for o in (await newest(service, node)).result.failed]
+
+
+async def test_an_ima_list_that_no_rule_reads_is_not_looked_at(service: Service) -> None:
+    """Not parsed, not kept: evidence of kinds that nobody asked for costs us nothing."""
+    node = SoftwareNode()
+    await service.admitted(node)
+    rubbish = [{"media_type": IMA, "value": "!"}, {"media_type": "x/y", "value": "!"}]
+    assert (await service.attest(node, evidence=rubbish))["status"] == "attested"
