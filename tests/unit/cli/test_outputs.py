@@ -32,6 +32,7 @@ LISTINGS = (
     "allow-list list",
     "audit list",
     "policy list",
+    "tpm-bundle list",
     "policy history",
     f"policy effective {A}",
 )
@@ -43,6 +44,7 @@ DETAILS = (
     "version",
     "config show",
     "audit verify",
+    "tpm-bundle verify",
     "policy show workers@1",
     "policy test workers@2",
     "policy learn --fleet",
