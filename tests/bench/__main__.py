@@ -17,7 +17,9 @@ MODULES = {
     "introduce": "tests.bench.introduce",
     "growth": "tests.bench.growth",
     "cli": "tests.bench.cli_start",
+    "ek-chain": "tests.bench.ek_chain",
     "event-logs": "tests.bench.event_logs",
+    "policy-test": "tests.bench.policy_test",
 }
 
 
