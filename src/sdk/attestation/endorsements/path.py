@@ -54,7 +54,7 @@ class PathLimits:
     depth: int = 6
     signature_checks: int = 64
     candidates: int = 256
-    cost: int = 20_000
+    cost: int = 16_000
 
 
 DEFAULT_LIMITS: Final = PathLimits()
