@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from attestation.appraisal import Appraisal, Case, Evidence, appraise, no_advisories
-from attestation.appraisal.appraise import firmware_words, judge_clock
+from attestation.appraisal.appraise import firmware_words, judge_clock, keys_of
 from attestation.errors import ChallengeMismatch, PCRDigestMismatch, SignatureInvalid
 from attestation.evidence import tpm_quote
 from attestation.machines import ClockState, Role
-from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
-from attestation.results import Assurance, Failed, Flagged, Passed, Undecided, Verdict
+from attestation.reference import IDENTITY_ONLY, Policy, compose, parse_policy
+from attestation.results import Assurance, Failed, Flagged, Outcome, Passed, Reported, Undecided, Verdict
 from attestation.tpm import PCRSelection
 from tests.vectors import forge
 
@@ -280,3 +281,272 @@ def test_firmware_that_is_not_claimed_counts_as_none() -> None:
 def test_firmware_in_words() -> None:
     """Four decimal words of sixteen bits."""
     assert firmware_words(0x2019_1023_0016_3636) == "8217.4131.22.13878"
+
+
+# ---------------------------------------------------------------- who vouches, and for which firmware (TPM.md §§6, 7)
+
+
+def stating(mode: str = "enforce", **members: Any) -> Policy:
+    return parse_policy(
+        {
+            "format": "itl-tpm-policy/1",
+            "name": "workers",
+            "version": 1,
+            "bank": "sha256",
+            "mode": mode,
+            "pcrs": {"7": {"any_of": [forge.PCRS[7].hex()]}},
+            **members,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "role", "minimum", "passes"),
+    [
+        (Assurance.EK_CHAIN, Role.CONTROLPLANE, None, True),
+        (Assurance.EK_ALLOWLIST, Role.CONTROLPLANE, None, True),
+        (Assurance.AK_CERTIFIED, Role.CONTROLPLANE, None, False),
+        (Assurance.TOFU, Role.CONTROLPLANE, None, False),
+        (Assurance.TOFU, Role.WORKER_APP, None, True),
+        (Assurance.TOFU, None, None, True),
+        (Assurance.NONE, Role.WORKER_APP, None, False),
+        (Assurance.NONE, None, None, False),
+        (Assurance.TOFU, Role.CONTROLPLANE, "tofu", True),
+        (Assurance.TOFU, Role.WORKER_APP, "ak-certified", False),
+        (Assurance.NONE, Role.WORKER_APP, "none", True),
+    ],
+)
+def test_the_minimum_assurance(
+    found: Assurance, role: Role | None, minimum: str | None, passes: bool
+) -> None:
+    """A control plane needs a vendor's chain, others an activation, unless the policy says otherwise."""
+    members: dict[str, Any] = {"assurance": {"minimum": minimum}} if minimum else {}
+    applied = stating(**members)
+    judgement = appraise(evidence(), replace(case(applied), assurance=found, role=role), AT)
+    outcome = next(o for o in judgement.result.outcomes if o.check == "assurance")
+    if passes:
+        assert isinstance(outcome, Passed)
+        assert judgement.result.verdict is Verdict.VERIFIED
+    else:
+        needed = minimum or ("ek-chain" if role is Role.CONTROLPLANE else "tofu")
+        assert outcome == Failed("assurance", f"at least {needed}", found.value)
+        assert judgement.result.verdict is Verdict.FAILED
+
+
+def test_identity_only_demands_the_default_too() -> None:
+    """The shipped policy compares no PCR, and lets no control plane in that nobody vouches for."""
+    weak = replace(case(IDENTITY_ONLY), assurance=Assurance.TOFU, role=Role.CONTROLPLANE)
+    assert [o.check for o in appraise(evidence(), weak, AT).result.failed] == ["assurance"]
+
+
+def test_a_reported_minimum_leaves_the_default_in_force() -> None:
+    """It is told, and neither raises nor lowers what is demanded."""
+    applied = stating("report", assurance={"minimum": "ek-allowlist"})
+    found = appraise(evidence(), case(applied), AT).result
+    assert found.verdict is Verdict.VERIFIED
+    assert Reported("assurance", "at least ek-allowlist", "ek-chain") in found.outcomes
+    lower = replace(
+        case(stating("report", assurance={"minimum": "none"})),
+        assurance=Assurance.TOFU,
+        role=Role.CONTROLPLANE,
+    )
+    assert appraise(evidence(), lower, AT).result.failed == (
+        Failed("assurance", "at least ek-chain", "tofu"),
+    )
+
+
+def test_rules_that_are_only_reported_leave_the_boot_state_unappraised() -> None:
+    """Verified, with what would have failed; and no claim about what booted, even where every rule holds."""
+    applied = stating("report", pcrs={"7": {"any_of": ["00" * 32]}, "4": {"any_of": [forge.PCRS[4].hex()]}})
+    found = appraise(evidence(), case(applied), AT).result
+    assert found.verdict is Verdict.VERIFIED
+    assert found.reported == (Reported("pcr7", "00" * 32, forge.PCRS[7].hex()),)
+    assert not found.boot_state_appraised
+    assert Flagged("boot-state", "boot state not appraised") in found.outcomes
+    assert not appraise(evidence(), case(stating("report")), AT).result.boot_state_appraised
+    trial = parse_policy(
+        {
+            "format": "itl-tpm-policy/1",
+            "name": "trial",
+            "version": 1,
+            "bank": "sha256",
+            "mode": "report",
+            "pcrs": {"4": {"any_of": ["00" * 32]}},
+        }
+    )
+    both = compose([stating(), trial])
+    found = appraise(evidence(), case(both), AT).result
+    assert (found.verdict, found.boot_state_appraised) == (Verdict.VERIFIED, False)
+    held = compose([stating(), stating("report", name="more", firmware={"min": {"IFX": "9"}})])
+    found = appraise(evidence(), replace(case(held), ek_vendor="IFX"), AT).result
+    assert not found.boot_state_appraised
+
+
+def test_a_reported_rule_about_the_machine_says_nothing_of_its_boot() -> None:
+    """Firmware that is too old by a policy on trial: the enforced rules about the boot have been judged."""
+    trial = parse_policy(
+        {
+            "format": "itl-tpm-policy/1",
+            "name": "trial",
+            "version": 1,
+            "bank": "sha256",
+            "mode": "report",
+            "pcrs": {},
+            "firmware": {"min": {"IFX": "65535"}},
+        }
+    )
+    found = appraise(evidence(), replace(case(compose([stating(), trial])), ek_vendor="IFX"), AT).result
+    assert [o.check for o in found.reported] == ["firmware-minimum"]
+    assert found.boot_state_appraised
+
+
+WARNED = Flagged("firmware-blocklist", "IFX 1.2.3.4: an advisory")
+RULED_OUT = Failed("firmware-blocklist", "no advisory that rules it out", "IFX 1.2.3.4: an advisory")
+NOTE = Flagged("firmware-note", "physical")
+APPLIES = ("firmware-blocklist", "no advisory that applies", WARNED.note)
+GOOD_FIRMWARE = Passed("firmware-blocklist", "IFX 1.2.3.4")
+
+
+@pytest.mark.parametrize(
+    ("rule", "mode", "told", "found"),
+    [
+        (None, "enforce", [RULED_OUT, NOTE], [RULED_OUT, NOTE]),
+        (None, "enforce", [WARNED], [WARNED]),
+        ("fail", "enforce", [RULED_OUT], [RULED_OUT]),
+        (
+            "fail",
+            "enforce",
+            [WARNED, NOTE],
+            [Failed("firmware-blocklist", "no advisory that applies", WARNED.note), NOTE],
+        ),
+        (
+            "fail",
+            "report",
+            [WARNED],
+            [Reported("firmware-blocklist", "no advisory that applies", WARNED.note)],
+        ),
+        ("fail", "report", [RULED_OUT], [RULED_OUT]),
+        ("fail", "enforce", [GOOD_FIRMWARE], [GOOD_FIRMWARE]),
+        ("warn", "enforce", [RULED_OUT], [Flagged("firmware-blocklist", RULED_OUT.found)]),
+        ("warn", "enforce", [WARNED], [WARNED]),
+        ("warn", "report", [RULED_OUT], [RULED_OUT]),
+        ("warn", "enforce", [], []),
+        (
+            "fail",
+            "enforce",
+            [],
+            [Failed("firmware-blocklist", "a vendor and a firmware version that are vouched for", "absent")],
+        ),
+    ],
+)
+def test_advisories_as_the_policy_wants_them(
+    rule: str | None, mode: str, told: list[Outcome], found: list[Outcome]
+) -> None:
+    """Warnings may fail, failures may warn, and a policy that only reports lowers nothing."""
+    applied = stating(mode, **({"firmware": {"on_blocklist": rule}} if rule else {}))
+    asked: list[dict[str, object]] = []
+
+    def judge(**about: object) -> Sequence[Outcome]:
+        asked.append(about)
+        return told
+
+    judgement = appraise(evidence(), replace(case(applied), firmware=judge, ek_vendor="IFX"), AT)
+    assert [o for o in judgement.result.outcomes if o.check.startswith("firmware")] == found
+    (about,) = asked
+    assert (about["vendor"], about["version"], about["ak_is_ecc"]) == ("IFX", forge.FIRMWARE, True)
+    assert about["rsa_moduli"] == ()
+
+
+def test_the_moduli_of_rsa_keys_are_judged() -> None:
+    """Of the EK and of the AK."""
+    ak, ek = forge.AKS["rsassa"].public, forge.ek_public("L-1")
+    assert len(keys_of(ak, ek)[1]) == 2
+    assert not keys_of(ak, ek)[0]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "minimum", "signer", "kind", "words"),
+    [
+        ("IFX", {"IFX": firmware_words(forge.FIRMWARE)}, None, Passed, "at least"),
+        ("IFX", {"IFX": "1"}, None, Passed, "at least 1.0.0.0 needed"),
+        ("IFX", {"IFX": firmware_words(forge.FIRMWARE + 1)}, None, Failed, "IFX at least"),
+        ("IFX", {"IFX": "65535"}, None, Failed, "IFX at least 65535.0.0.0"),
+        ("STM", {"IFX": "65535"}, None, Flagged, "no minimum for STM"),
+        (None, {"IFX": "1"}, None, Failed, "vouched for"),
+        ("IFX", {"IFX": "1"}, b"\0\x0b" + bytes(32), Failed, "vouched for"),
+    ],
+)
+def test_the_minimum_firmware(
+    vendor: str | None, minimum: dict[str, str], signer: bytes | None, kind: type, words: str
+) -> None:
+    """By vendor; who is not vouched for has no version that counts; another vendor is told."""
+    sent = evidence(signer=signer) if signer else evidence()
+    judgement = appraise(sent, replace(case(stating(firmware={"min": minimum})), ek_vendor=vendor), AT)
+    outcome = next(o for o in judgement.result.outcomes if o.check == "firmware-minimum")
+    assert type(outcome) is kind
+    assert words in str(outcome)
+
+
+class Certified(NamedTuple):
+    """What the second protocol proved."""
+
+    firmware_version: int
+
+
+@pytest.mark.parametrize(
+    ("proven", "sent", "requested", "mode", "kind"),
+    [
+        (None, Certified(forge.FIRMWARE), True, "enforce", Passed),
+        (forge.FIRMWARE, None, False, "enforce", Passed),
+        (forge.FIRMWARE, None, True, "enforce", Passed),
+        (None, None, False, "enforce", Undecided),
+        (None, None, True, "enforce", Failed),
+        (None, None, False, "report", Reported),
+        (forge.FIRMWARE - 1, None, True, "enforce", Failed),
+        (forge.FIRMWARE - 1, None, False, "enforce", Undecided),
+        (forge.FIRMWARE, Certified(forge.FIRMWARE - 1), True, "enforce", Failed),
+        (None, Certified(forge.FIRMWARE - 1), True, "report", Reported),
+    ],
+)
+def test_key_attestation_by_the_ek(
+    proven: int | None, sent: Certified | None, requested: bool, mode: str, kind: type
+) -> None:
+    """The firmware that runs now must be the one that the EK authenticated, then or now (TPM.md §3.3)."""
+    applied = stating(mode, ek_key_attestation="required")
+    asked = replace(case(applied), firmware_attested=proven, ek_certification_requested=requested)
+    judgement = appraise(evidence()._replace(ek_certification=sent), asked, AT)
+    outcome = next(o for o in judgement.result.outcomes if o.check == "ek-key-attestation")
+    assert type(outcome) is kind
+
+
+def test_key_attestation_needs_a_firmware_version() -> None:
+    """A signer outside the endorsement hierarchy claims none: nothing to compare with."""
+    asked = replace(case(stating(ek_key_attestation="required")), ek_certification_requested=True)
+    found = appraise(evidence(signer=b"\0\x0b" + bytes(32)), asked, AT).result
+    assert (
+        Failed("ek-key-attestation", "a firmware version authenticated by the EK", "absent") in found.outcomes
+    )
+
+
+def test_an_unsafe_clock_is_reported_where_the_policy_reports() -> None:
+    """As every rule of it."""
+    found = appraise(evidence(safe=0), case(stating("report", clock={"safe": "required"})), AT).result
+    assert Reported("clock-safe", "a safe clock", "unsafe: it may have gone back") in found.outcomes
+    assert found.verdict is Verdict.VERIFIED
+
+
+def test_logs_are_judged_under_rules_that_read_them() -> None:
+    """Without a log: undecided until it was asked for, then failed. IMA lists likewise stand in the result."""
+    applied = stating(secure_boot={"required": True}, ima={"allow": ["00" * 32]})
+    values = {SHA256: {i: forge.PCRS[i] for i in forge.SELECTED}}
+    found = appraise(evidence(values), case(applied), AT)
+    assert judged(found)["event-log"] == "Undecided"
+    assert judged(found)["ima"] == "Failed"
+    assert found.event_log is None
+    asked = replace(case(stating(secure_boot={"required": True})), event_log_requested=True)
+    assert judged(appraise(evidence(values), asked, AT))["event-log"] == "Failed"
+
+
+def test_no_advisories_without_a_list() -> None:
+    """A service without one says nothing of firmware."""
+    assert no_advisories(vendor="IFX", version=1, ak_is_ecc=False, rsa_moduli=(15,)) == ()

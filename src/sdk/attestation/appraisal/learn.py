@@ -303,7 +303,7 @@ class _Learner:
         if digests and len(digests) <= MOST_DIGESTS:
             pcrs[pcr] = {"events": "approved-digests", "digests": sorted(digests)}
             self.groups = [group for group in self.groups if group.subject != f"pcr{pcr}"]
-            self.notes = [note for note in self.notes if not note.startswith(f"PCR {pcr} ")]
+            self.notes[:] = [note for note in self.notes if not note.startswith(f"PCR {pcr} ")]
 
     def _listed(
         self,
@@ -354,7 +354,7 @@ class _Learner:
         members["secure_boot"] = rules
         if "any_of" not in pcrs[7]:
             pcrs[7] = {"ignore": "changes with every update of dbx; judged by secure_boot"}
-            self.notes = [note for note in self.notes if not note.startswith("PCR 7 ")]
+            self.notes[:] = [note for note in self.notes if not note.startswith("PCR 7 ")]
 
     def _command_lines(self, logs: list[EventLogClaims]) -> list[str]:
         """Return patterns for every command line, or none where they have too little in common."""

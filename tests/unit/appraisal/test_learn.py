@@ -1,0 +1,273 @@
+"""A policy from what machines proved: what they share, who stands alone, and that it holds for them again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from attestation.appraisal.boot import judge_log
+from attestation.appraisal.learn import Capture, Group, Proposal, learn
+from attestation.errors import PolicyInvalid
+from attestation.evidence import event_log
+from attestation.reference import Policy, parse_policy
+from attestation.results import Failed, Outcome, Undecided
+from attestation.testing.event_logs import BootLog, BootOptions, Event, EventType, LogQuirk, boot_log, ipl
+
+BANK = 0x000B
+WHOLE = tuple(range(16))
+
+
+def capture(name: str, log: BootLog, pcrs: tuple[int, ...] = WHOLE, *, sent: bool = True) -> Capture:
+    replayed = event_log.replay(event_log.parse(log.serialise()), BANK) if sent else None
+    values = {pcr: value for pcr, value in log.pcrs().items() if pcr in pcrs}
+    return Capture(machine_id=name, values=values, replayed=replayed)
+
+
+def machine(seed: int, pcrs: tuple[int, ...] = WHOLE, *, sent: bool = True, **changes: Any) -> Capture:
+    return capture(f"m{seed}", boot_log(replace(BootOptions(seed=seed), **changes)), pcrs, sent=sent)
+
+
+def failing(policy: Policy, one: Capture) -> set[str]:
+    outcomes: list[Outcome] = [*judge_log(one.replayed, policy, one.values, requested=True)[0]]
+    outcomes += policy.judge(one.values)
+    return {o.check for o in outcomes if isinstance(o, Failed | Undecided)}
+
+
+def subjects(found: Proposal, subject: str) -> list[tuple[str, ...]]:
+    return [group.machines for group in found.groups if group.subject == subject]
+
+
+FLEET = [machine(n) for n in range(6)]
+
+
+def test_what_machines_have_in_common() -> None:
+    """A rule for every PCR, values that differ on each machine ignored for a reason; and all of them keep it."""
+    found = learn(FLEET, name="workers", version=3)
+    policy = parse_policy(found.document)
+    assert policy.ref == "workers@3"
+    rules: Any = found.document["pcrs"]
+    assert {pcr for pcr, rule in rules.items() if "ignore" in rule} == {"1", "5", "10"}
+    assert rules["1"]["ignore"] == "differs from machine to machine: settings and serial numbers"
+    assert {pcr for pcr, rule in rules.items() if "events" in rule} == {"4", "9"}
+    assert rules["0"] == {"any_of": [FLEET[0].values[0].hex()]}
+    assert found.document["description"] == "learned from 6 machines"
+    assert (found.outliers, found.notes) == ((), ())
+    assert (
+        Group(subject="pcr0", value=rules["0"]["any_of"][0], machines=tuple(f"m{n}" for n in range(6)))
+        in found.groups
+    )
+    assert subjects(found, "pcr4") == subjects(found, "pcr9") == []
+    for one in FLEET:
+        assert failing(policy, one) == set()
+
+
+def test_the_chain_and_secure_boot_come_from_the_logs() -> None:
+    """Kernels, initrds, command lines and keys, each a group with who has it."""
+    found = learn(FLEET, name="workers")
+    boot: Any = found.document["boot"]
+    assert boot["command_lines"] == ["/vmlinuz root=/dev/sda2 ro quiet"]
+    assert [len(boot[name]) for name in ("kernels", "initrds")] == [1, 1]
+    assert [len(group) for group in subjects(found, "kernel") + subjects(found, "command-line")] == [6, 6]
+    state: Any = found.document["secure_boot"]
+    assert (state["required"], len(state["db_sha256"]), len(state["dbx_min"])) == (True, 2, 3)
+    assert subjects(found, "secure-boot") == [tuple(f"m{n}" for n in range(6))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "checks"),
+    [
+        ({"kernel": "6.6"}, {"pcr4", "pcr9", "boot-kernels"}),
+        ({"loader": "grub 2.04"}, {"pcr4"}),
+        ({"initrd": "initrd 2"}, {"pcr9", "boot-initrds"}),
+        ({"command_line": "init=/bin/sh"}, {"pcr8", "pcr9", "command-lines"}),
+        ({"firmware": "2.0"}, {"pcr0"}),
+        ({"revoked": 2}, {"pcr7", "secure-boot-dbx"}),
+        ({"secure_boot": False}, {"secure-boot", "secure-boot-db", "secure-boot-authorities", "pcr7"}),
+    ],
+)
+def test_a_machine_that_changed_does_not_keep_it(changes: dict[str, Any], checks: set[str]) -> None:
+    """And learning again, with the changed machine among the others, makes a policy that it keeps."""
+    policy = parse_policy(learn(FLEET, name="workers").document)
+    changed = machine(0, **changes)
+    assert failing(policy, changed) >= checks
+    again = learn([changed, *(machine(n, **changes) for n in (1, 2)), *FLEET[3:]], name="workers", version=2)
+    assert failing(parse_policy(again.document), changed) == set()
+
+
+def test_one_that_stands_alone_is_left_out() -> None:
+    """With what its log explains; the proposal does not allow what only it has."""
+    strange = replace(machine(9, kernel="6.6"), machine_id="strange")
+    found = learn([*FLEET, strange], name="workers")
+    (outlier,) = found.outliers
+    assert outlier.machine_id == "strange"
+    assert "PCR 4 changed" in outlier.reason
+    assert failing(parse_policy(found.document), strange)
+    assert all("strange" not in group.machines for group in found.groups)
+    silent = replace(strange, replayed=None)
+    (outlier,) = learn([*FLEET, silent], name="workers").outliers
+    assert f"PCR 4 is {silent.values[4].hex()}" in outlier.reason
+
+
+def test_groups_of_machines_are_not_outliers() -> None:
+    """Two kinds of firmware, three of each: both values are listed."""
+    mixed = [*(machine(n) for n in range(3)), *(machine(n, firmware="2.0") for n in range(3, 6))]
+    found = learn(mixed, name="workers")
+    rules: Any = found.document["pcrs"]
+    assert len(rules["0"]["any_of"]) == 2
+    assert found.outliers == ()
+    assert sorted(map(len, subjects(found, "pcr0"))) == [3, 3]
+
+
+def test_few_machines_have_no_outliers() -> None:
+    """Of three, nobody can say which is the strange one; of one, everything is its own."""
+    three = learn([machine(0), machine(1), machine(2, firmware="2.0")], name="workers")
+    assert three.outliers == ()
+    alone = learn([machine(0)], name="workers")
+    assert alone.notes == ("learned from one machine: values that belong to it alone fit no other",)
+    assert failing(parse_policy(alone.document), machine(0)) == set()
+    assert alone.document["description"] == "learned from 1 machine"
+    two = learn([machine(0, firmware="1"), machine(1, firmware="2")], name="workers")
+    assert "PCR 0 differs on every machine: all 2 values are listed" in two.notes
+
+
+def test_too_many_values_are_no_reference() -> None:
+    """Where nothing else judges the PCR, that is said."""
+    found = learn([machine(n, firmware=str(n // 2)) for n in range(20)], name="workers")
+    rules: Any = found.document["pcrs"]
+    assert rules["0"] == {"ignore": "10 values on 20 machines"}
+    assert "PCR 0 has 10 values on 20 machines: it is ignored, and nothing else judges it" in found.notes
+
+
+def test_pcr_7_that_changes_with_dbx_is_judged_by_secure_boot() -> None:
+    """Nine lengths of dbx: the common part is the minimum."""
+    found = learn([machine(n, revoked=3 + n // 2) for n in range(20)], name="workers")
+    rules: Any = found.document["pcrs"]
+    assert rules["7"] == {"ignore": "changes with every update of dbx; judged by secure_boot"}
+    state: Any = found.document["secure_boot"]
+    assert len(state["dbx_min"]) == 3
+    assert not any(note.startswith("PCR 7 ") for note in found.notes)
+    assert failing(parse_policy(found.document), machine(50, revoked=40)) == set()
+
+
+def test_secure_boot_that_is_not_on_everywhere_is_not_demanded() -> None:
+    """And that is said, with who has what."""
+    found = learn([machine(0), machine(1), machine(2, secure_boot=False)], name="workers")
+    assert "secure_boot" not in found.document
+    assert "Secure Boot is not on everywhere: it is not demanded" in found.notes
+    assert {g.value: g.machines for g in found.groups if g.subject == "secure-boot"} == {
+        "on": ("m0", "m1"),
+        "off": ("m2",),
+    }
+
+
+def test_without_logs_values_are_compared() -> None:
+    """No rule that needs a log; how many sent none is said."""
+    found = learn([machine(n, sent=n > 1) for n in range(6)], name="workers")
+    assert not {"secure_boot", "boot"} & set(found.document)
+    assert found.notes[-1].endswith("for want of event logs that lead to the quoted PCRs: 2 machines")
+    lying = [replace(one, replayed=machine(9, uki=True).replayed) for one in FLEET]
+    assert "boot" not in learn(lying, name="workers").document
+    other = event_log.replay(
+        event_log.parse(boot_log(BootOptions(banks=("sha256", "sha384"))).serialise()), 0x000C
+    )
+    assert "boot" not in learn([replace(one, replayed=other) for one in FLEET], name="x").document
+
+
+def test_a_log_that_leads_nowhere_proves_nothing() -> None:
+    """Not one PCR of the quote: it is as good as none."""
+    nowhere = replace(FLEET[0], values=dict.fromkeys(range(16), b"\x01" * 32))
+    assert "secure_boot" not in learn([nowhere], name="workers").document
+
+
+def test_what_was_not_quoted_is_not_learned() -> None:
+    """The default selection has no PCR 8, 9 and 12: how to get them is said; one machine's PCR is no rule."""
+    few = (0, 1, 2, 3, 4, 5, 6, 7, 11)
+    found = learn([machine(n, few) for n in range(3)], name="workers")
+    assert "boot" not in found.document
+    assert any("PCR 8, 9 and 12 were not quoted" in note for note in found.notes)
+    mixed = learn([machine(0, few), machine(1), machine(2)], name="workers")
+    assert any(note.startswith("PCR 8, 9, 10, 12, 13, 14, 15: not quoted") for note in mixed.notes)
+    firmware_only = learn([machine(n, (0, 2)) for n in range(3)], name="workers")
+    assert set(firmware_only.document["pcrs"]) == {"0", "2"}  # type: ignore[call-overload]  # an object
+    assert "secure_boot" not in firmware_only.document
+
+
+def test_machines_without_evidence() -> None:
+    """They are counted; nothing but them is nothing to learn from, and so is what only differs."""
+    empty = Capture(machine_id="new", values={}, replayed=None)
+    assert learn([*FLEET, empty], name="workers").notes == ("left out, without evidence: 1 machine",)
+    for nothing in ([], [empty]):
+        with pytest.raises(PolicyInvalid, match="no evidence"):
+            learn(nothing, name="workers")
+    with pytest.raises(PolicyInvalid, match="nothing else is demanded"):
+        learn([machine(n, (1,), sent=False) for n in range(2)], name="workers")
+
+
+def test_command_lines_that_differ_behind_an_equals_sign_are_merged() -> None:
+    """`root=UUID=*` where every machine has another; too different ones are not demanded."""
+    many = [machine(n, command_line=f"root=UUID=6e1f{n:04} ro quiet") for n in range(20)]
+    boot: Any = learn(many, name="workers").document["boot"]
+    assert boot["command_lines"] == ["/vmlinuz root=UUID=* ro quiet"]
+    wild = [machine(n, command_line=f"word{n} ro") for n in range(20)]
+    found = learn(wild, name="workers")
+    assert "command_lines" not in found.document.get("boot", {})  # type: ignore[operator]  # an object
+    assert any("have too little in common" in note for note in found.notes)
+    two: Any = learn([machine(0), machine(1, command_line="rw")], name="workers").document["boot"]
+    assert two["command_lines"] == ["/vmlinuz root=/dev/sda2 ro quiet", "/vmlinuz rw"]
+
+
+def test_a_command_line_that_nobody_sees_is_not_demanded() -> None:
+    """Its text is not in the log, or is none."""
+    usual = boot_log()
+    hidden = usual.inserted(len(usual.events), ipl(8, "grub_cmd: set x=1", b"what it was"))
+    found = learn([capture("m", hidden)], name="workers")
+    assert "command_lines" not in found.document["boot"]  # type: ignore[operator]  # an object
+    assert "a command line cannot be read from its log: none is demanded" in found.notes
+
+
+def test_lists_that_are_too_long_are_left_out() -> None:
+    """A policy has 64 KiB; more digests than that many machines share are no list that anybody reads."""
+    usual = boot_log()
+    many = usual
+    for number in range(300):
+        many = many.inserted(len(many.events), ipl(9, f"/file{number}", b"%d" % number))
+    found = learn([capture("m", many)], name="workers")
+    rules: Any = found.document["pcrs"]
+    assert "any_of" in rules["9"]
+    initrds = usual
+    for number in range(300):
+        tag = b"\xec\x22\x3b\x8f" + b"\x0d\0\0\0Linux initrd\0"
+        event = Event(pcr=9, type=EventType.EVENT_TAG, data=tag, measured=b"%d" % number)
+        initrds = initrds.inserted(len(initrds.events), event)
+    assert "301 digests of initrds: not listed" in learn([capture("m", initrds)], name="workers").notes
+    revoked = learn([machine(n, revoked=500, firmware="1" * n) for n in range(1)], name="workers")
+    assert len(revoked.document["secure_boot"]["dbx_min"]) == 500  # type: ignore[index]  # an object
+    too_many = learn([machine(0, revoked=600)], name="workers")
+    assert "dbx_min" not in too_many.document["secure_boot"]  # type: ignore[operator]  # an object
+
+
+def test_a_proposal_that_would_be_too_long_loses_what_logs_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secure Boot first, then the boot chain; what fits is a policy."""
+    whole = len(parse_policy(learn(FLEET, name="workers").document).document)
+    monkeypatch.setattr("attestation.reference.document.MAX_POLICY_BYTES", whole - 1)
+    found = learn(FLEET, name="workers")
+    assert "secure_boot" not in found.document
+    assert "secure_boot would make the policy too long and was left out" in found.notes
+    monkeypatch.setattr("attestation.reference.document.MAX_POLICY_BYTES", 100)
+    with pytest.raises(PolicyInvalid, match="longer than 100"):
+        learn(FLEET, name="workers")
+
+
+def test_a_unified_kernel_image() -> None:
+    """No GRUB: PCR 4 by its events, PCR 11 by its value, PCR 12 untouched."""
+    fleet = [machine(n, uki=True) for n in range(4)]
+    found = learn(fleet, name="uki")
+    policy = parse_policy(found.document)
+    for one in fleet:
+        assert failing(policy, one) == set()
+    assert failing(policy, machine(0, uki=True, kernel="6.6")) >= {"pcr4", "pcr11"}
+    assert "kernels" not in found.document["boot"]  # type: ignore[operator]  # an object
+    padded = machine(0, quirks=frozenset({LogQuirk.OPTION_ROM}))
+    assert failing(policy, padded)
