@@ -271,3 +271,11 @@ def test_a_unified_kernel_image() -> None:
     assert "kernels" not in found.document["boot"]  # type: ignore[operator]  # an object
     padded = machine(0, quirks=frozenset({LogQuirk.OPTION_ROM}))
     assert failing(policy, padded)
+
+
+def test_what_one_machine_has_twice_counts_once() -> None:
+    """The same initrd loaded twice is one digest of one machine."""
+    usual = boot_log()
+    (at,) = [i for i, event in enumerate(usual.events) if event.data == b"/initrd.img\0"]
+    found = learn([capture("m", usual.duplicated(at))], name="workers")
+    assert subjects(found, "initrd") == [("m",)]
