@@ -158,7 +158,7 @@ class Settings(BaseSettings):
 
     # Housekeeping
     result_history: Annotated[int, Field(ge=1, le=10_000)] = 20
-    event_log_cache_mib: Annotated[int, Field(ge=1, le=4096)] = 16
+    event_log_cache_mib: Annotated[int, Field(ge=1, le=4096)] = 8
     maintenance_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
     shutdown_seconds: Annotated[int, Field(ge=1, le=600)] = 30
     log_level: Literal["debug", "info", "warning", "error"] = "info"
