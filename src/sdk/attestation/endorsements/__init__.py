@@ -1,7 +1,7 @@
 """Who vouches for hardware (RATS Endorsements).
 
-Vendor chains are not built yet; the interface is `ChainVerifier`, and until somebody implements it nothing is
-vouched for by a vendor: the assurance of a machine is `ek-allowlist` or `tofu`.
+Certificates are read by `certificate`, paths found by `path`, revocation lists asked in `revocation`; `bundle` holds
+what vendors have published and judges by it. `ek_trust` says what follows for a machine.
 """
 
 from attestation.endorsements.ek_trust import (
