@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from attestation.errors import EKConflict, MachineChanged, RequestInvalid
 from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status
 from attestation.results import Assurance, Verdict
-from attestation.store import MachineFilter, Page, Store
+from attestation.store import MachineFilter, Page, Store, machines
 from tests.contract.store_samples import MINUTE, NOW, a_full_machine, a_machine
 
 ANY = MachineFilter()
@@ -409,3 +409,10 @@ def test_a_lapse_is_noted_once(store: Store) -> None:
     found = store.read_sync(lambda tx: tx.machines.by_id(machine.machine_id))
     assert found == dataclasses.replace(machine, heartbeat_missed_at=at)
     assert store.read_sync(lambda tx: tx.machines.by_id(alive.machine_id)) == alive
+
+
+def test_who_is_overdue_is_found_by_the_index() -> None:
+    """Every worker asks every few seconds: it must not read the fleet, however large."""
+    statement = machines._LAPSED.compiled("sqlite")
+    assert "FROM machines INDEXED BY ix_machines_trust_expires_at" in statement.text
+    assert "INDEXED BY" not in machines._LAPSED.compiled("postgresql").text

@@ -268,7 +268,10 @@ _RENEW = _renew(*_RENEWED)
 _RENEW_LOG = _renew(*_RENEWED, "event_log_sha256")
 _OVERDUE = and_(text(LEASED), _C.trust_expires_at <= bindparam("before"))
 # The condition of the partial index word for word, or it is not used.
-_LAPSED = Prepared(select(_T).where(_OVERDUE).order_by(_C.trust_expires_at, _C.id).limit(bindparam("rows")))
+_LAPSED = Prepared(
+    select(_T).where(_OVERDUE).order_by(_C.trust_expires_at, _C.id).limit(bindparam("rows")),
+    sqlite_index=("machines", "ix_machines_trust_expires_at"),
+)
 _MISS = Prepared(
     update(_T)
     .where(_C.machine_id == bindparam("of_machine"), _OVERDUE)

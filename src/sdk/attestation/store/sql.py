@@ -51,12 +51,20 @@ class Prepared:
     Args:
         statement: A Core statement, or a function from the dialect's `insert` to one where ON CONFLICT is
             needed.
+        sqlite_index: Table and index that SQLite is to read it by (`INDEXED BY`). It prefers any equality over a
+            partial index, however many rows are equal, and never counts them by itself.
     """
 
-    __slots__ = ("_compiled", "_statement")
+    __slots__ = ("_compiled", "_index", "_statement")
 
-    def __init__(self, statement: ClauseElement | Callable[[Insert], ClauseElement]) -> None:
+    def __init__(
+        self,
+        statement: ClauseElement | Callable[[Insert], ClauseElement],
+        *,
+        sqlite_index: tuple[str, str] | None = None,
+    ) -> None:
         self._statement = statement
+        self._index = sqlite_index
         self._compiled: dict[str, Compiled] = {}
 
     def compiled(self, name: str) -> Compiled:
@@ -76,7 +84,11 @@ class Prepared:
         constants = {
             name: bind.effective_value for bind, name in compiled.bind_names.items() if not bind.required
         }
-        return Compiled(text=str(compiled), names=names, constants=constants, arrange=_arranger(names))
+        text = str(compiled)
+        if self._index is not None and target.dialect.name == "sqlite":
+            table, index = self._index
+            text = text.replace(f"FROM {table} \nWHERE", f"FROM {table} INDEXED BY {index} \nWHERE", 1)
+        return Compiled(text=text, names=names, constants=constants, arrange=_arranger(names))
 
 
 def _arranger(names: tuple[str, ...]) -> Callable[[Mapping[str, object]], tuple[object, ...]]:
