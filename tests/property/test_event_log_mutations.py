@@ -458,3 +458,23 @@ def test_what_honest_machines_do_is_accepted(quirk: LogQuirk) -> None:
         claims = told.verify(told.raw)
     assert claims.secure_boot.enabled is (True if secure_boot else None)
     assert bool(claims.repairs) is (quirk is LogQuirk.NO_EXIT_BOOT_SERVICES)
+
+
+TALOS = ("enter-initrd", "leave-initrd", "enter-machined", "start-the-world")
+
+
+def test_phases_of_a_boot_are_told_and_nothing_else_passes_for_one() -> None:
+    """PCR 11 grows after the log has ended: by known phases, in their order, from the first on."""
+    for count in range(1, 5):
+        told = of_builder(boot_log(BootOptions(uki=True, phases=TALOS[:count])))
+        assert told.verify(told.raw).phases == TALOS[:count]
+    for phases in (
+        TALOS[1:],
+        (*TALOS, "more"),
+        TALOS[::-1],
+        ("evil",),
+        (*TALOS[:2], "evil"),
+        (*TALOS[:1], *TALOS),
+    ):
+        told = of_builder(boot_log(BootOptions(uki=True, phases=phases)))
+        assert told.refuses(told.raw), phases

@@ -426,6 +426,7 @@ class BootOptions:
         kernel: Version.
         initrd: Version.
         command_line: Of the kernel.
+        phases: What the system extends into PCR 11 once the log has ended, e.g. `enter-initrd` (Talos, systemd).
         banks: Names of the PCR banks.
         locality: StartupLocality in PCR 0; None for no such event.
         size_bytes: Fill the log with boot options until it is that long.
@@ -447,6 +448,7 @@ class BootOptions:
     kernel: str = "6.1.0-56"
     initrd: str = "initrd 1"
     command_line: str = "root=/dev/sda2 ro quiet"
+    phases: tuple[str, ...] = ()
     banks: tuple[str, ...] = ("sha256",)
     locality: int | None = None
     size_bytes: int = 0
@@ -477,6 +479,7 @@ def boot_log(options: BootOptions | None = None) -> BootLog:
     if LogQuirk.NO_EXIT_BOOT_SERVICES in quirks:
         leave, unlogged = [], leave
     events += leave
+    unlogged += [stub(11, phase, phase.encode()) for phase in options.phases]
     if LogQuirk.NO_ACTION_OUTSIDE in quirks:
         events.append(Event(pcr=0xFFFFFFFF, type=EventType.NO_ACTION, data=b"WBCL"))
     padding = b""
