@@ -259,6 +259,24 @@ def test_exit_boot_services_that_firmware_left_out(left_out: tuple[str, ...]) ->
     assert refused(replace(log, unlogged=unlogged[:1]), "PCR 5", data=log.serialise()).pcrs == (5,)
 
 
+def test_what_systemd_extends_after_the_log() -> None:
+    """Systemd 261 closes PCR 0-7, 9, 12-14 with a word: known, told, alone or after ExitBootServices."""
+    word = b"os-separator"
+    pcrs = (0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14)
+    closed = tuple(Event(pcr=pcr, type=EventType.SEPARATOR, data=word) for pcr in pcrs)
+    machine = replace(GOOD, unlogged=closed)
+    claims = verified(machine, data=GOOD.serialise())
+    assert claims.repairs == tuple(f"PCR {pcr}: os-separator is not in the log" for pcr in pcrs)
+    assert claims.secure_boot.enabled
+    short = with_quirk(LogQuirk.NO_EXIT_BOOT_SERVICES)
+    both = replace(short, unlogged=(*short.unlogged, closed[5]))
+    assert len(verified(both, data=short.serialise()).repairs) == 3
+    for pcr in (8, 11, 15):
+        other = replace(GOOD, unlogged=(Event(pcr=pcr, type=EventType.SEPARATOR, data=word),))
+        assert refused(other, f"PCR {pcr}", data=GOOD.serialise()).pcrs == (pcr,)
+    refused(replace(GOOD, unlogged=closed[:1] * 2), "PCR 0", data=GOOD.serialise())
+
+
 # ---------------------------------------------------------------- N82-N96
 
 

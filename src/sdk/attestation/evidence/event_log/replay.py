@@ -36,11 +36,15 @@ _SUCCESS: Final = b"Exit Boot Services Returned with Success"
 _FAILURE: Final = b"Exit Boot Services Returned with Failure"
 _EXITS: Final = ((_INVOCATION, _SUCCESS), (_INVOCATION, _FAILURE), (_INVOCATION, _FAILURE, _SUCCESS))
 """What firmware extends into PCR 5 at ExitBootServices and some leave out of the log (TPM.md §4.4)."""
+_PHASES_PCR: Final = 11
 _PHASES: Final = (
     (b"enter-initrd", b"leave-initrd", b"enter-machined", b"start-the-world"),
     (b"enter-initrd", b"leave-initrd", b"sysinit", b"ready"),
 )
 """What Talos and systemd-pcrphase extend into PCR 11 after the firmware's log ended, in this order."""
+_OS_SEPARATOR: Final = b"os-separator"
+_OS_SEPARATOR_PCRS: Final = frozenset({0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14})
+"""What systemd 261 and later extends from the initrd into these PCRs, to close what firmware measured."""
 IMA_PCR: Final = 10
 _NO_ACTION: Final = int(EventType.NO_ACTION)
 _SEPARATOR: Final = int(EventType.SEPARATOR)
@@ -329,7 +333,7 @@ class EventLogClaims:
     Args:
         replayed: The log.
         pcrs: The PCRs that were quoted and to which it led.
-        repairs: What had to be assumed of PCR 5, in words.
+        repairs: What followed the log, or was left out of it, and had to be assumed; in words.
         phases: What the system extended into PCR 11 after the log had ended, in order.
     """
 
@@ -424,17 +428,17 @@ def verify(replayed: ReplayedLog, *, quoted: Mapping[int, bytes]) -> EventLogCla
     # 24. Each quoted PCR is where the log leads. One without events must hold its start value: otherwise
     #     something was extended that the log does not tell.
     differing = [pcr for pcr in sorted(pcrs) if not _equal(replayed, pcr, quoted[pcr])]
-    repairs: tuple[str, ...] = ()
+    # 27. Unless it is one of few things that are known to follow a log: nothing else is assumed, all is told.
+    repairs: list[str] = []
     phases: tuple[str, ...] = ()
-    if 5 in differing:
-        # 27. Some firmware leaves ExitBootServices out of the log: three known sequences, nothing else.
-        repairs = _repair(replayed, quoted[5])
-        if repairs:
-            differing.remove(5)
-    if 11 in differing:
-        phases = _phases(replayed, quoted[11])
-        if phases:
-            differing.remove(11)
+    for pcr in tuple(differing):
+        later = _later(replayed, pcr, quoted[pcr])
+        if later:
+            differing.remove(pcr)
+        if pcr == _PHASES_PCR:
+            phases = later
+        else:
+            repairs += (f"PCR {pcr}: {text} is not in the log" for text in later)
     if differing:
         raise EventLogRejected(
             f"event log: does not lead to the quoted PCR {', '.join(map(str, differing))}",
@@ -447,28 +451,29 @@ def verify(replayed: ReplayedLog, *, quoted: Mapping[int, bytes]) -> EventLogCla
         raise EventLogRejected(
             f"event log: {told}", pcrs=tuple(sorted({f.pcr for f in faults if f.pcr is not None}))
         )
-    return EventLogClaims(replayed=replayed, pcrs=pcrs, repairs=repairs, phases=phases)
+    return EventLogClaims(replayed=replayed, pcrs=pcrs, repairs=tuple(repairs), phases=phases)
 
 
 def _equal(replayed: ReplayedLog, pcr: int, value: bytes) -> bool:
     return hmac.compare_digest(replayed.values.get(pcr, b""), value)
 
 
-def _repair(replayed: ReplayedLog, value: bytes) -> tuple[str, ...]:
-    """Return the ExitBootServices events that lead PCR 5 to *value*, in words; empty where none do."""
-    for exits in _EXITS:
-        if _extend(replayed.bank, replayed.values[5], exits) == value:
-            return tuple(f"PCR 5: {text.decode('ascii')} is not in the log" for text in exits)
+def _later(replayed: ReplayedLog, pcr: int, value: bytes) -> tuple[str, ...]:
+    """Return what was extended into *pcr* after the log, and leads it to *value*; empty where nothing known does."""
+    for texts in _LATER.get(pcr, ()):
+        if _extend(replayed.bank, replayed.values[pcr], texts) == value:
+            return tuple(text.decode("ascii") for text in texts)
     return ()
 
 
-def _phases(replayed: ReplayedLog, value: bytes) -> tuple[str, ...]:
-    """Return the phases of a boot that lead PCR 11 to *value*; empty where none do."""
-    for phases in _PHASES:
-        for count in range(1, len(phases) + 1):
-            if _extend(replayed.bank, replayed.values[11], phases[:count]) == value:
-                return tuple(phase.decode("ascii") for phase in phases[:count])
-    return ()
+_LATER: Final[Mapping[int, tuple[tuple[bytes, ...], ...]]] = MappingProxyType(
+    {
+        **dict.fromkeys(_OS_SEPARATOR_PCRS, ((_OS_SEPARATOR,),)),
+        5: ((_OS_SEPARATOR,), *_EXITS, *((*exits, _OS_SEPARATOR) for exits in _EXITS)),
+        _PHASES_PCR: tuple(phases[:count] for phases in _PHASES for count in range(1, len(phases) + 1)),
+    }
+)
+"""PCR -> what may follow a log there: sequences of texts, each extended by its hash."""
 
 
 def _extend(bank: int, value: bytes, texts: tuple[bytes, ...]) -> bytes:
