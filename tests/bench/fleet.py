@@ -40,6 +40,7 @@ def service(directory: Path) -> Iterator[Server]:
         "ITL_RATE_LIMIT_MACHINE_BURST": "10000",
         "ITL_PENDING_LIMIT_PER_ADDRESS": "1000000",
         "ITL_PENDING_LIMIT": "1000000",
+        "ITL_BREAK_GLASS_PER_MINUTE": "1000000",
         "ITL_ACCESS_LOG": "false",
     }
     arguments = ["attestation_service.main", "--host", "127.0.0.1", "--workers", str(WORKERS)]

@@ -62,7 +62,7 @@ class PolicyTestRequest(Wire):
     scope: ScopeName = "fleet"
     subject: str = Field(default="*", min_length=1, max_length=128)
     cursor: Annotated[str | None, Field(max_length=512, pattern=r"^[A-Za-z0-9_-]+$")] = None
-    limit: int = Field(default=500, ge=1, le=1000)
+    limit: int = Field(default=1000, ge=1, le=1000)
 
 
 class PolicyTestCounts(Wire):

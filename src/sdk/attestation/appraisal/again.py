@@ -27,7 +27,7 @@ class StoredCase(NamedTuple):
     Attributes:
         bank: TPM_ALG_ID of the bank that was quoted; None where none was.
         values: PCR -> quoted value.
-        event_log: What the log stored with it replays to in the bank of the policy; None where none is kept.
+        log_outcomes: What the rules over the log stored with it say (`judge_stored_log`); None where none is kept.
         assurance: How well its identity is vouched for.
         role: Its role, or None.
         ek_vendor: Registered name of the TPM's manufacturer, from a verified chain; None where there is none.
@@ -39,7 +39,7 @@ class StoredCase(NamedTuple):
 
     bank: int | None
     values: Mapping[int, bytes]
-    event_log: ReplayedLog | None
+    log_outcomes: Sequence[Outcome] | None
     assurance: Assurance
     role: Role | None
     ek_vendor: str | None
@@ -52,6 +52,16 @@ class StoredCase(NamedTuple):
 def judge_again(case: StoredCase, policy: Policy) -> tuple[Outcome, ...]:
     """Return the outcome of every rule of *policy* for what is stored of a machine."""
     return (*_identity(case, policy), *_boot(case, policy))
+
+
+def judge_stored_log(
+    replayed: ReplayedLog, policy: Policy, quoted: Mapping[int, bytes]
+) -> tuple[Outcome, ...]:
+    """Return the outcome of every rule over an event log.
+
+    A pure function of log, policy and the values of `policy.log_pcrs`: many machines have the same of all three.
+    """
+    return tuple(judge_log(replayed, policy, quoted, requested=True)[0])
 
 
 def _identity(case: StoredCase, policy: Policy) -> Iterable[Outcome]:
@@ -89,9 +99,9 @@ def _boot(case: StoredCase, policy: Policy) -> Iterable[Outcome]:
         unread = [str(pcr) for pcr in policy.log_pcrs if pcr not in case.values]
         if unread:
             yield Undecided("event-log", f"PCR {', '.join(unread)}: {NOT_QUOTED}")
-        elif case.event_log is None:
+        elif case.log_outcomes is None:
             yield Undecided("event-log", NOT_ASKED)
         else:
-            yield from judge_log(case.event_log, policy, case.values, requested=True)[0]
+            yield from case.log_outcomes
     if policy.ima is not None:
         yield Undecided("ima", "lists are judged when a machine attests")

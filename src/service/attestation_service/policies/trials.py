@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from attestation.api import PolicyTestCounts, PolicyTestMachine, PolicyTestPage, PolicyTestRequest
-from attestation.appraisal.again import StoredCase, judge_again
+from attestation.appraisal.again import StoredCase, judge_again, judge_stored_log
 from attestation.errors import MachineUnknown, MalformedEvidence, RequestInvalid
 from attestation.evidence.event_log import ReplayedLog
 from attestation.machines import Role
@@ -29,8 +30,9 @@ from attestation_service.context import Resources
 from attestation_service.measurements import Replays
 from attestation_service.policies.places import SCOPES, check_subject
 
-MOST_LOGS: Final = 64
+MOST_LOGS: Final = 128
 """So many event logs are parsed for one page; then it ends early, because each takes milliseconds."""
+MOST_REMEMBERED: Final = 20_000
 _REMEMBERED_BYTES: Final = 8 << 20
 _WORDS: Final[Mapping[type[Outcome], str]] = {
     Passed: "passed",
@@ -39,6 +41,11 @@ _WORDS: Final[Mapping[type[Outcome], str]] = {
     Reported: "reported",
     Undecided: "undecided",
 }
+
+
+_LogKey = tuple[str, str, bytes]
+_log_outcomes: Final[dict[_LogKey, tuple[Outcome, ...]]] = {}
+"""What rules say of logs: a pure function of log, policy and quoted values, so that pages need not parse again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,15 +108,24 @@ async def test(request: PolicyTestRequest, *, res: Resources) -> PolicyTestPage:
 
 def _needs(tx: Tx, capture: Capture, policy: Policy, logs: dict[str, bytes], known: Replays) -> bool:
     """Fetch the event log that *policy* reads into *logs*; False where the page has enough of them."""
-    sha256 = capture.event_log_sha256
-    if policy.event_log is None or sha256 is None or sha256 in logs or known.known(sha256, policy.bank):
+    key = _log_key(capture, policy)
+    if key is None or key in _log_outcomes or key[0] in logs or known.known(key[0], policy.bank) is not None:
         return True
     if len(logs) >= MOST_LOGS:
         return False
-    log = tx.logs.get(sha256)
+    log = tx.logs.get(key[0])
     if log is not None:
-        logs[sha256] = log
+        logs[key[0]] = log
     return True
+
+
+def _log_key(capture: Capture, policy: Policy) -> _LogKey | None:
+    """Return what the outcome of the rules over a log depends on; None where there are none, or no log."""
+    if policy.event_log is None or capture.event_log_sha256 is None:
+        return None
+    values = capture.pcr_values
+    quoted = b"".join(values.get(pcr, b"") for pcr in policy.log_pcrs)
+    return capture.event_log_sha256, policy.sha256, hashlib.sha256(quoted).digest()
 
 
 def filter_of(scope: Scope, subject: str) -> CaptureFilter:
@@ -143,15 +159,24 @@ class _Logs:
     def __init__(self, logs: Mapping[str, bytes], known: Replays) -> None:
         self._logs, self._known, self._own = logs, known, Replays(_REMEMBERED_BYTES)
 
-    def replayed(self, capture: Capture, policy: Policy) -> ReplayedLog | None:
-        """Return what the log of *capture* replays to; None where it is not kept, or says nothing of the bank."""
-        sha256 = capture.event_log_sha256
-        if sha256 is None or policy.event_log is None:
+    def outcomes(self, capture: Capture, policy: Policy) -> tuple[Outcome, ...] | None:
+        """Return what the rules of *policy* say of the log of *capture*; None where it is not kept."""
+        key = _log_key(capture, policy)
+        if key is None:
             return None
-        found = self._known.known(sha256, policy.bank) or self._own.known(sha256, policy.bank)
+        found = _log_outcomes.get(key)
+        if found is None and (replayed := self._replayed(key[0], policy.bank)) is not None:
+            if len(_log_outcomes) >= MOST_REMEMBERED:
+                _log_outcomes.clear()
+            found = _log_outcomes[key] = judge_stored_log(replayed, policy, capture.pcr_values)
+        return found
+
+    def _replayed(self, sha256: str, bank: int) -> ReplayedLog | None:
+        """Return what a log replays to; None where it is not kept, or says nothing of the bank."""
+        found = self._known.known(sha256, bank) or self._own.known(sha256, bank)
         if found is None and sha256 in self._logs:
             with contextlib.suppress(MalformedEvidence):
-                found = self._own.replay(self._logs[sha256], policy.bank)
+                found = self._own.replay(self._logs[sha256], bank)
         return found
 
 
@@ -164,7 +189,7 @@ def _judged(page: _Page, known: Replays) -> PolicyTestPage:
         if capture.at is None or capture.verdict is None:
             sums["without_evidence"] += 1
             continue
-        outcomes = judge_again(_case(capture, logs.replayed(capture, policy)), policy)
+        outcomes = judge_again(_case(capture, logs.outcomes(capture, policy)), policy)
         for outcome in outcomes:
             told = counts.setdefault(outcome.check, {})
             word = _WORDS[type(outcome)]
@@ -201,7 +226,7 @@ def _judged(page: _Page, known: Replays) -> PolicyTestPage:
     )
 
 
-def _case(capture: Capture, replayed: ReplayedLog | None) -> StoredCase:
+def _case(capture: Capture, log_outcomes: Sequence[Outcome] | None) -> StoredCase:
     advisories: list[Outcome] = []
     if capture.firmware_blocked is not None:
         advisories.append(Failed(FIRMWARE_WARNING, "no advisory that rules it out", capture.firmware_blocked))
@@ -210,7 +235,7 @@ def _case(capture: Capture, replayed: ReplayedLog | None) -> StoredCase:
     return StoredCase(
         bank=None if capture.pcr_bank is None else bank_alg(capture.pcr_bank),
         values=capture.pcr_values,
-        event_log=replayed,
+        log_outcomes=log_outcomes,
         assurance=capture.assurance,
         role=capture.role,
         ek_vendor=capture.vendor,
