@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from attestation.endorsements.bundle import Role, TrustBundle, entry_of
 from attestation.endorsements.certificate import parse_certificate
 from attestation.endorsements.path import CertificateIndex, SentIssuers, build_path
 from attestation.endorsements.path import Path as Found
@@ -87,6 +88,40 @@ def test_every_entry_is_judged_as_it_expects(vendor: str) -> None:
         if not good or entry.accepted != (found == ""):
             wrong[entry.name] = f"{found or 'accepted'}, {entry.refused_by or 'accepted'} expected"
     assert not wrong
+
+
+@pytest.mark.parametrize("vendor", zoo().vendors)
+def test_a_trust_bundle_judges_chains_as_the_zoo_expects(vendor: str) -> None:
+    """What the service asks: good ones are vouched for by their maker; no path or another maker is refused."""
+    mine = [e for e in entries(vendor) if e.template in ("L-1", "L-2")]
+    bundle = TrustBundle(
+        [
+            (
+                entry_of(
+                    ca.der,
+                    role=Role(ca.role),
+                    vendor=ca.vendor,
+                    retrieved=ek_zoo.AT.date(),
+                    evidence="made for a test",
+                ),
+                ca.der,
+            )
+            for ca in zoo().held
+        ],
+        "0" * 64,
+        sha1_allowed={sha256 for e in mine for sha256 in e.sha1_allowed},
+    )
+    for entry in mine:
+        try:
+            der = ek_certificate.parse(entry.certificate).der
+        except MalformedEvidence:
+            continue
+        found = bundle.verify(der, entry.chain, at=ek_zoo.AT)
+        if entry.accepted:
+            assert (found.ok, found.vendor) == (True, vendor), f"{entry.name}: {found.reason}"
+        elif entry.refused_by in ("path", "vendor", "any"):
+            assert not found.ok, entry.name
+            assert found.reason
 
 
 def test_every_quirk_and_every_defect_of_the_matrix_is_there() -> None:
