@@ -55,7 +55,8 @@ from attestation.evidence import (
     ima_log,
     tpm_quote,
 )
-from attestation.reference import parse_policy
+from attestation.reference import compose, diff, parse_policy
+from attestation.reference.patterns import words_of
 from attestation.results import Assurance, AttestationResult, Passed, Verdict
 from attestation.results.ar4si import Tier, tier_of, worst
 from attestation.results.ear import Profile, ear_claims, parse_ear
@@ -411,11 +412,17 @@ def pcr_values(data: bytes) -> None:
 
 
 def policy(data: bytes) -> None:
-    """`parse_policy`; what it accepts it accepts again as it wrote it."""
+    """`parse_policy`; what it accepts it accepts again as it wrote it, judges, composes and compares."""
     with contextlib.suppress(PolicyInvalid):
         parsed = parse_policy(data)
-        assert parsed.compared
+        assert parsed.demands
         assert parse_policy(parsed.document) == parsed
+        assert not diff(parsed, parsed).changes
+        parsed.judge({})
+        for pattern in parsed.boot.command_lines.value if parsed.boot and parsed.boot.command_lines else ():
+            pattern.matches(words_of(pattern.text) or ())
+        both = compose([parse_policy(POLICY), parsed])
+        assert both.sources.keys() >= parsed.sources.keys()
 
 
 POLICY = {
@@ -427,6 +434,33 @@ POLICY = {
     "clock": {"safe": "required"},
     "event_log": "accepted",
     "max_age_seconds": 600,
+}
+EVERY_RULE = {
+    **POLICY,
+    "description": "every member",
+    "mode": "report",
+    "pcrs": {**POLICY["pcrs"], "4": {"events": "approved-digests", "digests": ["ab" * 32]}},  # type: ignore[dict-item]  # an object
+    "secure_boot": {
+        "required": True,
+        "db_sha256": ["ab" * 32],
+        "dbx_min": ["00" * 32],
+        "authorities": ["ab" * 32],
+        "debug": "flag",
+        "empty_variable": "off",
+    },
+    "boot": {
+        "loaders": ["ab" * 32],
+        "kernels": ["ab" * 32],
+        "initrds": ["ab" * 32],
+        "command_lines": ["root=UUID=* ro"],
+    },
+    "ima": {"allow": ["ab" * 32], "exclude": ["/tmp/*"], "violations": "flag"},
+    "event_log": "required",
+    "log_padding": "accepted",
+    "firmware": {"on_blocklist": "warn", "min": {"IFX": "7.63"}},
+    "ek_key_attestation": "required",
+    "assurance": {"minimum": "tofu"},
+    "reattest_seconds": 60,
 }
 
 
@@ -835,7 +869,7 @@ TARGETS: Final[dict[str, Target]] = {
         pcr_values,
         lambda: [json.dumps(json.loads(d)["pcr_values"]).encode() for d in _files("pcrs.json")[:1]],
     ),
-    "policy": Target(policy, lambda: [json.dumps(POLICY).encode()], 8192),
+    "policy": Target(policy, lambda: [json.dumps(each).encode() for each in (POLICY, EVERY_RULE)], 8192),
     "base64": Target(base64, lambda: [b64encode(bytes(range(40))).encode(), b"00ff"], 2048),
     "vkey": Target(
         vkey, lambda: [str(k).encode() for k in (*log_kit.LOG_VKEYS, *log_kit.WITNESS_VKEYS)], 4200
