@@ -69,7 +69,7 @@ class Replays:
         """
         with self._lock:
             self.parsed += 1
-        found = event_log.replay(event_log.parse(log), bank)
+        found = event_log.replay(event_log.parse(log, log_padding=True), bank)
         with self._lock:
             if (found.sha256, bank) not in self._found:
                 self._found[found.sha256, bank] = found

@@ -85,7 +85,9 @@ def _claims(kept: Kept) -> EventLogClaims | None:
     if kept.event_log is None or evidence.pcr_bank is None:
         return None
     try:
-        replayed = event_log.replay(event_log.parse(kept.event_log), bank_alg(evidence.pcr_bank))
+        replayed = event_log.replay(
+            event_log.parse(kept.event_log, log_padding=True), bank_alg(evidence.pcr_bank)
+        )
     except MalformedEvidence:
         return None
     quoted = dict(evidence.pcr_values)
