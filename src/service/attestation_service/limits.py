@@ -227,18 +227,24 @@ def may_keep_logs(tx: Tx, machine: Machine, logs: Sequence[PackedLog], at: datet
     Anybody can make an EK in software, be pending and measure what they like. Those whom an operator admitted
     are bounded by the ring of their results.
     """
+    counted = _of_logs(machine)
+    if counted and sum(len(log.content) for log in logs) > UNADMITTED_LOG_BYTES:
+        return False
+    return all(tx.rate_limits.check(each.key, at, each.limit) is None for each in counted)
+
+
+def count_logs(tx: Tx, machine: Machine, at: datetime) -> None:
+    """Count that logs of *machine* are kept."""
+    take(tx, _of_logs(machine), at)
+
+
+def _of_logs(machine: Machine) -> Limits:
     if machine.status not in (Status.PENDING_APPROVAL, Status.REJECTED):
-        return True
-    counted = (
+        return ()
+    return (
         Counted(f"unadmitted-log:{machine.machine_id}", UNADMITTED_LOGS, "logs"),
         Counted("unadmitted-log", UNADMITTED_LOGS_OF_ALL, "logs"),
     )
-    if sum(len(log.content) for log in logs) > UNADMITTED_LOG_BYTES:
-        return False
-    if any(tx.rate_limits.check(c.key, at, c.limit) is not None for c in counted):
-        return False
-    take(tx, counted, at)
-    return True
 
 
 def _rate(per_second: float, burst: int) -> RateLimit:

@@ -14,6 +14,7 @@ from attestation.testing import ima_logs
 from attestation.testing.event_logs import BootLog, BootOptions, boot_log
 from attestation.tpm import Alg
 from attestation.wire import b64decode, b64encode
+from attestation_service import policy
 from attestation_service.measurements import Replays
 from tests.unit.service.conftest import Service
 from tests.unit.service.node import SoftwareNode
@@ -321,6 +322,63 @@ async def test_machines_nobody_admitted_cannot_fill_the_disk(service: Service) -
     log = boots(node, boot_log(BootOptions(seed=5)))
     await service.attest(node, event_log=log)
     assert await kept(service, digest(log))
+
+
+async def test_what_is_not_kept_is_asked_for_again(service: Service) -> None:
+    """A pending machine with a log that is too long sends it each time it is judged by one, and is judged."""
+    node = SoftwareNode()
+    log = boots(node, boot_log(BootOptions(size_bytes=900_000)))
+    await assign(service, needs_log(pcrs={"7": {"any_of": [node.pcrs[7].hex()]}}))
+    await service.introduce(node)
+    answer = await service.attest(node, event_log=log)
+    for _ in range(2):
+        assert answer["next_challenge"]["event_log"] == "required"
+        sent = await service.post(ATTEST, node.attestation(answer["next_challenge"], event_log=log))
+        answer = sent.json()
+        assert (await service.detail(node))["trust"] == "verified"
+    assert not await kept(service, digest(log))
+    assert service.resources.replays.parsed == 1
+
+
+async def test_all_policies_of_a_machine_apply_together(service: Service) -> None:
+    """A rule for the fleet is not lost where a role or a machine has a policy of its own."""
+    node = SoftwareNode()
+    boots(node, NORMAL)
+    await service.admitted(node)
+    values = NORMAL.pcrs()
+
+    def demands(name: str, pcr: int, value: bytes) -> dict[str, Any]:
+        rules = {str(pcr): {"any_of": [value.hex()]}}
+        return needs_log(name=name, pcrs=rules, event_log="accepted")
+
+    await assign(service, demands("fleet", 7, values[7]))
+    await assign(service, demands("role", 4, values[4]), "role", "worker-app")
+    challenge = await service.challenge(node)
+    assert challenge["pcr_selection"] == {"sha256": [4, 7]}
+    await service.attest(node)
+    detail = await service.detail(node)
+    assert (detail["trust"], detail["last_result"]["policy"]) == ("verified", "fleet@1+role@1")
+    await assign(service, demands("machine", 0, bytes(32)), "machine", node.machine_id)
+    await service.attest(node)
+    assert (await service.detail(node))["last_result"]["failed"] == "pcr0"
+    # The narrower one wins where both speak, and only there.
+    await assign(service, demands("own", 7, bytes(32)), "machine", node.machine_id)
+    await service.attest(node)
+    last = (await service.detail(node))["last_result"]
+    assert (last["policy"], last["failed"]) == ("fleet@1+role@1+own@1", "pcr7")
+
+
+async def test_remembered_policies_are_bounded(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other assignments make room; what is named with its digest cannot become wrong."""
+    monkeypatch.setattr(policy, "MOST_REMEMBERED", 1)
+    node = SoftwareNode()
+    boots(node, NORMAL)
+    await service.admitted(node)
+    for version in (1, 2, 3):
+        await assign(service, needs_log(version=version, event_log="accepted"))
+        await service.attest(node)
+        assert (await service.detail(node))["last_result"]["policy"] == f"measured@{version}"
+        assert len(policy._effective) == 1
 
 
 async def test_a_log_whose_row_was_changed_is_asked_for_again(service: Service) -> None:

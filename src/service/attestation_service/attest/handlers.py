@@ -257,15 +257,11 @@ def judge(
             raise appraisal.error
         decision = decide(machine, appraisal, found.policy)
         assert appraisal.claims is not None
+        quoted = appraisal.claims.pcrs.get(bank, {})
         remembered = measurements.remember(
-            tx,
-            logs,
-            machine,
-            found.policy,
-            appraisal.claims.pcrs.get(bank, {}),
-            replays,
-            changed=decision.changed,
+            tx, logs, machine, found.policy, quoted, replays, changed=decision.changed
         )
+        remembered = _bounded(tx, remembered, machine, at)
     except REFUSALS as refusal:
         return replace(found, refusal=refusal)
     return replace(found, appraisal=appraisal, decision=decision, remembered=remembered, certified=certified)
@@ -292,7 +288,12 @@ def record(
         if any(getattr(machine, name) != value for name, value in changes.items()):
             tx.machines.update(machine, **changes)
         return None
-    logs = _kept_logs(tx, judged, at)
+    logs = judged.remembered
+    assert logs is not None
+    if logs.logs:
+        limits.count_logs(tx, machine, at)
+        for log in logs.logs:
+            tx.logs.put(log, at)
     affirming = result.verdict is Verdict.VERIFIED
     trust: dict[str, Any] = {
         "clock": appraisal.clock if affirming else machine.clock,
@@ -318,7 +319,7 @@ def record(
             trust |= {"directive_sha256": signed.directive_sha256}
         after = tx.machines.update(machine, **trust)
     if decision.changed or logs.first or learned:
-        tx.results.add(machine.machine_id, result, _stored_evidence(judged, logs))
+        tx.results.add(machine.machine_id, result, _stored_evidence(tx, judged, logs))
     if affirming and machine.heartbeat_missed_at is not None:
         leases.resumed(tx, machine, origin, at)
     if decision.changed:
@@ -328,21 +329,19 @@ def record(
     return config_tokens.issue(tx, after, res.settings, at) if decision.deliver else None
 
 
-def _kept_logs(tx: Tx, judged: Judged, at: datetime) -> measurements.Remembered:
-    """Keep the logs of this attestation, where they may be kept, and return what is known of them."""
-    remembered = judged.remembered
-    assert remembered is not None
-    if not remembered.logs:
+def _bounded(
+    tx: Tx, remembered: measurements.Remembered, machine: Machine, at: datetime
+) -> measurements.Remembered:
+    """Leave out logs that may not be kept; then the machine is asked again where a policy needs them."""
+    if not remembered.logs or limits.may_keep_logs(tx, machine, remembered.logs, at):
         return remembered
-    if not limits.may_keep_logs(tx, judged.machine, remembered.logs, at):
-        return measurements.Remembered(event_log_sha256=None)
-    for log in remembered.logs:
-        tx.logs.put(log, at)
-    return remembered
+    known = remembered.event_log_sha256 == machine.event_log_sha256
+    return measurements.Remembered(event_log_sha256=machine.event_log_sha256 if known else None)
 
 
-def _stored_evidence(judged: Judged, logs: measurements.Remembered) -> StoredEvidence:
+def _stored_evidence(tx: Tx, judged: Judged, logs: measurements.Remembered) -> StoredEvidence:
     """Return what the result was judged from."""
+    vouched = tx.ek_certificates.get(judged.machine.machine_id)
     assert judged.appraisal is not None
     claims, bank = judged.appraisal.claims, judged.policy.bank
     assert claims is not None
@@ -353,6 +352,7 @@ def _stored_evidence(judged: Judged, logs: measurements.Remembered) -> StoredEvi
         ima_log_sha256=logs.ima_log_sha256,
         policy_sha256=judged.policy.sha256,
         assurance=judged.machine.assurance,
+        bundle_sha256=vouched.verdict.bundle_sha256 if vouched is not None else None,
         nonce=judged.challenge.nonce,
         ek_key_attested=judged.certified is not None,
     )
