@@ -26,10 +26,14 @@ from tests.unit.service.people import introduce
 
 OPERATORS = ("read", "act", "audit")
 """What `x-access` says of a route for operators."""
-FOR_OTHER_CLIENTS = ("/api/v1/audit/tile/",)
-"""Read by clients of transparency logs (C2SP tlog-tiles), file by file; operators take `audit export`."""
+FOR_OTHER_CLIENTS = ("/api/v1/audit/tile/", "/api/v1/policies/schema")
+"""Read by clients of transparency logs (C2SP tlog-tiles), file by file; operators take `audit export`. And by
+editors; `policy validate` has the rules with it."""
 TESTED_ELSEWHERE = {
     "auth": "against a real provider: tests/integration/identity/test_cli_login.py",
+    "dev": "asks nobody: tests/unit/testing/test_ek_zoo.py",
+    "result": "asks nobody: tests/unit/cli/test_result.py",
+    "tpm-bundle": "asks nobody: tests/unit/cli/test_tpm_bundle.py",
     "witness": "with its own server: tests/integration/cli/test_audit_live.py",
 }
 
@@ -169,6 +173,37 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert "ff" * 32 in failed.stdout
     assert "00" * 32 in failed.stdout
     terminal.ok("policy", "unassign", "--machine", "w-1", "--yes")
+    fleet[0].rounds(2)
+    assert terminal.json("machine", "get", "w-1")["trust"] == "verified"
+
+    # One is learned from what it proves, read, compared, tried, stored, activated, looked at and put back.
+    learned = tmp_path / "learned.yaml"
+    assert "pcr7" in terminal.ok(
+        "policy", "learn", "--machine", "w-1", "--name", "workers", "-f", str(learned)
+    )
+    assert "workers@1" in terminal.ok("policy", "validate", str(learned))
+    assert "PCR 7" in terminal.ok("policy", "diff", "strict@1", str(learned))
+    assert terminal.run("policy", "test", "strict@1").exit_code == 1, "w-1 would newly fail"
+    tried = terminal.json("policy", "test", str(learned), "--role", "worker-app")
+    assert (tried["judged"], tried["passed"], tried["failing"]) == (1, 1, [])
+    terminal.ok("policy", "create", str(learned))
+    assert "workers@1" in terminal.ok("policy", "show", "workers")
+    terminal.ok("policy", "activate", "workers@1", "--role", "worker-app")
+    assert "workers@1" in terminal.ok("policy", "effective", "w-1")
+    fleet[0].rounds(2)
+    assert terminal.json("machine", "get", "w-1")["last_result"]["policy"] == "workers@1"
+    terminal.ok("policy", "rollback", "--role", "worker-app", "--yes")
+    terminal.sit_down("anna")
+    vote = terminal.json("policy", "activate", "workers@1", "--role", "controlplane")
+    assert vote["status"] == "pending_second_approval"
+    terminal.sit_down("berta")
+    assert "workers@1" in terminal.ok(*shlex.split(vote["next_command"])[1:])
+    assert "1 of 2 approvals" in terminal.ok("policy", "rollback", "--role", "controlplane", "--yes")
+    terminal.sit_down("anna")
+    assert "no policy of its own" in terminal.ok("policy", "unassign", "--role", "controlplane", "--yes")
+    told = terminal.json("policy", "history", "--role", "controlplane")
+    assert [(change["policy"], change["by"]) for change in told] == [(None, "anna"), ("workers@1", "berta")]
+    terminal.sit_down(None)
 
     # One is rejected and forgotten, one admitted and revoked with a wipe.
     terminal.ok("machine", "reject", second, "-r", "not ours", "--yes")
