@@ -231,6 +231,7 @@ def test_one_ek_certificate_can_be_distrusted() -> None:
     assert verdict.reason == "distrusted: machine stolen"
     assert [(p.role, p.ok) for p in verdict.path] == [("leaf", False)]
     assert held.distrust_of(digest) == "machine stolen"
+    assert not held.with_overlay([entry(LOWEST)]).verify(leaf, [], at=AT).ok
     assert WHOLE.distrust_of(digest) is None
 
 

@@ -119,9 +119,11 @@ def test_without_a_manifest_nothing_can_be_signed() -> None:
 def test_keys_of_other_kinds_sign_no_bundle() -> None:
     """A cosigner's key, even of the same bytes, and no key at all."""
     other = replace(OUR_KEY, type=KeyType.ED25519_COSIGNATURE)
-    for keys in ([other], []):
+    text = note_text(DOCUMENT)
+    relabelled = signed_note(text, [signature_line(other, OURS.sign(ed25519_message(text)))]).encode()
+    for keys, signature in (([other], GOOD), ([other], relabelled), ([], GOOD)):
         with pytest.raises(BundleInvalid, match="not signed by"):
-            verify_manifest(contents(GOOD), keys)
+            verify_manifest(contents(signature), keys)
     with pytest.raises(BundleInvalid, match="Ed25519"):
         parse_keys([str(other)])
     with pytest.raises(BundleInvalid, match="vkey"):

@@ -357,10 +357,7 @@ class TrustBundle:
         if not added and not refused:
             return self
         held = dict(self._by_sha256)
-        for one in added:
-            before = held.get(one.entry.sha256)
-            if before is None or before.entry.status is Status.ACTIVE:
-                held[one.entry.sha256] = one
+        held |= {one.entry.sha256: one for one in added}
         if len({one.entry.sha256 for one in added}) != len(added):
             _refuse("a certificate stands twice among those that are added")
         described: dict[str, object] = {
