@@ -375,9 +375,9 @@ async def test_remembered_policies_are_bounded(service: Service, monkeypatch: py
     boots(node, NORMAL)
     await service.admitted(node)
     for version in (1, 2, 3):
-        await assign(service, needs_log(version=version, event_log="accepted"))
+        await assign(service, needs_log(name="bounded", version=version, event_log="accepted"))
         await service.attest(node)
-        assert (await service.detail(node))["last_result"]["policy"] == f"measured@{version}"
+        assert (await service.detail(node))["last_result"]["policy"] == f"bounded@{version}"
         assert len(policy._effective) == 1
 
 

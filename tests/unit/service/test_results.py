@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from attestation.store import StoredEvidence, StoredResult, pack
 from attestation.testing.event_logs import BootOptions, LogQuirk, boot_log
 from attestation.wire import b64decode
 from attestation_service.results.presentation import result_detail
-from tests.unit.service.conftest import HeldClock, Service
+from tests.fixtures.vendor import vouched, write_bundle
+from tests.unit.service.conftest import HeldClock, Service, Starter
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.test_attest import assign
 from tests.unit.service.test_measurements import NORMAL, OTHER_KERNEL, admitted, boots, needs_log, newest
@@ -235,6 +237,18 @@ async def test_a_token_of_a_forgotten_policy_ends_soon(service: Service) -> None
     keys = (await service.get("/api/v1/service-keys")).json()
     claims = verify_jwt(answer.text, keys, typ=TYP)
     assert claims["exp"] - claims["iat"] == 180
+
+
+async def test_the_bundle_that_vouched_stands_beside_the_result(start: Starter, tmp_path: Path) -> None:
+    """Another edition of the bundle is another judge: a result says which one it was."""
+    service = await start(tpm_ca_bundle_dir=write_bundle(tmp_path / "bundle"))
+    node = SoftwareNode()
+    await service.introduce(node, **vouched(node.ek))
+    await service.act(node, "approve", {"role": "controlplane"})
+    await service.attest(node)
+    bundle = (await service.operator("GET", "/trust/bundle")).json()
+    found = await report(service, node)
+    assert (found["bundle_sha256"], found["assurance"]) == (bundle["sha256"], "ek-chain")
 
 
 async def test_the_machine_says_which_log_is_known(service: Service) -> None:
