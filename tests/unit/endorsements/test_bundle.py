@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from attestation.endorsements.bundle import (
     BundleEntry,
@@ -21,6 +24,7 @@ from attestation.endorsements.bundle import (
 )
 from attestation.endorsements.certificate import Certificate, parse_certificate
 from attestation.endorsements.path import Expiry, Path, PathFailure
+from attestation.endorsements.revocation import CRLStore, parse_crl
 from attestation.errors import BundleInvalid
 from attestation.testing.certificates import CAOptions, CertificateAuthority, EKCertificateOptions
 from attestation.tpm import parse_public
@@ -384,6 +388,26 @@ def test_revocation_is_recorded_and_a_revoked_one_refuses(
     assert verdict.ok is ok[mode.value]
     assert verdict.revocation == told
     assert verdict.anchor_sha256 == sha(ROOT)
+
+
+def test_a_real_list_of_the_root_revokes_an_issuer() -> None:
+    """What `revocation` reads is what the bundle asks: the serial number of the issuer on a list of its root."""
+    serial = parse_certificate(ISSUER.certificate).serial
+    revoked = (
+        x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(AT - timedelta(days=2)).build()
+    )
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, ROOT.name)])
+    made = (
+        x509.CertificateRevocationListBuilder(name, AT - timedelta(days=1), AT + timedelta(days=1))
+        .add_revoked_certificate(revoked)
+        .sign(ROOT._key, hashes.SHA256())
+        .public_bytes(Encoding.DER)
+    )
+    judging = WHOLE.judging(revocations=CRLStore([parse_crl(made)]))
+    verdict = judging.verify(ek_certificate(ISSUER), [], at=AT)
+    assert not verdict.ok
+    assert verdict.revocation.startswith("revoked: Common Name: IFX issuer")
+    assert judging.verify(ek_certificate(ROOT), [], at=AT).revocation == "good"
 
 
 def test_without_lists_fail_closed_refuses() -> None:

@@ -16,7 +16,7 @@ from attestation.endorsements.path import PathFailure
 from attestation.endorsements.vendors import SIMULATOR
 from attestation.evidence import ek_certificate
 from attestation.testing.ek_zoo import Zoo, ZooEntry
-from attestation.tpm_bundle import load_directory, load_shipped, read_shipped
+from attestation.tpm_bundle import bundle_of, load_directory, load_shipped, read_shipped
 from tests.vectors import SHARED
 from tools import tpm_bundle as tool
 
@@ -43,6 +43,13 @@ def test_what_is_shipped_holds_together() -> None:
         assert held.entry.licence
     for held in bundle.intermediates:
         assert isinstance(bundle.chain(held.entry.sha256, at=AT), FoundPath)
+
+
+def test_loading_costs_little() -> None:
+    """Keys are made when a path first needs them, so a start reads bytes only; and it reads them once."""
+    bundle = bundle_of(read_shipped())
+    assert not [held for held in bundle.held if held.certificate._loaded]
+    assert load_shipped() is load_shipped()
 
 
 def test_the_manifest_is_as_the_tool_writes_it() -> None:
