@@ -607,6 +607,16 @@ def test_banks_that_are_not_there_or_not_computed() -> None:
         replayed(spec_id(algorithms={0x12: 32}), Alg.SM3_256)
 
 
+def test_what_a_log_lacks_is_told() -> None:
+    """Separators and ExitBootServices that are missing, the old format; a whole log lacks nothing."""
+    codes = {f.code: f for f in replayed(sha1_log(), Alg.SHA1).findings}
+    assert set(codes) == {"separators-missing", "exit-boot-services-missing", "sha1-only"}
+    assert codes["separators-missing"].text == "no separator in PCR 0, 1, 2, 3, 4, 5, 6"
+    assert replayed(GOOD.serialise()).findings == ()
+    late = GOOD.with_events((*GOOD.events, kit.action(5, "Exit Boot Services Returned with Failure")))
+    assert replayed(late.serialise()).findings == ()
+
+
 def test_windows_separators_are_told() -> None:
     """Separators with data WBCL in PCR 12-14 are the Windows boot manager's."""
     log = with_event(GOOD, kit.separator(12, b"WBCL"))
