@@ -148,13 +148,13 @@ class Committee:
                 assert time.monotonic() < deadline, "the replicas do not know the provider's key"
                 time.sleep(0.1)
 
-    def storm(self, requests: list[tuple[int, str, Any]]) -> list[httpx.Response]:
+    def storm(self, requests: list[tuple[int, str, Any]], method: str = "POST") -> list[httpx.Response]:
         """Send all *requests* (operator, path, body) at once, half of them to either replica."""
         start = threading.Barrier(len(requests))
 
         def send(number: int, operator: int, path: str, body: Any) -> httpx.Response:
             start.wait(PATIENCE_SECONDS)
-            return self.clients[operator][number % 2].post(path, json=body)
+            return self.clients[operator][number % 2].request(method, path, json=body)
 
         with ThreadPoolExecutor(len(requests)) as pool:
             sent = [pool.submit(send, number, *request) for number, request in enumerate(requests)]
@@ -265,6 +265,38 @@ def test_every_token_costs_three_votes(
     votes = rows(replicas[0], "SELECT * FROM approvals WHERE action = 'registration_token'")
     assert Counter(row["consumed_at"] is not None for row in votes) == {True: 18, False: 2}
     assert len(rows(replicas[0], "SELECT * FROM registration_tokens")) == 6
+    log_is_whole(replicas[0])
+
+
+def test_a_policy_is_activated_once(
+    replicas: tuple[ServiceProcess, ServiceProcess], committee: Committee
+) -> None:
+    """Twenty vote at once: the third activates it, and all who come later are told that it applies already."""
+    document = {
+        "format": "itl-tpm-policy/1",
+        "name": "cp",
+        "version": 1,
+        "bank": "sha256",
+        "pcrs": {"7": {"any_of": ["ab" * 32]}},
+    }
+    assert committee.clients[0][0].post("/policies", json=document).status_code == 201
+    place = "/policies/assignments/role/controlplane"
+    answers = committee.storm([(n, place, {"policy": "cp@1"}) for n in range(OPERATORS)], "PUT")
+    assert Counter(a.status_code for a in answers) == {202: 2, 200: OPERATORS - 2}
+    assert len({a.text for a in answers if a.status_code == 200}) == 1
+    [kept] = rows(replicas[0], "SELECT * FROM policy_history")
+    assert (kept["scope"], kept["subject"], kept["policy_name"]) == ("role", "controlplane", "cp")
+    [act] = rows(replicas[0], "SELECT * FROM audit_log WHERE action = 'policy_assign'")
+    votes = rows(replicas[0], "SELECT * FROM approvals WHERE action = 'policy_assign' ORDER BY id")
+    assert len(votes) == 3
+    assert all(row["consumed_at"] for row in votes)
+    oldest_first = sorted(votes, key=lambda row: (row["created_at"], row["operator_cn"]))
+    assert f"agreed by {', '.join(row['operator_cn'] for row in oldest_first)}; proposal " in act["detail"]
+    assert act["operator_cn"] == kept["by"] == votes[2]["operator_cn"]
+    # And back, at once: one way back, however many ask for it.
+    answers = committee.storm([(n, f"{place}/rollback", None) for n in range(3)])
+    assert Counter(a.status_code for a in answers) == {202: 2, 204: 1}
+    assert rows(replicas[0], "SELECT * FROM policy_assignments") == []
     log_is_whole(replicas[0])
 
 
