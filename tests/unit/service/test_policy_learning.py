@@ -1,0 +1,187 @@
+"""Policies proposed from stored evidence: from whom, with what, and what is told about it (TPM.md §4.6)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from attestation.machines import Role, Status
+from attestation.reference import parse_policy
+from attestation.reference.schema import schema
+from attestation.results import Verdict
+from attestation.store import pack
+from attestation.testing import BootOptions, boot_log
+from attestation_service.policies import learning, trials
+from tests.unit.service.conftest import Service
+from tests.unit.service.test_policies import a_policy
+from tests.unit.service.test_policy_trials import GOOD, OTHER, proven, tried
+from tests.unit.service.test_registration import code
+
+pytestmark = pytest.mark.anyio
+
+
+async def learned(service: Service, **request: Any) -> dict[str, Any]:
+    """Return a proposal."""
+    answer = await service.operator("POST", "/policies/learn", request)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def booted(service: Service, number: int, options: BootOptions, **more: Any) -> str:
+    """Store a machine that booted so, with its log."""
+    log = boot_log(options)
+    kept = pack("tcg", log.serialise())
+    await service.store.write(lambda tx: tx.logs.put(kept, service.clock.now()))
+    values = {pcr: value for pcr, value in log.pcrs().items() if pcr < 16}
+    return await proven(service, number, values, evidence={"event_log_sha256": kept.sha256}, **more)
+
+
+async def test_a_proposal_is_what_most_have(service: Service) -> None:
+    """It can be stored as it is, the machines it came from keep it, and nothing is stored by asking."""
+    for number in range(1, 9):
+        await proven(service, number, GOOD)
+    await proven(service, 9, OTHER)
+    found = await learned(service, fleet=True, name="workers", version=3)
+    assert (found["machines"], found["left_out"]) == (9, 0)
+    assert found["document"]["pcrs"]["7"] == {"any_of": [GOOD[7].hex()]}
+    assert [o["machine"] for o in found["outliers"]] == ["w-9"]
+    [group] = [g for g in found["groups"] if g["subject"] == "pcr7"]
+    assert group["machines"] == [f"w-{n}" for n in range(1, 9)]
+    assert parse_policy(found["document"]).ref == "workers@3"
+    assert (await service.operator("POST", "/policies", found["document"])).status_code == 201
+    trial = await tried(service, policy="workers@3")
+    assert [m["hostname"] for m in trial["failing"]] == ["w-9"]
+
+
+async def test_it_learns_from_those_who_are_asked_for(service: Service) -> None:
+    """By role and cluster; what failed only where somebody says so, by name or for all, and then it is told."""
+    await proven(service, 1, GOOD)
+    await proven(service, 2, GOOD, role=Role.LINUX, cluster_id="c1")
+    failed = await proven(service, 3, OTHER, verdict=Verdict.FAILED)
+    for request, machines in (
+        ({"role": "worker-app"}, 2),
+        ({"role": "linux"}, 1),
+        ({"cluster_id": "c1"}, 1),
+        ({"role": "linux", "cluster_id": "c1"}, 1),
+        ({"fleet": True}, 3),
+    ):
+        found = await learned(service, **request)
+        assert found["machines"] == machines, request
+        assert found["document"]["pcrs"]["7"] == {"any_of": [GOOD[7].hex()]}, request
+    by_name: dict[str, Any] = {"machines": [failed]}
+    for chosen in (by_name, {"role": "worker-app", "include_failed": True}):
+        found = await learned(service, **chosen)
+        assert OTHER[7].hex() in found["document"]["pcrs"]["7"]["any_of"], chosen
+        assert found["notes"][0].startswith("learned from evidence that was refused: w-3; "), chosen
+
+
+async def test_refusals_are_named_only_so_far(service: Service) -> None:
+    """A note stays a note."""
+    for number in range(1, 9):
+        await proven(service, number, OTHER, verdict=Verdict.FAILED)
+    found = await learned(service, fleet=True, include_failed=True)
+    assert "w-5 and 3 more" in found["notes"][0]
+
+
+async def test_machines_are_called_what_people_call_them(service: Service) -> None:
+    """By hostname where only one has it, else by id."""
+    one = await proven(service, 1, GOOD, hostname="twin")
+    two = await proven(service, 2, GOOD, hostname="twin", cluster_id="c1")
+    three = await proven(service, 3, GOOD, hostname=None)
+    await proven(service, 4, GOOD, hostname="w")
+    found = await learned(service, fleet=True)
+    assert found["groups"][0]["machines"] == [one, two, three, "w"]
+
+
+async def test_the_bank_that_most_have(service: Service) -> None:
+    """Evidence of another one cannot be compared; who was left out is told."""
+    for number in (1, 2):
+        await proven(service, number, GOOD)
+    await proven(service, 3, {7: bytes(48)}, evidence={"pcr_bank": "sha384"})
+    found = await learned(service, fleet=True)
+    assert found["document"]["bank"] == "sha256"
+    assert any("another bank than sha256: 1" in note for note in found["notes"])
+
+
+async def test_event_logs_are_learned_from(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secure Boot and kernels where every machine's log leads to what it quoted."""
+    for number in (1, 2):
+        await booted(service, number, BootOptions())
+    await booted(service, 3, BootOptions(kernel="6.1.0-57"))
+    found = await learned(service, fleet=True)
+    assert found["document"]["secure_boot"]["required"] is True
+    assert {"kernels"} <= set(found["document"]["boot"])
+    kernels = {g["value"]: g["machines"] for g in found["groups"] if g["subject"] == "kernel"}
+    assert sorted(kernels.values()) == [["w-1", "w-2"], ["w-3"]]
+    # Tried on the same evidence, it holds; and with a kernel less, one newly fails.
+    assert (await tried(service, document=found["document"]))["passed"] == 3
+    await learned(service, machines=[await booted(service, 4, BootOptions())])
+    old = await learned(service, machines=[await booted(service, 5, BootOptions(seed=0))], name="old")
+    trial = await tried(service, document=old["document"])
+    assert [m["hostname"] for m in trial["failing"]] == ["w-3"]
+    # A page that has enough logs to read ends early; nothing is lost.
+    monkeypatch.setattr(trials, "MOST_LOGS", 1)
+    trials._log_outcomes.clear()
+    first = await tried(service, document=old["document"])
+    assert first["judged"] == 2
+    rest = await tried(service, document=old["document"], cursor=first["next_cursor"])
+    assert (first["judged"] + rest["judged"], rest["next_cursor"]) == (5, None)
+
+
+async def test_a_log_that_is_gone_or_broken_decides_nothing(service: Service) -> None:
+    """Purged, or no log at all: undecided for a trial, no rule for a proposal."""
+    log = boot_log(BootOptions())
+    values = {pcr: value for pcr, value in log.pcrs().items() if pcr < 16}
+    await proven(service, 1, values, evidence={"event_log_sha256": "ab" * 32})
+    broken = pack("tcg", b"\x00" * 64)
+    await service.store.write(lambda tx: tx.logs.put(broken, service.clock.now()))
+    await proven(service, 2, values, evidence={"event_log_sha256": broken.sha256})
+    await proven(service, 3, values)
+    document = a_policy(1, pcrs={}, secure_boot={"required": True})
+    trial = await tried(service, document=document)
+    assert (trial["undecided"], trial["failed"]) == (3, 0)
+    found = await learned(service, fleet=True)
+    assert "secure_boot" not in found["document"]
+
+
+async def test_no_more_than_a_limit_is_looked_at(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large fleet teaches no more than a part of it; how much was left out is told."""
+    monkeypatch.setattr(learning, "_PAGE", 2)
+    monkeypatch.setattr(learning, "MOST_MACHINES", 3)
+    for number in range(1, 8):
+        await proven(service, number, GOOD)
+    found = await learned(service, fleet=True)
+    assert (found["machines"], found["left_out"]) == (4, 3)
+
+
+async def test_what_cannot_be_learned(service: Service) -> None:
+    """From nobody, from several choices at once, from strangers, from those without evidence."""
+    nobody = "00000000-0000-4000-8000-000000000000"
+    empty = await proven(service, 1, None)
+    gone = await proven(service, 2, GOOD, status=Status.REVOKED)
+    for request, status, expected in (
+        ({}, 422, "request-invalid"),
+        ({"fleet": True, "role": "linux"}, 422, "request-invalid"),
+        ({"machines": [empty], "fleet": True}, 422, "request-invalid"),
+        ({"machines": [nobody]}, 404, "machine-unknown"),
+        ({"machines": [gone]}, 404, "machine-unknown"),
+        ({"machines": [empty]}, 422, "policy-invalid"),
+        ({"fleet": True}, 422, "policy-invalid"),
+        ({"fleet": True, "name": "Ä"}, 422, "schema-violation"),
+    ):
+        answer = await service.operator("POST", "/policies/learn", request)
+        assert (answer.status_code, code(answer)) == (status, expected), request
+
+
+async def test_the_schema_is_served(service: Service) -> None:
+    """The one of the package, and the same in the OpenAPI document."""
+    answer = await service.operator("GET", "/policies/schema")
+    assert answer.headers["content-type"] == "application/schema+json"
+    assert json.loads(answer.text) == json.loads(json.dumps(schema()))
+    body = service.app.openapi()["paths"]["/api/v1/policies"]["post"]["requestBody"]
+    documented = body["content"]["application/json"]
+    assert documented["schema"]["properties"].keys() == schema()["properties"].keys()  # type: ignore[attr-defined]
+    parse_policy(documented["example"])
