@@ -136,6 +136,8 @@ def test_bundles_are_verified(own: Path, tmp_path: Path) -> None:
         document = json.loads(run("verify", path, "-o", "json").stdout)
         assert (document["valid"], document["anchors"], document["intermediates"]) == (True, 1, 1)
     assert run("verify", own, archive).stdout.count("verdict") == 2
+    for many in (run("verify", own, archive, "-o", "json"), run("verify", "--dir", own, "-o", "json")):
+        assert [one["valid"] for one in json.loads(many.stdout)] == [True, True]
 
 
 def test_a_damaged_bundle_is_told_with_the_file(own: Path) -> None:

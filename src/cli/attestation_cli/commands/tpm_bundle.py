@@ -205,21 +205,25 @@ def verify(
     if (vkeys or vkeys_file) and paths and not bundles:
         raise RequestInvalid("keys are for bundles; an EK certificate is signed by its manufacturer")
     keys = _keys(vkeys, vkeys_file)
-    good = True
+    subjects: list[str | Path] = list(paths)
     if not paths:
         from attestation_cli import trust_files
 
-        good &= _verify_bundle(session, trust_files.SHIPPED, ())
-        if directory is not None:
-            _between(session)
-            good &= _verify_bundle(session, directory, keys)
-    for number, path in enumerate(paths):
+        subjects = [trust_files.SHIPPED, *([] if directory is None else [directory])]
+    good, documents = True, []
+    for number, subject in enumerate(subjects):
         if number:
             _between(session)
-        if path in bundles:
-            good &= _verify_bundle(session, path, keys)
+        if isinstance(subject, Path) and paths and subject not in bundles:
+            document = _verify_certificate(session, subject, chain, directory)
+            good &= document["ok"] is True
         else:
-            good &= _verify_certificate(session, path, chain, directory)
+            document = _verify_bundle(session, subject, keys if isinstance(subject, Path) else ())
+            good &= document["valid"] is True
+        documents.append(document)
+    if session.json:
+        # One is a document, several are a list of them.
+        session.emit_json(documents[0] if len(documents) == 1 else iter(documents))
     ctx.exit(0 if good else 1)
 
 
@@ -465,12 +469,14 @@ def sign(session: Session, folder: Path, key_file: Path, name: str) -> None:
     session.emit_done(str(vkey), {"vkey": str(vkey), "file": str(folder / SIGNATURE)})
 
 
-def _verify_bundle(session: Session, path: str | Path, keys: Sequence[VerifierKey]) -> bool:
+def _verify_bundle(session: Session, path: str | Path, keys: Sequence[VerifierKey]) -> dict[str, object]:
+    """Verify a bundle, show what came of it where people read, and return it for programs."""
     from attestation.tpm_bundle.signature import verify_manifest
     from attestation_cli import trust_files
 
     now = datetime.now(UTC)
     contents: Contents | None = None
+    bundle: TrustBundle | None = None
     error, signer = None, None
     chains: list[tuple[BundleEntry, str]] = []
     try:
@@ -483,21 +489,19 @@ def _verify_bundle(session: Session, path: str | Path, keys: Sequence[VerifierKe
     except BundleInvalid as e:
         error, bundle = str(e), None
     good = error is None and not chains
+    document: dict[str, object] = {
+        "bundle": str(path),
+        "valid": good,
+        "error": error,
+        "sha256": None if bundle is None else bundle.sha256,
+        "version": None if contents is None else contents.manifest.version,
+        "anchors": None if bundle is None else len(bundle.anchors),
+        "intermediates": None if bundle is None else len(bundle.intermediates),
+        "signed_by": signer,
+        "without_anchor": [{"sha256": e.sha256, "reason": reason} for e, reason in chains],
+    }
     if session.json:
-        session.emit_json(
-            {
-                "bundle": str(path),
-                "valid": good,
-                "error": error,
-                "sha256": None if bundle is None else bundle.sha256,
-                "version": None if contents is None else contents.manifest.version,
-                "anchors": None if bundle is None else len(bundle.anchors),
-                "intermediates": None if bundle is None else len(bundle.intermediates),
-                "signed_by": signer,
-                "without_anchor": [{"sha256": e.sha256, "reason": reason} for e, reason in chains],
-            }
-        )
-        return good
+        return document
     rows = [
         ("bundle", cell(str(path))),
         ("verdict", Cell("valid", "green") if good else Cell("INVALID", "red")),
@@ -510,7 +514,7 @@ def _verify_bundle(session: Session, path: str | Path, keys: Sequence[VerifierKe
     if session.output != "csv":
         for entry, reason in chains:
             session.emit(f"  {clean(trust_files.short_name(entry.subject))}: {clean(reason)}")
-    return good
+    return document
 
 
 def _bundle_rows(
@@ -543,7 +547,10 @@ def _bundle_rows(
     ]
 
 
-def _verify_certificate(session: Session, path: Path, chain: Sequence[Path], directory: Path | None) -> bool:
+def _verify_certificate(
+    session: Session, path: Path, chain: Sequence[Path], directory: Path | None
+) -> dict[str, object]:
+    """Judge an EK certificate, show its path where people read, and return it for programs."""
     from attestation.endorsements.vendors import SIMULATOR
     from attestation.evidence import ek_certificate
     from attestation.tpm_bundle.pem import certificates
@@ -561,22 +568,20 @@ def _verify_certificate(session: Session, path: Path, chain: Sequence[Path], dir
     except MalformedEvidence as e:
         raise RequestInvalid(f"{path}: {e}") from e
     verdict = bundle.verify(certificate.der, hints, at=datetime.now(UTC))
+    document: dict[str, object] = {
+        "file": str(path),
+        "ok": verdict.ok,
+        "reason": verdict.reason,
+        "vendor": verdict.vendor,
+        "anchor_sha256": verdict.anchor_sha256,
+        "bundle_sha256": verdict.bundle_sha256,
+        "path": [
+            {"sha256": p.sha256, "subject": p.subject, "role": p.role, "ok": p.ok, "reason": p.reason}
+            for p in verdict.path
+        ],
+    }
     if session.json:
-        session.emit_json(
-            {
-                "file": str(path),
-                "ok": verdict.ok,
-                "reason": verdict.reason,
-                "vendor": verdict.vendor,
-                "anchor_sha256": verdict.anchor_sha256,
-                "bundle_sha256": verdict.bundle_sha256,
-                "path": [
-                    {"sha256": p.sha256, "subject": p.subject, "role": p.role, "ok": p.ok, "reason": p.reason}
-                    for p in verdict.path
-                ],
-            }
-        )
-        return verdict.ok
+        return document
     session.emit_table(
         [
             Column("ROLE"),
@@ -611,7 +616,7 @@ def _verify_certificate(session: Session, path: Path, chain: Sequence[Path], dir
         )
     if verdict.vendor == SIMULATOR:
         session.note("This is a software TPM: the service believes no certificate about it.")
-    return verdict.ok
+    return document
 
 
 def _tell_plan(
