@@ -168,6 +168,8 @@ def test_a_node_from_nothing_to_its_wipe(node: Node, operator: Operator) -> None
     assert machine["ek_source"] == "cert"
     assert machine["ek_fingerprint"] in json.dumps(node.identify())
     assert machine["hw_product"] == "Example 9000"
+    # The second protocol, with the first quote: the EK itself vouched for the firmware.
+    assert machine["firmware_attested"] == machine["firmware_version"] is not None
     assert not node.config.exists()
 
     # Approved while the service is struck dead: the next boot finds it again, and gets the configuration.

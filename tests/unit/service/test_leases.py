@@ -208,6 +208,36 @@ async def test_the_interval_is_spread_by_machine(service: Service) -> None:
     assert len(set(told)) > 3
 
 
+async def test_a_role_may_have_its_own_interval(service: Service) -> None:
+    """What a policy of the role says is told to machines in it, and its lease is as long as it says."""
+    patient, other = SoftwareNode(), SoftwareNode()
+    document = {
+        "format": "itl-tpm-policy/1",
+        "name": "patient",
+        "version": 1,
+        "bank": "sha256",
+        "pcrs": {"7": {"any_of": [patient.pcrs[7].hex()]}},
+        "max_age_seconds": 7200,
+        "reattest_seconds": 1800,
+    }
+    assert (await service.operator("POST", "/policies", document)).status_code == 201
+    assigned = await service.operator(
+        "PUT", "/policies/assignments/role/worker-infra", {"policy": "patient@1"}
+    )
+    assert assigned.status_code == 200, assigned.text
+    answer = await service.admitted(patient, role="worker-infra")
+    assert 1620 <= answer["reattest_after_seconds"] <= 1980
+    assert (await service.admitted(other))["reattest_after_seconds"] <= 50
+    service.clock.advance(LEASE + GRACE)
+    await maintenance.once(service.resources)
+    (entry,) = await audited(service, "heartbeat_missed")
+    assert entry["machine_id"] == other.machine_id
+    # Its challenge ended long ago: it comes for a fresh one.
+    service.clock.advance(1500)
+    await service.attest(patient)
+    assert (await service.detail(patient))["trust"] == "verified"
+
+
 class _Machine:
     """As much of a machine as the interval needs."""
 
