@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from attestation.reference.diff import Change
 
 SHOWN = 3
-WIDTH = 100
 
 
 def place_words(scope: str, subject: str) -> str:
@@ -72,9 +71,11 @@ def commented(learned: LearnedPolicy) -> str:
     lines += [f"# left out: {clean(each.machine)}: {clean(each.reason)}" for each in learned.outliers]
     who = {group.value: group.machines for group in learned.groups}
     for line in yaml_text(learned.document).splitlines():
-        value = line.strip().removeprefix("- ").strip("'\"")
-        machines = who.get(value) if line.lstrip().startswith("- ") else None
-        lines.append(line if machines is None else f"{line}  # {_machines(machines)}")
+        item = line.lstrip()
+        machines = who.get(item.removeprefix("- ").strip("'\"")) if item.startswith("- ") else None
+        if machines is not None:
+            lines.append(f"{line[: len(line) - len(item)]}# {_machines(machines)}")
+        lines.append(line)
     return "\n".join(lines) + "\n"
 
 

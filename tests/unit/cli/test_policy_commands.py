@@ -216,7 +216,8 @@ def test_what_is_learned_is_shown_and_written(tmp_path: Path) -> None:
     assert "note: PCR 1 differs" in done.stderr
     assert str(path) in done.stderr
     text = path.read_text()
-    assert f"{HASH}  # 4: w-1, w-2, w-3 and 1 more" in text.replace("'", "")
+    assert f"    # 4: w-1, w-2, w-3 and 1 more\n    - {HASH}\n" in text
+    assert max(map(len, text.splitlines())) <= 80
     assert "# left out: w-5: pcr7 differs from 4 others" in text
     assert parse_policy(read_policy(text, "p.yaml")).ref == "learned@1"
     _, _, sent = stub.acts[0]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 REF = re.compile(r"[a-z0-9][a-z0-9-]{0,62}@[1-9][0-9]{0,8}\Z")
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
-MOST_SHOWN = 20
+SHORT = 32
 
 
 @click.group("policy")
@@ -513,7 +513,8 @@ def diff(session: Session, one: str, other: str) -> None:
         session.emit(clean(found.words[0]))
     for change, values in signed:
         session.emit(clean(change.text))
-        for sign, value in values:
+        # One value on either side stands in the sentence already.
+        for sign, value in values if len(values) > 2 or len(values[0][1]) > SHORT else ():
             session.emit(click.style(f"  {sign} {clean(value)}", fg="red" if sign == "-" else "green"))
 
 
