@@ -517,6 +517,9 @@ def test_key_attestation_by_the_ek(
     judgement = appraise(evidence()._replace(ek_certification=sent), asked, AT)
     outcome = next(o for o in judgement.result.outcomes if o.check == "ek-key-attestation")
     assert type(outcome) is kind
+    if kind is Undecided:
+        assert judgement.result.verdict is Verdict.INDETERMINATE
+        assert not judgement.result.boot_state_appraised
 
 
 def test_key_attestation_needs_a_firmware_version() -> None:
