@@ -766,6 +766,8 @@ def test_labels_decide_nothing() -> None:
         ("quiet\0".encode("utf-16-le"), "quiet\0".encode("utf-16-le"), "quiet"),
         ("quiet".encode("utf-16-le"), "quiet".encode("utf-16-le") + b"\0", "quiet"),
         ("quiet".encode("utf-16-le"), b"else", None),
+        (b"q\0u", b"q\0u\0\0", None),
+        (b"", b"else", None),
     ],
 )
 def test_command_lines_of_every_loader(data: bytes, measured: bytes, text: str | None) -> None:
