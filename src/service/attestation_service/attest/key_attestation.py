@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from attestation.api import AttestRequest, EKChallenge
 from attestation.appraisal import Appraisal
-from attestation.errors import AKNotActivated, MalformedEvidence
+from attestation.errors import MalformedEvidence
 from attestation.evidence import ek_key_attestation
 from attestation.evidence.ek_key_attestation import MEDIA_TYPE, KeyCertificationClaims
 from attestation.machines import Machine
@@ -86,7 +86,7 @@ def requested(challenge: Challenge) -> bool:
 
 
 def verified(request: AttestRequest, challenge: Challenge, machine: Machine) -> KeyCertificationClaims | None:
-    """Return what the EK vouched for in *request*; None where it says nothing of that.
+    """Return what the EK vouched for in *request*; None where it says nothing of that. The machine has an AK.
 
     Raises:
         MalformedEvidence: Sent twice, unasked, or not of the form.
@@ -99,9 +99,8 @@ def verified(request: AttestRequest, challenge: Challenge, machine: Machine) -> 
         raise MalformedEvidence("the key certification is there more than once")
     if challenge.ek_challenge is None:
         raise MalformedEvidence("a key certification answers a challenge that offered no key")
-    if machine.ak_public is None:
-        raise AKNotActivated("this machine has no activated attestation key")
     assert challenge.nonce is not None
+    assert machine.ak_public is not None
     value = items[0].value
     if not isinstance(value, Mapping) or set(value) != _MEMBERS:
         raise MalformedEvidence("a key certification has two members: certify_info and signature")
