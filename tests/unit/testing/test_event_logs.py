@@ -23,6 +23,7 @@ from attestation.testing import (
     tampered,
 )
 from attestation.tpm import PCRSelection
+from tests.docs.pages import text
 from tests.fixtures.tpm import MakeTPM
 
 ALL_BANKS = ("sha1", "sha256", "sha384")
@@ -212,3 +213,12 @@ def test_ima_list_is_what_a_kernel_writes() -> None:
     data = signed.entries[0].template_data("ima-sig")
     assert signed.serialise()[24:35] == b"\x07\0\0\0ima-sig"
     assert signed.measurements()[0] == (10, {"sha256": hashlib.sha1(data).digest() + bytes(12)})
+
+
+def test_the_documented_rehearsal() -> None:
+    """The example of the page runs and holds."""
+    examples = re.findall(
+        r"^```python\n(.*?)^```$", text("docs/operate/measured-boot.md"), re.MULTILINE | re.DOTALL
+    )
+    assert len(examples) == 1
+    exec(compile(examples[0], "measured-boot.md", "exec"), {})

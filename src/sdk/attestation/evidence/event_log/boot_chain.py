@@ -190,7 +190,9 @@ def is_utf16(data: bytes) -> bool:
 
 
 def _is_command_line(data: bytes, text: str) -> bool:
-    return text.startswith(("/", "(")) or data.startswith(_COMMAND_LINE_LABELS) or is_utf16(data)
+    # A byte more, and UTF-16 is no longer told by its length: no command of GRUB has a NUL.
+    labelled = data.startswith(_COMMAND_LINE_LABELS)
+    return text.startswith(("/", "(")) or labelled or is_utf16(data) or "\0" in text
 
 
 def _file_name(step: Step) -> str:
