@@ -88,6 +88,28 @@ async def test_what_nobody_vouches_for_is_not_judged(service: Service) -> None:
     assert "firmware-blocklist" not in await newest(service, node)
 
 
+async def test_a_policy_that_wants_a_verdict_names_no_advisory(service: Service) -> None:
+    """Where nobody vouches for the maker such a policy fails, but nothing is said to forbid the firmware."""
+    node = SoftwareNode()
+    document = {
+        "format": "itl-tpm-policy/1",
+        "name": "firm",
+        "version": 1,
+        "bank": "sha256",
+        "pcrs": {"7": {"any_of": [node.pcrs[7].hex()]}},
+        "firmware": {"on_blocklist": "fail"},
+        "max_age_seconds": 180,
+    }
+    assert (await service.operator("POST", "/policies", document)).status_code == 201
+    assigned = await service.operator("PUT", "/policies/assignments/fleet/*", {"policy": "firm@1"})
+    assert assigned.status_code == 200, assigned.text
+    await service.introduce(node)
+    await service.attest(node)
+    assert (await newest(service, node))["firmware-blocklist"]["outcome"] == "failed"
+    detail = await service.detail(node)
+    assert (detail["trust"], detail["firmware_blocked"]) == ("failed", None)
+
+
 async def test_operators_add_advisories(start: Starter, tmp_path: Path) -> None:
     """A file of their own is judged by beside the shipped list."""
     path = tmp_path / "own.json"

@@ -126,5 +126,7 @@ def learned(
     result = appraisal.result
     if certified is not None and result.verdict is Verdict.VERIFIED:
         changes["firmware_attested"] = certified.firmware_version
-    changes["firmware_blocked"] = next((f.found for f in result.failed if f.check == FIRMWARE_WARNING), None)
+    # "absent" names no advisory: a policy wants a verdict, and nobody vouches for maker or version.
+    blocked = [f.found for f in result.failed if f.check == FIRMWARE_WARNING and f.found != "absent"]
+    changes["firmware_blocked"] = blocked[0] if blocked else None
     return {name: value for name, value in changes.items() if getattr(machine, name) != value}
