@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -80,7 +81,7 @@ class Trial:
             [Column("CHECK"), *(Column(outcome.upper()) for outcome in OUTCOMES)],
             [
                 [cell(check), *(cell(f"{told[o]:,}" if told[o] else None) for o in OUTCOMES)]
-                for check, told in sorted(self._checks.items())
+                for check, told in sorted(self._checks.items(), key=lambda item: _natural(item[0]))
             ],
             "The policy compares nothing.",
         )
@@ -116,6 +117,11 @@ class Trial:
         if len(self.failing) > len(shown):
             session.note(f"and {len(self.failing) - len(shown):,} more; -o json names every one")
         session.note("attestation machine explain MACHINE shows what such a machine proved last")
+
+
+def _natural(check: str) -> list[tuple[int, str]]:
+    """Order `pcr7` before `pcr11`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", check)]
 
 
 def _of(count: int, part: int, words: str) -> str:

@@ -185,28 +185,22 @@ def _change(
     if isinstance(agreed, PendingApproval):
         return agreed
     # 3. Assignment, history and audit are one unit.
+    about = machine.machine_id if machine is not None else None
+    also = [*([f"instead of {now.policy}"] if now is not None else []), *([why] if why else [])]
     if ref is None:
         tx.policies.unassign(scope, subject, at=at, by=operator.cn)
-    else:
-        if ref == IDENTITY_ONLY.ref:
-            _store_shipped(tx, IDENTITY_ONLY, at)
-        tx.policies.assign(
-            PolicyAssignment(
-                scope=scope, subject=subject, policy=ref, assigned_at=at, assigned_by=operator.cn
-            )
-        )
-    done = f"{ref} to {scope} {subject}" if ref is not None else f"{scope} {subject}"
-    told = [done, *([f"instead of {now.policy}"] if now is not None else []), *([why] if why else [])]
-    tx.audit.append(
-        operator.event(
-            "policy_assign" if ref is not None else "policy_unassign",
-            machine_id=machine.machine_id if machine is not None else None,
-            detail=agreed.told("; ".join(told)),
-        ),
-        at,
+        told = agreed.told("; ".join([f"{scope} {subject}", *also]))
+        tx.audit.append(operator.event("policy_unassign", machine_id=about, detail=told), at)
+        return None
+    if ref == IDENTITY_ONLY.ref:
+        _store_shipped(tx, IDENTITY_ONLY, at)
+    assigned = PolicyAssignment(
+        scope=scope, subject=subject, policy=ref, assigned_at=at, assigned_by=operator.cn
     )
-    assigned = tx.policies.assigned(scope, subject)
-    return None if assigned is None else _assignment(assigned)
+    tx.policies.assign(assigned)
+    told = agreed.told("; ".join([f"{ref} to {scope} {subject}", *also]))
+    tx.audit.append(operator.event("policy_assign", machine_id=about, detail=told), at)
+    return _assignment(assigned)
 
 
 def _demand_agreement(tx: Tx, scope: Scope, wanted: Policy) -> None:
