@@ -227,10 +227,15 @@ async def test_nothing_is_parsed_for_a_stranger(service: Service) -> None:
     body = node.attestation(await service.challenge(node), event_log=log)
     refused = await service.post(ATTEST, body | {"pcr_signature": flipped(body["pcr_signature"])})
     assert (refused.status_code, code(refused)) == (403, "evidence-rejected")
-    body = node.attestation(await service.challenge(node), event_log=b64encode(b"not a log"))
-    refused = await service.post(ATTEST, body | {"pcr_quote": flipped(body["pcr_quote"])})
-    assert refused.status_code in (400, 403)
-    assert service.resources.replays.parsed == 0
+    await assign(service, ima_policy(event_log="required"), "machine", node.machine_id)
+    rubbish = b64encode(b"no log at all")
+    for sent in ({"event_log": rubbish}, {"evidence": [{"media_type": IMA, "value": rubbish}]}):
+        body = node.attestation(await service.challenge(node), **sent)
+        refused = await service.post(ATTEST, body | {"pcr_signature": flipped(body["pcr_signature"])})
+        assert (refused.status_code, code(refused)) == (403, "evidence-rejected")
+        body = node.attestation(await service.challenge(node), **sent)
+        assert (await service.post(ATTEST, body)).status_code == 400
+    assert service.resources.replays.parsed == 1, "that of the machine itself"
     assert not await kept(service, digest(log))
 
 
