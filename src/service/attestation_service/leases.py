@@ -14,7 +14,7 @@ import structlog
 
 from attestation.audit import AuditEvent
 from attestation.clock import rfc3339
-from attestation.machines import Machine, NodeEvent
+from attestation.machines import Machine, NodeEvent, Status
 from attestation.reference import Policy
 from attestation.store import Tx
 from attestation_service.context import Origin, Resources
@@ -79,8 +79,13 @@ def note(tx: Tx, before: datetime, at: datetime) -> int:
 
 
 def resumed(tx: Tx, machine: Machine, origin: Origin, at: datetime) -> None:
-    """Tell that *machine*, which had been missed, attested again with a Verified result."""
+    """Tell that *machine*, which had been missed, attested again with a Verified result.
+
+    Not of one that an operator locked or revoked meanwhile: it is no more online than before.
+    """
     assert machine.heartbeat_missed_at is not None
+    if machine.status is not Status.ATTESTED:
+        return
     missed = rfc3339(machine.heartbeat_missed_at)
     tx.audit.append(
         AuditEvent(

@@ -94,6 +94,24 @@ async def test_a_bad_result_does_not_clear_it(service: Service) -> None:
     assert len(await audited(service, "heartbeat_missed")) == 1
 
 
+async def test_a_machine_that_was_locked_meanwhile_is_not_announced(service: Service) -> None:
+    """It comes back and is told to lock; nobody is told that it is online."""
+    node = SoftwareNode()
+    await service.admitted(node)
+    service.clock.advance(LEASE + GRACE)
+    await maintenance.once(service.resources)
+    await service.act(node, "lock", {"reason": "test"})
+    assert (await service.attest(node))["action"] == "lock"
+    assert await audited(service, "heartbeat_resumed") == []
+    assert [event["meta"] for event in events(service, "node.online")] == [{}]
+    # Unlocked and verified it is like any other, and may be missed again.
+    await service.act(node, "unlock")
+    await service.attest(node)
+    service.clock.advance(LEASE + GRACE)
+    await maintenance.once(service.resources)
+    assert len(await audited(service, "heartbeat_missed")) == 2
+
+
 async def test_who_renews_is_never_missed(service: Service) -> None:
     """A machine in its rhythm causes nothing, for as long as it keeps it."""
     node = SoftwareNode()
