@@ -9,6 +9,7 @@ that has seen one machine of the vendor.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -42,9 +43,9 @@ def measure() -> Iterator[Measurement]:
             parse_certificate(ek_certificate.parse(entry.certificate).der),
             *map(parse_certificate, entry.chain),
         ]
-        value = best_seconds(_verification(bundle, entry), repeat=60, number=10) * 1e3
+        value = best_seconds(_verification(bundle, entry), repeat=300, number=1) * 1e3
         floor = (
-            sum(best_seconds(_bare(c, _issuer(c, bundle, chain)), repeat=60, number=10) for c in chain) * 1e3
+            sum(best_seconds(_bare(c, _issuer(c, bundle, chain)), repeat=300, number=1) for c in chain) * 1e3
         )
         yield Measurement(
             name=name,
@@ -67,7 +68,7 @@ def measure() -> Iterator[Measurement]:
         unit="ms",
         bar="<= 50 ms",
         ok=worst[1] <= 50,
-        note="10,000 certificates with the issuer's name and key identifier, none of which signed; "
+        note="processor time; 10,000 certificates with the issuer's name and key identifier, none of which signed; "
         f"worst kind: {worst[0]}",
     )
 
@@ -146,4 +147,14 @@ def _ten_thousand(zoo: Zoo) -> Iterator[tuple[str, float]]:
             if not isinstance(found, PathFailure) or not found.exhausted:
                 raise AssertionError("the search came to an end")
 
-        yield kind, best_seconds(search, repeat=12, number=1) * 1e3
+        yield kind, _cpu_seconds(search) * 1e3
+
+
+def _cpu_seconds(work: Callable[[], None]) -> float:
+    """Return the least processor time of ten calls: it is asked what is burnt, not who else was waiting."""
+    best = float("inf")
+    for _ in range(10):
+        start = time.process_time()
+        work()
+        best = min(best, time.process_time() - start)
+    return best
