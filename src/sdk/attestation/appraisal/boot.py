@@ -63,7 +63,12 @@ def judge_log(
             # Nobody asked for it yet: the next challenge says that it is required.
             return [Undecided(_CHECK, "the policy needs the event log; it is asked for now")], None
         return _without(policy, told(Failed(_CHECK, _EXPECTED, "absent"), report=demand.report)), None
-    wanted = {pcr: quoted[pcr] for pcr in policy.log_pcrs if pcr in quoted}
+    missing = ", ".join(str(pcr) for pcr in policy.log_pcrs if pcr not in quoted)
+    if missing:
+        # What was not quoted is covered by no signature; the log could say anything of it.
+        failed = Failed(_CHECK, _EXPECTED, f"PCR {missing} was not quoted")
+        return _without(policy, told(failed, report=demand.report)), None
+    wanted = {pcr: quoted[pcr] for pcr in policy.log_pcrs}
     try:
         # 24-27. Without this the log is a story: its events may have been edited, left out or made up.
         claims = event_log.verify(replayed, quoted=wanted)
@@ -161,7 +166,7 @@ def rules(claims: EventLogClaims, policy: Policy) -> tuple[Outcome, ...]:
     """Return the outcome of every rule of *policy* over a log that led to the quote.
 
     A pure function of log, bank and policy, each known by its SHA-256: judged once and remembered. Whether the
-    log leads to a quote is not remembered.
+    log leads to a quote is not remembered; that it does in every PCR that the policy reads, `judge_log` has seen.
     """
     key = (claims.sha256, claims.bank, policy.sha256)
     known = _KNOWN.get(key)
