@@ -11,7 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
-from attestation.api import ApproveRequest, AttestRequest, IntroduceRequest, RegisterRequest
+from attestation.api import (
+    ApproveRequest,
+    AttestRequest,
+    IntroduceRequest,
+    PolicyLearnRequest,
+    PolicyTestRequest,
+    RegisterRequest,
+)
 from attestation.client import (
     AnswerInvalid,
     APIError,
@@ -434,6 +441,12 @@ OPERATOR_ROUTES: list[tuple[str, str, Callable[[OperatorClient], Any]]] = [
     ("GET", "/api/v1/audit/verify", lambda c: c.verify_audit()),
     ("GET", "/api/v1/policies", lambda c: c.policies()),
     ("POST", "/api/v1/policies", lambda c: c.create_policy({"name": "x"})),
+    ("GET", "/api/v1/policies/workers/2", lambda c: c.policy("workers", 2)),
+    ("GET", "/api/v1/policies/history", lambda c: next(c.policy_history("role", "generic"))),
+    ("GET", f"{MACHINE}/policy", lambda c: c.effective_policy(MACHINE_ID)),
+    ("POST", "/api/v1/policies/test", lambda c: next(c.try_policy(PolicyTestRequest(policy="x@1")))),
+    ("POST", "/api/v1/policies/learn", lambda c: c.learn_policy(PolicyLearnRequest(fleet=True))),
+    ("POST", "/api/v1/policies/assignments/fleet/*/rollback", lambda c: c.roll_back_policy("fleet", "*")),
     ("PUT", "/api/v1/policies/assignments/fleet/*", lambda c: c.assign_policy("fleet", "*", "x@1")),
     ("DELETE", "/api/v1/policies/assignments/role/generic", lambda c: c.unassign_policy("role", "generic")),
 ]

@@ -18,6 +18,7 @@ from attestation.api import (
     ApproveRequest,
     MachineDetail,
     PendingApproval,
+    PolicyAssignment,
     ProposalDetail,
     ProposalPage,
     RegistrationTokenCreated,
@@ -26,7 +27,7 @@ from attestation.api import (
 )
 from attestation.client import AnswerInvalid, OperatorClient
 from attestation.machines import Role
-from tests.unit.cli.stub import machine
+from tests.unit.cli.stub import assignment, machine
 from tests.unit.client.test_client import MACHINE_ID, Script, operator
 
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -89,6 +90,16 @@ ACTS: dict[str, tuple[Callable[[OperatorClient], Any], str, Any]] = {
         RegistrationTokenCreated,
     ),
     "allow-list": (lambda c: c.import_allow_list([ENTRY]), "/allow-list", AllowListImported),
+    "policy": (
+        lambda c: c.assign_policy("fleet", "*", "x@1"),
+        "/policies/assignments/fleet/*",
+        PolicyAssignment,
+    ),
+    "rollback": (
+        lambda c: c.roll_back_policy("fleet", "*"),
+        "/policies/assignments/fleet/*/rollback",
+        PolicyAssignment,
+    ),
 }
 
 
@@ -98,6 +109,8 @@ def result(kind: Any) -> httpx.Response:
         return httpx.Response(200, json=machine(MACHINE_ID))
     if kind is RegistrationTokenCreated:
         return httpx.Response(201, text=CREATED.model_dump_json())
+    if kind is PolicyAssignment:
+        return httpx.Response(200, json=assignment("fleet", "*"))
     return httpx.Response(200, json={"added": 1, "replaced": 0})
 
 
@@ -109,7 +122,7 @@ def test_a_vote_is_told_from_its_act(name: str) -> None:
     with operator(script) as client:
         assert act(client) == PENDING
         assert isinstance(act(client), kind)
-    assert [r.method for r in script.requests] == ["POST", "POST"]
+    assert [r.method for r in script.requests] == (["PUT"] * 2 if name == "policy" else ["POST"] * 2)
     assert all(r.url.path.endswith(path) for r in script.requests)
 
 
@@ -125,6 +138,21 @@ def test_neither_passes_for_the_other(name: str) -> None:
         for _ in range(2):
             with pytest.raises(AnswerInvalid):
                 act(client)
+
+
+def test_an_act_without_an_answer_is_told_from_its_vote() -> None:
+    """What ends an assignment has nothing to say; a vote for it has."""
+    script = Script(
+        httpx.Response(202, text=PENDING.model_dump_json()),
+        httpx.Response(204),
+        httpx.Response(202, text=PENDING.model_dump_json()),
+        httpx.Response(204),
+    )
+    with operator(script) as client:
+        assert client.unassign_policy("role", "linux") == PENDING
+        assert client.unassign_policy("role", "linux") is None
+        assert client.roll_back_policy("role", "linux") == PENDING
+        assert client.roll_back_policy("role", "linux") is None
 
 
 def test_votes_and_proposals_are_listed() -> None:

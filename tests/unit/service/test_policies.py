@@ -175,6 +175,9 @@ async def test_viewers_change_nothing(committee: Committee) -> None:
     for method, path in (("PUT", WORKERS), ("DELETE", WORKERS), ("POST", f"{WORKERS}/rollback")):
         body = {"policy": "cp@1"} if method == "PUT" else None
         assert (await committee.ask(viewer, method, path, body)).status_code == 403
+    # What costs much is not for those who only look.
+    for path, request in (("/policies/test", {"policy": "cp@1"}), ("/policies/learn", {"fleet": True})):
+        assert (await committee.ask(viewer, "POST", path, request)).status_code == 403
 
 
 async def test_a_rollback_puts_back_what_applied_before(committee: Committee) -> None:

@@ -116,11 +116,11 @@ async def history(
     operation_id="test_policy",
     summary="Judge the stored evidence of one page of machines as if a policy applied there",
     response_model=PolicyTestPage,
-    responses=answers(PolicyInvalid, PolicyUnknown, MachineUnknown, RequestInvalid, body=True, kind="read"),
-    openapi_extra=access("read"),
+    responses=answers(PolicyInvalid, PolicyUnknown, MachineUnknown, RequestInvalid, body=True, kind="act"),
+    openapi_extra=access("act"),
 )
 async def test(request: PolicyTestRequest, res: Res) -> Response:
-    """Nothing is changed. Together with what else is assigned to each machine, as it would be in force."""
+    """Together with what else is assigned to each machine. Nothing is changed, but it costs: not for viewers."""
     return reply(await trials.test(request, res=res))
 
 
@@ -129,8 +129,8 @@ async def test(request: PolicyTestRequest, res: Res) -> Response:
     operation_id="learn_policy",
     summary="Propose a policy from what machines proved last",
     response_model=LearnedPolicy,
-    responses=answers(PolicyInvalid, MachineUnknown, RequestInvalid, body=True, kind="read"),
-    openapi_extra=access("read"),
+    responses=answers(PolicyInvalid, MachineUnknown, RequestInvalid, body=True, kind="act"),
+    openapi_extra=access("act"),
 )
 async def learn(request: PolicyLearnRequest, res: Res) -> Response:
     """Nothing is stored. Whatever runs on these machines is what the proposal allows."""
