@@ -71,6 +71,18 @@ def hash_new(alg: int, data: bytes = b"") -> _Hash:
     return new(data)
 
 
+def hash_function(alg: int) -> Callable[..., _Hash]:
+    """Return the constructor of hash objects of *alg*, for those who hash much.
+
+    Raises:
+        MalformedEvidence: *alg* is no hash that we compute.
+    """
+    new = _NEW.get(alg)
+    if new is None:
+        raise MalformedEvidence(f"hash algorithm 0x{alg:04x} is not computed here")
+    return new
+
+
 def crypto_hash(alg: int) -> hashes.HashAlgorithm:
     """Return the `cryptography` object for *alg*.
 

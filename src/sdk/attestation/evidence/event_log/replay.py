@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from attestation.errors import EventLogRejected, MalformedEvidence
 from attestation.evidence.event_log import boot_chain, secure_boot
@@ -26,7 +26,13 @@ from attestation.evidence.event_log.findings import Finding
 from attestation.evidence.event_log.format import MAX_PCR, UnverifiedEventLog
 from attestation.evidence.event_log.secure_boot import Measured7, SecureBootState
 from attestation.evidence.event_log.words import event_text
-from attestation.tpm import Alg, bank_name, digest_size, hash_new
+from attestation.tpm import Alg, bank_name, digest_size
+from attestation.tpm.hashes import hash_function
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as HashObject
+
+    _Hash = Callable[[bytes], HashObject]
 
 _LOCALITY: Final = b"StartupLocality\0"
 _LOCALITIES: Final = frozenset({0, 3, 4})
@@ -48,6 +54,10 @@ _OS_SEPARATOR_PCRS: Final = frozenset({0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14})
 IMA_PCR: Final = 10
 _NO_ACTION: Final = int(EventType.NO_ACTION)
 _SEPARATOR: Final = int(EventType.SEPARATOR)
+_VARIABLE_BOOT: Final = int(EventType.EFI_VARIABLE_BOOT)
+_IPL: Final = int(EventType.IPL)
+_TEXT_PCRS: Final = frozenset({8, 11, 12})
+"""Where boot loaders measure texts that their events show."""
 _BOOT_CHAIN: Final = frozenset({2, 4, 8, 9, 11, 12})
 
 
@@ -156,7 +166,7 @@ def replay(log: UnverifiedEventLog, bank: int) -> ReplayedLog:
     if bank not in log.banks:
         raise MalformedEvidence(f"event log: no digests of bank {bank_name(bank)}")
     column = log.banks.index(bank)
-    hash_new(bank)
+    new = hash_function(bank)
     findings: list[Finding] = []
     locality = _startup_locality(log, findings)
     zero, ones = bytes(digest_size(bank)), b"\xff" * digest_size(bank)
@@ -164,6 +174,7 @@ def replay(log: UnverifiedEventLog, bank: int) -> ReplayedLog:
     if locality:
         values[0] = zero[:-1] + bytes([locality])
     data = log.data
+    nothing = Covers.NOTHING
     entries: list[Entry] = []
     extended: set[int] = set()
     sevens: list[Measured7] = []
@@ -184,25 +195,31 @@ def replay(log: UnverifiedEventLog, bank: int) -> ReplayedLog:
         if b"" in digests:
             text = "not every event has a digest of each announced bank"
             findings.append(Finding("digest-missing", None, index, text, fault=True))
-        values[pcr] = hash_new(bank, values[pcr] + digest).digest()
+        values[pcr] = new(values[pcr] + digest).digest()
         extended.add(pcr)
-        body = data[start:stop]
-        covers = _covers(bank, pcr, event_type, digest, body)
+        covers = nothing
+        of_data = event_type in DIGEST_OF_DATA
+        if of_data:
+            covers = _covers_data(new, event_type, digest, data[start:stop])
+            if covers is nothing:
+                findings.append(_other_digest(index, pcr, event_type))
+            elif covers is Covers.DATA_BUT_LAST_BYTE:
+                text = "the digest leaves out the last byte of the data (older shim)"
+                findings.append(Finding("digest-leaves-out-last-byte", pcr, index, text))
+        elif event_type == _VARIABLE_BOOT:
+            covers = _covers_variable(new, digest, data[start:stop])
+        elif event_type == _IPL and pcr in _TEXT_PCRS:
+            covers = _covers_text(new, pcr, digest, data[start:stop])
         entries.append(Entry(pcr, event_type, digest, covers, start, stop))
-        if covers is Covers.NOTHING and event_type in DIGEST_OF_DATA:
-            findings.append(_other_digest(index, pcr, event_type))
-        elif covers is Covers.DATA_BUT_LAST_BYTE:
-            text = "the digest leaves out the last byte of the data (older shim)"
-            findings.append(Finding("digest-leaves-out-last-byte", pcr, index, text))
         if pcr in EXPECTED and event_type not in EXPECTED[pcr]:
             text = f"{type_name(event_type)} has no place in PCR {pcr}"
             findings.append(Finding("unexpected-type", pcr, index, text, fault=True))
         elif pcr == secure_boot.PCR:
-            if covers is not Covers.NOTHING or event_type not in DIGEST_OF_DATA:
+            if covers is not nothing or not of_data:
                 end = stop - 1 if covers is Covers.DATA_BUT_LAST_BYTE else stop
                 sevens.append(Measured7(index, event_type, covers, start, end))
         elif pcr in _BOOT_CHAIN:
-            steps.append(Step(index, pcr, event_type, digest, covers, body))
+            steps.append(Step(index, pcr, event_type, digest, covers, data[start:stop]))
     state, found = secure_boot.judge(data, sevens)
     findings += found
     findings += _of_whole(log, entries)
@@ -258,41 +275,35 @@ def _startup_locality(log: UnverifiedEventLog, findings: list[Finding]) -> int |
     return 4 if hcrtm else said
 
 
-def _covers(bank: int, pcr: int, event_type: int, digest: bytes, data: bytes) -> Covers:
-    """Return how much of *data* the *digest* covers, as far as writers of this type are known to cover any."""
-    if event_type in DIGEST_OF_DATA:
-        if hash_new(bank, data).digest() == digest:
-            return Covers.DATA
-        if event_type == EventType.EFI_VARIABLE_AUTHORITY and hash_new(bank, data[:-1]).digest() == digest:
-            return Covers.DATA_BUT_LAST_BYTE
-    elif event_type == EventType.EFI_VARIABLE_BOOT:
-        if hash_new(bank, data).digest() == digest:
-            return Covers.DATA
+def _covers_data(new: _Hash, event_type: int, digest: bytes, data: bytes) -> Covers:
+    """Tell whether *digest* is that of *data*, as it should be; old shims leave out the last byte."""
+    if new(data).digest() == digest:
+        return Covers.DATA
+    if event_type == EventType.EFI_VARIABLE_AUTHORITY and new(data[:-1]).digest() == digest:
+        return Covers.DATA_BUT_LAST_BYTE
+    return Covers.NOTHING
+
+
+def _covers_variable(new: _Hash, digest: bytes, data: bytes) -> Covers:
+    """Firmware hashes the value of a boot variable, or the whole structure."""
+    if len(data) >= 32:
         value = data[32 + 2 * int.from_bytes(data[16:24], "little") :]
-        if len(value) == int.from_bytes(data[24:32], "little") and hash_new(bank, value).digest() == digest:
+        if len(value) == int.from_bytes(data[24:32], "little") and new(value).digest() == digest:
             return Covers.VALUE
-    elif event_type == EventType.IPL:
-        if pcr in (8, 12):
-            return _covers_text(bank, digest, data)
-        if pcr == 11:
-            name = data.decode("utf-16-le", errors="replace").encode("ascii", errors="replace")
-            if hash_new(bank, name).digest() == digest:
-                return Covers.NAME
-    return Covers.NOTHING
+    return Covers.DATA if new(data).digest() == digest else Covers.NOTHING
 
 
-def _covers_text(bank: int, digest: bytes, data: bytes) -> Covers:
-    """GRUB hashes the text behind a label, with or without NUL; systemd-boot UTF-16 with or without NULs."""
+def _covers_text(new: _Hash, pcr: int, digest: bytes, data: bytes) -> Covers:
+    """GRUB hashes the text behind a label, with or without NUL; systemd UTF-16 with or without NULs, names in ASCII."""
+    if pcr == _PHASES_PCR:
+        name = data.decode("utf-16-le", errors="replace").encode("ascii", errors="replace")
+        return Covers.NAME if new(name).digest() == digest else Covers.NOTHING
     if boot_chain.is_utf16(data):
-        for suffix in (b"", b"\0", b"\0\0"):
-            if hash_new(bank, data + suffix).digest() == digest:
-                return Covers.DATA
-        return Covers.NOTHING
+        covered = any(new(data + suffix).digest() == digest for suffix in (b"", b"\0", b"\0\0"))
+        return Covers.DATA if covered else Covers.NOTHING
     text, _ = boot_chain.split_label(data)
-    for candidate in (text, text + b"\0"):
-        if hash_new(bank, candidate).digest() == digest:
-            return Covers.TEXT
-    return Covers.NOTHING
+    covered = any(new(candidate).digest() == digest for candidate in (text, text + b"\0"))
+    return Covers.TEXT if covered else Covers.NOTHING
 
 
 def _of_whole(log: UnverifiedEventLog, entries: list[Entry]) -> Iterator[Finding]:
@@ -477,6 +488,7 @@ _LATER: Final[Mapping[int, tuple[tuple[bytes, ...], ...]]] = MappingProxyType(
 
 
 def _extend(bank: int, value: bytes, texts: tuple[bytes, ...]) -> bytes:
+    new = hash_function(bank)
     for text in texts:
-        value = hash_new(bank, value + hash_new(bank, text).digest()).digest()
+        value = new(value + new(text).digest()).digest()
     return value
