@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pytest
 
-from attestation.appraisal.again import StoredCase, judge_again, judge_stored_log
+from attestation.appraisal.again import StoredCase, judge_again, judge_stored_list, judge_stored_log
 from attestation.evidence import event_log
+from attestation.evidence.ima_log import parse
 from attestation.machines import Role
 from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
 from attestation.results import Assurance, Failed, Flagged, Outcome, Passed, Reported, Undecided
 from attestation.results.ar4si import FIRMWARE_WARNING
 from attestation.testing.event_logs import BootOptions, boot_log
+from attestation.testing.ima_logs import ima_log
 from attestation.tpm import Alg
 
 GOOD = bytes([1]) * 32
@@ -36,6 +39,7 @@ def a_case(**changes: Any) -> StoredCase:
         bank=Alg.SHA256,
         values={7: GOOD},
         log_outcomes=None,
+        list_outcomes=None,
         assurance=Assurance.TOFU,
         role=Role.WORKER_APP,
         ek_vendor=None,
@@ -139,6 +143,13 @@ def test_the_event_log() -> None:
 
 
 def test_measurement_lists() -> None:
-    """They grow while a machine runs: one that was kept says little about the next."""
-    policy = a_policy(ima={"allow": ["ab" * 32]})
-    assert told(a_case(), policy)["ima"] is Undecided
+    """Judged where one is kept and PCR 10 was quoted; undecided where either is missing."""
+    log = ima_log(boot_log().pcrs(), {"/usr/bin/agent": b"agent"})
+    quoted = boot_log().pcrs() | {10: log.pcr10()}
+    allowed = a_policy(pcrs={}, ima={"allow": [hashlib.sha256(b"agent").hexdigest()]})
+    other = a_policy(pcrs={}, ima={"allow": ["ab" * 32]})
+    for policy, expected in ((allowed, Passed), (other, Failed)):
+        outcomes = judge_stored_list(parse(log.serialise()), policy, quoted)
+        assert told(a_case(values=quoted, list_outcomes=outcomes), policy)["ima"] is expected
+        assert told(a_case(values=quoted), policy)["ima"] is Undecided
+        assert told(a_case(list_outcomes=outcomes), policy)["ima"] is Undecided

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 from typing import Any
 
@@ -13,7 +15,8 @@ from attestation.reference.schema import schema
 from attestation.results import Verdict
 from attestation.store import pack
 from attestation.testing import BootOptions, boot_log
-from attestation_service.policies import learning, trials
+from attestation.testing.ima_logs import ima_log
+from attestation_service.policies import kept_logs, learning
 from tests.unit.service.conftest import Service
 from tests.unit.service.test_policies import a_policy
 from tests.unit.service.test_policy_trials import GOOD, OTHER, proven, tried
@@ -123,8 +126,8 @@ async def test_event_logs_are_learned_from(service: Service, monkeypatch: pytest
     trial = await tried(service, document=old["document"])
     assert [m["hostname"] for m in trial["failing"]] == ["w-3"]
     # A page that has enough logs to read ends early; nothing is lost.
-    monkeypatch.setattr(trials, "MOST_LOGS", 1)
-    trials._log_outcomes.clear()
+    monkeypatch.setattr(kept_logs, "MOST_LOGS", 1)
+    kept_logs._outcomes.clear()
     first = await tried(service, document=old["document"])
     assert first["judged"] == 2
     rest = await tried(service, document=old["document"], cursor=first["next_cursor"])
@@ -139,12 +142,47 @@ async def test_a_log_that_is_gone_or_broken_decides_nothing(service: Service) ->
     broken = pack("tcg", b"\x00" * 64)
     await service.store.write(lambda tx: tx.logs.put(broken, service.clock.now()))
     await proven(service, 2, values, evidence={"event_log_sha256": broken.sha256})
-    await proven(service, 3, values)
+    # Its row was changed behind our back.
+    forged = dataclasses.replace(pack("tcg", log.serialise()), sha256="cd" * 32)
+    await service.store.write(lambda tx: tx.logs.put(forged, service.clock.now()))
+    await proven(service, 3, values, evidence={"event_log_sha256": forged.sha256})
     document = a_policy(1, pcrs={}, secure_boot={"required": True})
     trial = await tried(service, document=document)
     assert (trial["undecided"], trial["failed"]) == (3, 0)
     found = await learned(service, fleet=True)
     assert "secure_boot" not in found["document"]
+
+
+async def test_measurement_lists_are_tried(service: Service) -> None:
+    """What ran is judged where a list was kept; one that is broken decides nothing."""
+    pcrs = boot_log().pcrs()
+    values: dict[int, bytes] = {}
+    for number, content in ((1, b"agent"), (2, b"evil")):
+        log = ima_log(pcrs, {"/usr/bin/agent": content})
+        kept = pack("ima", log.serialise())
+        await service.store.write(lambda tx, k=kept: tx.logs.put(k, service.clock.now()))  # type: ignore[misc]
+        values = {pcr: pcrs[pcr] for pcr in range(10)} | {10: log.pcr10()}
+        await proven(service, number, values, evidence={"ima_log_sha256": kept.sha256})
+    broken = pack("ima", b"\x01" * 64)
+    await service.store.write(lambda tx: tx.logs.put(broken, service.clock.now()))
+    for number, sha256 in ((3, broken.sha256), (4, "ab" * 32), (5, None)):
+        await proven(service, number, values, evidence={"ima_log_sha256": sha256})
+    document = a_policy(1, pcrs={}, ima={"allow": [hashlib.sha256(b"agent").hexdigest()]})
+    for _ in range(2):  # parsed, then remembered
+        trial = await tried(service, document=document)
+        assert (trial["passed"], trial["failed"], trial["undecided"]) == (1, 1, 3)
+        assert [m["hostname"] for m in trial["failing"]] == ["w-2"]
+
+
+async def test_what_is_remembered_makes_room(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials of many policies over many logs end in no heap without end."""
+    monkeypatch.setattr(kept_logs, "MOST_REMEMBERED", 1)
+    kept_logs._outcomes.clear()
+    for number in (1, 2):
+        await booted(service, number, BootOptions(kernel=str(number)))
+    document = a_policy(1, pcrs={}, secure_boot={"required": True})
+    assert (await tried(service, document=document))["passed"] == 2
+    assert len(kept_logs._outcomes) == 1
 
 
 async def test_no_more_than_a_limit_is_looked_at(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

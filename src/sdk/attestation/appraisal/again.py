@@ -11,7 +11,10 @@ from typing import Final, NamedTuple
 
 from attestation.appraisal.appraise import judge_advisories, judge_assurance, judge_firmware_minimum
 from attestation.appraisal.boot import judge_log, told
+from attestation.appraisal.ima import judge_ima
+from attestation.evidence import ima_log
 from attestation.evidence.event_log import ReplayedLog
+from attestation.evidence.ima_log import UnverifiedIMALog
 from attestation.machines import Role
 from attestation.reference import Policy
 from attestation.results import Assurance, Failed, Outcome, Passed, Undecided
@@ -28,6 +31,7 @@ class StoredCase(NamedTuple):
         bank: TPM_ALG_ID of the bank that was quoted; None where none was.
         values: PCR -> quoted value.
         log_outcomes: What the rules over the log stored with it say (`judge_stored_log`); None where none is kept.
+        list_outcomes: Likewise over the IMA list (`judge_stored_list`).
         assurance: How well its identity is vouched for.
         role: Its role, or None.
         ek_vendor: Registered name of the TPM's manufacturer, from a verified chain; None where there is none.
@@ -40,6 +44,7 @@ class StoredCase(NamedTuple):
     bank: int | None
     values: Mapping[int, bytes]
     log_outcomes: Sequence[Outcome] | None
+    list_outcomes: Sequence[Outcome] | None
     assurance: Assurance
     role: Role | None
     ek_vendor: str | None
@@ -62,6 +67,14 @@ def judge_stored_log(
     A pure function of log, policy and the values of `policy.log_pcrs`: many machines have the same of all three.
     """
     return tuple(judge_log(replayed, policy, quoted, requested=True)[0])
+
+
+def judge_stored_list(
+    log: UnverifiedIMALog, policy: Policy, quoted: Mapping[int, bytes]
+) -> tuple[Outcome, ...]:
+    """Return the outcome of every rule over an IMA list; *policy* has one."""
+    assert policy.ima is not None
+    return tuple(judge_ima(log, policy.ima, policy.bank, quoted))
 
 
 def _identity(case: StoredCase, policy: Policy) -> Iterable[Outcome]:
@@ -104,4 +117,9 @@ def _boot(case: StoredCase, policy: Policy) -> Iterable[Outcome]:
         else:
             yield from case.log_outcomes
     if policy.ima is not None:
-        yield Undecided("ima", "lists are judged when a machine attests")
+        if ima_log.PCR not in case.values:
+            yield Undecided("ima", f"PCR {ima_log.PCR}: {NOT_QUOTED}")
+        elif case.list_outcomes is None:
+            yield Undecided("ima", NOT_ASKED)
+        else:
+            yield from case.list_outcomes

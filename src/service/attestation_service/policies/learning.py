@@ -10,7 +10,13 @@ from typing import Final
 
 from attestation.api import LearnedPolicy, LearnGroup, LearnOutlier, PolicyLearnRequest
 from attestation.appraisal import learn as heart
-from attestation.errors import MachineUnknown, MalformedEvidence, PolicyInvalid, RequestInvalid
+from attestation.errors import (
+    MachineUnknown,
+    MalformedEvidence,
+    PolicyInvalid,
+    RequestInvalid,
+    StoreUnavailable,
+)
 from attestation.results import Verdict
 from attestation.store import Capture, CaptureFilter, Tx
 from attestation.tpm.hashes import bank_alg
@@ -81,8 +87,18 @@ async def _logs(captures: Sequence[Capture], res: Resources) -> dict[str, bytes]
     found: dict[str, bytes] = {}
     for first in range(0, len(wanted), _PAGE):
         part = wanted[first : first + _PAGE]
-        logs = await res.store.scan(lambda tx, p=part: [(s, tx.logs.get(s)) for s in p])  # type: ignore[misc]
-        found |= {sha256: log for sha256, log in logs if log is not None}
+        found |= await res.store.scan(lambda tx, p=part: _kept(tx, p))  # type: ignore[misc]
+    return found
+
+
+def _kept(tx: Tx, wanted: Sequence[str]) -> dict[str, bytes]:
+    """Return those of the logs that are kept and are what they were."""
+    found: dict[str, bytes] = {}
+    for sha256 in wanted:
+        with contextlib.suppress(StoreUnavailable):
+            log = tx.logs.get(sha256)
+            if log is not None:
+                found[sha256] = log
     return found
 
 

@@ -8,16 +8,13 @@ the evidence was verified when it was stored.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from attestation.api import PolicyTestCounts, PolicyTestMachine, PolicyTestPage, PolicyTestRequest
-from attestation.appraisal.again import StoredCase, judge_again, judge_stored_log
-from attestation.errors import MachineUnknown, MalformedEvidence, RequestInvalid
-from attestation.evidence.event_log import ReplayedLog
+from attestation.appraisal.again import StoredCase, judge_again
+from attestation.errors import MachineUnknown, RequestInvalid
 from attestation.machines import Role
 from attestation.reference import Policy, parse_policy
 from attestation.reference.compose import compose
@@ -27,13 +24,9 @@ from attestation.store import Capture, CaptureFilter, Scope, Tx
 from attestation.tpm.hashes import bank_alg
 from attestation_service import policy as policies
 from attestation_service.context import Resources
-from attestation_service.measurements import Replays
+from attestation_service.policies.kept_logs import KeptLogs
 from attestation_service.policies.places import SCOPES, check_subject
 
-MOST_LOGS: Final = 128
-"""So many event logs are parsed for one page; then it ends early, because each takes milliseconds."""
-MOST_REMEMBERED: Final = 20_000
-_REMEMBERED_BYTES: Final = 8 << 20
 _WORDS: Final[Mapping[type[Outcome], str]] = {
     Passed: "passed",
     Failed: "failed",
@@ -43,11 +36,6 @@ _WORDS: Final[Mapping[type[Outcome], str]] = {
 }
 
 
-_LogKey = tuple[str, str, bytes]
-_log_outcomes: Final[dict[_LogKey, tuple[Outcome, ...]]] = {}
-"""What rules say of logs: a pure function of log, policy and quoted values, so that pages need not parse again."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Page:
     """Machines, each with what it would be measured against."""
@@ -55,7 +43,7 @@ class _Page:
     tried: Policy
     machines: int
     cases: tuple[tuple[Capture, Policy], ...]
-    logs: Mapping[str, bytes]
+    logs: KeptLogs
     next_cursor: str | None
 
 
@@ -85,13 +73,16 @@ async def test(request: PolicyTestRequest, *, res: Resources) -> PolicyTestPage:
         page = tx.captures.page(wanted, request.cursor, request.limit)
         effective: dict[tuple[str | None, ...], Policy] = {}
         cases: list[tuple[Capture, Policy]] = []
-        logs: dict[str, bytes] = {}
+        logs = KeptLogs(res.replays)
         for capture in page.items:
             in_force = effective.get(capture.assigned)
             if in_force is None:
                 in_force = effective[capture.assigned] = _with(tx, capture.assigned, request.scope, tried)
-            if not _needs(tx, capture, in_force, logs, res.replays):
+            lacking = logs.lacks(capture, in_force)
+            if lacking and cases and logs.is_full:
                 break
+            for sha256 in lacking:
+                logs.fetch(tx, sha256)
             cases.append((capture, in_force))
         whole = len(cases) == len(page.items)
         return _Page(
@@ -103,29 +94,7 @@ async def test(request: PolicyTestRequest, *, res: Resources) -> PolicyTestPage:
         )
 
     loaded = await res.store.scan(load)
-    return await asyncio.to_thread(_judged, loaded, res.replays)
-
-
-def _needs(tx: Tx, capture: Capture, policy: Policy, logs: dict[str, bytes], known: Replays) -> bool:
-    """Fetch the event log that *policy* reads into *logs*; False where the page has enough of them."""
-    key = _log_key(capture, policy)
-    if key is None or key in _log_outcomes or key[0] in logs or known.known(key[0], policy.bank) is not None:
-        return True
-    if len(logs) >= MOST_LOGS:
-        return False
-    log = tx.logs.get(key[0])
-    if log is not None:
-        logs[key[0]] = log
-    return True
-
-
-def _log_key(capture: Capture, policy: Policy) -> _LogKey | None:
-    """Return what the outcome of the rules over a log depends on; None where there are none, or no log."""
-    if policy.event_log is None or capture.event_log_sha256 is None:
-        return None
-    values = capture.pcr_values
-    quoted = b"".join(values.get(pcr, b"") for pcr in policy.log_pcrs)
-    return capture.event_log_sha256, policy.sha256, hashlib.sha256(quoted).digest()
+    return await asyncio.to_thread(_judged, loaded)
 
 
 def filter_of(scope: Scope, subject: str) -> CaptureFilter:
@@ -148,40 +117,7 @@ def _with(tx: Tx, assigned: Sequence[str | None], scope: Scope, tried: Policy) -
     return compose(parts)
 
 
-class _Logs:
-    """The event logs of a page, each replayed once in each bank.
-
-    Args:
-        logs: As they came, by SHA-256.
-        known: What attestations remember; it is asked and not filled, so that nothing that is in use makes room.
-    """
-
-    def __init__(self, logs: Mapping[str, bytes], known: Replays) -> None:
-        self._logs, self._known, self._own = logs, known, Replays(_REMEMBERED_BYTES)
-
-    def outcomes(self, capture: Capture, policy: Policy) -> tuple[Outcome, ...] | None:
-        """Return what the rules of *policy* say of the log of *capture*; None where it is not kept."""
-        key = _log_key(capture, policy)
-        if key is None:
-            return None
-        found = _log_outcomes.get(key)
-        if found is None and (replayed := self._replayed(key[0], policy.bank)) is not None:
-            if len(_log_outcomes) >= MOST_REMEMBERED:
-                _log_outcomes.clear()
-            found = _log_outcomes[key] = judge_stored_log(replayed, policy, capture.pcr_values)
-        return found
-
-    def _replayed(self, sha256: str, bank: int) -> ReplayedLog | None:
-        """Return what a log replays to; None where it is not kept, or says nothing of the bank."""
-        found = self._known.known(sha256, bank) or self._own.known(sha256, bank)
-        if found is None and sha256 in self._logs:
-            with contextlib.suppress(MalformedEvidence):
-                found = self._own.replay(self._logs[sha256], bank)
-        return found
-
-
-def _judged(page: _Page, known: Replays) -> PolicyTestPage:
-    logs = _Logs(page.logs, known)
+def _judged(page: _Page) -> PolicyTestPage:
     counts: dict[str, dict[str, int]] = {}
     sums = dict.fromkeys(("passed", "failed", "undecided", "without_evidence", "reported", "recovering"), 0)
     failing: list[PolicyTestMachine] = []
@@ -189,7 +125,7 @@ def _judged(page: _Page, known: Replays) -> PolicyTestPage:
         if capture.at is None or capture.verdict is None:
             sums["without_evidence"] += 1
             continue
-        outcomes = judge_again(_case(capture, logs.outcomes(capture, policy)), policy)
+        outcomes = judge_again(_case(capture, policy, page.logs), policy)
         for outcome in outcomes:
             told = counts.setdefault(outcome.check, {})
             word = _WORDS[type(outcome)]
@@ -226,7 +162,7 @@ def _judged(page: _Page, known: Replays) -> PolicyTestPage:
     )
 
 
-def _case(capture: Capture, log_outcomes: Sequence[Outcome] | None) -> StoredCase:
+def _case(capture: Capture, policy: Policy, logs: KeptLogs) -> StoredCase:
     advisories: list[Outcome] = []
     if capture.firmware_blocked is not None:
         advisories.append(Failed(FIRMWARE_WARNING, "no advisory that rules it out", capture.firmware_blocked))
@@ -235,7 +171,8 @@ def _case(capture: Capture, log_outcomes: Sequence[Outcome] | None) -> StoredCas
     return StoredCase(
         bank=None if capture.pcr_bank is None else bank_alg(capture.pcr_bank),
         values=capture.pcr_values,
-        log_outcomes=log_outcomes,
+        log_outcomes=logs.of_event_log(capture, policy),
+        list_outcomes=logs.of_list(capture, policy),
         assurance=capture.assurance,
         role=capture.role,
         ek_vendor=capture.vendor,
