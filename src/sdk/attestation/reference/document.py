@@ -1,7 +1,7 @@
 """Reading a policy document of the format `itl-tpm-policy/1` member by member (TPM.md §4.6).
 
 A policy is judged when it is written, not when it is used: what this version cannot evaluate is refused by
-name, so no rule is ever skipped silently. `SCHEMA` of `attestation.reference.schema` says the same as data;
+name, so no rule is ever skipped silently. `attestation.reference.schema` says the same as data;
 a test holds the two together.
 
 What was read is a flat table: `pcrs.7`, `secure_boot.dbx_min`, `max_age_seconds` … -> `Stated`. Composition
