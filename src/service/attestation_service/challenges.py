@@ -88,7 +88,7 @@ def show(challenge: Challenge, ek_challenge: EKChallenge | None = None) -> Quote
         expires_at=challenge.expires_at,
         pcr_selection=selection(challenge).to_names(),
         event_log="required" if requires_event_log(challenge) else "accepted",
-        evidence=json.loads(challenge.evidence or _QUOTE_ONLY),
+        evidence=list(_kinds(challenge.evidence or _QUOTE_ONLY)),
         ek_challenge=ek_challenge,
     )
 
@@ -126,6 +126,11 @@ def requires_event_log(challenge: Challenge) -> bool:
 
 _QUOTE_ONLY = json.dumps([QUOTE])
 _WITH_IMA_LOG = json.dumps([QUOTE, IMA_LOG])
+
+
+@lru_cache(maxsize=16)
+def _kinds(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
 
 
 @lru_cache(maxsize=256)

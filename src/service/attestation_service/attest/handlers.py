@@ -13,7 +13,6 @@ import hashlib
 import hmac
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final
 
 from attestation.api import AttestRequest, AttestResponse, QuoteChallenge
@@ -215,14 +214,18 @@ def judge(
         assert challenge.policy_ref is not None
         quote = parse_quote(request.pcr_quote, request.pcr_signature)
         values = tpm_quote.parse_pcr_values(request.pcr_values)
-        authenticate = partial(
-            tpm_quote.verify,
-            quote,
-            challenge=challenge.nonce,
-            key=tpm_quote.enrolled_key(machine.ak_public, machine.ek_public),
-            selection=challenges.selection(challenge),
-            pcr_values=values,
-        )
+
+        def authenticate() -> object:
+            assert challenge.nonce is not None
+            assert machine.ak_public is not None
+            return tpm_quote.verify(
+                quote,
+                challenge=challenge.nonce,
+                key=tpm_quote.enrolled_key(machine.ak_public, machine.ek_public),
+                selection=challenges.selection(challenge),
+                pcr_values=values,
+            )
+
         certified = key_attestation.verified(request, challenge, machine)
         bank = found.policy.bank
         logs = measurements.gather(
@@ -264,7 +267,16 @@ def judge(
         remembered = _bounded(tx, remembered, machine, at)
     except REFUSALS as refusal:
         return replace(found, refusal=refusal)
-    return replace(found, appraisal=appraisal, decision=decision, remembered=remembered, certified=certified)
+    # Written out: `replace` looks at every field, and this is the hot path.
+    return Judged(
+        machine=machine,
+        policy=found.policy,
+        challenge=challenge,
+        appraisal=appraisal,
+        decision=decision,
+        remembered=remembered,
+        certified=certified,
+    )
 
 
 def record(
