@@ -694,9 +694,7 @@ def event_log_target(data: bytes) -> None:
         with contextlib.suppress(MalformedEvidence):
             log = event_log.parse(data, log_padding=padded)
             assert log.records[-1].stop + log.padding_bytes == len(data)
-            for bank in log.banks:
-                with contextlib.suppress(MalformedEvidence):
-                    _use_log(event_log.replay(log, bank))
+            _use_log([event_log.replay(log, bank) for bank in log.banks][-1])
 
 
 def _use_log(replayed: event_log.ReplayedLog) -> None:
