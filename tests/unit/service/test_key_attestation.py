@@ -73,6 +73,9 @@ async def test_what_the_ek_vouched_for_is_kept(service: Service, rsa_ek: bool) -
     answer = await service.post(ATTEST, node.attestation(challenge, evidence=[node.certification(challenge)]))
     assert answer.status_code == 200, answer.text
     assert (await service.detail(node))["firmware_attested"] == "8217.4131.22.13878"
+    machine_id = node.machine_id
+    newest = (await service.store.read(lambda tx: tx.results.page(machine_id, None, 1))).items[0]
+    assert newest.evidence.ek_key_attested is True
     assert "ek_challenge" not in await service.challenge(node)
     node.firmware_version = NEWER
     await service.attest(node)
