@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 
@@ -195,6 +196,22 @@ def test_the_raw_log_goes_into_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
     done = run(service, "machine", "event-log", A, "--raw", "-")
     assert done.exit_code != 0
     assert done.stdout_bytes == b""
+
+
+def test_a_result_is_printed_for_others() -> None:
+    """Signed by the service, one line, with its number; without one nobody can tell which."""
+    service = Stub(machines=[machine(A)], results=[result(A)])
+    service.before = lambda request: (
+        httpx.Response(200, content=b"eyJh.eyJi.c2ln") if request.url.path.endswith("/1/token") else None
+    )
+    done = run(service, "machine", "results", A, "1", "--ear", "veraison-2023")
+    assert done.stdout == "eyJh.eyJi.c2ln\n"
+    assert dict(service.requests[-1].url.params) == {"profile": "veraison-2023", "checks": "false"}
+    done = run(service, "machine", "results", A, "--ear", "draft-04")
+    assert done.exit_code != 0
+    assert "needs its number" in done.stderr
+    service.before = lambda _: httpx.Response(200, content=b"\xff\xfe")
+    assert run(service, "machine", "results", A, "1", "--ear", "draft-04").exit_code != 0
 
 
 def test_a_machine_without_results_has_no_log() -> None:

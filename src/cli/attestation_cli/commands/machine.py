@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -263,11 +263,24 @@ def _checks(session: Session, checks: tuple[CheckDetail, ...]) -> None:
 @click.argument("number", metavar="[N]", type=click.IntRange(min=1), required=False)
 @click.option("--checks", is_flag=True, help="Show every check of the newest result.")
 @click.option(
+    "--ear",
+    type=click.Choice(["draft-04", "veraison-2023"]),
+    help="Print result N signed by the service, for others (EAR, a JWT); `attestation result verify` reads it.",
+)
+@click.option(
     "--limit", type=click.IntRange(min=0), default=20, help="Show at most so many; 0 shows all. [default: 20]"
 )
 @output_option
 @pass_session
-def results(session: Session, machine: str, number: int | None, limit: int, *, checks: bool) -> None:
+def results(
+    session: Session,
+    machine: str,
+    number: int | None,
+    ear: Literal["draft-04", "veraison-2023"] | None,
+    limit: int,
+    *,
+    checks: bool,
+) -> None:
     """Show the attestation results of a machine, newest first, or result N in full.
 
     The service keeps the changes: a result that repeats the one before is not stored again. Result N is shown
@@ -278,7 +291,15 @@ def results(session: Session, machine: str, number: int | None, limit: int, *, c
       attestation machine results cp-1
       attestation machine results cp-1 --checks
       attestation machine results cp-1 17
+      attestation machine results cp-1 17 --ear draft-04 | attestation result verify - --server
     """
+    if ear is not None:
+        if number is None:
+            raise RequestInvalid("which result? --ear needs its number N")
+        with session.client() as client:
+            machine_id = session.find_id(client, machine)
+            session.emit(clean(client.result_token(machine_id, number, profile=ear)))
+        return
     if number is not None:
         _one_result(session, machine, number)
         return
