@@ -378,7 +378,13 @@ def test_approval_is_of_the_version_that_was_looked_at() -> None:
         (
             "POST",
             f"/machines/{A}/approve",
-            {"role": "worker-app", "hostname": "w-1", "assigned_ip": "10.0.0.5/24", "expected_version": 7},
+            {
+                "role": "worker-app",
+                "hostname": "w-1",
+                "assigned_ip": "10.0.0.5/24",
+                "accept_ek": False,
+                "expected_version": 7,
+            },
         )
     ]
 
