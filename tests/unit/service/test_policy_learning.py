@@ -209,6 +209,8 @@ async def test_what_cannot_be_learned(service: Service) -> None:
         ({"machines": [empty]}, 422, "policy-invalid"),
         ({"fleet": True}, 422, "policy-invalid"),
         ({"fleet": True, "name": "Ä"}, 422, "schema-violation"),
+        ({"fleet": 1}, 422, "schema-violation"),
+        ({"fleet": True, "version": "1"}, 422, "schema-violation"),
     ):
         answer = await service.operator("POST", "/policies/learn", request)
         assert (answer.status_code, code(answer)) == (status, expected), request

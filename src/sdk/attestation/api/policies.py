@@ -62,7 +62,7 @@ class PolicyTestRequest(Wire):
     scope: ScopeName = "fleet"
     subject: str = Field(default="*", min_length=1, max_length=128)
     cursor: Annotated[str | None, Field(max_length=512, pattern=r"^[A-Za-z0-9_-]+$")] = None
-    limit: int = Field(default=1000, ge=1, le=1000)
+    limit: int = Field(default=1000, ge=1, le=1000, strict=True)
 
 
 class PolicyTestCounts(Wire):
@@ -111,11 +111,13 @@ class PolicyLearnRequest(Wire):
     machines: list[MachineId] = Field(default=[], max_length=200)
     role: Role | None = None
     cluster_id: ClusterId | None = None
-    fleet: bool = False
+    fleet: bool = Field(default=False, strict=True)
     name: PolicyName = "learned"
-    version: int = Field(default=1, ge=1, le=999_999_999)
+    version: int = Field(default=1, ge=1, le=999_999_999, strict=True)
     include_failed: bool = Field(
-        default=False, description="Learn also from the newest evidence of machines that fail now"
+        default=False,
+        strict=True,
+        description="Learn also from the newest evidence of machines that fail now",
     )
 
 
