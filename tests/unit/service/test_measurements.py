@@ -289,6 +289,19 @@ async def test_a_log_that_no_policy_asks_for_is_kept_for_operators(service: Serv
     assert (await newest(service, node)).evidence.event_log_sha256 is None
 
 
+async def test_a_log_of_which_nothing_was_quoted_is_not_kept(service: Service) -> None:
+    """Where no PCR of the firmware was quoted, any log would do."""
+    node = SoftwareNode()
+    log = boots(node, NORMAL)
+    await admitted(service, node)
+    rules = {"11": {"any_of": [node.pcrs[11].hex()]}}
+    await assign(service, needs_log(event_log="accepted", pcrs=rules))
+    await service.attest(node, event_log=log)
+    assert (await service.detail(node))["trust"] == "verified"
+    assert await known(service, node) is None
+    assert not await kept(service, digest(log))
+
+
 async def test_the_evidence_stands_beside_the_result(service: Service) -> None:
     """PCR values, bank, log, policy, assurance and nonce of what was judged."""
     node = SoftwareNode()
@@ -402,6 +415,9 @@ async def test_a_log_whose_row_was_changed_is_asked_for_again(service: Service) 
     answer = await service.attest(node)
     assert answer["next_challenge"]["event_log"] == "required"
     assert (await service.detail(node))["trust"] == "verified"
+    number = (await newest(service, node)).result_id
+    shown = (await service.operator("GET", f"/machines/{node.machine_id}/results/{number}")).json()
+    assert (shown["event_log_kept"], shown["boot"]) == (False, None)
 
 
 async def test_logs_outlive_their_machine_by_a_day(service: Service) -> None:

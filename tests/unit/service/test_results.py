@@ -91,6 +91,29 @@ async def test_a_value_that_no_policy_accepts_is_explained_at_first_sight(servic
     assert found["changes"][0]["entries"]
 
 
+async def test_a_boot_that_is_not_accepted_any_more_is_told(service: Service) -> None:
+    """The same boot under another policy: nothing changed, and still operators learn what the PCR is made of."""
+    node = SoftwareNode()
+    await assign(service, needs_log())
+    log = boots(node, NORMAL)
+    await admitted(service, node)
+    await service.attest(node, event_log=log)
+    await assign(service, needs_log(version=2, pcrs={"4": {"any_of": ["ab" * 32]}}))
+    await service.attest(node)
+    found = await report(service, node)
+    (change,) = found["changes"]
+    assert (change["pcr"], change["before"]) == (4, change["after"])
+    assert "is made of" in change["text"]
+    assert change["entries"]
+    # Nobody has seen a log of this boot.
+    other = SoftwareNode()
+    boots(other, NORMAL)
+    await admitted(service, other)
+    await service.attest(other)
+    (change,) = (await report(service, other))["changes"]
+    assert change["text"].startswith("PCR 4 is not as the policy accepts: no event log")
+
+
 async def test_a_change_that_nothing_explains_says_so(service: Service) -> None:
     """No log, a log that stops short of the value, and a log that is not kept any more are three sentences."""
     node = SoftwareNode()

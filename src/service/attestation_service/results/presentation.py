@@ -107,8 +107,10 @@ def _changes(now: Kept, claims: EventLogClaims | None, before: Kept | None) -> l
     values = now.result.evidence.pcr_values
     old: Mapping[int, bytes] = before.result.evidence.pcr_values if before is not None else {}
     changed = {pcr for pcr, value in values.items() if pcr in old and old[pcr] != value}
-    changed |= _not_as_expected(now.result) & values.keys()
+    refused = (_not_as_expected(now.result) & values.keys()) - changed
     told = _explained(claims, _claims(before) if before is not None else None, changed)
+    # What is as it was, or was never seen before, differs from nothing; what it is made of can be told.
+    told |= _explained(claims, None, refused)
     return [
         PCRChange(
             pcr=pcr,
@@ -117,8 +119,8 @@ def _changes(now: Kept, claims: EventLogClaims | None, before: Kept | None) -> l
             text=text,
             entries=list(entries),
         )
-        for pcr in sorted(changed)
-        for text, entries in told.get(pcr) or [(_unexplained(pcr, now, claims), ())]
+        for pcr in sorted(changed | refused)
+        for text, entries in told.get(pcr) or [(_unexplained(pcr, now, changed=pcr in changed), ())]
     ]
 
 
@@ -142,12 +144,11 @@ def _explained(
     return found
 
 
-def _unexplained(pcr: int, now: Kept, claims: EventLogClaims | None) -> str:
+def _unexplained(pcr: int, now: Kept, *, changed: bool) -> str:
+    what = f"PCR {pcr} changed" if changed else f"PCR {pcr} is not as the policy accepts"
     if now.event_log is None:
-        return f"PCR {pcr} changed: no event log of this boot is kept, so nothing tells why"
-    if claims is None or pcr not in claims.pcrs:
-        return f"PCR {pcr} changed: the event log does not lead to its value; later software extended it"
-    return f"PCR {pcr} changed: the event log tells nothing more"
+        return f"{what}: no event log of this boot is kept, so nothing tells why"
+    return f"{what}: the event log does not lead to its value; later software extended it"
 
 
 def _boot(claims: EventLogClaims) -> BootDetail:
