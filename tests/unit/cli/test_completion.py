@@ -132,5 +132,6 @@ def test_every_argument_that_names_a_machine_completes() -> None:
     assert isinstance(group, click.Group)
     for name, command in group.commands.items():
         for parameter in command.params:
-            if isinstance(parameter, click.Argument):
+            # The number of a result is none.
+            if isinstance(parameter, click.Argument) and parameter.name != "number":
                 assert parameter._custom_shell_complete is complete.complete_machine, name
