@@ -126,6 +126,16 @@ def test_a_finger_does_not_wait(silent: str, tmp_path: Path) -> None:
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
+def test_every_argument_that_names_a_policy_completes() -> None:
+    """No command was forgotten; a file is completed by the shell itself."""
+    group = cli.get_command(click.Context(cli), "policy")
+    assert isinstance(group, click.Group)
+    for name, command in group.commands.items():
+        for parameter in command.params:
+            if isinstance(parameter, click.Argument) and parameter.name not in ("file", "machine"):
+                assert parameter._custom_shell_complete is complete.complete_policy, name
+
+
 def test_every_argument_that_names_a_machine_completes() -> None:
     """No command was forgotten."""
     group = cli.get_command(click.Context(cli), "machine")
