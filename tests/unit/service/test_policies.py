@@ -163,7 +163,12 @@ async def test_break_glass_activates_nothing(committee: Committee) -> None:
     """The shared token is nobody; that it was tried is on record."""
     refused = await committee.service.operator("PUT", CONTROLPLANE, {"policy": "cp@1"})
     assert (refused.status_code, code(refused)) == (403, "break-glass-cannot-vote")
-    assert [e["action"] for e in await committee.audit()][-1] == "denied"
+    king = a_machine(2, status=Status.ATTESTED, role=Role.CONTROLPLANE)
+    await committee.service.store.write(lambda tx: tx.machines.add(king))
+    own = f"/policies/assignments/machine/{king.machine_id}"
+    assert (await committee.service.operator("PUT", own, {"policy": "cp@1"})).status_code == 403
+    told = [(e["action"], e["machine_id"]) for e in await committee.audit()]
+    assert told[-2:] == [("denied", None), ("denied", king.machine_id)]
     assert await applying(committee.service) == {}
 
 

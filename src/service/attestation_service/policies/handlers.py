@@ -97,7 +97,8 @@ async def assign(
 
     at = res.clock.now()
     check_subject(scope, subject)
-    return await dual_control.write(work, res=res, operator=operator, at=at)
+    about = subject if scope == "machine" else None
+    return await dual_control.write(work, res=res, operator=operator, at=at, machine_id=about)
 
 
 async def unassign(
@@ -119,7 +120,8 @@ async def unassign(
 
     at = res.clock.now()
     check_subject(scope, subject)
-    return await dual_control.write(work, res=res, operator=operator, at=at)
+    about = subject if scope == "machine" else None
+    return await dual_control.write(work, res=res, operator=operator, at=at, machine_id=about)
 
 
 async def roll_back(
@@ -142,7 +144,8 @@ async def roll_back(
 
     at = res.clock.now()
     check_subject(scope, subject)
-    return await dual_control.write(work, res=res, operator=operator, at=at)
+    about = subject if scope == "machine" else None
+    return await dual_control.write(work, res=res, operator=operator, at=at, machine_id=about)
 
 
 def _change(
