@@ -139,8 +139,8 @@ class EvidenceItem(Wire):
     """Further evidence of any kind, named by its media type."""
 
     media_type: Annotated[str, Field(max_length=128)]
-    value: Base64 | Annotated[dict[Annotated[str, Field(max_length=64)], Base64], Field(max_length=8)] = Field(
-        description="Base64, or an object of base64 members, as the kind has it"
+    value: Base64 | Annotated[dict[Annotated[str, Field(max_length=64)], Base64], Field(max_length=8)] = (
+        Field(description="Base64, or an object of base64 members, as the kind has it")
     )
 
 

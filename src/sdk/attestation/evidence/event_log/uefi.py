@@ -11,14 +11,14 @@ import uuid
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from asn1crypto import x509
-
+from attestation.endorsements.certificate import parse_certificate
 from attestation.errors import MalformedEvidence
 
 _VARIABLE: Final = struct.Struct("<16sQQ")  # VariableName, UnicodeNameLength (characters), VariableDataLength
 _LIST: Final = struct.Struct("<16sIII")  # SignatureType, ListSize, HeaderSize, SignatureSize
 _IMAGE: Final = struct.Struct("<QQQQ")  # address, length, link time address, length of the device path
 _OWNER_SIZE: Final = 16
+_COMMON_NAME: Final = "2.5.4.3"
 SHIM_SLACK: Final = 8
 """Old shims compute the size of an authority event from C structures with padding: up to so many bytes follow."""
 
@@ -172,10 +172,11 @@ def certificate_in(data: bytes) -> bytes | None:
 def certificate_subject(der: bytes) -> str:
     """Return the common name of a certificate, else its subject in words; its SHA-256 where it cannot be read."""
     try:
-        subject = x509.Certificate.load(der).subject
-        return printable(str(subject.native.get("common_name") or subject.human_friendly))
-    except (ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError):
+        subject = parse_certificate(der).subject_name
+    except MalformedEvidence:
         return f"a certificate that cannot be read (SHA-256 {hashlib.sha256(der).hexdigest()[:16]}…)"
+    common = [attribute.text for attribute in subject.attributes if attribute.oid == _COMMON_NAME]
+    return printable(common[0] if common else subject.text)
 
 
 def image_device_path(data: bytes) -> bytes:
