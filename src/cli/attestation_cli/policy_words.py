@@ -66,7 +66,8 @@ def _listed(written: object) -> tuple[str, ...]:
 
 def commented(learned: LearnedPolicy) -> str:
     """Return a proposal as YAML: what it was learned from as comments, each value with the machines that have it."""
-    lines = [f"# Proposed from what {learned.machines} machines proved last. Read it before you store it."]
+    many = "one machine" if learned.machines == 1 else f"{learned.machines} machines"
+    lines = [f"# Proposed from what {many} proved last. Read it before you store it."]
     lines += [f"# {clean(note)}" for note in learned.notes]
     lines += [f"# left out: {clean(each.machine)}: {clean(each.reason)}" for each in learned.outliers]
     who = {group.value: group.machines for group in learned.groups}

@@ -21,6 +21,7 @@ from attestation.endorsements.bundle import (
     TrustBundle,
     entry_of,
     manufacturer_of,
+    tag_of,
 )
 from attestation.endorsements.certificate import Certificate, parse_certificate
 from attestation.endorsements.path import Expiry, Path, PathFailure
@@ -537,3 +538,11 @@ def test_an_odd_subject_is_shown_without_harm() -> None:
     assert made.subject == f"without a name, key {made.spki_sha256[:16]}"
     long = CertificateAuthority("long", seed=33, options=CAOptions(attributes=[("2.5.4.3", "x" * 2000)]))
     assert len(entry(long)[0].subject) == 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "tag"), [("ifx", "IFX"), ("Stm", "STM"), ("SIMULATOR", "simulator"), ("nobody", "NOBODY")]
+)
+def test_a_vendor_may_be_written_in_small_letters(name: str, tag: str) -> None:
+    """People do; whether there is such a vendor is asked afterwards."""
+    assert tag_of(name) == tag

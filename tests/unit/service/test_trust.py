@@ -225,7 +225,7 @@ async def test_distrust_works_at_once(start: Starter, folder: Path) -> None:
     assert (answer.status_code, answer.json()["status"]) == (200, "distrusted")
     detail = await service.detail(node)
     assert (detail["assurance"], detail["trust"]) == ("tofu", "stale")
-    assert "1 machines fall" in (await service.audit(action="trust_distrust"))[0]["detail"]
+    assert "machines that fall: 1" in (await service.audit(action="trust_distrust"))[0]["detail"]
     await service.attest(node)
     detail = await service.detail(node)
     assert (detail["trust"], detail["last_result"]["failed"]) == ("failed", "assurance")

@@ -49,13 +49,18 @@ def list_(session: Session, vendor: str | None, *, distrusted: bool) -> None:
       attestation trust list
       attestation trust list --distrusted -o json
     """
+    from attestation_cli.trust_files import short_name
+
     with session.client() as client:
         bundle = client.trust_bundle()
-    found = [
-        c
-        for c in bundle.certificates
-        if (vendor is None or c.vendor == vendor.upper()) and (not distrusted or c.status == "distrusted")
-    ]
+    found = sorted(
+        (
+            c
+            for c in bundle.certificates
+            if (vendor is None or c.vendor == vendor.upper()) and (not distrusted or c.status == "distrusted")
+        ),
+        key=lambda c: (c.vendor, c.role, short_name(c.subject)),
+    )
     if session.json:
         session.emit_json(iter(found))
         return
@@ -75,7 +80,7 @@ def list_(session: Session, vendor: str | None, *, distrusted: bool) -> None:
             [
                 cell(c.vendor),
                 cell(c.role),
-                cell(c.subject),
+                cell(short_name(c.subject)),
                 cell(c.sha256),
                 cell(f"{c.not_after:%Y-%m-%d}"),
                 cell(c.status),
@@ -256,6 +261,8 @@ def _verdict(verdict: TrustVerdict) -> list[tuple[str, Cell]]:
 def _emit_path(session: Session, verdict: TrustVerdict) -> None:
     if not verdict.path:
         return
+    from attestation_cli.trust_files import short_name
+
     session.emit_table(
         [
             Column("PATH"),
@@ -267,7 +274,7 @@ def _emit_path(session: Session, verdict: TrustVerdict) -> None:
         [
             [
                 cell(step.role),
-                cell(step.subject or None),
+                cell(short_name(step.subject) or None),
                 cell(step.sha256),
                 cell("yes" if step.ok else "no"),
                 cell(step.reason),

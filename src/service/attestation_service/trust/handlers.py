@@ -158,7 +158,7 @@ async def distrust(
             tx.trust.set_status(sha256, "distrusted", request.reason, operator.cn, at)
         # Not in the background: until the next judgement nobody shall be believed on its word.
         fallen = tx.ek_certificates.lower(sha256)
-        told = f"{held.entry.role} of {held.entry.vendor} {sha256}: {request.reason}; {fallen} machines fall"
+        told = f"{held.entry.role} of {held.entry.vendor} {sha256}: {request.reason}; machines that fall: {fallen}"
         told = _with_digests(told, before, res.anchors.bundle(tx))
         tx.audit.append(operator.event("trust_distrust", detail=told), at)
         return _found(tx, sha256, res)
