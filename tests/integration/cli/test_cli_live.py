@@ -365,3 +365,18 @@ def _templates(local: InProcessService, routes: list[tuple[str, str]]) -> set[tu
         for _, path in _operator_routes(local)
     }
     return {(m, path) for m, used in routes for path, pattern in patterns.items() if pattern.match(used)}
+
+
+def test_an_unknown_root_is_explained(local: InProcessService, terminal: Terminal, tmp_path: Path) -> None:
+    """The ceremony: who signed, how far the path went, and the three ways out; then only what is still possible."""
+    rig = Rig(local, tmp_path, seed=61)
+    rig.tpm._certificate = b64decode(vouched(rig.tpm.ek.public, chain=())["ek_cert_pem"], "ek")
+    assert rig.once() is Exit.PENDING_APPROVAL
+    shown = terminal.run("trust", "show", rig.machine_id)
+    assert shown.exit_code == 0, shown.output
+    assert "unknown issuer  Common Name: Infineon Test Issuer" in shown.stdout
+    assert re.search(r"vouched for +no", shown.stdout)
+    for way in ("--accept-ek", "trust add FILE", "machine reject"):
+        assert way in shown.stderr
+    terminal.ok("machine", "reject", rig.machine_id, "-r", "stranger", "--yes")
+    assert "trust add" not in terminal.run("trust", "show", rig.machine_id).stderr

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from attestation.endorsements.vendors import SIMULATOR
 from attestation.errors import RequestInvalid
 from attestation.wire import b64encode
 from attestation_cli.complete import complete_machine
@@ -123,12 +124,15 @@ def show(session: Session, machine: str) -> None:
         ]
     )
     _emit_path(session, endorsement)
-    if endorsement.unknown_issuer and not endorsement.ek_allow_listed:
+    if endorsement.unknown_issuer and detail.status == "pending_approval":
+        ways = [f"attestation machine approve {detail.machine_id} --role ROLE --accept-ek"]
+        if endorsement.claimed_vendor != SIMULATOR:
+            ways.append("attestation trust add FILE --vendor NAME --role anchor --reason TEXT")
+        ways.append(f"attestation machine reject {detail.machine_id} --reason TEXT")
         session.note(
-            "Nobody we know signed that. Compare it with the vendor's publication, then one of:\n"
-            f"  attestation machine approve {detail.machine_id} --role ROLE --accept-ek\n"
-            "  attestation trust add FILE --vendor NAME --role anchor --reason TEXT\n"
-            f"  attestation machine reject {detail.machine_id} --reason TEXT"
+            "\n  ".join(
+                ["Nobody we know signed that. Compare it with the vendor's publication, then:", *ways]
+            )
         )
 
 
