@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
-from attestation.endorsements import VENDOR_NAMES, ChainVerdict, NoVendorAnchors, judge_ek_trust, vendor_name
+from attestation.endorsements import VENDOR_NAMES, ChainVerdict, judge_ek_trust, vendor_name
 from attestation.results import Assurance
 
 YES, NO = ChainVerdict(ok=True, reason="good"), ChainVerdict(ok=False, reason="no anchor")
@@ -30,13 +28,6 @@ def test_assurance(
     trust = judge_ek_trust(allow_listed=allow_listed, chain=chain)
     assert (trust.assurance, trust.chain_ok, trust.allow_listed) == (assurance, chain_ok, allow_listed)
     assert reason in trust.reason
-
-
-def test_without_anchors_nobody_is_vouched_for() -> None:
-    """Whatever certificate is shown."""
-    verdict = NoVendorAnchors().verify(b"\x30", [b"\x30"], at=datetime(2026, 11, 21, tzinfo=UTC))
-    assert not verdict.ok
-    assert judge_ek_trust(allow_listed=False, chain=verdict).assurance is Assurance.TOFU
 
 
 @pytest.mark.parametrize(

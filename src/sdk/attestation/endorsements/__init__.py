@@ -8,7 +8,6 @@ from attestation.endorsements.ek_trust import (
     ChainVerdict,
     ChainVerifier,
     EKTrust,
-    NoVendorAnchors,
     PathCertificate,
     judge_ek_trust,
 )
@@ -19,7 +18,6 @@ __all__ = [
     "ChainVerdict",
     "ChainVerifier",
     "EKTrust",
-    "NoVendorAnchors",
     "PathCertificate",
     "judge_ek_trust",
     "vendor_name",

@@ -69,20 +69,6 @@ class ChainVerifier(Protocol):
         ...
 
 
-class NoVendorAnchors:
-    """The verifier of a service without a trust bundle: nobody is vouched for."""
-
-    def verify(
-        self,
-        certificate_der: bytes,  # noqa: ARG002 -- the Protocol's parameters
-        intermediates: Sequence[bytes],  # noqa: ARG002 -- likewise
-        *,
-        at: datetime,  # noqa: ARG002 -- likewise
-    ) -> ChainVerdict:
-        """Return a negative verdict, whatever is shown."""
-        return ChainVerdict(ok=False, reason="vendor chains are not verified by this version")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EKTrust:
     """What is known about an EK beside its possession.
