@@ -354,6 +354,22 @@ async def test_a_certificate_that_comes_later_is_judged(start: Starter, folder: 
     assert (detail["ek_source"], detail["ek_certificate"]["manufacturer"]) == ("cert", "IFX")
 
 
+async def test_nothing_worse_takes_the_place_of_a_vendors_word(start: Starter, folder: Path) -> None:
+    """A machine cannot lower itself, void votes or fill the log by showing other certificates of its EK."""
+    service, node = await trusting(start, folder), SoftwareNode()
+    await service.introduce(node, **members(node, issuer=STRANGER, chain=()))
+    first = await service.detail(node)
+    await service.introduce(node, **members(node))
+    second = await service.detail(node)
+    assert (first["assurance"], second["assurance"]) == ("tofu", "ek-chain")
+    assert second["ek_certificate"]["sha256"] != first["ek_certificate"]["sha256"]
+    await service.introduce(node, **members(node, issuer=STRANGER, chain=()))
+    third = await service.detail(node)
+    assert (third["version"], third["ek_certificate"]) == (second["version"], second["ek_certificate"])
+    shown = (await service.operator("GET", f"/machines/{node.machine_id}/endorsement")).json()
+    assert (shown["ok"], shown["vendor"]) == (True, "IFX")
+
+
 async def test_where_certificates_come_from_is_shown(start: Starter, folder: Path) -> None:
     """Shipped, from the folder, by an operator."""
     service = await trusting(start, folder)

@@ -381,11 +381,16 @@ def _confirm(tx: Tx, machine: Machine, introduction: Introduction, res: Resource
         )
         detail = "AK replaced after a reset"
     verdict = _endorsed(tx, introduction, res, at)
-    if verdict is not None and machine.ek_certificate is None:
-        machine = tx.machines.update(
-            machine, ek_certificate=introduction.certificate, ek_source=introduction.ek_source
-        )
-    machine = _kept(tx, machine, introduction, verdict, at)
+    # What a vendor said of this EK stays true, whatever is shown later: nothing worse takes its place.
+    if verdict is not None and (verdict.ok or not machine.ek_chain_ok):
+        known, shown = machine.ek_certificate, introduction.certificate
+        assert shown is not None  # it was judged
+        if known is None or known.sha256 != shown.sha256:
+            machine = tx.machines.update(machine, ek_certificate=shown, ek_source=introduction.ek_source)
+            detail += (
+                f"; EK certificate {shown.sha256[:16]} instead of {known.sha256[:16] if known else 'none'}"
+            )
+        machine = _kept(tx, machine, introduction, verdict, at)
     changed = [name for name, found in introduction.hw.items() if getattr(machine, name) != found]
     if changed:
         detail += f"; differs from the first introduction: {', '.join(changed)}"
