@@ -227,7 +227,13 @@ async def rejudge(res: Resources) -> None:
                 assert machine is not None  # its certificate goes with it
                 vendor = machine.ek_certificate.manufacturer if machine.ek_certificate else ""
                 verdict = res.anchors.judge(
-                    tx, each.certificate, each.chain, vendor=vendor, at=at, enrolling=False
+                    tx,
+                    each.certificate,
+                    each.chain,
+                    vendor=vendor,
+                    at=at,
+                    # Expiry is only recorded for whom a vendor vouched; it does not lift who was refused for it.
+                    enrolling=not each.verdict.ok,
                 )
                 found.append((each, replace(verdict, bundle_sha256=bundle.sha256)))
             return found

@@ -8,10 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
 
+from attestation.errors import BundleInvalid
+from attestation.evidence import ek_certificate
 from attestation.testing.certificates import SIMULATOR, CertificateAuthority
-from attestation.wire import b64encode
-from attestation_service import maintenance
+from attestation.tpm import Public
+from attestation.wire import b64decode, b64encode
+from attestation_service import endorsements, maintenance
 from attestation_service.settings import SettingsInvalid
 from tests.fixtures.vendor import ISSUER, ROOT, vouched, write_bundle
 from tests.unit.service import people
@@ -21,6 +27,7 @@ from tests.unit.service.node import SoftwareNode
 pytestmark = pytest.mark.anyio
 
 STRANGER = CertificateAuthority("Stranger", seed=3)
+AT = HeldClock().at
 
 
 def sha256(authority: CertificateAuthority) -> str:
@@ -30,6 +37,24 @@ def sha256(authority: CertificateAuthority) -> str:
 def members(node: SoftwareNode, **how: Any) -> dict[str, Any]:
     """Return what an introduction carries of a certificate."""
     return vouched(node.ek, **how)
+
+
+def revoking(ek: Public) -> bytes:
+    """Return a list of the issuer that revokes the certificate of *ek*."""
+    serial = ek_certificate.verify(
+        ek_certificate.parse(b64decode(vouched(ek)["ek_cert_pem"], "ek")), ek=ek, at=AT, allow_simulator=False
+    ).serial
+    name = x509.load_der_x509_certificate(ISSUER.certificate).subject
+    entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(AT).build()
+    crl = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(name)
+        .last_update(AT - timedelta(days=1))
+        .next_update(AT + timedelta(days=1))
+        .add_revoked_certificate(entry)
+        .sign(ISSUER._key, hashes.SHA256())
+    )
+    return crl.public_bytes(Encoding.DER)
 
 
 @pytest.fixture
@@ -271,7 +296,7 @@ EXPIRED = CertificateAuthority("Expired", seed=9, at=HeldClock().at - timedelta(
     ("certificate", "vendor", "word"),
     [
         (b"\x30\x03abc", "IFX", ""),
-        (CertificateAuthority("Leaf", seed=8, ca=False).certificate, "IFX", "not the certificate of a CA"),
+        (CertificateAuthority("Leaf", seed=8, ca=False).certificate, "IFX", "accept one EK with"),
         (EXPIRED.certificate, "IFX", "not now"),
         (ROOT.certificate, "XXX", "not in the TCG vendor registry"),
     ],
@@ -384,9 +409,121 @@ async def test_where_certificates_come_from_is_shown(start: Starter, folder: Pat
 def test_strict_needs_an_anchor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that must know vendors does not start knowing none."""
     from attestation.endorsements.bundle import TrustBundle
-    from attestation_service import endorsements
 
     monkeypatch.setattr(endorsements, "load", lambda _folder: TrustBundle([], "00" * 32))
     with pytest.raises(SettingsInvalid, match="no active anchor"):
         endorsements.Anchors(settings_for(tmp_path, tpm_verify_ca_strict=True))
     endorsements.Anchors(settings_for(tmp_path, tpm_verify_ca_strict=False))
+
+
+async def test_a_simulator_below_an_anchor_of_its_own_does_not_rise_either(
+    start: Starter, tmp_path: Path
+) -> None:
+    """A developer's bundle may hold such an anchor; the level stays that of keys in a file. A token admits it."""
+    place = tmp_path / "own" / "anchors" / "simulator"
+    place.mkdir(parents=True)
+    (place / "root.der").write_bytes(ROOT.certificate)
+    service, node = await start(tpm_ca_bundle_dir=tmp_path / "own", tpm_allow_simulator=True), SoftwareNode()
+    token = await service.operator(
+        "POST", "/registration-tokens", {"role": "worker-app", "expires_in_seconds": 600}
+    )
+    sent = members(node, manufacturer=SIMULATOR)
+    activated = await service.introduce(node, registration_token=token.json()["token"], **sent)
+    assert activated["status"] == "registered"
+    assert (await service.detail(node))["assurance"] == "tofu"
+    shown = (await service.operator("GET", f"/machines/{node.machine_id}/endorsement")).json()
+    assert shown["reason"] == "a software TPM: nobody vouches for its keys"
+
+
+async def test_an_expired_issuer_enrols_nobody_and_lifts_nobody(start: Starter, folder: Path) -> None:
+    """Recording is for machines that were vouched for in time; another bundle does not lift the others."""
+    old = CertificateAuthority("Old", seed=5, parent=ROOT, at=HeldClock().at - timedelta(days=36501))
+    service, node = await trusting(start, folder, ek_expiry="record"), SoftwareNode()
+    await service.introduce(node, **members(node, issuer=old, chain=(old,)))
+    assert (await service.detail(node))["assurance"] == "tofu"
+    await trust(service, STRANGER, vendor="NTC")
+    await maintenance.once(service.resources)
+    assert (await service.detail(node))["assurance"] == "tofu"
+
+
+async def test_who_falls_in_the_background_has_no_lease(start: Starter, folder: Path) -> None:
+    """What was believed of a vouched machine is not believed of another."""
+    service, node = await trusting(start, folder), SoftwareNode()
+    await service.introduce(node, **members(node))
+    await service.act(node, "approve", {"role": "worker-app"})
+    await service.attest(node)
+    other = await start(clock=service.clock)
+    await maintenance.once(other.resources)
+    detail = await other.detail(node)
+    assert (detail["assurance"], detail["trust"]) == ("tofu", "stale")
+
+
+@pytest.mark.parametrize("between", ["distrust", "reintroduction"])
+async def test_a_judgement_that_was_overtaken_is_not_written(
+    start: Starter, folder: Path, monkeypatch: pytest.MonkeyPatch, between: str
+) -> None:
+    """Between judging and writing the bundle changes, or the machine comes with another certificate."""
+    service, node = await start(), SoftwareNode()
+    await service.introduce(node, **members(node))
+    await trust(service, ROOT)
+    write = type(service.store).write
+    waiting = [True]
+
+    async def overtaken(store: Any, work: Any) -> Any:
+        if waiting and waiting.pop():
+            if between == "distrust":
+                path = f"/trust/certificates/{sha256(ROOT)}/distrust"
+                assert (await service.operator("POST", path, {"reason": "stolen"})).status_code == 200
+            else:
+                await service.introduce(node, **members(node, issuer=ROOT, chain=()))
+        return await write(store, work)
+
+    monkeypatch.setattr(type(service.store), "write", overtaken)
+    await endorsements.rejudge(service.resources)
+    shown = (await service.operator("GET", f"/machines/{node.machine_id}/endorsement")).json()
+    lifted = await service.audit(action="assurance_changed")
+    if between == "distrust":
+        assert (shown["ok"], lifted) == (False, [])
+    else:
+        assert [step["role"] for step in shown["path"]] == ["leaf", "anchor"]
+        assert len(lifted) == 1
+
+
+async def test_a_list_that_revokes_the_certificate_is_obeyed(
+    start: Starter, folder: Path, tmp_path: Path
+) -> None:
+    """Also where not knowing is only recorded; an illegible list stops the start."""
+    node, crls = SoftwareNode(), tmp_path / "crls"
+    crls.mkdir()
+    (crls / "issuer.crl").write_bytes(revoking(node.ek))
+    service = await trusting(start, folder, tpm_crl_dir=crls)
+    await service.introduce(node, **members(node))
+    shown = (await service.operator("GET", f"/machines/{node.machine_id}/endorsement")).json()
+    assert (shown["ok"], shown["revocation"].partition(":")[0]) == (False, "revoked")
+    (crls / "other.pem").write_bytes(b"no list")
+    with pytest.raises(BundleInvalid, match=r"other\.pem"):
+        endorsements.Anchors(settings_for(tmp_path, tpm_crl_dir=crls))
+    with pytest.raises(BundleInvalid, match="nowhere"):
+        endorsements.Anchors(settings_for(tmp_path, tpm_crl_dir=tmp_path / "nowhere"))
+
+
+async def test_what_is_known_keeps_vendor_and_role(service: Service) -> None:
+    """A distrusted anchor does not come back as another vendor's."""
+    await trust(service, STRANGER, vendor="NTC")
+    path = f"/trust/certificates/{sha256(STRANGER)}/distrust"
+    assert (await service.operator("POST", path, {"reason": "x"})).status_code == 200
+    again = await trust(service, STRANGER, vendor="STM")
+    assert (again.status_code, again.json()["type"]) == (409, "urn:itl:problem:already-exists")
+    assert (await trust(service, STRANGER, vendor="NTC")).json()["status"] == "active"
+
+
+async def test_accepting_an_ek_is_what_both_must_ask_for(start: Starter, folder: Path) -> None:
+    """Who votes to admit a machine that is vouched for has not voted to believe its EK for ever."""
+    service, node = await trusting(start, folder, dual_control_roles=("controlplane",)), SoftwareNode()
+    service.app.state.resources, known = people.introduce(service.resources)
+    await service.introduce(node, **members(node))
+    path, body = f"/machines/{node.machine_id}/approve", {"role": "controlplane"}
+    plain = await service.operator("POST", path, body, headers=known.headers("anna"))
+    accepting = await service.operator("POST", path, body | {"accept_ek": True}, headers=known.headers("bob"))
+    assert (plain.status_code, accepting.status_code) == (202, 202)
+    assert (await service.detail(node))["status"] == "pending_approval"
