@@ -14,7 +14,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   │   ├── AttestHeaderInvalid
     │   │   ├── SelectionMismatch
     │   │   ├── PCRDigestMismatch
-    │   │   └── KeyCertificationRejected
+    │   │   └── KeyCertificationRejected  KeyNotResident
     │   ├── EventLogRejected  IMALogRejected  ResultTokenRejected
     │   ├── EKCertificateRejected
     │   ├── EKTemplateRejected
@@ -22,19 +22,22 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── ActivationFailed
     │   ├── AKNotActivated
     │   ├── RegistrationTokenInvalid
-    │   └── MachineRejected
+    │   ├── CertificateUntrusted       a certificate of ours, presented: not ours, expired, revoked, of another
+    │   └── MachineRejected  MachineNotAdmitted
     ├── Unknown                        it does not exist (any more)
     │   ├── ChallengeUnknown  MachineUnknown  ConfigTokenUnknown  RegistrationTokenUnknown
     │   ├── AllowListEntryUnknown  PolicyUnknown  ApprovalUnknown
-    │   └── ResultUnknown  TrustCertificateUnknown
+    │   ├── ResultUnknown  TrustCertificateUnknown
+    │   └── CertificateUnknown  IssuerUnknown
     ├── Conflict                       it exists, but not in a state that allows this
     │   ├── ChallengeUsed  AKConflict  EKConflict  TransitionForbidden
-    │   └── MachineChanged  AlreadyExists  AssuranceTooLow
+    │   └── MachineChanged  AlreadyExists  AssuranceTooLow  RotationForbidden
     ├── Expired                        it was good once
     │   └── ChallengeExpired  ConfigTokenConsumed
     ├── RequestInvalid                 well-formed, but the values cannot be right
     │   ├── EKFingerprintMismatch  PolicyInvalid  ProofUnavailable
-    │   └── BundleInvalid
+    │   ├── BundleInvalid
+    │   └── CSRInvalid  AlgorithmForbidden
     ├── RateLimited                    too often; `retry_after_seconds` says when again
     │   └── PendingQuotaExceeded
     ├── NotAcceptable                  the representation asked for is not served
@@ -43,8 +46,15 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   └── ClientCertificateUntrusted  InsecureTransport  BreakGlassCannotVote
     ├── Unavailable                    we could not decide or serve now
     │   ├── OperatorAccessNotConfigured  IdentityProviderUnavailable  RevocationUnknown
-    │   └── BaseConfigMissing  BaseConfigInvalid  StoreUnavailable
-    └── DeviceError                    the TPM or its transport failed (agent only)
+    │   ├── BaseConfigMissing  BaseConfigInvalid  StoreUnavailable
+    │   ├── CANotConfigured  CertificateNotConformant
+    │   └── SignerUnavailable          a private key cannot sign now; it may later
+    │       └── SignerBusy
+    ├── KeyUnusable                    a key URI names no key that we can use; somebody must change something
+    │   ├── KeyURIInvalid              └── PINInURI
+    │   ├── KeyNotFound  KeyAmbiguous  KeyUnsupported  KeyMismatch
+    │   └── ModuleUnusable  TokenAbsent  PINRejected
+    └── DeviceError                    the TPM or its transport failed
         └── TPMResponseError
 
 Messages say what was expected and what was found; never a secret, a token or a whole blob.
@@ -119,6 +129,12 @@ class KeyCertificationRejected(EvidenceRejected):
     """A statement that certifies a key is not about this key, or not by the key that should make it."""
 
     code = "key-certification-rejected"
+
+
+class KeyNotResident(EvidenceRejected):
+    """A certified key is none that its TPM made and never lets go: software, imported, restricted, of another use."""
+
+    code = "key-not-resident"
 
 
 class EventLogRejected(NotAuthentic):
@@ -223,6 +239,18 @@ class MachineRejected(NotAuthentic):
     code = "machine-rejected"
 
 
+class MachineNotAdmitted(NotAuthentic):
+    """This machine may have no certificate now: not attested, its lease over, locked, revoked, or changed meanwhile."""
+
+    code = "machine-not-admitted"
+
+
+class CertificateUntrusted(NotAuthentic):
+    """A certificate that was presented is not ours, not valid now, revoked, on hold, or of another machine."""
+
+    code = "certificate-untrusted"
+
+
 class Unknown(AttestationError):
     """What was named does not exist."""
 
@@ -269,6 +297,18 @@ class TrustCertificateUnknown(Unknown):
     """No certificate of that SHA-256 is in the trust bundle."""
 
     code = "trust-certificate-unknown"
+
+
+class CertificateUnknown(Unknown):
+    """We issued no certificate with this serial number."""
+
+    code = "certificate-unknown"
+
+
+class IssuerUnknown(Unknown):
+    """There is no such CA key of ours."""
+
+    code = "issuer-unknown"
 
 
 class PolicyUnknown(Unknown):
@@ -331,6 +371,12 @@ class AssuranceTooLow(Conflict):
     code = "assurance-too-low"
 
 
+class RotationForbidden(Conflict):
+    """The CA keys are not in a state that allows this step of a rotation."""
+
+    code = "ca-rotation-forbidden"
+
+
 class Expired(AttestationError):
     """What was named was good once and is no longer."""
 
@@ -371,6 +417,18 @@ class BundleInvalid(RequestInvalid):
     """A trust bundle, or a certificate for it, breaks a rule of its format."""
 
     code = "trust-bundle-invalid"
+
+
+class CSRInvalid(RequestInvalid):
+    """The certification request is not signed by its key, or its key is none that we certify."""
+
+    code = "csr-invalid"
+
+
+class AlgorithmForbidden(RequestInvalid):
+    """The policy in force about algorithms (`ITL_CRYPTO_POLICY`) forbids this one."""
+
+    code = "algorithm-forbidden"
 
 
 class ProofUnavailable(RequestInvalid):
@@ -476,6 +534,90 @@ class StoreUnavailable(Unavailable):
     """The database did not answer in time."""
 
     code = "store-unavailable"
+
+
+class CANotConfigured(Unavailable):
+    """This service has no CA, so it issues no certificates."""
+
+    code = "ca-not-configured"
+
+
+class CertificateNotConformant(Unavailable):
+    """What we were about to sign breaks a rule of its profile; it was not signed."""
+
+    code = "certificate-not-conformant"
+
+
+class SignerUnavailable(Unavailable):
+    """A private key cannot sign now: its token, TPM or module does not answer. It is tried again by itself."""
+
+    code = "signer-unavailable"
+
+
+class SignerBusy(SignerUnavailable):
+    """Too many signatures are waiting for this key."""
+
+    code = "signer-busy"
+
+
+class KeyUnusable(AttestationError):
+    """A key URI names no key that we can use."""
+
+    code = "key-unusable"
+
+
+class KeyURIInvalid(KeyUnusable):
+    """A key URI breaks the rules of its scheme."""
+
+    code = "key-uri-invalid"
+
+
+class PINInURI(KeyURIInvalid):
+    """A key URI carries its PIN or passphrase; name a file with `pin-source` instead."""
+
+    code = "key-uri-inline-pin"
+
+
+class KeyNotFound(KeyUnusable):
+    """Nothing is where the key URI points."""
+
+    code = "key-not-found"
+
+
+class KeyAmbiguous(KeyUnusable):
+    """Several private keys fit the key URI; it must name one."""
+
+    code = "key-ambiguous"
+
+
+class KeyUnsupported(KeyUnusable):
+    """The key is of a kind, or is asked for an operation, that its back-end or we do not support."""
+
+    code = "key-unsupported"
+
+
+class KeyMismatch(KeyUnusable):
+    """The private key does not belong to the certificate or public key that stands beside it."""
+
+    code = "key-mismatch"
+
+
+class ModuleUnusable(KeyUnusable):
+    """The PKCS#11 module is not in the list, cannot be loaded, or does not start."""
+
+    code = "module-unusable"
+
+
+class TokenAbsent(KeyUnusable):
+    """No PKCS#11 token of that label and serial number is there."""
+
+    code = "token-absent"
+
+
+class PINRejected(KeyUnusable):
+    """The PIN or passphrase is wrong, locked or expired; it is not tried again until its source changes."""
+
+    code = "pin-rejected"
 
 
 class DeviceError(AttestationError):

@@ -26,6 +26,7 @@ from attestation.errors import (
     EvidenceRejected,
     Expired,
     Forbidden,
+    KeyUnusable,
     MalformedEvidence,
     NotAcceptable,
     NotAuthentic,
@@ -57,6 +58,7 @@ STATUS: Final[Mapping[type[AttestationError], int]] = {
     Unauthenticated: 401,
     Forbidden: 403,
     Unavailable: 503,
+    KeyUnusable: 503,
 }
 """HTTP status by branch of the error tree; a leaf inherits the status of its branch."""
 
@@ -96,7 +98,7 @@ def from_error(error: AttestationError, instance: str) -> tuple[Problem, dict[st
         headers["Retry-After"] = str(error.retry_after_seconds)
     elif isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="itl-attestation"'
-    elif isinstance(error, Unavailable):
+    elif isinstance(error, Unavailable | KeyUnusable):
         headers["Retry-After"] = str(RETRY_UNAVAILABLE_SECONDS)
     return problem(code, status, detail, instance), headers
 

@@ -123,6 +123,29 @@ class Settings(BaseSettings):
     audit_timestamp_url: str = ""
     audit_timestamp_ca: Path | None = None
 
+    # Certificates
+    enrollment_ca_key: str = ""
+    enrollment_ca_algorithm: Literal["ecdsa-p384", "rsa-4096", "ml-dsa-87", "hybrid"] = "ecdsa-p384"
+    enrollment_ca_passphrase_file: Path | None = None
+    enrollment_ca_unencrypted: bool = False
+    enrollment_ca_organization: Annotated[str, Field(min_length=1, max_length=64)] = "ITL Usions"
+    enrollment_ca_country: Annotated[str, Field(pattern=r"^[A-Z]{2}$")] = "NL"
+    enrollment_ca_days: Annotated[int, Field(ge=30, le=9_125)] = 3_650
+    enrollment_cert_hours: Annotated[int, Field(ge=1, le=168)] = 24
+    enrollment_cert_days: Annotated[int, Field(ge=1, le=398)] | None = None
+    operator_certificates: bool = False
+    operator_cert_days: Annotated[int, Field(ge=1, le=398)] = 30
+    pkcs11_modules: Annotated[tuple[str, ...], *CommaList] = ()
+    pki_url: str = ""
+    crl_refresh_seconds: Annotated[int, Field(ge=60, le=86_400)] = 21_600
+    crl_valid_seconds: Annotated[int, Field(ge=300, le=604_800)] = 86_400
+    ocsp_valid_seconds: Annotated[int, Field(ge=10, le=86_400)] = 300
+    assurance_oid_arc: Annotated[str, Field(pattern=r"^([0-2](\.(0|[1-9]\d{0,8}))+)?$", max_length=100)] = ""
+    certificate_history_days: Annotated[int, Field(ge=1, le=3_650)] = 90
+    crypto_policy: Literal["default", "cnsa1", "cnsa2"] = "default"
+    compat_server_keys: bool = False
+    compat_offline_bundle: bool = False
+
     # Proof
     challenge_ttl_seconds: Annotated[int, Field(ge=5, le=60)] = 60
     reattest_seconds: Annotated[int, Field(ge=1, le=3600)] = 45
@@ -200,14 +223,14 @@ class Settings(BaseSettings):
                 "; ".join(_invalid(error["loc"], error["msg"]) for error in e.errors())
             ) from None
 
-    @field_validator("service_url", "iso_url", "oidc_issuer", "audit_timestamp_url")
+    @field_validator("service_url", "iso_url", "oidc_issuer", "audit_timestamp_url", "pki_url")
     @classmethod
     def _plain_url(cls, url: str) -> str:
         if url and not url.startswith(("http://", "https://")):
             raise ValueError("must begin with http:// or https://")
         return url
 
-    @field_validator("service_url", "iso_url")
+    @field_validator("service_url", "iso_url", "pki_url")
     @classmethod
     def _no_slash(cls, url: str) -> str:
         # Not the issuer's: it is compared letter by letter with what tokens say (OpenID Connect Discovery §4.3).
@@ -274,6 +297,17 @@ class Settings(BaseSettings):
         return self.service_key or f"file:{self.enrollment_ca_dir / 'service-key.pem'}"
 
     @property
+    def has_ca(self) -> bool:
+        """True where the service has a CA of its own and issues certificates."""
+        named = bool(self.enrollment_ca_key) or self.enrollment_ca_passphrase_file is not None
+        return named or self.enrollment_ca_unencrypted
+
+    @property
+    def revocation_url(self) -> str:
+        """Base of the addresses in certificates where revocation and CA certificates are found, without `/pki`."""
+        return self.pki_url or self.service_url
+
+    @property
     def audit_log_origin(self) -> str:
         """Name of the audit log and of its keys: host of the service's URL with `/audit`, unless chosen."""
         return self.audit_origin or f"{urlsplit(self.service_url).netloc.rpartition('@')[2]}/audit"
@@ -304,6 +338,18 @@ class Settings(BaseSettings):
                 not self.require_encrypted_delivery,
                 "ITL_REQUIRE_ENCRYPTED_DELIVERY=false: configurations with cluster secrets may leave in plaintext",
             ),
+            (
+                self.enrollment_ca_unencrypted,
+                "ITL_ENROLLMENT_CA_UNENCRYPTED=true: the keys of the CA lie on disk in plaintext; for development only",
+            ),
+            (
+                self.compat_server_keys,
+                "ITL_COMPAT_SERVER_KEYS=true: keys of machines may be made here, outside their TPM",
+            ),
+            (
+                self.compat_offline_bundle,
+                "ITL_COMPAT_OFFLINE_BUNDLE=true: a machine's key and configuration may leave in one file, sealed to its TPM",
+            ),
             (not self.rate_limits, "ITL_RATE_LIMITS=false: strangers are not slowed down"),
             (
                 token is not None and len(token) < SHORT_TOKEN_CHARACTERS,
@@ -332,6 +378,10 @@ class Settings(BaseSettings):
     def warnings(self) -> list[str]:
         """Say, one line each, what an operator should know at every start: weakened controls, and what is missing."""
         found = [
+            (
+                not self.has_ca,
+                "no certificates are issued: ITL_ENROLLMENT_CA_PASSPHRASE_FILE or ITL_ENROLLMENT_CA_KEY is not set",
+            ),
             (
                 not (self.admin_token or self.oidc or self.operator_ca),
                 "operator routes answer 503 until ITL_OIDC_ISSUER, ITL_OPERATOR_CA or ITL_ADMIN_TOKEN is set",

@@ -22,6 +22,27 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_DB_URL": ("sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
     "ITL_SERVICE_URL": ("https://a.example/", "https://a.example"),
     "ITL_ENROLLMENT_CA_DIR": ("/ca", Path("/ca")),
+    "ITL_ENROLLMENT_CA_KEY": ("pkcs11:token=T", "pkcs11:token=T"),
+    "ITL_ENROLLMENT_CA_PASSPHRASE_FILE": ("/run/pass", Path("/run/pass")),
+    "ITL_ENROLLMENT_CA_UNENCRYPTED": ("true", True),
+    "ITL_ENROLLMENT_CA_ALGORITHM": ("hybrid", "hybrid"),
+    "ITL_ENROLLMENT_CA_ORGANIZATION": ("Example", "Example"),
+    "ITL_ENROLLMENT_CA_COUNTRY": ("DE", "DE"),
+    "ITL_ENROLLMENT_CA_DAYS": ("365", 365),
+    "ITL_ENROLLMENT_CERT_HOURS": ("12", 12),
+    "ITL_ENROLLMENT_CERT_DAYS": ("30", 30),
+    "ITL_OPERATOR_CERTIFICATES": ("true", True),
+    "ITL_OPERATOR_CERT_DAYS": ("7", 7),
+    "ITL_PKCS11_MODULES": ("softhsm=/a.so, yubi=/b.so", ("softhsm=/a.so", "yubi=/b.so")),
+    "ITL_PKI_URL": ("http://pki.example/", "http://pki.example"),
+    "ITL_CRL_REFRESH_SECONDS": ("60", 60),
+    "ITL_CRL_VALID_SECONDS": ("3600", 3600),
+    "ITL_OCSP_VALID_SECONDS": ("60", 60),
+    "ITL_ASSURANCE_OID_ARC": ("1.3.6.1.4.1.99999.7", "1.3.6.1.4.1.99999.7"),
+    "ITL_CERTIFICATE_HISTORY_DAYS": ("7", 7),
+    "ITL_CRYPTO_POLICY": ("cnsa1", "cnsa1"),
+    "ITL_COMPAT_SERVER_KEYS": ("true", True),
+    "ITL_COMPAT_OFFLINE_BUNDLE": ("true", True),
     "ITL_SERVICE_KEY": ("file:/k.pem", "file:/k.pem"),
     "ITL_CONFIG_CACHE_DIR": ("/configs", Path("/configs")),
     "ITL_INSTALLER_IMAGE": ("image:1", "image:1"),
@@ -246,7 +267,7 @@ def test_settings_are_frozen_and_hide_the_token() -> None:
 )
 def test_weakened_controls_are_warned_of(environ: dict[str, str], word: str) -> None:
     """Each weakening has its own line; without any there is none."""
-    good = {"ITL_ADMIN_TOKEN": "t" * 32}
+    good = {"ITL_ADMIN_TOKEN": "t" * 32, "ITL_ENROLLMENT_CA_PASSPHRASE_FILE": "/passphrase"}
     assert load(**good).warnings() == []
     (warning,) = load(**(good | environ)).warnings()
     assert word in warning

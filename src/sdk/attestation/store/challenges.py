@@ -16,7 +16,7 @@ from attestation.store.tables import ChallengeRow, table_of
 _T = table_of(ChallengeRow)
 _C = _T.c
 
-Purpose = Literal["activate", "attest"]
+Purpose = Literal["activate", "attest", "certify", "enroll"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,18 @@ OPEN_VOTE = "consumed_at IS NULL AND withdrawn_at IS NULL AND lapsed_at IS NULL"
 LEASED = "status = 'attested' AND last_verdict = 'Verified' AND heartbeat_missed_at IS NULL"
 """What holds of a machine whose lease is worth watching."""
 
+ACTIVE_ISSUER = "state = 'active'"
+"""What holds of the CA key that signs; one of a kind."""
+
+COMING_ISSUER = "state IN ('reserved', 'next')"
+"""What holds of the CA key that will; one of a kind."""
+
+RESERVED_CERTIFICATE = "state = 'reserved'"
+"""What holds of a serial number of which nobody knows yet whether it was signed."""
+
+LISTED_CERTIFICATE = "state IN ('held', 'revoked', 'void')"
+"""What holds of a certificate that a revocation list names until it has expired."""
+
 Serial = Annotated[int, mapped_column(SerialType, primary_key=True, autoincrement=True)]
 Key = Annotated[str, mapped_column(primary_key=True)]
 UniqueText = Annotated[str, mapped_column(unique=True)]
@@ -235,7 +247,7 @@ class ChallengeRow(Base):
 
     __tablename__ = "challenges"
     __table_args__ = (
-        CheckConstraint("purpose IN ('activate', 'attest')", name="purpose"),
+        CheckConstraint("purpose IN ('activate', 'attest', 'certify', 'enroll')", name="purpose"),
         Index(None, "expires_at"),
         {"sqlite_with_rowid": False},
     )
@@ -255,6 +267,127 @@ class ChallengeRow(Base):
     event_log: Mapped[str | None]
     evidence: Mapped[str | None]
     ek_challenge: Mapped[bytes | None]
+
+
+class IssuerRow(Base):
+    """The keys of our CAs, each with its certificate. At most one is active, and one is to come, of a kind.
+
+    A row is `reserved` before its key is made, so that whoever finds it after a crash goes on with the same URI.
+    `revision` counts what was revoked, held or released under this key; `crl_number` the CRLs it signed.
+    `cross_certificates` is a JSON list of base64 DER: this key, certified by its neighbours.
+    """
+
+    __tablename__ = "ca_issuers"
+    __table_args__ = (
+        CheckConstraint("purpose IN ('machine', 'operator')", name="purpose"),
+        CheckConstraint("algorithm IN ('ecdsa-p384', 'rsa-4096', 'ml-dsa-87')", name="algorithm"),
+        CheckConstraint(
+            "state IN ('reserved', 'next', 'active', 'retiring', 'retired', 'abandoned')", name="state"
+        ),
+        CheckConstraint("state IN ('reserved', 'abandoned') OR certificate IS NOT NULL", name="certificate"),
+        Index(
+            "uq_ca_issuers_active",
+            "purpose",
+            "algorithm",
+            unique=True,
+            sqlite_where=text(ACTIVE_ISSUER),
+            postgresql_where=text(ACTIVE_ISSUER),
+        ),
+        Index(
+            "uq_ca_issuers_coming",
+            "purpose",
+            "algorithm",
+            unique=True,
+            sqlite_where=text(COMING_ISSUER),
+            postgresql_where=text(COMING_ISSUER),
+        ),
+    )
+
+    issuer_id: Mapped[Key]
+    purpose: Mapped[str]
+    algorithm: Mapped[str]
+    state: Mapped[str]
+    key_uri: Mapped[str]
+    key_origin: Mapped[str | None]
+    spki_sha256: Mapped[str | None]
+    certificate: Mapped[bytes | None]
+    cross_certificates: Mapped[str]
+    revision: Mapped[int]
+    crl_number: Mapped[int]
+    lease_owner: Mapped[str | None]
+    lease_until: Mapped[int | None]
+    reserved_at: Mapped[int]
+    created_at: Mapped[int | None]
+    activated_at: Mapped[int | None]
+    retiring_at: Mapped[int | None]
+    retired_at: Mapped[int | None]
+
+
+class CertificateRow(Base):
+    """The issuance log: a row is `reserved` before anything is signed, and `void` where nothing came of it.
+
+    `serial` is 20 bytes as 40 lower-case hex. Rows outlive their machine; what has ended long ago is purged.
+    """
+
+    __tablename__ = "certificates"
+    __table_args__ = (
+        CheckConstraint("length(serial) = 40", name="serial"),
+        CheckConstraint("state IN ('reserved', 'issued', 'held', 'revoked', 'void')", name="state"),
+        CheckConstraint("state IN ('reserved', 'void') OR certificate IS NOT NULL", name="certificate"),
+        Index(None, "machine_id", "id"),
+        Index(None, "issuer_id", "id"),
+        Index(None, "not_after"),
+        Index(
+            "ix_certificates_reserved",
+            "reserved_at",
+            sqlite_where=text(RESERVED_CERTIFICATE),
+            postgresql_where=text(RESERVED_CERTIFICATE),
+        ),
+        Index(
+            "ix_certificates_listed",
+            "issuer_id",
+            "not_after",
+            sqlite_where=text(LISTED_CERTIFICATE),
+            postgresql_where=text(LISTED_CERTIFICATE),
+        ),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Serial]
+    serial: Mapped[UniqueText]
+    issuer_id: Mapped[str] = mapped_column(ForeignKey("ca_issuers.issuer_id"))
+    profile: Mapped[str]
+    state: Mapped[str]
+    machine_id: Mapped[str | None]
+    subject: Mapped[str]
+    spki_sha256: Mapped[str]
+    requester: Mapped[str]
+    key_tier: Mapped[int | None]
+    assurance: Mapped[str | None]
+    renews: Mapped[str | None]
+    not_before: Mapped[int]
+    not_after: Mapped[int]
+    reserved_at: Mapped[int]
+    issued_at: Mapped[int | None]
+    certificate: Mapped[bytes | None]
+    ended_at: Mapped[int | None]
+    reason: Mapped[str | None]
+    note: Mapped[str | None]
+
+
+class CRLRow(Base):
+    """The newest revocation list of each of our CA keys, made when its issuer was at `revision`."""
+
+    __tablename__ = "ca_crls"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    issuer_id: Mapped[str] = mapped_column(ForeignKey("ca_issuers.issuer_id"), primary_key=True)
+    number: Mapped[int]
+    revision: Mapped[int]
+    entries: Mapped[int]
+    this_update: Mapped[int]
+    next_update: Mapped[int]
+    crl: Mapped[bytes]
 
 
 class AllowListTableRow(Base):

@@ -1,0 +1,1 @@
+"""Certificates of ours, without a key at hand or a database: profiles, requests, what is signed, lists, answers."""
