@@ -348,7 +348,7 @@ class Settings(BaseSettings):
             ),
             (
                 self.compat_offline_bundle,
-                "ITL_COMPAT_OFFLINE_BUNDLE=true: a machine's key and configuration may leave in one file, sealed to its TPM",
+                "ITL_COMPAT_OFFLINE_BUNDLE=true: a machine's key and configuration may leave in one file",
             ),
             (not self.rate_limits, "ITL_RATE_LIMITS=false: strangers are not slowed down"),
             (
