@@ -14,7 +14,22 @@ from attestation.store.audit import AuditFilter
 from attestation.store.audit_tree import Countersignature, CountersignatureKind, StoredCheckpoint
 from attestation.store.base import Store, StoreSettings
 from attestation.store.captures import Capture, CaptureFilter
+from attestation.store.certificates import (
+    Certificate,
+    CertificateFilter,
+    CertificateState,
+    ListedCertificate,
+    RevocationReason,
+)
 from attestation.store.challenges import Challenge, Purpose
+from attestation.store.issuers import (
+    PUBLISHED,
+    Issuer,
+    IssuerAlgorithm,
+    IssuerPurpose,
+    IssuerState,
+    StoredCRL,
+)
 from attestation.store.logs import MAX_LOG_BYTES, LogKind, PackedLog, pack
 from attestation.store.machines import MachineCounts, MachineFilter
 from attestation.store.migrate import migrate, sqlite_path
@@ -33,16 +48,25 @@ __all__ = [
     "FLEET",
     "MAX_LIMIT",
     "MAX_LOG_BYTES",
+    "PUBLISHED",
     "AllowListRow",
     "Approval",
     "AttestationCase",
     "AuditFilter",
     "Capture",
     "CaptureFilter",
+    "Certificate",
+    "CertificateFilter",
+    "CertificateState",
     "Challenge",
     "ConfigToken",
     "Countersignature",
     "CountersignatureKind",
+    "Issuer",
+    "IssuerAlgorithm",
+    "IssuerPurpose",
+    "IssuerState",
+    "ListedCertificate",
     "LogKind",
     "MachineCounts",
     "MachineFilter",
@@ -55,9 +79,11 @@ __all__ = [
     "Purpose",
     "RateLimit",
     "RegistrationToken",
+    "RevocationReason",
     "Scope",
     "Store",
     "StoreSettings",
+    "StoredCRL",
     "StoredCheckpoint",
     "StoredEKCertificate",
     "StoredEvidence",

@@ -9,7 +9,9 @@ from attestation.store.approvals import Approvals
 from attestation.store.attestations import Attestations
 from attestation.store.audit import Audit
 from attestation.store.captures import Captures
+from attestation.store.certificates import Certificates
 from attestation.store.challenges import Challenges
+from attestation.store.issuers import Issuers
 from attestation.store.logs import Logs
 from attestation.store.machines import Machines
 from attestation.store.outbox import Outbox
@@ -37,9 +39,11 @@ class Tx:
         "attestations",
         "audit",
         "captures",
+        "certificates",
         "challenges",
         "config_tokens",
         "ek_certificates",
+        "issuers",
         "logs",
         "machines",
         "outbox",
@@ -68,6 +72,8 @@ class Tx:
         self.captures = Captures(sql)
         self.ek_certificates = EKCertificates(sql)
         self.trust = Trust(sql)
+        self.issuers = Issuers(sql)
+        self.certificates = Certificates(sql, self.issuers)
 
     def purge(self, at: datetime, batch: int = 500) -> Purged:
         """Delete up to *batch* rows of each kind that nothing needs at *at*; return how many went."""

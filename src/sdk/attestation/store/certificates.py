@@ -1,0 +1,369 @@
+"""The issuance log: every serial number that was ever reserved, what became of it, and what ended it.
+
+    reserved ──► issued ⇄ held ──► revoked
+        └──────► void                 issued ──► revoked
+
+A row is reserved, durably, before anything is signed. `void` is what was reserved and may or may not have been
+signed: nobody got it, and revocation lists name it. Whatever changes what a list says also bumps the revision of
+its issuer, in the same unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import BindParameter, bindparam, case, delete, func, insert, or_, select, text, update
+
+from attestation.clock import from_micros, to_micros
+from attestation.errors import CertificateUnknown
+from attestation.store.issuers import Issuers
+from attestation.store.pages import Page, before_id, checked_limit, page_of
+from attestation.store.sql import Executor, Prepared, Row
+from attestation.store.tables import LISTED_CERTIFICATE, RESERVED_CERTIFICATE, CertificateRow, table_of
+
+_T = table_of(CertificateRow)
+_C = _T.c
+
+CertificateState = Literal["reserved", "issued", "held", "revoked", "void"]
+RevocationReason = Literal[
+    "unspecified",
+    "keyCompromise",
+    "affiliationChanged",
+    "superseded",
+    "cessationOfOperation",
+    "certificateHold",
+    "privilegeWithdrawn",
+]
+"""Words of RFC 5280 §5.3.1."""
+
+VOID_REASON: RevocationReason = "cessationOfOperation"
+"""What lists say of a serial number that nothing came of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """One serial number.
+
+    Args:
+        serial: 20 bytes, 40 lower-case hex.
+        issuer_id: Under which CA key.
+        profile: Name of its profile.
+        state: What became of it.
+        machine_id: Whose, or None.
+        subject: Distinguished name, RFC 4514.
+        spki_sha256: Of the certified key's SubjectPublicKeyInfo, 64 lower-case hex.
+        requester: Machine id, operator's name or `SYSTEM`.
+        key_tier: 1 to 4 (TPM.md §6), or None.
+        assurance: Word of the machine's assurance then, or None.
+        renews: Serial that it follows, or None.
+        not_before: Beginning of its validity.
+        not_after: End of it.
+        reserved_at: When the serial was taken.
+        issued_at: When the signed certificate was written down.
+        certificate: DER, or None.
+        ended_at: When it was held, revoked or given up.
+        reason: Why, in the words of RFC 5280.
+        note: Why, in words for people.
+    """
+
+    serial: str
+    issuer_id: str
+    profile: str
+    state: CertificateState
+    machine_id: str | None
+    subject: str
+    spki_sha256: str
+    requester: str
+    key_tier: int | None
+    assurance: str | None
+    renews: str | None
+    not_before: datetime
+    not_after: datetime
+    reserved_at: datetime
+    issued_at: datetime | None = None
+    certificate: bytes | None = None
+    ended_at: datetime | None = None
+    reason: RevocationReason | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateFilter:
+    """Which certificates a list shows; None means any."""
+
+    machine_id: str | None = None
+    issuer_id: str | None = None
+    state: CertificateState | None = None
+    profile: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCertificate:
+    """An entry of a revocation list."""
+
+    serial: str
+    ended_at: datetime
+    reason: RevocationReason | None
+
+
+def _instant(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
+
+
+def _decode(row: Row) -> Certificate:
+    return Certificate(
+        serial=row[1],
+        issuer_id=row[2],
+        profile=row[3],
+        state=row[4],
+        machine_id=row[5],
+        subject=row[6],
+        spki_sha256=row[7],
+        requester=row[8],
+        key_tier=row[9],
+        assurance=row[10],
+        renews=row[11],
+        not_before=from_micros(row[12]),
+        not_after=from_micros(row[13]),
+        reserved_at=from_micros(row[14]),
+        issued_at=_instant(row[15]),
+        certificate=row[16],
+        ended_at=_instant(row[17]),
+        reason=row[18],
+        note=row[19],
+    )
+
+
+_RESERVE = Prepared(insert(_T).values({c.name: bindparam(c.name) for c in _C if c.name != "id"}))
+_GET = Prepared(select(_T).where(_C.serial == bindparam("of_serial")))
+_ISSUED = Prepared(
+    update(_T)
+    .where(_C.serial == bindparam("of_serial"), _C.state == "reserved")
+    .values(state="issued", certificate=bindparam("der"), issued_at=bindparam("at"))
+)
+_ENDED: dict[str, BindParameter[object]] = {"ended_at": bindparam("at"), "note": bindparam("why")}
+_VOID = Prepared(
+    update(_T)
+    .where(_C.serial == bindparam("of_serial"), _C.state == "reserved")
+    .values(state="void", reason=VOID_REASON, **_ENDED)
+    .returning(_C.serial, _C.issuer_id)
+)
+_VOID_MACHINE = Prepared(
+    update(_T)
+    .where(_C.machine_id == bindparam("of_machine"), _C.state == "reserved")
+    .values(state="void", reason=VOID_REASON, **_ENDED)
+    .returning(_C.serial, _C.issuer_id)
+)
+_HOLD = Prepared(
+    update(_T)
+    .where(_C.machine_id == bindparam("of_machine"), _C.state == "issued", _C.not_after > bindparam("at"))
+    .values(state="held", reason="certificateHold", **_ENDED)
+    .returning(_C.serial, _C.issuer_id)
+)
+_RELEASE = Prepared(
+    update(_T)
+    .where(_C.machine_id == bindparam("of_machine"), _C.state == "held")
+    .values(state="issued", reason=None, ended_at=None, note=bindparam("why"))
+    .returning(_C.serial, _C.issuer_id)
+)
+_UNENDED = or_(_C.state == "reserved", _C.state == "issued", _C.state == "held")
+_LIVE = or_(_C.state == "issued", _C.state == "held")
+_REVOKED = {
+    "state": "revoked",
+    "reason": bindparam("because"),
+    "note": bindparam("why"),
+    # On hold since: it was never good in between (RFC 5280 §5.3.2 leaves the date of the hold).
+    "ended_at": case((_C.state == "held", _C.ended_at), else_=bindparam("at")),
+}
+_REVOKE_MACHINE = Prepared(
+    update(_T)
+    .where(_C.machine_id == bindparam("of_machine"), _LIVE, _C.not_after > bindparam("at"))
+    .values(**_REVOKED)
+    .returning(_C.serial, _C.issuer_id)
+)
+_REVOKE_SERIAL = Prepared(
+    update(_T)
+    .where(_C.serial == bindparam("of_serial"), _LIVE)
+    .values(**_REVOKED)
+    .returning(_C.serial, _C.issuer_id)
+)
+_STALE = Prepared(
+    select(_T)
+    .where(text(RESERVED_CERTIFICATE), _C.reserved_at < bindparam("before"))
+    .order_by(_C.reserved_at)
+    .limit(bindparam("rows"))
+)
+_LISTED = Prepared(
+    select(_C.serial, _C.ended_at, _C.reason)
+    .where(
+        _C.issuer_id == bindparam("of_issuer"),
+        text(LISTED_CERTIFICATE),
+        _C.not_after > bindparam("after"),
+    )
+    .order_by(_C.serial)
+)
+_LIVE_OF = Prepared(
+    select(_T)
+    .where(
+        _C.machine_id == bindparam("of_machine"),
+        _C.profile == bindparam("of_profile"),
+        _UNENDED,
+        _C.not_after > bindparam("at"),
+    )
+    .order_by(_C.id.desc())
+    .limit(bindparam("rows"))
+)
+_LAST_END = Prepared(select(func.max(_C.not_after)).where(_C.issuer_id == bindparam("of_issuer"), _UNENDED))
+_PURGE = Prepared(
+    delete(_T).where(
+        _C.id.in_(
+            select(_C.id)
+            .where(_C.not_after < bindparam("before"), _C.state != "reserved")
+            .limit(bindparam("rows"))
+        )
+    )
+)
+
+
+def _page_statement(names: tuple[str, ...]) -> Prepared:
+    wanted = [_C[name] == bindparam(f"of_{name}") for name in names]
+    return Prepared(
+        select(_T).where(_C.id < bindparam("before"), *wanted).order_by(_C.id.desc()).limit(bindparam("rows"))
+    )
+
+
+_PAGES: dict[tuple[str, ...], Prepared] = {}
+
+
+class Certificates:
+    """The issuance log, inside one unit of work."""
+
+    __slots__ = ("_issuers", "_sql")
+
+    def __init__(self, sql: Executor, issuers: Issuers) -> None:
+        self._sql = sql
+        self._issuers = issuers
+
+    def reserve(self, planned: Certificate) -> None:
+        """Take a serial number: from now on it is accounted for, whatever happens."""
+        self._sql.run(
+            _RESERVE,
+            serial=planned.serial,
+            issuer_id=planned.issuer_id,
+            profile=planned.profile,
+            state="reserved",
+            machine_id=planned.machine_id,
+            subject=planned.subject,
+            spki_sha256=planned.spki_sha256,
+            requester=planned.requester,
+            key_tier=planned.key_tier,
+            assurance=planned.assurance,
+            renews=planned.renews,
+            not_before=to_micros(planned.not_before),
+            not_after=to_micros(planned.not_after),
+            reserved_at=to_micros(planned.reserved_at),
+            issued_at=None,
+            certificate=None,
+            ended_at=None,
+            reason=None,
+            note=None,
+        )
+
+    def get(self, serial: str) -> Certificate | None:
+        """Return what is known of a serial number, or None."""
+        row = self._sql.row(_GET, of_serial=serial)
+        return None if row is None else _decode(row)
+
+    def issued(self, serial: str, certificate: bytes, at: datetime) -> bool:
+        """Write down the signed certificate; False where the serial is not reserved any more: nobody may get it."""
+        return self._sql.run(_ISSUED, of_serial=serial, der=certificate, at=to_micros(at)) == 1
+
+    def void(self, serial: str, why: str, at: datetime) -> bool:
+        """Give up a reserved serial number; False where it is not reserved any more."""
+        return bool(self._end(_VOID, of_serial=serial, why=why, at=to_micros(at)))
+
+    def void_machine(self, machine_id: str, why: str, at: datetime) -> tuple[str, ...]:
+        """Give up what is reserved for a machine: whoever is signing it now will find that nobody may get it."""
+        return self._end(_VOID_MACHINE, of_machine=machine_id, why=why, at=to_micros(at))
+
+    def hold(self, machine_id: str, why: str, at: datetime) -> tuple[str, ...]:
+        """Suspend every certificate of a machine that is good now; return their serials."""
+        return self._end(_HOLD, of_machine=machine_id, why=why, at=to_micros(at))
+
+    def release(self, machine_id: str, why: str) -> tuple[str, ...]:
+        """End the suspension of a machine's certificates; return their serials."""
+        return self._end(_RELEASE, of_machine=machine_id, why=why)
+
+    def revoke(self, machine_id: str, reason: RevocationReason, why: str, at: datetime) -> tuple[str, ...]:
+        """Revoke every certificate of a machine that is good or held now; return their serials."""
+        return self._end(_REVOKE_MACHINE, of_machine=machine_id, because=reason, why=why, at=to_micros(at))
+
+    def revoke_serial(self, serial: str, reason: RevocationReason, why: str, at: datetime) -> bool:
+        """Revoke one certificate; False where it is already revoked or void.
+
+        Raises:
+            CertificateUnknown: We never reserved this serial.
+        """
+        if self._end(_REVOKE_SERIAL, of_serial=serial, because=reason, why=why, at=to_micros(at)):
+            return True
+        found = self.get(serial)
+        if found is None:
+            raise CertificateUnknown(f"no certificate {serial[:40]!r}")
+        return found.state == "reserved" and self.void(serial, why, at)
+
+    def stale(self, before: datetime, limit: int) -> tuple[Certificate, ...]:
+        """Return up to *limit* serials that were reserved before *before* and never decided."""
+        return tuple(map(_decode, self._sql.rows(_STALE, before=to_micros(before), rows=limit)))
+
+    def listed(self, issuer_id: str, ends_after: datetime) -> Sequence[ListedCertificate]:
+        """Return what a list of this key names, by serial: held, revoked and void, and ending after *ends_after*."""
+        rows = self._sql.rows(_LISTED, of_issuer=issuer_id, after=to_micros(ends_after))
+        return [ListedCertificate(row[0], from_micros(row[1]), row[2]) for row in rows]
+
+    def live(self, machine_id: str, profile: str, at: datetime, limit: int) -> tuple[Certificate, ...]:
+        """Return up to *limit* certificates of a machine that are reserved, good or held now, newest first."""
+        rows = self._sql.rows(
+            _LIVE_OF, of_machine=machine_id, of_profile=profile, at=to_micros(at), rows=limit
+        )
+        return tuple(map(_decode, rows))
+
+    def last_end(self, issuer_id: str) -> datetime | None:
+        """Return when the last certificate of this key ends that is not revoked; None where there is none."""
+        row = self._sql.row(_LAST_END, of_issuer=issuer_id)
+        return None if row is None else _instant(row[0])
+
+    def page(self, wanted: CertificateFilter, cursor: str | None, limit: int) -> Page[Certificate]:
+        """Return certificates, newest first.
+
+        Raises:
+            RequestInvalid: A cursor or limit that cannot be.
+        """
+        chosen = {
+            name: value
+            for name in ("machine_id", "issuer_id", "state", "profile")
+            if (value := getattr(wanted, name)) is not None
+        }
+        names = tuple(chosen)
+        statement = _PAGES.get(names)
+        if statement is None:
+            statement = _PAGES[names] = _page_statement(names)
+        rows = self._sql.rows(
+            statement,
+            before=before_id("certificates", cursor),
+            rows=checked_limit(limit) + 1,
+            **{f"of_{name}": value for name, value in chosen.items()},
+        )
+        return page_of("certificates", rows, limit, _decode)
+
+    def purge(self, before: datetime, limit: int) -> int:
+        """Delete up to *limit* rows of certificates that ended before *before*; return how many."""
+        return self._sql.run(_PURGE, before=to_micros(before), rows=limit)
+
+    def _end(self, statement: Prepared, **values: object) -> tuple[str, ...]:
+        rows: Iterable[Row] = self._sql.rows(statement, **values)
+        ended = sorted((row[0], row[1]) for row in rows)
+        self._issuers.bump(issuer for _, issuer in ended)
+        return tuple(serial for serial, _ in ended)

@@ -1,0 +1,355 @@
+"""The keys of our CAs: which signs, which will, which only answers for what it signed; and their newest lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import BindParameter, and_, bindparam, case, null, or_, select, text, update
+
+from attestation.clock import from_micros, to_micros
+from attestation.errors import IssuerUnknown
+from attestation.store.sql import Executor, Prepared, Row
+from attestation.store.tables import COMING_ISSUER, CRLRow, IssuerRow, table_of
+from attestation.wire import b64decode, b64encode
+
+_T = table_of(IssuerRow)
+_C = _T.c
+_L = table_of(CRLRow)
+_LC = _L.c
+
+IssuerPurpose = Literal["machine", "operator"]
+IssuerAlgorithm = Literal["ecdsa-p384", "rsa-4096", "ml-dsa-87"]
+IssuerState = Literal["reserved", "next", "active", "retiring", "retired", "abandoned"]
+
+PUBLISHED: frozenset[IssuerState] = frozenset({"next", "active", "retiring"})
+"""States of a key that relying parties should know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issuer:
+    """A CA key and its certificate.
+
+    Args:
+        issuer_id: 8 random bytes, 16 lower-case hex.
+        purpose: Whom it certifies.
+        algorithm: Of its key.
+        state: `reserved` until it has a certificate; `next` may be published, `active` signs, `retiring` signs
+            only revocation lists and answers, `retired` nothing; `abandoned` never signed.
+        key_uri: Where its key is; carries no secret.
+        key_origin: Where the key was made, as its back-end says: `file`, `generated`, `provisioned`, `tpm`.
+        spki_sha256: Of its SubjectPublicKeyInfo, 64 lower-case hex.
+        certificate: Self-signed, DER; None while reserved.
+        cross_certificates: DER: this key under the same name, certified by other keys of ours.
+        revision: Grows with everything that is revoked, held or released under it.
+        crl_number: Of the newest list that was begun; 0 before the first.
+        lease_owner: Which process is making it.
+        lease_until: Until when others leave it to that one.
+        reserved_at: When it was planned.
+        created_at: When it got its certificate.
+        activated_at: When it began to sign, last.
+        retiring_at: When it ceased to, last.
+        retired_at: When its last list was made.
+    """
+
+    issuer_id: str
+    purpose: IssuerPurpose
+    algorithm: IssuerAlgorithm
+    state: IssuerState
+    key_uri: str
+    key_origin: str | None
+    spki_sha256: str | None
+    certificate: bytes | None
+    cross_certificates: tuple[bytes, ...]
+    revision: int
+    crl_number: int
+    lease_owner: str | None
+    lease_until: datetime | None
+    reserved_at: datetime
+    created_at: datetime | None
+    activated_at: datetime | None
+    retiring_at: datetime | None
+    retired_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCRL:
+    """A revocation list.
+
+    Args:
+        issuer_id: Who signed it.
+        number: CRLNumber.
+        revision: What its issuer's revision was when its entries were read.
+        entries: How many certificates it names.
+        this_update: When it was made.
+        next_update: Until when it may be used.
+        crl: DER.
+    """
+
+    issuer_id: str
+    number: int
+    revision: int
+    entries: int
+    this_update: datetime
+    next_update: datetime
+    crl: bytes
+
+
+def _instant(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
+
+
+def _decode(row: Row) -> Issuer:
+    return Issuer(
+        issuer_id=row[0],
+        purpose=row[1],
+        algorithm=row[2],
+        state=row[3],
+        key_uri=row[4],
+        key_origin=row[5],
+        spki_sha256=row[6],
+        certificate=row[7],
+        cross_certificates=tuple(b64decode(each, "cross_certificates") for each in json.loads(row[8])),
+        revision=row[9],
+        crl_number=row[10],
+        lease_owner=row[11],
+        lease_until=_instant(row[12]),
+        reserved_at=from_micros(row[13]),
+        created_at=_instant(row[14]),
+        activated_at=_instant(row[15]),
+        retiring_at=_instant(row[16]),
+        retired_at=_instant(row[17]),
+    )
+
+
+def _decode_crl(row: Row) -> StoredCRL:
+    return StoredCRL(
+        issuer_id=row[0],
+        number=row[1],
+        revision=row[2],
+        entries=row[3],
+        this_update=from_micros(row[4]),
+        next_update=from_micros(row[5]),
+        crl=row[6],
+    )
+
+
+_OF: BindParameter[str] = bindparam("of_issuer")
+_RESERVE = Prepared(
+    lambda insert: insert(_T).values({c.name: bindparam(c.name) for c in _C}).on_conflict_do_nothing()
+)
+_GET = Prepared(select(_T).where(_C.issuer_id == _OF))
+_ACTIVE = Prepared(
+    select(_T).where(
+        _C.purpose == bindparam("purpose"), _C.algorithm == bindparam("algorithm"), _C.state == "active"
+    )
+)
+_COMING = Prepared(
+    select(_T).where(
+        _C.purpose == bindparam("purpose"),
+        _C.algorithm == bindparam("algorithm"),
+        text(COMING_ISSUER),
+    )
+)
+_ALL = Prepared(select(_T).order_by(_C.reserved_at, _C.issuer_id))
+_REVISIONS = Prepared(select(_C.issuer_id, _C.revision))
+_LEASE = Prepared(
+    update(_T)
+    .where(
+        _C.issuer_id == _OF,
+        _C.state == "reserved",
+        or_(
+            _C.lease_until.is_(None), _C.lease_until <= bindparam("at"), _C.lease_owner == bindparam("owner")
+        ),
+    )
+    .values(lease_owner=bindparam("owner"), lease_until=bindparam("until"))
+)
+_COMPLETE = Prepared(
+    update(_T)
+    .where(_C.issuer_id == _OF, _C.state == "reserved")
+    .values(
+        state=bindparam("new_state"),
+        certificate=bindparam("certificate"),
+        spki_sha256=bindparam("spki_sha256"),
+        key_origin=bindparam("key_origin"),
+        created_at=bindparam("at"),
+        activated_at=case((bindparam("new_state") == "active", bindparam("at")), else_=null()),
+        lease_owner=None,
+        lease_until=None,
+    )
+)
+_MOVE = Prepared(
+    update(_T)
+    .where(_C.issuer_id == _OF, _C.state == bindparam("old_state"))
+    .values(
+        state=bindparam("new_state"),
+        activated_at=case((bindparam("new_state") == "active", bindparam("at")), else_=_C.activated_at),
+        retiring_at=case(
+            (bindparam("new_state") == "retiring", bindparam("at")),
+            (bindparam("new_state") == "active", null()),
+            else_=_C.retiring_at,
+        ),
+        retired_at=case((bindparam("new_state") == "retired", bindparam("at")), else_=_C.retired_at),
+        lease_owner=None,
+        lease_until=None,
+    )
+)
+_CROSS = Prepared(update(_T).where(_C.issuer_id == _OF).values(cross_certificates=bindparam("certificates")))
+_BUMP = Prepared(update(_T).where(_C.issuer_id == _OF).values(revision=_C.revision + 1))
+_NUMBER = Prepared(
+    update(_T).where(_C.issuer_id == _OF).values(crl_number=_C.crl_number + 1).returning(_C.crl_number)
+)
+_CRL_COLUMNS = tuple(c.name for c in _LC)
+_PUT_CRL = Prepared(
+    lambda insert: (
+        insert(_L)
+        .values({name: bindparam(name) for name in _CRL_COLUMNS})
+        .on_conflict_do_update(
+            index_elements=[_LC.issuer_id],
+            set_={name: bindparam(name) for name in _CRL_COLUMNS[1:]},
+            where=and_(_LC.number < bindparam("number")),
+        )
+    )
+)
+_GET_CRL = Prepared(select(_L).where(_LC.issuer_id == _OF))
+
+
+class Issuers:
+    """The keys of our CAs, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def reserve(
+        self,
+        issuer_id: str,
+        purpose: IssuerPurpose,
+        algorithm: IssuerAlgorithm,
+        key_uri: str,
+        *,
+        owner: str,
+        at: datetime,
+        until: datetime,
+    ) -> bool:
+        """Plan a key; False where one of this kind is already planned or waiting."""
+        values: dict[str, object] = dict.fromkeys(c.name for c in _C)
+        values |= {
+            "issuer_id": issuer_id,
+            "purpose": purpose,
+            "algorithm": algorithm,
+            "state": "reserved",
+            "key_uri": key_uri,
+            "cross_certificates": "[]",
+            "revision": 0,
+            "crl_number": 0,
+            "lease_owner": owner,
+            "lease_until": to_micros(until),
+            "reserved_at": to_micros(at),
+        }
+        return self._sql.run(_RESERVE, **values) == 1
+
+    def get(self, issuer_id: str) -> Issuer | None:
+        """Return the key called *issuer_id*, in whatever state, or None."""
+        row = self._sql.row(_GET, of_issuer=issuer_id)
+        return None if row is None else _decode(row)
+
+    def active(self, purpose: IssuerPurpose, algorithm: IssuerAlgorithm) -> Issuer | None:
+        """Return the key that signs, or None before there is one."""
+        row = self._sql.row(_ACTIVE, purpose=purpose, algorithm=algorithm)
+        return None if row is None else _decode(row)
+
+    def coming(self, purpose: IssuerPurpose, algorithm: IssuerAlgorithm) -> Issuer | None:
+        """Return the key that is reserved or next, or None."""
+        row = self._sql.row(_COMING, purpose=purpose, algorithm=algorithm)
+        return None if row is None else _decode(row)
+
+    def all(self) -> tuple[Issuer, ...]:
+        """Return every key, oldest first; they are few."""
+        return tuple(map(_decode, self._sql.rows(_ALL)))
+
+    def revisions(self) -> Mapping[str, int]:
+        """Return the revision of every key: what caches of lists and answers compare."""
+        return dict(map(tuple, self._sql.rows(_REVISIONS)))
+
+    def lease(self, issuer_id: str, *, owner: str, at: datetime, until: datetime) -> bool:
+        """Take or keep the work on a reserved key; False where somebody else has it, or it is made."""
+        return (
+            self._sql.run(_LEASE, of_issuer=issuer_id, owner=owner, at=to_micros(at), until=to_micros(until))
+            == 1
+        )
+
+    def complete(
+        self,
+        issuer_id: str,
+        state: Literal["active", "next"],
+        *,
+        certificate: bytes,
+        spki_sha256: str,
+        key_origin: str,
+        at: datetime,
+    ) -> bool:
+        """Give a reserved key its certificate; False where somebody else did."""
+        changed = self._sql.run(
+            _COMPLETE,
+            of_issuer=issuer_id,
+            new_state=state,
+            certificate=certificate,
+            spki_sha256=spki_sha256,
+            key_origin=key_origin,
+            at=to_micros(at),
+        )
+        return changed == 1
+
+    def move(self, issuer_id: str, old: IssuerState, new: IssuerState, at: datetime) -> bool:
+        """Change the state of a key; False where it is not in *old*. Which moves there are is the caller's rule."""
+        return self._sql.run(_MOVE, of_issuer=issuer_id, old_state=old, new_state=new, at=to_micros(at)) == 1
+
+    def set_cross_certificates(self, issuer_id: str, certificates: Iterable[bytes]) -> None:
+        """Replace the cross certificates of a key.
+
+        Raises:
+            IssuerUnknown: No such key.
+        """
+        text = json.dumps([b64encode(der) for der in certificates])
+        if self._sql.run(_CROSS, of_issuer=issuer_id, certificates=text) != 1:
+            raise IssuerUnknown(f"no CA key {issuer_id!r}")
+
+    def bump(self, issuer_ids: Iterable[str]) -> None:
+        """Say that something was revoked, held or released under these keys: what was made before is stale."""
+        for issuer_id in sorted(set(issuer_ids)):
+            self._sql.run(_BUMP, of_issuer=issuer_id)
+
+    def next_crl_number(self, issuer_id: str) -> int:
+        """Take the next CRLNumber of a key; no other list ever gets it, also where this one is never made.
+
+        Raises:
+            IssuerUnknown: No such key.
+        """
+        row = self._sql.row(_NUMBER, of_issuer=issuer_id)
+        if row is None:
+            raise IssuerUnknown(f"no CA key {issuer_id!r}")
+        return int(row[0])
+
+    def put_crl(self, made: StoredCRL) -> bool:
+        """Keep a list as the newest; False where one with a higher number is kept."""
+        changed = self._sql.run(
+            _PUT_CRL,
+            issuer_id=made.issuer_id,
+            number=made.number,
+            revision=made.revision,
+            entries=made.entries,
+            this_update=to_micros(made.this_update),
+            next_update=to_micros(made.next_update),
+            crl=made.crl,
+        )
+        return changed == 1
+
+    def crl(self, issuer_id: str) -> StoredCRL | None:
+        """Return the newest list of a key, or None."""
+        row = self._sql.row(_GET_CRL, of_issuer=issuer_id)
+        return None if row is None else _decode_crl(row)

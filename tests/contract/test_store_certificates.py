@@ -1,0 +1,332 @@
+"""The issuance log, the CA keys and their lists: what no race and no crash may break."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from attestation.errors import CertificateUnknown, IssuerUnknown, RequestInvalid
+from attestation.store import Certificate, CertificateFilter, Issuer, Store, StoredCRL, Tx
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+SOON = NOW + timedelta(seconds=30)
+DAY = timedelta(days=1)
+ISSUER, OTHER = "aa" * 8, "bb" * 8
+MACHINE, NEIGHBOUR = "m-1", "m-2"
+
+
+def reserve_issuer(store: Store, issuer_id: str = ISSUER, **changed: Any) -> bool:
+    values: dict[str, Any] = {"purpose": "machine", "algorithm": "ecdsa-p384", "key_uri": "file:/k.pem"}
+    values |= {"owner": "w1", "at": NOW, "until": SOON} | changed
+    return store.write_sync(lambda tx: tx.issuers.reserve(issuer_id, **values))
+
+
+def complete(store: Store, issuer_id: str = ISSUER, state: Any = "active") -> bool:
+    return store.write_sync(
+        lambda tx: tx.issuers.complete(
+            issuer_id, state, certificate=b"der", spki_sha256="cc" * 32, key_origin="file", at=NOW
+        )
+    )
+
+
+@pytest.fixture
+def ca(store: Store) -> Store:
+    """A store with one active CA key."""
+    assert reserve_issuer(store)
+    assert complete(store)
+    return store
+
+
+def issuer(store: Store, issuer_id: str = ISSUER) -> Issuer:
+    found = store.read_sync(lambda tx: tx.issuers.get(issuer_id))
+    assert found is not None
+    return found
+
+
+def planned(number: int, **changed: Any) -> Certificate:
+    row = Certificate(
+        serial=f"{number:040x}",
+        issuer_id=ISSUER,
+        profile="node-client",
+        state="reserved",
+        machine_id=MACHINE,
+        subject="CN=m-1",
+        spki_sha256="dd" * 32,
+        requester=MACHINE,
+        key_tier=3,
+        assurance="ek-chain",
+        renews=None,
+        not_before=NOW,
+        not_after=NOW + DAY,
+        reserved_at=NOW,
+    )
+    return replace(row, **changed)
+
+
+def reserve(store: Store, *rows: Certificate) -> None:
+    def work(tx: Tx) -> None:
+        for row in rows:
+            tx.certificates.reserve(row)
+
+    store.write_sync(work)
+
+
+def issue(store: Store, *rows: Certificate) -> None:
+    reserve(store, *rows)
+    store.write_sync(lambda tx: [tx.certificates.issued(row.serial, b"cert", NOW) for row in rows])
+
+
+def state(store: Store, number: int) -> str:
+    found = store.read_sync(lambda tx: tx.certificates.get(f"{number:040x}"))
+    assert found is not None
+    return found.state
+
+
+def listed(store: Store) -> list[str]:
+    return [row.serial for row in store.read_sync(lambda tx: tx.certificates.listed(ISSUER, NOW))]
+
+
+# ---------------------------------------------------------------- CA keys
+
+
+def test_one_key_of_a_kind_is_coming_and_one_signs(store: Store) -> None:
+    """However many starters reserve, one row is made; another purpose or algorithm is another matter."""
+    assert reserve_issuer(store)
+    assert not reserve_issuer(store, OTHER)
+    assert reserve_issuer(store, OTHER, algorithm="ml-dsa-87")
+    assert reserve_issuer(store, "cc" * 8, purpose="operator")
+    assert complete(store)
+    # A second active one of the kind is refused by the database itself.
+    assert reserve_issuer(store, "dd" * 8)
+    assert complete(store, "dd" * 8, "next")
+    with pytest.raises(Exception, match="UNIQUE"):
+        store.write_sync(lambda tx: tx.issuers.move("dd" * 8, "next", "active", NOW))
+    assert [each.issuer_id for each in store.read_sync(lambda tx: tx.issuers.all())] == sorted(
+        [ISSUER, OTHER, "cc" * 8, "dd" * 8]
+    )
+
+
+def test_a_reserved_key_is_worked_on_by_one(store: Store) -> None:
+    """A lease is kept by its owner, taken over when it has run out, and means nothing once the key is made."""
+    reserve_issuer(store)
+
+    def lease(owner: str, at: datetime) -> bool:
+        return store.write_sync(lambda tx: tx.issuers.lease(ISSUER, owner=owner, at=at, until=at + DAY))
+
+    assert not lease("w2", NOW)
+    assert lease("w1", NOW)
+    assert not lease("w2", SOON)
+    assert lease("w2", NOW + DAY)
+    assert not lease("w1", NOW + DAY)
+    assert complete(store)
+    assert not complete(store)
+    assert not lease("w2", NOW + DAY)
+    made = issuer(store)
+    assert (made.state, made.certificate, made.activated_at, made.lease_owner) == (
+        "active",
+        b"der",
+        NOW,
+        None,
+    )
+
+
+def test_states_move_from_what_they_are(ca: Store) -> None:
+    """A move from another state than assumed changes nothing; instants tell when."""
+    reserve_issuer(ca, OTHER)
+    complete(ca, OTHER, "next")
+    assert issuer(ca, OTHER).activated_at is None
+
+    def swap(tx: Tx) -> tuple[bool, bool]:
+        return tx.issuers.move(ISSUER, "active", "retiring", SOON), tx.issuers.move(
+            OTHER, "next", "active", SOON
+        )
+
+    assert ca.write_sync(swap) == (True, True)
+    assert not ca.write_sync(lambda tx: tx.issuers.move(ISSUER, "active", "retiring", SOON))
+    assert (issuer(ca).state, issuer(ca).retiring_at) == ("retiring", SOON)
+    assert issuer(ca, OTHER).activated_at == SOON
+    active = ca.read_sync(lambda tx: tx.issuers.active("machine", "ecdsa-p384"))
+    assert active is not None
+    assert active.issuer_id == OTHER
+    assert ca.read_sync(lambda tx: tx.issuers.coming("machine", "ecdsa-p384")) is None
+    # Back again: it is as if it had never retired.
+    ca.write_sync(lambda tx: tx.issuers.move(OTHER, "active", "next", SOON))
+    ca.write_sync(lambda tx: tx.issuers.move(ISSUER, "retiring", "active", SOON))
+    assert (issuer(ca).retiring_at, issuer(ca).activated_at) == (None, SOON)
+    ca.write_sync(lambda tx: tx.issuers.move(ISSUER, "active", "retiring", SOON))
+    ca.write_sync(lambda tx: tx.issuers.move(ISSUER, "retiring", "retired", NOW + DAY))
+    assert issuer(ca).retired_at == NOW + DAY
+
+
+def test_cross_certificates_are_kept(ca: Store) -> None:
+    """In their order; an unknown key is an error."""
+    ca.write_sync(lambda tx: tx.issuers.set_cross_certificates(ISSUER, [b"one", b"two"]))
+    assert issuer(ca).cross_certificates == (b"one", b"two")
+    with pytest.raises(IssuerUnknown):
+        ca.write_sync(lambda tx: tx.issuers.set_cross_certificates(OTHER, []))
+
+
+def test_numbers_of_lists_only_rise(ca: Store) -> None:
+    """Each number is given once, and an older list never replaces a newer one."""
+    numbers = [ca.write_sync(lambda tx: tx.issuers.next_crl_number(ISSUER)) for _ in range(3)]
+    assert numbers == [1, 2, 3]
+    with pytest.raises(IssuerUnknown):
+        ca.write_sync(lambda tx: tx.issuers.next_crl_number(OTHER))
+
+    def put(number: int) -> bool:
+        made = StoredCRL(
+            issuer_id=ISSUER,
+            number=number,
+            revision=number,
+            entries=0,
+            this_update=NOW,
+            next_update=NOW + DAY,
+            crl=b"list%d" % number,
+        )
+        return ca.write_sync(lambda tx: tx.issuers.put_crl(made))
+
+    assert ca.read_sync(lambda tx: tx.issuers.crl(ISSUER)) is None
+    assert put(2)
+    assert not put(1)
+    assert not put(2)
+    assert put(3)
+    kept = ca.read_sync(lambda tx: tx.issuers.crl(ISSUER))
+    assert kept is not None
+    assert (kept.number, kept.crl, kept.next_update) == (3, b"list3", NOW + DAY)
+
+
+# ---------------------------------------------------------------- the issuance log
+
+
+def test_a_serial_is_taken_once(ca: Store) -> None:
+    """The same serial twice is refused by the database, and undoes the unit."""
+    reserve(ca, planned(1))
+    with pytest.raises(Exception, match="UNIQUE"):
+        reserve(ca, planned(2), planned(1))
+    assert ca.read_sync(lambda tx: tx.certificates.get(planned(2).serial)) is None
+
+
+def test_what_is_given_up_meanwhile_is_not_issued(ca: Store) -> None:
+    """Whoever signs while a machine is locked finds out when it writes down; the list names the serial."""
+    reserve(ca, planned(1), planned(2, machine_id=NEIGHBOUR))
+    given_up = ca.write_sync(lambda tx: tx.certificates.void_machine(MACHINE, "lock", NOW))
+    assert given_up == (planned(1).serial,)
+    assert not ca.write_sync(lambda tx: tx.certificates.issued(planned(1).serial, b"cert", NOW))
+    assert ca.write_sync(lambda tx: tx.certificates.issued(planned(2).serial, b"cert", NOW))
+    assert not ca.write_sync(lambda tx: tx.certificates.issued(planned(2).serial, b"other", NOW))
+    assert (state(ca, 1), state(ca, 2)) == ("void", "issued")
+    assert listed(ca) == [planned(1).serial]
+    assert not ca.write_sync(lambda tx: tx.certificates.void(planned(2).serial, "late", NOW))
+
+
+def test_hold_release_revoke(ca: Store) -> None:
+    """Each changes the good certificates of one machine, says which, and counts up the issuer's revision."""
+    issue(ca, planned(1), planned(2), planned(3, machine_id=NEIGHBOUR))
+    serials = (planned(1).serial, planned(2).serial)
+    before = issuer(ca).revision
+    assert ca.write_sync(lambda tx: tx.certificates.hold(MACHINE, "lock", NOW)) == serials
+    assert listed(ca) == list(serials)
+    assert ca.write_sync(lambda tx: tx.certificates.hold(MACHINE, "lock", NOW)) == ()
+    assert issuer(ca).revision == before + 1
+    assert ca.write_sync(lambda tx: tx.certificates.release(MACHINE, "unlock")) == serials
+    assert ca.write_sync(lambda tx: tx.certificates.release(MACHINE, "unlock")) == ()
+    assert listed(ca) == []
+    ca.write_sync(lambda tx: tx.certificates.hold(MACHINE, "lock", NOW))
+    revoked = ca.write_sync(
+        lambda tx: tx.certificates.revoke(MACHINE, "cessationOfOperation", "revoke", SOON)
+    )
+    assert revoked == serials
+    assert state(ca, 3) == "issued"
+    assert issuer(ca).revision == before + 4
+    kept = ca.read_sync(lambda tx: tx.certificates.get(serials[0]))
+    assert kept is not None
+    # It was not good since the hold.
+    assert (kept.state, kept.reason, kept.ended_at) == ("revoked", "cessationOfOperation", NOW)
+    # Terminal: nothing brings it back.
+    assert ca.write_sync(lambda tx: tx.certificates.release(MACHINE, "unlock")) == ()
+    assert ca.write_sync(lambda tx: tx.certificates.hold(MACHINE, "lock", NOW)) == ()
+    assert ca.read_sync(lambda tx: tx.issuers.revisions()) == {ISSUER: before + 4}
+
+
+def test_one_serial_is_revoked_once(ca: Store) -> None:
+    """Revoking again says so; a reserved one is given up; an unknown one is an error."""
+
+    def revoke(number: int) -> bool:
+        serial = planned(number).serial
+        return ca.write_sync(lambda tx: tx.certificates.revoke_serial(serial, "keyCompromise", "lost", SOON))
+
+    issue(ca, planned(1))
+    reserve(ca, planned(2))
+    assert (revoke(1), revoke(1), state(ca, 1)) == (True, False, "revoked")
+    assert (revoke(2), revoke(2), state(ca, 2)) == (True, False, "void")
+    with pytest.raises(CertificateUnknown):
+        revoke(9)
+
+
+def test_lists_forget_what_has_ended(ca: Store) -> None:
+    """Entries go when their certificate ended before the instant that the maker chose; order is by serial."""
+    issue(ca, planned(2), planned(1), planned(3, not_after=NOW + timedelta(hours=1)))
+    ca.write_sync(lambda tx: tx.certificates.revoke(MACHINE, "superseded", "x", NOW))
+    assert listed(ca) == [planned(n).serial for n in (1, 2, 3)]
+    later = ca.read_sync(lambda tx: tx.certificates.listed(ISSUER, NOW + timedelta(hours=1)))
+    assert [(row.serial, row.ended_at, row.reason) for row in later] == [
+        (planned(n).serial, NOW, "superseded") for n in (1, 2)
+    ]
+
+
+def test_what_has_expired_is_neither_held_nor_revoked(ca: Store) -> None:
+    """Its end is its end: a list need not grow by it."""
+    issue(ca, planned(1, not_after=NOW))
+    assert ca.write_sync(lambda tx: tx.certificates.hold(MACHINE, "lock", NOW)) == ()
+    assert ca.write_sync(lambda tx: tx.certificates.revoke(MACHINE, "superseded", "x", NOW)) == ()
+
+
+def test_undecided_serials_are_found(ca: Store) -> None:
+    """Those reserved before an instant and neither issued nor given up, oldest first."""
+    reserve(ca, planned(1), planned(2, reserved_at=SOON), planned(3))
+    ca.write_sync(lambda tx: tx.certificates.void(planned(3).serial, "x", NOW))
+    stale = ca.read_sync(lambda tx: tx.certificates.stale(SOON, 10))
+    assert [row.serial for row in stale] == [planned(1).serial]
+
+
+def test_live_ones_and_the_last_end(ca: Store) -> None:
+    """Quotas count what is reserved, good or held of one profile; rotation asks for the last end."""
+    issue(ca, planned(1), planned(2, profile="node-server", not_after=NOW + 3 * DAY))
+    reserve(ca, planned(3))
+    live = ca.read_sync(lambda tx: tx.certificates.live(MACHINE, "node-client", NOW, 10))
+    assert [row.serial for row in live] == [planned(3).serial, planned(1).serial]
+    assert ca.read_sync(lambda tx: tx.certificates.live(MACHINE, "node-client", NOW + DAY, 10)) == ()
+    assert ca.read_sync(lambda tx: tx.certificates.last_end(ISSUER)) == NOW + 3 * DAY
+    assert ca.read_sync(lambda tx: tx.certificates.last_end(OTHER)) is None
+
+
+def test_pages_newest_first(ca: Store) -> None:
+    """Filters combine, cursors go on where a page ended, foreign cursors are refused."""
+    issue(ca, *(planned(n) for n in range(1, 6)))
+    issue(ca, planned(6, machine_id=NEIGHBOUR, profile="node-server"))
+
+    def page(cursor: str | None = None, **wanted: Any) -> tuple[list[int], str | None]:
+        found = ca.read_sync(lambda tx: tx.certificates.page(CertificateFilter(**wanted), cursor, 2))
+        return [int(row.serial, 16) for row in found.items], found.next_cursor
+
+    numbers, cursor = page(machine_id=MACHINE, state="issued")
+    assert numbers == [5, 4]
+    assert page(cursor, machine_id=MACHINE, state="issued")[0] == [3, 2]
+    assert page(profile="node-server") == ([6], None)
+    assert page(issuer_id=OTHER) == ([], None)
+    assert page(state="held") == ([], None)
+    with pytest.raises(RequestInvalid):
+        page("nonsense")
+
+
+def test_purge_keeps_what_is_undecided(ca: Store) -> None:
+    """Rows of certificates that ended long ago go, a batch at a time; a reserved one is decided first."""
+    issue(ca, planned(1), planned(2))
+    reserve(ca, planned(3))
+    assert ca.write_sync(lambda tx: tx.certificates.purge(NOW + DAY, 10)) == 0
+    assert ca.write_sync(lambda tx: tx.certificates.purge(NOW + 2 * DAY, 1)) == 1
+    assert ca.write_sync(lambda tx: tx.certificates.purge(NOW + 2 * DAY, 10)) == 1
+    assert state(ca, 3) == "reserved"
