@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attestation.api.approvals import *  # noqa: F403 -- the package is the namespace of the schemas
     from attestation.api.audit import *  # noqa: F403 -- likewise
+    from attestation.api.ca import *  # noqa: F403 -- likewise
     from attestation.api.node import *  # noqa: F403 -- likewise
     from attestation.api.operator import *  # noqa: F403 -- likewise
     from attestation.api.policies import *  # noqa: F403 -- likewise
@@ -19,7 +20,18 @@ if TYPE_CHECKING:
     from attestation.api.stats import *  # noqa: F403 -- likewise
     from attestation.api.trust import *  # noqa: F403 -- likewise
 
-_MODULES = ("problem", "stats", "approvals", "operator", "policies", "node", "audit", "trust", "results")
+_MODULES = (
+    "problem",
+    "stats",
+    "approvals",
+    "operator",
+    "policies",
+    "node",
+    "audit",
+    "trust",
+    "results",
+    "ca",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -402,6 +402,44 @@ class OperatorClient:
         """Return who vouches for the TPM of a machine."""
         return self._http.call("GET", f"{_machine(machine_id)}/endorsement", api.EndorsementDetail)
 
+    # The CAs
+
+    def ca(self) -> api.CADetail:
+        """Return every key of the CAs, oldest first."""
+        return self._http.call("GET", "/ca", api.CADetail)
+
+    def ca_check(self) -> api.CACheck:
+        """Let the service try every key of the CAs that is in use."""
+        return self._http.call("GET", "/ca/check", api.CACheck)
+
+    def rotate_ca(self, request: api.RotationRequest) -> api.CADetail | api.PendingApproval:
+        """Take one step of a rotation, or vote for it where others must agree."""
+        return self._gated("/ca/rotation", api.CADetail, request)
+
+    def certificates(
+        self,
+        *,
+        machine_id: str | None = None,
+        state: str | None = None,
+        profile: str | None = None,
+        page_size: int = PAGE_SIZE,
+    ) -> Iterator[api.CertificateDetail]:
+        """Yield the issuance log, newest first; pages are fetched as they are needed."""
+        filters = {"machine_id": machine_id, "state": state, "profile": profile}
+        return self._pages("/ca/certificates", api.CertificatePage, filters, page_size)
+
+    def certificate(self, serial: str) -> api.CertificateDetail:
+        """Return one certificate of the issuance log (40 lower-case hex)."""
+        return self._http.call("GET", f"/ca/certificates/{segment(serial)}", api.CertificateDetail)
+
+    def revoke_certificate(
+        self, serial: str, request: api.CertificateRevokeRequest | None = None
+    ) -> api.CertificateDetail:
+        """Revoke one certificate for good."""
+        path = f"/ca/certificates/{segment(serial)}/revoke"
+        body = request or api.CertificateRevokeRequest()
+        return self._http.call("POST", path, api.CertificateDetail, body=body)
+
     def _act(self, machine_id: str, act: str, request: BaseModel | None) -> api.MachineDetail:
         return self._http.call("POST", f"{_machine(machine_id)}/{act}", api.MachineDetail, body=request)
 
