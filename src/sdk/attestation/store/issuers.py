@@ -13,7 +13,7 @@ from sqlalchemy import BindParameter, and_, bindparam, case, null, or_, select, 
 from attestation.clock import from_micros, to_micros
 from attestation.errors import IssuerUnknown
 from attestation.store.sql import Executor, Prepared, Row
-from attestation.store.tables import COMING_ISSUER, CRLRow, IssuerRow, table_of
+from attestation.store.tables import ACTIVE_ISSUER, COMING_ISSUER, CRLRow, IssuerRow, table_of
 from attestation.wire import b64decode, b64encode
 
 _T = table_of(IssuerRow)
@@ -144,7 +144,7 @@ _RESERVE = Prepared(
 _GET = Prepared(select(_T).where(_C.issuer_id == _OF))
 _ACTIVE = Prepared(
     select(_T).where(
-        _C.purpose == bindparam("purpose"), _C.algorithm == bindparam("algorithm"), _C.state == "active"
+        _C.purpose == bindparam("purpose"), _C.algorithm == bindparam("algorithm"), text(ACTIVE_ISSUER)
     )
 )
 _COMING = Prepared(
