@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from attestation.api.approvals import *  # noqa: F403 -- the package is the namespace of the schemas
     from attestation.api.audit import *  # noqa: F403 -- likewise
     from attestation.api.ca import *  # noqa: F403 -- likewise
+    from attestation.api.enrollment import *  # noqa: F403 -- likewise
     from attestation.api.node import *  # noqa: F403 -- likewise
     from attestation.api.operator import *  # noqa: F403 -- likewise
     from attestation.api.policies import *  # noqa: F403 -- likewise
@@ -31,6 +32,7 @@ _MODULES = (
     "trust",
     "results",
     "ca",
+    "enrollment",
 )
 
 
