@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from attestation.api import (
     AckRequest,
@@ -14,7 +14,12 @@ from attestation.api import (
     ActivateResponse,
     AttestRequest,
     AttestResponse,
+    CertificateChallenge,
+    CertRequest,
+    CertResponse,
     ConfigEnvelope,
+    EnrollRequest,
+    EnrollResponse,
     IntroduceRequest,
     IntroduceResponse,
     QuoteChallenge,
@@ -115,3 +120,19 @@ class NodeClient:
     def ack(self, machine_id: str, request: AckRequest) -> AckResponse:
         """Acknowledge a directive (§6)."""
         return self._http.call("POST", f"/machines/{segment(machine_id)}/ack", AckResponse, body=request)
+
+    def certificate_challenge(
+        self, machine_id: str, purpose: Literal["certify", "enroll"]
+    ) -> CertificateChallenge:
+        """Fetch a fresh challenge for a certificate (§7): to be given one, or to present one."""
+        path = f"/machines/{segment(machine_id)}/challenge"
+        return self._http.call("GET", path, CertificateChallenge, params={"purpose": purpose})
+
+    def request_certificate(self, machine_id: str, request: CertRequest) -> CertResponse:
+        """Ask for a certificate for a key of the TPM (§8); again, to renew it."""
+        path = f"/machines/{segment(machine_id)}/request-cert"
+        return self._http.call("POST", path, CertResponse, body=request)
+
+    def enroll(self, request: EnrollRequest) -> EnrollResponse:
+        """Present a certificate with the challenge signed by its key (§9)."""
+        return self._http.call("POST", "/machines/enroll", EnrollResponse, body=request)

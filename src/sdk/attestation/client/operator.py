@@ -428,6 +428,16 @@ class OperatorClient:
         filters = {"machine_id": machine_id, "state": state, "profile": profile}
         return self._pages("/ca/certificates", api.CertificatePage, filters, page_size)
 
+    def machine_certificates(
+        self, machine_id: str, *, page_size: int = PAGE_SIZE
+    ) -> Iterator[api.CertificateDetail]:
+        """Yield the certificates of one machine, newest first; they outlive its row."""
+        return self._pages(f"{_machine(machine_id)}/certificates", api.CertificatePage, {}, page_size)
+
+    def offline_bundle(self, machine_id: str) -> api.OfflineBundle | api.PendingApproval:
+        """Have a machine's offline bundle made, sealed to its TPM (compatibility), or vote for it."""
+        return self._gated(f"{_machine(machine_id)}/offline-bundle", api.OfflineBundle, None, method="GET")
+
     def certificate(self, serial: str) -> api.CertificateDetail:
         """Return one certificate of the issuance log (40 lower-case hex)."""
         return self._http.call("GET", f"/ca/certificates/{segment(serial)}", api.CertificateDetail)
