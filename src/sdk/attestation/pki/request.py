@@ -1,0 +1,111 @@
+"""Certification requests, PKCS#10 (RFC 2986).
+
+    CertificationRequest     ::= SEQUENCE { CertificationRequestInfo, AlgorithmIdentifier, BIT STRING }
+    CertificationRequestInfo ::= SEQUENCE { INTEGER 0, Name, SubjectPublicKeyInfo, [0] Attributes }
+
+From a request the public key is used and nothing else: what its certificate says comes from the record of the machine
+and from the profile (HSM-AND-KUBERNETES §7.1). Subject and attributes are passed over, but they are among the bytes
+that are signed, here and in the binding of a TPM's certification.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from attestation.endorsements import der
+from attestation.errors import CSRInvalid, MalformedEvidence, SignatureInvalid
+from attestation.pki.signature import PublicKey, load_spki, verify_signature
+from attestation.wire import b64decode
+
+MAX_CSR_BYTES: Final = 16384
+"""Longest request read, PEM or DER (§7.1)."""
+
+_PEM: Final = re.compile(
+    rb"-----BEGIN CERTIFICATE REQUEST-----\r?\n"
+    rb"((?:[A-Za-z0-9+/=]{1,76}\r?\n)+)"
+    rb"-----END CERTIFICATE REQUEST-----(?:\r?\n)?"
+)
+_ATTRIBUTES: Final = 0xA0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateRequest:
+    """A request that was signed by the key in it. Whose key it is, is not known.
+
+    Args:
+        der: The request.
+        request_info: The signed bytes: DER of CertificationRequestInfo, a slice of *der*.
+        spki: SubjectPublicKeyInfo, DER, in the one form that the key has.
+        spki_sha256: SHA-256 of *spki*, 64 lower-case hex.
+        public_key: The key.
+        algorithm: Its kind, like `ecdsa-p384`, `rsa-3072`, `ed25519`, `ml-dsa-87`.
+    """
+
+    der: bytes = field(repr=False)
+    request_info: bytes = field(repr=False)
+    spki: bytes = field(repr=False)
+    spki_sha256: str
+    public_key: PublicKey = field(repr=False)
+    algorithm: str
+
+
+def parse_csr(data: bytes) -> CertificateRequest:
+    """Read a request and verify that the key in it signed it.
+
+    Args:
+        data: One PEM block `CERTIFICATE REQUEST` and nothing around it but a line's end, or DER.
+
+    Raises:
+        MalformedEvidence: Neither, longer than 16 KiB, or bytes behind it.
+        CSRInvalid: Not signed by its key, or a key that is not certified.
+    """
+    if len(data) > MAX_CSR_BYTES:
+        raise MalformedEvidence(f"request of {len(data)} bytes, at most {MAX_CSR_BYTES} allowed")
+    raw = data if data[:1] == b"\x30" else _unwrapped(data)
+    outer = der.only(raw, der.SEQUENCE, "request")
+    info = der.expect(raw, outer.start, outer.stop, der.SEQUENCE, "request: signed part")
+    algorithm = der.expect(raw, info.stop, outer.stop, der.SEQUENCE, "request: algorithm")
+    value = der.expect(raw, algorithm.stop, outer.stop, der.BIT_STRING, "request: signature")
+    if value.stop != outer.stop:
+        raise MalformedEvidence("request: more than three parts")
+    signature = der.whole_bytes(raw, value)
+
+    version = der.expect(raw, info.start, info.stop, der.INTEGER, "request: version")
+    if raw[version.start : version.stop] != b"\0":
+        raise MalformedEvidence("request: version other than 0")
+    name = der.expect(raw, version.stop, info.stop, der.SEQUENCE, "request: subject")
+    key = der.expect(raw, name.stop, info.stop, der.SEQUENCE, "request: key")
+    attributes = der.expect(raw, key.stop, info.stop, _ATTRIBUTES, "request: attributes")
+    if attributes.stop != info.stop:
+        raise MalformedEvidence("request: bytes behind the attributes")
+
+    spki = raw[key.at : key.stop]
+    public_key, kind = load_spki(spki)
+    request_info = raw[info.at : info.stop]
+    # Without this, somebody could have a certificate made that says of another's key that it is theirs.
+    try:
+        verify_signature(
+            public_key, algorithm=raw[algorithm.at : algorithm.stop], signature=signature, signed=request_info
+        )
+    except SignatureInvalid as e:
+        raise CSRInvalid(f"request: {e}") from e
+    return CertificateRequest(
+        der=raw,
+        request_info=request_info,
+        spki=spki,
+        spki_sha256=hashlib.sha256(spki).hexdigest(),
+        public_key=public_key,
+        algorithm=kind,
+    )
+
+
+def _unwrapped(data: bytes) -> bytes:
+    """Return the DER of one PEM block (RFC 7468, strict but for line lengths)."""
+    block = _PEM.fullmatch(data)
+    if block is None:
+        raise MalformedEvidence("request: neither DER nor one PEM block CERTIFICATE REQUEST alone")
+    text = b"".join(block[1].split()).decode("ascii")
+    return b64decode(text, "request", max_bytes=MAX_CSR_BYTES)
