@@ -53,6 +53,7 @@ from attestation.evidence import (
     ek_key_attestation,
     event_log,
     ima_log,
+    key_certification,
     tpm_quote,
 )
 from attestation.reference import compose, diff, parse_policy
@@ -60,10 +61,11 @@ from attestation.reference.patterns import words_of
 from attestation.results import Assurance, AttestationResult, Passed, Verdict
 from attestation.results.ar4si import Tier, tier_of, worst
 from attestation.results.ear import Profile, ear_claims, parse_ear
-from attestation.testing import BootOptions, LogDefect, LogQuirk, boot_log
+from attestation.testing import BootOptions, LogDefect, LogQuirk, SoftwareAK, boot_log
 from attestation.testing import ima_log as ima_list
 from attestation.testing.certificates import CertificateAuthority, EKCertificateOptions
 from attestation.testing.ek_zoo import Zoo
+from attestation.testing.software_keys import ak_template
 from attestation.tpm import (
     TPM_GENERATED,
     Alg,
@@ -206,7 +208,7 @@ def activation_proof(data: bytes) -> None:
 _EK_FOR_K: Final = parse_public(forge.ek_public("L-2"))
 
 
-def key_certification(data: bytes) -> None:
+def ek_certification(data: bytes) -> None:
     """`ek_key_attestation.parse`, and a verification that must refuse: nobody knows the key."""
     cut = len(data) * 4 // 5
     with contextlib.suppress(MalformedEvidence, EvidenceRejected):
@@ -221,6 +223,42 @@ def _certifications() -> list[bytes]:
     info = CertifyInfo(_EK_FOR_K.name, _EK_FOR_K.name[:2] + bytes(32))
     message = Attest(TPM_GENERATED, 0x8017, bytes(34), bytes(32), 1, 2, 3, True, 4, info).serialise()
     return [message + bytes.fromhex("0005000b") + bytes(32), message + message[: len(message) // 4]]
+
+
+_NODE_AK: Final = SoftwareAK(seed=11)
+_NODE_KEY: Final = SoftwareAK(ak_template(attributes=0x00040472), seed=12).public
+
+
+def node_key(data: bytes) -> None:
+    """`key_certification.parse`, and a verification that believes nothing but what the AK signed."""
+    reader = Reader(data, "node key")
+    with contextlib.suppress(MalformedEvidence, EvidenceRejected):
+        public, attest, signature = reader.sized(), reader.sized(), reader.rest()
+        parsed = key_certification.parse(public, attest, signature)
+        assert parsed.attest.serialise() == attest
+        assert parsed.public.tpm2b() == public
+        believed = key_certification.verify(
+            parsed,
+            ak=_NODE_AK.public,
+            ek=_EK_FOR_K,
+            binding=bytes(32),
+            spki=_NODE_KEY.spki_der(),
+            modes=frozenset({key_certification.KeyMode.RESIDENT}),
+        )
+        assert believed.public == _NODE_KEY
+
+
+def _node_keys() -> list[bytes]:
+    """Return a good certification, one of a software key, and one of another key."""
+    seeds = []
+    for name, qualified_name in (
+        (_NODE_KEY.name, _NODE_KEY.name[:2] + bytes(32)),
+        (_NODE_KEY.name, _NODE_KEY.name),
+        (_NODE_AK.public.name, _NODE_KEY.name),
+    ):
+        attest, signature = _NODE_AK.certify(name, qualified_name, bytes(32))
+        seeds.append(sized(_NODE_KEY.tpm2b()) + sized(attest) + signature)
+    return seeds
 
 
 ADVISORY: Final = {
@@ -853,7 +891,8 @@ TARGETS: Final[dict[str, Target]] = {
         ],
         2100,
     ),
-    "key_certification": Target(key_certification, _certifications, 2600),
+    "key_certification": Target(ek_certification, _certifications, 2600),
+    "node_key": Target(node_key, _node_keys, 2600),
     "firmware_blocklist": Target(
         firmware_blocklist,
         lambda: [json.dumps({"format": "itl-firmware-blocklist/1", "entries": [ADVISORY]}).encode()],

@@ -132,9 +132,18 @@ class KeyCertificationRejected(EvidenceRejected):
 
 
 class KeyNotResident(EvidenceRejected):
-    """A certified key is none that its TPM made and never lets go: software, imported, restricted, of another use."""
+    """A certified key is none that its TPM made and never lets go: software, imported, restricted, of another use.
+
+    Args:
+        message: What it is, and what was expected.
+        computed: What its bytes say that it is, one word, e.g. `certified-external` or `exportable`.
+    """
 
     code = "key-not-resident"
+
+    def __init__(self, message: str, *, computed: str = "") -> None:
+        super().__init__(message)
+        self.computed = computed
 
 
 class EventLogRejected(NotAuthentic):

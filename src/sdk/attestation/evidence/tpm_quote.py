@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping
-from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,21 +19,20 @@ from attestation.errors import (
 )
 from attestation.tpm import (
     TPM_GENERATED,
+    AKParent,
     Alg,
     Attest,
     AttestType,
-    Hierarchy,
     PCRSelection,
     QuoteInfo,
     Signature,
     VerificationKey,
+    ak_qualified_names,
     digest_size,
     hash_new,
     parse_attest,
     parse_public,
     parse_signature,
-    qualified_name_of_child,
-    qualified_name_of_primary,
 )
 from attestation.tpm.hashes import bank_alg
 
@@ -42,17 +40,6 @@ MEDIA_TYPE = "application/vnd.itl.tpm-quote"
 
 PCRValues = Mapping[int, Mapping[int, bytes]]
 """Bank (TPM_ALG_ID) -> PCR index -> digest."""
-
-
-class AKParent(StrEnum):
-    """Where the signer's Qualified Name says that the AK stands."""
-
-    ENDORSEMENT = "endorsement"
-    """A primary key of the endorsement hierarchy."""
-    EK = "ek"
-    """A child of the machine's EK."""
-    OTHER = "other"
-    """Somewhere else; then clock and firmware may be obfuscated and firmware is not claimed."""
 
 
 class UnverifiedQuote(NamedTuple):
@@ -90,11 +77,7 @@ class AttestationKey:
         ek = parse_public(ek_public)
         self.verification_key = VerificationKey(ak)
         self.name = ak.name
-        ek_qualified_name = qualified_name_of_primary(Hierarchy.ENDORSEMENT, ek.name)
-        self.parents = {
-            qualified_name_of_primary(Hierarchy.ENDORSEMENT, ak.name): AKParent.ENDORSEMENT,
-            qualified_name_of_child(ek_qualified_name, ak.name): AKParent.EK,
-        }
+        self.parents = ak_qualified_names(ak, ek)
 
 
 @lru_cache(maxsize=1024)

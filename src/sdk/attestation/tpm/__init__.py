@@ -13,7 +13,12 @@ from attestation.tpm.constants import TPM_GENERATED, Alg, AttestType, Attr, Curv
 from attestation.tpm.credential import Credential, encapsulate, make_credential
 from attestation.tpm.hashes import bank_alg, bank_name, crypto_hash, digest_size, hash_new
 from attestation.tpm.kdf import kdfa, kdfe
-from attestation.tpm.names import qualified_name_of_child, qualified_name_of_primary
+from attestation.tpm.names import (
+    AKParent,
+    ak_qualified_names,
+    qualified_name_of_child,
+    qualified_name_of_primary,
+)
 from attestation.tpm.pcr import PCRSelection
 from attestation.tpm.public import Public, Scheme, Symmetric, parse_public, parse_tpmt_public
 from attestation.tpm.signature import Signature, VerificationKey, parse_signature
@@ -22,6 +27,7 @@ from attestation.tpm.templates import EK_TEMPLATES, EKTemplate, match_ek_templat
 __all__ = [
     "EK_TEMPLATES",
     "TPM_GENERATED",
+    "AKParent",
     "Alg",
     "Attest",
     "AttestType",
@@ -40,6 +46,7 @@ __all__ = [
     "Signature",
     "Symmetric",
     "VerificationKey",
+    "ak_qualified_names",
     "bank_alg",
     "bank_name",
     "crypto_hash",
