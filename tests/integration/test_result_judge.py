@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from attestation.keys import FileSigner
-from attestation.keys.signer import _new_p384
+from attestation.keys import KeySigner
 from attestation.results import Assurance, AttestationResult, Passed, Verdict
 from attestation.results.ear import TYP, Profile, ear_claims
 from tests.fixtures.openid.provider import install
@@ -71,7 +71,10 @@ def test_jose_believes_what_we_sign(judge: Path, profile: Profile) -> None:
         build="0.1.0",
         profile=profile,
     )
-    signer, stranger = FileSigner(_new_p384()), FileSigner(_new_p384())
+    signer, stranger = (
+        KeySigner(ec.generate_private_key(ec.SECP384R1())),
+        KeySigner(ec.generate_private_key(ec.SECP384R1())),
+    )
     token = signer.sign_jwt(claims, typ=TYP)
     found = ask(judge, token, signer.jwks())
     assert found["payload"] == claims

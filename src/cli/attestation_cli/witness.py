@@ -21,9 +21,8 @@ from typing import Any, Final, Self
 from attestation.audit.checkpoint import Checkpoint, parse_text, signed_message
 from attestation.audit.note import KeyType, VerifierKey, signature_line
 from attestation.audit.witness import MAX_REQUEST_BYTES, TEXT_MEDIA_TYPE, Refuse, consider
-from attestation.errors import MalformedEvidence, RequestInvalid
+from attestation.errors import KeyUnusable, MalformedEvidence, RequestInvalid
 from attestation.keys.notes import NoteKey, load_ed25519, load_mldsa44
-from attestation.keys.signer import KeyUnusable
 from attestation_cli.login.errors import CacheUnsafe
 from attestation_cli.login.private_files import open_directory, read, write
 

@@ -10,16 +10,16 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner, Result
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from attestation.keys import FileSigner
-from attestation.keys.signer import _new_p384
+from attestation.keys import KeySigner
 from attestation.results import Assurance, AttestationResult, Failed, Flagged, Outcome, Passed, conclude
 from attestation.results.ear import TYP, Profile, ear_claims
 from attestation_cli.main import cli
 from attestation_cli.session import Session
 from tests.unit.cli.stub import Stub
 
-SIGNER = FileSigner(_new_p384())
+SIGNER = KeySigner(ec.generate_private_key(ec.SECP384R1()))
 NONCE = "b3IgdGhpcnR5LXR3byByYW5kb20gYnl0ZXMgaGVyZSE="
 GOOD: tuple[Outcome, ...] = (Passed("tpm-quote"), Passed("pcr4"), Passed("pcr7"))
 
@@ -109,7 +109,7 @@ def test_a_warning_is_accepted_only_where_asked(keys: Path) -> None:
 def test_what_proves_nothing(keys: Path, tmp_path: Path) -> None:
     """Another key, issuer, nonce, profile or time: nothing is shown as if it were true, exit 1."""
     stranger = tmp_path / "stranger.jwks"
-    stranger.write_text(json.dumps(FileSigner(_new_p384()).jwks()))
+    stranger.write_text(json.dumps(KeySigner(ec.generate_private_key(ec.SECP384R1())).jwks()))
     good = claims(*GOOD)
     for done in (
         run(good, "--keys", str(stranger)),

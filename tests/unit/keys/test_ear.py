@@ -14,8 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from attestation.errors import ResultTokenRejected
-from attestation.keys import DIRECTIVE_TYP, FileSigner, verify_ear
-from attestation.keys.signer import _new_p384
+from attestation.keys import DIRECTIVE_TYP, KeySigner, verify_ear
 from attestation.results import Assurance, AttestationResult, Failed, Outcome, Passed, Undecided, conclude
 from attestation.results.ar4si import Tier
 from attestation.results.ear import TYP, Profile, ear_claims
@@ -24,7 +23,10 @@ AT = datetime(2026, 11, 21, tzinfo=UTC)
 LIFE = timedelta(seconds=180)
 NONCE = "b3IgdGhpcnR5LXR3byByYW5kb20gYnl0ZXMgaGVyZSE="
 ISSUER = "https://attestation.example"
-SIGNER, STRANGER = FileSigner(_new_p384()), FileSigner(_new_p384())
+SIGNER, STRANGER = (
+    KeySigner(ec.generate_private_key(ec.SECP384R1())),
+    KeySigner(ec.generate_private_key(ec.SECP384R1())),
+)
 GOOD: tuple[Outcome, ...] = (Passed("tpm-quote"), Passed("clock"), Passed("pcr4"), Passed("pcr7"))
 CASES: list[tuple[Outcome, ...]] = [
     GOOD,

@@ -21,9 +21,10 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 from joserfc import jws
+from joserfc.jwk import ECKey
 
-from attestation.keys import FileSigner, JWSRejected, load_signer, verify_jwt
-from attestation.keys.signer import KeyUnusable
+from attestation.errors import KeyUnusable
+from attestation.keys import FileSigner, JWSRejected, KeySigner, load_signer, verify_jwt
 from tests.vectors import forge
 
 CLAIMS = {"sub": "7a0e3c1e", "n": 1}
@@ -60,7 +61,7 @@ def token(header: dict[str, Any] | bytes, claims: Any, signature: bytes = b"") -
 
 def load(uri: str) -> str:
     signer = load_signer(uri, create=True)
-    assert isinstance(signer, FileSigner)
+    assert isinstance(signer, KeySigner)
     return signer.kid
 
 
@@ -109,14 +110,14 @@ def test_a_key_that_others_may_touch_is_refused(path: Path, mode: int) -> None:
 @pytest.mark.parametrize(
     ("uri", "match"),
     [
-        ("pkcs11:token=x", "pkcs11: keys are not supported"),
-        ("tpm2:handle=0x81000001", "tpm2: keys are not supported"),
+        ("pkcs11:token=x", "label"),
+        ("tpm2:handle=0x80000001", "persistent"),
         ("file:relative.pem", "file:/absolute/path"),
         ("file:", "file:/absolute/path"),
         ("/etc/key.pem", "file:/absolute/path"),
         ("https://keys.example/key", "file:/absolute/path"),
         ("", "file:/absolute/path"),
-        ("file:/", "0600|cannot be read"),
+        ("file:/", "cannot be read"),
     ],
 )
 def test_uris_that_name_no_key(uri: str, match: str) -> None:
@@ -147,8 +148,9 @@ def test_files_that_hold_no_such_key(path: Path, data: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(data)
     path.chmod(0o600)
-    with pytest.raises(KeyUnusable, match="P-384"):
+    with pytest.raises(KeyUnusable, match=r"P-384|no PEM private key|encrypted") as refusal:
         load_signer(f"file:{path}")
+    assert "BEGIN" not in str(refusal.value)
 
 
 # ---------------------------------------------------------------- tokens
@@ -282,7 +284,9 @@ def test_tokens_have_at_most_64_kib(signer: FileSigner) -> None:
 def test_claims_are_an_object(signer: FileSigner, claims: Any) -> None:
     """Signed, but not a JWT."""
     header = {"alg": "ES384", "kid": signer.kid, "typ": "eat+jwt"}
-    made = jws.serialize_compact(header, json.dumps(claims).encode(), signer._key, algorithms=["ES384"])
+    made = jws.serialize_compact(
+        header, json.dumps(claims).encode(), ECKey.import_key(pem(signer._key)), algorithms=["ES384"]
+    )
     refuse(made, signer)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from attestation.audit.note import KeyType, VerifierKey, ed25519_message, signature_line, signed_note
 from attestation.endorsements.bundle import Manifest
@@ -25,10 +24,7 @@ DOCUMENT = b'{"format": "itl-tpm-bundle/1"}\n'
 
 
 def _key(seed: int) -> tuple[NoteKey, VerifierKey]:
-    pem = Ed25519PrivateKey.from_private_bytes(bytes([seed] * 32)).private_bytes(
-        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-    )
-    key = Ed25519NoteKey(pem)
+    key = Ed25519NoteKey(Ed25519PrivateKey.from_private_bytes(bytes([seed] * 32)))
     return key, VerifierKey(name=NAME, type=KeyType.ED25519, key=key.public_key)
 
 

@@ -1,7 +1,4 @@
-"""Signers by URI: of the JWS that we make, and of the notes of the audit log.
-
-`file:/path` is a PEM key on disk. `pkcs11:` and `tpm2:` are reserved and refused until they are built.
-"""
+"""Private keys by URI, whatever holds them: of the CA, of the JWS that we make, of the notes of the audit log."""
 
 from attestation.keys.ear import verify_ear
 from attestation.keys.jws import (
@@ -12,7 +9,9 @@ from attestation.keys.jws import (
     verify_jwt,
 )
 from attestation.keys.notes import NoteKey, load_ed25519, load_mldsa44
-from attestation.keys.signer import FileSigner, Signer, load_signer
+from attestation.keys.open import KeyOptions, OpenKey, create_key, open_key
+from attestation.keys.signer import FileSigner, KeySigner, Signer, load_signer
+from attestation.keys.uri import parse_key_uri
 
 __all__ = [
     "CONFIG_SIGNATURE_HEADER",
@@ -20,11 +19,17 @@ __all__ = [
     "DIRECTIVE_TYP",
     "FileSigner",
     "JWSRejected",
+    "KeyOptions",
+    "KeySigner",
     "NoteKey",
+    "OpenKey",
     "Signer",
+    "create_key",
     "load_ed25519",
     "load_mldsa44",
     "load_signer",
+    "open_key",
+    "parse_key_uri",
     "verify_ear",
     "verify_jwt",
 ]

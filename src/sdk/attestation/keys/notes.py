@@ -5,19 +5,20 @@ What is signed, and in which form, is the business of `attestation.audit`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from attestation.keys.signer import KeyUnusable, read_key_file
+from attestation.errors import KeyUnsupported, KeyUnusable
+from attestation.keys.file import load_private_key, make_once
+from attestation.keys.open import KeyOptions
+from attestation.keys.signer import PLAINTEXT_ALLOWED
+from attestation.keys.uri import FileRef, parse_key_uri
 
 
 class NoteKey(Protocol):
@@ -36,15 +37,11 @@ class NoteKey(Protocol):
 class Ed25519NoteKey:
     """An Ed25519 private key.
 
-    Args:
-        pem: PKCS#8 PEM, unencrypted.
-
     Raises:
         KeyUnusable: Not an Ed25519 private key.
     """
 
-    def __init__(self, pem: bytes) -> None:
-        key = _load(pem)
+    def __init__(self, key: object) -> None:
         if not isinstance(key, Ed25519PrivateKey):
             raise KeyUnusable("the note key is not a private key of Ed25519")
         self._key = key
@@ -58,15 +55,11 @@ class Ed25519NoteKey:
 class MLDSA44NoteKey:
     """An ML-DSA-44 private key.
 
-    Args:
-        pem: PKCS#8 PEM, unencrypted.
-
     Raises:
         KeyUnusable: Not an ML-DSA-44 private key.
     """
 
-    def __init__(self, pem: bytes) -> None:
-        key = _load(pem)
+    def __init__(self, key: object) -> None:
         if not isinstance(key, MLDSA44PrivateKey):
             raise KeyUnusable("the note key is not a private key of ML-DSA-44")
         self._key = key
@@ -77,38 +70,34 @@ class MLDSA44NoteKey:
         return self._key.sign(message)
 
 
-def load_ed25519(uri: str, *, create: bool = False) -> Ed25519NoteKey:
-    """Return the Ed25519 key that *uri* names; see `load_signer` for *create*.
+def load_ed25519(
+    uri: str, *, create: bool = False, options: KeyOptions = PLAINTEXT_ALLOWED
+) -> Ed25519NoteKey:
+    """Return the Ed25519 key that *uri* names; see `load_signer`. Only files hold such keys.
 
     Raises:
         KeyUnusable: Unknown scheme, no file, readable by others, or no such key in it.
     """
-    return Ed25519NoteKey(read_key_file(uri, make=_new_ed25519 if create else None))
+    return Ed25519NoteKey(_load(uri, Ed25519PrivateKey.generate if create else None, options))
 
 
-def load_mldsa44(uri: str, *, create: bool = False) -> MLDSA44NoteKey:
-    """Return the ML-DSA-44 key that *uri* names; see `load_signer` for *create*.
+def load_mldsa44(
+    uri: str, *, create: bool = False, options: KeyOptions = PLAINTEXT_ALLOWED
+) -> MLDSA44NoteKey:
+    """Return the ML-DSA-44 key that *uri* names; see `load_signer`. Only files hold such keys.
 
     Raises:
         KeyUnusable: Unknown scheme, no file, readable by others, or no such key in it.
     """
-    return MLDSA44NoteKey(read_key_file(uri, make=_new_mldsa44 if create else None))
+    return MLDSA44NoteKey(_load(uri, MLDSA44PrivateKey.generate if create else None, options))
 
 
-def _load(pem: bytes) -> object:
-    try:
-        return load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError) as e:
-        raise KeyUnusable("the note key is not a PEM private key without a password") from e
-
-
-def _new_ed25519() -> bytes:
-    return _pem(Ed25519PrivateKey.generate())
-
-
-def _new_mldsa44() -> bytes:
-    return _pem(MLDSA44PrivateKey.generate())
-
-
-def _pem(key: Ed25519PrivateKey | MLDSA44PrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+def _load(uri: str, make: Callable[[], PrivateKeyTypes] | None, options: KeyOptions) -> PrivateKeyTypes:
+    ref = parse_key_uri(uri)
+    if not isinstance(ref, FileRef):
+        # No TPM has either; tokens with Ed25519 exist, but the second key beside it would not be on them.
+        raise KeyUnsupported(f"a key that signs notes is in a file, not in {ref.shown.partition(':')[0]}:")
+    options = replace(options, allow_unencrypted=True)
+    if make is not None:
+        make_once(ref, make, options)
+    return load_private_key(ref, options)
