@@ -303,14 +303,18 @@ def outer_length(data: bytes, what: str) -> int:
     return der.expect(data, 0, len(data), der.SEQUENCE, what).stop
 
 
-def parse_certificate(data: bytes) -> Certificate:
+def parse_certificate(data: bytes, *, max_bytes: int = MAX_CERTIFICATE_BYTES) -> Certificate:
     """Read one DER certificate; bytes behind it are counted and cut off.
 
+    Args:
+        data: The certificate.
+        max_bytes: Longest *data* read; ours of ML-DSA need more than those of vendors.
+
     Raises:
-        MalformedEvidence: The only way to fail; longer than 8 KiB, or no certificate.
+        MalformedEvidence: The only way to fail; longer than *max_bytes*, or no certificate.
     """
-    if len(data) > MAX_CERTIFICATE_BYTES:
-        raise MalformedEvidence(f"certificate of {len(data)} bytes, at most {MAX_CERTIFICATE_BYTES} allowed")
+    if len(data) > max_bytes:
+        raise MalformedEvidence(f"certificate of {len(data)} bytes, at most {max_bytes} allowed")
     # Certificate ::= SEQUENCE { tbsCertificate, signatureAlgorithm, signatureValue } (RFC 5280, 4.1)
     outer = der.expect(data, 0, len(data), der.SEQUENCE, "certificate")
     padding_bytes = len(data) - outer.stop

@@ -214,3 +214,15 @@ def write(tag: int, content: bytes) -> bytes:
 def write_unsigned(value: int) -> bytes:
     """Return a non-negative INTEGER."""
     return write(INTEGER, value.to_bytes(value.bit_length() // 8 + 1))
+
+
+def write_oid(dots: str) -> bytes:
+    """Return an OBJECT IDENTIFIER, given in dots: each arc base 128, big-endian (X.690, 8.19)."""
+    first, second, *rest = map(int, dots.split("."))
+    content = bytearray()
+    for arc in (40 * first + second, *rest):
+        digits = [arc & 0x7F]
+        while arc := arc >> 7:
+            digits.append(0x80 | arc & 0x7F)
+        content += bytes(reversed(digits))
+    return write(OID, bytes(content))

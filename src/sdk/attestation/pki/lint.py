@@ -1,0 +1,660 @@
+"""The linter that stands before the CA key: a certificate is signed only if every rule here holds (HSM §7.4).
+
+It reads the DER with our own reader (`attestation.endorsements`) and writes what should stand there with our own
+writer, so a fault in the library that made the certificate is seen. Two questions are asked of every certificate:
+
+- Does it say what its content says, byte for byte? (the rules named `…-same`, and one for each extension)
+- May a certificate of this profile say that, under this issuer? (all others)
+
+Each rule has a name, one sentence, and a test with a certificate that breaks it alone. What no rule knows is refused:
+an extension of another kind, another order of things, another encoding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final
+
+from attestation.endorsements import der
+from attestation.endorsements.certificate import (
+    AUTHORITY_INFORMATION_ACCESS,
+    AUTHORITY_KEY_IDENTIFIER,
+    BASIC_CONSTRAINTS,
+    CERTIFICATE_POLICIES,
+    CRL_DISTRIBUTION_POINTS,
+    EXTENDED_KEY_USAGE,
+    KEY_USAGE,
+    KEY_USAGES,
+    SUBJECT_ALT_NAME,
+    SUBJECT_KEY_IDENTIFIER,
+    Certificate,
+    parse_certificate,
+    read_extension,
+)
+from attestation.errors import CSRInvalid, MalformedEvidence
+from attestation.pki.content import CertificateContent, key_identifier
+from attestation.pki.profiles import (
+    ACCESS_CA_ISSUERS,
+    ACCESS_OCSP,
+    BACKDATE,
+    COUNTRY,
+    EK_URI,
+    KEY_TIERS,
+    MAX_ASSURANCE,
+    OCSP_NO_CHECK,
+    PROFILES,
+    UNIT,
+    Alternative,
+    Pointer,
+    Profile,
+)
+from attestation.pki.signature import load_spki
+
+MAX_CERTIFICATE_BYTES: Final = 16384
+"""Longest certificate of ours: key and signature of ML-DSA-87 alone have 7,219."""
+
+_TBS_TAGS: Final = (0xA0, der.INTEGER, *[der.SEQUENCE] * 5, 0xA3)
+_DNS, _URI, _IP = 0x82, 0x86, 0x87
+_UTF8, _PRINTABLE = 0x0C, 0x13
+_LONGEST_TEXT: Final = 64
+_MIN_SERIAL, _END_OF_SERIALS = 1 << 152, 1 << 159
+
+_ALTERNATIVES: Final[Mapping[int, Alternative]] = {
+    _DNS: Alternative.DNS,
+    _URI: Alternative.URI,
+    _IP: Alternative.IP,
+}
+_POINTERS: Final[Mapping[str, Pointer]] = {ACCESS_OCSP: Pointer.OCSP, ACCESS_CA_ISSUERS: Pointer.CA}
+_ALGORITHMS: Final[Mapping[str, str]] = {
+    # Key of the issuer: how it signs, AlgorithmIdentifier (RFC 5758, 3.2; RFC 4055, 5; RFC 9881, 2).
+    "ecdsa-p384": "300a06082a8648ce3d040303",
+    "rsa-4096": "300d06092a864886f70d01010c0500",
+    "ml-dsa-87": "300b0609608648016503040313",
+}
+_EK_URI: Final = re.compile(re.escape(EK_URI) + r"[0-9a-f]{96}")
+_HOST: Final = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*"
+)
+_ADDRESS: Final = re.compile(r"https?://[!-~]{1,500}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """A certificate before its judges.
+
+    Args:
+        certificate: As read.
+        parts: The eight parts of its signed part, DER, headers included.
+        content: What it should say.
+        profile: What certificates of its kind say.
+        issuer: Certificate of the CA key; the certificate itself where none was given.
+        has_issuer: One was given.
+    """
+
+    certificate: Certificate
+    parts: tuple[bytes, ...]
+    content: CertificateContent
+    profile: Profile
+    issuer: Certificate
+    has_issuer: bool
+
+    @property
+    def issuer_name(self) -> bytes:
+        return self.parts[3]
+
+    @property
+    def subject_name(self) -> bytes:
+        return self.parts[5]
+
+    @property
+    def key(self) -> bytes:
+        return self.parts[6]
+
+    @cached_property
+    def alternatives(self) -> tuple[tuple[int, bytes], ...]:
+        """Tag and content of every alternative name."""
+        extension = self.certificate.extensions.get(SUBJECT_ALT_NAME)
+        if extension is None:
+            return ()
+        value = extension.value
+        outer = der.only(value, der.SEQUENCE, "SubjectAltName")
+        return tuple((e.tag, value[e.start : e.stop]) for e in der.elements(value, outer.start, outer.stop))
+
+    @cached_property
+    def policies(self) -> tuple[str, ...]:
+        """OIDs of its policies."""
+        extension = self.certificate.extensions.get(CERTIFICATE_POLICIES)
+        if extension is None:
+            return ()
+        value = extension.value
+        outer = der.only(value, der.SEQUENCE, "CertificatePolicies")
+        return tuple(
+            der.oid(value, der.element(value, policy.start, policy.stop))
+            for policy in der.elements(value, outer.start, outer.stop)
+        )
+
+    @cached_property
+    def addresses(self) -> tuple[tuple[Pointer | None, str], ...]:
+        """Every address that it points to, and for what; None for what we do not know."""
+        found: list[tuple[Pointer | None, str]] = []
+        extension = self.certificate.extensions.get(CRL_DISTRIBUTION_POINTS)
+        if extension is not None:
+            found += [(Pointer.CRL, uri) for uri in _uris(extension.value)]
+        extension = self.certificate.extensions.get(AUTHORITY_INFORMATION_ACCESS)
+        if extension is not None:
+            value = extension.value
+            outer = der.only(value, der.SEQUENCE, "AuthorityInfoAccess")
+            for access in der.elements(value, outer.start, outer.stop):
+                method = der.element(value, access.start, access.stop)
+                place = der.element(value, method.stop, access.stop)
+                text = value[place.start : place.stop].decode("latin-1")
+                found.append((_POINTERS.get(der.oid(value, method)), text))
+        return tuple(found)
+
+
+def _uris(value: bytes) -> list[str]:
+    """Return what stands in CRLDistributionPoints of one full name each: SEQUENCE { [0] { [0] { names } } }."""
+    found = []
+    outer = der.only(value, der.SEQUENCE, "CRLDistributionPoints")
+    for point in der.elements(value, outer.start, outer.stop):
+        name = der.expect(value, point.start, point.stop, 0xA0, "CRLDistributionPoints")
+        full = der.expect(value, name.start, name.stop, 0xA0, "CRLDistributionPoints")
+        found += [
+            value[e.start : e.stop].decode("latin-1") for e in der.elements(value, full.start, full.stop)
+        ]
+    return found
+
+
+# ---------------------------------------------------------------- the whole
+
+
+def _encoding(case: _Case) -> str | None:
+    """Say whether the signed part, written anew from what was read, is what was read."""
+    found = case.certificate
+    if found.padding_bytes:
+        return f"{found.padding_bytes} bytes behind the certificate"
+    validity = der.write(der.SEQUENCE, _time(found.not_before) + _time(found.not_after))
+    listed = case.parts[7]
+    outer = der.element(listed, der.element(listed, 0, len(listed)).start, len(listed))
+    extensions = b""
+    for one in der.elements(listed, outer.start, outer.stop):
+        oid, extension = read_extension(listed, one)
+        critical = der.write(der.BOOLEAN, b"\xff") if extension.critical else b""
+        value = der.write(der.OCTET_STRING, extension.value)
+        extensions += der.write(der.SEQUENCE, der.write_oid(oid) + critical + value)
+    anew = (
+        der.write(0xA0, der.write_unsigned(2)),
+        der.write_unsigned(max(found.serial, 0)),
+        case.parts[2],
+        case.issuer_name,
+        validity,
+        case.subject_name,
+        case.key,
+        der.write(0xA3, der.write(der.SEQUENCE, extensions)),
+    )
+    different = [i for i, part in enumerate(anew) if part != case.parts[i]]
+    return f"part {different[0] + 1} of the signed part is not in its one form" if different else None
+
+
+def _time(at: datetime) -> bytes:
+    """Write an instant as RFC 5280, 4.1.2.5 wants it: two digits of the year until 2049, four from 2050 on."""
+    text = at.astimezone(UTC).strftime("%Y%m%d%H%M%SZ").encode("ascii").rjust(15, b"0")
+    return (
+        der.write(der.UTC_TIME, text[2:]) if 1950 <= at.year < 2050 else der.write(der.GENERALIZED_TIME, text)
+    )
+
+
+def _algorithm_same(case: _Case) -> str | None:
+    found = case.certificate
+    return (
+        None if found.algorithm == found.inner_algorithm else "another one behind the signed part than inside"
+    )
+
+
+def _algorithm_fits(case: _Case) -> str | None:
+    # The issuer was read by a lenient reader: of a key that we do not certify nothing is signed either.
+    try:
+        kind = load_spki(case.issuer.spki)[1]
+    except CSRInvalid as e:
+        return str(e)
+    wanted = _ALGORITHMS.get(kind)
+    if wanted is None:
+        return f"a CA key is never {kind}"
+    return None if case.parts[2].hex() == wanted else f"not what a CA key of {kind} signs with"
+
+
+# ---------------------------------------------------------------- serial number, names, validity, key
+
+
+def _serial_size(case: _Case) -> str | None:
+    if _MIN_SERIAL <= case.certificate.serial < _END_OF_SERIALS:
+        return None
+    return "not 20 bytes, the first of them from 01 to 7f"
+
+
+def _serial_same(case: _Case) -> str | None:
+    return _same(case.certificate.serial, case.content.serial)
+
+
+def _issuer_same(case: _Case) -> str | None:
+    return _same(case.issuer_name, case.content.issuer_subject.public_bytes())
+
+
+def _issuer_subject(case: _Case) -> str | None:
+    return _same(case.issuer_name, _parts(case.issuer)[5])
+
+
+def _issuer_given(case: _Case) -> str | None:
+    if case.has_issuer == case.profile.self_signed:
+        return "signed by itself, or not, other than its profile says"
+    return None
+
+
+def _issuer_other(case: _Case) -> str | None:
+    itself = case.issuer_name == case.subject_name
+    return (
+        None
+        if itself == case.profile.self_signed
+        else "issued by itself, or not, other than its profile says"
+    )
+
+
+def _subject_same(case: _Case) -> str | None:
+    return _same(case.subject_name, case.content.subject.public_bytes())
+
+
+def _subject_form(case: _Case) -> str | None:
+    name = case.certificate.subject_name
+    found = tuple(a.oid for a in name.attributes)
+    if found != case.profile.subject or any(len(relative) != 1 for relative in name.relative):
+        return (
+            f"attributes {', '.join(found) or 'none'}; {', '.join(case.profile.subject)} expected, each alone"
+        )
+    raw = case.subject_name
+    for i, relative in enumerate(der.elements(raw, der.element(raw, 0, len(raw)).start, len(raw))):
+        pair = der.element(raw, relative.start, relative.stop)
+        value = der.element(raw, der.element(raw, pair.start, pair.stop).stop, pair.stop)
+        attribute = name.attributes[i]
+        country = attribute.oid == COUNTRY
+        if value.tag != (_PRINTABLE if country else _UTF8):
+            return f"attribute {attribute.oid}: string of type 0x{value.tag:02x}"
+        if not re.fullmatch(r"[A-Z]{2}" if country else r"(?s).{1,64}", attribute.text):
+            return f"attribute {attribute.oid}: {len(attribute.text)} characters, or of the wrong kind"
+        if attribute.text != attribute.text.strip() or not attribute.text.isprintable():
+            return f"attribute {attribute.oid}: white space at its ends, or a character that does not print"
+    return None
+
+
+def _subject_unit(case: _Case) -> str | None:
+    found = [a.text for a in case.certificate.subject_name.attributes if a.oid == UNIT]
+    foreign = [text for text in found if text not in case.profile.units]
+    return f"OU {foreign[0]!r} is none that profile {case.profile.name} has" if foreign else None
+
+
+def _validity_same(case: _Case) -> str | None:
+    found, content = case.certificate, case.content
+    return _same((found.not_before, found.not_after), (content.not_before, content.not_after))
+
+
+def _validity_order(case: _Case) -> str | None:
+    return None if case.certificate.not_before < case.certificate.not_after else "ends before it begins"
+
+
+def _validity_cap(case: _Case) -> str | None:
+    longest = case.profile.max_validity + BACKDATE
+    found = case.certificate.not_after - case.certificate.not_before
+    return f"{found}, at most {longest} allowed" if found > longest else None
+
+
+def _validity_in_issuer(case: _Case) -> str | None:
+    return "outlives its issuer" if case.certificate.not_after > case.issuer.not_after else None
+
+
+def _key_same(case: _Case) -> str | None:
+    return _same(case.key, case.content.spki)
+
+
+def _key_kind(case: _Case) -> str | None:
+    try:
+        kind = load_spki(case.key)[1]
+    except CSRInvalid as e:
+        return str(e)
+    if case.profile.is_ca and kind not in _ALGORITHMS:
+        return f"a CA key is never {kind}"
+    return None
+
+
+def _same(found: object, wanted: object) -> str | None:
+    return None if found == wanted else "not what was asked for"
+
+
+# ---------------------------------------------------------------- extensions, byte for byte
+
+
+def _extensions_once(case: _Case) -> str | None:
+    repeated = case.certificate.repeated_extension
+    return None if repeated is None else f"{repeated} stands twice"
+
+
+def _extensions_known(case: _Case) -> str | None:
+    foreign = [oid for oid in case.certificate.extensions if oid not in _EXTENSIONS]
+    return f"{foreign[0]} is none of ours" if foreign else None
+
+
+def _basic_constraints(case: _Case) -> bytes | None:
+    length = case.profile.path_length
+    inner = b"" if length is None else der.write(der.BOOLEAN, b"\xff") + der.write_unsigned(length)
+    return der.write(der.SEQUENCE, inner)
+
+
+def _key_usage(case: _Case) -> bytes | None:
+    bits = [word in case.profile.key_usage for word in KEY_USAGES]
+    used = max(i for i, bit in enumerate(bits) if bit) + 1
+    number = sum(0x8000 >> i for i, bit in enumerate(bits) if bit)
+    content = number.to_bytes(2)[: (used + 7) // 8]
+    return der.write(der.BIT_STRING, bytes([8 * len(content) - used]) + content)
+
+
+def _extended_key_usage(case: _Case) -> bytes | None:
+    return _sequence_of([der.write_oid(oid) for oid in case.profile.purposes])
+
+
+def _subject_key_id(case: _Case) -> bytes | None:
+    return der.write(der.OCTET_STRING, key_identifier(case.content.spki))
+
+
+def _authority_key_id(case: _Case) -> bytes | None:
+    return der.write(der.SEQUENCE, der.write(0x80, case.content.authority_key_id))
+
+
+def _alternative_names(case: _Case) -> bytes | None:
+    content = case.content
+    return _sequence_of(
+        [
+            *(der.write(_URI, uri.encode()) for uri in content.uris),
+            *(der.write(_DNS, name.encode()) for name in content.dns_names),
+            *(der.write(_IP, address.packed) for address in content.ip_addresses),
+        ]
+    )
+
+
+def _policies(case: _Case) -> bytes | None:
+    return _sequence_of([der.write(der.SEQUENCE, der.write_oid(oid)) for oid in case.content.policies])
+
+
+def _crl_pointer(case: _Case) -> bytes | None:
+    if case.content.crl_url is None:
+        return None
+    names = der.write(0xA0, der.write(0xA0, der.write(_URI, case.content.crl_url.encode())))
+    return der.write(der.SEQUENCE, der.write(der.SEQUENCE, names))
+
+
+def _access(case: _Case) -> bytes | None:
+    content = case.content
+    return _sequence_of(
+        [
+            der.write(der.SEQUENCE, der.write_oid(method) + der.write(_URI, url.encode()))
+            for method, url in ((ACCESS_OCSP, content.ocsp_url), (ACCESS_CA_ISSUERS, content.ca_url))
+            if url is not None
+        ]
+    )
+
+
+def _no_check(case: _Case) -> bytes | None:
+    return der.write(der.NULL, b"") if case.profile.no_check else None
+
+
+def _sequence_of(parts: list[bytes]) -> bytes | None:
+    return der.write(der.SEQUENCE, b"".join(parts)) if parts else None
+
+
+_EXTENSIONS: Final[Mapping[str, tuple[str, str, bool, Callable[[_Case], bytes | None]]]] = {
+    # OID: name of its rule, what it is, critical, what should stand in it or None
+    BASIC_CONSTRAINTS: ("basic-constraints", "BasicConstraints", True, _basic_constraints),
+    KEY_USAGE: ("key-usage", "KeyUsage", True, _key_usage),
+    EXTENDED_KEY_USAGE: ("extended-key-usage", "ExtendedKeyUsage", False, _extended_key_usage),
+    SUBJECT_KEY_IDENTIFIER: ("subject-key-id", "SubjectKeyIdentifier", False, _subject_key_id),
+    AUTHORITY_KEY_IDENTIFIER: ("authority-key-id", "AuthorityKeyIdentifier", False, _authority_key_id),
+    SUBJECT_ALT_NAME: ("alternative-names", "SubjectAltName", False, _alternative_names),
+    CERTIFICATE_POLICIES: ("policies", "CertificatePolicies", False, _policies),
+    CRL_DISTRIBUTION_POINTS: ("crl-pointer", "CRLDistributionPoints", False, _crl_pointer),
+    AUTHORITY_INFORMATION_ACCESS: ("access", "AuthorityInfoAccess", False, _access),
+    OCSP_NO_CHECK: ("no-check", "id-pkix-ocsp-nocheck", False, _no_check),
+}
+
+
+def _extension_rule(
+    oid: str, critical: bool, expected: Callable[[_Case], bytes | None]
+) -> Callable[[_Case], str | None]:
+    def rule(case: _Case) -> str | None:
+        found, wanted = case.certificate.extensions.get(oid), expected(case)
+        if found is None:
+            return None if wanted is None else "is absent"
+        if wanted is None:
+            return "stands there"
+        if found.critical != critical:
+            return f"is {'not ' if critical else ''}critical"
+        return None if found.value == wanted else "says something else"
+
+    return rule
+
+
+# ---------------------------------------------------------------- what a profile lets a certificate say
+
+
+def _alternative_kinds(case: _Case) -> str | None:
+    found = {_ALTERNATIVES.get(tag) for tag, _ in case.alternatives}
+    if not found <= case.profile.allowed_alternatives:
+        return "an alternative name of a kind that this profile does not have"
+    for kinds in case.profile.alternatives:
+        if not found & kinds:
+            return f"no alternative name of kind {' or '.join(sorted(kinds))}"
+    return None
+
+
+def _alternative_ek(case: _Case) -> str | None:
+    uris = [value.decode("latin-1") for tag, value in case.alternatives if tag == _URI]
+    if len(uris) > 1:
+        return f"{len(uris)} URIs"
+    if uris and not _EK_URI.fullmatch(uris[0]):
+        return f"URI other than {EK_URI} and the fingerprint of an EK"
+    return None
+
+
+def _alternative_host(case: _Case) -> str | None:
+    for tag, value in case.alternatives:
+        if tag == _DNS and not _HOST.fullmatch(value.decode("latin-1")):
+            return "a DNS name that is no lower-case host name"
+        if tag == _IP and len(value) not in (4, 16):
+            return f"an IP address of {len(value)} bytes"
+    return None
+
+
+def _policies_allowed(case: _Case) -> str | None:
+    fixed = case.profile.fixed_policies
+    if fixed is not None:
+        return None if case.policies == fixed else f"policies other than {', '.join(fixed) or 'none'}"
+    arcs = set()
+    kinds = []
+    for policy in case.policies:
+        arc, kind, value = policy.rsplit(".", 2)
+        arcs.add(arc)
+        kinds.append(kind)
+        if not ((kind == "1" and int(value) <= MAX_ASSURANCE) or (kind == "2" and int(value) in KEY_TIERS)):
+            return f"{policy} is neither a level of assurance nor a key tier"
+    if len(arcs) > 1 or kinds not in ([], ["1"], ["1", "2"]):
+        return "more than one level of assurance and one key tier under one arc"
+    return None
+
+
+def _pointers(case: _Case) -> str | None:
+    kinds = [kind for kind, _ in case.addresses]
+    if len(kinds) != len(set(kinds)) or set(kinds) != case.profile.pointers:
+        return f"points to {len(kinds)} places; {', '.join(sorted(case.profile.pointers)) or 'none'} expected"
+    return None
+
+
+def _pointer_form(case: _Case) -> str | None:
+    for _, address in case.addresses:
+        if not _ADDRESS.fullmatch(address):
+            return "an address that is not http:// or https://"
+    return None
+
+
+# ---------------------------------------------------------------- what an issuer lets a certificate say
+
+
+def _issuer_is_ca(case: _Case) -> str | None:
+    if not case.issuer.is_ca or "key_cert_sign" not in (case.issuer.key_usage or ()):
+        return "the issuer may not issue certificates"
+    return None
+
+
+def _issuer_path(case: _Case) -> str | None:
+    length, allowed = case.profile.path_length, case.issuer.path_length
+    if length is None or case.profile.self_signed or allowed is None or length < allowed:
+        return None
+    return f"a CA with path length {length} under one with {allowed}"
+
+
+def _issuer_key_id(case: _Case) -> str | None:
+    return None if case.certificate.aki == case.issuer.ski else "not the SubjectKeyIdentifier of the issuer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One rule.
+
+    Args:
+        name: Stands before what it finds.
+        what: What must hold.
+        source: Clause that asks for it.
+    """
+
+    name: str
+    what: str
+    source: str
+
+
+_RULES: Final[tuple[tuple[Rule, Callable[[_Case], str | None]], ...]] = tuple(
+    (Rule(name=name, what=what, source=source), rule)
+    for name, what, source, rule in (
+        (
+            "encoding",
+            "DER in its one form, version 3, nothing behind it",
+            "RFC 5280 §4.1, X.690 §10",
+            _encoding,
+        ),
+        (
+            "algorithm-same",
+            "One signature algorithm, inside and outside",
+            "RFC 5280 §4.1.1.2",
+            _algorithm_same,
+        ),
+        ("algorithm-fits", "The algorithm of the issuer's key, over SHA-384", "HSM §7.3", _algorithm_fits),
+        ("serial-size", "Serial number of 20 bytes, positive", "RFC 5280 §4.1.2.2, HSM §7.2", _serial_size),
+        ("serial-same", "The serial number that was reserved", "HSM §7.4", _serial_same),
+        ("issuer-same", "The issuer asked for", "RFC 5280 §4.1.2.4", _issuer_same),
+        (
+            "issuer-subject",
+            "Issuer equals the subject of the CA, byte for byte",
+            "RFC 5280 §6.1.3",
+            _issuer_subject,
+        ),
+        ("issuer-given", "Only CA keys certify themselves", "RFC 5280 §3.2", _issuer_given),
+        ("issuer-other", "No two issuers share a name", "RFC 5280 §4.1.2.4", _issuer_other),
+        ("issuer-is-ca", "The issuer is a CA and may sign certificates", "RFC 5280 §6.1.4", _issuer_is_ca),
+        ("issuer-path", "The issuer's path length leaves room", "RFC 5280 §4.2.1.9", _issuer_path),
+        ("issuer-key-id", "AuthorityKeyIdentifier finds the issuer", "RFC 5280 §4.2.1.1", _issuer_key_id),
+        ("subject-same", "The subject asked for", "ITL-REFERENCE §16", _subject_same),
+        (
+            "subject-form",
+            "The attributes of the profile, in order",
+            "ITL-REFERENCE §16, RFC 5280 A.1",
+            _subject_form,
+        ),
+        ("subject-unit", "A role for machines, a duty for people", "R16", _subject_unit),
+        ("validity-same", "The validity asked for", "HSM §7.2", _validity_same),
+        ("validity-order", "It begins before it ends", "RFC 5280 §4.1.2.5", _validity_order),
+        ("validity-cap", "No longer than the profile allows", "HSM §7.2", _validity_cap),
+        ("validity-in-issuer", "It does not outlive its issuer", "HSM §7.2", _validity_in_issuer),
+        ("key-same", "The key asked for", "HSM §7.1", _key_same),
+        ("key-kind", "A key of a kind that is certified", "HSM §7.1", _key_kind),
+        ("extensions-once", "No extension twice", "RFC 5280 §4.2", _extensions_once),
+        ("extensions-known", "No other extension", "HSM §7.1", _extensions_known),
+        *(
+            (
+                name,
+                f"{what}: what profile and content say{', critical' if critical else ''}",
+                "RFC 5280 §4.2",
+                rule,
+            )
+            for name, what, critical, rule in (
+                (name, what, critical, _extension_rule(oid, critical, expected))
+                for oid, (name, what, critical, expected) in _EXTENSIONS.items()
+            )
+        ),
+        (
+            "alternative-kinds",
+            "Alternative names of the profile's kinds",
+            "ITL-REFERENCE §16",
+            _alternative_kinds,
+        ),
+        ("alternative-ek", "One URI, the fingerprint of an EK", "ITL-REFERENCE §16, R15", _alternative_ek),
+        ("alternative-host", "Host names and addresses, well-formed", "RFC 5280 §4.2.1.6", _alternative_host),
+        ("policies-allowed", "One level of assurance, one key tier", "TPM §6", _policies_allowed),
+        ("pointers", "The addresses of the profile, each once", "RFC 5280 §4.2.1.13, §4.2.2.1", _pointers),
+        ("pointer-form", "Addresses by HTTP", "RFC 5280 §4.2.1.13", _pointer_form),
+    )
+)
+
+READABLE: Final = Rule(name="readable", what="A certificate at all, and all of it", source="RFC 5280 §4.1")
+
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {rule.name: rule for rule in (READABLE, *(rule for rule, _ in _RULES))}
+)
+"""Every rule by its name, in the order in which they are asked."""
+
+
+def lint(
+    certificate: bytes, content: CertificateContent, issuer_certificate: bytes | None
+) -> tuple[str, ...]:
+    """Return everything that is wrong with *certificate*, `rule: finding` each; nothing where it may be signed.
+
+    Args:
+        certificate: As it will be, but signed by any key; DER. The signature itself is not looked at.
+        content: What it should say.
+        issuer_certificate: Certificate of the CA key that will sign, DER; None where it certifies itself.
+    """
+    try:
+        found = parse_certificate(certificate, max_bytes=MAX_CERTIFICATE_BYTES)
+        issuer = found
+        if issuer_certificate is not None:
+            issuer = parse_certificate(issuer_certificate, max_bytes=MAX_CERTIFICATE_BYTES)
+        case = _Case(
+            certificate=found,
+            parts=_parts(found),
+            content=content,
+            profile=PROFILES[content.profile],
+            issuer=issuer,
+            has_issuer=issuer_certificate is not None,
+        )
+        judged = [(rule.name, judge(case)) for rule, judge in _RULES]
+    except MalformedEvidence as e:
+        return (f"{READABLE.name}: {e}",)
+    return tuple(f"{name}: {finding}" for name, finding in judged if finding is not None)
+
+
+def _parts(certificate: Certificate) -> tuple[bytes, ...]:
+    """Return the eight parts of a signed part of version 3 without unique identifiers, headers included."""
+    tbs = certificate.tbs
+    outer = der.element(tbs, 0, len(tbs))
+    parts = list(der.elements(tbs, outer.start, outer.stop))
+    if tuple(part.tag for part in parts) != _TBS_TAGS:
+        raise MalformedEvidence("not the eight parts of a certificate of version 3")
+    return tuple(tbs[part.at : part.stop] for part in parts)
