@@ -23,6 +23,7 @@ from attestation.audit import checkpoint, leaf_hash_of, note, tiles, witness
 from attestation.audit.export import LogVerifier, Pinned
 from attestation.audit.merkle import consistency_proof
 from attestation.clock import parse_rfc3339, rfc3339
+from attestation.endorsements import der
 from attestation.endorsements.bundle import Manifest, TrustBundle, entry_of, format_manifest, parse_manifest
 from attestation.endorsements.certificate import parse_certificate
 from attestation.endorsements.firmware import parse_blocklist
@@ -56,6 +57,7 @@ from attestation.evidence import (
     key_certification,
     tpm_quote,
 )
+from attestation.pki.ocsp import MAX_REQUEST_BYTES, MAX_REQUESTS, parse_ocsp_request
 from attestation.reference import compose, diff, parse_policy
 from attestation.reference.patterns import words_of
 from attestation.results import Assurance, AttestationResult, Passed, Verdict
@@ -840,7 +842,40 @@ def vendor_crl(data: bytes) -> None:
         assert said is Revocation.UNKNOWN or (said is Revocation.REVOKED and crl.tbs == LIST_SIGNED)
 
 
+def ocsp_request(data: bytes) -> None:
+    """A request for the status of certificates: what was read stands in it, within the limits."""
+    with contextlib.suppress(MalformedEvidence):
+        found = parse_ocsp_request(data)
+        assert 1 <= len(found.cert_ids) <= MAX_REQUESTS
+        assert all(one.der in data for one in found.cert_ids)
+        assert found.nonce is None or 1 <= len(found.nonce) <= 128
+
+
+_CERT_ID: Final = bytes.fromhex(
+    "304d300906052b0e03021a05000414" + "11" * 20 + "0414" + "22" * 20 + "02147f" + "33" * 19
+)
+"""A CertID by SHA-1, its serial number of 20 bytes."""
+
+
+def _ocsp_requests() -> list[bytes]:
+    one = der.write(der.SEQUENCE, _CERT_ID)
+    nonce = der.write(
+        der.SEQUENCE,
+        bytes.fromhex("06092b0601050507300102")
+        + der.write(der.OCTET_STRING, der.write(der.OCTET_STRING, bytes(32))),
+    )
+    extensions = der.write(0xA2, der.write(der.SEQUENCE, nonce))
+    version = der.write(0xA0, der.write_unsigned(0))
+    bodies = [
+        der.write(der.SEQUENCE, one),
+        der.write(der.SEQUENCE, 3 * one) + extensions,
+        version + der.write(der.SEQUENCE, one) + extensions,
+    ]
+    return [der.write(der.SEQUENCE, der.write(der.SEQUENCE, body)) for body in bodies]
+
+
 TARGETS: Final[dict[str, Target]] = {
+    "ocsp_request": Target(ocsp_request, _ocsp_requests, max_bytes=MAX_REQUEST_BYTES + 8),
     "trust_manifest": Target(
         trust_manifest,
         lambda: [
