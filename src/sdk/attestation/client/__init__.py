@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attestation.client.connection import Retries, is_loopback
     from attestation.client.errors import AnswerInvalid, APIError, ServiceUnreachable, TLSFailed
-    from attestation.client.node import NodeClient, SealedConfig
+    from attestation.client.node import NodeClient, SealedConfig, SignedBundle
     from attestation.client.operator import OperatorClient
     from attestation.client.public import PublicClient
     from attestation.client.record import Record
@@ -32,6 +32,7 @@ __all__ = [
     "Retries",
     "SealedConfig",
     "ServiceUnreachable",
+    "SignedBundle",
     "TLSFailed",
     "is_loopback",
 ]
@@ -45,6 +46,7 @@ _MODULES = {
     "TLSFailed": "errors",
     "NodeClient": "node",
     "SealedConfig": "node",
+    "SignedBundle": "node",
     "OperatorClient": "operator",
     "PublicClient": "public",
     "Record": "record",

@@ -248,6 +248,19 @@ class Connection:
             )
         return _problem(answer)
 
+    def fetch(self, path: str, *, accept: str) -> Answer:
+        """GET *path*, which begins below the address of the service, once, and return the successful answer.
+
+        Raises:
+            APIError: The service refused.
+            ServiceUnreachable: No answer.
+            AnswerInvalid: Not an answer of this service.
+        """
+        answer = self._exchange("GET", path, None, None, accept)
+        if answer.status == 200:
+            return answer
+        raise self._refused(answer)
+
     def probe(self, path: str) -> Answer:
         """Ask once for *path*, which begins below the address of the service, and return whatever is answered.
 

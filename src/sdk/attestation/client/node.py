@@ -26,7 +26,7 @@ from attestation.api import (
     RegisterRequest,
 )
 from attestation.client.connection import ONCE, Connection, Retries, parse, segment
-from attestation.keys import CONFIG_SIGNATURE_HEADER
+from attestation.keys import CONFIG_SIGNATURE_HEADER, TRUST_BUNDLE_HEADER
 
 if TYPE_CHECKING:
     import httpx
@@ -44,6 +44,19 @@ class SealedConfig:
     """
 
     envelope: ConfigEnvelope
+    signature: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedBundle:
+    """The CAs to trust for machines' certificates. They are whatever somebody sent, until the signature is verified.
+
+    Args:
+        pem: Certificates, as received.
+        signature: Compact JWS of type `TRUST_BUNDLE_TYP`; None where the service sent none.
+    """
+
+    pem: bytes
     signature: str | None
 
 
@@ -136,3 +149,8 @@ class NodeClient:
     def enroll(self, request: EnrollRequest) -> EnrollResponse:
         """Present a certificate with the challenge signed by its key (§9)."""
         return self._http.call("POST", "/machines/enroll", EnrollResponse, body=request)
+
+    def trust_bundle(self) -> SignedBundle:
+        """Fetch the CAs to trust, those of the next and the last key too (`GET /pki/bundle`)."""
+        answer = self._http.fetch("/pki/bundle", accept="application/x-pem-file")
+        return SignedBundle(pem=answer.body, signature=answer.headers.get(TRUST_BUNDLE_HEADER.lower()))

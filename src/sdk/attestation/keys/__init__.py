@@ -5,6 +5,8 @@ from attestation.keys.jws import (
     CONFIG_SIGNATURE_HEADER,
     CONFIG_TYP,
     DIRECTIVE_TYP,
+    TRUST_BUNDLE_HEADER,
+    TRUST_BUNDLE_TYP,
     JWSRejected,
     verify_jwt,
 )
@@ -17,6 +19,8 @@ __all__ = [
     "CONFIG_SIGNATURE_HEADER",
     "CONFIG_TYP",
     "DIRECTIVE_TYP",
+    "TRUST_BUNDLE_HEADER",
+    "TRUST_BUNDLE_TYP",
     "FileSigner",
     "JWSRejected",
     "KeyOptions",

@@ -22,6 +22,15 @@ CONFIG_TYP = "itl-config+jwt"
 CONFIG_SIGNATURE_HEADER = "Itl-Config-Signature"
 """HTTP header of a delivery that carries it: an envelope alone proves nothing about who sealed it."""
 
+TRUST_BUNDLE_TYP = "itl-trust-bundle+jwt"
+"""Header `typ` of a trust bundle's signature: {bundle_sha256, purpose, iat, exp} (docs/adr/0039).
+
+`bundle_sha256`: hex, over the PEM as it was sent; `purpose`: `machine` or `operator`.
+"""
+
+TRUST_BUNDLE_HEADER = "Itl-Bundle-Signature"
+"""HTTP header of `GET /pki/bundle` that carries it."""
+
 
 class JWSRejected(NotAuthentic):
     """The token was not signed by one of the pinned keys, or is not of the expected type."""
