@@ -26,6 +26,7 @@ from attestation_service.attest.routes import router as attest
 from attestation_service.audit.routes import public as audit_public
 from attestation_service.audit.routes import router as audit
 from attestation_service.auth.client_certificate import ClientCertificates
+from attestation_service.authority import open_authority
 from attestation_service.context import Resources
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
@@ -157,7 +158,10 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     anchors = await asyncio.to_thread(Anchors, settings)
     advisories = await asyncio.to_thread(load_advisories, settings)
     store = open_store(settings.db_url, StoreSettings(results_kept=settings.result_history))
+    authority = None
     try:
+        if settings.has_ca:
+            authority = await asyncio.to_thread(open_authority, settings, store, clock)
         if oidc is not None:
             await oidc.start()
         yield Resources(
@@ -171,8 +175,11 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
             replays=Replays(settings.event_log_cache_mib << 20),
             oidc=oidc,
             certificates=certificates,
+            authority=authority,
         )
     finally:
         if oidc is not None:
             await oidc.aclose()
+        if authority is not None:
+            await authority.aclose()
         await store.aclose()

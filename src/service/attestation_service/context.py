@@ -22,6 +22,7 @@ from attestation_service.transparency import Log
 if TYPE_CHECKING:
     from attestation.endorsements.firmware import Blocklist
     from attestation_service.auth.identity import Operator
+    from attestation_service.authority import Authority
     from attestation_service.endorsements import Anchors
 
 _KEY = "itl.origin"
@@ -94,6 +95,7 @@ class Resources:
     replays: Replays
     oidc: Tokens | None = None
     certificates: Certificates | None = None
+    authority: Authority | None = None
 
 
 def set_origin(scope: MutableMapping[str, Any], origin: Origin) -> None:

@@ -10,11 +10,13 @@ from typing import TypedDict
 import structlog
 import uvicorn
 
+from attestation.clock import SystemClock
 from attestation.errors import AttestationError
 from attestation.keys import load_signer
-from attestation.store import migrate
+from attestation.store import migrate, open_store
 from attestation_service import __version__, logs
 from attestation_service.auth.client_certificate import ClientCertificates
+from attestation_service.authority import open_authority
 from attestation_service.settings import Settings, SettingsInvalid
 from attestation_service.tls import PROTOCOL, ServerTLS, build
 from attestation_service.transparency import countersigners, load_log_signer
@@ -40,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         migrate(settings.db_url)
         load_signer(settings.service_key_uri, create=True)
         load_log_signer(settings, create=True)
+        _authority(settings)
         countersigners(settings)
         serving = _serving(settings)
     except (AttestationError, SettingsInvalid, OSError, ValueError) as e:
@@ -64,6 +67,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         **serving,
     )
     return 0
+
+
+def _authority(settings: Settings) -> None:
+    """Make the CA, or prove that it can be opened.
+
+    Raises:
+        KeyUnusable: A key cannot be made or opened: wrong passphrase, another key, no token.
+        SignerUnavailable: A token or TPM does not answer.
+    """
+    if not settings.has_ca:
+        return
+    store = open_store(settings.db_url)
+    try:
+        open_authority(settings, store, SystemClock()).close()
+    finally:
+        store.close()
 
 
 class _Serving(TypedDict, total=False):

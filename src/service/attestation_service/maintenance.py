@@ -42,6 +42,8 @@ async def once(res: Resources) -> None:
     while await _drain(res):
         pass
     await rejudge(res)
+    if res.authority is not None:
+        await res.authority.maintain()
     purged = PURGE_BATCH
     while purged >= PURGE_BATCH:
         purged = (await res.store.write(lambda tx: tx.purge(res.clock.now(), PURGE_BATCH))).total

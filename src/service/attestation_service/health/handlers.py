@@ -39,7 +39,13 @@ async def ready(res: Resources) -> Readiness:
     found["audit"] = (
         "degraded: the log does not continue what was signed; nothing is signed" if refused else OK
     )
-    return Readiness(status="degraded" if refused else "ok", version=__version__, checks=found)
+    # Likewise: machines attest without certificates, and one token that is away must not take every worker with it.
+    if res.authority is not None and (problem := res.authority.health) != OK:
+        found["ca"] = f"degraded: {problem}"
+    elif res.authority is not None:
+        found["ca"] = OK
+    degraded = any(answer != OK for answer in found.values())
+    return Readiness(status="degraded" if degraded else "ok", version=__version__, checks=found)
 
 
 async def _ask(name: str, part: Callable[[Resources], Awaitable[str]], res: Resources) -> str:
