@@ -169,33 +169,61 @@ def test_cross_certificates_are_kept(ca: Store) -> None:
         ca.write_sync(lambda tx: tx.issuers.set_cross_certificates(OTHER, []))
 
 
+def begin(store: Store, owner: str = "w1", at: datetime = NOW, issuer_id: str = ISSUER) -> int | None:
+    return store.write_sync(
+        lambda tx: tx.issuers.begin_crl(issuer_id, owner=owner, at=at, until=at + timedelta(seconds=30))
+    )
+
+
+def put_list(store: Store, number: int, revision: int) -> bool:
+    made = StoredCRL(
+        issuer_id=ISSUER,
+        number=number,
+        revision=revision,
+        entries=0,
+        this_update=NOW,
+        next_update=NOW + DAY,
+        crl=b"list%d" % number,
+    )
+    return store.write_sync(lambda tx: tx.issuers.put_crl(made))
+
+
+def test_one_makes_lists_at_a_time(ca: Store) -> None:
+    """Whoever begins has it until it ends or its time is up; each beginning takes a number, used or not."""
+    assert begin(ca) == 1
+    assert begin(ca, "w2") is None
+    assert begin(ca) == 2
+    ca.write_sync(lambda tx: tx.issuers.end_crl(ISSUER, owner="w2"))
+    assert begin(ca, "w2") is None
+    ca.write_sync(lambda tx: tx.issuers.end_crl(ISSUER, owner="w1"))
+    assert begin(ca, "w2") == 3
+    assert begin(ca, "w1", NOW + timedelta(seconds=29)) is None
+    assert begin(ca, "w1", NOW + timedelta(seconds=30)) == 4
+    assert begin(ca, issuer_id=OTHER) is None
+
+
+@pytest.mark.parametrize(("state", "makes"), [("next", True), ("retiring", True), ("retired", False)])
+def test_which_keys_make_lists(ca: Store, state: Any, makes: bool) -> None:
+    """A key that is not published any more, or not yet, signs none."""
+    ca.write_sync(lambda tx: tx.issuers.move(ISSUER, "active", state, NOW))
+    assert (begin(ca) is not None) is makes
+    assert reserve_issuer(ca, OTHER, algorithm="rsa-4096")
+    assert begin(ca, "w1", issuer_id=OTHER) is None
+
+
 def test_numbers_of_lists_only_rise(ca: Store) -> None:
-    """Each number is given once, and an older list never replaces a newer one."""
-    numbers = [ca.write_sync(lambda tx: tx.issuers.next_crl_number(ISSUER)) for _ in range(3)]
-    assert numbers == [1, 2, 3]
-    with pytest.raises(IssuerUnknown):
-        ca.write_sync(lambda tx: tx.issuers.next_crl_number(OTHER))
-
-    def put(number: int) -> bool:
-        made = StoredCRL(
-            issuer_id=ISSUER,
-            number=number,
-            revision=number,
-            entries=0,
-            this_update=NOW,
-            next_update=NOW + DAY,
-            crl=b"list%d" % number,
-        )
-        return ca.write_sync(lambda tx: tx.issuers.put_crl(made))
-
+    """An older list never replaces a newer one, and none that knows less one that knows more."""
     assert ca.read_sync(lambda tx: tx.issuers.crl(ISSUER)) is None
-    assert put(2)
-    assert not put(1)
-    assert not put(2)
-    assert put(3)
+    assert ca.read_sync(lambda tx: tx.issuers.kept_crl_number(ISSUER)) is None
+    assert put_list(ca, 2, 2)
+    assert not put_list(ca, 1, 3)
+    assert not put_list(ca, 2, 3)
+    assert not put_list(ca, 3, 1)
+    assert put_list(ca, 4, 2)
     kept = ca.read_sync(lambda tx: tx.issuers.crl(ISSUER))
     assert kept is not None
-    assert (kept.number, kept.crl, kept.next_update) == (3, b"list3", NOW + DAY)
+    assert (kept.number, kept.crl, kept.next_update) == (4, b"list4", NOW + DAY)
+    assert ca.read_sync(lambda tx: tx.issuers.kept_crl_number(ISSUER)) == 4
 
 
 # ---------------------------------------------------------------- the issuance log

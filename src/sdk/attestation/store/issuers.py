@@ -199,10 +199,29 @@ _MOVE = Prepared(
 )
 _CROSS = Prepared(update(_T).where(_C.issuer_id == _OF).values(cross_certificates=bindparam("certificates")))
 _BUMP = Prepared(update(_T).where(_C.issuer_id == _OF).values(revision=_C.revision + 1))
-_NUMBER = Prepared(
-    update(_T).where(_C.issuer_id == _OF).values(crl_number=_C.crl_number + 1).returning(_C.crl_number)
-)
 _CRL_COLUMNS = tuple(c.name for c in _LC)
+_LIST_MAKERS = or_(_C.state == "next", _C.state == "active", _C.state == "retiring")
+_BEGIN_CRL = Prepared(
+    update(_T)
+    .where(
+        _C.issuer_id == _OF,
+        _LIST_MAKERS,
+        or_(
+            _C.lease_until.is_(None), _C.lease_until <= bindparam("at"), _C.lease_owner == bindparam("owner")
+        ),
+    )
+    .values(
+        crl_number=_C.crl_number + 1,
+        lease_owner=bindparam("owner"),
+        lease_until=bindparam("until"),
+    )
+    .returning(_C.crl_number)
+)
+_END_CRL = Prepared(
+    update(_T)
+    .where(_C.issuer_id == _OF, _LIST_MAKERS, _C.lease_owner == bindparam("owner"))
+    .values(lease_owner=None, lease_until=None)
+)
 _PUT_CRL = Prepared(
     lambda insert: (
         insert(_L)
@@ -210,11 +229,13 @@ _PUT_CRL = Prepared(
         .on_conflict_do_update(
             index_elements=[_LC.issuer_id],
             set_={name: bindparam(name) for name in _CRL_COLUMNS[1:]},
-            where=and_(_LC.number < bindparam("number")),
+            # A list that was begun later may have been read earlier: it shall not hide what the other names.
+            where=and_(_LC.number < bindparam("number"), _LC.revision <= bindparam("revision")),
         )
     )
 )
 _GET_CRL = Prepared(select(_L).where(_LC.issuer_id == _OF))
+_CRL_NUMBER = Prepared(select(_LC.number).where(_LC.issuer_id == _OF))
 
 
 class Issuers:
@@ -324,19 +345,23 @@ class Issuers:
         for issuer_id in sorted(set(issuer_ids)):
             self._sql.run(_BUMP, of_issuer=issuer_id)
 
-    def next_crl_number(self, issuer_id: str) -> int:
-        """Take the next CRLNumber of a key; no other list ever gets it, also where this one is never made.
+    def begin_crl(self, issuer_id: str, *, owner: str, at: datetime, until: datetime) -> int | None:
+        """Begin a list of a key: return its CRLNumber, or None where somebody else is making one.
 
-        Raises:
-            IssuerUnknown: No such key.
+        No other list ever gets the number, also where this one is never made. Until *until* others leave the
+        work to *owner*.
         """
-        row = self._sql.row(_NUMBER, of_issuer=issuer_id)
-        if row is None:
-            raise IssuerUnknown(f"no CA key {issuer_id!r}")
-        return int(row[0])
+        row = self._sql.row(
+            _BEGIN_CRL, of_issuer=issuer_id, owner=owner, at=to_micros(at), until=to_micros(until)
+        )
+        return None if row is None else int(row[0])
+
+    def end_crl(self, issuer_id: str, *, owner: str) -> None:
+        """Let others make lists of a key again."""
+        self._sql.run(_END_CRL, of_issuer=issuer_id, owner=owner)
 
     def put_crl(self, made: StoredCRL) -> bool:
-        """Keep a list as the newest; False where one with a higher number is kept."""
+        """Keep a list as the newest; False where one with a higher number, or that knows more, is kept."""
         changed = self._sql.run(
             _PUT_CRL,
             issuer_id=made.issuer_id,
@@ -348,6 +373,11 @@ class Issuers:
             crl=made.crl,
         )
         return changed == 1
+
+    def kept_crl_number(self, issuer_id: str) -> int | None:
+        """Return the CRLNumber of the newest list of a key, or None."""
+        row = self._sql.row(_CRL_NUMBER, of_issuer=issuer_id)
+        return None if row is None else int(row[0])
 
     def crl(self, issuer_id: str) -> StoredCRL | None:
         """Return the newest list of a key, or None."""
