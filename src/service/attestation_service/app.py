@@ -31,6 +31,8 @@ from attestation_service.context import Resources
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
 from attestation_service.endorsements import Anchors
+from attestation_service.enrollment.routes import machines as enrollment_machines
+from attestation_service.enrollment.routes import router as enrollment
 from attestation_service.firmware import load_advisories
 from attestation_service.health.routes import router as health
 from attestation_service.lean import lanes
@@ -57,6 +59,8 @@ ROUTERS = (
     attest_hot,
     attest,
     registration,
+    enrollment_machines,
+    enrollment,
     delivery,
     machines,
     results,

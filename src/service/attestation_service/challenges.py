@@ -1,4 +1,4 @@
-"""Challenges to quote: made, shown, and read back (PROTOCOL §3)."""
+"""Challenges to quote, and those for certificates: made, shown, and read back (PROTOCOL §3)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import secrets
 import threading
 from datetime import datetime, timedelta
 from functools import lru_cache
+from typing import Literal
 
-from attestation.api import EKChallenge, QuoteChallenge
+from attestation.api import CertificateChallenge, EKChallenge, QuoteChallenge
 from attestation.errors import ChallengeExpired, ChallengeUnknown, ChallengeUsed
 from attestation.evidence import ima_log, tpm_quote
 from attestation.machines import Machine
 from attestation.reference import Policy
 from attestation.store import Challenge, Tx
+from attestation.store.challenges import Purpose
 from attestation.tpm import PCRSelection
 from attestation.wire import b64encode
 from attestation_service.settings import Settings
@@ -79,6 +81,37 @@ def make(
     )
 
 
+def make_for_certificate(
+    machine: Machine, purpose: Literal["certify", "enroll"], settings: Settings, at: datetime
+) -> Challenge:
+    """Make a fresh challenge to *machine*, to be given a certificate or to present one.
+
+    Args:
+        machine: Whom it is for.
+        purpose: What it is good for, and nothing else.
+        settings: How long it is good.
+        at: When it is issued.
+    """
+    random = _random.take(ID_BYTES + NONCE_BYTES)
+    return Challenge(
+        challenge_id=random[:ID_BYTES].hex(),
+        purpose=purpose,
+        machine_id=machine.machine_id,
+        ek_fingerprint=machine.ek_fingerprint,
+        nonce=random[ID_BYTES:],
+        issued_at=at,
+        expires_at=at + timedelta(seconds=settings.challenge_ttl_seconds),
+    )
+
+
+def show_for_certificate(challenge: Challenge) -> CertificateChallenge:
+    """Return *challenge* as the node sees it."""
+    assert challenge.nonce is not None
+    return CertificateChallenge(
+        nonce_id=challenge.challenge_id, nonce=b64encode(challenge.nonce), expires_at=challenge.expires_at
+    )
+
+
 def show(challenge: Challenge, ek_challenge: EKChallenge | None = None) -> QuoteChallenge:
     """Return *challenge* as the node sees it, with the key sealed to its EK where one is offered."""
     assert challenge.nonce is not None
@@ -93,18 +126,22 @@ def show(challenge: Challenge, ek_challenge: EKChallenge | None = None) -> Quote
     )
 
 
-def open_challenge(tx: Tx, challenge_id: str, machine_id: str, at: datetime) -> Challenge:
-    """Return a challenge to quote that may still be answered; `redeem` decides races later.
+def open_challenge(
+    tx: Tx, challenge_id: str, machine_id: str, at: datetime, purpose: Purpose = "attest"
+) -> Challenge:
+    """Return a challenge for *purpose* that may still be answered; `redeem` decides races later.
 
     Raises:
         ChallengeUnknown, ChallengeUsed, ChallengeExpired: As `redeem`.
     """
-    return still_open(tx.challenges.get(challenge_id), machine_id, at)
+    return still_open(tx.challenges.get(challenge_id), machine_id, at, purpose)
 
 
-def still_open(challenge: Challenge | None, machine_id: str, at: datetime) -> Challenge:
+def still_open(
+    challenge: Challenge | None, machine_id: str, at: datetime, purpose: Purpose = "attest"
+) -> Challenge:
     """As `open_challenge`, on a challenge that was loaded with something else."""
-    if challenge is None or challenge.purpose != "attest" or challenge.machine_id != machine_id:
+    if challenge is None or challenge.purpose != purpose or challenge.machine_id != machine_id:
         raise ChallengeUnknown("no such challenge for this machine")
     if challenge.used_at is not None:
         raise ChallengeUsed("the challenge was redeemed before")

@@ -59,7 +59,10 @@ class IssuedCertificate(Wire):
     issuer_id: IssuerId
     algorithm: str = Field(description="What the CA signed with")
     cert_pem: str
-    chain_pem: str = Field(description="Certificates of CAs, from the issuer upwards")
+    chain_pem: str = Field(
+        description="What the holder sends after it; empty except around a rotation of the CA"
+    )
+    ca_pem: str = Field(description="Self-signed certificate of the CA key that signed it")
     not_before: datetime
     not_after: datetime
 
@@ -79,7 +82,8 @@ class CertResponse(Wire):
     not_after: datetime
     renew_after: datetime = Field(description="Two thirds of the lifetime")
     key_tier: int | None = Field(
-        description="3: resident in the TPM; 4: and the machine quoted since it booted; null: no key of a TPM"
+        default=None,
+        description="3: resident in the TPM; 4: and the machine quoted since it booted; null: no key of a TPM",
     )
     assurance: str
     certificates: list[IssuedCertificate]

@@ -1,0 +1,1 @@
+"""Certificates of machines: challenge, request and renewal, enrolment (ITL-REFERENCE §§3, 16)."""
