@@ -7,7 +7,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.fixtures.tpm", "tests.fixtures.openid.provider"]
+pytest_plugins = ["tests.fixtures.softhsm", "tests.fixtures.tpm", "tests.fixtures.openid.provider"]
 
 # A deadline per example measures the neighbours on a shared machine, not the code.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -28,6 +28,7 @@ from attestation.keys.delegated import (
 from attestation.keys.file import _MAKE
 from attestation.keys.open import ALGORITHMS, Algorithm, CAPrivateKey, KeyOptions, OpenKey, create_key
 from attestation.keys.uri import FileRef
+from tests.fixtures import softhsm
 
 MakeKey = Callable[[Algorithm, Path], AbstractContextManager[OpenKey]]
 
@@ -103,7 +104,17 @@ def _delegated(algorithm: Algorithm, directory: Path) -> Iterator[OpenKey]:
     yield OpenKey(key, ref=FileRef(path=directory), origin="generated", backend="test")
 
 
+@contextmanager
+def _softhsm(algorithm: Algorithm, directory: Path) -> Iterator[OpenKey]:
+    folder = directory / "softhsm"
+    with pytest.MonkeyPatch.context() as patch:
+        hsm = softhsm.SoftHSM(folder) if folder.exists() else softhsm.make(folder, patch.setenv)
+        yield hsm.create(algorithm, algorithm)
+        hsm.close()
+
+
 BACKENDS: tuple[SignerBackend, ...] = (
     SignerBackend("file", _file),
     SignerBackend("delegated", _delegated),
+    SignerBackend("softhsm", _softhsm, ("ecdsa-p384", "rsa-4096"), (pytest.mark.softhsm,)),
 )

@@ -1,0 +1,159 @@
+"""Keys on PKCS#11 tokens: `pkcs11:token=T;object=L[;id=…;serial=…][?module-name=N&pin-source=file:…]` (RFC 7512).
+
+The module is one of the deployment's list (`ITL_PKCS11_MODULES`); no URI names a library. One thread per process
+and module does everything (`worker`); what fails is begun again as far back as needed (`ladder`). What is not
+built: bringing a wrapped key into a token (HSM-AND-KUBERNETES §5), ML-DSA on tokens, PIN pads, test keys.
+
+python-pkcs11 is needed, the extra `pkcs11` of this package; it is imported when the first key is opened.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from attestation.errors import KeyMismatch, KeyURIInvalid, ModuleUnusable, SignerUnavailable
+from attestation.keys.delegated import HashName, RawSigner
+from attestation.keys.open import Algorithm, KeyOptions, OpenKey, algorithm_of
+from attestation.keys.pkcs11.modules import alone, module_of, parse_modules
+from attestation.keys.secrets import secret_source
+from attestation.keys.uri import KeyRef, PKCS11Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from attestation.keys.pkcs11.objects import KeyFacts, KeyName
+    from attestation.keys.pkcs11.tokens import TokenName
+    from attestation.keys.pkcs11.worker import Connection, Worker
+
+__all__ = ["create_key", "open_key", "parse_modules"]
+
+GENERATE_SECONDS: Final = 120.0
+"""An RSA-4096 key takes a YubiHSM 2 about half a minute."""
+
+T = TypeVar("T")
+
+
+class TokenKey(RawSigner):
+    """Signs with one key of a token, through the worker of its module."""
+
+    def __init__(self, worker: Worker, token: TokenName, name: KeyName) -> None:
+        self._worker, self._token, self._name = worker, token, name
+
+    def sign_digest_ecdsa(self, digest: bytes) -> tuple[int, int]:
+        """As `RawSigner`."""
+        return self._run(lambda signer: signer.sign_digest_ecdsa(digest))
+
+    def sign_rsa_pkcs1(self, digest_info: bytes) -> bytes:
+        """As `RawSigner`."""
+        return self._run(lambda signer: signer.sign_rsa_pkcs1(digest_info))
+
+    def sign_rsa_pss(self, digest: bytes, hash_name: HashName, salt_bytes: int) -> bytes:
+        """As `RawSigner`."""
+        return self._run(lambda signer: signer.sign_rsa_pss(digest, hash_name, salt_bytes))
+
+    def _run(self, sign: Callable[[RawSigner], T]) -> T:
+        name = self._name
+        return self._worker.run(self._token, lambda connection: sign(connection.signer(name)), key=name)
+
+
+def open_key(ref: KeyRef, options: KeyOptions) -> OpenKey:
+    """Open the private key on the token; see `attestation.keys.open.open_key`.
+
+    Raises:
+        ModuleUnusable: Not listed, not there, no PKCS#11 module, or it does not start; python-pkcs11 is missing.
+        TokenAbsent: No such token.
+        PINRejected: Wrong, locked, or nearly locked; no login is tried twice with the same PIN.
+        KeyAmbiguous: Several private keys fit.
+        KeyUnusable: The key may leave its token, or its public half is nowhere.
+    """
+    return _with_worker(ref, options, _found, writes=False)
+
+
+def create_key(ref: KeyRef, algorithm: Algorithm, options: KeyOptions) -> OpenKey:
+    """Make the key on the token unless it is there, then open it; see `attestation.keys.open.create_key`.
+
+    It is sensitive, not extractable and signs only, which is read back. The processes of one machine do this one
+    after another; those of several machines must see to it themselves.
+    """
+    assert isinstance(ref, PKCS11Ref)
+    if ref.object is None or ref.id is not None:
+        raise KeyURIInvalid("a new key is named by its label (object) alone; its id follows from the key")
+
+    def found_or_made(connection: Connection, name: KeyName) -> KeyFacts:
+        from attestation.errors import KeyNotFound
+        from attestation.keys.pkcs11.objects import find_private, generate, settle
+
+        assert name.label is not None
+        try:
+            find_private(connection.session, name)
+        except KeyNotFound:
+            generate(connection.session, algorithm, name.label, name.shown)
+        facts = _found(connection, name)
+        if algorithm_of(facts.public_key) != algorithm:
+            raise KeyMismatch(f"{name.shown} is there already, and is {algorithm_of(facts.public_key)}")
+        return settle(connection.session, find_private(connection.session, name), facts)
+
+    _, path = module_of(ref, options.modules)
+    try:
+        with alone(path, wait_seconds=GENERATE_SECONDS) as ours:
+            if not ours:
+                raise SignerUnavailable(f"somebody else is making keys with {path}")
+            return _with_worker(ref, options, found_or_made, writes=True)
+    except FileNotFoundError:
+        raise ModuleUnusable(f"the PKCS#11 module {path} is not there") from None
+
+
+def _found(connection: Connection, name: KeyName) -> KeyFacts:
+    """Return the facts of a key, and prove by a test signature that its public half belongs to it."""
+    from attestation.keys.pkcs11.objects import HandleSigner, delegated, describe, find_private
+    from attestation.keys.selftest import self_test
+
+    handle = find_private(connection.session, name)
+    facts = describe(connection.session, handle, name)
+    self_test(delegated(HandleSigner(handle), facts.public_key, name.shown), facts.public_key)
+    return facts
+
+
+def _with_worker(
+    ref: KeyRef, options: KeyOptions, work: Callable[[Connection, KeyName], KeyFacts], *, writes: bool
+) -> OpenKey:
+    assert isinstance(ref, PKCS11Ref)
+    module, path = module_of(ref, options.modules)
+    try:
+        from attestation.keys.pkcs11 import worker as workers
+        from attestation.keys.pkcs11.objects import KeyName, delegated
+        from attestation.keys.pkcs11.tokens import TokenName
+    except ModuleNotFoundError as e:
+        raise ModuleUnusable(
+            "pkcs11: keys need python-pkcs11; install it with: pip install 'itl-attestation-sdk[pkcs11]'"
+        ) from e
+    pin = secret_source(ref.pin_source) if ref.pin_source is not None else options.passphrase
+    token = TokenName(label=ref.token, serial=ref.serial, pin=pin)
+    name = KeyName(label=ref.object, id=ref.id, shown=ref.shown)
+    worker = workers.acquire(module, path)
+    try:
+        facts = worker.run(
+            token,
+            lambda connection: work(connection, name),
+            writes=writes,
+            deadline_seconds=GENERATE_SECONDS if writes else workers.DEADLINE_SECONDS,
+        )
+    except BaseException:
+        workers.release(worker)
+        raise
+    # From now on exactly this key is meant, whatever else may appear under its label.
+    known = KeyName(label=ref.object, id=facts.id or ref.id, spki=facts.spki, shown=ref.shown)
+    closed: list[bool] = []
+
+    def close() -> None:
+        if not closed:
+            closed.append(True)
+            workers.release(worker)
+
+    return OpenKey(
+        delegated(TokenKey(worker, token, known), facts.public_key, ref.shown),
+        ref=ref,
+        origin=facts.origin,
+        backend="pkcs11",
+        close=close,
+    )
