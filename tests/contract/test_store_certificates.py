@@ -327,6 +327,8 @@ def test_live_ones_and_the_last_end(ca: Store) -> None:
     live = ca.read_sync(lambda tx: tx.certificates.live(MACHINE, "node-client", NOW, 10))
     assert [row.serial for row in live] == [planned(3).serial, planned(1).serial]
     assert ca.read_sync(lambda tx: tx.certificates.live(MACHINE, "node-client", NOW + DAY, 10)) == ()
+    issue(ca, planned(4, profile="ca-cross", not_after=NOW + 99 * DAY))
+    issue(ca, planned(5, profile="ocsp-signing", not_after=NOW + 9 * DAY))
     assert ca.read_sync(lambda tx: tx.certificates.last_end(ISSUER)) == NOW + 3 * DAY
     assert ca.read_sync(lambda tx: tx.certificates.last_end(OTHER)) is None
 

@@ -23,6 +23,7 @@ from attestation.machines.dual_control import (
     Vote,
     evidence_digest,
     of_allow_list,
+    of_ca_rotation,
     of_machine,
     of_policy_assignment,
     of_registration_token,
@@ -523,6 +524,43 @@ def test_an_anchor_concerns_every_role() -> None:
     assert proposal.roles == frozenset(Role)
     assert Rule(roles=frozenset({Role.WINDOWS}), quorum=2).gates(proposal)
     assert proposal.subject == f"anchor of IFX, SHA-256 {'ab' * 32}"
+
+
+ROTATION: dict[str, Any] = {
+    "step": "activate",
+    "purpose": "machine",
+    "algorithm": "ecdsa-p384",
+    "active": "aa" * 8,
+    "other": "bb" * 8,
+    "force": False,
+}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"step": "retire"},
+        {"purpose": "operator"},
+        {"algorithm": "rsa-4096"},
+        {"active": "cc" * 8},
+        {"other": None},
+        {"force": True},
+    ],
+)
+def test_a_step_of_a_rotation_is_bound(changed: dict[str, Any]) -> None:
+    """Nobody agrees to one step, of these keys, and gets another; nor to waiting, and gets none."""
+    assert of_ca_rotation(**(ROTATION | changed)).digest() != of_ca_rotation(**ROTATION).digest()
+
+
+def test_a_rotation_concerns_every_role() -> None:
+    """Machines of every role are known by its certificates."""
+    proposal = of_ca_rotation(**ROTATION)
+    assert proposal.roles == frozenset(Role)
+    assert proposal.machine_id is None
+    start = "activate in the rotation of the machine CA, ecdsa-p384: active key " + "aa" * 8
+    assert proposal.subject == f"{start}, other key {'bb' * 8}"
+    forced = of_ca_rotation(**(ROTATION | {"other": None, "force": True})).subject
+    assert forced == start.replace("activate", "activate at once")
 
 
 def test_accepting_an_ek_is_bound() -> None:

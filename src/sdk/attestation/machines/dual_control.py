@@ -32,6 +32,7 @@ ALLOW_LIST_IMPORT = "allow_list_import"
 POLICY_ASSIGN = "policy_assign"
 POLICY_UNASSIGN = "policy_unassign"
 TRUST_CERTIFICATE = "trust_certificate"
+CA_ROTATION = "ca_rotation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,8 @@ class Proposal:
             return _policy_words(self.terms)
         if self.action == TRUST_CERTIFICATE:
             return f"{self.terms['role']} of {self.terms['vendor']}, SHA-256 {self.terms['sha256']}"
+        if self.action == CA_ROTATION:
+            return _rotation_words(self.terms)
         if self.machine_id is not None:
             return f"machine {self.machine_id}"
         if self.action == REGISTRATION_TOKEN:
@@ -281,6 +284,55 @@ def of_trust_certificate(*, sha256: str, role: str, vendor: str) -> Proposal:
         terms={"sha256": sha256, "role": role, "vendor": vendor},
         roles=frozenset(Role),
     )
+
+
+def of_ca_rotation(
+    *,
+    step: Literal["prepare", "activate", "rollback", "retire"],
+    purpose: str,
+    algorithm: str,
+    active: str,
+    other: str | None,
+    force: bool,
+) -> Proposal:
+    """Return the proposal of one step of a rotation of a CA's key; it concerns machines of every role.
+
+    Args:
+        step: What is to be done.
+        purpose: Of which CA.
+        algorithm: Of the key.
+        active: Id of the key that signs now.
+        other: Id of the key that begins or ceases to be used; None where it is still to be made.
+        force: Without waiting for relying parties to follow.
+    """
+    return Proposal(
+        action=CA_ROTATION,
+        machine_id=None,
+        ek_fingerprint=None,
+        ak_name=None,
+        role=None,
+        current_role=None,
+        hostname=None,
+        assigned_ip=None,
+        cluster_id=None,
+        evidence_digest=None,
+        terms={
+            "step": step,
+            "purpose": purpose,
+            "algorithm": algorithm,
+            "active": active,
+            "other": other,
+            "force": int(force),
+        },
+        roles=frozenset(Role),
+    )
+
+
+def _rotation_words(terms: Mapping[str, str | int | None]) -> str:
+    forced = " at once" if terms["force"] else ""
+    other = "" if terms["other"] is None else f", other key {terms['other']}"
+    which = f"{terms['purpose']} CA, {terms['algorithm']}"
+    return f"{terms['step']}{forced} in the rotation of the {which}: active key {terms['active']}{other}"
 
 
 def evidence_digest(machine: Machine) -> str:

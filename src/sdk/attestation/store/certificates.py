@@ -216,7 +216,14 @@ _LIVE_OF = Prepared(
     .order_by(_C.id.desc())
     .limit(bindparam("rows"))
 )
-_LAST_END = Prepared(select(func.max(_C.not_after)).where(_C.issuer_id == bindparam("of_issuer"), _UNENDED))
+_LAST_END = Prepared(
+    select(func.max(_C.not_after)).where(
+        _C.issuer_id == bindparam("of_issuer"),
+        _UNENDED,
+        _C.profile != "ca-cross",
+        _C.profile != "ocsp-signing",
+    )
+)
 _PURGE = Prepared(
     delete(_T).where(
         _C.id.in_(
@@ -331,7 +338,10 @@ class Certificates:
         return tuple(map(_decode, rows))
 
     def last_end(self, issuer_id: str) -> datetime | None:
-        """Return when the last certificate of this key ends that is not revoked; None where there is none."""
+        """Return when the last certificate of this key ends that is not revoked; None where there is none.
+
+        Those of CA keys and of keys that answer OCSP do not count: they last while the key is watched.
+        """
         row = self._sql.row(_LAST_END, of_issuer=issuer_id)
         return None if row is None else _instant(row[0])
 
