@@ -161,7 +161,7 @@ def finish(maker: Maker, issuer: Issuer) -> None:
 def _certify(maker: Maker, issuer: Issuer, key: OpenKey) -> None:
     at = maker.clock.now()
     subject = maker.store.read_sync(lambda tx: _subject(tx, issuer, maker.settings))
-    content = _own_content(subject, spki(key.public_key), maker.settings, at)
+    content = _own_content(issuer, subject, spki(key.public_key), maker.settings)
     own = sign_content(content, issuer.algorithm, key.private_key, None)
     ca = CACertificate(
         issuer_id=issuer.issuer_id,
@@ -224,12 +224,14 @@ def _subject(tx: Tx, issuer: Issuer, settings: Settings) -> x509.Name:
 
 
 def _own_content(
-    subject: x509.Name, public_key: bytes, settings: Settings, at: datetime
+    issuer: Issuer, subject: x509.Name, public_key: bytes, settings: Settings
 ) -> CertificateContent:
-    at = at.replace(microsecond=0)
+    """Return what a key certifies of itself: after a crash the same again, with the same serial and validity."""
+    at = issuer.reserved_at.replace(microsecond=0)
+    entropy = hashlib.sha256(b"itl-ca-serial/v1" + bytes.fromhex(issuer.issuer_id) + public_key).digest()
     return CertificateContent(
         profile=ProfileName.CA,
-        serial=serial_of(secrets.token_bytes(SERIAL_BYTES)),
+        serial=serial_of(entropy[:SERIAL_BYTES]),
         subject=subject,
         issuer_subject=subject,
         spki=public_key,
