@@ -116,7 +116,7 @@ class Worker:
     Args:
         name: The module's name in the deployment's list.
         path: The module.
-        load: Loads and initializes it; another one in tests.
+        load: Loads and initializes it: `pkcs11.lib`; another one in tests.
         clock: Monotonic seconds.
         jitter: A number from 0 to 1.
         queue_jobs: Jobs that may wait.
@@ -128,7 +128,7 @@ class Worker:
         name: str,
         path: Path,
         *,
-        load: Load = pkcs11.lib,
+        load: Load | None = None,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
         queue_jobs: int = QUEUE_JOBS,
@@ -136,7 +136,7 @@ class Worker:
     ) -> None:
         self.name = name
         self.path = path
-        self._load = load
+        self._load: Load = load or pkcs11.lib
         self._clock = clock
         self._keep_alive = keep_alive_seconds
         self._pid = os.getpid()
