@@ -292,6 +292,8 @@ def _subject_form(case: _Case) -> str | None:
 
 def _subject_unit(case: _Case) -> str | None:
     found = [a.text for a in case.certificate.subject_name.attributes if a.oid == UNIT]
+    if not case.profile.units:
+        return None  # then subject-form lets no OU through
     foreign = [text for text in found if text not in case.profile.units]
     return f"OU {foreign[0]!r} is none that profile {case.profile.name} has" if foreign else None
 
@@ -470,8 +472,6 @@ def _alternative_host(case: _Case) -> str | None:
     for tag, value in case.alternatives:
         if tag == _DNS and not _HOST.fullmatch(value.decode("latin-1")):
             return "a DNS name that is no lower-case host name"
-        if tag == _IP and len(value) not in (4, 16):
-            return f"an IP address of {len(value)} bytes"
     return None
 
 
@@ -482,11 +482,13 @@ def _policies_allowed(case: _Case) -> str | None:
     arcs = set()
     kinds = []
     for policy in case.policies:
-        arc, kind, value = policy.rsplit(".", 2)
+        rest, _, number = policy.rpartition(".")
+        arc, _, kind = rest.rpartition(".")
+        allowed = {"1": range(MAX_ASSURANCE + 1), "2": KEY_TIERS}.get(kind, ())
+        if int(number) not in allowed:
+            return f"{policy} is neither a level of assurance nor a key tier"
         arcs.add(arc)
         kinds.append(kind)
-        if not ((kind == "1" and int(value) <= MAX_ASSURANCE) or (kind == "2" and int(value) in KEY_TIERS)):
-            return f"{policy} is neither a level of assurance nor a key tier"
     if len(arcs) > 1 or kinds not in ([], ["1"], ["1", "2"]):
         return "more than one level of assurance and one key tier under one arc"
     return None
@@ -606,7 +608,12 @@ _RULES: Final[tuple[tuple[Rule, Callable[[_Case], str | None]], ...]] = tuple(
             _alternative_kinds,
         ),
         ("alternative-ek", "One URI, the fingerprint of an EK", "ITL-REFERENCE §16, R15", _alternative_ek),
-        ("alternative-host", "Host names and addresses, well-formed", "RFC 5280 §4.2.1.6", _alternative_host),
+        (
+            "alternative-host",
+            "Host names in lower case",
+            "RFC 5280 §4.2.1.6",
+            _alternative_host,
+        ),
         ("policies-allowed", "One level of assurance, one key tier", "TPM §6", _policies_allowed),
         ("pointers", "The addresses of the profile, each once", "RFC 5280 §4.2.1.13, §4.2.2.1", _pointers),
         ("pointer-form", "Addresses by HTTP", "RFC 5280 §4.2.1.13", _pointer_form),
