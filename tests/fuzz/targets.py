@@ -85,6 +85,7 @@ from attestation.tpm import (
     parse_tpmt_public,
 )
 from attestation.tpm.credential import parse_id_object
+from attestation.tpm.key_file import TPMKey, encode_key, encode_key_file, parse_key_file
 from attestation.tpm_bundle.pem import certificates as pem_certificates
 from attestation.wire import Reader, b64decode, b64encode, hexdecode, sized
 from attestation_service.auth import Duty, access_token
@@ -225,6 +226,14 @@ def _certifications() -> list[bytes]:
     info = CertifyInfo(_EK_FOR_K.name, _EK_FOR_K.name[:2] + bytes(32))
     message = Attest(TPM_GENERATED, 0x8017, bytes(34), bytes(32), 1, 2, 3, True, 4, info).serialise()
     return [message + bytes.fromhex("0005000b") + bytes(32), message + message[: len(message) // 4]]
+
+
+def key_file(data: bytes) -> None:
+    """`parse_key_file`; what was read is the same key when it is written and read again."""
+    with contextlib.suppress(MalformedEvidence):
+        key = parse_key_file(data)
+        assert parse_key_file(encode_key(key)) == key
+        assert parse_key_file(encode_key_file(key)) == key
 
 
 _NODE_AK: Final = SoftwareAK(seed=11)
@@ -928,6 +937,14 @@ TARGETS: Final[dict[str, Target]] = {
     ),
     "key_certification": Target(ek_certification, _certifications, 2600),
     "node_key": Target(node_key, _node_keys, 2600),
+    "key_file": Target(
+        key_file,
+        lambda: [
+            *(path.read_bytes() for path in sorted((OWN.parent / "key-files").glob("*.pem"))),
+            encode_key(TPMKey(public=_NODE_KEY.tpm2b(), private=sized(bytes(100)), parent=0x81000001)),
+        ],
+        8300,
+    ),
     "firmware_blocklist": Target(
         firmware_blocklist,
         lambda: [json.dumps({"format": "itl-firmware-blocklist/1", "entries": [ADVISORY]}).encode()],

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.errors import MalformedEvidence, TPMResponseError
-from attestation.tpm import EK_TEMPLATES, Alg, Hierarchy, PCRSelection, commands
+from attestation.tpm import EK_TEMPLATES, Alg, Hierarchy, PCRSelection, Scheme, commands
 from attestation.tpm.commands import (
     CC,
     Command,
@@ -24,6 +24,7 @@ from attestation.tpm.commands import (
 )
 from attestation.wire import sized, u16, u32
 
+OAEP = Scheme(alg=Alg.OAEP, hash_alg=Alg.SHA256)
 KEY = Entity(0x80000000, b"\x00\x0b" + bytes(32))
 OTHER = Entity(0x80000001, b"\x00\x0b" + bytes([1]) * 32)
 SELECTION = PCRSelection.from_names({"sha256": [0, 7]})
@@ -57,6 +58,7 @@ ALL: dict[str, Callable[[], Command[Any]]] = {
         SessionType.HMAC, Alg.SHA256, bytes(32), salt_key=commands.NULL_HANDLE, encrypted_salt=sized(b"")
     ),
     "policy_secret": lambda: commands.policy_secret(permanent(Hierarchy.ENDORSEMENT), 0x03000000),
+    "rsa_decrypt": lambda: commands.rsa_decrypt(KEY, b"\x33" * 4, OAEP),
     "policy_or": lambda: commands.policy_or(0x03000000, [bytes(32), bytes(32)]),
     "policy_get_digest": lambda: commands.policy_get_digest(0x03000000),
     "nv_read_public": lambda: commands.nv_read_public(NV.index),
@@ -99,6 +101,18 @@ def response(parameters: bytes = b"", *, rc: int = 0, tag: int = 0x8001, handle:
         (
             commands.quote(KEY, b"\x22" * 4, SELECTION),
             "8001 00000020 00000158 80000000 0004 22222222 0010 00000001 000b 03 810000",
+        ),
+        (
+            commands.sign(KEY, b"\x22" * 4),
+            "8001 0000001e 0000015d 80000000 0004 22222222 0010 8024 40000007 0000",
+        ),
+        (
+            commands.sign(KEY, b"\x22" * 4, scheme=Scheme(alg=Alg.ECDSA, hash_alg=Alg.SHA384)),
+            "8001 00000020 0000015d 80000000 0004 22222222 0018 000c 8024 40000007 0000",
+        ),
+        (
+            commands.rsa_decrypt(KEY, b"\x33" * 4, OAEP),
+            "8001 0000001a 00000159 80000000 0004 33333333 0017 000b 0000",
         ),
     ],
 )

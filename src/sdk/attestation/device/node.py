@@ -10,12 +10,23 @@ from types import MappingProxyType, TracebackType
 from typing import Final, Literal, Self
 
 from attestation.device.client import COMMAND_TIMEOUT_SECONDS, TPM, LiveSession, LiveUse
+from attestation.device.keys import (
+    DECRYPTION_ATTRIBUTES,
+    KeyType,
+    is_unsupported,
+    key_template,
+    load_key,
+    make_key,
+    plain_signature,
+    sign_digest,
+)
 from attestation.errors import DeviceError, MalformedEvidence, TPMResponseError
 from attestation.tpm import commands
 from attestation.tpm.attest import QuoteInfo, parse_attest
 from attestation.tpm.commands import Entity, NVAttr, Property, SessionType
 from attestation.tpm.constants import Alg, Attr, Curve, Hierarchy
 from attestation.tpm.hashes import bank_name, hash_new
+from attestation.tpm.key_file import TPMKey
 from attestation.tpm.pcr import PCRSelection
 from attestation.tpm.public import Public, Scheme, parse_public, parse_tpmt_public
 from attestation.tpm.sessions import Password
@@ -45,6 +56,8 @@ AK_ATTRIBUTES: Final = int(
 
 _AK_UNIQUE: Final = b"ITL-AK"
 """Sent as unique: the TPM derives the same AK from it at every start, so nothing is kept on disk."""
+
+_OAEP: Final = Scheme(alg=Alg.OAEP, hash_alg=Alg.SHA256)
 
 _NV_EK_FIRST: Final = 0x01C00000
 """Where the NV indices of EK certificates begin (EK profile 2.2.1)."""
@@ -136,11 +149,11 @@ class Quote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyCertification:
-    """A statement about the AK under a key that was sealed to the EK (TPM.md §3.3).
+    """A statement about the AK under a key that was sealed to the EK (TPM.md §3.3), or about a key under the AK (§3.4).
 
     Args:
         certify_info: TPMS_ATTEST exactly as signed.
-        signature: TPMT_SIGNATURE, an HMAC.
+        signature: TPMT_SIGNATURE; of the first kind, an HMAC.
     """
 
     certify_info: bytes
@@ -165,6 +178,7 @@ class NodeTPM:
         ak: Which AK to derive; or a TPMT_PUBLIC of one's own.
         ek_templates: Which EK certificates to look for, in this order.
         endorsement_auth: authValue of the endorsement hierarchy; empty on machines that nobody changed.
+        owner_auth: authValue of the owner hierarchy, under which keys are made; likewise.
     """
 
     def __init__(
@@ -174,12 +188,14 @@ class NodeTPM:
         ak: AKType | bytes = AKType.ECC_P256,
         ek_templates: tuple[str, ...] = EK_PREFERENCE,
         endorsement_auth: bytes = b"",
+        owner_auth: bytes = b"",
     ) -> None:
         by_name = {template.name: template for template in EK_TEMPLATES if template.supported}
         self._tpm = tpm
         self._ak_template = AK_TEMPLATES[ak] if isinstance(ak, AKType) else ak
         self._ek_templates = tuple(by_name[name] for name in ek_templates)
         self._endorsement_auth = endorsement_auth
+        self._owner_auth = owner_auth
         self._ak: commands.Primary | None = None
         self._ek: _EK | None = None
 
@@ -191,6 +207,7 @@ class NodeTPM:
         ak: AKType | bytes = AKType.ECC_P256,
         ek_templates: tuple[str, ...] = EK_PREFERENCE,
         endorsement_auth: bytes = b"",
+        owner_auth: bytes = b"",
         timeout_seconds: float = COMMAND_TIMEOUT_SECONDS,
     ) -> Self:
         """Open the TPM at *uri* and start it if nobody did; arguments as the class, URI as `TPM.open`.
@@ -201,7 +218,13 @@ class NodeTPM:
         tpm = TPM.open(uri, timeout_seconds=timeout_seconds)
         try:
             tpm.startup()
-            return cls(tpm, ak=ak, ek_templates=ek_templates, endorsement_auth=endorsement_auth)
+            return cls(
+                tpm,
+                ak=ak,
+                ek_templates=ek_templates,
+                endorsement_auth=endorsement_auth,
+                owner_auth=owner_auth,
+            )
         except BaseException:
             tpm.close()
             raise
@@ -315,6 +338,83 @@ class NodeTPM:
                 )
         raise DeviceError(f"PCRs changed during each of {PCR_TRIES} quotes")
 
+    # Keys of the node
+
+    def create_signing_key(self, kind: KeyType | None = None) -> TPMKey:
+        """Make a key that never leaves this TPM and signs what it is given; it is not kept here.
+
+        Args:
+            kind: None for P-384 where the TPM has it, else P-256.
+
+        Raises:
+            TPMResponseError: The TPM does not make such keys, or the owner hierarchy has another authValue.
+            DeviceError: The TPM failed.
+        """
+        if kind is not None:
+            return make_key(self._tpm, key_template(kind), hierarchy_auth=self._owner_auth)
+        try:
+            return self.create_signing_key(KeyType.ECC_P384)
+        except TPMResponseError as e:
+            if not is_unsupported(e):
+                raise
+        return self.create_signing_key(KeyType.ECC_P256)
+
+    def create_decryption_key(self) -> TPMKey:
+        """Make a key of RSA 2048 that never leaves this TPM and decrypts what it is given (`tpm-resident-decrypt`).
+
+        Raises:
+            DeviceError: As `create_signing_key`.
+        """
+        template = key_template(KeyType.RSA_2048, attributes=DECRYPTION_ATTRIBUTES)
+        return make_key(self._tpm, template, hierarchy_auth=self._owner_auth)
+
+    def certify_key(self, key: TPMKey, qualifying_data: bytes) -> KeyCertification:
+        """State under the AK which public area *key* has, and that it is in this TPM (TPM2_Certify).
+
+        Args:
+            key: Of this TPM, with an empty authValue.
+            qualifying_data: What it is for, at most 64 bytes; `csr_binding` and `key_binding` have 32.
+
+        Raises:
+            TPMResponseError: The key is of another TPM, or older than its last TPM2_Clear.
+            DeviceError: The TPM failed.
+        """
+        ak = self._load_ak()
+        with self._tpm.scope():
+            subject = load_key(self._tpm, key, self._owner_auth)
+            signed = self._tpm.execute(
+                commands.certify(subject, ak.entity, qualifying_data), Password(), Password()
+            )
+            return KeyCertification(certify_info=signed.attest, signature=signed.signature)
+
+    def sign(self, key: TPMKey, digest: bytes, *, pss: bool = False) -> bytes:
+        """Sign *digest* with *key*: ECDSA as DER of (r, s), RSA PKCS#1 v1.5 or PSS as long as the modulus.
+
+        Args:
+            key: Of this TPM, with an empty authValue.
+            digest: Of SHA-256, SHA-384 or SHA-512, told by its length.
+            pss: RSA: PSS with a salt as long as the digest.
+
+        Raises:
+            TPMResponseError: As `certify_key`, or the key does not sign so.
+            DeviceError: The TPM failed.
+        """
+        public = parse_public(key.public)
+        with self._tpm.scope():
+            loaded = load_key(self._tpm, key, self._owner_auth)
+            return plain_signature(sign_digest(self._tpm, loaded, public, digest, pss=pss))
+
+    def rsa_decrypt(self, key: TPMKey, ciphertext: bytes) -> bytes:
+        """Decrypt with *key*: RSA-OAEP with SHA-256 and an empty label. Not salted: the answer crosses the bus.
+
+        Raises:
+            TPMResponseError: Not encrypted to this key, or as `certify_key`.
+            DeviceError: The TPM failed.
+        """
+        with self._tpm.scope():
+            loaded = load_key(self._tpm, key, self._owner_auth)
+            return self._tpm.execute(commands.rsa_decrypt(loaded, ciphertext, _OAEP), Password())
+
     def shutdown(self) -> None:
         """Announce the power loss (TPM2_Shutdown); the last thing that is done with this TPM."""
         self._ak = None
@@ -411,8 +511,7 @@ class NodeTPM:
             with self._tpm.scope():
                 return parse_public(self._create_primary(tpmt).public)
         except TPMResponseError as e:
-            # Errors about the template (parameter 2) say that this TPM lacks an algorithm, size or curve.
-            if e.response_code & 0xFC0 == 0x2C0:
+            if is_unsupported(e):
                 return None
             raise
 

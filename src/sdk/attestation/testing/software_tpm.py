@@ -42,6 +42,7 @@ COMMAND_TIMEOUT_SECONDS: Final = 20.0
 # fires when the thread that started it ends.
 _GUARD: Final = 'swtpm "$@" </dev/null & child=$!; read -r _; kill -9 "$child" 2>/dev/null; wait "$child"'
 _MAX_SOCKET_PATH_BYTES: Final = 100
+"""sockaddr_un holds 107 bytes, and the name of the control channel is five longer."""
 _CERTIFICATE_ATTRIBUTES: Final = int(
     NVAttr.PP_WRITE
     | NVAttr.PP_READ
@@ -61,6 +62,7 @@ class SoftwareTPM:
 
     Attributes:
         uri: For `open_transport`, `TPM.open`, `NodeTPM.open` and the agent.
+        tcti: For tpm2-tools (`TPM2TOOLS_TCTI`) and OpenSSL's provider tpm2 (`TPM2OPENSSL_TCTI`).
         directory: Absolute.
     """
 
@@ -71,11 +73,12 @@ class SoftwareTPM:
         self._process: subprocess.Popen[bytes] | None = None
         socket_path = self.directory / "tpm.sock"
         if len(str(socket_path).encode()) > _MAX_SOCKET_PATH_BYTES:
-            # sockaddr_un holds 107 bytes.
+            # Too long for a socket.
             self._sockets = Path(tempfile.mkdtemp(prefix="swtpm-"))
             socket_path = self._sockets / "tpm.sock"
         self._socket_path = socket_path
         self.uri = f"unix:{socket_path}"
+        self.tcti = f"swtpm:path={socket_path}"
 
     @property
     def running(self) -> bool:
@@ -92,6 +95,7 @@ class SoftwareTPM:
             return self
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._socket_path.unlink(missing_ok=True)
+        Path(f"{self._socket_path}.ctrl").unlink(missing_ok=True)
         arguments = [
             "socket",
             "--tpm2",
@@ -99,6 +103,9 @@ class SoftwareTPM:
             f"dir={self.directory}",
             "--server",
             f"type=unixio,path={self._socket_path},mode=0600",
+            # For others' software (libtss2-tcti-swtpm), which sets the locality over it; we do not need it.
+            "--ctrl",
+            f"type=unixio,path={self._socket_path}.ctrl,mode=0600",
             "--flags",
             "not-need-init,startup-clear",
             "--log",

@@ -20,7 +20,7 @@ from attestation.tpm import response_codes
 from attestation.tpm.constants import Alg
 from attestation.tpm.hashes import digest_size, hash_new
 from attestation.tpm.pcr import PCRSelection
-from attestation.tpm.public import parse_public
+from attestation.tpm.public import Scheme, parse_public, write_scheme
 from attestation.wire import Reader, sized, u16, u32
 
 T = TypeVar("T")
@@ -69,6 +69,7 @@ class CC(IntEnum):
     IMPORT = 0x156
     LOAD = 0x157
     QUOTE = 0x158
+    RSA_DECRYPT = 0x159
     SIGN = 0x15D
     FLUSH_CONTEXT = 0x165
     LOAD_EXTERNAL = 0x167
@@ -100,6 +101,7 @@ _TITLES: Final = {
     CC.PCR_READ: "PCR_Read",
     CC.PCR_EXTEND: "PCR_Extend",
     CC.POLICY_OR: "PolicyOR",
+    CC.RSA_DECRYPT: "RSA_Decrypt",
     CC.POLICY_AUTHORIZE_NV: "PolicyAuthorizeNV",
 }
 
@@ -653,10 +655,15 @@ def _read_signed(reader: Reader, _: int) -> Signed:
     return Signed(attest=reader.sized(2048), signature=reader.rest())
 
 
-def sign(key: Entity, digest: bytes) -> Command[bytes]:
-    """TPM2_Sign over a digest that the TPM did not compute, with the key's own scheme (20.2).
+def sign(key: Entity, digest: bytes, *, scheme: Scheme | None = None) -> Command[bytes]:
+    """TPM2_Sign over a digest that the TPM did not compute (20.2); the result is a TPMT_SIGNATURE.
 
     A restricted key refuses this: it signs only what its TPM made or hashed.
+
+    Args:
+        key: Loaded.
+        digest: As long as the scheme's hash.
+        scheme: For a key whose own scheme is open; None for the key's own.
     """
 
     def read(reader: Reader, _: int) -> bytes:
@@ -667,7 +674,22 @@ def sign(key: Entity, digest: bytes) -> Command[bytes]:
         code=CC.SIGN,
         entities=(key,),
         authorised=1,
-        parameters=sized(digest) + u16(Alg.NULL) + null_ticket,
+        parameters=sized(digest) + write_scheme(scheme) + null_ticket,
+        read=read,
+    )
+
+
+def rsa_decrypt(key: Entity, ciphertext: bytes, scheme: Scheme) -> Command[bytes]:
+    """TPM2_RSA_Decrypt with an empty label (14.3); the key's own scheme is open or the same."""
+
+    def read(reader: Reader, _: int) -> bytes:
+        return reader.sized(512)
+
+    return Command(
+        code=CC.RSA_DECRYPT,
+        entities=(key,),
+        authorised=1,
+        parameters=sized(ciphertext) + write_scheme(scheme) + sized(b""),
         read=read,
     )
 

@@ -107,12 +107,12 @@ class Public:
         """Return the TPMT_PUBLIC written from the fields; equal to `tpmt` for whatever was parsed."""
         parts = [u16(self.type), u16(self.name_alg), u32(self.attributes), sized(self.auth_policy)]
         if self.type == Alg.KEYEDHASH:
-            return b"".join([*parts, _write_scheme(self.scheme), sized(self.unique)])
-        parts += [_write_symmetric(self.symmetric), _write_scheme(self.scheme)]
+            return b"".join([*parts, write_scheme(self.scheme), sized(self.unique)])
+        parts += [_write_symmetric(self.symmetric), write_scheme(self.scheme)]
         if self.type == Alg.RSA:
             parts += [u16(self.key_bits), u32(self.exponent), sized(self.modulus)]
         else:
-            parts += [u16(self.curve), _write_scheme(self.kdf), sized(self.x), sized(self.y)]
+            parts += [u16(self.curve), write_scheme(self.kdf), sized(self.x), sized(self.y)]
         return b"".join(parts)
 
     def key(self) -> PublicKey:
@@ -283,7 +283,8 @@ def _write_symmetric(symmetric: Symmetric | None) -> bytes:
     return u16(symmetric.alg) + u16(symmetric.key_bits) + u16(symmetric.mode)
 
 
-def _write_scheme(scheme: Scheme | None) -> bytes:
+def write_scheme(scheme: Scheme | None) -> bytes:
+    """Return a TPMT_*_SCHEME: alg u16, then what it needs; NULL for none."""
     if scheme is None:
         return u16(Alg.NULL)
     written = u16(scheme.alg)
