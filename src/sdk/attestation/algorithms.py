@@ -1,1 +1,834 @@
-"""Every algorithm in use, by what it is used for, and what the suites of the NSA say about it (CNSA 1.0 and 2.0)."""
+"""Every algorithm in use, by what it is used for, and what the suites of the NSA say about it (CNSA 1.0 and 2.0).
+
+Two tables. `ALGORITHMS` says of each algorithm whether it is in CNSA 1.0 (CNSSP 15: AES-256, SHA-384, ECDSA and ECDH
+on P-384, RSA and DH from 3072 bits), in CNSA 2.0 (AES-256, SHA-384 and SHA-512, ML-KEM-1024, ML-DSA-87; LMS and XMSS
+for firmware), and whether a quantum computer breaks it. `USES` says where which of them are used, who chooses, and
+which are let through outside the suites, each time with its reason: nothing is let through that is not written here.
+
+`ITL_CRYPTO_POLICY` names a `Policy`; `demand` refuses what it forbids. Where a suite knows an algorithm for a use, but
+nothing that exists offers it (no TPM has ML-DSA), the rule under `cnsa2` is what CNSA 1.0 allows (docs/adr/0040).
+
+The inventory (`attestation crypto inventory`, docs/operate/cryptography.md) is written from these tables, and a test
+walks the source: an algorithm that is used somewhere and not named here for that module fails it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, mldsa, rsa
+
+from attestation.errors import AlgorithmForbidden
+
+
+class Policy(StrEnum):
+    """What `ITL_CRYPTO_POLICY` may say."""
+
+    DEFAULT = "default"
+    CNSA1 = "cnsa1"
+    CNSA2 = "cnsa2"
+
+
+class Kind(StrEnum):
+    """What an algorithm does."""
+
+    HASH = "hash"
+    MAC = "mac"
+    CIPHER = "cipher"
+    SIGNATURE = "signature"
+    KEY_ESTABLISHMENT = "key establishment"
+    KEY = "signature or key establishment"
+    DERIVATION = "key derivation"
+    TLS_SUITE = "tls suite"
+
+
+class Chooser(StrEnum):
+    """Who decides which algorithm it is."""
+
+    WE = "we"
+    DEPLOYMENT = "the deployment"
+    HARDWARE = "the hardware"
+    PROTOCOL = "a protocol of others"
+    PEER = "whoever brings the key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """One algorithm.
+
+    Args:
+        name: As it is spelled everywhere here.
+        kind: What it does.
+        cnsa1: In CNSA 1.0.
+        cnsa2: In CNSA 2.0.
+        quantum_vulnerable: A quantum computer breaks it (Shor); halving the strength of a symmetric key is not meant.
+        specification: Where it is defined.
+    """
+
+    name: str
+    kind: Kind
+    cnsa1: bool
+    cnsa2: bool
+    quantum_vulnerable: bool
+    specification: str
+
+
+def _algorithm(
+    name: str, kind: Kind, suites: str, specification: str, *, broken: bool = False
+) -> tuple[str, Algorithm]:
+    return name, Algorithm(
+        name=name,
+        kind=kind,
+        cnsa1="1" in suites,
+        cnsa2="2" in suites,
+        quantum_vulnerable=broken,
+        specification=specification,
+    )
+
+
+_RSA: Final = "FIPS 186-5, RFC 8017"
+_EC: Final = "FIPS 186-5, SP 800-186"
+_ECDH: Final = "SP 800-56A, SP 800-186"
+
+ALGORITHMS: Final[Mapping[str, Algorithm]] = MappingProxyType(
+    dict(
+        (
+            _algorithm("sha1", Kind.HASH, "", "FIPS 180-4"),
+            _algorithm("sha256", Kind.HASH, "", "FIPS 180-4"),
+            _algorithm("sha384", Kind.HASH, "12", "FIPS 180-4"),
+            _algorithm("sha512", Kind.HASH, "2", "FIPS 180-4"),
+            _algorithm("hmac-sha256", Kind.MAC, "", "FIPS 198-1"),
+            _algorithm("hmac-sha384", Kind.MAC, "12", "FIPS 198-1"),
+            _algorithm("hmac-sha512", Kind.MAC, "2", "FIPS 198-1"),
+            _algorithm("pbkdf2-hmac-sha384", Kind.DERIVATION, "12", "RFC 8018 §5.2"),
+            _algorithm("aes-128-cfb", Kind.CIPHER, "", "FIPS 197, SP 800-38A"),
+            _algorithm("aes-256-cfb", Kind.CIPHER, "12", "FIPS 197, SP 800-38A"),
+            _algorithm("aes-256-cbc", Kind.CIPHER, "12", "FIPS 197, SP 800-38A"),
+            _algorithm("aes-256-gcm", Kind.CIPHER, "12", "FIPS 197, SP 800-38D"),
+            _algorithm("rsa-2048", Kind.KEY, "", _RSA, broken=True),
+            _algorithm("rsa-3072", Kind.KEY, "1", _RSA, broken=True),
+            _algorithm("rsa-4096", Kind.KEY, "1", _RSA, broken=True),
+            _algorithm("ecdsa-p256", Kind.SIGNATURE, "", _EC, broken=True),
+            _algorithm("ecdsa-p384", Kind.SIGNATURE, "1", _EC, broken=True),
+            _algorithm("ecdsa-p521", Kind.SIGNATURE, "", _EC, broken=True),
+            _algorithm("ecdh-p256", Kind.KEY_ESTABLISHMENT, "", _ECDH, broken=True),
+            _algorithm("ecdh-p384", Kind.KEY_ESTABLISHMENT, "1", _ECDH, broken=True),
+            _algorithm("ecdh-p521", Kind.KEY_ESTABLISHMENT, "", _ECDH, broken=True),
+            _algorithm("x25519", Kind.KEY_ESTABLISHMENT, "", "RFC 7748", broken=True),
+            _algorithm("ed25519", Kind.SIGNATURE, "", "RFC 8032", broken=True),
+            _algorithm("ml-dsa-44", Kind.SIGNATURE, "", "FIPS 204"),
+            _algorithm("ml-dsa-65", Kind.SIGNATURE, "", "FIPS 204"),
+            _algorithm("ml-dsa-87", Kind.SIGNATURE, "2", "FIPS 204"),
+            _algorithm("TLS_AES_256_GCM_SHA384", Kind.TLS_SUITE, "12", "RFC 8446, RFC 9151"),
+            _algorithm("TLS_AES_128_GCM_SHA256", Kind.TLS_SUITE, "", "RFC 8446"),
+            _algorithm("TLS_CHACHA20_POLY1305_SHA256", Kind.TLS_SUITE, "", "RFC 8446"),
+            _algorithm("ECDHE-ECDSA-AES256-GCM-SHA384", Kind.TLS_SUITE, "1", "RFC 5289, RFC 9151"),
+            _algorithm("ECDHE-RSA-AES256-GCM-SHA384", Kind.TLS_SUITE, "1", "RFC 5289, RFC 9151"),
+        )
+    )
+)
+
+_RSA_BITS: Final = re.compile(r"rsa-([1-9][0-9]{2,4})")
+CNSA1_RSA_BITS: Final = 3072
+
+
+def in_suite(policy: Policy, algorithm: str) -> bool:
+    """Return True if the suite of *policy* names *algorithm*; under `default` everything that we know is in.
+
+    RSA is judged by its length: from 3072 bits in CNSA 1.0, never in CNSA 2.0.
+    """
+    if policy is Policy.DEFAULT:
+        return algorithm in ALGORITHMS or _RSA_BITS.fullmatch(algorithm) is not None
+    if rsa_bits := _RSA_BITS.fullmatch(algorithm):
+        return policy is Policy.CNSA1 and int(rsa_bits[1]) >= CNSA1_RSA_BITS
+    known = ALGORITHMS.get(algorithm)
+    return known is not None and (known.cnsa1 if policy is Policy.CNSA1 else known.cnsa2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exemption:
+    """Algorithms that are let through although the suite of a policy does not name them.
+
+    Args:
+        policies: Under which.
+        algorithms: Which ones.
+        reason: Why, in one sentence.
+    """
+
+    policies: frozenset[Policy]
+    algorithms: frozenset[str]
+    reason: str
+
+
+class Use(StrEnum):
+    """What something is used for."""
+
+    EK = "tpm-ek"
+    AK = "tpm-ak"
+    TPM_HASH = "tpm-hash"
+    TPM_STORAGE = "tpm-storage"
+    TPM_SESSION = "tpm-session"
+    PCR = "pcr-bank"
+    EVENT_LOG = "event-log"
+    PROOF = "node-proof"
+    EK_CERTIFICATE = "ek-certificate"
+    TRUST_BUNDLE = "trust-bundle"
+    ENVELOPE = "sealed-configuration"
+    SERVER_KEY = "server-made-key"
+    SERVICE_KEY = "service-key"
+    ACCESS_TOKEN = "access-token"  # noqa: S105 -- a name
+    OPERATOR_CERTIFICATE = "operator-certificate"
+    CA = "ca-key"
+    LEAF = "certified-key"
+    REQUEST = "proof-of-possession"
+    KEY_ID = "key-identifier"
+    KEY_FILE = "key-file"
+    DEVICE_KEY = "device-key"
+    PIN = "refused-pin"
+    AUDIT_HASH = "audit-hash"
+    AUDIT_NOTE = "audit-note"
+    TLS_SUITE = "tls-suite"
+    TLS_GROUP = "tls-group"
+    TLS_CERTIFICATE = "tls-certificate"
+    BEARER = "bearer-secret"
+    PKCE = "login"
+    DIGEST = "digest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One row of the inventory.
+
+    Args:
+        use: What it is for.
+        title: The same in words.
+        algorithms: All that are accepted under `default`.
+        chooser: Who decides which.
+        parameters: What else is fixed.
+        enforced: Where a policy refuses.
+        where: Modules that name one of them; a test compares with the source.
+        exemptions: What is let through outside a suite.
+        any_rsa: RSA of other lengths, from 2048 bits, is accepted too.
+    """
+
+    use: Use
+    title: str
+    algorithms: tuple[str, ...]
+    chooser: Chooser
+    parameters: str
+    enforced: str
+    where: tuple[str, ...]
+    exemptions: tuple[Exemption, ...] = ()
+    any_rsa: bool = False
+
+
+def _exempt(reason: str, *algorithms: str, policies: str = "12") -> Exemption:
+    named = {"1": Policy.CNSA1, "2": Policy.CNSA2}
+    return Exemption(
+        policies=frozenset(named[digit] for digit in policies),
+        algorithms=frozenset(algorithms),
+        reason=reason,
+    )
+
+
+def _transition(*algorithms: str, why: str) -> Exemption:
+    return _exempt(f"transition: {why}", *algorithms, policies="2")
+
+
+_NOT_CALLED: Final = "not: named here only"
+_NO_POST_QUANTUM_TPM: Final = "no TPM has an algorithm of CNSA 2.0 for this"
+_FORMAT: Final = "the format knows no other; another hash is another version of the format"
+_LABEL: Final = (
+    "names and compares what somebody authenticated otherwise; API, database and files know it by this name"
+)
+_READ: Final = (
+    "made by others and only read: it is believed as far as the key that was quoted or pinned beside it"
+)
+
+USES: Final[Mapping[Use, Entry]] = MappingProxyType(
+    {
+        entry.use: entry
+        for entry in (
+            Entry(
+                use=Use.EK,
+                title="endorsement keys of TPMs",
+                algorithms=("rsa-2048", "rsa-3072", "rsa-4096", "ecdh-p256", "ecdh-p384", "ecdh-p521"),
+                chooser=Chooser.HARDWARE,
+                parameters="EK templates of the TCG: L-1, L-2, H-1 to H-4, H-6, H-7; RSA-OAEP or ECDH with KDFe, KDFa",
+                enforced="when a machine introduces itself",
+                where=(
+                    "attestation.appraisal.appraise",
+                    "attestation.evidence.ek_certificate",
+                    "attestation.tpm.constants",
+                    "attestation.tpm.credential",
+                    "attestation.tpm.public",
+                    "attestation.tpm.templates",
+                ),
+                exemptions=(_transition("rsa-3072", "ecdh-p384", why=_NO_POST_QUANTUM_TPM),),
+            ),
+            Entry(
+                use=Use.AK,
+                title="attestation keys of TPMs",
+                algorithms=("rsa-2048", "rsa-3072", "rsa-4096", "ecdsa-p256", "ecdsa-p384", "ecdsa-p521"),
+                chooser=Chooser.PEER,
+                parameters="ECDSA, RSASSA (PKCS#1 v1.5) or RSAPSS, with the hash in the key's public area",
+                enforced="when a machine introduces itself",
+                where=(
+                    "attestation.device.node",
+                    "attestation.evidence.ak_activation",
+                    "attestation.tpm.constants",
+                    "attestation.tpm.public",
+                    "attestation.tpm.signature",
+                    "attestation_agent.settings",
+                ),
+                exemptions=(_transition("rsa-3072", "ecdsa-p384", why=_NO_POST_QUANTUM_TPM),),
+            ),
+            Entry(
+                use=Use.TPM_HASH,
+                title="hashes of a TPM's names, signatures and credentials",
+                algorithms=("sha256", "sha384", "sha512", "hmac-sha256", "hmac-sha384", "hmac-sha512"),
+                chooser=Chooser.HARDWARE,
+                parameters="nameAlg of EK and AK, hash of the AK's scheme; KDFa, KDFe and HMAC with the EK's nameAlg",
+                enforced="when a machine introduces itself",
+                where=(
+                    "attestation.device.keys",
+                    "attestation.device.node",
+                    "attestation.tpm.constants",
+                    "attestation.tpm.hashes",
+                    "attestation.tpm.public",
+                    "attestation.tpm.signature",
+                    "attestation.tpm.templates",
+                ),
+            ),
+            Entry(
+                use=Use.TPM_STORAGE,
+                title="ciphers of a TPM's storage keys",
+                algorithms=("aes-128-cfb", "aes-256-cfb"),
+                chooser=Chooser.HARDWARE,
+                parameters="fixed by the EK's template; protects credentials, duplicates and wrapped keys",
+                enforced="when a machine introduces itself",
+                where=(
+                    "attestation.tpm.commands",
+                    "attestation.tpm.constants",
+                    "attestation.tpm.credential",
+                    "attestation.tpm.key_file",
+                    "attestation.tpm.public",
+                    "attestation.tpm.templates",
+                ),
+            ),
+            Entry(
+                use=Use.TPM_SESSION,
+                title="sessions between a program and the TPM of its own machine",
+                algorithms=("aes-128-cfb", "sha256", "hmac-sha256"),
+                chooser=Chooser.WE,
+                parameters="salted to a key of the TPM; the first parameter is encrypted",
+                enforced=_NOT_CALLED,
+                where=("attestation.tpm.commands", "attestation.tpm.key_file", "attestation.tpm.sessions"),
+                exemptions=(
+                    _exempt(
+                        "stays inside one machine, whose TPM may have AES-128 only; the service believes nothing of it",
+                        "aes-128-cfb",
+                        "sha256",
+                        "hmac-sha256",
+                    ),
+                ),
+            ),
+            Entry(
+                use=Use.PCR,
+                title="banks of PCRs that are quoted",
+                algorithms=("sha256", "sha384", "sha512"),
+                chooser=Chooser.DEPLOYMENT,
+                parameters="the bank that a policy names; SHA-1 is never believed alone",
+                enforced=_NOT_CALLED,
+                where=(
+                    "attestation.evidence.tpm_quote",
+                    "attestation.reference.document",
+                    "attestation.tpm.hashes",
+                ),
+                exemptions=(
+                    _exempt("firmware fills the bank of SHA-256; many TPMs have no other", "sha256"),
+                    _exempt("CNSA 2.0 names it", "sha512", policies="1"),
+                ),
+            ),
+            Entry(
+                use=Use.EVENT_LOG,
+                title="digests in event logs and IMA lists",
+                algorithms=("sha1", "sha256", "sha384", "sha512"),
+                chooser=Chooser.HARDWARE,
+                parameters="replayed against the bank that was quoted; others are passed over",
+                enforced=_NOT_CALLED,
+                where=(
+                    "attestation.appraisal.explain",
+                    "attestation.evidence.event_log.format",
+                    "attestation.evidence.event_log.replay",
+                    "attestation.evidence.event_log.secure_boot",
+                    "attestation.evidence.event_log.uefi",
+                    "attestation.evidence.ima_log",
+                    "attestation.evidence.tpm_quote",
+                    "attestation.tpm.constants",
+                    "attestation.tpm.hashes",
+                ),
+                exemptions=(_exempt(_READ, "sha1", "sha256", "sha512"),),
+            ),
+            Entry(
+                use=Use.PROOF,
+                title="proofs that a node computes: activation, EK key attestation, bindings of certified keys",
+                algorithms=("sha256", "hmac-sha256"),
+                chooser=Chooser.WE,
+                parameters="HMAC under 32 random bytes of ours; qualifyingData over our nonce",
+                enforced=_NOT_CALLED,
+                where=(
+                    "attestation.evidence.ak_activation",
+                    "attestation.evidence.ek_key_attestation",
+                    "attestation.evidence.key_certification",
+                    "attestation.tpm.duplicate",
+                    "attestation_service.attest.acknowledgement",
+                ),
+                exemptions=(_exempt(_FORMAT, "sha256", "hmac-sha256"),),
+            ),
+            Entry(
+                use=Use.EK_CERTIFICATE,
+                title="vendors' certificates of TPMs, and their revocation lists",
+                algorithms=(
+                    *("rsa-2048", "rsa-3072", "rsa-4096", "ecdsa-p256", "ecdsa-p384", "ecdsa-p521"),
+                    *("sha1", "sha256", "sha384", "sha512"),
+                ),
+                chooser=Chooser.HARDWARE,
+                parameters="PKCS#1 v1.5, PSS, ECDSA; SHA-1 only where the certificate itself is pinned",
+                enforced=_NOT_CALLED,
+                where=(
+                    "attestation.endorsements.certificate",
+                    "attestation.endorsements.firmware",
+                    "attestation.endorsements.revocation",
+                ),
+                exemptions=(
+                    _exempt(
+                        "signed by the vendor, once, for the life of the TPM; the EK itself is judged by its own row",
+                        *("rsa-2048", "rsa-3072", "rsa-4096", "ecdsa-p256", "ecdsa-p384", "ecdsa-p521"),
+                        *("sha1", "sha256", "sha384", "sha512"),
+                    ),
+                ),
+                any_rsa=True,
+            ),
+            Entry(
+                use=Use.TRUST_BUNDLE,
+                title="the bundle of vendors' certificates",
+                algorithms=("ed25519", "sha256"),
+                chooser=Chooser.PROTOCOL,
+                parameters="signed note over the manifest (C2SP signed-note); certificates by digest",
+                enforced=_NOT_CALLED,
+                where=(
+                    "attestation.endorsements.bundle",
+                    "attestation.tpm_bundle",
+                    "attestation.tpm_bundle.files",
+                    "attestation.tpm_bundle.signature",
+                ),
+                exemptions=(_exempt(_FORMAT, "ed25519", "sha256"),),
+            ),
+            Entry(
+                use=Use.ENVELOPE,
+                title="sealed configurations",
+                algorithms=("aes-256-gcm", "sha256"),
+                chooser=Chooser.WE,
+                parameters="ek-aes256gcm-v2: fresh key and IV; the key travels as a credential for EK and AK",
+                enforced="by the EK: see its row",
+                where=("attestation.envelope",),
+                exemptions=(_exempt(f"digest inside what AES-256-GCM authenticates; {_FORMAT}", "sha256"),),
+            ),
+            Entry(
+                use=Use.SERVER_KEY,
+                title="keys that the service makes for a machine (compatibility)",
+                algorithms=("rsa-2048", "rsa-3072", "rsa-4096", "sha256", "aes-256-gcm", "ecdsa-p384"),
+                chooser=Chooser.WE,
+                parameters="itl-server-key-v1: a P-384 key under AES-256-GCM, its key under RSA-OAEP with SHA-256",
+                enforced="at start: ITL_COMPAT_SERVER_KEYS, ITL_COMPAT_OFFLINE_BUNDLE",
+                where=(
+                    "attestation.device.node",
+                    "attestation.envelope",
+                    "attestation.evidence.key_certification",
+                    "attestation_service.enrollment.server_keys",
+                ),
+            ),
+            Entry(
+                use=Use.SERVICE_KEY,
+                title="what the service signs: directives, results, configurations",
+                algorithms=("ecdsa-p384", "sha384"),
+                chooser=Chooser.WE,
+                parameters="JWS ES384 (RFC 7518 §3.4), r ‖ s",
+                enforced="at start: ITL_SERVICE_KEY",
+                where=("attestation.keys.signer",),
+                exemptions=(
+                    _transition(
+                        "ecdsa-p384",
+                        why="agents and relying parties know ES384 only; JWS with ML-DSA is not built",
+                    ),
+                ),
+            ),
+            Entry(
+                use=Use.ACCESS_TOKEN,
+                title="access tokens of the identity provider",
+                algorithms=(
+                    *(
+                        "rsa-2048",
+                        "rsa-3072",
+                        "rsa-4096",
+                        "ecdsa-p256",
+                        "ecdsa-p384",
+                        "ecdsa-p521",
+                        "ed25519",
+                    ),
+                    *("sha256", "sha384", "sha512"),
+                ),
+                chooser=Chooser.PEER,
+                parameters="RS256, RS384, RS512, PS256, ES256, ES384, ES512, EdDSA; the key says which",
+                enforced="when a key of the provider is read",
+                where=(
+                    "attestation_service.auth.access_token",
+                    "attestation_service.auth.provider_keys",
+                ),
+                exemptions=(
+                    _transition("rsa-3072", "ecdsa-p384", why="no identity provider signs with ML-DSA"),
+                ),
+                any_rsa=True,
+            ),
+            Entry(
+                use=Use.OPERATOR_CERTIFICATE,
+                title="client certificates of operators",
+                algorithms=("rsa-2048", "rsa-3072", "rsa-4096", "ecdsa-p256", "ecdsa-p384", "ecdsa-p521"),
+                chooser=Chooser.PEER,
+                parameters="the certificate's own key, and that of its CA",
+                enforced="at start: ITL_OPERATOR_CA; when one is presented",
+                where=("attestation_service.auth.client_certificate",),
+                exemptions=(
+                    _transition(
+                        "rsa-3072", "ecdsa-p384", why="client certificates with ML-DSA are not verified here"
+                    ),
+                ),
+                any_rsa=True,
+            ),
+            Entry(
+                use=Use.CA,
+                title="keys of the CA, and what they sign: certificates, CRLs, OCSP answers",
+                algorithms=("ecdsa-p384", "rsa-4096", "ml-dsa-87", "sha384"),
+                chooser=Chooser.DEPLOYMENT,
+                parameters="ECDSA and PKCS#1 v1.5 with SHA-384; ML-DSA with an empty context",
+                enforced="at start: ITL_ENROLLMENT_CA_ALGORITHM; when a key is made or opened",
+                where=(
+                    "attestation.api.ca",
+                    "attestation.keys.file",
+                    "attestation.keys.open",
+                    "attestation.keys.selftest",
+                    "attestation.pki.content",
+                    "attestation.pki.issuer",
+                    "attestation.pki.lint",
+                    "attestation.store.issuers",
+                    "attestation_service.authority.places",
+                    "attestation_service.settings",
+                ),
+            ),
+            Entry(
+                use=Use.LEAF,
+                title="keys that the CA certifies",
+                algorithms=(
+                    *(
+                        "rsa-2048",
+                        "rsa-3072",
+                        "rsa-4096",
+                        "ecdsa-p256",
+                        "ecdsa-p384",
+                        "ecdsa-p521",
+                        "ed25519",
+                    ),
+                    *("ml-dsa-44", "ml-dsa-65", "ml-dsa-87"),
+                ),
+                chooser=Chooser.PEER,
+                parameters="made in the TPM of a machine, or brought by an operator",
+                enforced="when a certificate is asked for",
+                where=(
+                    "attestation.device.keys",
+                    "attestation.evidence.key_certification",
+                    "attestation.pki.signature",
+                ),
+                exemptions=(_transition("rsa-3072", "ecdsa-p384", why=_NO_POST_QUANTUM_TPM),),
+                any_rsa=True,
+            ),
+            Entry(
+                use=Use.REQUEST,
+                title="signatures that prove possession: requests, challenges of an enrolment",
+                algorithms=("sha256", "sha384", "sha512"),
+                chooser=Chooser.PEER,
+                parameters="by the key that is certified, which its own row judges",
+                enforced=_NOT_CALLED,
+                where=(
+                    "attestation.pki.signature",
+                    "attestation.pki.request",
+                    "attestation_service.enrollment.presented",
+                ),
+                exemptions=(
+                    _exempt(
+                        "proves possession at one moment, over bytes that we chose or judged",
+                        "sha256",
+                        "sha512",
+                    ),
+                ),
+            ),
+            Entry(
+                use=Use.KEY_ID,
+                title="identifiers of issuers and keys: OCSP CertID, responder, AKI, SKI",
+                algorithms=("sha1", "sha256"),
+                chooser=Chooser.PROTOCOL,
+                parameters="RFC 6960 §4.1.1, RFC 5280 §4.2.1.2, RFC 7093",
+                enforced=_NOT_CALLED,
+                where=(
+                    "attestation.endorsements.certificate",
+                    "attestation.keys.pkcs11.objects",
+                    "attestation.pki.content",
+                    "attestation.pki.ocsp",
+                ),
+                exemptions=(_exempt("finds a key and authenticates nothing", "sha1", "sha256"),),
+            ),
+            Entry(
+                use=Use.KEY_FILE,
+                title="encrypted key files",
+                algorithms=("pbkdf2-hmac-sha384", "aes-256-cbc", "sha384"),
+                chooser=Chooser.WE,
+                parameters="PBES2, 210,000 iterations, salt of 32 bytes; what others encrypted otherwise is read, too",
+                enforced=_NOT_CALLED,
+                where=("attestation.keys.file",),
+            ),
+            Entry(
+                use=Use.DEVICE_KEY,
+                title="keys of ours on PKCS#11 tokens and in TPMs",
+                algorithms=(
+                    *(
+                        "rsa-2048",
+                        "rsa-3072",
+                        "rsa-4096",
+                        "ecdsa-p256",
+                        "ecdsa-p384",
+                        "ecdsa-p521",
+                        "ml-dsa-87",
+                    ),
+                    *("sha256", "sha384", "sha512"),
+                ),
+                chooser=Chooser.DEPLOYMENT,
+                parameters="what a device can; what the key is for decides which of them",
+                enforced="by what the key is for: CA, service key",
+                where=(
+                    "attestation.keys.delegated",
+                    "attestation.keys.pkcs11.objects",
+                ),
+            ),
+            Entry(
+                use=Use.PIN,
+                title="recognising a refused PIN",
+                algorithms=("hmac-sha256",),
+                chooser=Chooser.WE,
+                parameters="under a salt of the process, in memory only",
+                enforced=_NOT_CALLED,
+                where=("attestation.keys.pkcs11.worker",),
+                exemptions=(_exempt("never leaves the process", "hmac-sha256"),),
+            ),
+            Entry(
+                use=Use.AUDIT_HASH,
+                title="the audit log: chain, Merkle tree, time stamps",
+                algorithms=("sha256",),
+                chooser=Chooser.PROTOCOL,
+                parameters="RFC 9162 §2.1, C2SP tlog-tiles; imprint of RFC 3161",
+                enforced=_NOT_CALLED,
+                where=(
+                    "attestation.audit.entry",
+                    "attestation.audit.merkle",
+                    "attestation.audit.walk",
+                    "attestation.store.migrations.versions.0002_audit_tree",
+                    "attestation_service.transparency.timestamps",
+                    "attestation_service.transparency.walk",
+                ),
+                exemptions=(_exempt(_FORMAT, "sha256"),),
+            ),
+            Entry(
+                use=Use.AUDIT_NOTE,
+                title="signatures of checkpoints and witnesses",
+                algorithms=("ed25519", "ml-dsa-44", "sha256"),
+                chooser=Chooser.PROTOCOL,
+                parameters="C2SP signed-note, tlog-cosignature: both keys sign, both are demanded",
+                enforced=_NOT_CALLED,
+                where=(
+                    "attestation.audit.checkpoint",
+                    "attestation.audit.note",
+                    "attestation.keys.notes",
+                    "attestation_cli.commands.audit",
+                    "attestation_cli.witness",
+                    "attestation_service.transparency.signing",
+                ),
+                exemptions=(
+                    _exempt(
+                        "witnesses of C2SP know these two and no other; both must be forged to forge a checkpoint",
+                        "ed25519",
+                        "ml-dsa-44",
+                        "sha256",
+                    ),
+                ),
+            ),
+            Entry(
+                use=Use.TLS_SUITE,
+                title="suites of TLS in the service",
+                algorithms=(
+                    *("TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"),
+                    *("ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
+                ),
+                chooser=Chooser.DEPLOYMENT,
+                parameters="TLS 1.3 unless ITL_TLS_MIN_VERSION says 1.2; what a proxy negotiates is its own",
+                enforced="at start: ITL_TLS_CIPHERS",
+                where=("attestation_service.settings",),
+            ),
+            Entry(
+                use=Use.TLS_GROUP,
+                title="key agreement of TLS in the service",
+                algorithms=("x25519", "ecdh-p256", "ecdh-p384", "ecdh-p521"),
+                chooser=Chooser.DEPLOYMENT,
+                parameters="what OpenSSL offers; under a suite P-384 alone",
+                enforced="at start",
+                where=("attestation_service.tls",),
+                exemptions=(_transition("ecdh-p384", why="ML-KEM needs OpenSSL 3.5"),),
+            ),
+            Entry(
+                use=Use.TLS_CERTIFICATE,
+                title="the service's own TLS certificate",
+                algorithms=("rsa-2048", "rsa-3072", "rsa-4096", "ecdsa-p256", "ecdsa-p384", "ecdsa-p521"),
+                chooser=Chooser.DEPLOYMENT,
+                parameters="its key; whoever signed it is the deployment's choice",
+                enforced="at start: ITL_TLS_CERT_FILE",
+                where=("attestation_service.crypto_policy",),
+                exemptions=(_transition("rsa-3072", "ecdsa-p384", why="ML-DSA in TLS needs OpenSSL 3.5"),),
+                any_rsa=True,
+            ),
+            Entry(
+                use=Use.BEARER,
+                title="secrets that we recognise by their hash: configuration tokens, caches of logins",
+                algorithms=("sha256",),
+                chooser=Chooser.WE,
+                parameters="128 random bits or more",
+                enforced=_NOT_CALLED,
+                where=(
+                    "attestation_cli.login.cache",
+                    "attestation_cli.login.loopback",
+                    "attestation_service.config_tokens",
+                ),
+                exemptions=(_exempt("only preimages matter, of values that nobody can guess", "sha256"),),
+            ),
+            Entry(
+                use=Use.PKCE,
+                title="logins of the command line",
+                algorithms=("sha256",),
+                chooser=Chooser.PROTOCOL,
+                parameters="PKCE S256 (RFC 7636 §4.2)",
+                enforced=_NOT_CALLED,
+                where=(
+                    "attestation_cli.login.device",
+                    "attestation_cli.login.discovery",
+                    "attestation_cli.login.interactive",
+                    "attestation_cli.login.pkce",
+                ),
+                exemptions=(_exempt("PKCE knows no other", "sha256"),),
+            ),
+            Entry(
+                use=Use.DIGEST,
+                title="fingerprints and digests of certificates, keys, policies, logs, directives, votes",
+                algorithms=("sha256", "sha384"),
+                chooser=Chooser.WE,
+                parameters="SHA-384 only to find fingerprints as an older agent wrote them",
+                enforced=_NOT_CALLED,
+                where=(),
+                exemptions=(_exempt(_LABEL, "sha256"),),
+            ),
+        )
+    }
+)
+
+
+def judge(policy: Policy, use: Use, algorithm: str) -> str | None:
+    """Return why *algorithm* may not be used for *use* under *policy*; None where it may.
+
+    The reasons say what is allowed instead.
+    """
+    entry = USES[use]
+    if not _accepted(entry, algorithm):
+        return f"{algorithm} is not used for {entry.title}"
+    if in_suite(policy, algorithm) or exemption(policy, use, algorithm) is not None:
+        return None
+    allowed = ", ".join(each for each in entry.algorithms if _allowed(policy, use, each)) or "nothing"
+    return f"{algorithm} is forbidden for {entry.title} by ITL_CRYPTO_POLICY={policy}; allowed: {allowed}"
+
+
+def permits(policy: Policy, use: Use, *algorithms: str) -> bool:
+    """Return True if each of *algorithms* may be used for *use* under *policy*."""
+    return all(judge(policy, use, algorithm) is None for algorithm in algorithms)
+
+
+def demand(policy: Policy, use: Use, *algorithms: str) -> None:
+    """Refuse what *policy* forbids.
+
+    Raises:
+        AlgorithmForbidden: One of *algorithms* may not be used for *use*; the text says which, and what may.
+    """
+    for algorithm in algorithms:
+        if reason := judge(policy, use, algorithm):
+            raise AlgorithmForbidden(reason)
+
+
+def exemption(policy: Policy, use: Use, algorithm: str) -> str | None:
+    """Return why *algorithm* is let through for *use* under *policy* although no suite names it; None where not."""
+    longest = _RSA_BITS.fullmatch(algorithm)
+    # An exemption of RSA counts from the length that it names.
+    name = "rsa-3072" if longest and int(longest[1]) >= CNSA1_RSA_BITS else algorithm
+    for each in USES[use].exemptions:
+        if policy in each.policies and (algorithm in each.algorithms or name in each.algorithms):
+            return each.reason
+    return None
+
+
+def name_of(key: object, *, agreement: bool = False) -> str:
+    """Return the name of the algorithm of a public key of cryptography, for example `ecdsa-p384`, `rsa-3072`.
+
+    Args:
+        key: The key.
+        agreement: An elliptic curve is used for ECDH, not for signatures.
+
+    Returns:
+        Of a key of another kind, the name of its class: no use accepts it.
+    """
+    match key:
+        case ec.EllipticCurvePublicKey():
+            return f"{'ecdh' if agreement else 'ecdsa'}-{_CURVES.get(key.curve.name, key.curve.name)}"
+        case rsa.RSAPublicKey():
+            return f"rsa-{key.key_size}"
+        case ed25519.Ed25519PublicKey():
+            return "ed25519"
+        case mldsa.MLDSA44PublicKey():
+            return "ml-dsa-44"
+        case mldsa.MLDSA65PublicKey():
+            return "ml-dsa-65"
+        case mldsa.MLDSA87PublicKey():
+            return "ml-dsa-87"
+        case _:
+            return type(key).__name__
+
+
+_CURVES: Final[Mapping[str, str]] = MappingProxyType(
+    {"secp256r1": "p256", "secp384r1": "p384", "secp521r1": "p521"}
+)
+
+
+def _accepted(entry: Entry, algorithm: str) -> bool:
+    bits = _RSA_BITS.fullmatch(algorithm)
+    return algorithm in entry.algorithms or (entry.any_rsa and bits is not None and int(bits[1]) >= 2048)
+
+
+def _allowed(policy: Policy, use: Use, algorithm: str) -> bool:
+    return in_suite(policy, algorithm) or exemption(policy, use, algorithm) is not None
