@@ -6,16 +6,25 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from attestation.errors import AKAttributesRejected, MalformedEvidence, SignatureInvalid
-from attestation.evidence import ak_activation
+from attestation.device import KeyType, TPMKey
+from attestation.device.keys import key_template
+from attestation.errors import AKAttributesRejected, DeviceError, MalformedEvidence, SignatureInvalid
+from attestation.evidence import ak_activation, key_certification
+from attestation.evidence.key_certification import KeyMode
 from attestation.testing import (
     CertificateAuthority,
     SoftwareAK,
     SoftwareEK,
     SoftwareNode,
     ak_template,
+    private_half,
     software_activate,
+    software_key,
 )
 from attestation.tpm import (
     TPM_GENERATED,
@@ -32,7 +41,10 @@ from attestation.tpm import (
     parse_attest,
     parse_public,
     parse_signature,
+    parse_tpmt_public,
 )
+from attestation.tpm.key_file import encode_key_file, parse_key_file
+from attestation.wire import sized
 
 SELECTION = PCRSelection.from_names({"sha256": [0, 7]})
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -143,3 +155,65 @@ def test_certificate_needs_a_time_and_a_signature_a_scheme() -> None:
     bare = replace(ak_template(), scheme=None)
     with pytest.raises(ValueError, match="scheme"):
         SoftwareAK(replace(bare, tpmt=bare.serialise()), seed=1).sign(b"")
+
+
+BINDING = key_certification.csr_binding(bytes(32), b"request")
+
+
+def certified(node: SoftwareNode, key: TPMKey, *, external: bool = False) -> KeyMode:
+    """Return the mode in which a verifier sees *key*."""
+    made = node.certify_key(key, BINDING, external=external)
+    parsed = key_certification.parse(key.public, made.certify_info, made.signature)
+    return key_certification.verify(
+        parsed,
+        ak=node.ak.public,
+        ek=node.ek.public,
+        binding=BINDING,
+        spki=parsed.spki,
+        modes=frozenset(KeyMode),
+    ).mode
+
+
+@pytest.mark.parametrize("kind", KeyType)
+def test_software_machines_make_keys(kind: KeyType) -> None:
+    """A software machine's keys verify as a TPM's would, sign, and can be kept in files."""
+    node = SoftwareNode(1)
+    key = parse_key_file(encode_key_file(node.create_signing_key(kind)))
+    assert certified(node, key) is KeyMode.RESIDENT
+    public, algorithm = parse_public(key.public).key(), Prehashed(hashes.SHA384())
+    if isinstance(public, ec.EllipticCurvePublicKey):
+        public.verify(node.sign(key, bytes(48)), bytes(48), ec.ECDSA(algorithm))
+        with pytest.raises(DeviceError):
+            node.rsa_decrypt(key, bytes(256))
+        return
+    public.verify(node.sign(key, bytes(48)), bytes(48), padding.PKCS1v15(), algorithm)
+    pss = padding.PSS(padding.MGF1(hashes.SHA384()), 48)
+    public.verify(node.sign(key, bytes(48), pss=True), bytes(48), pss, algorithm)
+
+
+def test_software_machines_decrypt() -> None:
+    """And the key for decryption opens what was sealed to it."""
+    node = SoftwareNode(2)
+    key = node.create_decryption_key()
+    assert certified(node, key) is KeyMode.RESIDENT_DECRYPT
+    public = parse_public(key.public).key()
+    assert isinstance(public, rsa.RSAPublicKey)
+    oaep = padding.OAEP(padding.MGF1(hashes.SHA256()), hashes.SHA256(), None)
+    assert node.rsa_decrypt(key, public.encrypt(b"secret", oaep)) == b"secret"
+
+
+def test_software_machines_vouch_for_external_keys() -> None:
+    """What a TPM says of a key that was brought in: its mode is `certified-external`."""
+    template = parse_tpmt_public(key_template(KeyType.ECC_P256, attributes=0x00040040))
+    assert certified(SoftwareNode(3), software_key(template), external=True) is KeyMode.EXTERNAL
+
+
+def test_only_keys_of_software_have_a_private_half() -> None:
+    """What else is no key of ours is refused."""
+    key = software_key(parse_tpmt_public(key_template(KeyType.ECC_P256)))
+    assert isinstance(private_half(key), ec.EllipticCurvePrivateKey)
+    foreign = ed25519.Ed25519PrivateKey.generate().private_bytes(
+        Encoding.DER, PrivateFormat.PKCS8, NoEncryption()
+    )
+    with pytest.raises(DeviceError):
+        private_half(TPMKey(public=key.public, private=sized(foreign)))

@@ -32,7 +32,9 @@ from attestation.testing.software_keys import (
     SoftwareNode,
     ak_template,
     generate_key,
+    private_half,
     software_activate,
+    software_key,
     with_key,
 )
 from attestation.testing.software_tpm import SoftwareTPM, fleet
@@ -65,7 +67,9 @@ __all__ = [
     "ima_log",
     "make_ek_certificate",
     "pem",
+    "private_half",
     "software_activate",
+    "software_key",
     "tampered",
     "with_key",
 ]

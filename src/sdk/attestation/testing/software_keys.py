@@ -14,11 +14,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed, decode_dss_signature
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_der_private_key,
+)
 
-from attestation.device import Identity, KeyCertification, Quote
+from attestation.device import Identity, KeyCertification, KeyType, Quote, TPMKey
+from attestation.device.keys import DECRYPTION_ATTRIBUTES, HASHES_BY_SIZE, key_template
 from attestation.device.node import AK_ATTRIBUTES
+from attestation.errors import DeviceError
 from attestation.testing.certificates import CertificateAuthority, EKCertificateOptions
 from attestation.tpm.attest import Attest, CertifyInfo, QuoteInfo
 from attestation.tpm.constants import TPM_GENERATED, Alg, AttestType, Curve, Hierarchy
@@ -26,12 +35,13 @@ from attestation.tpm.credential import DUPLICATE, IDENTITY, unwrap_identity
 from attestation.tpm.duplicate import open_hmac_key
 from attestation.tpm.hashes import bank_alg, crypto_hash, digest_size, hash_new
 from attestation.tpm.kdf import kdfe
+from attestation.tpm.key_file import STORAGE_TEMPLATE
 from attestation.tpm.names import qualified_name_of_child, qualified_name_of_primary
 from attestation.tpm.pcr import PCRSelection
 from attestation.tpm.public import Public, Scheme, parse_public, parse_tpmt_public
 from attestation.tpm.signature import Signature
 from attestation.tpm.templates import EK_TEMPLATES
-from attestation.wire import Reader
+from attestation.wire import Reader, sized
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
@@ -145,6 +155,26 @@ def ak_template(
         tpmt=b"",
     )
     return replace(public, tpmt=public.serialise())
+
+
+def software_key(template: Public, *, key: PrivateKey | None = None) -> TPMKey:
+    """Return a key of the kind of *template* that pretends to be wrapped by a TPM; its private part is PKCS#8 DER.
+
+    Args:
+        template: Public area, with any attributes that one likes; its key fields are replaced.
+        key: Private key of that kind; made if None.
+    """
+    made = key or generate_key(template)
+    pkcs8 = made.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    return TPMKey(public=with_key(template, made).tpm2b(), private=sized(pkcs8))
+
+
+def private_half(key: TPMKey) -> PrivateKey:
+    """Return what `software_key` put into *key*."""
+    private = load_der_private_key(key.private[2:], None)
+    if not isinstance(private, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
+        raise DeviceError("the key was not made by this software")
+    return private
 
 
 class SoftwareAK:
@@ -382,6 +412,47 @@ class SoftwareNode:
             CertifyInfo(self.ak.public.name, self.ak.qualified_name),
         )
         return self.ek.certify((object_public, duplicate, in_sym_seed), statement)
+
+    def create_signing_key(self, kind: KeyType | None = None) -> TPMKey:
+        """Make a key of *kind*, P-256 by default; its private part is PKCS#8, so it can be kept as a file."""
+        return software_key(parse_tpmt_public(key_template(kind or KeyType.ECC_P256)))
+
+    def create_decryption_key(self) -> TPMKey:
+        """Make a key of RSA 2048 for decryption."""
+        template = key_template(KeyType.RSA_2048, attributes=DECRYPTION_ATTRIBUTES)
+        return software_key(parse_tpmt_public(template))
+
+    def certify_key(self, key: TPMKey, qualifying_data: bytes, *, external: bool = False) -> KeyCertification:
+        """Certify *key* with the AK as a TPM would.
+
+        Args:
+            key: Any.
+            qualifying_data: What it is for.
+            external: As a key that was brought in by TPM2_LoadExternal.
+        """
+        name = parse_public(key.public).name
+        storage = qualified_name_of_primary(Hierarchy.OWNER, parse_tpmt_public(STORAGE_TEMPLATE).name)
+        qualified_name = name if external else qualified_name_of_child(storage, name)
+        attest, signature = self.ak.certify(name, qualified_name, qualifying_data)
+        return KeyCertification(certify_info=attest, signature=signature)
+
+    def sign(self, key: TPMKey, digest: bytes, *, pss: bool = False) -> bytes:
+        """Sign *digest* with *key*, as `NodeTPM.sign`."""
+        private = private_half(key)
+        hash_alg = crypto_hash(HASHES_BY_SIZE[len(digest)])
+        if isinstance(private, rsa.RSAPrivateKey):
+            scheme: padding.AsymmetricPadding = padding.PKCS1v15()
+            if pss:
+                scheme = padding.PSS(padding.MGF1(hash_alg), len(digest))
+            return private.sign(digest, scheme, Prehashed(hash_alg))
+        return private.sign(digest, ec.ECDSA(Prehashed(hash_alg)))
+
+    def rsa_decrypt(self, key: TPMKey, ciphertext: bytes) -> bytes:
+        """Decrypt with *key*, as `NodeTPM.rsa_decrypt`."""
+        private = private_half(key)
+        if not isinstance(private, rsa.RSAPrivateKey):
+            raise DeviceError("the key is not of RSA")
+        return private.decrypt(ciphertext, padding.OAEP(padding.MGF1(hashes.SHA256()), hashes.SHA256(), None))
 
     def quote(self, qualifying_data: bytes, selection: PCRSelection) -> Quote:
         """Quote `pcrs` at `power`; the clock ticks by one second."""
