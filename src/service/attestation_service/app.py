@@ -27,6 +27,7 @@ from attestation_service.audit.routes import public as audit_public
 from attestation_service.audit.routes import router as audit
 from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.authority import open_authority
+from attestation_service.ca.routes import router as ca
 from attestation_service.context import Resources
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
@@ -39,6 +40,9 @@ from attestation_service.lean import lanes
 from attestation_service.machines.routes import router as machines
 from attestation_service.measurements import Replays
 from attestation_service.middleware import Border, InFlight
+from attestation_service.pki import Revocation
+from attestation_service.pki.routes import hot as pki_hot
+from attestation_service.pki.routes import router as pki
 from attestation_service.policies.routes import router as policies
 from attestation_service.registration.routes import router as registration
 from attestation_service.results.routes import router as results
@@ -57,6 +61,7 @@ Errors are RFC 9457 problems; their `type` is `urn:itl:problem:<code>`, and the 
 
 ROUTERS = (
     attest_hot,
+    pki_hot,
     attest,
     registration,
     enrollment_machines,
@@ -70,8 +75,10 @@ ROUTERS = (
     allow_list,
     policies,
     trust,
+    ca,
     audit,
     audit_public,
+    pki,
     discovery,
     health,
 )
@@ -103,6 +110,8 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
                 asyncio.create_task(maintenance.run(resources)),
                 asyncio.create_task(resources.transparency.run()),
             ]
+            if resources.revocation is not None:
+                tasks.append(asyncio.create_task(resources.revocation.run()))
             spare_the_collector()
             log.info("service.started", version=__version__)
             try:
@@ -128,7 +137,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         # Spans would carry paths, and with them config tokens; and they cost a tenth of an attestation.
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
-    app.add_middleware(Border, settings=chosen, in_flight=in_flight, lanes=lanes(attest_hot))
+    app.add_middleware(Border, settings=chosen, in_flight=in_flight, lanes=lanes(attest_hot, pki_hot))
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)
@@ -180,6 +189,7 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
             oidc=oidc,
             certificates=certificates,
             authority=authority,
+            revocation=Revocation(settings, store, clock, authority) if authority is not None else None,
         )
     finally:
         if oidc is not None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from attestation_service.auth.identity import Operator
     from attestation_service.authority import Authority
     from attestation_service.endorsements import Anchors
+    from attestation_service.pki import Revocation
 
 _KEY = "itl.origin"
 
@@ -96,6 +97,7 @@ class Resources:
     oidc: Tokens | None = None
     certificates: Certificates | None = None
     authority: Authority | None = None
+    revocation: Revocation | None = None
 
 
 def set_origin(scope: MutableMapping[str, Any], origin: Origin) -> None:

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from attestation_service import limits
@@ -50,9 +50,37 @@ class LeanRoute(APIRoute):
         await response(scope, receive, send)
 
 
-def lanes(router: APIRouter) -> dict[tuple[str, str], ASGIApp]:
-    """Return method and path -> application of the lean routes of *router*, for the border to serve."""
-    return {("POST", route.path): route.handle for route in router.routes if isinstance(route, LeanRoute)}
+RawEndpoint = Callable[[Request], Awaitable[Response]]
+
+
+class RawRoute(APIRoute):
+    """A route whose endpoint takes exactly `(request)`, and reads from it whatever it needs."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        assert list(get_type_hints(endpoint)) == ["request", "return"], f"{path} is not raw"
+        self._raw: RawEndpoint = endpoint
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; what it raises, the application's handlers answer."""
+        if scope["method"] not in (self.methods or ()):
+            await super().handle(scope, receive, send)
+            return
+        response = await self._raw(Request(scope, receive))
+        await response(scope, receive, send)
+
+
+def lanes(*routers: APIRouter) -> dict[tuple[str, str], ASGIApp]:
+    """Return method and path -> application of the lean and raw routes of *routers*, for the border to serve.
+
+    Not of those whose path has a part that varies: these the framework finds.
+    """
+    found = [
+        route for router in routers for route in router.routes if isinstance(route, LeanRoute | RawRoute)
+    ]
+    return {
+        (m, route.path): route.handle for route in found for m in route.methods or () if "{" not in route.path
+    }
 
 
 async def _body(receive: Receive) -> bytes:

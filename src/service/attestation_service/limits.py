@@ -103,6 +103,18 @@ def take(tx: Tx, limits: Limits, at: datetime) -> None:
         tx.rate_limits.take(counted.key, at, counted.limit)
 
 
+async def count(res: Resources, origin: Origin) -> None:
+    """Count a request of somebody whom nobody knows.
+
+    Raises:
+        RateLimited: They ask too often.
+    """
+    at = res.clock.now()
+    counted = of_client(res.settings, origin.address)
+    await res.store.read(lambda tx: check(tx, counted, at))
+    await res.store.write(lambda tx: take(tx, counted, at))
+
+
 FREE = (RateLimited, Unavailable, MachineChanged)
 """Not the sender's fault, or counted already."""
 

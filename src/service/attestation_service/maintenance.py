@@ -44,6 +44,8 @@ async def once(res: Resources) -> None:
     await rejudge(res)
     if res.authority is not None:
         await res.authority.maintain()
+    if res.revocation is not None:
+        await res.revocation.maintain()
     purged = PURGE_BATCH
     while purged >= PURGE_BATCH:
         purged = (await res.store.write(lambda tx: tx.purge(res.clock.now(), PURGE_BATCH))).total

@@ -155,7 +155,7 @@ _COMING = Prepared(
     )
 )
 _ALL = Prepared(select(_T).order_by(_C.reserved_at, _C.issuer_id))
-_REVISIONS = Prepared(select(_C.issuer_id, _C.revision))
+_REVISIONS = Prepared(select(_C.issuer_id, _C.revision).where(_C.certificate.is_not(None)))
 _LEASE = Prepared(
     update(_T)
     .where(
@@ -294,7 +294,7 @@ class Issuers:
         return tuple(map(_decode, self._sql.rows(_ALL)))
 
     def revisions(self) -> Mapping[str, int]:
-        """Return the revision of every key: what caches of lists and answers compare."""
+        """Return the revision of every key that has a certificate: what caches of lists and answers compare."""
         return dict(map(tuple, self._sql.rows(_REVISIONS)))
 
     def lease(self, issuer_id: str, *, owner: str, at: datetime, until: datetime) -> bool:

@@ -22,9 +22,8 @@ from attestation.audit.tiles import Tile, format_bundle, format_hashes, parse_pa
 from attestation.errors import LogBroken, MalformedEvidence, ProofUnavailable, Unavailable
 from attestation.store import AuditFilter, CountersignatureKind, Tx
 from attestation.wire import b64encode
-from attestation_service import limits
 from attestation_service.auth import Operator
-from attestation_service.context import Origin, Resources
+from attestation_service.context import Resources
 from attestation_service.transparency import Newest
 from attestation_service.transparency.witnesses import Witness
 
@@ -52,18 +51,6 @@ async def list_entries(wanted: AuditFilter, cursor: str | None, limit: int, *, r
         ],
         next_cursor=page.next_cursor,
     )
-
-
-async def count(*, res: Resources, origin: Origin) -> None:
-    """Count a request of somebody whom nobody knows.
-
-    Raises:
-        RateLimited: They ask too often.
-    """
-    at = res.clock.now()
-    counted = limits.of_client(res.settings, origin.address)
-    await res.store.read(lambda tx: limits.check(tx, counted, at))
-    await res.store.write(lambda tx: limits.take(tx, counted, at))
 
 
 async def checkpoint(*, res: Resources) -> str:

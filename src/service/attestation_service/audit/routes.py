@@ -20,6 +20,7 @@ from attestation.audit.merkle import MAX_SIZE, TILE_WIDTH
 from attestation.audit.tiles import Tile
 from attestation.errors import ProofUnavailable, RateLimited, RequestInvalid, Unavailable
 from attestation.store import AuditFilter
+from attestation_service import limits
 from attestation_service.audit import handlers, verification
 from attestation_service.auth import OperatorDep
 from attestation_service.context import From, Res
@@ -125,7 +126,7 @@ async def bundle(path: TilePath, res: Res) -> Response:
 )
 async def tile(path: TilePath, res: Res, origin: From) -> Response:
     """A full tile never changes, so it may be kept for ever."""
-    await handlers.count(res=res, origin=origin)
+    await limits.count(res, origin)
     found, body = await handlers.tile(f"tile/{path}", res=res)
     return Response(body, media_type="application/octet-stream", headers={"Cache-Control": _lifetime(found)})
 
@@ -140,7 +141,7 @@ async def tile(path: TilePath, res: Res, origin: From) -> Response:
 )
 async def checkpoint(res: Res, origin: From) -> Response:
     """Keep it: a log that is not consistent with it later was rewritten."""
-    await handlers.count(res=res, origin=origin)
+    await limits.count(res, origin)
     return Response(await handlers.checkpoint(res=res), media_type="text/plain; charset=utf-8")
 
 
@@ -154,7 +155,7 @@ async def checkpoint(res: Res, origin: From) -> Response:
 )
 async def keys(res: Res, origin: From) -> Response:
     """A verifier pins them once; it does not ask each time whom to believe."""
-    await handlers.count(res=res, origin=origin)
+    await limits.count(res, origin)
     return reply(handlers.keys(res=res))
 
 
@@ -173,7 +174,7 @@ async def inclusion(
     size: Size = None,
 ) -> Response:
     """Hashes only; RFC 9162 §2.1.3.2 says how to verify them."""
-    await handlers.count(res=res, origin=origin)
+    await limits.count(res, origin)
     return reply(await handlers.inclusion(index, size, res=res))
 
 
@@ -194,7 +195,7 @@ async def consistency(
     ] = None,
 ) -> Response:
     """Hashes only; RFC 9162 §2.1.4.2 says how to verify them."""
-    await handlers.count(res=res, origin=origin)
+    await limits.count(res, origin)
     return reply(await handlers.consistency(old, new, res=res))
 
 

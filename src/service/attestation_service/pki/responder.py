@@ -1,0 +1,328 @@
+"""The OCSP responder: a delegated key in the memory of each worker, and answers that are signed once and kept.
+
+What a kept answer says is right as long as its issuer's revision in the database is the one it was made under, and
+that is compared for every request: a lock or revocation in any worker is seen at once in all of them.
+
+A kept answer costs one read, as much as a refusal would, so it is not counted. What must be signed (a nonce, an
+unknown serial number, the first question about a certificate) is counted like every request of a stranger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+from collections import OrderedDict, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, mldsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from attestation.audit import AuditEvent
+from attestation.clock import Clock, rfc3339
+from attestation.errors import AttestationError, CANotConfigured
+from attestation.pki.content import SERIAL_BYTES, SigningKey, serial_text
+from attestation.pki.issuer import identity_of
+from attestation.pki.names import responder_subject
+from attestation.pki.ocsp import (
+    CertID,
+    CertStatus,
+    Good,
+    OCSPRequest,
+    Revoked,
+    SingleResponse,
+    Unknown,
+    build_ocsp_response,
+    issuer_hashes,
+)
+from attestation.pki.profiles import BACKDATE, ProfileName
+from attestation.store import Issuer, Store, Tx
+from attestation_service import limits
+from attestation_service.authority import Issued, Wanted
+from attestation_service.pki.lists import REASONS
+from attestation_service.settings import Settings
+
+if TYPE_CHECKING:
+    from attestation_service.authority import Authority
+    from attestation_service.context import Origin
+
+log = structlog.get_logger("attestation_service.pki")
+
+KEPT_BYTES: Final = 16 << 20
+"""Answers that a worker keeps: about 12,000 of P-384, 1,300 of ML-DSA-87."""
+
+RETRY_AFTER: Final = timedelta(seconds=5)
+"""So long a failed delegation is not tried again: each attempt takes a serial number."""
+
+_Hashes = tuple[str, bytes, bytes]
+
+
+class NotOurs(Exception):
+    """The certificates are of none of our CA keys that answer, or of several at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A signed response.
+
+    Args:
+        body: OCSPResponse, DER.
+        made_at: When it was signed.
+        next_update: Until when it may be used.
+        may_be_kept: False where it is for one asker only, or may be wrong in a moment: nonce, unknown.
+    """
+
+    body: bytes = field(repr=False)
+    made_at: datetime
+    next_update: datetime
+    may_be_kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    answer: Answer
+    issuer_id: str
+    revision: int
+    renew_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Delegate:
+    """A key that may answer for one CA key until `not_after`."""
+
+    key: SigningKey = field(repr=False)
+    certificate: bytes = field(repr=False)
+    not_after: datetime
+    renew_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The CA keys as requests name them; good as long as these are all that there are."""
+
+    issuer_ids: frozenset[str]
+    by_hashes: Mapping[_Hashes, str]
+    subjects: Mapping[str, x509.Name]
+    algorithms: Mapping[str, str]
+
+
+class Responder:
+    """Answers OCSP requests.
+
+    Args:
+        settings: How long answers are good.
+        store: What became of each certificate.
+        clock: What tells the time.
+        authority: Certifies the delegated keys.
+    """
+
+    def __init__(self, settings: Settings, store: Store, clock: Clock, authority: Authority) -> None:
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._authority = authority
+        self._valid = timedelta(seconds=settings.ocsp_valid_seconds)
+        self._worker = secrets.token_hex(4)
+        self._known = _Known(frozenset(), {}, {}, {})
+        self._delegates: dict[str, _Delegate] = {}
+        self._failed: dict[str, tuple[datetime, AttestationError]] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._kept_bytes = 0
+
+    async def answer(self, request: OCSPRequest, origin: Origin) -> Answer:
+        """Return the answer to *request*.
+
+        Raises:
+            NotOurs: We have no word on these certificates.
+            RateLimited: It would have to be signed, and this address asks too often.
+            SignerUnavailable: Nobody can certify our key now; other errors of the CA likewise.
+        """
+        at = self._clock.now()
+        revisions = await self._store.read(lambda tx: tx.issuers.revisions())
+        if revisions.keys() != self._known.issuer_ids:
+            await self._learn()
+        issuer_id = self._issuer_of(request)
+        only = request.cert_ids[0].der if len(request.cert_ids) == 1 and request.nonce is None else None
+        kept = self._kept.get(only) if only is not None else None
+        if kept is not None and kept.revision == revisions[kept.issuer_id] and at < kept.renew_at:
+            return kept.answer
+        return await self._sign(request, issuer_id, only, origin, at)
+
+    async def renew(self) -> None:
+        """Renew the delegated keys that end soon, so that nobody who asks has to wait for it."""
+        at = self._clock.now()
+        for issuer_id, delegate in list(self._delegates.items()):
+            if at < delegate.renew_at:
+                continue
+            try:
+                await self._delegate(issuer_id, at)
+            except CANotConfigured:
+                # A key that is retired certifies nobody, and nothing of it is left to ask about.
+                del self._delegates[issuer_id]
+            except AttestationError as e:
+                log.warning("ocsp.not_delegated", issuer_id=issuer_id, code=e.code)
+
+    def _issuer_of(self, request: OCSPRequest) -> str:
+        found = {
+            self._known.by_hashes.get((one.hash_name, one.name_hash, one.key_hash))
+            for one in request.cert_ids
+        }
+        issuer_id = found.pop()
+        if issuer_id is None or found:
+            raise NotOurs
+        return issuer_id
+
+    async def _learn(self) -> None:
+        """Read the names of all CA keys again; there are as many as rotations."""
+        issuers = await self._store.read(lambda tx: tx.issuers.all())
+        named = [(issuer, issuer.certificate) for issuer in issuers if issuer.certificate is not None]
+        by_hashes: dict[_Hashes, str] = {}
+        for issuer, certificate in named:
+            for name, (name_hash, key_hash) in issuer_hashes(identity_of(certificate)).items():
+                by_hashes[name, name_hash, key_hash] = issuer.issuer_id
+        self._known = _Known(
+            issuer_ids=frozenset(issuer.issuer_id for issuer, _ in named),
+            by_hashes=by_hashes,
+            subjects={
+                issuer.issuer_id: x509.load_der_x509_certificate(certificate).subject
+                for issuer, certificate in named
+            },
+            algorithms={issuer.issuer_id: issuer.algorithm for issuer, _ in named},
+        )
+
+    async def _sign(
+        self, request: OCSPRequest, issuer_id: str, only: bytes | None, origin: Origin, at: datetime
+    ) -> Answer:
+        counted = limits.of_client(self._settings, origin.address)
+
+        def look(tx: Tx) -> tuple[Issuer | None, list[CertStatus]]:
+            limits.check(tx, counted, at)
+            return tx.issuers.get(issuer_id), [_status(tx, issuer_id, one) for one in request.cert_ids]
+
+        issuer, statuses = await self._store.read(look)
+        if issuer is None or issuer.state not in ("active", "retiring"):
+            raise NotOurs
+        await self._store.write(lambda tx: limits.take(tx, counted, at))
+        delegate = await self._delegate(issuer_id, at)
+        next_update = min(at + self._valid, delegate.not_after)
+        unknown = any(isinstance(status, Unknown) for status in statuses)
+        body = await asyncio.to_thread(
+            build_ocsp_response,
+            [
+                SingleResponse(cert_id=one, status=status)
+                for one, status in zip(request.cert_ids, statuses, strict=True)
+            ],
+            responder=delegate.certificate,
+            key=delegate.key,
+            produced_at=at,
+            this_update=at - BACKDATE,
+            next_update=next_update,
+            nonce=request.nonce,
+        )
+        answer = Answer(
+            body=body,
+            made_at=at,
+            next_update=next_update,
+            may_be_kept=request.nonce is None and not unknown,
+        )
+        if only is not None and not unknown:
+            self._keep(only, _Kept(answer, issuer_id, issuer.revision, at + (next_update - at) / 2))
+        return answer
+
+    def _keep(self, cert_id: bytes, kept: _Kept) -> None:
+        before = self._kept.pop(cert_id, None)
+        if before is not None:
+            self._kept_bytes -= len(cert_id) + len(before.answer.body)
+        self._kept[cert_id] = kept
+        self._kept_bytes += len(cert_id) + len(kept.answer.body)
+        while self._kept_bytes > KEPT_BYTES:
+            oldest, gone = self._kept.popitem(last=False)
+            self._kept_bytes -= len(oldest) + len(gone.answer.body)
+
+    async def _delegate(self, issuer_id: str, at: datetime) -> _Delegate:
+        """Return a key that may answer for *issuer_id*, made and certified where there is none or it ends soon."""
+        found = self._delegates.get(issuer_id)
+        if found is not None and at < found.renew_at:
+            return found
+        async with self._turns[issuer_id]:
+            found = self._delegates.get(issuer_id)
+            if found is not None and at < found.renew_at:
+                return found
+            try:
+                return await self._certify(issuer_id, at)
+            except AttestationError as e:
+                log.warning("ocsp.not_delegated", issuer_id=issuer_id, code=e.code)
+                if found is not None and at + self._valid < found.not_after:
+                    return found
+                raise
+
+    async def _certify(self, issuer_id: str, at: datetime) -> _Delegate:
+        failed = self._failed.get(issuer_id)
+        if failed is not None and at - failed[0] < RETRY_AFTER:
+            raise failed[1]
+        key = await asyncio.to_thread(_new_key, self._known.algorithms[issuer_id])
+        wanted = Wanted(
+            profile=ProfileName.OCSP_SIGNING,
+            subject=responder_subject(self._known.subjects[issuer_id], self._worker),
+            spki=key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
+            requester="service",
+            issuer_id=issuer_id,
+        )
+        try:
+            (issued,) = await self._authority.issue(
+                wanted, at=at, admit=lambda _: None, conclude=functools.partial(_record, at)
+            )
+        except AttestationError as e:
+            self._failed[issuer_id] = (at, e)
+            raise
+        self._failed.pop(issuer_id, None)
+        delegate = _Delegate(
+            key=key,
+            certificate=issued.certificate,
+            not_after=issued.not_after,
+            renew_at=issued.not_after - (issued.not_after - at) / 3,
+        )
+        self._delegates[issuer_id] = delegate
+        log.info(
+            "ocsp.delegated", issuer_id=issuer_id, serial=issued.serial, not_after=rfc3339(issued.not_after)
+        )
+        return delegate
+
+
+def _record(at: datetime, tx: Tx, issued: tuple[Issued, ...]) -> None:
+    for each in issued:
+        tx.audit.append(
+            AuditEvent(
+                operator_cn="service",
+                action="cert_issued",
+                detail=f"serial {each.serial} of CA {each.issuer_id}: {ProfileName.OCSP_SIGNING}, in memory, "
+                f"until {rfc3339(each.not_after)}",
+            ),
+            at,
+        )
+
+
+def _new_key(algorithm: str) -> SigningKey:
+    """Return a key that is as strong as the one it answers for: P-384 is as RSA-4096, and quicker."""
+    if algorithm == "ml-dsa-87":
+        return mldsa.MLDSA87PrivateKey.generate()
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def _status(tx: Tx, issuer_id: str, cert_id: CertID) -> CertStatus:
+    """Return what became of a certificate; one of which nobody knows yet whether it was signed is unknown."""
+    if not 0 < cert_id.serial < 1 << 8 * SERIAL_BYTES:
+        return Unknown()
+    row = tx.certificates.get(serial_text(cert_id.serial))
+    if row is None or row.issuer_id != issuer_id or row.state == "reserved":
+        return Unknown()
+    if row.state == "issued":
+        return Good()
+    assert row.ended_at is not None
+    return Revoked(at=row.ended_at, reason=REASONS[row.reason or "unspecified"])
