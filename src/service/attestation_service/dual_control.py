@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from attestation.api import ApprovalDetail, PendingApproval
 from attestation.clock import rfc3339
-from attestation.errors import BreakGlassCannotVote, Forbidden, TransitionForbidden
+from attestation.errors import BreakGlassCannotVote, Forbidden, RotationForbidden, TransitionForbidden
 from attestation.machines import NodeEvent
 from attestation.machines.dual_control import Proposal, Rule, Tally, Vote, tally
 from attestation.store import Approval, Tx
@@ -125,7 +125,7 @@ async def write(
     """Run a unit with a `gate` in it; what *operator* may not do is undone, recorded and raised."""
     try:
         return await res.store.write(work)
-    except (Forbidden, TransitionForbidden) as e:
+    except (Forbidden, TransitionForbidden, RotationForbidden) as e:
         event = operator.event("denied", machine_id=machine_id, detail=f"{e.code}: {e}")
         await res.store.write(lambda tx: tx.audit.append(event, at))
         log.warning("operator.denied", client=operator.source, code=e.code, reason=str(e))

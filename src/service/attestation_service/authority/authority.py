@@ -36,7 +36,7 @@ from attestation_service.authority.issuance import (
     reserve,
     sign,
 )
-from attestation_service.authority.keyring import Keyring, check, validity_problem
+from attestation_service.authority.keyring import CACertificate, Keyring, check, validity_problem
 from attestation_service.authority.places import current_uri, key_options
 from attestation_service.settings import Settings
 
@@ -196,6 +196,20 @@ class Authority:
         if issuer is None or issuer.state not in PUBLISHED:
             raise IssuerUnknown(f"no key of a CA called {issuer_id!r} signs lists")
         return self._keyring.get(issuer).key
+
+    def certificate(self, issuer: Issuer) -> CACertificate:
+        """Return what is read of the certificate of a key."""
+        return self._keyring.certificate(issuer)
+
+    def prove(self, issuer: Issuer) -> None:
+        """Open a key that shall sign, and let it sign a test value. Blocks.
+
+        Raises:
+            KeyUnusable: It cannot be opened, or is not the key of its certificate.
+            SignerUnavailable: Its token or TPM does not answer.
+        """
+        opened = self._keyring.get(issuer)
+        check(opened.key, opened.ca)
 
     async def bundle(self, purpose: IssuerPurpose = "machine") -> tuple[bytes, ...]:
         """Return the trust bundle, DER: every key that is next, active or retiring, then the cross certificates."""

@@ -18,7 +18,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -60,6 +60,7 @@ class Maker:
         options: For the key back-ends.
         keyring: The keys that are open.
         owner: Names this process in leases; another one each time.
+        making: Held while this process makes a key: leases tell processes apart, not threads.
     """
 
     settings: Settings
@@ -68,6 +69,7 @@ class Maker:
     options: KeyOptions
     keyring: Keyring
     owner: str
+    making: threading.Lock = field(default_factory=threading.Lock)
 
 
 def ensure(maker: Maker) -> None:
@@ -78,6 +80,12 @@ def ensure(maker: Maker) -> None:
         SignerBusy: Somebody else has been making it for a minute.
     """
     for purpose, algorithm in kinds(maker.settings):
+        ensure_kind(maker, purpose, algorithm)
+
+
+def ensure_kind(maker: Maker, purpose: IssuerPurpose, algorithm: IssuerAlgorithm) -> None:
+    """As `ensure`, for one CA; also finishes its next key, unless somebody else is at it."""
+    with maker.making:
         _ensure(maker, purpose, algorithm)
 
 
@@ -100,7 +108,10 @@ def _ensure(maker: Maker, purpose: IssuerPurpose, algorithm: IssuerAlgorithm) ->
 
 
 def _is_leased(issuer: Issuer, maker: Maker) -> bool:
-    return issuer.lease_until is not None and issuer.lease_until > maker.clock.now()
+    """Return True while somebody else makes it."""
+    if issuer.lease_owner == maker.owner or issuer.lease_until is None:
+        return False
+    return issuer.lease_until > maker.clock.now()
 
 
 def _claim(tx: Tx, maker: Maker, purpose: IssuerPurpose, algorithm: IssuerAlgorithm) -> Issuer | None:

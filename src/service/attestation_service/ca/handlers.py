@@ -1,0 +1,311 @@
+"""The CAs in the hands of operators: shown, tried, rotated step by step; certificates listed and revoked.
+
+A step of a rotation changes whom every relying party believes, so it is an act of several operators where dual control
+is on. Revoking one certificate needs one and works at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from attestation.api import (
+    CACheck,
+    CADetail,
+    CertificateDetail,
+    CertificatePage,
+    CertificateRevokeRequest,
+    IssuerCheck,
+    IssuerDetail,
+    PendingApproval,
+    RotationRequest,
+)
+from attestation.errors import (
+    CANotConfigured,
+    CertificateUnknown,
+    RequestInvalid,
+    TransitionForbidden,
+)
+from attestation.keys.uri import FileRef, parse_key_uri
+from attestation.machines.dual_control import of_ca_rotation
+from attestation.store import PUBLISHED, Certificate, CertificateFilter, Issuer, IssuerAlgorithm, Tx
+from attestation.wire import b64encode
+from attestation_service import dual_control
+from attestation_service.auth import Operator
+from attestation_service.authority import Authority, creation, rotation
+from attestation_service.authority.keyring import validity_problem
+from attestation_service.authority.places import algorithms
+from attestation_service.context import Resources
+
+ENCRYPTED: Final = b"-----BEGIN ENCRYPTED PRIVATE KEY-----"
+
+
+def authority_of(res: Resources) -> Authority:
+    """Return the CAs of the service.
+
+    Raises:
+        CANotConfigured: It has none.
+    """
+    if res.authority is None:
+        raise CANotConfigured("this service has no CA; set ITL_ENROLLMENT_CA_PASSPHRASE_FILE or _KEY")
+    return res.authority
+
+
+async def show(*, res: Resources) -> CADetail:
+    """Return every key of the CAs, oldest first.
+
+    Raises:
+        CANotConfigured: The service has no CA.
+    """
+    authority_of(res)
+    return await res.store.read(lambda tx: _shown(tx, res))
+
+
+async def check(*, res: Resources) -> CACheck:
+    """Try every key in use, here and now, and say what a backup of it needs.
+
+    Raises:
+        CANotConfigured: The service has no CA.
+        SignerBusy: Too many signatures wait.
+    """
+    authority = authority_of(res)
+    problems = await authority.self_test()
+    issuers = await res.store.read(lambda tx: tx.issuers.all())
+    used = [issuer for issuer in issuers if issuer.state in PUBLISHED]
+    at = res.clock.now()
+    checked = await authority.in_thread(
+        lambda: [_checked(issuer, problems.get(issuer.issuer_id), authority, at) for issuer in used]
+    )
+    return CACheck(ok=not problems, issuers=checked)
+
+
+async def rotate(
+    request: RotationRequest, *, res: Resources, operator: Operator
+) -> CADetail | PendingApproval:
+    """Take one step of a rotation.
+
+    Raises:
+        CANotConfigured: The service has no CA.
+        RequestInvalid: It has two keys, and the request names none.
+        RotationForbidden: The keys are not in a state that allows this step, or not yet.
+        BreakGlassCannotVote: Several people must agree to it.
+        KeyUnusable: The key that is to sign cannot; nothing was changed.
+    """
+    authority = authority_of(res)
+    algorithm = _algorithm(request, res)
+    await _prove(request, algorithm, authority, res)
+    at = res.clock.now()
+
+    def work(tx: Tx) -> PendingApproval | None:
+        keys = rotation.keys_of(tx, request.purpose, algorithm)
+        rotation.check(tx, keys, request.step, force=request.force, settings=res.settings, at=at)
+        other = keys.other(request.step)
+        proposal = of_ca_rotation(
+            step=request.step,
+            purpose=request.purpose,
+            algorithm=algorithm,
+            active=keys.active.issuer_id,
+            other=other.issuer_id if other is not None else None,
+            force=request.force,
+        )
+        agreed = dual_control.gate(tx, proposal, operator, res, at, note=request.reason)
+        if isinstance(agreed, PendingApproval):
+            return agreed
+        done = rotation.take(tx, authority.maker, keys, request.step, at)
+        forced = " (forced)" if request.force else ""
+        told = f"{request.step}{forced}, {request.purpose} CA, {algorithm}: {done}: {request.reason}"
+        tx.audit.append(operator.event("ca_rotate", detail=agreed.told(told)), at)
+        return None
+
+    pending = await dual_control.write(work, res=res, operator=operator, at=at)
+    if pending is not None:
+        return pending
+    if request.step == "prepare":
+        await authority.in_thread(functools.partial(_make_next, authority, request, algorithm))
+    return await show(res=res)
+
+
+async def _prove(
+    request: RotationRequest, algorithm: IssuerAlgorithm, authority: Authority, res: Resources
+) -> None:
+    """Let the key that is to sign prove itself first: after the switch it would be too late."""
+    keys = await res.store.read(lambda tx: rotation.keys_of(tx, request.purpose, algorithm))
+    if (signer := keys.will_sign(request.step)) is not None:
+        await authority.in_thread(functools.partial(authority.prove, signer))
+
+
+def _make_next(authority: Authority, request: RotationRequest, algorithm: IssuerAlgorithm) -> None:
+    """Make what was agreed on; if this dies, maintenance of any worker goes on with it."""
+    creation.ensure_kind(authority.maker, request.purpose, algorithm)
+
+
+def _algorithm(request: RotationRequest, res: Resources) -> IssuerAlgorithm:
+    if request.algorithm is not None:
+        return request.algorithm
+    chosen = algorithms(res.settings)
+    if len(chosen) > 1:
+        raise RequestInvalid(f"the CA has two keys; name one of {', '.join(chosen)}")
+    return chosen[0]
+
+
+async def certificates(
+    wanted: CertificateFilter, cursor: str | None, limit: int, *, res: Resources
+) -> CertificatePage:
+    """Return a page of the issuance log, newest first.
+
+    Raises:
+        CANotConfigured: The service has no CA.
+        RequestInvalid: A cursor that is none.
+    """
+    authority_of(res)
+    page = await res.store.scan(lambda tx: tx.certificates.page(wanted, cursor, limit))
+    return CertificatePage(
+        items=[certificate_detail(each, whole=False) for each in page.items], next_cursor=page.next_cursor
+    )
+
+
+async def certificate(serial: str, *, res: Resources) -> CertificateDetail:
+    """Return one certificate.
+
+    Raises:
+        CANotConfigured: The service has no CA.
+        CertificateUnknown: We never reserved this serial.
+    """
+    authority_of(res)
+    return certificate_detail(await res.store.read(lambda tx: _found(tx, serial)))
+
+
+async def revoke(
+    serial: str, request: CertificateRevokeRequest, *, res: Resources, operator: Operator
+) -> CertificateDetail:
+    """Revoke one certificate for good.
+
+    Raises:
+        CANotConfigured: The service has no CA.
+        CertificateUnknown: We never reserved this serial.
+        TransitionForbidden: It is revoked or void already.
+    """
+    authority_of(res)
+    at = res.clock.now()
+
+    def work(tx: Tx) -> CertificateDetail:
+        before = _found(tx, serial)
+        why = request.note or "revoked by an operator"
+        if not tx.certificates.revoke_serial(serial, request.reason, why, at):
+            raise TransitionForbidden(f"certificate {serial} is {before.state} already")
+        after = _found(tx, serial)
+        detail = (
+            f"serial {serial} of CA {before.issuer_id}, {before.profile}, {before.subject}: {request.reason}"
+        )
+        detail = f"{detail}: {request.note}" if request.note else detail
+        event = operator.event(
+            "cert_revoked",
+            machine_id=before.machine_id,
+            prev_state=before.state,
+            new_state=after.state,
+            detail=detail,
+        )
+        tx.audit.append(event, at)
+        return certificate_detail(after)
+
+    return await dual_control.write(work, res=res, operator=operator, at=at)
+
+
+def _found(tx: Tx, serial: str) -> Certificate:
+    found = tx.certificates.get(serial)
+    if found is None:
+        raise CertificateUnknown(f"no certificate {serial}")
+    return found
+
+
+def certificate_detail(row: Certificate, *, whole: bool = True) -> CertificateDetail:
+    """Return a row of the issuance log as operators see it; its DER only where *whole*."""
+    return CertificateDetail(
+        serial=row.serial,
+        issuer_id=row.issuer_id,
+        profile=row.profile,
+        state=row.state,
+        machine_id=row.machine_id,
+        subject=row.subject,
+        spki_sha256=row.spki_sha256,
+        requester=row.requester,
+        key_tier=row.key_tier,
+        assurance=row.assurance,
+        renews=row.renews,
+        not_before=row.not_before,
+        not_after=row.not_after,
+        reserved_at=row.reserved_at,
+        issued_at=row.issued_at,
+        ended_at=row.ended_at,
+        reason=row.reason,
+        note=row.note,
+        certificate=b64encode(row.certificate) if whole and row.certificate is not None else None,
+    )
+
+
+def _shown(tx: Tx, res: Resources) -> CADetail:
+    return CADetail(issuers=[_detail(tx, issuer, res) for issuer in tx.issuers.all()])
+
+
+def _detail(tx: Tx, issuer: Issuer, res: Resources) -> IssuerDetail:
+    own = x509.load_der_x509_certificate(issuer.certificate) if issuer.certificate is not None else None
+    return IssuerDetail(
+        issuer_id=issuer.issuer_id,
+        purpose=issuer.purpose,
+        algorithm=issuer.algorithm,
+        state=issuer.state,
+        subject=own.subject.rfc4514_string() if own is not None else None,
+        key_uri=parse_key_uri(issuer.key_uri).shown,
+        key_origin=issuer.key_origin,
+        spki_sha256=issuer.spki_sha256,
+        certificate_sha256=hashlib.sha256(issuer.certificate).hexdigest() if issuer.certificate else None,
+        certificate=b64encode(issuer.certificate) if issuer.certificate else None,
+        cross_certificates=[b64encode(der) for der in issuer.cross_certificates],
+        not_before=own.not_valid_before_utc if own is not None else None,
+        not_after=own.not_valid_after_utc if own is not None else None,
+        crl_number=issuer.crl_number,
+        reserved_at=issuer.reserved_at,
+        created_at=issuer.created_at,
+        activated_at=issuer.activated_at,
+        retiring_at=issuer.retiring_at,
+        retired_at=issuer.retired_at,
+        activate_from=rotation.activate_from(issuer, res.settings),
+        retire_from=rotation.retire_from(tx, issuer, res.settings),
+    )
+
+
+def _checked(issuer: Issuer, problem: str | None, authority: Authority, at: datetime) -> IssuerCheck:
+    ref = parse_key_uri(issuer.key_uri)
+    encrypted = _is_encrypted(ref.path) if isinstance(ref, FileRef) else None
+    warnings = [validity_problem(authority.certificate(issuer), at)]
+    if encrypted is False:
+        warnings.append("the key lies on disk in plaintext")
+    if issuer.key_origin == "provisioned":
+        warnings.append("the key was brought into its token: a copy may exist outside")
+    assert issuer.state in ("next", "active", "retiring")  # the caller chose these
+    return IssuerCheck(
+        issuer_id=issuer.issuer_id,
+        purpose=issuer.purpose,
+        algorithm=issuer.algorithm,
+        state=issuer.state,
+        key_uri=ref.shown,
+        key_origin=issuer.key_origin,
+        signs=problem is None,
+        problem=problem,
+        exportable=isinstance(ref, FileRef),
+        encrypted=encrypted,
+        warnings=[warning for warning in warnings if warning is not None],
+    )
+
+
+def _is_encrypted(path: Path) -> bool | None:
+    try:
+        with path.open("rb") as file:
+            return ENCRYPTED in file.read(4096)
+    except OSError:
+        return None
