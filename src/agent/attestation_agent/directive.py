@@ -5,6 +5,7 @@ Pure. The answer around a directive is not signed: nothing in it is an order (PR
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from attestation.api import ConfigEnvelope
 from attestation.errors import MalformedEvidence
-from attestation.keys import CONFIG_TYP, DIRECTIVE_TYP, JWSRejected, verify_jwt
+from attestation.keys import CONFIG_TYP, DIRECTIVE_TYP, TRUST_BUNDLE_TYP, JWSRejected, verify_jwt
 from attestation.wire import b64decode
 from attestation_agent.exits import DirectiveRejected
 
@@ -107,6 +108,35 @@ def verify_delivery(
     wanted = (machine_id, envelope.token_id, envelope.config_sha256)
     if tuple(_text(claims, name) for name in ("machine_id", "token_id", "config_sha256")) != wanted:
         raise DirectiveRejected("the signature is for another configuration, or for another machine")
+    _valid_at(claims, at)
+
+
+def verify_trust_bundle(
+    signature: str | None, bundle: bytes, *, keys: Mapping[str, Any], at: datetime
+) -> None:
+    """Check that the service, and lately, named these CAs.
+
+    Whoever stands between must not add a CA of their own, nor bring back one that was taken away.
+
+    Args:
+        signature: Compact JWS that came with the bundle.
+        bundle: PEM, as received.
+        keys: The pinned JWK set.
+        at: Now, UTC.
+
+    Raises:
+        DirectiveRejected: With the reason.
+    """
+    if signature is None:
+        raise DirectiveRejected("the trust bundle came without a signature of the service")
+    try:
+        claims = verify_jwt(signature, dict(keys), typ=TRUST_BUNDLE_TYP)
+    except JWSRejected as e:
+        raise DirectiveRejected(f"the trust bundle is not signed by the pinned keys: {e}") from e
+    if not hmac.compare_digest(_text(claims, "bundle_sha256"), hashlib.sha256(bundle).hexdigest()):
+        raise DirectiveRejected("the signature is for another trust bundle")
+    if _text(claims, "purpose") != "machine":
+        raise DirectiveRejected("the trust bundle is not the one of machines")
     _valid_at(claims, at)
 
 

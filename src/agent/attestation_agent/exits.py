@@ -33,6 +33,7 @@ class Exit(IntEnum):
     CONFIG_NOT_OPENED = 24
     APPLY_FAILED = 25
     WIPE_FAILED = 26
+    NO_CERTIFICATE = 27
     USAGE = 64
 
 

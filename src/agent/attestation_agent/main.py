@@ -1,25 +1,44 @@
-"""Entry points: `attestation-agent identify | quote | run`, and `itl-tpm-register`, which is `run`."""
+"""Entry points: `attestation-agent identify | quote | cert | sign | run`, and `itl-tpm-register`, which is `run`."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import secrets
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from attestation_agent.exits import Exit, UsageError, exit_of
-from attestation_agent.settings import OPTIONS, TPM_OPTIONS, Parser, add_options, load, resolve
+from attestation_agent.settings import (
+    CERTIFICATE_OPTIONS,
+    OPTIONS,
+    SIGNER_OPTIONS,
+    TPM_OPTIONS,
+    Parser,
+    add_options,
+    load,
+    resolve,
+)
+
+if TYPE_CHECKING:
+    from attestation.client import NodeClient
+    from attestation_agent.node import Edge
+    from attestation_agent.offered import Offered
+    from attestation_agent.settings import Settings
+    from attestation_agent.shared_tpm import SharedTPM
+    from attestation_agent.state import State
 
 EPILOG = (
     "Every option can be given by the variable in brackets; an unknown ITL_ variable stops the start. "
     "Exit codes: 0 attested, or told to stop; 10 pending approval; 11 locked; 12 revoked; 13 rejected; "
     "14 not affirmed; 20 TPM unavailable; 21 service unreachable; 22 refused by the service; 23 not authentic; "
-    "24 configuration not opened; 25 apply failed; 26 wipe failed; 64 usage."
+    "24 configuration not opened; 25 apply failed; 26 wipe failed; 27 no certificate; 64 usage."
 )
 
 
@@ -36,6 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_options(quote, TPM_OPTIONS)
     quote.add_argument("--nonce", help="qualifying data, 1 to 64 bytes as hex (default 32 random bytes)")
     quote.add_argument("--pcrs", default="sha256:0,1,2,3,4,5,6,7", help="BANK:PCR,PCR,… (default sha256:0-7)")
+    cert = commands.add_parser("cert", help="print the certificates of this node and what becomes of them")
+    add_options(cert, CERTIFICATE_OPTIONS)
+    cert.add_argument("--json", action="store_true", help="print JSON")
+    cert.add_argument("--renew", action="store_true", help="ask the running agent to renew them now")
+    sign = commands.add_parser("sign", help="have the running agent sign with the key of a certificate")
+    add_options(sign, SIGNER_OPTIONS)
+    sign.add_argument("--kind", choices=("client", "server"), default="client", help="(default client)")
+    sign.add_argument("--algorithm", help="what the key can do (default the first that it can)")
+    sign.add_argument("--digest", help="digest to sign, as hex, instead of a file")
+    sign.add_argument("file", nargs="?", help="file to sign (default standard input)")
     run = commands.add_parser("run", help="introduce, attest, obey, come again", epilog=EPILOG)
     _add_run_options(run)
     return _guarded(vars(parser.parse_args(arguments)))
@@ -58,7 +87,9 @@ def _guarded(flags: Mapping[str, Any]) -> int:
     # Imported here: --help needs none of it.
     from attestation.errors import AttestationError
 
-    command = {"identify": _identify, "quote": _quote, "run": _run}[flags["command"]]
+    command = {"identify": _identify, "quote": _quote, "cert": _cert, "sign": _sign, "run": _run}[
+        flags["command"]
+    ]
     try:
         return command(flags)
     except AttestationError as e:
@@ -84,6 +115,45 @@ def _quote(flags: Mapping[str, Any]) -> int:
         quote = tpm.quote(nonce, selection)
         text = quote_json(quote, nonce, selection, tpm.ak_public())
     print(text)  # noqa: T201 -- the output
+    return Exit.OK
+
+
+def _cert(flags: Mapping[str, Any]) -> int:
+    from attestation.clock import SystemClock
+    from attestation_agent.offered import Offered, directory_of
+    from attestation_agent.show_certificates import certificate_facts, certificate_text
+
+    values = resolve(flags, os.environ, CERTIFICATE_OPTIONS)
+    offered = Offered(directory_of(values["state_dir"], values["certificate_dir"]))
+    if flags["renew"]:
+        _ask(offered)
+    facts = certificate_facts(offered, SystemClock().now())
+    print(json.dumps(facts, indent=2) if flags["json"] else certificate_text(facts))  # noqa: T201 -- the output
+    good = bool(facts["certificates"]) and all(found["valid"] for found in facts["certificates"])
+    return Exit.OK if good else Exit.NO_CERTIFICATE
+
+
+def _ask(offered: Offered) -> None:
+    """Ask for the renewal of whatever is there."""
+    from attestation_agent.offered import KINDS
+
+    for kind in KINDS:
+        if offered.current(kind) is not None or offered.notes(kind):
+            try:
+                offered.ask(kind)
+            except OSError as e:
+                raise UsageError(f"{offered.directory}: {e.strerror}") from e
+
+
+def _sign(flags: Mapping[str, Any]) -> int:
+    from attestation_agent.signer import ask, digest_of
+
+    path = resolve(flags, os.environ, SIGNER_OPTIONS)["signer_socket"]
+    if path is None:
+        raise UsageError("the signer's socket is missing: --signer-socket or ITL_AGENT_SIGNER_SOCKET")
+    algorithm = flags["algorithm"] or ask(path, kind=flags["kind"])["algorithms"][0]
+    digest = digest_of(algorithm, flags["digest"], flags["file"])
+    print(ask(path, kind=flags["kind"], algorithm=algorithm, digest=digest)["signature"])  # noqa: T201 -- the output
     return Exit.OK
 
 
@@ -131,25 +201,62 @@ def _run(flags: Mapping[str, Any]) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    edge = Edge(
-        clock=SystemClock(),
-        wait=stop.wait,
-        open_tpm=lambda: _open({"tpm": settings.tpm, "ak": settings.ak}),
-        run=lambda command: run_command(
-            command, timeout_seconds=settings.command_timeout_seconds, stopping=stop.is_set
-        ),
-        rhythm=Rhythm(),
-        log=log,
-    )
     if settings.server_url.startswith("http:") and not is_loopback(settings.server_url):
         log.warning("server.not_encrypted", url=settings.server_url)
     state = State(settings.state_dir)
-    retries = Retries(attempts=2, sleep=stop.wait)
-    with (
-        state.alone(),
-        NodeClient(settings.server_url, ca_file=settings.ca_file, retries=retries) as client,
-    ):
+
+    def client() -> NodeClient:
+        retries = Retries(attempts=2, sleep=stop.wait)
+        return NodeClient(settings.server_url, ca_file=settings.ca_file, retries=retries)
+
+    def open_tpm() -> Any:
+        return _open({"tpm": settings.tpm, "ak": settings.ak})
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(state.alone())
+        edge = Edge(
+            clock=SystemClock(),
+            wait=stop.wait,
+            open_tpm=open_tpm,
+            run=lambda command: run_command(
+                command, timeout_seconds=settings.command_timeout_seconds, stopping=stop.is_set
+            ),
+            rhythm=Rhythm(),
+            log=log,
+        )
+        if settings.certificates or settings.signer_socket is not None:
+            from attestation_agent.shared_tpm import SharedTPM
+
+            tpm = SharedTPM(open_tpm)
+            edge = stack.enter_context(_with_certificates(settings, state, edge, tpm, client, stop.is_set))
         log.info("agent.starts", server_url=settings.server_url, tpm=settings.tpm, once=settings.once)
-        code = Agent(settings, state=state, client=client, edge=edge).run()
+        code = Agent(settings, state=state, client=stack.enter_context(client()), edge=edge).run()
         log.info("agent.ends", exit_code=int(code), reason=code.name.lower())
     return code
+
+
+@contextlib.contextmanager
+def _with_certificates(
+    settings: Settings,
+    state: State,
+    edge: Edge,
+    tpm: SharedTPM,
+    client: Callable[[], NodeClient],
+    stopping: Callable[[], bool],
+) -> Iterator[Edge]:
+    """Run what was asked for beside attesting, on the same TPM; yield the edge that attesting uses then."""
+    from attestation_agent.beside import Surroundings, beside
+
+    with client() as service:
+        around = Surroundings(
+            settings=settings,
+            state=state,
+            service=service,
+            tpm=tpm,
+            clock=edge.clock,
+            run=edge.run,
+            log=edge.log,
+            stopping=stopping,
+        )
+        with beside(around) as attested:
+            yield replace(edge, open_tpm=tpm.open, attested=attested)

@@ -145,6 +145,7 @@ class Edge:
         run: Runs a command.
         rhythm: When to come again.
         log: Where events go.
+        attested: Told after each round in which the service answered; returns at once, and raises nothing.
     """
 
     clock: Clock
@@ -153,6 +154,7 @@ class Edge:
     run: Callable[[tuple[str, ...]], Outcome]
     rhythm: Rhythm
     log: Log
+    attested: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +236,8 @@ class Agent:
                     pause = edge.rhythm.after_failure(failures, getattr(e, "retry_after_seconds", None))
                 else:
                     failures = 0
+                    if not done.final:
+                        edge.attested()
                     if once or done.final:
                         return done.exit
                     pause = edge.rhythm.after_answer(done.again_seconds)

@@ -44,6 +44,13 @@ class Settings:
     splay_seconds: float
     attempts: int
     log_level: str
+    certificates: tuple[str, ...]
+    certificate_dir: Path | None
+    certificate_key: str
+    certificate_new_key: bool
+    certificate_command: tuple[str, ...]
+    certificate_group: str | None
+    signer_socket: Path | None
     once: bool = False
 
 
@@ -67,6 +74,17 @@ def _one_of(*words: str) -> Callable[[str], str]:
         return text
 
     return check
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    kinds = tuple(dict.fromkeys(kind.strip() for kind in text.split(",")))
+    if not set(kinds) <= {"client", "server"}:
+        raise ValueError("must be client, server or client,server")
+    return kinds
+
+
+def _yes_or_no(text: str) -> bool:
+    return _one_of("yes", "no")(text) == "yes"
 
 
 def _seconds(text: str) -> float:
@@ -116,6 +134,35 @@ TPM_OPTIONS: Final = (
     ),
 )
 
+CERTIFICATE_OPTIONS: Final = (
+    Option(
+        name="state_dir",
+        variable="ITL_STATE_DIR",
+        read=Path,
+        default=Path("/var/lib/itl-tpm"),
+        help="what the agent remembers; nothing secret (default /var/lib/itl-tpm)",
+    ),
+    Option(
+        name="certificate_dir",
+        variable="ITL_AGENT_CERTIFICATE_DIR",
+        read=Path,
+        default=None,
+        help="where certificates are offered to other programs (default tls in the state directory)",
+    ),
+)
+"""What `cert` needs to know."""
+
+SIGNER_OPTIONS: Final = (
+    Option(
+        name="signer_socket",
+        variable="ITL_AGENT_SIGNER_SOCKET",
+        read=Path,
+        default=None,
+        help="socket of the signer for other programs, in a directory of its own (default no signer)",
+    ),
+)
+"""What `sign` needs to know."""
+
 OPTIONS: Final = (
     Option(
         name="server_url",
@@ -125,13 +172,8 @@ OPTIONS: Final = (
         help="address of the service (required)",
     ),
     *TPM_OPTIONS,
-    Option(
-        name="state_dir",
-        variable="ITL_STATE_DIR",
-        read=Path,
-        default=Path("/var/lib/itl-tpm"),
-        help="what the agent remembers; nothing secret (default /var/lib/itl-tpm)",
-    ),
+    *CERTIFICATE_OPTIONS,
+    *SIGNER_OPTIONS,
     Option(
         name="cluster_id",
         variable="ITL_CLUSTER_ID",
@@ -236,6 +278,42 @@ OPTIONS: Final = (
         read=_one_of("debug", "info", "warning", "error"),
         default="info",
         help="debug, info, warning or error (default info)",
+    ),
+    Option(
+        name="certificates",
+        variable="ITL_AGENT_CERTIFICATES",
+        read=_kinds,
+        default=(),
+        help="certificates to get and renew, with keys of the TPM: client, server or client,server (default none)",
+    ),
+    Option(
+        name="certificate_key",
+        variable="ITL_AGENT_CERTIFICATE_KEY",
+        read=_one_of("auto", "ecc-p256", "ecc-p384", "rsa-2048", "rsa-3072"),
+        default="auto",
+        help="kind of a new key: auto (ecc-p384 where the TPM has it, else ecc-p256; default), ecc-p256, ecc-p384, "
+        "rsa-2048 or rsa-3072",
+    ),
+    Option(
+        name="certificate_new_key",
+        variable="ITL_AGENT_CERTIFICATE_NEW_KEY",
+        read=_yes_or_no,
+        default=False,
+        help="yes: a new key at each renewal (default no)",
+    ),
+    Option(
+        name="certificate_command",
+        variable="ITL_AGENT_CERTIFICATE_COMMAND",
+        read=_command,
+        default=(),
+        help="run with the directory as last argument whenever the files there changed, without a shell",
+    ),
+    Option(
+        name="certificate_group",
+        variable="ITL_AGENT_CERTIFICATE_GROUP",
+        read=str,
+        default=None,
+        help="group that may read key.pem (default nobody but the agent's own user)",
     ),
 )
 

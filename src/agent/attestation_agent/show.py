@@ -80,7 +80,7 @@ def identity_text(facts: dict[str, Any]) -> str:
             ("  issued by", certificate["issuer"]),
             ("  TPM", f"{certificate['vendor']} {certificate['model']} {certificate['firmware']}"),
         ]
-    return "\n".join(f"{name:<15} {_printable(str(value))}" for name, value in rows)
+    return "\n".join(f"{name:<15} {printable(str(value))}" for name, value in rows)
 
 
 def quote_json(quote: Quote, nonce: bytes, selection: PCRSelection, ak_public: bytes) -> str:
@@ -98,5 +98,6 @@ def quote_json(quote: Quote, nonce: bytes, selection: PCRSelection, ak_public: b
     )
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Return *text* with whatever could steer a terminal replaced."""
     return "".join(c if c.isprintable() else "\ufffd" for c in text)

@@ -17,7 +17,7 @@ from attestation.client import NodeClient
 from attestation.envelope import seal
 from attestation.errors import DeviceError
 from attestation.evidence import ak_activation
-from attestation.keys import FileSigner
+from attestation.keys import KeySigner
 from attestation.testing import SoftwareNode
 from attestation.tpm import parse_public
 from attestation.wire import b64decode, b64encode
@@ -34,11 +34,11 @@ CONFIG = b"machine:\n  token: canary-5f1c\n"
 URL = "https://attest.example"
 
 
-def signer(tmp_path: Path, name: str = "service") -> FileSigner:
+def signer(tmp_path: Path, name: str = "service") -> KeySigner:
     from attestation.keys import load_signer
 
     made = load_signer(f"file:{tmp_path / name}.pem", create=True)
-    assert isinstance(made, FileSigner)
+    assert isinstance(made, KeySigner)
     return made
 
 
@@ -83,7 +83,7 @@ class Machine(SoftwareNode):
 class Service:
     """The node protocol by hand: checks what it must, and answers what the test wants answered."""
 
-    signer: FileSigner
+    signer: KeySigner
     clock: Clock
     machine_id: str = MACHINE_ID
     status: str = "pending_approval"

@@ -1,0 +1,289 @@
+"""A small signer for other programs on this node: one request and one answer on a unix socket, then it closes.
+
+Protocol: the client sends one JSON object on one line, at most 4096 bytes, within five seconds.
+
+    {"kind": "client", "algorithm": "ecdsa-sha256", "digest": "<hex>"}
+    {"kind": "client"}                                       asks only for the certificate
+
+It gets one JSON object on one line:
+
+    {"signature": "<base64>", "certificate": "<PEM>", "chain": "<PEM>", "algorithms": ["ecdsa-sha256"]}
+    {"error": "<code>", "detail": "<words>"}
+
+`signature` is what X.509 and TLS expect: DER of ECDSA-Sig-Value, or as long as the RSA modulus. `algorithms` says what
+the key of this certificate can do. The AK is never used: it signs nothing that anybody brings.
+
+Who may ask: the agent's own user and root. The socket has mode 0600 in a directory of mode 0700, and the kernel says
+who stands at the other end. Requests are answered one after the other, and wait for attesting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import stat
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from attestation.errors import AttestationError
+from attestation.tpm.key_file import parse_key_file
+from attestation.wire import b64encode
+from attestation_agent.exits import AgentError, UsageError
+from attestation_agent.node import Log
+from attestation_agent.offered import CERTIFICATE, CHAIN, KEY, Offered
+from attestation_agent.shared_tpm import KeyTPM
+from attestation_agent.tpm_keys import DIGEST_BYTES, algorithms_of, sign_digest
+
+MAX_REQUEST_BYTES: Final = 4096
+MAX_ANSWER_BYTES: Final = 1 << 20
+REQUEST_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 300.0
+"""How long a client waits: a TPM may be busy with a key for as long."""
+_POLL_SECONDS: Final = 0.5
+_MAX_PATH_BYTES: Final = 107
+_UCRED: Final = struct.Struct("3i")
+
+
+class SignerRefused(AgentError):
+    """The signer of the agent refused; the message says why."""
+
+    code = "signer-refused"
+
+
+class _Refused(Exception):
+    """The answer to a request that gets no signature."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+class Signer:
+    """Answers on one socket.
+
+    Args:
+        path: Of the socket; its directory is made where absent, mode 0700.
+        offered: The certificates and their keys.
+        tpm: Where the keys are.
+        log: Where events go.
+
+    Raises:
+        UsageError: The directory belongs to somebody else or is open to others, or the path is too long.
+    """
+
+    def __init__(self, path: Path, *, offered: Offered, tpm: KeyTPM, log: Log) -> None:
+        self._offered = offered
+        self._tpm = tpm
+        self._log = log
+        self._path = path
+        self._socket = _listen(path)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+    def serve(self, stopping: Callable[[], bool]) -> None:
+        """Answer until *stopping*."""
+        self._socket.settimeout(_POLL_SECONDS)
+        while not stopping():
+            try:
+                connection, _ = self._socket.accept()
+            except TimeoutError:
+                continue
+            except OSError as e:
+                if not stopping():
+                    self._log.error("signer.failed", reason=e.strerror or str(e))
+                return
+            with connection, contextlib.suppress(OSError):
+                self._answer(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
+        connection.settimeout(REQUEST_SECONDS)
+        try:
+            answer: Mapping[str, Any] = self._sign(_request(connection))
+        except _Refused as e:
+            self._log.warning("signer.refused", code=e.code, reason=str(e))
+            answer = {"error": e.code, "detail": str(e)}
+        except AttestationError as e:
+            self._log.warning("signer.refused", code=e.code, reason=str(e))
+            answer = {"error": e.code, "detail": str(e)}
+        connection.settimeout(REQUEST_SECONDS)
+        connection.sendall(json.dumps(answer).encode("ascii") + b"\n")
+
+    def _sign(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        if not request.keys() <= {"kind", "algorithm", "digest"}:
+            raise _Refused("malformed", "kind, algorithm and digest are known")
+        kind = request.get("kind")
+        if kind not in ("client", "server"):
+            raise _Refused("malformed", "kind is client or server")
+        current = self._offered.current(kind)
+        if current is None:
+            raise _Refused("no-certificate", f"there is no {kind} certificate")
+        key = parse_key_file(current.files[KEY])
+        answer: dict[str, Any] = {
+            "certificate": current.files[CERTIFICATE].decode("ascii"),
+            "chain": current.files[CHAIN].decode("ascii"),
+            "algorithms": list(algorithms_of(key)),
+        }
+        if request.keys() & {"algorithm", "digest"}:
+            algorithm, digest = _what(request, answer["algorithms"])
+            answer["signature"] = b64encode(sign_digest(self._tpm, key, algorithm, digest))
+        return answer
+
+
+def _what(request: Mapping[str, Any], possible: list[str]) -> tuple[str, bytes]:
+    """Return algorithm and digest of a request."""
+    algorithm, text = request.get("algorithm"), request.get("digest")
+    if algorithm not in possible:
+        raise _Refused("algorithm-unsupported", f"this key signs with {', '.join(possible)}")
+    try:
+        digest = bytes.fromhex(text) if isinstance(text, str) else b""
+    except ValueError:
+        digest = b""
+    if len(digest) != DIGEST_BYTES[algorithm]:
+        raise _Refused("malformed", f"digest: {DIGEST_BYTES[algorithm]} bytes as hex needed")
+    return algorithm, digest
+
+
+def _request(connection: socket.socket) -> Mapping[str, Any]:
+    """Read one request of somebody who may ask."""
+    _, user, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    if user not in (os.geteuid(), 0):
+        raise _Refused("forbidden", f"user {user} may not ask this signer")
+    try:
+        request = json.loads(_line(connection, MAX_REQUEST_BYTES, REQUEST_SECONDS))
+    except (ValueError, RecursionError):
+        raise _Refused("malformed", "one JSON object on one line is expected") from None
+    if not isinstance(request, dict):
+        raise _Refused("malformed", "one JSON object on one line is expected")
+    return request
+
+
+def _line(connection: socket.socket, most_bytes: int, seconds: float) -> bytes:
+    """Return what comes before the first line end.
+
+    Raises:
+        ValueError: Too long, too late, or it ended before.
+    """
+    give_up_at, data = time.monotonic() + seconds, b""
+    while b"\n" not in data:
+        left = give_up_at - time.monotonic()
+        if len(data) > most_bytes or left <= 0:
+            raise ValueError("too long, or too late")
+        connection.settimeout(left)
+        try:
+            part = connection.recv(most_bytes + 1 - len(data))
+        except TimeoutError:
+            raise ValueError("too late") from None
+        if not part:
+            raise ValueError("cut short")
+        data += part
+    line, _, rest = data.partition(b"\n")
+    if rest or len(line) > most_bytes:
+        raise ValueError("more than one line")
+    return line
+
+
+def _listen(path: Path) -> socket.socket:
+    directory = path.parent
+    if len(os.fsencode(path)) > _MAX_PATH_BYTES:
+        raise UsageError(f"signer socket {path}: at most {_MAX_PATH_BYTES} bytes are possible")
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = directory.stat()
+        # Between bind and chmod others could connect, and swap the socket later: not in here.
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            raise UsageError(f"directory {directory} of the signer must be the agent's own, mode 0700")
+        path.unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listening.bind(str(path))
+            path.chmod(0o600)
+            listening.listen(16)
+        except BaseException:
+            listening.close()
+            raise
+    except OSError as e:
+        raise UsageError(f"signer socket {path}: {e.strerror}") from e
+    return listening
+
+
+@contextlib.contextmanager
+def serving(signer: Signer) -> Iterator[None]:
+    """Let *signer* answer in a thread of its own."""
+    stop = threading.Event()
+    thread = threading.Thread(target=signer.serve, args=(stop.is_set,), name="signer", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(2 * _POLL_SECONDS)
+        signer.close()
+
+
+def ask(
+    path: Path, *, kind: str, algorithm: str | None = None, digest: bytes | None = None
+) -> dict[str, Any]:
+    """Ask the signer of a running agent: the client's end of the protocol.
+
+    Args:
+        path: Of the socket.
+        kind: `client` or `server`.
+        algorithm: One of those that the key can do; None only asks for the certificate.
+        digest: What to sign, as long as the hash of *algorithm*.
+
+    Raises:
+        SignerRefused: It refused, or nobody answers.
+    """
+    request: dict[str, str] = {"kind": kind}
+    if algorithm is not None and digest is not None:
+        request |= {"algorithm": algorithm, "digest": digest.hex()}
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(REQUEST_SECONDS)
+            connection.connect(str(path))
+            connection.sendall(json.dumps(request).encode("ascii") + b"\n")
+            answer = json.loads(_line(connection, MAX_ANSWER_BYTES, ANSWER_SECONDS))
+    except OSError as e:
+        raise SignerRefused(f"signer {path}: {e.strerror or e}") from e
+    except (ValueError, RecursionError) as e:
+        raise SignerRefused(f"signer {path}: not an answer") from e
+    if not isinstance(answer, dict):
+        raise SignerRefused(f"signer {path}: not an answer")
+    if "error" in answer:
+        raise SignerRefused(f"{answer.get('error')}: {answer.get('detail')}")
+    return answer
+
+
+def digest_of(algorithm: str, digest: str | None, file: str | None) -> bytes:
+    """Return what `sign` sends: *digest* as it is, or the digest of a file or of standard input.
+
+    Raises:
+        UsageError: The algorithm is unknown, the digest of another length, or the file cannot be read.
+    """
+    if algorithm not in DIGEST_BYTES:
+        raise UsageError(f"--algorithm: one of {', '.join(DIGEST_BYTES)}")
+    if digest is not None:
+        try:
+            given = bytes.fromhex(digest)
+        except ValueError as e:
+            raise UsageError("--digest: not hex") from e
+        if file is not None or len(given) != DIGEST_BYTES[algorithm]:
+            raise UsageError(f"--digest: {DIGEST_BYTES[algorithm]} bytes needed, and no file")
+        return given
+    name = "sha256" if DIGEST_BYTES[algorithm] == 32 else "sha384"
+    try:
+        # 0: standard input, which stays open.
+        with open(0 if file is None else file, "rb", closefd=file is not None) as opened:
+            return hashlib.file_digest(opened, name).digest()
+    except OSError as e:
+        raise UsageError(f"{file}: {e.strerror}") from e
