@@ -1,0 +1,433 @@
+"""Others judge our certificates: OpenSSL, pkilint, Go's crypto/x509, GnuTLS, and an ML-DSA that is not OpenSSL's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from asn1crypto import x509 as asn1
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from dilithium_py.ml_dsa import ML_DSA_87
+from pkilint import loader, validation
+from pkilint.pkix import certificate, extension, name
+
+from attestation.pki.content import Algorithm
+from attestation.pki.crl import CRLEntry, Reason, build_crl
+from attestation.pki.profiles import EK_URI, ProfileName
+from tests.unit.pki.certificate_kit import ALGORITHMS, ARC, AT, CA, LEAVES, ca_of, ca_with, leaf_key, spki_of
+
+CLASSICAL: tuple[Algorithm, ...] = ("ecdsa-p384", "rsa-4096")
+MACHINES = (ProfileName.NODE_CLIENT, ProfileName.NODE_SERVER)
+PURPOSES = {
+    ProfileName.NODE_CLIENT: "sslclient",
+    ProfileName.NODE_SERVER: "sslserver",
+    ProfileName.OPERATOR: "sslclient",
+    ProfileName.OCSP_SIGNING: "ocsphelper",
+}
+
+
+def pem(der: bytes) -> str:
+    """Return a certificate in PEM."""
+    return x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM).decode()
+
+
+def crl_of(ca: CA, *revoked: int) -> str:
+    """Return a revocation list, PEM."""
+    made = build_crl(
+        ca.certificate,
+        ca.key,
+        number=7,
+        entries=[CRLEntry(serial=serial, at=AT, reason=Reason.CERTIFICATE_HOLD) for serial in revoked],
+        this_update=AT,
+        next_update=AT + timedelta(days=1),
+    )
+    return x509.load_der_x509_crl(made).public_bytes(Encoding.PEM).decode()
+
+
+class OpenSSL:
+    """`openssl verify`, at the instant of the tests."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def verify(
+        self,
+        leaf: bytes,
+        *,
+        trusted: list[bytes],
+        lists: list[str],
+        between: list[bytes] | None = None,
+        options: tuple[str, ...] = (),
+    ) -> str:
+        """Return `OK`, or what is wrong in the words of OpenSSL."""
+        texts = {
+            "leaf": pem(leaf),
+            "trusted": "".join(map(pem, trusted)),
+            "between": "".join(map(pem, between or [])),
+            "lists": "".join(lists),
+        }
+        for file, text in texts.items():
+            (self.directory / file).write_text(text)
+        run = ["openssl", "verify", "-x509_strict", "-check_ss_sig", "-attime", str(int(AT.timestamp()))]
+        run += ["-CAfile", "trusted", "-no-CApath", "-no-CAstore", "-CRLfile", "lists", *options]
+        run += ["-untrusted", "between", "leaf"] if between else ["leaf"]
+        done = subprocess.run(run, cwd=self.directory, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            assert done.stdout.strip() == "leaf: OK"
+            return "OK"
+        return done.stderr
+
+
+@pytest.fixture
+def openssl(tmp_path: Path) -> OpenSSL:
+    """The system's OpenSSL."""
+    return OpenSSL(tmp_path)
+
+
+# ---------------------------------------------------------------- OpenSSL
+
+
+@pytest.mark.parametrize("algorithm", CLASSICAL)
+@pytest.mark.parametrize("profile", LEAVES)
+def test_openssl_finds_the_chain_and_asks_the_list(
+    openssl: OpenSSL, profile: ProfileName, algorithm: Algorithm
+) -> None:
+    """Strict rules of RFC 5280, the purpose of the profile and no other, and a list that names the certificate."""
+    ca = ca_of(algorithm)
+    content = ca.content_of(profile)
+    leaf, purpose = ca.issue(content), PURPOSES[profile]
+    options = ("-crl_check", "-purpose", purpose)
+    assert openssl.verify(leaf, trusted=[ca.certificate], lists=[crl_of(ca, 4711)], options=options) == "OK"
+    for other in {"sslclient", "sslserver", "smimesign"} - {purpose}:
+        wrong = openssl.verify(
+            leaf, trusted=[ca.certificate], lists=[crl_of(ca)], options=("-crl_check", "-purpose", other)
+        )
+        assert "unsuitable certificate purpose" in wrong or "unsupported certificate purpose" in wrong
+    held = crl_of(ca, 1, content.serial)
+    assert "certificate revoked" in openssl.verify(
+        leaf, trusted=[ca.certificate], lists=[held], options=options
+    )
+
+
+@pytest.mark.parametrize("algorithm", CLASSICAL)
+def test_openssl_follows_a_rotation_in_both_directions(openssl: OpenSSL, algorithm: Algorithm) -> None:
+    """Who trusts only the old key believes leaves of the new one through its cross certificate, and vice versa."""
+    old, new = ca_of(algorithm), ca_of(algorithm, "successor")
+    for trusted, issuer in ((old, new), (new, old)):
+        cross = trusted.issue(
+            trusted.content_of(ProfileName.CA_CROSS, subject=issuer.content.subject, spki=issuer.content.spki)
+        )
+        leaf = issuer.issue(issuer.content_of(ProfileName.NODE_CLIENT))
+        lists = [crl_of(trusted), crl_of(issuer)]
+        options = ("-crl_check_all", "-purpose", "sslclient")
+        roots = [trusted.certificate]
+        assert openssl.verify(leaf, trusted=roots, lists=lists, between=[cross], options=options) == "OK"
+        assert "unable to get local issuer" in openssl.verify(
+            leaf, trusted=roots, lists=lists, options=options
+        )
+        both = [trusted.certificate, issuer.certificate]
+        assert openssl.verify(leaf, trusted=both, lists=lists, options=options) == "OK"
+        # A third key behind the cross certificate: its path length leaves no room for one.
+        third = ca_of(algorithm, "third")
+        further = issuer.issue(
+            issuer.content_of(ProfileName.CA_CROSS, subject=third.content.subject, spki=third.content.spki)
+        )
+        assert "path length constraint exceeded" in openssl.verify(
+            third.issue(third.content_of(ProfileName.NODE_CLIENT)),
+            trusted=roots,
+            lists=[*lists, crl_of(third)],
+            between=[cross, further],
+            options=options,
+        )
+
+
+def test_openssl_reads_assurance_as_a_policy(openssl: OpenSSL) -> None:
+    """A relying party can ask for a level and a tier, also across a rotation."""
+    old, new = ca_of("ecdsa-p384"), ca_of("ecdsa-p384", "successor")
+    cross = old.issue(
+        old.content_of(ProfileName.CA_CROSS, subject=new.content.subject, spki=new.content.spki)
+    )
+    leaf = new.issue(new.content_of(ProfileName.NODE_CLIENT))
+    for policy, good in ((f"{ARC}.1.3", True), (f"{ARC}.2.4", True), (f"{ARC}.1.4", False)):
+        for trusted, between in ((new, None), (old, [cross])):
+            answer = openssl.verify(
+                leaf,
+                trusted=[trusted.certificate],
+                lists=[crl_of(new), crl_of(old)],
+                between=between,
+                options=("-crl_check_all", "-policy", policy, "-explicit_policy"),
+            )
+            assert (answer == "OK") == good, answer
+
+
+def test_openssl_refuses_the_name_of_another_host(openssl: OpenSSL) -> None:
+    """Server certificates are for the names and addresses in the record."""
+    ca = ca_of("ecdsa-p384")
+    leaf = ca.issue(ca.content_of(ProfileName.NODE_SERVER))
+
+    def judge(*options: str) -> str:
+        return openssl.verify(
+            leaf, trusted=[ca.certificate], lists=[crl_of(ca)], options=("-crl_check", *options)
+        )
+
+    assert judge("-verify_hostname", "cp1.example.com") == "OK"
+    assert judge("-verify_ip", "2001:db8::7") == "OK"
+    assert "hostname mismatch" in judge("-verify_hostname", "cp2.example.com")
+    assert "IP address mismatch" in judge("-verify_ip", "192.0.2.8")
+
+
+# ---------------------------------------------------------------- pkilint
+
+FALSE_FINDING = "pkix.invalid_uri_syntax"
+"""pkilint 0.13.3 takes URLs of known schemes for URIs, and every URN for an error; RFC 5280, 4.2.1.6 allows it."""
+
+
+def lint(der: bytes) -> dict[str, set[str]]:
+    """Return what pkilint finds, by severity."""
+    validator = certificate.create_pkix_certificate_validator_container(
+        certificate.create_decoding_validators(name.ATTRIBUTE_TYPE_MAPPINGS, extension.EXTENSION_MAPPINGS),
+        [
+            certificate.create_issuer_validator_container([]),
+            certificate.create_validity_validator_container(),
+            certificate.create_subject_validator_container([]),
+            certificate.create_extensions_validator_container([]),
+            certificate.create_spki_validator_container([]),
+        ],
+    )
+    found: dict[str, set[str]] = {}
+    for result in validator.validate(loader.load_certificate(der, "ours").root):
+        for description in result.finding_descriptions:
+            code = description.finding.code
+            if code == FALSE_FINDING and EK_URI in str(description.message):
+                continue
+            found.setdefault(description.finding.severity.name, set()).add(code)
+    return found
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("profile", [*LEAVES, ProfileName.CA, ProfileName.CA_CROSS])
+def test_pkilint_finds_nothing_worse_than_information(profile: ProfileName, algorithm: Algorithm) -> None:
+    """No finding of NOTICE, WARNING, ERROR or FATAL; the one of INFO names the method of our key identifiers."""
+    ca = ca_of(algorithm)
+    made = ca.certificate if profile is ProfileName.CA else ca.issue(ca.content_of(profile))
+    assert lint(made) == {"INFO": {"pkix.subject_key_identifier_rfc7093_method_1_identified"}}
+
+
+@pytest.mark.parametrize("kind", ["ecdsa-p256", "ecdsa-p521", "rsa-2048", "ed25519", "ml-dsa-65"])
+def test_pkilint_knows_the_keys_that_we_certify(kind: str) -> None:
+    """Any of them in a certificate of a machine."""
+    ca = ca_of("ecdsa-p384")
+    made = ca.issue(ca.content_of(ProfileName.NODE_CLIENT, spki=spki_of(leaf_key(kind))))
+    assert set(lint(made)) == {"INFO"}
+
+
+def test_pkilint_would_see_a_fault() -> None:
+    """The judge is awake: an address that is none, and a serial number that is not positive enough."""
+    ca = ca_of("ecdsa-p384")
+    made = ca.issue(ca.content_of(ProfileName.NODE_CLIENT, crl_url="http://no host/"))
+    assert lint(made)["ERROR"] == {FALSE_FINDING}
+    assert {s.name for s in validation.ValidationFindingSeverity} == {
+        "DEBUG",
+        "INFO",
+        "NOTICE",
+        "WARNING",
+        "ERROR",
+        "FATAL",
+    }
+
+
+# ---------------------------------------------------------------- Go
+
+GO = """
+package main
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"time"
+)
+
+type question struct {
+	Leaf, Host  string
+	Roots       []string
+	Between     []string
+	Server      bool
+	At          int64
+}
+
+func pool(certificates []string) *x509.CertPool {
+	made := x509.NewCertPool()
+	for _, text := range certificates {
+		if !made.AppendCertsFromPEM([]byte(text)) {
+			panic("a certificate that Go does not read")
+		}
+	}
+	return made
+}
+
+func judge(q question) string {
+	block, rest := pem.Decode([]byte(q.Leaf))
+	if block == nil || len(rest) != 0 {
+		return "no PEM"
+	}
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return err.Error()
+	}
+	if len(leaf.UnhandledCriticalExtensions) != 0 {
+		return "a critical extension that Go does not know"
+	}
+	usage := x509.ExtKeyUsageClientAuth
+	if q.Server {
+		usage = x509.ExtKeyUsageServerAuth
+	}
+	_, err = leaf.Verify(x509.VerifyOptions{
+		DNSName: q.Host, Roots: pool(q.Roots), Intermediates: pool(q.Between),
+		CurrentTime: time.Unix(q.At, 0), KeyUsages: []x509.ExtKeyUsage{usage},
+	})
+	if err != nil {
+		return err.Error()
+	}
+	return "OK"
+}
+
+func main() {
+	var questions []question
+	if err := json.NewDecoder(os.Stdin).Decode(&questions); err != nil {
+		panic(err)
+	}
+	for _, q := range questions {
+		fmt.Println(judge(q))
+	}
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def go(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that asks crypto/x509; built without a network, from the standard library alone."""
+    compiler = shutil.which("go")
+    if compiler is None:
+        pytest.skip("no Go toolchain: crypto/x509 is not asked")
+    place = tmp_path_factory.mktemp("go")
+    (place / "main.go").write_text(GO)
+    (place / "go.mod").write_text("module judge\n\ngo 1.19\n")
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(place),
+        "GOCACHE": str(place / "cache"),
+        "GOPATH": str(place / "path"),
+        "GOFLAGS": "-mod=mod",
+        "GOPROXY": "off",
+        "GOTOOLCHAIN": "local",
+        "CGO_ENABLED": "0",
+    }
+    subprocess.run(
+        [compiler, "build", "-o", "judge", "."],
+        cwd=place,
+        env=environment,
+        check=True,
+        capture_output=True,
+        timeout=240,
+    )
+    return place / "judge"
+
+
+@pytest.mark.slow
+def test_go_finds_the_chains(go: Path) -> None:
+    """Clients, servers with their names, both directions of a rotation; and what must fail, fails."""
+    questions, answers = [], []
+
+    def ask(answer: str, leaf: bytes, roots: list[bytes], **more: object) -> None:
+        question: dict[str, object] = {"Between": [], "Server": False, "Host": "", "At": int(AT.timestamp())}
+        questions.append(question | {"Leaf": pem(leaf), "Roots": [pem(r) for r in roots]} | more)
+        answers.append(answer)
+
+    for algorithm in CLASSICAL:
+        old, new = ca_of(algorithm), ca_of(algorithm, "successor")
+        cross = old.issue(
+            old.content_of(ProfileName.CA_CROSS, subject=new.content.subject, spki=new.content.spki)
+        )
+        client = new.issue(new.content_of(ProfileName.NODE_CLIENT))
+        server = new.issue(new.content_of(ProfileName.NODE_SERVER))
+        operator = new.issue(new.content_of(ProfileName.OPERATOR))
+        ask("OK", client, [new.certificate])
+        ask("OK", operator, [new.certificate])
+        ask("OK", client, [old.certificate], Between=[pem(cross)])
+        ask("OK", server, [new.certificate], Server=True, Host="cp1.example.com")
+        ask("OK", server, [old.certificate], Between=[pem(cross)], Server=True, Host="2001:db8::7")
+        ask("certificate signed by unknown authority", client, [old.certificate])
+        ask("incompatible key usage", client, [new.certificate], Server=True)
+        ask("incompatible key usage", server, [new.certificate])
+        ask("not cp2.example.com", server, [new.certificate], Server=True, Host="cp2.example.com")
+        ask("expired", client, [new.certificate], At=int(AT.timestamp()) + 90_000)
+    done = subprocess.run(
+        [go], input=json.dumps(questions), capture_output=True, text=True, timeout=60, check=True
+    )
+    found = done.stdout.splitlines()
+    assert len(found) == len(answers)
+    for said, wanted in zip(found, answers, strict=True):
+        assert wanted in said if wanted != "OK" else said == "OK", (said, wanted)
+
+
+# ---------------------------------------------------------------- GnuTLS
+
+
+@pytest.mark.parametrize("algorithm", CLASSICAL)
+def test_gnutls_finds_the_chain(algorithm: Algorithm, tmp_path: Path) -> None:
+    """The other TLS library of Linux distributions, through its command."""
+    certtool = shutil.which("certtool")
+    if certtool is None:
+        pytest.skip("no certtool: GnuTLS is not asked")
+    now = datetime.now(UTC).replace(microsecond=0)  # certtool 3.7 has no other
+    day = timedelta(days=1)
+    ca = ca_with(ca_of(algorithm).key, "first", not_before=now - day, not_after=now + 365 * day)
+    (tmp_path / "ca").write_text(pem(ca.certificate))
+    for profile in (*MACHINES, ProfileName.OPERATOR):
+        leaf = pem(ca.issue(ca.content_of(profile, not_before=now - day, not_after=now + day)))
+        run = [certtool, "--verify", "--load-ca-certificate", "ca"]
+        done = subprocess.run(run, input=leaf, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "The certificate is trusted." in done.stdout
+
+
+# ---------------------------------------------------------------- ML-DSA-87
+
+
+def _verify_ml_dsa(der: bytes, issuer: bytes) -> bool:
+    """Verify a signature of ML-DSA-87 with readers and arithmetic that have nothing in common with ours."""
+    found, above = asn1.Certificate.load(der, strict=True), asn1.Certificate.load(issuer, strict=True)
+    assert found["signature_algorithm"]["algorithm"].dotted == "2.16.840.1.101.3.4.3.19"
+    assert found.issuer == above.subject
+    assert found.authority_key_identifier == above.key_identifier
+    # asn1crypto does not know the kind of key; RFC 9881, 4: its 2592 bytes are all of the BIT STRING, the last member.
+    info = above["tbs_certificate"]["subject_public_key_info"].dump()
+    key = info[-2592:]
+    assert info[:-2592] == bytes.fromhex("30820a32300b060960864801650304031303820a2100")
+    return bool(ML_DSA_87.verify(key, found["tbs_certificate"].dump(), found["signature_value"].native))
+
+
+def test_an_ml_dsa_that_is_not_openssls_verifies_the_chain() -> None:
+    """Root, cross certificate and leaf of ML-DSA-87, by dilithium-py (FIPS 204); a changed bit is seen."""
+    old, new = ca_of("ml-dsa-87"), ca_of("ml-dsa-87", "successor")
+    cross = old.issue(
+        old.content_of(ProfileName.CA_CROSS, subject=new.content.subject, spki=new.content.spki)
+    )
+    leaf = new.issue(new.content_of(ProfileName.NODE_CLIENT))
+    assert _verify_ml_dsa(old.certificate, old.certificate)
+    assert _verify_ml_dsa(cross, old.certificate)
+    assert _verify_ml_dsa(leaf, cross)
+    assert _verify_ml_dsa(leaf, new.certificate)
+    changed = bytearray(leaf)
+    changed[leaf.index(EK_URI.encode()) + len(EK_URI)] ^= 1
+    assert not _verify_ml_dsa(bytes(changed), new.certificate)
+    assert not _verify_ml_dsa(leaf[:-1] + bytes([leaf[-1] ^ 1]), new.certificate)
