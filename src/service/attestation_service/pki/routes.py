@@ -8,6 +8,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.requests import ClientDisconnect
 
 from attestation.errors import CANotConfigured, IssuerUnknown, RateLimited, SignerBusy, SignerUnavailable
+from attestation.keys import TRUST_BUNDLE_HEADER
 from attestation.pki.crl import MEDIA_TYPE as CRL_MEDIA_TYPE
 from attestation.pki.ocsp import MAX_REQUEST_BYTES, REQUEST_MEDIA_TYPE, RESPONSE_MEDIA_TYPE
 from attestation.store import IssuerPurpose
@@ -17,6 +18,7 @@ from attestation_service.context import From, Res, origin_of, resources_of
 from attestation_service.lean import RawRoute
 from attestation_service.openapi import access, answers
 from attestation_service.pki import handlers
+from attestation_service.pki.bundle_signature import sign_bundle
 
 PREFIX: Final = "/pki"
 router = APIRouter(prefix=PREFIX, tags=["pki"])
@@ -47,6 +49,19 @@ LISTED = {
     304: UNCHANGED,
 }
 TOLD = {**answers(CANotConfigured, IssuerUnknown, RateLimited, kind="public"), 304: UNCHANGED}
+BUNDLED = {
+    **answers(CANotConfigured, RateLimited, SignerBusy, SignerUnavailable, kind="public"),
+    200: {
+        **PEM,
+        "headers": {
+            TRUST_BUNDLE_HEADER: {
+                "description": "Compact JWS of the service's key over the body (docs/adr/0039)",
+                "schema": {"type": "string"},
+            }
+        },
+    },
+    304: UNCHANGED,
+}
 ASKED = {**answers(CANotConfigured, kind="public"), 200: OCSP, 304: UNCHANGED, 429: LATER}
 
 
@@ -117,15 +132,21 @@ async def ca(issuer_id: IssuerId, res: Res, origin: From, if_none_match: IfNoneM
     operation_id="pki_bundle",
     summary="Every CA certificate to be trusted now",
     response_class=Response,
-    responses={**TOLD, 200: PEM},
+    responses=BUNDLED,
     openapi_extra=access("public"),
 )
 async def bundle(
     res: Res, origin: From, purpose: Purpose = "machine", if_none_match: IfNoneMatch = None
 ) -> Response:
-    """The keys to come, the active ones, those that retire, and what certifies one by another."""
+    """The keys to come, the active ones, those that retire, and what certifies one by another.
+
+    The header `Itl-Bundle-Signature` is a compact JWS of the service's key over exactly these bytes.
+    """
     await limits.count(res, origin)
-    return (await handlers.bundle(purpose, res=res)).response(res.clock.now(), if_none_match)
+    made = await handlers.bundle(purpose, res=res)
+    answer = made.response(res.clock.now(), if_none_match)
+    answer.headers[TRUST_BUNDLE_HEADER] = await sign_bundle(made.body, purpose, res=res)
+    return answer
 
 
 @hot.post(
