@@ -64,10 +64,12 @@ class NodeKey:
         return request.public_bytes(Encoding.PEM).decode()
 
 
-def ecc_key(attributes: int = RESIDENT, *, external: bool = False) -> NodeKey:
-    """Make a P-384 key."""
-    private = ec.generate_private_key(ec.SECP384R1())
-    numbers = private.public_key().public_numbers()
+def ecc_key(
+    attributes: int = RESIDENT, *, external: bool = False, curve: ec.EllipticCurve | None = None
+) -> NodeKey:
+    """Make a key, of P-384 unless told otherwise."""
+    private = ec.generate_private_key(curve or ec.SECP384R1())
+    numbers, size = private.public_key().public_numbers(), private.key_size // 8
     public = sealed_public(
         Public(
             type=Alg.ECC,
@@ -76,9 +78,9 @@ def ecc_key(attributes: int = RESIDENT, *, external: bool = False) -> NodeKey:
             auth_policy=b"",
             symmetric=None,
             scheme=None,
-            curve=Curve.NIST_P384,
-            x=numbers.x.to_bytes(48),
-            y=numbers.y.to_bytes(48),
+            curve=Curve.NIST_P384 if size == 48 else Curve.NIST_P256,
+            x=numbers.x.to_bytes(size),
+            y=numbers.y.to_bytes(size),
             tpmt=b"",
         )
     )
@@ -112,7 +114,7 @@ def _inside(public: Public) -> bytes:
 
 def certify(node: SoftwareNode, key: NodeKey, binding: bytes, **changes: Any) -> dict[str, str]:
     """TPM2_Certify of *key* by the AK of *node*, as members of a request; `changes` replaces parts of the statement."""
-    members = {
+    members: dict[str, Any] = {
         "magic": 0xFF544347,
         "type": 0x8017,
         "qualified_signer": qualified_name_of_primary(Hierarchy.ENDORSEMENT, node.ak.name),

@@ -298,7 +298,8 @@ async def test_a_challenge_is_for_one_machine_and_purpose(ca: Service) -> None:
             answer = await send(ca, node, cert_request(node, challenge, ecc_key()))
             assert outcome_of(answer) == (404, "challenge-unknown")
     # Nobody spent them by trying.
-    spent = [await ca.store.read(lambda tx, c=c: tx.challenges.get(c["nonce_id"])) for c in foreign]
+    ids = [challenge["nonce_id"] for challenge in foreign]
+    spent = await ca.store.read(lambda tx: [tx.challenges.get(each) for each in ids])
     assert [c.used_at for c in spent if c is not None] == [None, None, None]
     quote = node.attestation(one, pcr_values={}) if "pcr_selection" in one else None
     assert quote is None, "a challenge for a certificate asks for no quote"
@@ -597,7 +598,7 @@ async def test_no_machine_becomes_an_operator(ca: Service) -> None:
     await ca.admitted(node)
     machine = await ca.store.read(lambda tx: tx.machines.by_id(node.machine_id))
     assert machine is not None
-    corrupt = replace(machine, role="operator")
+    corrupt = replace(machine, role="operator")  # type: ignore[arg-type]  # no such role; that is the point
     plan = certification.wanted(
         corrupt, "node-client", ecc_key().public.spki_der(), ca.resources.settings, key_tier=4, renews=None
     )
@@ -771,7 +772,8 @@ async def test_an_act_before_it_is_reserved(
     """Between judgement and the first unit: locked is refused, renamed is judged anew and gets the new name."""
     node = SoftwareNode()
     await ca.admitted(node, hostname="app-1")
-    real, done = certification.wanted, []
+    real = certification.wanted
+    done: list[bool] = []
 
     def planned(*arguments: Any, **more: Any) -> Any:
         if not done:
@@ -795,7 +797,8 @@ async def test_operators_who_never_stop(ca: Service, monkeypatch: pytest.MonkeyP
     """Changed at every attempt: it ends, and the challenge is still there for the next."""
     node = SoftwareNode()
     await ca.admitted(node, hostname="app-1")
-    real, count = certification.wanted, []
+    real = certification.wanted
+    count: list[bool] = []
 
     def planned(*arguments: Any, **more: Any) -> Any:
         count.append(True)
@@ -816,6 +819,31 @@ async def test_operators_who_never_stop(ca: Service, monkeypatch: pytest.MonkeyP
     assert len(count) == handlers.ATTEMPTS
     monkeypatch.setattr(certification, "wanted", real)
     assert (await send(ca, node, body)).status_code == 200
+
+
+# Which algorithms
+
+
+@pytest.mark.parametrize(
+    ("policy", "curve", "outcome"),
+    [
+        ("default", ec.SECP256R1(), (200, "ok")),
+        ("cnsa1", ec.SECP256R1(), (422, "algorithm-forbidden")),
+        ("cnsa1", ec.SECP384R1(), (200, "ok")),
+    ],
+)
+async def test_the_policy_about_algorithms_is_asked(
+    start: Starter, policy: str, curve: ec.EllipticCurve, outcome: tuple[int, str]
+) -> None:
+    """A key of a forbidden kind is refused with its name, before anything is signed."""
+    service = await start(tpm_ca_bundle_dir=start.bundle(), crypto_policy=policy, **WITH_CA)
+    node = SoftwareNode()
+    await service.admitted(node)
+    answer = await try_certificate(service, node, ecc_key(curve=curve))
+    assert outcome_of(answer) == outcome
+    if outcome[0] != 200:
+        assert "ecdsa-p256" in answer.json()["detail"]
+        assert await listed(service, node) == []
 
 
 # Compatibility: a key made by the service
@@ -900,24 +928,21 @@ async def test_a_made_key_goes_only_to_a_proven_tpm(compat: Service, name: str) 
     await compat.admitted(other)
     challenge = await certificate_challenge(compat, node)
     key = decryption_key()
+    external = replace(key, qualified_name=key.public.name)
     body, told = {
-        "signing key": (
-            lambda: server_key_request(node, challenge, ecc_key()),
-            "key-not-resident (tpm-resident)",
-        ),
+        "signing key": (server_key_request(node, challenge, ecc_key()), "key-not-resident (tpm-resident)"),
         "external": (
-            lambda: server_key_request(node, challenge, replace(key, qualified_name=key.public.name)),
+            server_key_request(node, challenge, external),
             "key-not-resident (external-as-resident)",
         ),
         "replayed": (
-            lambda: server_key_request(node, challenge | {"nonce": b64encode(bytes(32))}, key),
+            server_key_request(node, challenge | {"nonce": b64encode(bytes(32))}, key),
             "challenge-mismatch",
         ),
-        "other AK": (lambda: server_key_request(other, challenge, key), "signature-invalid"),
+        "other AK": (server_key_request(other, challenge, key), "signature-invalid"),
     }[name]
     async with refused(compat, node, told):
-        answer = await send(compat, node, body())
-        assert outcome_of(answer) == REJECTED
+        assert outcome_of(await send(compat, node, body)) == REJECTED
 
 
 async def test_a_certification_of_one_use_is_none_of_the_other(compat: Service) -> None:

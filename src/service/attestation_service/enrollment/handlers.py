@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 import structlog
 
+from attestation.algorithms import Policy, Use, demand
 from attestation.api import (
     CertificateChallenge,
     CertificateDetail,
@@ -42,7 +43,7 @@ from attestation.errors import (
     RequestInvalid,
 )
 from attestation.evidence import key_certification
-from attestation.evidence.key_certification import KeyMode, UnverifiedKeyCertification
+from attestation.evidence.key_certification import CertifiedKey, KeyMode, UnverifiedKeyCertification
 from attestation.machines import Machine, NodeEvent
 from attestation.pki.request import MAX_CSR_BYTES, parse_csr
 from attestation.store import Certificate, CertificateFilter, Challenge, Tx
@@ -54,6 +55,7 @@ from attestation_service.certification import Subject
 from attestation_service.context import Origin, Resources
 from attestation_service.enrollment import server_keys
 from attestation_service.events import emit
+from attestation_service.settings import Settings
 
 log = structlog.get_logger("attestation_service.enrollment")
 
@@ -239,7 +241,7 @@ def judge(
         certified = (
             server_keys.verify(parsed, challenge, machine, res.settings)
             if request.csr_pem is None
-            else _verify(parsed, request.csr_pem, challenge, machine)
+            else _verify(parsed, request.csr_pem, challenge, machine, res.settings)
         )
         # 5. Only now the machine hears how it stands: attested, within its lease, with room for one more. Strangers
         #    end above, so they learn nothing of a machine.
@@ -267,8 +269,8 @@ def _parse(request: CertRequest) -> UnverifiedKeyCertification:
 
 
 def _verify(
-    parsed: UnverifiedKeyCertification, csr: str, challenge: Challenge, machine: Machine
-) -> key_certification.CertifiedKey:
+    parsed: UnverifiedKeyCertification, csr: str, challenge: Challenge, machine: Machine, settings: Settings
+) -> CertifiedKey:
     """Verify the certification of a request's key, which must be resident."""
     assert challenge.nonce is not None
     assert machine.ak_public is not None
@@ -277,7 +279,7 @@ def _verify(
         csr.encode("utf-8") if csr.startswith("-----") else b64decode(csr, "csr_pem", max_bytes=MAX_CSR_BYTES)
     )
     # b. By this AK, for this challenge and these very bytes; the key of the request; made in its TPM, fixed to it.
-    return key_certification.verify(
+    certified = key_certification.verify(
         parsed,
         ak=parse_public(machine.ak_public),
         ek=parse_public(machine.ek_public),
@@ -285,6 +287,9 @@ def _verify(
         spki=requested.spki,
         modes=frozenset({KeyMode.RESIDENT}),
     )
+    # c. Of a kind that is allowed here.
+    demand(Policy(settings.crypto_policy), Use.LEAF, requested.algorithm)
+    return certified
 
 
 def key_tier(machine: Machine, verified: UnverifiedKeyCertification) -> int:

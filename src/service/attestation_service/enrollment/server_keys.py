@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_der_public_key,
 )
 
+from attestation.algorithms import Policy, Use, demand
 from attestation.api import CertResponse
 from attestation.envelope import KEY_FORMAT, wrap_key
 from attestation.errors import RequestInvalid
@@ -47,12 +48,13 @@ def verify(
     Raises:
         RequestInvalid: Keys are not made here.
         EvidenceRejected: It is no such key, or not vouched for by its AK and for this challenge.
+        AlgorithmForbidden: It is shorter than ITL_CRYPTO_POLICY allows.
     """
     if not settings.compat_server_keys:
         raise RequestInvalid("csr_pem is needed: keys of machines are made in their TPM")
     assert challenge.nonce is not None
     assert machine.ak_public is not None
-    return key_certification.verify(
+    certified = key_certification.verify(
         parsed,
         ak=parse_public(machine.ak_public),
         ek=parse_public(machine.ek_public),
@@ -60,6 +62,8 @@ def verify(
         spki=parsed.spki,
         modes=frozenset({KeyMode.RESIDENT_DECRYPT}),
     )
+    demand(Policy(settings.crypto_policy), Use.SERVER_KEY, f"rsa-{certified.public.key_bits}")
+    return certified
 
 
 def make() -> MadeKey:
