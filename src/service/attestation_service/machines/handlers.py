@@ -25,8 +25,9 @@ from attestation.machines import Machine, NodeEvent, Operation, Status, next_sta
 from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
 from attestation.results import Assurance
 from attestation.store import AllowListRow, Approval, MachineFilter, Page, Tx
-from attestation_service import dual_control, policy
+from attestation_service import certificates, dual_control, policy
 from attestation_service.auth import Operator
+from attestation_service.certificates import Fate
 from attestation_service.context import Resources
 from attestation_service.events import emit
 from attestation_service.machines.presentation import machine_detail
@@ -62,6 +63,7 @@ class Act:
         withdraws: The machine's config tokens lose their right.
         expected_version: The version the operator saw, or None.
         accepts_ek: The EK is admitted by name.
+        certificates: What becomes of the machine's certificates, or None.
     """
 
     operation: Operation
@@ -73,6 +75,7 @@ class Act:
     withdraws: bool = False
     expected_version: int | None = None
     accepts_ek: bool = False
+    certificates: Fate | None = None
 
 
 async def list_machines(
@@ -141,6 +144,7 @@ async def reject(machine_id: str, request: ReasonRequest, *, res: Resources, ope
         event=NodeEvent.REJECTED,
         meta={"reason": request.reason},
         withdraws=True,
+        certificates=certificates.WITHDRAWN,
     )
     return await _perform(machine_id, lambda _: act, res, operator)
 
@@ -156,6 +160,7 @@ async def lock(machine_id: str, request: LockRequest, *, res: Resources, operato
         event=NodeEvent.LOCKED,
         meta={"reason": request.reason},
         withdraws=True,
+        certificates=certificates.HELD,
     )
     return await _perform(machine_id, lambda _: act, res, operator)
 
@@ -169,6 +174,7 @@ async def unlock(machine_id: str, request: LockRequest, *, res: Resources, opera
         detail=request.reason,
         event=NodeEvent.UNLOCKED,
         meta={"reason": request.reason},
+        certificates=certificates.RELEASED,
     )
     return await _perform(machine_id, lambda _: act, res, operator)
 
@@ -190,6 +196,7 @@ async def revoke(machine_id: str, request: RevokeRequest, *, res: Resources, ope
         event=NodeEvent.DECOMMISSIONED,
         meta={"reason": request.reason},
         withdraws=True,
+        certificates=certificates.WITHDRAWN,
     )
     return await _perform(machine_id, lambda _: act, res, operator)
 
@@ -205,6 +212,7 @@ async def ak_reset(machine_id: str, request: ReasonRequest, *, res: Resources, o
             changes={"ak_public": None, "ak_name": None, "ak_activated_at": None, "clock": None, **UNTRUSTED},
             detail=f"{request.reason}; old AK {old}",
             withdraws=True,
+            certificates=certificates.OTHER_KEY,
         )
 
     return await _perform(machine_id, act, res, operator)
@@ -241,6 +249,7 @@ async def change_role(
             event=NodeEvent.ROLE_CHANGED,
             meta={"previous_role": machine.role, "new_role": request.role, "reason": request.reason},
             withdraws=True,
+            certificates=certificates.OTHER_ROLE,
             expected_version=request.expected_version,
         )
 
@@ -272,9 +281,11 @@ async def delete(machine_id: str, *, res: Resources, operator: Operator) -> None
             ),
             at,
         )
+        certificates.decide(tx, machine_id, certificates.GONE, "delete", operator, at)
         tx.machines.delete(machine_id)
 
     await res.store.write(work)
+    _make_lists(res)
 
 
 async def _perform(
@@ -323,12 +334,21 @@ async def _perform(
             ),
             at,
         )
+        # 6. Its certificates follow, in the same unit: no list or answer of any worker is from before.
+        if act.certificates is not None:
+            certificates.decide(tx, machine_id, act.certificates, act.action, operator, at)
         if act.event is not None:
             _emit(tx, act, after, at)
         return after
 
     answer = await dual_control.write(work, res=res, operator=operator, at=at, machine_id=machine_id)
+    _make_lists(res)
     return answer if isinstance(answer, PendingApproval) else machine_detail(answer, [], at)
+
+
+def _make_lists(res: Resources) -> None:
+    if res.revocation is not None:
+        res.revocation.changed()
 
 
 def _demand_assurance(tx: Tx, before: Machine, act: Act) -> None:
