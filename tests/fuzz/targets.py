@@ -33,12 +33,14 @@ from attestation.errors import (
     AKAttributesRejected,
     BaseConfigInvalid,
     BundleInvalid,
+    CSRInvalid,
     EKCertificateRejected,
     EKTemplateRejected,
     EventLogRejected,
     EvidenceRejected,
     Forbidden,
     IMALogRejected,
+    KeyURIInvalid,
     LogBroken,
     MalformedEvidence,
     MalformedNote,
@@ -57,7 +59,12 @@ from attestation.evidence import (
     key_certification,
     tpm_quote,
 )
+from attestation.keys.uri import parse_key_uri
+from attestation.pki.content import tbs_of
+from attestation.pki.lint import lint
 from attestation.pki.ocsp import MAX_REQUEST_BYTES, MAX_REQUESTS, parse_ocsp_request
+from attestation.pki.profiles import ProfileName
+from attestation.pki.request import MAX_CSR_BYTES, parse_csr
 from attestation.reference import compose, diff, parse_policy
 from attestation.reference.patterns import words_of
 from attestation.results import Assurance, AttestationResult, Passed, Verdict
@@ -95,6 +102,7 @@ from attestation_service.auth.provider_keys import ProviderAnswerInvalid, parse_
 from attestation_service.delivery.machine_config import Overrides, merge
 from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.audit import log_kit
+from tests.unit.pki.certificate_kit import ca_of, leaf_key, pem_of, request_of
 from tests.vectors import OWN, SHARED, forge
 
 Check = Callable[[bytes], None]
@@ -183,6 +191,14 @@ def creation_data(data: bytes) -> None:
     """`parse_creation_data`."""
     with contextlib.suppress(MalformedEvidence):
         assert parse_creation_data(data).serialise() == data
+
+
+def key_uri(data: bytes) -> None:
+    """`parse_key_uri`: a key written again is the same key, and what people see of it has no query."""
+    with contextlib.suppress(KeyURIInvalid):
+        ref = parse_key_uri(data.decode("latin-1"))
+        assert parse_key_uri(str(ref)) == ref
+        assert "?" not in ref.shown
 
 
 def pcr_selection(data: bytes) -> None:
@@ -883,6 +899,30 @@ def _ocsp_requests() -> list[bytes]:
     return [der.write(der.SEQUENCE, der.write(der.SEQUENCE, body)) for body in bodies]
 
 
+_CSRS: Final = [request_of(leaf_key(kind)) for kind in ("ecdsa-p384", "rsa-2048", "ed25519", "ml-dsa-65")]
+_REQUESTED: Final = frozenset(parse_csr(request).request_info for request in _CSRS)
+
+
+def csr(data: bytes) -> None:
+    """A certification request: only what the key in it signed is read, whatever stands around it."""
+    with contextlib.suppress(MalformedEvidence, CSRInvalid):
+        found = parse_csr(data)
+        assert found.request_info in _REQUESTED
+        assert found.spki in found.request_info
+        assert parse_csr(found.der) == found
+
+
+_OUR_CA: Final = ca_of("ecdsa-p384")
+_OURS: Final = _OUR_CA.content_of(ProfileName.NODE_SERVER)
+_OUR_CERTIFICATE: Final = _OUR_CA.issue(_OURS)
+
+
+def certificate_lint(data: bytes) -> None:
+    """The linter before the CA key: of everything there is, only the certificate that was asked for is signed."""
+    if not lint(data, _OURS, _OUR_CA.certificate):
+        assert tbs_of(data) == tbs_of(_OUR_CERTIFICATE)
+
+
 TARGETS: Final[dict[str, Target]] = {
     "ocsp_request": Target(ocsp_request, _ocsp_requests, max_bytes=MAX_REQUEST_BYTES + 8),
     "trust_manifest": Target(
@@ -959,6 +999,16 @@ TARGETS: Final[dict[str, Target]] = {
         lambda: [json.dumps(json.loads(d)["pcr_values"]).encode() for d in _files("pcrs.json")[:1]],
     ),
     "policy": Target(policy, lambda: [json.dumps(each).encode() for each in (POLICY, EVERY_RULE)], 8192),
+    "key_uri": Target(
+        key_uri,
+        lambda: [
+            b"file:/k.pem?passphrase-source=file:/p",
+            b"pkcs11:token=a%20b;object=o;id=%01%02;serial=1;type=private?module-name=m&pin-source=fd:3",
+            b"tpm2:handle=0x81010001?tcti=device:/dev/tpmrm0&auth-source=file:/p",
+            b"tpm2:path=/k%20a",
+        ],
+        512,
+    ),
     "base64": Target(base64, lambda: [b64encode(bytes(range(40))).encode(), b"00ff"], 2048),
     "vkey": Target(
         vkey, lambda: [str(k).encode() for k in (*log_kit.LOG_VKEYS, *log_kit.WITNESS_VKEYS)], 4200
@@ -1004,6 +1054,8 @@ TARGETS: Final[dict[str, Target]] = {
         client_certificate, lambda: [OPERATOR.der, OPERATORS.certificate.public_bytes(Encoding.DER)], 8200
     ),
     "certificate": Target(certificate_target, _zoo_certificates, 8300),
+    "csr": Target(csr, lambda: [*_CSRS, *map(pem_of, _CSRS)], MAX_CSR_BYTES + 8),
+    "certificate_lint": Target(certificate_lint, lambda: [_OUR_CERTIFICATE, _OUR_CA.certificate], 2048),
     "vendor_crl": Target(vendor_crl, lambda: [LIST, LIST_DER], 8192),
     "revocation_list": Target(revocation_list, lambda: [OPERATORS.revoke(OPERATOR)], 8192),
     "event_log": Target(event_log_target, _event_logs, 8192),
