@@ -262,12 +262,14 @@ class Worker:
         fresh = job.token not in self._connections
         try:
             return self._once(job)
-        except (KeyNotFound, TokenAbsent):
+        except TokenAbsent:
+            step = Step.RESTART
+        except KeyNotFound:
             # Without a login private keys are invisible, and a token that vanished leaves its session behind: only
-            # a search after a restart says that something is not there.
+            # a search after a new login says that something is not there.
             if fresh and job.key is None:
                 raise
-            step = Step.RESTART
+            step = Step.NEW_SESSION
         except PKCS11Error as e:
             known = step_for(e)
             if known is None:
@@ -299,6 +301,7 @@ class Worker:
         while True:
             if self._breaker.failures and not self._wait(job):
                 raise SignerUnavailable(self._why)
+            at_least = Step.FIND_KEY
             try:
                 self._begin_again(job, step)
             except (KeyNotFound, TokenAbsent, ModuleUnusable) as e:
@@ -314,10 +317,11 @@ class Worker:
                     if job.key is None:
                         raise ours from e
                     self._failed(ours, job)
+                at_least = higher
             else:
                 self._breaker.succeeded()
                 return
-            step = Step(min(step + 1, Step.RESTART))
+            step = Step(max(at_least, min(step + 1, Step.RESTART)))
 
     def _say(self, job: _Job[Any], error: AttestationError) -> None:
         """Raise *error* where waiting for something better would help nobody."""
