@@ -9,8 +9,11 @@ from functools import cache
 from ipaddress import ip_address
 from typing import Any, Final
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, mldsa, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import NameOID
 
 from attestation.endorsements import der
 from attestation.pki.content import (
@@ -153,6 +156,33 @@ def ca_with(key: SigningKey, name: str, **changes: Any) -> CA:
     )
     content = replace(content, **changes)
     return CA(key, content, make_certificate(content, key))
+
+
+# ---------------------------------------------------------------- requests
+
+
+def request_of(key: Any, hash_: Any = "usual", subject: str = "whoever", **how: Any) -> bytes:
+    """Return a request, DER, with attributes that nobody should obey."""
+    if hash_ == "usual":
+        hash_ = hashes.SHA256() if isinstance(key, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)) else None
+    builder = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(
+            x509.Name(
+                [
+                    x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "operator"),
+                    x509.NameAttribute(NameOID.COMMON_NAME, subject),
+                ]
+            )
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    )
+    return builder.sign(key, hash_, **how).public_bytes(Encoding.DER)
+
+
+def pem_of(request: bytes) -> bytes:
+    """Return a request in PEM."""
+    return x509.load_der_x509_csr(request).public_bytes(Encoding.PEM)
 
 
 # ---------------------------------------------------------------- taken apart

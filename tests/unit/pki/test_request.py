@@ -12,36 +12,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, mldsa, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from cryptography.x509.oid import NameOID
 
 from attestation.endorsements import der
 from attestation.errors import CSRInvalid, MalformedEvidence, SignatureInvalid
 from attestation.pki.request import MAX_CSR_BYTES, parse_csr
 from attestation.pki.signature import load_spki, verify_signature
-from tests.unit.pki.certificate_kit import leaf_key, spki_of
+from tests.unit.pki.certificate_kit import leaf_key, pem_of, request_of, spki_of
 from tests.unit.pki.revocation_kit import key_of
 
 KINDS = ["ecdsa-p256", "ecdsa-p384", "ecdsa-p521", "rsa-2048", "rsa-3072", "ed25519", "ml-dsa-65"]
 SIGN_ECDSA = bytes.fromhex("300a06082a8648ce3d040302")
-
-
-def request_of(key: Any, hash_: Any = "usual", subject: str = "whoever", **how: Any) -> bytes:
-    """Return a request, DER, with attributes that nobody should obey."""
-    if hash_ == "usual":
-        hash_ = hashes.SHA256() if isinstance(key, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)) else None
-    builder = (
-        x509.CertificateSigningRequestBuilder()
-        .subject_name(
-            x509.Name(
-                [
-                    x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "operator"),
-                    x509.NameAttribute(NameOID.COMMON_NAME, subject),
-                ]
-            )
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    )
-    return builder.sign(key, hash_, **how).public_bytes(Encoding.DER)
 
 
 def altered(
@@ -60,11 +40,6 @@ def altered(
     return der.write(der.SEQUENCE, b"".join(cut))
 
 
-def pem(request: bytes) -> bytes:
-    """Return *request* in PEM."""
-    return x509.load_der_x509_csr(request).public_bytes(Encoding.PEM)
-
-
 GOOD = request_of(leaf_key())
 
 
@@ -74,7 +49,7 @@ def test_a_request_gives_its_key_and_the_signed_bytes(kind: str) -> None:
     key = leaf_key(kind)
     data = request_of(key)
     theirs = x509.load_der_x509_csr(data)
-    for form in (data, pem(data)):
+    for form in (data, pem_of(data)):
         found = parse_csr(form)
         assert found.der == data
         assert found.request_info == theirs.tbs_certrequest_bytes
@@ -230,11 +205,13 @@ def test_an_algorithm_that_is_not_for_this_key_proves_nothing(kind: str, algorit
         pytest.param(altered(GOOD, {3: b""}), id="no attributes"),
         pytest.param(altered(GOOD, {3: b"\xa0\x00\xa0\x00"}), id="attributes twice"),
         pytest.param(altered(GOOD, {3: b"\xa1\x00"}), id="attributes of another tag"),
-        pytest.param(pem(GOOD) * 2, id="two blocks"),
-        pytest.param(b"\n" + pem(GOOD), id="text before"),
-        pytest.param(pem(GOOD) + b" ", id="text behind"),
-        pytest.param(pem(GOOD).replace(b"REQUEST", b"REQUESt"), id="another label"),
-        pytest.param(pem(GOOD).replace(b" CERTIFICATE REQUEST", b" NEW CERTIFICATE REQUEST"), id="old label"),
+        pytest.param(pem_of(GOOD) * 2, id="two blocks"),
+        pytest.param(b"\n" + pem_of(GOOD), id="text before"),
+        pytest.param(pem_of(GOOD) + b" ", id="text behind"),
+        pytest.param(pem_of(GOOD).replace(b"REQUEST", b"REQUESt"), id="another label"),
+        pytest.param(
+            pem_of(GOOD).replace(b" CERTIFICATE REQUEST", b" NEW CERTIFICATE REQUEST"), id="old label"
+        ),
         pytest.param(
             b"-----BEGIN CERTIFICATE REQUEST-----\nProc-Type: 4,ENCRYPTED\n\nMAA=\n-----END CERTIFICATE REQUEST-----\n",
             id="headers",
@@ -245,7 +222,7 @@ def test_an_algorithm_that_is_not_for_this_key_proves_nothing(kind: str, algorit
         pytest.param(
             b"-----BEGIN CERTIFICATE REQUEST-----\nMAA\n-----END CERTIFICATE REQUEST-----\n", id="no base64"
         ),
-        pytest.param(pem(GOOD).replace(b"CERTIFICATE REQUEST", b"CERTIFICATE"), id="a certificate"),
+        pytest.param(pem_of(GOOD).replace(b"CERTIFICATE REQUEST", b"CERTIFICATE"), id="a certificate"),
     ],
 )
 def test_what_is_no_request_is_malformed(data: bytes) -> None:
@@ -267,8 +244,8 @@ def test_what_is_no_key_is_refused(spki: bytes) -> None:
 
 def test_the_longest_request_that_is_read_is_16_kib() -> None:
     """One of ML-DSA-87 with its key and signature fits well; a byte more than the limit is not looked at."""
-    assert len(pem(request_of(key_of("ml-dsa-87")))) < MAX_CSR_BYTES
-    assert parse_csr(pem(request_of(key_of("ml-dsa-87")))).algorithm == "ml-dsa-87"
+    assert len(pem_of(request_of(key_of("ml-dsa-87")))) < MAX_CSR_BYTES
+    assert parse_csr(pem_of(request_of(key_of("ml-dsa-87")))).algorithm == "ml-dsa-87"
     key = leaf_key()
     empty = len(_signed_again(key, altered(GOOD, {3: der.write(0xA0, bytes(15_000))})))
     for more, fits in ((0, True), (16, False)):
@@ -284,7 +261,7 @@ def test_the_longest_request_that_is_read_is_16_kib() -> None:
 
 def test_line_ends_of_either_kind() -> None:
     """Windows writes CR LF; the last line may have none."""
-    data = pem(GOOD)
+    data = pem_of(GOOD)
     assert parse_csr(data.replace(b"\n", b"\r\n")).der == GOOD
     assert parse_csr(data.rstrip()).der == GOOD
 
