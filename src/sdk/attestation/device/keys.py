@@ -8,19 +8,20 @@ a TPM has three slots for objects: the storage key is flushed as soon as the key
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from attestation.device.client import TPM
+from attestation.device.client import TPM, LiveSession, LiveUse
 from attestation.errors import DeviceError, MalformedEvidence, TPMResponseError
 from attestation.tpm import commands
-from attestation.tpm.commands import Entity
+from attestation.tpm.commands import Entity, SessionType
 from attestation.tpm.constants import Alg, Attr, Curve, Hierarchy
 from attestation.tpm.key_file import STORAGE_TEMPLATE, TPMKey
-from attestation.tpm.public import Public, Scheme
+from attestation.tpm.public import Public, Scheme, parse_public
 from attestation.tpm.sessions import Password
 from attestation.tpm.signature import Signature, parse_signature
 from attestation.wire import Reader, sized
@@ -74,7 +75,26 @@ def is_unsupported(error: TPMResponseError) -> bool:
     return error.response_code & 0xFC0 == 0x2C0
 
 
-def load_parent(tpm: TPM, parent: int, hierarchy_auth: bytes = b"") -> Entity:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A key that can be used now.
+
+    Args:
+        entity: Handle and Name.
+        public: Its public area.
+        session: For keys with an authValue: proves it by HMAC, so that it never crosses the bus.
+    """
+
+    entity: Entity
+    public: Public
+    session: LiveSession | None = None
+
+    def authorise(self, auth_value: bytes) -> Password | LiveUse:
+        """Return an authorisation for one use of the key."""
+        return Password(auth_value) if self.session is None else self.session.use(auth_value=auth_value)
+
+
+def load_parent(tpm: TPM, parent: int, hierarchy_auth: bytes = b"") -> tuple[Entity, Public]:
     """Load the storage key that *parent* stands for.
 
     Args:
@@ -83,8 +103,10 @@ def load_parent(tpm: TPM, parent: int, hierarchy_auth: bytes = b"") -> Entity:
         hierarchy_auth: authValue of the hierarchy.
     """
     if parent in frozenset(Hierarchy):
-        return tpm.execute(commands.create_primary(parent, STORAGE_TEMPLATE), Password(hierarchy_auth)).entity
-    return Entity(parent, tpm.execute(commands.read_public(parent)).name)
+        made = tpm.execute(commands.create_primary(parent, STORAGE_TEMPLATE), Password(hierarchy_auth))
+        return made.entity, parse_public(made.public)
+    area = tpm.execute(commands.read_public(parent))
+    return Entity(parent, area.name), parse_public(area.public)
 
 
 def make_key(
@@ -96,6 +118,8 @@ def make_key(
     auth_value: bytes = b"",
 ) -> TPMKey:
     """Make a key under the storage key of *parent* (TPM2_Create); it is not loaded.
+
+    An authValue is encrypted on its way, in a session salted to the storage key.
 
     Args:
         tpm: Where.
@@ -109,51 +133,76 @@ def make_key(
         DeviceError: The TPM failed.
     """
     with tpm.scope():
-        storage = load_parent(tpm, parent, hierarchy_auth)
-        made = tpm.execute(commands.create(storage, template, auth_value=auth_value), Password())
+        storage, public = load_parent(tpm, parent, hierarchy_auth)
+        authorisation: Password | LiveUse = Password()
+        if auth_value:
+            session = tpm.start_session(SessionType.HMAC, (storage, public))
+            authorisation = session.use(encrypt_command=True, keep=False)
+        made = tpm.execute(commands.create(storage, template, auth_value=auth_value), authorisation)
     return TPMKey(public=made.public, private=sized(made.private), parent=parent, empty_auth=not auth_value)
 
 
-def load_key(tpm: TPM, key: TPMKey, hierarchy_auth: bytes = b"") -> Entity:
-    """Load *key*; whoever calls flushes it, or stands in a scope. Nothing else stays loaded.
+def load_key(tpm: TPM, key: TPMKey, hierarchy_auth: bytes = b"", *, with_session: bool = False) -> Loaded:
+    """Load *key*; whoever calls flushes it, or stands in a scope. Nothing else stays loaded but the session.
+
+    Args:
+        tpm: Where.
+        key: Of this TPM.
+        hierarchy_auth: authValue of the hierarchy that is its parent.
+        with_session: It has an authValue: start a session, salted to the storage key.
 
     Raises:
         TPMResponseError: It was made by another TPM, or before this one was cleared.
         DeviceError: The TPM failed.
     """
-    reader = Reader(key.private, "TPM2B_PRIVATE")
-    private = reader.sized()
-    storage = load_parent(tpm, key.parent, hierarchy_auth)
+    private = Reader(key.private, "TPM2B_PRIVATE").sized()
+    storage, public = load_parent(tpm, key.parent, hierarchy_auth)
     try:
-        return tpm.execute(commands.load(storage, private, key.public), Password())
+        session = tpm.start_session(SessionType.HMAC, (storage, public)) if with_session else None
+        entity = tpm.execute(commands.load(storage, private, key.public), Password())
     finally:
         if storage.handle in tpm.loaded:
             tpm.flush(storage.handle)
+    return Loaded(entity=entity, public=parse_public(key.public), session=session)
+
+
+def find_key(tpm: TPM, handle: int, *, with_session: bool = False) -> Loaded:
+    """Return the persistent key at *handle*, which is always loaded.
+
+    Its session has no salt, as there is no key to encrypt one to: who listens on the bus may guess the authValue.
+
+    Raises:
+        TPMResponseError: Nothing is there.
+        DeviceError: The TPM failed.
+    """
+    area = tpm.execute(commands.read_public(handle))
+    session = tpm.start_session(SessionType.HMAC, None) if with_session else None
+    return Loaded(entity=Entity(handle, area.name), public=parse_public(area.public), session=session)
 
 
 def sign_digest(
-    tpm: TPM, key: Entity, public: Public, digest: bytes, *, pss: bool = False, auth_value: bytes = b""
+    tpm: TPM, key: Loaded, digest: bytes, *, pss: bool = False, auth_value: bytes = b""
 ) -> Signature:
     """Sign *digest* with a loaded key (TPM2_Sign).
 
     Args:
         tpm: Where.
         key: The key.
-        public: Its public area.
         digest: Of SHA-256, SHA-384 or SHA-512: 32, 48 or 64 bytes.
         pss: RSA: PSS with a salt as long as the digest, instead of PKCS#1 v1.5. Ignored for ECC.
         auth_value: authValue of the key.
 
     Raises:
-        TPMResponseError: The key does not sign so, or the TPM lacks the hash.
+        TPMResponseError: The key does not sign so, the TPM lacks the hash, or the authValue is another.
         DeviceError: The TPM failed, or the digest is of no hash that we use.
     """
     hash_alg = HASHES_BY_SIZE.get(len(digest))
     if hash_alg is None:
         raise DeviceError(f"a digest of {len(digest)} bytes is none of SHA-256, SHA-384 or SHA-512")
-    alg = Alg.ECDSA if public.type == Alg.ECC else Alg.RSAPSS if pss else Alg.RSASSA
+    alg = Alg.ECDSA if key.public.type == Alg.ECC else Alg.RSAPSS if pss else Alg.RSASSA
     signed = tpm.execute(
-        commands.sign(key, digest, scheme=Scheme(alg=alg, hash_alg=hash_alg)), Password(auth_value)
+        commands.sign(key.entity, digest, scheme=Scheme(alg=alg, hash_alg=hash_alg)),
+        key.authorise(auth_value),
     )
     try:
         return parse_signature(signed)

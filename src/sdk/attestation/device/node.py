@@ -383,7 +383,7 @@ class NodeTPM:
         with self._tpm.scope():
             subject = load_key(self._tpm, key, self._owner_auth)
             signed = self._tpm.execute(
-                commands.certify(subject, ak.entity, qualifying_data), Password(), Password()
+                commands.certify(subject.entity, ak.entity, qualifying_data), Password(), Password()
             )
             return KeyCertification(certify_info=signed.attest, signature=signed.signature)
 
@@ -399,10 +399,9 @@ class NodeTPM:
             TPMResponseError: As `certify_key`, or the key does not sign so.
             DeviceError: The TPM failed.
         """
-        public = parse_public(key.public)
         with self._tpm.scope():
             loaded = load_key(self._tpm, key, self._owner_auth)
-            return plain_signature(sign_digest(self._tpm, loaded, public, digest, pss=pss))
+            return plain_signature(sign_digest(self._tpm, loaded, digest, pss=pss))
 
     def rsa_decrypt(self, key: TPMKey, ciphertext: bytes) -> bytes:
         """Decrypt with *key*: RSA-OAEP with SHA-256 and an empty label. Not salted: the answer crosses the bus.
@@ -413,7 +412,7 @@ class NodeTPM:
         """
         with self._tpm.scope():
             loaded = load_key(self._tpm, key, self._owner_auth)
-            return self._tpm.execute(commands.rsa_decrypt(loaded, ciphertext, _OAEP), Password())
+            return self._tpm.execute(commands.rsa_decrypt(loaded.entity, ciphertext, _OAEP), Password())
 
     def shutdown(self) -> None:
         """Announce the power loss (TPM2_Shutdown); the last thing that is done with this TPM."""
