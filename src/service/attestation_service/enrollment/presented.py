@@ -114,7 +114,7 @@ def _judge(tx: Tx, request: EnrollRequest, counted: limits.Limits, at: datetime)
     # 1. One certificate, and exactly the bytes that we signed for a machine. Whatever another CA wrote, or somebody
     #    changed, ends here.
     certificate = parse_certificate(request.cert_pem)
-    row, issuer = _ours(tx, certificate)
+    row = _ours(tx, certificate)
     # 2. The machine it was issued to. Deleted machines are unknown, whatever certificate survives them.
     machine = tx.machines.by_id(row.machine_id or "")
     if machine is None:
@@ -123,7 +123,7 @@ def _judge(tx: Tx, request: EnrollRequest, counted: limits.Limits, at: datetime)
     challenge = challenges.open_challenge(tx, request.nonce_id, machine.machine_id, at, "enroll")
     judged = Judged(machine=machine, challenge=challenge, row=row)
     try:
-        _verify(certificate, issuer, request, challenge, machine)
+        _verify(certificate, request, challenge, machine)
         refusal = _refused_now(tx, judged, at)
     except REFUSALS as e:
         refusal = e
@@ -145,14 +145,14 @@ def parse_certificate(pem: str) -> x509.Certificate:
     return found[0]
 
 
-def _ours(tx: Tx, certificate: x509.Certificate) -> tuple[Certificate, x509.Certificate]:
-    """Return the row of a certificate that we issued to a node, and the certificate of its CA.
+def _ours(tx: Tx, certificate: x509.Certificate) -> Certificate:
+    """Return the row of a certificate that we issued to a node.
 
     Raises:
         CertificateUntrusted: It is none.
     """
     der = certificate.public_bytes(certification.DER)
-    row = tx.certificates.get(f"{certificate.serial_number:040x}"[:41])
+    row = tx.certificates.get(f"{certificate.serial_number:040x}")
     if row is None or row.certificate is None or not hmac.compare_digest(row.certificate, der):
         raise CertificateUntrusted("the certificate is not one of ours")
     # The log is a table, and its row could have been written by somebody else: the signature could not.
@@ -166,12 +166,11 @@ def _ours(tx: Tx, certificate: x509.Certificate) -> tuple[Certificate, x509.Cert
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature) as e:
         raise CertificateUntrusted("the certificate is not signed by our CA") from e
-    return row, authority
+    return row
 
 
 def _verify(
     certificate: x509.Certificate,
-    authority: x509.Certificate,
     request: EnrollRequest,
     challenge: Challenge,
     machine: Machine,
@@ -188,22 +187,19 @@ def _verify(
     # 6. The EK it names is that of the machine, as we know it now; one without it is refused (R15).
     if ek_fingerprints(certificate) != [machine.ek_fingerprint]:
         raise CertificateUntrusted("the certificate does not name the EK of this machine")
-    # 7. Its CA stands behind it no longer than its own certificate lasts.
-    if certificate.not_valid_after_utc > authority.not_valid_after_utc:
-        raise CertificateUntrusted("the certificate outlives its CA")
 
 
 def _refused_now(tx: Tx, judged: Judged, at: datetime) -> AttestationError | None:
     """Return why machine or certificate are not good at *at*, or None. Told only to who holds the key."""
     machine, row = tx.machines.by_id(judged.machine.machine_id), tx.certificates.get(judged.row.serial)
-    # 8. Attested still. No certificate leads out of any other status.
+    # 7. Attested still. No certificate leads out of any other status.
     if machine is None or row is None:
         return MachineUnknown("no such machine")
     if machine.status is Status.REJECTED:
         return MachineRejected("an operator rejected this machine")
     if machine.status is not Status.ATTESTED:
         return MachineNotAdmitted(f"the machine is {machine.status}")
-    # 9. Neither held nor revoked nor over, by our own log and not by a list that may be old.
+    # 8. Neither held nor revoked nor over, by our own log and not by a list that may be old.
     if row.state != "issued":
         return CertificateUntrusted(f"the certificate is {row.state}")
     if not row.not_before <= at < row.not_after:
