@@ -36,6 +36,8 @@ READ: list[tuple[str, KeyRef]] = [
     (f"pkcs11:token={'t' * 32};object={'o' * 255}", PKCS11Ref(token="t" * 32, object="o" * 255)),
     ("tpm2:handle=0x81010001", TPM2Ref(handle=0x81010001)),
     ("tpm2:handle=0x81FFFFFF", TPM2Ref(handle=0x81FFFFFF)),
+    ("tpm2:nv=0x01800010", TPM2Ref(nv=0x01800010)),
+    ("tpm2:nv=0x01bfffff?owner-auth-source=file:/o", TPM2Ref(nv=0x01BFFFFF, owner_auth_source="file:/o")),
     ("tpm2:path=/k%20a.tss2", TPM2Ref(path=Path("/k a.tss2"))),
     (
         "tpm2:path=/k?tcti=device:/dev/tpmrm0&auth-source=fd:0",
@@ -82,6 +84,7 @@ REFUSED = [
     *("pkcs11:token=t#u;object=o", 'pkcs11:token="t";object=o', "pkcs11:token=t;object=o?pin-source=file:/a b"),
     *("tpm2:", "tpm2:handle=", "tpm2:handle=0x81010001;path=/k", "tpm2:path=k", "tpm2:path=%00", "tpm2:x=1"),
     *("tpm2:handle=81010001", "tpm2:handle=0x8101001", "tpm2:handle=0x081010001", "tpm2:handle=2164326401"),
+    *("tpm2:nv=0x017fffff", "tpm2:nv=0x01c00002", "tpm2:nv=01800010", "tpm2:nv=0x01800010;path=/k", "tpm2:nv="),
     *("tpm2:handle=0x80ffffff", "tpm2:handle=0x82000000", "tpm2:handle=0x01C00002", "tpm2:handle=0X81010001"),
     *("tpm2:handle=0x81010001;handle=0x81010001", "tpm2:path=/k?auth-source=|x", "tpm2:path=/k?tcti=%0a"),
     *("tpm2:path=/k?tcti=device:/dev/tpm0&tcti=unix:/s", "tpm2:path=/k?pin-source=fd:1"),

@@ -2,7 +2,8 @@
 
     file:/absolute/path[?passphrase-source=SOURCE]
     pkcs11:token=T;object=L;id=%01%02;serial=S;type=private[?module-name=N&pin-source=SOURCE]     RFC 7512
-    tpm2:handle=0x810100xx | tpm2:path=/absolute/path[?tcti=TRANSPORT&auth-source=SOURCE]
+    tpm2:handle=0x810100xx | tpm2:nv=0x01…… | tpm2:path=/absolute/path
+                                                        [?tcti=TRANSPORT&auth-source=SOURCE&owner-auth-source=SOURCE]
 
 SOURCE is `file:/absolute/path` or `fd:N`; a URI never carries the secret itself, names no library to load and no
 program to run. What is not listed here, or stands there twice, is refused: a typo must not choose another key.
@@ -28,6 +29,8 @@ TOKEN_SERIAL_BYTES: Final = 16
 MAX_LABEL_BYTES: Final = 255
 PERSISTENT_HANDLES: Final = range(0x8100_0000, 0x8200_0000)
 """TPM_HT_PERSISTENT (TPM 2.0 Part 2, 7.2)."""
+NV_INDICES: Final = range(0x0180_0000, 0x01C0_0000)
+"""NV indices of the owner of a TPM (TCG Registry of Reserved TPM 2.0 Handles, 2.2.2)."""
 
 _INLINE_SECRETS: Final = frozenset(
     {"pin-value", "pin", "password", "passphrase", "passphrase-value", "auth", "auth-value", "secret"}
@@ -116,31 +119,41 @@ class PKCS11Ref:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TPM2Ref:
-    """A key in a TPM: persistent (*handle*), or wrapped by its storage key in a TSS2 PRIVATE KEY file (*path*)."""
+    """A key in a TPM: persistent (*handle*), or wrapped by its storage key in a file (*path*) or NV index (*nv*)."""
 
     handle: int | None = None
+    nv: int | None = None
     path: Path | None = None
     tcti: str | None = None
     auth_source: str | None = None
+    owner_auth_source: str | None = None
 
     def __str__(self) -> str:
-        return self.shown + _query({"tcti": self.tcti, "auth-source": self.auth_source})
+        return self.shown + _query(
+            {
+                "tcti": self.tcti,
+                "auth-source": self.auth_source,
+                "owner-auth-source": self.owner_auth_source,
+            }
+        )
 
     @property
     def shown(self) -> str:
         """The URI without its query: what people may see."""
         if self.handle is not None:
             return f"tpm2:handle=0x{self.handle:08x}"
+        if self.nv is not None:
+            return f"tpm2:nv=0x{self.nv:08x}"
         return f"tpm2:path={quote(str(self.path), safe='/')}"
 
     def child(self, name: str) -> TPM2Ref:
         """Return the name of another key beside this one: `ca.tss2` becomes `ca-NAME.tss2`.
 
         Raises:
-            KeyURIInvalid: *name* is no plain word, or the key has a handle, and nobody can tell which one is free.
+            KeyURIInvalid: *name* is no plain word, or the key has a number, and nobody can tell which one is free.
         """
         if self.path is None:
-            raise KeyURIInvalid("a key beside tpm2:handle=… must be named; only tpm2:path=… leads to others")
+            raise KeyURIInvalid("a key beside a numbered one must be named; only tpm2:path=… leads to others")
         return replace(self, path=_beside(self.path, name))
 
 
@@ -212,17 +225,28 @@ def _checked(ref: PKCS11Ref) -> PKCS11Ref:
 
 
 def _tpm2(path: str, query: str | None) -> TPM2Ref:
-    named = _attributes(path or None, ";", _PATH_VALUE, {"handle", "path"})
-    asked = _attributes(query, "&", _QUERY_VALUE, {"tcti", "auth-source"})
+    named = _attributes(path or None, ";", _PATH_VALUE, {"handle", "nv", "path"})
+    asked = _attributes(query, "&", _QUERY_VALUE, {"tcti", "auth-source", "owner-auth-source"})
     if len(named) != 1:
-        raise KeyURIInvalid("tpm2: needs either a handle or a path")
-    tcti, auth = _text(asked, "tcti"), _source(asked, "auth-source")
-    handle = _text(named, "handle")
-    if handle is None:
-        return TPM2Ref(path=_path(named["path"]), tcti=tcti, auth_source=auth)
-    if not re.fullmatch(r"0x[0-9A-Fa-f]{8}", handle) or int(handle, 16) not in PERSISTENT_HANDLES:
-        raise KeyURIInvalid("handle is that of a persistent object: 0x81000000 to 0x81ffffff")
-    return TPM2Ref(handle=int(handle, 16), tcti=tcti, auth_source=auth)
+        raise KeyURIInvalid("tpm2: needs one of handle, nv and path")
+    return TPM2Ref(
+        handle=_number(named, "handle", PERSISTENT_HANDLES),
+        nv=_number(named, "nv", NV_INDICES),
+        path=_path(named["path"]) if "path" in named else None,
+        tcti=_text(asked, "tcti"),
+        auth_source=_source(asked, "auth-source"),
+        owner_auth_source=_source(asked, "owner-auth-source"),
+    )
+
+
+def _number(values: Mapping[str, bytes], name: str, allowed: range) -> int | None:
+    """Return a handle of *allowed*, written as 0x and eight hexadecimal digits."""
+    text = _text(values, name)
+    if text is None:
+        return None
+    if not re.fullmatch(r"0x[0-9A-Fa-f]{8}", text) or int(text, 16) not in allowed:
+        raise KeyURIInvalid(f"{name} is 0x{allowed.start:08x} to 0x{allowed.stop - 1:08x}")
+    return int(text, 16)
 
 
 _SCHEMES: Final[Mapping[str, Callable[[str, str | None], KeyRef]]] = {
