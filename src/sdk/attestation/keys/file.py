@@ -75,7 +75,7 @@ def load_private_key(ref: FileRef, options: KeyOptions) -> PrivateKeyTypes:
         PINRejected: The passphrase is not that of the file.
         KeyUnusable: Unreadable, readable by others, plaintext where that is not allowed, or no private key.
     """
-    pem = _read(ref.path)
+    pem = read_private(ref.path)
     encrypted = _ENCRYPTED in pem
     if not encrypted and not options.allow_unencrypted:
         raise KeyUnusable(f"the key in {ref.path} is not encrypted")
@@ -148,7 +148,7 @@ def _write(path: Path, content: bytes) -> None:
         os.close(directory)
 
 
-def _read(path: Path) -> bytes:
+def read_private(path: Path) -> bytes:
     """Return the content of *path*, judged by the file that was opened, not by the name."""
     try:
         with path.open("rb") as file:
