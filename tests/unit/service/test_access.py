@@ -38,7 +38,12 @@ MACHINE_ROUTES = {
     ("POST", "/api/v1/machines/{machine_id}/ack"),
     ("GET", "/api/v1/config/{config_token}"),
     ("GET", "/api/v1/config"),
+    ("GET", "/api/v1/machines/{machine_id}/challenge"),
+    ("POST", "/api/v1/machines/{machine_id}/request-cert"),
+    ("POST", "/api/v1/machines/enroll"),
 }
+MAKING = {("GET", "/api/v1/machines/{machine_id}/offline-bundle")}
+"""Routes of old that change something although they are GET."""
 PUBLIC_ROUTES = {
     ("GET", "/healthz"),
     ("GET", "/readyz"),
@@ -113,7 +118,8 @@ def test_every_route_declares_who_may_ask() -> None:
             assert right == Right.AUDIT, path
         else:
             # What changes something is never a reader's.
-            assert right == (Right.READ if method == "GET" else Right.ACT), (method, path)
+            reads = method == "GET" and (method, path) not in MAKING
+            assert right == (Right.READ if reads else Right.ACT), (method, path)
 
 
 def test_a_route_without_a_declaration_stops_the_start() -> None:
