@@ -25,10 +25,16 @@ from types import FrameType
 from typing import NoReturn
 
 import httpx
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from attestation.api import (
     ActivateRequest,
     ApproveRequest,
+    CertRequest,
     IntroduceRequest,
     MachineDetail,
     PendingApproval,
@@ -36,11 +42,14 @@ from attestation.api import (
 from attestation.audit.export import LogVerdict, LogVerifier, Pinned
 from attestation.audit.note import parse_vkey
 from attestation.client import NodeClient, OperatorClient
+from attestation.device import KeyType
 from attestation.errors import ActivationFailed, AssuranceTooLow, AttestationError, LogBroken
+from attestation.evidence.key_certification import csr_binding
 from attestation.machines import Role, Status
+from attestation.pki.request import parse_csr
 from attestation.testing import CertificateAuthority
 from attestation.tpm import parse_public
-from attestation.wire import b64encode
+from attestation.wire import b64decode, b64encode
 from tools.stage import BIN, REATTEST_SECONDS, Failed, IdentityProvider, Machine, Service, free_port
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -131,6 +140,7 @@ class Show:
         self.impostor()
         self.approve()
         self.attest()
+        self.certify()
         self.verify_audit()
 
     def power_on(self) -> None:
@@ -299,6 +309,50 @@ class Show:
         )
         self._out.warn("Under the shipped policy identity-only the boot state is recorded, not appraised.")
 
+    def certify(self) -> None:
+        """Show the certificates that the agents got, and what a key outside a TPM gets."""
+        self._out.step(
+            "A certificate, for a key that cannot leave the TPM",
+            "The agent made a key in the TPM, and the AK certified it over a fresh challenge: made here, fixed here. "
+            "Only then does the enrollment CA sign, for 24 hours; the agent renews in time. Other programs use the key "
+            "through the TPM. A lock suspends the certificate at once, by CRL and OCSP.",
+        )
+        for machine in self._machines:
+            certificate = x509.load_pem_x509_certificate(machine.certificate_path.read_bytes())
+            names = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+            self._out.fact(
+                machine.name,
+                f"OU {names[0].value!s}, until {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, "
+                f"serial {certificate.serial_number:040x}"[:80]
+                + "…",
+            )
+        self._software_key(self._machines[0])
+
+    def _software_key(self, machine: Machine) -> None:
+        """Ask for a certificate for a key on disk, certified by nobody."""
+        key = ec.generate_private_key(ec.SECP384R1())
+        request = (
+            x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA384())
+        )
+        with NodeClient(self._service.url) as client, machine.node() as node:
+            challenge = client.certificate_challenge(self._ids[machine.name], "certify")
+            made = node.create_signing_key(KeyType.ECC_P256)
+            info = parse_csr(request.public_bytes(Encoding.DER)).request_info
+            statement = node.certify_key(made, csr_binding(b64decode(challenge.nonce, "nonce"), info))
+            stolen = CertRequest(
+                nonce_id=challenge.nonce_id,
+                csr_pem=request.public_bytes(Encoding.PEM).decode("ascii"),
+                key_public=b64encode(made.public),
+                certify_info=b64encode(statement.certify_info),
+                certify_signature=b64encode(statement.signature),
+            )
+            try:
+                client.request_certificate(self._ids[machine.name], stolen)
+            except AttestationError as e:
+                self._out.fact("disk key", f"made outside the TPM; refused: {e.code}", good=False)
+            else:
+                raise Failed("the service certified a key outside a TPM")
+
     def verify_audit(self) -> None:
         """Walk the audit chain."""
         self._out.step(
@@ -386,6 +440,8 @@ def next_steps(
     if machines:
         first, last = machines[0], machines[-1]
         out.say(f"     attestation machine get {first.name}")
+        out.say(f"     attestation-agent cert --state-dir {shlex.quote(str(first.directory / 'state'))}")
+        out.say(f"     openssl x509 -in {shlex.quote(str(first.certificate_path))} -noout -text")
         out.say(f"     attestation machine lock {last.name}       # obeyed at the next attestation")
         out.say(f"     attestation machine explain {last.name}    # why is it not attested?")
         gated = "      # a vote: bob must agree" if last.role == Role.CONTROLPLANE else ""

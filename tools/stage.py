@@ -223,10 +223,12 @@ class Service:
         self.url = f"http://127.0.0.1:{port}"
         self.log = directory / "service.log"
         self.token_file = directory / "admin-token"
+        self.passphrase_file = directory / "ca-passphrase"
         self.variables = {
             "ITL_DB_URL": f"sqlite:///{directory / 'machines.db'}",
             "ITL_SERVICE_URL": self.url,
             "ITL_ENROLLMENT_CA_DIR": str(directory / "ca"),
+            "ITL_ENROLLMENT_CA_PASSPHRASE_FILE": str(self.passphrase_file),
             "ITL_CONFIG_CACHE_DIR": str(directory / "configs"),
             "ITL_ADMIN_TOKEN_FILE": str(self.token_file),
             "ITL_OIDC_ISSUER": issuer,
@@ -244,11 +246,12 @@ class Service:
         )
 
     def prepare(self, roles: list[str]) -> None:
-        """Make the directories, the break-glass token and a configuration for each role; keep what is there."""
+        """Make directories, secrets and a configuration for each role; keep what is there."""
         for name in ("ca", "configs"):
             (self._directory / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not self.token_file.exists():
-            write_private(self.token_file, secrets.token_urlsafe(32) + "\n")
+        for secret in (self.token_file, self.passphrase_file):
+            if not secret.exists():
+                write_private(secret, secrets.token_urlsafe(32) + "\n")
         for role in roles:
             config = self._directory / "configs" / f"{role}-final.yaml"
             if not config.exists():
@@ -326,6 +329,11 @@ class Machine:
         return self.directory / "machineconfig.yaml"
 
     @property
+    def certificate_path(self) -> Path:
+        """Where the agent offers the certificate of the machine."""
+        return self.directory / "state/tls/client/cert.pem"
+
+    @property
     def log(self) -> Path:
         """What the agent logged."""
         return self.directory / "agent.log"
@@ -348,6 +356,7 @@ class Machine:
                 str(self.directory / "state"),
             ),
             *("--config-path", str(self.config_path), "--apply-command", "true"),
+            *("--certificates", "client"),
             *("--lock-command", "true", "--wipe-command", "true"),
             *("--sysfs", str(self.directory / "sys"), "--event-log", str(self.directory / "none")),
         ]

@@ -69,7 +69,9 @@ def test_three_machines_go_from_nothing_to_an_applied_configuration(tmp_path: Pa
         config = data / "machines" / name / "machineconfig.yaml"
         assert config.stat().st_mode & 0o777 == 0o600
         assert f'hostname: "{name}"' in config.read_text(encoding="utf-8")
+        assert re.search(rf"{name} +OU {role}, until 20\d\d-\d\d-\d\d \d\d:\d\d UTC, serial [0-9a-f]+…", said)
     assert "refused: activation-failed" in said
+    assert "disk key   made outside the TPM; refused: evidence-rejected" in said
     assert "chain valid" in said
     assert re.search(r"checkpoint +\d+ entries, root [0-9a-f]{16}…, 2 signatures", said)
     assert re.search(r"forgery +.*entry \d+ was changed", said)
