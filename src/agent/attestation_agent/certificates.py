@@ -322,10 +322,10 @@ class Certificates:
         # 1. For our key. With any other, whoever holds that one would speak for this machine.
         if _spki(certificate) != spki:
             raise AnswerRefused("the certificate is for another key")
-        # 2. From a CA of the bundle that the service signed, and the chain begins with it.
-        issuers = _certificates(chain)
-        if not issuers or not _issued_by(certificate, issuers[0]):
-            raise AnswerRefused("the chain does not begin with the issuer of the certificate")
+        # 2. From a CA of the bundle that the service signed. The chain holds that CA's key as others certify it; it
+        #    is empty but around a rotation.
+        if chain and not all(_issued_by(certificate, issuer) for issuer in _certificates(chain)):
+            raise AnswerRefused("the chain holds something else than the issuer of the certificate")
         if not any(_issued_by(certificate, ca) for ca in trusted):
             raise AnswerRefused("the certificate is from none of the CAs that the service trusts")
         # 3. About this machine.

@@ -3,7 +3,8 @@
     client  ->  .client-8b1f…      a link; what it names never changes
         key.pem       TSS2 PRIVATE KEY for OpenSSL's provider tpm2; of use to this TPM only
         cert.pem      the certificate
-        chain.pem     the CAs that issued it, from the issuer upwards
+        chain.pem     what stands between it and the CAs that others know already; empty but around a rotation
+        fullchain.pem certificate and chain
         bundle.pem    the CAs to trust for certificates of others
         all.pem       key, certificate and chain in one file, for programs that open key and certificate by name
         about.json    what the agent knows of it
@@ -29,14 +30,13 @@ from cryptography import x509
 
 from attestation_agent.files import sync_directory, write_atomically
 
-KEY, CERTIFICATE, CHAIN, BUNDLE, ALL, ABOUT = (
-    "key.pem",
-    "cert.pem",
-    "chain.pem",
-    "bundle.pem",
-    "all.pem",
-    "about.json",
-)
+KEY: Final = "key.pem"
+CERTIFICATE: Final = "cert.pem"
+CHAIN: Final = "chain.pem"
+FULL_CHAIN: Final = "fullchain.pem"
+BUNDLE: Final = "bundle.pem"
+ALL: Final = "all.pem"
+ABOUT: Final = "about.json"
 _SECRET: Final = frozenset({KEY, ALL})
 """Readable by the agent's user and the chosen group only: with a TPM at hand they are a key."""
 _VERSION = re.compile(r"\.(?:client|server)-[0-9a-f]{16}\Z")
@@ -116,6 +116,7 @@ class Offered:
         try:
             content = {
                 **files,
+                FULL_CHAIN: files[CERTIFICATE] + files[CHAIN],
                 ALL: files[KEY] + files[CERTIFICATE] + files[CHAIN],
                 ABOUT: json.dumps(about, sort_keys=True).encode("ascii"),
             }

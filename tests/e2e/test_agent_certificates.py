@@ -1,0 +1,389 @@
+"""A node's certificates from its TPM to mutual TLS: real service, resident agent, software TPM, nginx, OpenSSL.
+
+The agent, nginx and OpenSSL use the same TPM at the same time through a resource manager, as by /dev/tpmrm0.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from attestation.testing import CertificateAuthority, SoftwareTPM
+from tests.fixtures.nginx import TEMPORARY, Nginx
+from tests.fixtures.operator_pki import OperatorCA
+from tests.fixtures.resource_manager import ResourceManager
+from tests.fixtures.service import Operator, ServiceProcess, StartService
+
+pytestmark = [pytest.mark.swtpm, pytest.mark.nginx, pytest.mark.slow, pytest.mark.timeout(180)]
+
+AGENT = Path(sys.executable).with_name("attestation-agent")
+SECONDS = 40
+PROPERTIES = "?provider=tpm2,tpm2.digest!=yes,tpm2.cipher!=yes,tpm2.rand!=yes"
+OPENSSL_CONF = f"""\
+openssl_conf = openssl_init
+[openssl_init]
+providers = provider_section
+alg_section = algorithm_section
+[algorithm_section]
+default_properties = {PROPERTIES}
+[provider_section]
+default = default_section
+tpm2 = tpm2_section
+[default_section]
+activate = 1
+[tpm2_section]
+activate = 1
+"""
+
+
+class Site(Nginx):
+    """nginx with TLS 1.3 that demands certificates of nodes, and says who came.
+
+    Args:
+        directory: Its prefix.
+        certificate: Its own certificate, PEM.
+        key: Its key.
+        trust: CAs of nodes.
+        crl: Their revocation lists, PEM.
+        environment: Beside the usual one.
+    """
+
+    def __init__(
+        self, directory: Path, *, certificate: Path, key: Path, trust: Path, crl: Path, **environment: str
+    ) -> None:
+        directory.mkdir()
+        self.directory = directory
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        self.configuration = directory / "nginx.conf"
+        self.configuration.write_text(
+            f"""\
+worker_processes 1;
+pid {directory}/nginx.pid;
+error_log {directory}/error.log info;
+env TPM2OPENSSL_TCTI;
+events {{}}
+http {{
+    access_log off;
+    {"".join(f"{kind}_temp_path {directory}/temp_{kind};" for kind in TEMPORARY)}
+    server {{
+        listen 127.0.0.1:{self.port} ssl;
+        ssl_certificate {certificate};
+        ssl_certificate_key {key};
+        ssl_protocols TLSv1.3;
+        ssl_ecdh_curve X25519;
+        ssl_client_certificate {trust};
+        ssl_crl {crl};
+        ssl_verify_client on;
+        location / {{ return 200 "$ssl_client_verify $ssl_protocol $ssl_client_s_dn $ssl_client_serial\\n"; }}
+    }}
+}}
+"""
+        )
+        user = "user root;" if os.geteuid() == 0 else ""
+        program = next(p for p in ("/usr/sbin/nginx", "/usr/bin/nginx") if Path(p).exists())
+        self._command = [
+            "env", *(f"{name}={value}" for name, value in environment.items()),
+            program, "-p", str(directory), "-c", str(self.configuration),
+            "-e", str(directory / "error.log"), "-g", f"daemon off; {user}",
+        ]  # fmt: skip
+        self._process = None
+
+    def reload(self) -> None:
+        """Have it read its files again, and wait until new workers serve."""
+        assert self._process is not None
+        before = self._workers()
+        self._process.send_signal(signal.SIGHUP)
+        eventually(lambda: (found := self._workers()) and not found & before)
+
+    def _workers(self) -> set[str]:
+        assert self._process is not None
+        pid = self._process.pid
+        return set(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+@dataclass(kw_only=True)
+class Node:
+    """A computer on which the agent lives."""
+
+    service: ServiceProcess
+    manager: ResourceManager
+    directory: Path
+    machine_id: str = ""
+
+    @property
+    def tls(self) -> Path:
+        """Where certificates are offered."""
+        return self.directory / "state" / "tls"
+
+    @property
+    def signer(self) -> Path:
+        """The socket of the signer."""
+        return self.directory / "signer" / "sock"
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Settings of the agent, and where OpenSSL finds the TPM."""
+        outside = {k: v for k, v in os.environ.items() if not k.startswith(("ITL_", "COVERAGE_"))}
+        return outside | {
+            "ITL_REG_URL": self.service.url,
+            "ITL_TPM": self.manager.uri,
+            "ITL_STATE_DIR": str(self.directory / "state"),
+            "ITL_CONFIG_PATH": str(self.directory / "config.yaml"),
+            "ITL_SYSFS": str(self.directory / "sys"),
+            "ITL_SPLAY_SECONDS": "0",
+            "ITL_AGENT_CERTIFICATES": "client,server",
+            "ITL_AGENT_CERTIFICATE_COMMAND": f"sh -c 'echo \"$0\" >> {self.directory}/told'",
+            "ITL_AGENT_SIGNER_SOCKET": str(self.signer),
+            "TPM2OPENSSL_TCTI": self.manager.tcti,
+            **more,
+        }
+
+    def run(self, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run a command on the node."""
+        return subprocess.run(
+            command,
+            env=self.environment(**more),
+            input="GET / HTTP/1.0\r\n\r\n",
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+
+    def cert(self, *flags: str) -> dict[str, dict[str, Any]]:
+        """What `attestation-agent cert --json` says, by kind."""
+        done = self.run(str(AGENT), "cert", "--json", *flags)
+        return {found["kind"]: found for found in json.loads(done.stdout)["certificates"]}
+
+    def leaf(self, kind: str) -> x509.Certificate:
+        """The certificate that is offered."""
+        return x509.load_pem_x509_certificate((self.tls / kind / "cert.pem").read_bytes())
+
+    def s_client(self, site: Nginx, *, version: str = "-tls1_3") -> subprocess.CompletedProcess[str]:
+        """Ask *site*, with the certificate and the key in the TPM, by OpenSSL."""
+        client = self.tls / "client"
+        return self.run(
+            "openssl", "s_client", "-connect", f"127.0.0.1:{site.port}", version, "-quiet", "-ign_eof",
+            "-provider", "default", "-provider", "tpm2", "-propquery", PROPERTIES,
+            "-cert", str(client / "cert.pem"), "-key", str(client / "key.pem"),
+            "-verify_return_error", "-CAfile", str(self.directory / "site.pem"),
+        )  # fmt: skip
+
+
+def eventually(found: Callable[[], object], what: str = "nothing came of it") -> None:
+    """Wait until *found* is true."""
+    deadline = time.monotonic() + SECONDS
+    while not found():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def service(start_service: StartService) -> ServiceProcess:
+    """A service with a CA."""
+    return start_service(ITL_ENROLLMENT_CA_UNENCRYPTED="true", ITL_REATTEST_SECONDS="1")
+
+
+@pytest.fixture(scope="module")
+def operator(service: ServiceProcess) -> Iterator[Operator]:
+    """Its operator."""
+    found = service.operator()
+    yield found
+    found.http.close()
+
+
+@contextmanager
+def agent(node: Node) -> Iterator[subprocess.Popen[bytes]]:
+    """The resident agent; what it logs goes to `agent.log`."""
+    with (node.directory / "agent.log").open("ab") as log:
+        process = subprocess.Popen(
+            [str(AGENT), "run"], env=node.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        assert process.wait(SECONDS) == 0
+
+
+@pytest.fixture(scope="module")
+def node(
+    service: ServiceProcess, operator: Operator, tmp_path_factory: pytest.TempPathFactory,
+    tpm_ca: CertificateAuthority,
+) -> Iterator[Node]:  # fmt: skip
+    """An admitted node that has its certificates, its agent running."""
+    directory = tmp_path_factory.mktemp("n")
+    with SoftwareTPM(directory / "tpm") as tpm:
+        tpm.manufacture(tpm_ca)
+        with ResourceManager(tpm.uri, directory / "rm") as manager:
+            node = Node(service=service, manager=manager, directory=directory)
+            with agent(node):
+                eventually(lambda: operator.machines(), "never introduced")
+                (machine,) = operator.machines()
+                node.machine_id = machine["machine_id"]
+                operator.approve(node.machine_id, hostname="w-7", assigned_ip="127.0.0.1/8")
+                log = directory / "agent.log"
+                eventually(
+                    lambda: all((node.tls / kind / "cert.pem").exists() for kind in ("client", "server")),
+                    f"no certificate:\n{log.read_text()[-3000:]}",
+                )
+                yield node
+
+
+@pytest.fixture
+def crl(node: Node, tmp_path: Path) -> Callable[[], Path]:
+    """Fetch the CA's revocation list, in PEM, where nginx reads it."""
+
+    def fetch() -> Path:
+        http = node.service.operator().http
+        with http:
+            der = http.get("/pki/crl").content
+        (tmp_path / "crl.pem").write_bytes(x509.load_der_x509_crl(der).public_bytes(Encoding.PEM))
+        return tmp_path / "crl.pem"
+
+    return fetch
+
+
+@pytest.fixture
+def site(node: Node, crl: Callable[[], Path], tmp_path: Path) -> Iterator[Site]:
+    """Nginx with a certificate of somebody else, that lets nodes in."""
+    ca = OperatorCA(datetime.now(UTC).replace(microsecond=0), "Site")
+    certificate, key = ca.server("site.example.test").files(tmp_path, "site")
+    (node.directory / "site.pem").write_bytes(ca.pem)
+    with Site(
+        tmp_path / "nginx",
+        certificate=certificate,
+        key=key,
+        trust=node.tls / "client" / "bundle.pem",
+        crl=crl(),
+    ) as found:
+        yield found
+
+
+def test_mutual_tls_with_a_key_that_never_left_the_tpm(node: Node, site: Site) -> None:
+    """OpenSSL with the provider tpm2, and curl, are let in as this machine, while the agent goes on attesting."""
+    done = node.s_client(site)
+    assert "SUCCESS TLSv1.3" in done.stdout, done.stderr + site.log()
+    assert f"CN={node.machine_id}" in done.stdout
+    assert f"{node.leaf('client').serial_number:X}" in done.stdout
+    conf = node.directory / "openssl.cnf"
+    conf.write_text(OPENSSL_CONF)
+    client = node.tls / "client"
+    curl = node.run(
+        "curl", "-sS", "--cacert", str(node.directory / "site.pem"), "--connect-to", f"::127.0.0.1:{site.port}",
+        "--curves", "X25519", "--cert", str(client / "all.pem"), "--key", str(client / "key.pem"),
+        "https://site.example.test/", OPENSSL_CONF=str(conf),
+    )  # fmt: skip
+    assert "SUCCESS TLSv1.3" in curl.stdout, curl.stderr + site.log()
+    # Nothing on disk is a key by itself.
+    for path in node.directory.rglob("*.pem"):
+        assert b"BEGIN PRIVATE KEY" not in path.read_bytes()
+        assert b"BEGIN EC PRIVATE KEY" not in path.read_bytes()
+
+
+def test_a_locked_machine_is_refused_when_the_list_is_fetched_again(
+    node: Node, operator: Operator, site: Site, crl: Callable[[], Path]
+) -> None:
+    """certificateHold: refused with the next list, let in again with the one after the unlock (R6)."""
+    assert "SUCCESS" in node.s_client(site).stdout
+    operator.act(node.machine_id, "lock", reason="seen elsewhere")
+    try:
+        crl()
+        site.reload()
+        assert "400 Bad Request" in node.s_client(site).stdout
+        assert "certificate revoked" in site.log()
+        # The agent neither drops what it has nor asks for more.
+        assert node.leaf("client").not_valid_after_utc > datetime.now(UTC)
+    finally:
+        operator.act(node.machine_id, "unlock")
+    crl()
+    site.reload()
+    assert "SUCCESS" in node.s_client(site).stdout
+
+
+def test_nginx_serves_with_a_key_of_the_tpm(node: Node, crl: Callable[[], Path], tmp_path: Path) -> None:
+    """Nginx itself, with the server certificate: its name, its address, its CA; both ends may have TPM keys."""
+    conf = tmp_path / "openssl.cnf"
+    conf.write_text(OPENSSL_CONF)
+    server, bundle = node.tls / "server", node.tls / "client" / "bundle.pem"
+    with Site(
+        tmp_path / "nginx",
+        certificate=server / "all.pem",
+        key=server / "all.pem",
+        trust=bundle,
+        crl=crl(),
+        OPENSSL_CONF=str(conf),
+        TPM2OPENSSL_TCTI=node.manager.tcti,
+    ) as site:
+        signed = node.manager.commands.get(0x15D, 0)
+        for address in (f"w-7:{site.port}", f"127.0.0.1:{site.port}"):
+            curl = node.run(
+                "curl", "-sS", "--cacert", str(bundle), "--connect-to", f"::127.0.0.1:{site.port}",
+                f"https://{address}/",
+            )  # fmt: skip
+            # Without a certificate of our own: TLS succeeded, and nginx says what it misses.
+            assert "No required SSL certificate was sent" in curl.stdout, curl.stderr + site.log()
+        assert node.manager.commands[0x15D] >= signed + 2, "TPM2_Sign made the server's signatures"
+        (node.directory / "site.pem").write_bytes(bundle.read_bytes())
+        done = node.s_client(site)
+        assert "SUCCESS TLSv1.3" in done.stdout, done.stderr + site.log()
+
+
+def test_a_renewal_interrupts_nobody(node: Node, site: Site) -> None:
+    """Old certificate or new one: every connection of others succeeds, and key and certificate always fit."""
+    before = node.leaf("client")
+    told = (node.directory / "told").read_text().splitlines()
+    node.cert("--renew")
+    serials = set()
+
+    def renewed() -> bool:
+        directory = (node.tls / "client").resolve()
+        assert (directory / "all.pem").exists()
+        done = node.s_client(site)
+        assert "SUCCESS" in done.stdout, done.stderr
+        serials.add(done.stdout.split()[-1])
+        return len(serials) == 2
+
+    eventually(renewed, "not renewed")
+    after = node.leaf("client")
+    assert after.serial_number != before.serial_number
+    assert after.public_key() == before.public_key(), "the same key, unless told otherwise"
+    eventually(lambda: len((node.directory / "told").read_text().splitlines()) >= len(told) + 2)
+    assert (node.directory / "told").read_text().splitlines()[-1].startswith(str(node.tls))
+    shown = node.cert()["client"]
+    assert shown["certificate"]["serial"] == f"{after.serial_number:040x}"
+    assert (shown["valid"], shown["renewal_asked"], shown["last_error"]) == (True, False, None)
+
+
+def test_the_signer_signs_for_other_programs(node: Node, tmp_path: Path) -> None:
+    """What `attestation-agent sign` returns is verified by OpenSSL with the certificate."""
+    (tmp_path / "data").write_text("to be signed")
+    done = node.run(str(AGENT), "sign", str(tmp_path / "data"))
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "signature").write_bytes(base64.b64decode(done.stdout))
+    public = node.run("openssl", "x509", "-in", str(node.tls / "client" / "cert.pem"), "-noout", "-pubkey")
+    (tmp_path / "key.pem").write_text(public.stdout)
+    verified = node.run(
+        "openssl", "dgst", "-sha384", "-verify", str(tmp_path / "key.pem"), "-signature",
+        str(tmp_path / "signature"), str(tmp_path / "data"),
+    )  # fmt: skip
+    assert verified.stdout == "Verified OK\n", verified.stderr
+    assert stat.S_IMODE(node.signer.stat().st_mode) == 0o600
