@@ -216,6 +216,7 @@ def write_unsigned(value: int) -> bytes:
     return write(INTEGER, value.to_bytes(value.bit_length() // 8 + 1))
 
 
+@lru_cache(maxsize=1024)
 def write_oid(dots: str) -> bytes:
     """Return an OBJECT IDENTIFIER, given in dots: each arc base 128, big-endian (X.690, 8.19)."""
     first, second, *rest = map(int, dots.split("."))

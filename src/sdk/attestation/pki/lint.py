@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -84,6 +84,35 @@ _ADDRESS: Final = re.compile(r"https?://[!-~]{1,500}")
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Issuer:
+    """Whose key will sign.
+
+    Args:
+        certificate: Of the CA key.
+        name: Its subject, DER.
+    """
+
+    certificate: Certificate
+    name: bytes
+
+    @cached_property
+    def algorithm(self) -> str:
+        """Kind of its key, like `ecdsa-p384`.
+
+        Raises:
+            CSRInvalid: None that anybody certifies.
+        """
+        return load_spki(self.certificate.spki)[1]
+
+
+@lru_cache(maxsize=16)
+def _read_issuer(certificate: bytes) -> _Issuer:
+    """Read the certificate of a CA key: there are few, and each stands behind very many others."""
+    found = parse_certificate(certificate, max_bytes=MAX_CERTIFICATE_BYTES)
+    return _Issuer(certificate=found, name=_parts(found)[5])
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Case:
     """A certificate before its judges.
 
@@ -92,7 +121,7 @@ class _Case:
         parts: The eight parts of its signed part, DER, headers included.
         content: What it should say.
         profile: What certificates of its kind say.
-        issuer: Certificate of the CA key; the certificate itself where none was given.
+        issuer: Whose key will sign; the certificate's own where no other was given.
         has_issuer: One was given.
     """
 
@@ -100,7 +129,7 @@ class _Case:
     parts: tuple[bytes, ...]
     content: CertificateContent
     profile: Profile
-    issuer: Certificate
+    issuer: _Issuer
     has_issuer: bool
 
     @property
@@ -219,7 +248,7 @@ def _algorithm_same(case: _Case) -> str | None:
 def _algorithm_fits(case: _Case) -> str | None:
     # The issuer was read by a lenient reader: of a key that we do not certify nothing is signed either.
     try:
-        kind = load_spki(case.issuer.spki)[1]
+        kind = case.issuer.algorithm
     except CSRInvalid as e:
         return str(e)
     wanted = _ALGORITHMS.get(kind)
@@ -246,7 +275,7 @@ def _issuer_same(case: _Case) -> str | None:
 
 
 def _issuer_subject(case: _Case) -> str | None:
-    return _same(case.issuer_name, _parts(case.issuer)[5])
+    return _same(case.issuer_name, case.issuer.name)
 
 
 def _issuer_given(case: _Case) -> str | None:
@@ -314,7 +343,7 @@ def _validity_cap(case: _Case) -> str | None:
 
 
 def _validity_in_issuer(case: _Case) -> str | None:
-    return "outlives its issuer" if case.certificate.not_after > case.issuer.not_after else None
+    return "outlives its issuer" if case.certificate.not_after > case.issuer.certificate.not_after else None
 
 
 def _key_same(case: _Case) -> str | None:
@@ -512,20 +541,25 @@ def _pointer_form(case: _Case) -> str | None:
 
 
 def _issuer_is_ca(case: _Case) -> str | None:
-    if not case.issuer.is_ca or "key_cert_sign" not in (case.issuer.key_usage or ()):
+    issuer = case.issuer.certificate
+    if not issuer.is_ca or "key_cert_sign" not in (issuer.key_usage or ()):
         return "the issuer may not issue certificates"
     return None
 
 
 def _issuer_path(case: _Case) -> str | None:
-    length, allowed = case.profile.path_length, case.issuer.path_length
+    length, allowed = case.profile.path_length, case.issuer.certificate.path_length
     if length is None or case.profile.self_signed or allowed is None or length < allowed:
         return None
     return f"a CA with path length {length} under one with {allowed}"
 
 
 def _issuer_key_id(case: _Case) -> str | None:
-    return None if case.certificate.aki == case.issuer.ski else "not the SubjectKeyIdentifier of the issuer"
+    return (
+        None
+        if case.certificate.aki == case.issuer.certificate.ski
+        else "not the SubjectKeyIdentifier of the issuer"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -640,12 +674,13 @@ def lint(
     """
     try:
         found = parse_certificate(certificate, max_bytes=MAX_CERTIFICATE_BYTES)
-        issuer = found
+        parts = _parts(found)
+        issuer = _Issuer(certificate=found, name=parts[5])
         if issuer_certificate is not None:
-            issuer = parse_certificate(issuer_certificate, max_bytes=MAX_CERTIFICATE_BYTES)
+            issuer = _read_issuer(issuer_certificate)
         case = _Case(
             certificate=found,
-            parts=_parts(found),
+            parts=parts,
             content=content,
             profile=PROFILES[content.profile],
             issuer=issuer,
