@@ -35,6 +35,7 @@ STEPS: Final[Mapping[str, Step]] = {
     "NoSuchToken": Step.RESTART,
     "CryptokiNotInitialized": Step.RESTART,
     "GeneralError": Step.RESTART,
+    "UserAlreadyLoggedIn": Step.RESTART,  # a login that outlived its session; the worker has one only
 }
 
 PIN_ERRORS: Final = frozenset(

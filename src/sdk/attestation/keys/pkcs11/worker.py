@@ -144,6 +144,7 @@ class Worker:
         self._breaker = Breaker(jitter=jitter)
         self._why = ""
         self._library: Library | None = None
+        self._up = False
         self._connections: dict[TokenName, Connection] = {}
         self._missing: dict[tuple[TokenName, KeyName], float] = {}
         self._last: _Job[Any] | None = None
@@ -240,7 +241,7 @@ class Worker:
         """Return the next job, or None where it is time for a test signature or a new attempt."""
         until = self._breaker.due if self._breaker.open else self._proven + self._keep_alive
         try:
-            return self._queue.get(timeout=max(0.0, min(until - self._clock(), self._keep_alive)))
+            return self._queue.get(timeout=max(0.0, until - self._clock()))
         except queue.Empty:
             return None
 
@@ -425,7 +426,10 @@ class Worker:
             )
         try:
             # One after another: several processes with the same wrong PIN would lock a token before it says so.
-            with alone(self.path, wait_seconds=LOGIN_WAIT_SECONDS):
+            # Whoever makes a key is alone already.
+            with (
+                contextlib.nullcontext() if job.writes else alone(self.path, wait_seconds=LOGIN_WAIT_SECONDS)
+            ):
                 may_log_in(find_token(library, name), name)
                 session = token.open(rw=job.writes, user_pin=text)
         except PKCS11Error as e:
@@ -446,12 +450,14 @@ class Worker:
         try:
             if self._library is None:
                 self._library = self._load(str(self.path))
-            self._library.initialize()
+            elif not self._up:
+                self._library.initialize()
         except PKCS11Error as e:
             raise ModuleUnusable(
                 f"the PKCS#11 module {self.name} ({self.path}) cannot be used: {name_of(e)} {e}".rstrip()
                 + _hint(self.path)
             ) from e
+        self._up = True
         return self._library
 
     def _disconnect(self, token: TokenName) -> None:
@@ -467,7 +473,8 @@ class Worker:
     def _shut(self) -> None:
         """Log out everywhere and finalize the library; it is initialized again when it is needed."""
         self._connections.clear()
-        if self._library is not None:
+        if self._library is not None and self._up:
+            self._up = False
             with contextlib.suppress(PKCS11Error):
                 self._library.finalize()
 

@@ -1,0 +1,662 @@
+"""The worker on a token in Python that fails as SoftHSM never does.
+
+That the token is otherwise like another is shown by `tests/contract/test_pkcs11_tokens.py`; the same calls on
+SoftHSM are in `tests/integration/softhsm`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pkcs11
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from pkcs11 import Attribute, TokenFlag
+
+from attestation.errors import (
+    AttestationError,
+    KeyMismatch,
+    KeyNotFound,
+    KeyUnsupported,
+    KeyUnusable,
+    ModuleUnusable,
+    PINRejected,
+    SignerBusy,
+    SignerUnavailable,
+    TokenAbsent,
+)
+from attestation.keys.open import KeyOptions, OpenKey, create_key, open_key
+from attestation.keys.pkcs11 import worker as workers
+from attestation.keys.pkcs11.worker import Worker
+from tests.fixtures import pkcs11_double
+from tests.fixtures.pkcs11_double import Faults, SoftwareLibrary
+
+PIN = "1234"
+
+
+class Clock:
+    """Seconds that pass when a test says so; waiting takes no time."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Return the instant."""
+        return self.now
+
+
+class Bench:
+    """A token, faults in front of it, one key."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.token = SoftwareLibrary(pin=PIN)
+        self.faults = Faults()
+        self.module = folder / "module.so"
+        self.module.write_bytes(b"")
+        self.pin = folder / "pin"
+        self.pin.write_text(PIN)
+        self.patch = patch
+        self.opened: list[OpenKey] = []
+        patch.setattr(pkcs11, "lib", lambda path: self.faults.load(path, self.token.load))
+
+    @property
+    def options(self) -> KeyOptions:
+        """The list of modules."""
+        return KeyOptions(modules={"double": self.module})
+
+    def uri(self, label: str = "ca") -> str:
+        """Return the URI of a key."""
+        return f"pkcs11:token=hsm;object={label}?module-name=double&pin-source=file:{self.pin}"
+
+    def create(self, label: str = "ca", algorithm: Any = "ecdsa-p384") -> OpenKey:
+        """Make a key, sign once, and forget what was counted."""
+        self.opened.append(create_key(self.uri(label), algorithm, self.options))
+        sign(self.opened[-1])
+        self.faults.calls.clear()
+        return self.opened[-1]
+
+    def open(self, label: str = "ca") -> OpenKey:
+        """Open a key."""
+        self.opened.append(open_key(self.uri(label), self.options))
+        return self.opened[-1]
+
+    @property
+    def worker(self) -> Worker:
+        """The worker of the module."""
+        return workers._workers[self.module]
+
+    def counted(self, *names: str) -> tuple[int, ...]:
+        """Return how often these were called."""
+        return tuple(self.faults.calls[name] for name in names)
+
+    def close(self) -> None:
+        """Close the keys."""
+        if self.faults.gate is not None:
+            self.faults.gate.set()
+        for key in self.opened:
+            key.close()
+
+
+def sign(key: OpenKey) -> None:
+    """Sign and verify."""
+    key.self_test(key.public_key)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """A token without keys."""
+    made = Bench(tmp_path, monkeypatch)
+    yield made
+    made.close()
+    assert made.module not in workers._workers
+    assert not [each for each in threading.enumerate() if each.name.startswith("pkcs11")]
+
+
+@pytest.mark.parametrize(
+    ("error", "restarts", "logins"),
+    [
+        (pkcs11.ObjectHandleInvalid(), 0, 0),
+        (pkcs11.KeyHandleInvalid(), 0, 0),
+        (pkcs11.SessionHandleInvalid(), 0, 1),
+        (pkcs11.SessionClosed(), 0, 1),
+        (pkcs11.UserNotLoggedIn(), 0, 1),
+        (pkcs11.DeviceError(), 1, 1),
+        (pkcs11.DeviceRemoved(), 1, 1),
+        (pkcs11.TokenNotPresent(), 1, 1),
+        (pkcs11.GeneralError(), 1, 1),
+        (pkcs11.PKCS11Error("Unmapped error code 0x190"), 1, 1),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_one_error_is_mended(bench: Bench, error: Exception, restarts: int, logins: int) -> None:
+    """The caller notices nothing; no more is begun again than the error asks for, and the handle is proven first."""
+    key = bench.create()
+    bench.faults.fail("sign", error)
+    sign(key)
+    assert bench.counted("finalize", "initialize", "login") == (restarts, restarts, logins)
+    assert bench.counted("sign") == (3,)  # in vain, the proof, the job again
+    assert bench.worker.trouble == ""
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "restarts"),
+    [
+        ({"sign": pkcs11.ObjectHandleInvalid()}, {"random": pkcs11.SessionHandleInvalid()}, 0),
+        ({"sign": pkcs11.ObjectHandleInvalid()}, {"find": pkcs11.DeviceError()}, 1),
+        ({"sign": pkcs11.SessionHandleInvalid()}, {"open": pkcs11.SessionHandleInvalid()}, 1),
+        ({"sign": pkcs11.SessionHandleInvalid()}, {"close": pkcs11.UserNotLoggedIn()}, 1),
+        ({"sign": pkcs11.SessionHandleInvalid()}, {"close": pkcs11.SessionHandleInvalid()}, 1),
+    ],
+)
+def test_a_step_that_fails_leads_to_the_next(
+    bench: Bench, first: dict[str, Exception], then: dict[str, Exception], restarts: int
+) -> None:
+    """L1, L2, L3; a session that cannot be closed, or a login that outlived it, is a restart, too."""
+    key = bench.create()
+    for call, error in (first | then).items():
+        bench.faults.fail(call, error)
+    sign(key)
+    assert bench.counted("finalize") == (restarts,)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pkcs11.MechanismInvalid(),
+        pkcs11.KeySizeRange(),
+        pkcs11.DataLenRange(),
+        pkcs11.PKCS11Error("Unmapped error code 0x68"),
+    ],
+    ids=str,
+)
+def test_what_a_token_never_does_is_not_tried_again(bench: Bench, error: Exception) -> None:
+    """No step helps, so none is taken."""
+    key = bench.create()
+    bench.faults.fail("sign", error)
+    with pytest.raises(KeyUnsupported):
+        sign(key)
+    assert bench.counted("sign", "login", "finalize", "find") == (1, 0, 0, 0)
+    sign(key)
+
+
+def test_an_unknown_error_is_reported(bench: Bench) -> None:
+    """It is not mended, and counts as a token that does not sign now."""
+    key = bench.create()
+    bench.faults.fail("sign", pkcs11.DeviceMemory())
+    with pytest.raises(SignerUnavailable, match="DeviceMemory"):
+        sign(key)
+    sign(key)
+
+
+def test_a_job_is_repeated_once(bench: Bench) -> None:
+    """A second error of the same job is the caller's; it is never signed a third time."""
+    key = bench.create()
+    bench.faults.fail("sign", pkcs11.DeviceError(), None, pkcs11.DeviceError())
+    with pytest.raises(SignerUnavailable, match="DeviceError"):
+        sign(key)
+    assert bench.counted("sign") == (3,)
+    sign(key)
+
+
+def quick(bench: Bench) -> list[float]:
+    """Let waiting for the next attempt take no time; return what would have been waited."""
+    waited: list[float] = []
+    worker = bench.worker
+
+    def wait(timeout: float | None = None) -> bool:
+        waited.append(round(timeout or 0.0, 2))
+        worker._breaker.due = 0.0
+        return False
+
+    bench.patch.setattr(worker, "_stopping", _Event(wait))
+    bench.patch.setattr(worker._breaker, "jitter", lambda: 0.0)
+    return waited
+
+
+class _Event:
+    def __init__(self, wait: Callable[[float | None], bool]) -> None:
+        self.wait = wait
+        self.real = threading.Event()
+        self.is_set, self.set = self.real.is_set, self.real.set
+
+
+def test_back_off_and_breaker(bench: Bench) -> None:
+    """0.2, 0.4, 0.8, 1.6 s; after the fifth restart in vain callers are refused at once, without touching the token."""
+    key = bench.create()
+    waited = quick(bench)
+    bench.faults.always["open"] = pkcs11.DeviceRemoved
+    bench.faults.fail("sign", pkcs11.DeviceRemoved())
+    with pytest.raises(SignerUnavailable, match=r"cannot be used now: .*DeviceRemoved"):
+        sign(key)
+    assert waited == [0.2, 0.4, 0.8, 1.6]
+    assert bench.counted("finalize", "open") == (6, 5)
+    assert "DeviceRemoved" in bench.worker.trouble
+    bench.worker._breaker.due = bench.worker._clock() + 3600
+    bench.worker._keep_alive = 0.001  # which is not the time of the next attempt
+    for _ in range(100):
+        with pytest.raises(SignerUnavailable):
+            sign(key)
+    with pytest.raises(SignerUnavailable):
+        bench.open()
+    assert bench.counted("open") == (5,)
+
+
+def probe(bench: Bench) -> None:
+    """Let it be time for the worker's own attempt."""
+    bench.worker._breaker.due = 0.0
+    bench.worker._queue.put(None)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until *condition* holds, at most ten seconds."""
+    until = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_half_open(bench: Bench) -> None:
+    """Now and then the worker tries by itself, with a test signature; callers come in again when that verifies."""
+    key = bench.create()
+    quick(bench)
+    bench.faults.always["open"] = pkcs11.DeviceRemoved
+    bench.faults.fail("sign", pkcs11.DeviceRemoved())
+    with pytest.raises(SignerUnavailable):
+        sign(key)
+    before = bench.faults.calls["open"]
+    probe(bench)
+    bench.worker._keep_alive = 0.02
+    wait_for(lambda: bench.faults.calls["open"] >= before + 1)
+    with pytest.raises(SignerUnavailable):
+        sign(key)
+    # It opens again, but signs with another key: not before the right one is back.
+    stored = next(each for each in bench.token.objects.values() if each.key is not None)
+    right, stored.key = stored.key, _another()
+    bench.faults.always.clear()
+    probe(bench)
+    signed = bench.faults.calls["sign"]
+    wait_for(lambda: bench.faults.calls["sign"] > signed)
+    assert bench.worker._breaker.open
+    with pytest.raises(SignerUnavailable):
+        sign(key)
+    stored.key = right
+    probe(bench)
+    wait_for(lambda: not bench.worker._breaker.open)
+    sign(key)
+    assert bench.worker.trouble == ""
+
+
+def _another() -> Any:
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def test_a_short_outage_is_waited_for(bench: Bench) -> None:
+    """A job outlives a restart of the token that takes less than its deadline."""
+    key = bench.create()
+    bench.faults.fail("sign", pkcs11.DeviceRemoved())
+    bench.faults.fail("open", pkcs11.DeviceRemoved(), pkcs11.TokenNotPresent())
+    sign(key)
+    assert bench.counted("finalize") == (3,)
+
+
+def test_token_comes_back(bench: Bench) -> None:
+    """A token that was pulled out and put in again signs on, without a restart of the process."""
+    key = bench.create()
+    quick(bench)
+    bench.token.present = False
+    bench.faults.fail("sign", pkcs11.DeviceRemoved())
+    with pytest.raises(SignerUnavailable, match="no token"):
+        sign(key)
+    bench.token.present = True
+    probe(bench)
+    bench.worker._keep_alive = 0.02
+    wait_for(lambda: not bench.worker._breaker.open)
+    sign(key)
+
+
+def test_an_opening_says_at_once_what_is_wrong(bench: Bench) -> None:
+    """At the start of a service nobody waits for a token that may come: the error names what to change."""
+    bench.token.present = False
+    with pytest.raises(TokenAbsent, match="no token token=hsm; tokens that are there: none"):
+        bench.open()
+    bench.token.present = True
+    with pytest.raises(KeyNotFound):
+        bench.open()
+    bench.faults.always["open"] = pkcs11.DeviceError
+    with pytest.raises(SignerUnavailable, match="DeviceError"):
+        bench.open()
+    bench.faults.always.clear()
+    bench.faults.always["load"] = lambda: pkcs11.PKCS11Error("OS exception while loading: wrong ELF class")
+    with pytest.raises(ModuleUnusable, match="wrong ELF class"):
+        bench.open()
+
+
+def test_token_absent_only_after_a_restart(bench: Bench) -> None:
+    """Another key's open library may know an old list of tokens."""
+    bench.create()
+    with pytest.raises(TokenAbsent):
+        bench.opened.append(open_key(bench.uri().replace("hsm", "other"), bench.options))
+    assert bench.counted("finalize") == (1,)
+
+
+def test_a_wrong_pin_is_one_attempt(bench: Bench) -> None:
+    """Counted by the token: one, however many keys, callers and errors; then one for each new PIN in the file."""
+    key = bench.create()
+    bench.token.pin, bench.token.attempts = "changed", 0
+    for error in (pkcs11.SessionHandleInvalid(), pkcs11.DeviceError(), pkcs11.UserNotLoggedIn()):
+        bench.faults.fail("sign", error)
+    for _ in range(10):
+        with pytest.raises(PINRejected):
+            sign(key)
+        with pytest.raises(PINRejected):
+            bench.open()
+    assert bench.token.attempts == 1
+    bench.faults.script.clear()
+    bench.pin.write_text("changed")
+    sign(key)
+    assert bench.token.attempts == 2
+    assert bench.token.wrong == 0
+
+
+def test_the_last_attempt_is_not_ours(bench: Bench) -> None:
+    """With one attempt left, or none, nothing logs in by itself, whatever the PIN; a person's login mends it."""
+    bench.create()
+    bench.close()
+    bench.opened.clear()
+    for wrong, says in ((2, "one wrong PIN more would lock"), (3, "is locked")):
+        bench.token.wrong, bench.token.attempts = wrong, 0
+        with pytest.raises(PINRejected, match=says):
+            bench.open()
+        assert bench.token.attempts == 0
+    bench.token.wrong = 0
+    sign(bench.open())
+
+
+def test_several_processes_do_not_lock_a_token(bench: Bench) -> None:
+    """Each process tries once; of a token with three tries one is always left."""
+    bench.create()
+    bench.close()
+    bench.opened.clear()
+    bench.pin.write_text("wrong")
+    bench.token.attempts = 0
+    for _ in range(8):  # a new worker each time, as in a new process
+        with pytest.raises(PINRejected):
+            bench.open()
+    assert (bench.token.attempts, bench.token.wrong) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pkcs11.PinLocked(),
+        pkcs11.PinExpired(),
+        pkcs11.PinLenRange(),
+        pkcs11.PinInvalid(),
+        pkcs11.UserPinNotInitialized(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_other_errors_of_pins(bench: Bench, error: Exception) -> None:
+    """All of them are permanent: one attempt, and the reason is said."""
+    bench.create()
+    bench.close()
+    bench.opened.clear()
+    bench.faults.always["login"] = lambda: error
+    with pytest.raises(PINRejected, match=type(error).__name__):
+        bench.open()
+    assert bench.counted("login") == (1,)
+
+
+def test_a_pin_that_is_no_text(bench: Bench) -> None:
+    """It never reaches the token."""
+    bench.pin.write_bytes(b"\xff\xfe")
+    with pytest.raises(PINRejected, match="no UTF-8"):
+        bench.open()
+    assert bench.token.attempts == 0
+
+
+def test_flags_are_those_of_the_moment(bench: Bench) -> None:
+    """The flags are read right before the attempt."""
+    bench.create()
+    bench.close()
+    bench.opened.clear()
+    bench.faults.flags = TokenFlag.USER_PIN_FINAL_TRY
+    with pytest.raises(PINRejected):
+        bench.open()
+    bench.faults.flags = TokenFlag.USER_PIN_COUNT_LOW
+    sign(bench.open())
+
+
+def test_a_failed_login_leaves_no_session(bench: Bench) -> None:
+    """The binding leaves a session open where the login fails; a YubiHSM 2 has sixteen."""
+    key = bench.create()
+    bench.faults.fail("sign", pkcs11.UserNotLoggedIn())
+    bench.token.pin = "changed"
+    with pytest.raises(PINRejected):
+        sign(key)
+    assert not bench.token.sessions
+
+
+def test_sessions_that_write_are_short(bench: Bench) -> None:
+    """Only the making of a key has a session that may write."""
+    key = bench.create()
+    assert [session.rw for session in bench.token.sessions] == [False]
+    sign(key)
+    bench.create("another")
+    assert [session.rw for session in bench.token.sessions] == [False]
+
+
+def test_many_errors_one_session(bench: Bench) -> None:
+    """Whatever happens, there is one session at most."""
+    key = bench.create()
+    for error in (
+        pkcs11.SessionHandleInvalid,
+        pkcs11.DeviceError,
+        pkcs11.ObjectHandleInvalid,
+        pkcs11.GeneralError,
+    ) * 20:
+        bench.faults.fail("sign", error())
+        sign(key)
+        assert len(bench.token.sessions) == 1
+
+
+def hang(bench: Bench) -> None:
+    """Let signatures wait until the gate is opened."""
+    bench.faults.gate = threading.Event()
+
+
+def test_a_token_that_hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits longer than the deadline; what was not begun is never sent."""
+    key = bench.create()
+    hang(bench)
+    monkeypatch.setattr(
+        Worker.run, "__kwdefaults__", {**(Worker.run.__kwdefaults__ or {}), "deadline_seconds": 0.3}
+    )
+    failed: list[AttestationError] = []
+
+    def ask() -> None:
+        try:
+            sign(key)
+        except AttestationError as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=ask) for _ in range(5)]
+    start = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - start < 2
+    assert sorted("dropped" in str(each) for each in failed) == [False, True, True, True, True]
+    assert all(type(each) is SignerUnavailable for each in failed)
+    assert bench.faults.gate is not None
+    bench.faults.gate.set()
+    wait_for(lambda: bench.worker._queue.empty())
+    sign(key)
+    assert bench.counted("sign") == (2,)
+
+
+def test_the_queue_is_bounded(bench: Bench) -> None:
+    """The job after the last place is refused at once: 503, and the caller may come again."""
+    key = bench.create()
+    hang(bench)
+    threads = [threading.Thread(target=lambda: _quietly(key)) for _ in range(workers.QUEUE_JOBS + 1)]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: bench.worker._queue.full())
+    start = time.monotonic()
+    with pytest.raises(SignerBusy):
+        sign(key)
+    assert time.monotonic() - start < 0.5
+    assert bench.faults.gate is not None
+    bench.faults.gate.set()
+    for thread in threads:
+        thread.join()
+    sign(key)
+
+
+def _quietly(key: OpenKey) -> None:
+    with contextlib.suppress(SignerUnavailable):
+        sign(key)
+
+
+def test_a_job_that_got_late_on_the_ladder_is_not_repeated(bench: Bench) -> None:
+    """Nobody waits for it any more: a certificate would be signed that nobody records."""
+    key = bench.create()
+    clock = Clock()
+    clock.now = bench.worker._clock()
+    bench.patch.setattr(bench.worker, "_clock", clock)
+    bench.faults.fail("sign", pkcs11.SessionHandleInvalid())
+
+    def late() -> None:
+        clock.now += 6
+
+    bench.faults.always["login"] = late
+    with pytest.raises(SignerUnavailable, match="dropped"):
+        sign(key)
+    assert bench.counted("sign") == (2,)  # in vain, and the proof
+
+
+def test_keep_alive(bench: Bench) -> None:
+    """Without work each key in use makes a test signature: an idle connection lives, a dead one is noticed."""
+    key = bench.create()
+    bench.worker._keep_alive = 0.05
+    sign(key)
+    bench.faults.calls.clear()
+    wait_for(lambda: bench.faults.calls["sign"] >= 3)
+    assert bench.counted("login", "find") == (0, 0)
+    # The session dies while nobody asks: mended before somebody does.
+    bench.faults.fail("sign", pkcs11.DeviceError())
+    wait_for(lambda: bench.faults.calls["finalize"] == 1)
+    sign(key)
+
+
+def test_keep_alive_notices_an_outage(bench: Bench) -> None:
+    """Health tells of it before anybody needs a signature."""
+    key = bench.create()
+    bench.token.present = False
+    bench.faults.always["sign"] = pkcs11.DeviceRemoved
+    bench.worker._keep_alive = 0.05
+    with contextlib.suppress(AttestationError):
+        sign(key)
+    wait_for(lambda: bench.worker.trouble != "")
+    bench.faults.always.clear()
+    bench.token.present = True
+    wait_for(lambda: bench.worker.trouble == "")
+    sign(key)
+
+
+def test_another_key_is_not_used(bench: Bench) -> None:
+    """After a restart a token may hold another key under the same names."""
+    key = bench.create()
+    stored = next(each for each in bench.token.objects.values() if each.key is not None)
+    stored.key = _another()
+    bench.faults.fail("sign", pkcs11.DeviceError())
+    with pytest.raises(KeyMismatch):
+        sign(key)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (Attribute.EXTRACTABLE, True),
+        (Attribute.SENSITIVE, False),
+        (Attribute.LOCAL, False),
+        (Attribute.NEVER_EXTRACTABLE, False),
+        (Attribute.DECRYPT, True),
+    ],
+)
+def test_a_token_that_makes_loose_keys(bench: Bench, name: Attribute, value: bool) -> None:
+    """What was made is read back; a key that may leave its token is destroyed and refused."""
+    real = pkcs11_double.SoftwareSession.store
+
+    def store(session: Any, *arguments: Any, **named: Any) -> Any:
+        made = real(session, *arguments, **named)
+        for each in bench.token.objects.values():
+            each.attributes[name] = value
+        return made
+
+    bench.patch.setattr(pkcs11_double.SoftwareSession, "store", store)
+    with pytest.raises(KeyUnusable, match=name.name):
+        bench.create()
+    assert not bench.token.objects
+
+
+def test_a_token_that_numbers_keys_itself(bench: Bench) -> None:
+    """A YubiHSM does not let CKA_ID be changed: the key is used with the id that it has."""
+
+    def refuse(*_: object) -> None:
+        raise pkcs11.AttributeReadOnly
+
+    bench.patch.setattr(pkcs11_double.SoftwareObject, "__setitem__", refuse)
+    key = bench.create()
+    bench.faults.fail("sign", pkcs11.DeviceError())
+    sign(key)
+
+
+def test_a_crash_between_making_and_numbering(bench: Bench) -> None:
+    """The key is there under its label, is opened, and gets its number when it is asked for again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            pkcs11_double.SoftwareObject, "__setitem__", lambda *_: (_ for _ in ()).throw(MemoryError())
+        )
+        with pytest.raises(MemoryError):
+            bench.create()
+    public = bench.open().public_key
+    again = bench.create()
+    assert again.public_key == public
+    assert len(bench.token.objects) == 2
+    assert len({each.attributes[Attribute.ID] for each in bench.token.objects.values()}) == 1
+
+
+def test_closing(bench: Bench) -> None:
+    """The last key logs out, finalizes the library and ends the thread; a closed key signs no more; twice is fine."""
+    one, two = bench.create("one"), bench.create("two")
+    worker = bench.worker
+    one.close()
+    one.close()
+    assert worker._thread.is_alive()
+    sign(two)
+    two.close()
+    assert not worker._thread.is_alive()
+    assert not bench.token.initialized
+    with pytest.raises(SignerUnavailable, match="closed"):
+        sign(two)
+
+
+def test_no_thread_but_the_workers(bench: Bench) -> None:
+    """Opening, making, signing, closing: one thread enters the library."""
+    keys = [bench.create(label) for label in ("one", "two")]
+    threads = [threading.Thread(target=sign, args=(key,)) for key in keys * 4]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    bench.close()
+    assert len(bench.faults.threads) == 1
+    assert threading.get_ident() not in bench.faults.threads
