@@ -125,7 +125,7 @@ def test_a_start_waits_for_who_is_at_it(world: World, monkeypatch: pytest.Monkey
 def test_the_same_certificate_comes_of_the_same_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who signs again after a crash signs the same: serial and validity follow from row and key."""
     signed: list[Any] = []
-    real = creation.sign_content
+    real = issuance.sign_content
 
     def spy(content: Any, *rest: Any) -> bytes:
         signed.append(content)
