@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+from typing import Final
+
 import pytest
 
 from attestation.algorithms import ALGORITHMS, USES, Policy, Use, demand, permits
@@ -41,3 +46,116 @@ def test_every_use_is_described(use: Use) -> None:
     assert entry.use is use
     assert set(entry.algorithms) <= ALGORITHMS.keys()
     assert permits(Policy.DEFAULT, use, *entry.algorithms)
+
+
+# ---------------------------------------------------------------- the source
+
+SOURCE: Final = Path(__file__).parents[2] / "src"
+
+PRIMITIVES: Final = {
+    # What the source may name -> what of the inventory covers it.
+    r"SHA1": r"sha1",
+    r"SHA256": r"sha256|hmac-sha256",
+    r"SHA384": r"sha384|hmac-sha384|ecdsa-p384",
+    r"SHA512": r"sha512|hmac-sha512",
+    r"SECP256R1|NIST_P256|ECC_P256": r"ec(dsa|dh)-p256",
+    r"SECP384R1|NIST_P384|ECC_P384": r"ec(dsa|dh)-p384",
+    r"SECP521R1|NIST_P521": r"ec(dsa|dh)-p521",
+    r"ECDSA|ECKey": r"ecdsa-p\d+",
+    r"ECDH": r"ecdh-p\d+",
+    r"RSA|RSASSA|RSAPSS|RSA(Public|Private)(Key|Numbers)|RSA_\d+|OAEP|PSS|PKCS1v15|MGF1|RSAKey": r"rsa-\d+",
+    r"AESGCM": r"aes-256-gcm",
+    r"AES|AES128|AES256|CFB": r"aes-\d+-\w+",
+    r"CBC": r"aes-\d+-cbc",
+    r"PBKDF2HMAC": r"pbkdf2-\S+",
+    r"Ed25519\w+|ED25519\w*": r"ed25519",
+    r"MLDSA44\w+|ML_DSA_44": r"ml-dsa-44",
+    r"MLDSA65\w+": r"ml-dsa-65",
+    r"MLDSA87\w+|ML_DSA_87": r"ml-dsa-87",
+    r"hashlib\.sha1": r"sha1",
+    r"hashlib\.sha256": r"sha256|hmac-sha256",
+    r"hashlib\.sha384": r"sha384|hmac-sha384",
+    r"hashlib\.sha512": r"sha512|hmac-sha512",
+    r"hashlib\.new": r"sha\d+",
+    r"hmac\.(new|digest)|HMAC": r"hmac-sha\d+",
+    r"TLS_[A-Z0-9_]+|ECDHE-\S+": r"TLS_[A-Z0-9_]+|ECDHE-\S+",
+    r"(ES|RS|PS)(256|384|512)|EdDSA": r"ecdsa-p\d+|rsa-\d+|ed25519",
+    r"ecdsa-p\d+|rsa-\d+|ml-dsa-\d+|ed25519": r"ecdsa-p\d+|rsa-\d+|ml-dsa-\d+|ed25519",
+    r"ecc-p\d+": r"ecdsa-p\d+",
+    r"S256": r"sha256",
+}  # fmt: skip
+KNOWN_ONLY: Final = {"SM2_P256", "SM3_256", "SM4", "NIST_P192", "NIST_P224", "SM2"}
+"""Named to be refused."""
+CRYPTOGRAPHIC: Final = re.compile(
+    r"SHA\d+(_\d+)?|SHA3_\d+|MD5|SM[234]\w*|BLAKE2\w+|SECP\w+|SECT\w+|Brainpool\w+|NIST_P\d+|ECC_P\d+|ECDSA|ECDH"
+    r"|RSA|RSASSA|RSAPSS|RSA(Public|Private)(Key|Numbers)|RSA_\d+|DSA\w*Key|OAEP|PSS|PKCS1v15|MGF1|(EC|RSA|OKP|Oct)Key"
+    r"|AES\w{0,6}|CFB8?|CBC|CTR|ECB|XTS|GCM|OFB|ChaCha20\w*|TripleDES|ARC4|Camellia|SEED|IDEA|Blowfish|CAST5|Fernet"
+    r"|(Ed|X)(25519|448)\w+|ED25519\w*|MLDSA\d+\w+|ML_DSA_\d+|MLKEM\w+"
+    r"|PBKDF2HMAC|HKDF\w*|Scrypt|ConcatKDF\w+|X963KDF|KBKDF\w+|Argon2\w+|aes_key_wrap\w*|aes_key_unwrap\w*|Poly1305|CMAC|HMAC"
+)
+WORDS: Final = re.compile(
+    r"TLS_[A-Z0-9_]+|ECDHE-\S+|(ES|RS|PS|HS)(256|384|512)|EdDSA|(ecdsa|ecc|rsa|ml-dsa)-p?\d+|ed25519|S256"
+)
+"""Strings that choose an algorithm. (`sha256` and its like are names of fields and banks.)"""
+
+
+def named_in(path: Path) -> set[str]:
+    """Return the names of algorithms in a module: calls of hashlib and hmac, classes and constants, words."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Attribute(value=ast.Name(id="hashlib" | "hmac" as module), attr=attribute):
+                found.add(f"{module}.{attribute}")
+            case ast.ImportFrom(module="hashlib" | "hmac" as module, names=names):
+                found |= {f"{module}.{each.name}" for each in names}
+            case ast.Attribute(attr=name) | ast.Name(id=name) | ast.alias(name=name):
+                if CRYPTOGRAPHIC.fullmatch(name):
+                    found.add(name)
+            case ast.Constant(value=str(word)) if WORDS.fullmatch(word):
+                found.add(word)
+    return found - {"hmac.compare_digest", "hashlib._Hash", "hashlib.file_digest"} - KNOWN_ONLY
+
+
+def modules() -> dict[str, Path]:
+    """Return every module that is shipped and runs: all but the test kit and the inventory itself."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = ".".join(path.relative_to(SOURCE).parts[1:]).removesuffix(".py").removesuffix(".__init__")
+        if not name.startswith("attestation.testing") and name not in (
+            "attestation.algorithms",
+            "hatch_build",
+        ):
+            found[name] = path
+    return found
+
+
+def covering(module: str) -> set[str]:
+    """Return the algorithms that the inventory names for *module*."""
+    return {each for entry in USES.values() if module in entry.where for each in entry.algorithms}
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_nothing_is_used_that_the_inventory_does_not_name(module: str) -> None:
+    """Each hash, cipher, curve, scheme and suite in the source stands in a row of the inventory for its module.
+
+    Whoever uses another one decides with it which use it is, and what each policy says of it.
+    """
+    algorithms = covering(module)
+    missing = []
+    for name in sorted(named_in(modules()[module])):
+        covers = [covered for names, covered in PRIMITIVES.items() if re.fullmatch(names, name)]
+        if not any(re.fullmatch(each, algorithm) for each in covers for algorithm in algorithms):
+            missing.append(name)
+    assert not missing, f"add {module} to a row of attestation.algorithms.USES that has {missing}"
+
+
+def test_the_inventory_names_no_module_that_uses_nothing() -> None:
+    """A row that points to where nothing is used any more would be read as a finding."""
+    present = modules()
+    stale = [
+        (use.value, module)
+        for use, entry in USES.items()
+        for module in entry.where
+        if module not in present or not named_in(present[module])
+    ]
+    assert not stale

@@ -173,6 +173,7 @@ class Use(StrEnum):
     TPM_HASH = "tpm-hash"
     TPM_STORAGE = "tpm-storage"
     TPM_SESSION = "tpm-session"
+    TPM_PARENT = "tpm-parent"
     PCR = "pcr-bank"
     EVENT_LOG = "event-log"
     PROOF = "node-proof"
@@ -284,7 +285,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                     "attestation.tpm.constants",
                     "attestation.tpm.public",
                     "attestation.tpm.signature",
-                    "attestation_agent.settings",
+                    "attestation_agent.main",
                 ),
                 exemptions=(_transition("rsa-3072", "ecdsa-p384", why=_NO_POST_QUANTUM_TPM),),
             ),
@@ -328,7 +329,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.WE,
                 parameters="salted to a key of the TPM; the first parameter is encrypted",
                 enforced=_NOT_CALLED,
-                where=("attestation.tpm.commands", "attestation.tpm.key_file", "attestation.tpm.sessions"),
+                where=("attestation.tpm.commands", "attestation.tpm.sessions"),
                 exemptions=(
                     _exempt(
                         "stays inside one machine, whose TPM may have AES-128 only; the service believes nothing of it",
@@ -339,17 +340,30 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 ),
             ),
             Entry(
+                use=Use.TPM_PARENT,
+                title="the storage key under which a machine's TPM wraps the keys that it makes",
+                algorithms=("ecdh-p256", "aes-128-cfb", "sha256"),
+                chooser=Chooser.HARDWARE,
+                parameters="the storage primary of the TCG's template, which every TPM makes again",
+                enforced=_NOT_CALLED,
+                where=("attestation.tpm.key_file",),
+                exemptions=(
+                    _exempt(
+                        "wraps what leaves neither the machine nor, in the clear, its TPM; the service cannot see it",
+                        "ecdh-p256",
+                        "aes-128-cfb",
+                        "sha256",
+                    ),
+                ),
+            ),
+            Entry(
                 use=Use.PCR,
                 title="banks of PCRs that are quoted",
                 algorithms=("sha256", "sha384", "sha512"),
                 chooser=Chooser.DEPLOYMENT,
                 parameters="the bank that a policy names; SHA-1 is never believed alone",
                 enforced=_NOT_CALLED,
-                where=(
-                    "attestation.evidence.tpm_quote",
-                    "attestation.reference.document",
-                    "attestation.tpm.hashes",
-                ),
+                where=("attestation.evidence.tpm_quote", "attestation.tpm.hashes"),
                 exemptions=(
                     _exempt("firmware fills the bank of SHA-256; many TPMs have no other", "sha256"),
                     _exempt("CNSA 2.0 names it", "sha512", policies="1"),
@@ -427,6 +441,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                     "attestation.tpm_bundle",
                     "attestation.tpm_bundle.files",
                     "attestation.tpm_bundle.signature",
+                    "attestation_cli.commands.tpm_bundle",
                 ),
                 exemptions=(_exempt(_FORMAT, "ed25519", "sha256"),),
             ),
@@ -499,9 +514,12 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
             Entry(
                 use=Use.OPERATOR_CERTIFICATE,
                 title="client certificates of operators",
-                algorithms=("rsa-2048", "rsa-3072", "rsa-4096", "ecdsa-p256", "ecdsa-p384", "ecdsa-p521"),
+                algorithms=(
+                    *("rsa-2048", "rsa-3072", "rsa-4096", "ecdsa-p256", "ecdsa-p384", "ecdsa-p521"),
+                    *("sha256", "sha384", "sha512"),
+                ),
                 chooser=Chooser.PEER,
-                parameters="the certificate's own key, and that of its CA",
+                parameters="the certificate's own key, and that of its CA; the hash under the CA's signature",
                 enforced="at start: ITL_OPERATOR_CA; when one is presented",
                 where=("attestation_service.auth.client_certificate",),
                 exemptions=(
@@ -528,6 +546,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                     "attestation.pki.lint",
                     "attestation.store.issuers",
                     "attestation_service.authority.places",
+                    "attestation_service.pki.responder",
                     "attestation_service.settings",
                 ),
             ),
@@ -553,6 +572,9 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                     "attestation.device.keys",
                     "attestation.evidence.key_certification",
                     "attestation.pki.signature",
+                    "attestation_agent.settings",
+                    "attestation_agent.tpm_keys",
+                    "attestation_service.enrollment.presented",
                 ),
                 exemptions=(_transition("rsa-3072", "ecdsa-p384", why=_NO_POST_QUANTUM_TPM),),
                 any_rsa=True,
@@ -567,6 +589,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 where=(
                     "attestation.pki.signature",
                     "attestation.pki.request",
+                    "attestation_agent.tpm_keys",
                     "attestation_service.enrollment.presented",
                 ),
                 exemptions=(
@@ -662,7 +685,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                     "attestation.audit.checkpoint",
                     "attestation.audit.note",
                     "attestation.keys.notes",
-                    "attestation_cli.commands.audit",
                     "attestation_cli.witness",
                     "attestation_service.transparency.signing",
                 ),
@@ -694,7 +716,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.DEPLOYMENT,
                 parameters="what OpenSSL offers; under a suite P-384 alone",
                 enforced="at start",
-                where=("attestation_service.tls",),
+                where=("attestation_service.crypto_policy",),
                 exemptions=(_transition("ecdh-p384", why="ML-KEM needs OpenSSL 3.5"),),
             ),
             Entry(
@@ -744,7 +766,31 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.WE,
                 parameters="SHA-384 only to find fingerprints as an older agent wrote them",
                 enforced=_NOT_CALLED,
-                where=(),
+                where=(
+                    "attestation.endorsements.bundle",
+                    "attestation.endorsements.certificate",
+                    "attestation.machines.dual_control",
+                    "attestation.reference.policy",
+                    "attestation.store.logs",
+                    "attestation_agent.directive",
+                    "attestation_agent.measurements",
+                    "attestation_agent.node",
+                    "attestation_cli.commands.trust",
+                    "attestation_cli.trust_files",
+                    "attestation_service.attest.decision",
+                    "attestation_service.attest.handlers",
+                    "attestation_service.auth.client_certificate",
+                    "attestation_service.authority.creation",
+                    "attestation_service.authority.issuance",
+                    "attestation_service.ca.handlers",
+                    "attestation_service.leases",
+                    "attestation_service.measurements",
+                    "attestation_service.pki.bundle_signature",
+                    "attestation_service.pki.cached",
+                    "attestation_service.policies.kept_logs",
+                    "attestation_service.registration.introduction",
+                    "attestation_service.weakenings",
+                ),
                 exemptions=(_exempt(_LABEL, "sha256"),),
             ),
         )
@@ -791,6 +837,15 @@ def exemption(policy: Policy, use: Use, algorithm: str) -> str | None:
         if policy in each.policies and (algorithm in each.algorithms or name in each.algorithms):
             return each.reason
     return None
+
+
+def exempt(policy: Policy) -> tuple[Use, ...]:
+    """Return the uses for which *policy* lets something through that its suite does not name."""
+    return tuple(
+        use
+        for use, entry in USES.items()
+        if any(not in_suite(policy, each) and judge(policy, use, each) is None for each in entry.algorithms)
+    )
 
 
 def name_of(key: object, *, agreement: bool = False) -> str:

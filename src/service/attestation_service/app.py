@@ -18,7 +18,7 @@ from attestation.api import AllowListImport, ConfigEnvelope, Readiness
 from attestation.clock import Clock, SystemClock
 from attestation.keys import load_signer
 from attestation.store import StoreSettings, migrate, open_store
-from attestation_service import __version__, logs, maintenance, openapi, problems, weakenings
+from attestation_service import __version__, crypto_policy, logs, maintenance, openapi, problems, weakenings
 from attestation_service.allow_list.routes import router as allow_list
 from attestation_service.approvals.routes import router as approvals
 from attestation_service.attest.routes import hot as attest_hot
@@ -160,7 +160,9 @@ def spare_the_collector() -> None:
 async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     """Open what the application owns, and close it: the store finishes every unit that it accepted."""
     await asyncio.to_thread(migrate, settings.db_url)
-    signer = await asyncio.to_thread(load_signer, settings.service_key_uri, create=True)
+    await asyncio.to_thread(crypto_policy.check_files, settings)
+    key_options = crypto_policy.service_key_options(settings)
+    signer = await asyncio.to_thread(load_signer, settings.service_key_uri, create=True, options=key_options)
     certificates = ClientCertificates(settings) if settings.operator_ca is not None else None
     oidc = None
     if settings.oidc:

@@ -14,7 +14,7 @@ from attestation.clock import SystemClock
 from attestation.errors import AttestationError
 from attestation.keys import load_signer
 from attestation.store import migrate, open_store
-from attestation_service import __version__, logs
+from attestation_service import __version__, crypto_policy, logs
 from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.authority import open_authority
 from attestation_service.settings import Settings, SettingsInvalid
@@ -40,7 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Before the workers start, and once: a database or key that cannot be used is one error, not N.
     try:
         migrate(settings.db_url)
-        load_signer(settings.service_key_uri, create=True)
+        crypto_policy.check_files(settings)
+        load_signer(
+            settings.service_key_uri, create=True, options=crypto_policy.service_key_options(settings)
+        )
         load_log_signer(settings, create=True)
         _authority(settings)
         countersigners(settings)

@@ -27,6 +27,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from attestation.algorithms import Policy, Use, exempt, judge
 from attestation.machines import Role
 
 PREFIX = "ITL_"
@@ -274,6 +275,28 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _within_crypto_policy(self) -> Self:
+        policy = Policy(self.crypto_policy)
+        if policy is Policy.DEFAULT:
+            return self
+        chosen = self.enrollment_ca_algorithm
+        halves = ("ecdsa-p384", "ml-dsa-87") if chosen == "hybrid" else (chosen,)
+        found = (
+            *(("ITL_ENROLLMENT_CA_ALGORITHM", Use.CA, each) for each in halves if self.has_ca),
+            *(("ITL_TLS_CIPHERS", Use.TLS_SUITE, each) for each in self.tls_ciphers if self.tls_cert_file),
+            *((("ITL_COMPAT_SERVER_KEYS", Use.SERVER_KEY, "sha256"),) if self.compat_server_keys else ()),
+            *(
+                (("ITL_COMPAT_OFFLINE_BUNDLE", Use.SERVER_KEY, "sha256"),)
+                if self.compat_offline_bundle
+                else ()
+            ),
+        )
+        refused = [f"{variable}: {reason}" for variable, *what in found if (reason := judge(policy, *what))]
+        if refused:
+            raise ValueError("; ".join(refused))
+        return self
+
+    @model_validator(mode="after")
     def _high_assurance_whole(self) -> Self:
         if not self.high_assurance:
             return self
@@ -399,6 +422,14 @@ class Settings(BaseSettings):
                 "ITL_TRUSTED_PROXIES is set without ITL_PROXY_SECRET: proxies are not believed about certificates",
             ),
         ]
+        outside = ", ".join(exempt(Policy(self.crypto_policy)))
+        see = f"attestation crypto inventory --policy {self.crypto_policy}"
+        found.append(
+            (
+                bool(outside),
+                f"ITL_CRYPTO_POLICY={self.crypto_policy} lets through what its suite does not name: {outside}; {see}",
+            )
+        )
         return [*self.weakened(), *(text for missing, text in found if missing)]
 
 

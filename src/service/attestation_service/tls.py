@@ -23,6 +23,9 @@ import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from attestation.algorithms import Policy
+from attestation_service import crypto_policy
+from attestation_service.crypto_policy import TLS_GROUP
 from attestation_service.settings import Settings, SettingsInvalid
 
 log = structlog.get_logger("attestation_service.tls")
@@ -46,6 +49,7 @@ class ServerTLS:
         client_ca: PEM bundle for client certificates; None asks for none.
         minimum: `TLSv1.2` or `TLSv1.3`.
         suites: Names of the suites that a connection may have, as OpenSSL spells them.
+        group: The one group for key agreement; None leaves it to OpenSSL.
     """
 
     certificate: Path
@@ -53,6 +57,7 @@ class ServerTLS:
     client_ca: Path | None
     minimum: str
     suites: tuple[str, ...]
+    group: str | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> ServerTLS | None:
@@ -65,6 +70,7 @@ class ServerTLS:
             client_ca=settings.operator_ca,
             minimum=settings.tls_min_version,
             suites=settings.tls_ciphers,
+            group=TLS_GROUP if crypto_policy.of(settings) is not Policy.DEFAULT else None,
         )
 
     def __call__(self, _config: uvicorn.Config, _default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
@@ -106,6 +112,8 @@ def build(tls: ServerTLS) -> ServerContext:
     # That the server's order of suites counts, and that nothing is compressed, Python sets itself.
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
+    if tls.group is not None:
+        context.set_ecdh_curve(tls.group)
     context.set_alpn_protocols(["http/1.1"])
     if tls.minimum == "TLSv1.2":
         older = [suite for suite in tls.suites if not suite.startswith("TLS_")]
