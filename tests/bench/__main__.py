@@ -20,6 +20,7 @@ MODULES = {
     "ek-chain": "tests.bench.ek_chain",
     "event-logs": "tests.bench.event_logs",
     "policy-test": "tests.bench.policy_test",
+    "revocation": "tests.bench.revocation",
 }
 
 

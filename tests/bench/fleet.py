@@ -25,8 +25,11 @@ _PCR_TEXTS = json.dumps({bank: {str(i): v.hex() for i, v in of.items()} for bank
 
 
 @contextlib.contextmanager
-def service(directory: Path) -> Iterator[Server]:
-    """Run the service with two workers on a SQLite file in *directory*; limits are out of the way."""
+def service(directory: Path, **settings: str) -> Iterator[Server]:
+    """Run the service with two workers on a SQLite file in *directory*; limits are out of the way.
+
+    *settings* are further variables of its environment.
+    """
     (directory / "configs").mkdir(exist_ok=True)
     environment = {
         "ITL_DB_URL": f"sqlite:///{directory}/machines.db",
@@ -42,6 +45,7 @@ def service(directory: Path) -> Iterator[Server]:
         "ITL_PENDING_LIMIT": "1000000",
         "ITL_BREAK_GLASS_PER_MINUTE": "1000000",
         "ITL_ACCESS_LOG": "false",
+        **settings,
     }
     arguments = ["attestation_service.main", "--host", "127.0.0.1", "--workers", str(WORKERS)]
     with run(arguments, environment, directory / "service.log") as server:

@@ -46,13 +46,19 @@ class Connection(asyncio.Protocol):
             self._waiting.set_exception(exc or ConnectionResetError("closed by the server"))
 
     async def request(
-        self, method: str, path: str, body: bytes = b"", headers: str = ""
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: str = "",
+        *,
+        content_type: str = "application/json",
     ) -> tuple[int, bytes]:
         """Return status and body of one request."""
         assert self._transport is not None
         self._waiting = asyncio.get_running_loop().create_future()
         head = (
-            f"{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n{headers}"
+            f"{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: {content_type}\r\n{headers}"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         self._transport.write(head.encode("ascii") + body)
