@@ -28,6 +28,7 @@ from attestation.keys.delegated import (
 from attestation.keys.file import _MAKE
 from attestation.keys.open import ALGORITHMS, Algorithm, CAPrivateKey, KeyOptions, OpenKey, create_key
 from attestation.keys.uri import FileRef
+from attestation.testing import SoftwareTPM
 from tests.fixtures import softhsm
 
 MakeKey = Callable[[Algorithm, Path], AbstractContextManager[OpenKey]]
@@ -113,8 +114,18 @@ def _softhsm(algorithm: Algorithm, directory: Path) -> Iterator[OpenKey]:
         hsm.close()
 
 
+@contextmanager
+def _tpm2(algorithm: Algorithm, directory: Path) -> Iterator[OpenKey]:
+    with SoftwareTPM(directory / "tpm") as tpm:
+        uri = f"tpm2:path={directory}/{algorithm}.tss2?tcti={tpm.uri}"
+        key = create_key(uri, algorithm, KeyOptions())
+        yield key
+        key.close()
+
+
 BACKENDS: tuple[SignerBackend, ...] = (
     SignerBackend("file", _file),
     SignerBackend("delegated", _delegated),
     SignerBackend("softhsm", _softhsm, ("ecdsa-p384", "rsa-4096"), (pytest.mark.softhsm,)),
+    SignerBackend("tpm2", _tpm2, ("ecdsa-p384",), (pytest.mark.swtpm,)),
 )

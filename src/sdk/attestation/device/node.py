@@ -20,10 +20,11 @@ from attestation.device.keys import (
     plain_signature,
     sign_digest,
 )
+from attestation.device.nv import read_nv
 from attestation.errors import DeviceError, MalformedEvidence, TPMResponseError
 from attestation.tpm import commands
 from attestation.tpm.attest import QuoteInfo, parse_attest
-from attestation.tpm.commands import Entity, NVAttr, Property, SessionType
+from attestation.tpm.commands import Entity, Property, SessionType
 from attestation.tpm.constants import Alg, Attr, Curve, Hierarchy
 from attestation.tpm.hashes import bank_name, hash_new
 from attestation.tpm.key_file import TPMKey
@@ -66,8 +67,6 @@ _CHAIN_LAST: Final = 0x01C001FF
 _MAX_CERTIFICATE_BYTES: Final = 8 << 10
 _MAX_CHAIN_BYTES: Final = 64 << 10
 _MAX_CHAIN: Final = 16
-_NV_CHUNK_BYTES: Final = 512
-"""Every TPM has TPM_PT_NV_BUFFER_MAX ≥ 512 (PC Client Platform TPM Profile)."""
 
 
 class AKType(StrEnum):
@@ -479,7 +478,7 @@ class NodeTPM:
         for template in self._ek_templates:
             if template.nv_index not in present:
                 continue
-            certificate = self._read_nv(template.nv_index, _MAX_CERTIFICATE_BYTES)
+            certificate = read_nv(self._tpm, template.nv_index, _MAX_CERTIFICATE_BYTES)
             if certificate is None:
                 continue
             for tpmt in self._candidates(template, present):
@@ -499,7 +498,7 @@ class NodeTPM:
         """Yield the TPMT_PUBLICs that may derive the certified EK; what the profile defines comes first."""
         yield template.tpmt(zeros=template.low_range)
         if template.low_range and template.nv_index + 1 in present:
-            nonce = self._read_nv(template.nv_index + 1, 256)
+            nonce = read_nv(self._tpm, template.nv_index + 1, 256)
             if nonce is not None:
                 yield _with_nonce(template, nonce)
         yield template.tpmt(zeros=not template.low_range)
@@ -522,25 +521,8 @@ class NodeTPM:
         for index in self._tpm.handles(_CHAIN_FIRST):
             if index > _CHAIN_LAST or len(data) > _MAX_CHAIN_BYTES:
                 break
-            data += self._read_nv(index, _MAX_CHAIN_BYTES) or b""
+            data += read_nv(self._tpm, index, _MAX_CHAIN_BYTES) or b""
         return _split_der(data)
-
-    def _read_nv(self, index: int, most_bytes: int) -> bytes | None:
-        """Return the content of an NV index; None if it is not written, too long, or not ours to read."""
-        public = self._tpm.execute(commands.nv_read_public(index))
-        if not public.attributes & NVAttr.WRITTEN or public.size_bytes > most_bytes:
-            return None
-        if public.attributes & NVAttr.AUTH_READ:
-            authority = public.entity
-        elif public.attributes & NVAttr.OWNER_READ:
-            authority = commands.permanent(Hierarchy.OWNER)
-        else:
-            return None
-        data = b""
-        while len(data) < public.size_bytes:
-            size = min(_NV_CHUNK_BYTES, public.size_bytes - len(data))
-            data += self._tpm.execute(commands.nv_read(authority, public.entity, size, len(data)), Password())
-        return data
 
     def _read_pcrs(self, selection: PCRSelection) -> dict[tuple[int, int], bytes]:
         """Return all values of *selection* in its order; a TPM hands out eight at a time."""
