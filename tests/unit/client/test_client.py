@@ -14,6 +14,8 @@ import pytest
 from attestation.api import (
     ApproveRequest,
     AttestRequest,
+    CertRequest,
+    EnrollRequest,
     IntroduceRequest,
     PolicyLearnRequest,
     PolicyTestRequest,
@@ -433,6 +435,8 @@ OPERATOR_ROUTES: list[tuple[str, str, Callable[[OperatorClient], Any]]] = [
     ("POST", f"{MACHINE}/redeliver", lambda c: c.redeliver(MACHINE_ID)),
     ("GET", f"{MACHINE}/results", lambda c: list(c.results(MACHINE_ID))),
     ("DELETE", MACHINE, lambda c: c.delete_machine(MACHINE_ID)),
+    ("GET", f"{MACHINE}/certificates", lambda c: list(c.machine_certificates(MACHINE_ID))),
+    ("GET", f"{MACHINE}/offline-bundle", lambda c: c.offline_bundle(MACHINE_ID)),
     ("GET", "/api/v1/registration-tokens", lambda c: list(c.registration_tokens())),
     ("DELETE", "/api/v1/registration-tokens/t1", lambda c: c.revoke_registration_token("t1")),
     ("GET", "/api/v1/allow-list", lambda c: list(c.allow_list())),
@@ -477,12 +481,19 @@ ATTEST = AttestRequest(
     pcr_signature="AA==",
     pcr_values={},
 )
+CERTIFY = CertRequest(
+    nonce_id="0" * 32, csr_pem="x", key_public="AA==", certify_info="AA==", certify_signature="AA=="
+)
+ENROLL = EnrollRequest(cert_pem="x", nonce_id="0" * 32, nonce="A" * 44, nonce_signature="AA==")
 NODE_ROUTES: list[tuple[str, str, Callable[[NodeClient], Any]]] = [
     ("POST", "/api/v1/self-register", lambda c: c.introduce(introduce(IntroduceRequest))),
     ("POST", "/api/v1/register", lambda c: c.introduce(introduce(RegisterRequest))),
     ("GET", "/api/v1/attest/challenge", lambda c: c.challenge(MACHINE_ID)),
     ("POST", "/api/v1/attest", lambda c: c.attest(ATTEST)),
     ("GET", "/api/v1/config/t0ken", lambda c: c.fetch_config("t0ken")),
+    ("GET", f"{MACHINE}/challenge", lambda c: c.certificate_challenge(MACHINE_ID, "certify")),
+    ("POST", f"{MACHINE}/request-cert", lambda c: c.request_certificate(MACHINE_ID, CERTIFY)),
+    ("POST", "/api/v1/machines/enroll", lambda c: c.enroll(ENROLL)),
 ]
 
 
