@@ -17,7 +17,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from attestation.algorithms import Policy, Use, demand, judge, name_of
 from attestation.errors import Unauthenticated
 from attestation.keys import KeyOptions
-from attestation.tpm import Public
+from attestation.tpm import Public, parse_public
 from attestation.tpm.hashes import bank_name
 from attestation_service.authority.places import key_options
 from attestation_service.settings import Settings, SettingsInvalid
@@ -99,6 +99,16 @@ def demand_tpm_keys(policy: Policy, ek: Public, ak: Public) -> None:
         demand(policy, Use.TPM_HASH, bank_name(ak.scheme.hash_alg))
     if ek.symmetric is not None:
         demand(policy, Use.TPM_STORAGE, f"aes-{ek.symmetric.key_bits}-cfb")
+
+
+def demand_keys_of(policy: Policy, ek_public: bytes, ak_public: bytes) -> None:
+    """Do `demand_tpm_keys` for the public areas of a known machine, TPM2B_PUBLIC; costs nothing under `default`.
+
+    Raises:
+        AlgorithmForbidden: The policy was changed since the machine came.
+    """
+    if policy is not Policy.DEFAULT:
+        demand_tpm_keys(policy, parse_public(ek_public), parse_public(ak_public))
 
 
 def check_operator_certificate(policy: Policy, certificate: x509.Certificate) -> None:

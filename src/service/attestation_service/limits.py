@@ -15,6 +15,7 @@ from typing import Final
 from attestation.audit import AuditEvent
 from attestation.errors import (
     AKConflict,
+    AlgorithmForbidden,
     AttestationError,
     ConfigTokenConsumed,
     ConfigTokenUnknown,
@@ -131,7 +132,7 @@ def check_loaded(limits: Limits, tats_us: Sequence[int | None], at: datetime) ->
             raise RateLimited(f"too many {counted.what}", retry_after_seconds=seconds)
 
 
-RECORDED = (NotAuthentic, AKConflict, ConfigTokenUnknown, ConfigTokenConsumed)
+RECORDED = (NotAuthentic, AKConflict, AlgorithmForbidden, ConfigTokenUnknown, ConfigTokenConsumed)
 """Refusals that may be somebody's try to pass for another: they are entries of the audit log, within bounds."""
 
 

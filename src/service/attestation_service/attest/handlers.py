@@ -19,7 +19,6 @@ from attestation.api import AttestRequest, AttestResponse, QuoteChallenge
 from attestation.appraisal import Appraisal, Case, Evidence, appraise
 from attestation.audit import AuditEvent
 from attestation.clock import rfc3339
-from attestation.endorsements.firmware import Blocklist
 from attestation.errors import (
     AKNotActivated,
     AttestationError,
@@ -41,7 +40,16 @@ from attestation.results.ear import ear_claims
 from attestation.store import Challenge, StoredEvidence, Tx
 from attestation.tpm.hashes import bank_name
 from attestation.wire import b64decode, b64encode
-from attestation_service import __version__, challenges, config_tokens, leases, limits, measurements, policy
+from attestation_service import (
+    __version__,
+    challenges,
+    config_tokens,
+    crypto_policy,
+    leases,
+    limits,
+    measurements,
+    policy,
+)
 from attestation_service.attest import key_attestation
 from attestation_service.attest.decision import Decision, decide
 from attestation_service.attest.key_attestation import Offered
@@ -151,9 +159,7 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
     counted = limits.of_client(res.settings, origin.address, request.machine_id)
     # Load and judge in one hop to the reader thread: pure, so it may run twice, and never on the loop.
     async with limits.CountRefusals(res.store, counted, at):
-        judged = await res.store.read(
-            lambda tx: judge(tx, request, counted, res.replays, res.advisories, origin, at)
-        )
+        judged = await res.store.read(lambda tx: judge(tx, request, counted, res, origin, at))
     signed = await _sign(judged, request, res, at)
     fresh = key_attestation.offer_next(
         challenges.make(
@@ -187,8 +193,7 @@ def judge(
     tx: Tx,
     request: AttestRequest,
     counted: limits.Limits,
-    replays: measurements.Replays,
-    advisories: Blocklist,
+    res: Resources,
     origin: Origin,
     at: datetime,
 ) -> Judged:
@@ -210,6 +215,7 @@ def judge(
         _same_ek(request.ek_fingerprint, machine)
         if machine.ak_public is None:
             raise AKNotActivated("this machine has no activated attestation key")
+        crypto_policy.demand_keys_of(crypto_policy.of(res.settings), machine.ek_public, machine.ak_public)
         assert challenge.nonce is not None
         assert challenge.policy_ref is not None
         quote = parse_quote(request.pcr_quote, request.pcr_signature)
@@ -229,7 +235,7 @@ def judge(
         certified = key_attestation.verified(request, challenge, machine)
         bank = found.policy.bank
         logs = measurements.gather(
-            tx, request, machine, found.policy, values.get(bank, {}), replays, authenticate
+            tx, request, machine, found.policy, values.get(bank, {}), res.replays, authenticate
         )
         evidence = Evidence(
             quote=quote,
@@ -252,7 +258,7 @@ def judge(
             event_log_requested=challenges.requires_event_log(challenge),
             ek_certification_requested=key_attestation.requested(challenge),
             firmware_attested=machine.firmware_attested,
-            firmware=advisories.judge,
+            firmware=res.advisories.judge,
         )
         # 3. Authentic? Then as expected? Then what the table says.
         appraisal = appraise(evidence, case, at)
@@ -262,7 +268,7 @@ def judge(
         assert appraisal.claims is not None
         quoted = appraisal.claims.pcrs.get(bank, {})
         remembered = measurements.remember(
-            tx, logs, machine, found.policy, quoted, replays, changed=decision.changed
+            tx, logs, machine, found.policy, quoted, res.replays, changed=decision.changed
         )
         remembered = _bounded(tx, remembered, machine, at)
     except REFUSALS as refusal:

@@ -10,6 +10,7 @@ from attestation.api import AckRequest, AckResponse, AttestRequest, AttestRespon
 from attestation.api.base import MachineId
 from attestation.errors import (
     AKNotActivated,
+    AlgorithmForbidden,
     ChallengeExpired,
     ChallengeUnknown,
     ChallengeUsed,
@@ -45,6 +46,7 @@ hot = machine_router("node: attestation", route_class=LeanRoute)
         MalformedEvidence,
         EvidenceRejected,
         EKFingerprintMismatch,
+        AlgorithmForbidden,
         AKNotActivated,
         MachineRejected,
         body=True,

@@ -47,6 +47,7 @@ from cryptography.x509.verification import (
 from attestation.errors import ClientCertificateUntrusted, Forbidden, RevocationUnknown, Unauthenticated
 from attestation_service.auth.identity import RESERVED_NAMES, Duty, Method, Operator
 from attestation_service.context import Origin
+from attestation_service.crypto_policy import check_operator_certificate, of
 from attestation_service.proxies import Scope, transport_of
 from attestation_service.settings import Settings, SettingsInvalid
 
@@ -369,6 +370,7 @@ class ClientCertificates:
         assert settings.operator_ca is not None
         self._ca_file = settings.operator_ca
         self._crl_file = settings.operator_crl
+        self._crypto_policy = of(settings)
         self._reading = asyncio.Lock()
         self._loaded: tuple[Trust, _State] | None = None
         try:
@@ -404,7 +406,9 @@ class ClientCertificates:
             Forbidden: It is good, but not an operator's.
             RevocationUnknown: It cannot be decided whether it was revoked.
         """
-        claims = verify(parse(der), await self._current(), at)
+        certificate = parse(der)
+        claims = verify(certificate, await self._current(), at)
+        check_operator_certificate(self._crypto_policy, certificate)
         return Operator(
             cn=claims.cn,
             sub=claims.sub,

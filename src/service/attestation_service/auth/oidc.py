@@ -21,6 +21,7 @@ import structlog
 
 from attestation.clock import Clock
 from attestation.errors import IdentityProviderUnavailable
+from attestation_service import crypto_policy
 from attestation_service.auth import access_token
 from attestation_service.auth.access_token import Rules
 from attestation_service.auth.identity import Duty, Method, Operator
@@ -60,6 +61,7 @@ class OIDC:
         self._issuer = settings.oidc_issuer
         self._every_seconds = settings.oidc_jwks_seconds
         self._rules = rules_of(settings)
+        self._crypto_policy = crypto_policy.of(settings)
         self._clock = clock
         self._http = httpx.AsyncClient(
             transport=transport,
@@ -172,7 +174,7 @@ class OIDC:
 
     async def _fetch(self) -> None:
         try:
-            keys = parse_jwks(await self._get(await self._jwks_uri()))
+            keys = parse_jwks(await self._get(await self._jwks_uri()), self._crypto_policy)
         except (httpx.HTTPError, httpx.InvalidURL, ProviderAnswerInvalid, TimeoutError, OSError) as e:
             self._failed = True
             reason = str(e) if isinstance(e, ProviderAnswerInvalid) else type(e).__name__

@@ -17,8 +17,10 @@ from joserfc import jwk
 from joserfc.errors import JoseError
 from joserfc.jws import JWSRegistry
 
+from attestation.algorithms import Policy
 from attestation.errors import Unauthenticated
 from attestation_service.auth.access_token import ALGORITHMS, UnverifiedToken, shown
+from attestation_service.crypto_policy import token_algorithms
 
 MIN_RSA_BITS: Final = 2048
 MAX_RSA_BITS: Final = 8192
@@ -104,8 +106,12 @@ class SigningKeys:
         return tuple(fitting)
 
 
-def parse_jwks(data: bytes) -> SigningKeys:
+def parse_jwks(data: bytes, policy: Policy = Policy.DEFAULT) -> SigningKeys:
     """Read a JWK set (RFC 7517 §5).
+
+    Args:
+        data: The document.
+        policy: Keys and algorithms that it forbids are left out.
 
     Raises:
         ProviderAnswerInvalid: Not a JWK set, or without any key that could verify a token.
@@ -117,7 +123,7 @@ def parse_jwks(data: bytes) -> SigningKeys:
     left_out = []
     for place, member in enumerate(members[:MAX_KEYS]):
         try:
-            key_id, key = _signing_key(member)
+            key_id, key = _signing_key(member, policy)
         except ProviderAnswerInvalid as e:
             left_out.append(f"key {place}: {e}")
             continue
@@ -145,7 +151,7 @@ def document(data: bytes, what: str) -> dict[str, object]:
     return found
 
 
-def _signing_key(member: object) -> tuple[str | None, SigningKey]:
+def _signing_key(member: object, policy: Policy) -> tuple[str | None, SigningKey]:
     if not isinstance(member, dict):
         raise ProviderAnswerInvalid("not a JSON object")
     # Keycloak publishes keys for encryption in the same list; what they verify was never meant as a token.
@@ -178,7 +184,12 @@ def _signing_key(member: object) -> tuple[str | None, SigningKey]:
         key = jwk.import_key({k: v for k, v in member.items() if isinstance(v, str)})
     except (JoseError, ValueError, TypeError, KeyError, OverflowError):
         raise ProviderAnswerInvalid("the key cannot be read") from None
-    return key_id, SigningKey(key=key, algorithms=possible)
+    permitted = token_algorithms(policy, key.public_key, possible)
+    if not permitted:
+        raise ProviderAnswerInvalid(
+            f"ITL_CRYPTO_POLICY={policy} forbids kty={kind} for {', '.join(sorted(possible))}"
+        )
+    return key_id, SigningKey(key=key, algorithms=permitted)
 
 
 def _modulus_bits(text: object) -> int:

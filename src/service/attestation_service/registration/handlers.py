@@ -34,7 +34,7 @@ from attestation.evidence.ak_activation import SECRET_BYTES
 from attestation.machines import Machine, NodeEvent, Operation, Role, Status, next_status
 from attestation.store import Challenge, Tx
 from attestation.wire import b64decode, b64encode
-from attestation_service import config_tokens, endorsements, limits, policy
+from attestation_service import config_tokens, crypto_policy, endorsements, limits, policy
 from attestation_service.config_tokens import IssuedToken
 from attestation_service.context import Origin, Resources
 from attestation_service.events import emit, hardware
@@ -79,6 +79,7 @@ async def introduce(
             at=at,
             allow_simulator=res.settings.tpm_allow_simulator,
         )
+        crypto_policy.demand_tpm_keys(crypto_policy.of(res.settings), keys.ek, keys.ak)
         limits.check(tx, limits.of_client(res.settings, origin.address, introduction.ek_fingerprint), at)
         # 3. Known already? Then with this AK, or with none since an operator reset it.
         machine = tx.machines.by_ek(introduction.ek_fingerprint)

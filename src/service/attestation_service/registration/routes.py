@@ -18,6 +18,7 @@ from attestation.errors import (
     ActivationFailed,
     AKAttributesRejected,
     AKConflict,
+    AlgorithmForbidden,
     ChallengeExpired,
     ChallengeUnknown,
     ChallengeUsed,
@@ -44,6 +45,7 @@ INTRODUCTION = (
     AKAttributesRejected,
     AKConflict,
     EKFingerprintMismatch,
+    AlgorithmForbidden,
     RequestInvalid,
     PendingQuotaExceeded,
 )
