@@ -143,8 +143,8 @@ ROUTES = [
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_every_route_is_documented(method: str, path: str) -> None:
-    """A route is explained to machines or to operators."""
-    pages = text("docs/protocol/node.md") + text("docs/protocol/operator.md")
+    """A route is explained to machines, to operators or to relying parties."""
+    pages = "".join(text(f"docs/protocol/{page}.md") for page in ("node", "operator", "pki"))
     pattern = re.escape(f"{method} ") + r"(/api/v1)?" + re.escape(path) + r"[?`]"
     assert re.search(pattern, pages), f"{method} {path}"
 

@@ -31,21 +31,21 @@ class Fate:
     reason: RevocationReason | None = None
 
 
-HELD: Final = Fate("cert_held")
+HELD: Final = Fate(action="cert_held")
 """A lock may end, so it is a certificateHold."""
 
-RELEASED: Final = Fate("cert_released")
+RELEASED: Final = Fate(action="cert_released")
 
-WITHDRAWN: Final = Fate("cert_revoked", "privilegeWithdrawn")
+WITHDRAWN: Final = Fate(action="cert_revoked", reason="privilegeWithdrawn")
 """An operator ended the admission."""
 
-GONE: Final = Fate("cert_revoked", "cessationOfOperation")
+GONE: Final = Fate(action="cert_revoked", reason="cessationOfOperation")
 """The machine is deleted."""
 
-OTHER_ROLE: Final = Fate("cert_revoked", "superseded")
+OTHER_ROLE: Final = Fate(action="cert_revoked", reason="superseded")
 """Its role, host name or address stands in its certificates: they speak of what it was."""
 
-OTHER_KEY: Final = Fate("cert_revoked", "keyCompromise")
+OTHER_KEY: Final = Fate(action="cert_revoked", reason="keyCompromise")
 """That its keys live in its TPM was the word of an attestation key that nobody believes any more: the worst of
 them is to be assumed."""
 
@@ -70,7 +70,7 @@ def decide(tx: Tx, machine_id: str, fate: Fate, why: str, operator: Operator, at
         ended = tx.certificates.revoke(machine_id, fate.reason, why, at)
     _record(tx, machine_id, fate, ended, why, operator, at)
     given_up = tx.certificates.void_machine(machine_id, why, at)
-    _record(tx, machine_id, Fate("cert_voided"), given_up, why, operator, at)
+    _record(tx, machine_id, Fate(action="cert_voided"), given_up, why, operator, at)
 
 
 def _record(

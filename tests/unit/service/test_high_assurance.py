@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attestation_service.middleware import PROBES
+from attestation_service.middleware import PROBES, SIGNED
 from attestation_service.proxies import AES_256_GCM_SHA384, TLS_1_2, TLS_1_3
 from attestation_service.settings import Settings, SettingsInvalid
 from tests.unit.service.conftest import OPERATOR, Service, Starter
@@ -66,7 +66,7 @@ async def test_what_nobody_asserts_is_not_so(assured: Service, changed: dict[str
 
 
 async def test_no_route_is_left_out(assured: Service) -> None:
-    """Every path of the application is refused over plain HTTP, lanes and unknown paths too; the probes are not."""
+    """Every path of the application is refused over plain HTTP, unknown ones too; probes and lists are not."""
     paths = {
         *assured.app.openapi()["paths"],
         "/openapi.json",
@@ -75,7 +75,17 @@ async def test_no_route_is_left_out(assured: Service) -> None:
         "/healthz/",
         "//healthz",
     }
-    for path in sorted(paths - PROBES):
+    public = {path for path in paths if path.startswith(SIGNED)}
+    assert public == {
+        "/pki/crl",
+        "/pki/crl/{issuer_id}",
+        "/pki/ocsp",
+        "/pki/ocsp/{request}",
+        "/pki/ca/{issuer_id}",
+    }
+    for path in public:
+        assert (await assured.get(path.replace("{issuer_id}", "0" * 16))).status_code in (503, 405)
+    for path in sorted(paths - PROBES - public):
         for method in ("GET", "POST"):
             answer = await assured.http.request(method, path, headers=OPERATOR)
             is_problem(answer, 403, "high-assurance-required")

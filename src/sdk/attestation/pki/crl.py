@@ -1,6 +1,6 @@
 """Certificate revocation lists (RFC 5280 §5), written byte by byte.
 
-The library's builder copies its whole list for each entry it is given: 10,000 take 0.3 s, here a tenth of that.
+The library's builder copies its whole list for each entry it is given: 10,000 take 0.31 s, here 0.09 s (two shared cores).
 
 A list of ours speaks of everything that one CA key signed, for whatever reason, so it needs no
 IssuingDistributionPoint; delta lists there are none. An entry that is released simply disappears: `removeFromCRL`
