@@ -135,6 +135,8 @@ ALGORITHMS: Final[Mapping[str, Algorithm]] = MappingProxyType(
 
 _RSA_BITS: Final = re.compile(r"rsa-([1-9][0-9]{2,4})")
 CNSA1_RSA_BITS: Final = 3072
+LEAST_RSA_BITS: Final = 2048
+"""Shorter keys are refused everywhere, whatever the policy."""
 
 
 def in_suite(policy: Policy, algorithm: str) -> bool:
@@ -466,7 +468,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                     "attestation.device.node",
                     "attestation.envelope",
                     "attestation.evidence.key_certification",
-                    "attestation_service.enrollment.server_keys",
+                    "attestation_service.server_keys",
                 ),
             ),
             Entry(
@@ -798,18 +800,37 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
 )
 
 
+class Verdict(StrEnum):
+    """What a policy says of an algorithm for a use."""
+
+    SUITE = "allowed"
+    """The suite names it."""
+    EXEMPT = "let through"
+    """The suite does not name it, and `USES` says why it is let through."""
+    FORBIDDEN = "forbidden"
+
+
 def judge(policy: Policy, use: Use, algorithm: str) -> str | None:
     """Return why *algorithm* may not be used for *use* under *policy*; None where it may.
 
     The reasons say what is allowed instead.
     """
     entry = USES[use]
-    if not _accepted(entry, algorithm):
+    bits = _RSA_BITS.fullmatch(algorithm)
+    if algorithm not in entry.algorithms and not (entry.any_rsa and bits and int(bits[1]) >= LEAST_RSA_BITS):
         return f"{algorithm} is not used for {entry.title}"
-    if in_suite(policy, algorithm) or exemption(policy, use, algorithm) is not None:
+    if verdict(policy, use, algorithm) is not Verdict.FORBIDDEN:
         return None
-    allowed = ", ".join(each for each in entry.algorithms if _allowed(policy, use, each)) or "nothing"
+    permitted = (each for each in entry.algorithms if verdict(policy, use, each) is not Verdict.FORBIDDEN)
+    allowed = ", ".join(permitted) or "nothing"
     return f"{algorithm} is forbidden for {entry.title} by ITL_CRYPTO_POLICY={policy}; allowed: {allowed}"
+
+
+def verdict(policy: Policy, use: Use, algorithm: str) -> Verdict:
+    """Return what *policy* says of *algorithm*, one that is used for *use*."""
+    if in_suite(policy, algorithm):
+        return Verdict.SUITE
+    return Verdict.FORBIDDEN if exemption(policy, use, algorithm) is None else Verdict.EXEMPT
 
 
 def permits(policy: Policy, use: Use, *algorithms: str) -> bool:
@@ -844,7 +865,7 @@ def exempt(policy: Policy) -> tuple[Use, ...]:
     return tuple(
         use
         for use, entry in USES.items()
-        if any(not in_suite(policy, each) and judge(policy, use, each) is None for each in entry.algorithms)
+        if any(verdict(policy, use, each) is Verdict.EXEMPT for each in entry.algorithms)
     )
 
 
@@ -878,12 +899,3 @@ def name_of(key: object, *, agreement: bool = False) -> str:
 _CURVES: Final[Mapping[str, str]] = MappingProxyType(
     {"secp256r1": "p256", "secp384r1": "p384", "secp521r1": "p521"}
 )
-
-
-def _accepted(entry: Entry, algorithm: str) -> bool:
-    bits = _RSA_BITS.fullmatch(algorithm)
-    return algorithm in entry.algorithms or (entry.any_rsa and bits is not None and int(bits[1]) >= 2048)
-
-
-def _allowed(policy: Policy, use: Use, algorithm: str) -> bool:
-    return in_suite(policy, algorithm) or exemption(policy, use, algorithm) is not None

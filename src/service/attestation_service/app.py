@@ -29,6 +29,7 @@ from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.authority import open_authority
 from attestation_service.ca.routes import router as ca
 from attestation_service.context import Resources
+from attestation_service.delivery.routes import operators as delivery_operators
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
 from attestation_service.endorsements import Anchors
@@ -67,6 +68,7 @@ ROUTERS = (
     enrollment_machines,
     enrollment,
     delivery,
+    delivery_operators,
     machines,
     results,
     stats,

@@ -22,12 +22,27 @@ class IssuedToken:
     url: str
 
 
+@dataclass(frozen=True, slots=True)
+class MadeToken:
+    """A token that nobody can use before it is stored."""
+
+    issued: IssuedToken
+    stored: ConfigToken
+
+
 def issue(tx: Tx, machine: Machine, settings: Settings, at: datetime) -> IssuedToken:
     """Issue a config token to the activated AK of *machine*; the tokens before it lose their right."""
+    made = make(machine, settings, at)
+    store(tx, made, at)
+    return made.issued
+
+
+def make(machine: Machine, settings: Settings, at: datetime) -> MadeToken:
+    """Make a config token for the activated AK of *machine*."""
     assert machine.ak_name is not None
     token = secrets.token_urlsafe(TOKEN_BYTES)
-    tx.config_tokens.withdraw(machine.machine_id, at)
-    tx.config_tokens.issue(
+    return MadeToken(
+        IssuedToken(token, f"{settings.service_url}/api/v1/config/{token}"),
         ConfigToken(
             token_id=secrets.token_hex(8),
             token_sha256=sha256(token),
@@ -35,9 +50,14 @@ def issue(tx: Tx, machine: Machine, settings: Settings, at: datetime) -> IssuedT
             ak_name=machine.ak_name,
             issued_at=at,
             expires_at=at + timedelta(seconds=settings.config_token_ttl_seconds),
-        )
+        ),
     )
-    return IssuedToken(token, f"{settings.service_url}/api/v1/config/{token}")
+
+
+def store(tx: Tx, made: MadeToken, at: datetime) -> None:
+    """Give a token that was made its right; the tokens before it lose theirs."""
+    tx.config_tokens.withdraw(made.stored.machine_id, at)
+    tx.config_tokens.issue(made.stored)
 
 
 def sha256(token: str) -> bytes:

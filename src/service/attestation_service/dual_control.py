@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from attestation.api import ApprovalDetail, PendingApproval
 from attestation.clock import rfc3339
 from attestation.errors import BreakGlassCannotVote, Forbidden, RotationForbidden, TransitionForbidden
-from attestation.machines import NodeEvent
+from attestation.machines import NodeEvent, Role
 from attestation.machines.dual_control import Proposal, Rule, Tally, Vote, tally
 from attestation.store import Approval, Tx
 from attestation_service.auth import Operator
@@ -57,8 +57,20 @@ def rule_of(settings: Settings) -> Rule:
     return Rule(roles=frozenset(settings.dual_control_roles), quorum=settings.dual_control_quorum)
 
 
+def always(settings: Settings) -> Rule:
+    """Return the rule of acts that several must agree to whatever the settings say of roles."""
+    return Rule(roles=frozenset(Role), quorum=settings.dual_control_quorum)
+
+
 def gate(
-    tx: Tx, proposal: Proposal, operator: Operator, res: Resources, at: datetime, *, note: str | None = None
+    tx: Tx,
+    proposal: Proposal,
+    operator: Operator,
+    res: Resources,
+    at: datetime,
+    *,
+    note: str | None = None,
+    rule: Rule | None = None,
 ) -> PendingApproval | Agreed:
     """Let an act go on, or count the vote of *operator* for it and say what is missing.
 
@@ -69,11 +81,12 @@ def gate(
         res: The settings decide what is gated.
         at: Now.
         note: What the operator said about it, for the audit.
+        rule: Another one than the settings'.
 
     Raises:
         BreakGlassCannotVote: It is gated, and *operator* is no person. Undoes the unit; see `write`.
     """
-    rule = rule_of(res.settings)
+    rule = rule or rule_of(res.settings)
     if not rule.gates(proposal):
         return Agreed()
     # 1. A person, or nobody: the shared token would make every holder two.

@@ -25,6 +25,7 @@ from attestation.machines.dual_control import (
     of_allow_list,
     of_ca_rotation,
     of_machine,
+    of_offline_bundle,
     of_policy_assignment,
     of_registration_token,
     of_trust_certificate,
@@ -571,3 +572,14 @@ def test_accepting_an_ek_is_bound() -> None:
     assert plain.digest() != accepting.digest()
     assert plain.terms == {}
     assert accepting.terms == {"accepts_ek": a_machine().ek_fingerprint}
+
+
+@pytest.mark.parametrize("role", [None, Role.LINUX, Role.CONTROLPLANE])
+def test_an_offline_bundle_concerns_every_role(role: Role | None) -> None:
+    """Whatever the machine is, and whichever roles are under dual control; it binds the machine as it was seen."""
+    machine = dataclasses.replace(a_full_machine(), role=role)
+    proposal = of_offline_bundle(machine)
+    assert CONTROLPLANE.gates(proposal)
+    assert (proposal.action, proposal.subject) == ("offline_bundle", f"machine {machine.machine_id}")
+    assert proposal.digest() != of_offline_bundle(dataclasses.replace(machine, hostname="x")).digest()
+    assert proposal.digest() != of_offline_bundle(dataclasses.replace(machine, ak_name=None)).digest()

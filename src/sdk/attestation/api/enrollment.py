@@ -139,11 +139,13 @@ class OfflineBundle(Wire):
     config_url: str
     config_token: str
     machineconfig: ConfigEnvelope = Field(description="The MachineConfig, sealed to the EK and AK")
+    machineconfig_signature: str = Field(description="JWS by the service, as with every delivery")
     enrollment_cert_pem: str
     enrollment_ca_pem: str
     enrollment_key_pem: ConfigEnvelope = Field(
         description="PKCS#8 in PEM, sealed alike; `token_id` is the beginning of the serial number"
     )
+    enrollment_key_signature: str = Field(description="JWS by the service over that envelope")
     serial: Serial
     not_after: datetime
     install_mode: Literal["offline"] = "offline"

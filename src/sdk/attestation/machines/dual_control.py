@@ -33,6 +33,7 @@ POLICY_ASSIGN = "policy_assign"
 POLICY_UNASSIGN = "policy_unassign"
 TRUST_CERTIFICATE = "trust_certificate"
 CA_ROTATION = "ca_rotation"
+OFFLINE_BUNDLE = "offline_bundle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,24 @@ def of_machine(
         evidence_digest=evidence_digest(machine),
         terms={"accepts_ek": machine.ek_fingerprint} if accepts_ek else {},
         roles=frozenset(each for each in (role, machine.role) if each is not None),
+    )
+
+
+def of_offline_bundle(machine: Machine) -> Proposal:
+    """Return the proposal to let configuration and a key of *machine* leave in one file; whatever its role is."""
+    return Proposal(
+        action=OFFLINE_BUNDLE,
+        machine_id=machine.machine_id,
+        ek_fingerprint=machine.ek_fingerprint,
+        ak_name=machine.ak_name.hex() if machine.ak_name is not None else None,
+        role=machine.role,
+        current_role=machine.role,
+        hostname=machine.hostname,
+        assigned_ip=machine.assigned_ip,
+        cluster_id=machine.cluster_id,
+        evidence_digest=evidence_digest(machine),
+        terms={},
+        roles=frozenset(Role),
     )
 
 

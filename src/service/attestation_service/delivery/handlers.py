@@ -31,6 +31,7 @@ from attestation_service import config_tokens, limits, policy
 from attestation_service.context import Origin, Resources
 from attestation_service.delivery.machine_config import Overrides, load_base, merge
 from attestation_service.events import emit
+from attestation_service.settings import Settings
 
 SEALED: Final = "application/vnd.itl.config.encrypted+json"
 PLAIN: Final = "application/yaml"
@@ -197,21 +198,30 @@ _WORDS = {
 }
 
 
-def _prepare(due: _Due, wanted: Wanted, res: Resources) -> tuple[bytes, str]:
-    """Build the configuration and seal it; return the answer and the SHA-256 of the plaintext, hex."""
-    machine = due.machine
+def configuration(machine: Machine, settings: Settings) -> bytes:
+    """Build the configuration of *machine*: secrets in plaintext, to be sealed at once. Files: not on the loop.
+
+    Raises:
+        BaseConfigMissing, BaseConfigInvalid: There is none for its role.
+    """
     if machine.role is None:
         raise BaseConfigMissing("the machine has no role")
-    config = merge(
-        load_base(res.settings.config_cache_dir, machine.role),
+    return merge(
+        load_base(settings.config_cache_dir, machine.role),
         Overrides(
             machine_id=machine.machine_id,
             ek_fingerprint=machine.ek_fingerprint,
             hostname=machine.hostname,
             assigned_ip=machine.assigned_ip,
-            installer_image=res.settings.installer_image,
+            installer_image=settings.installer_image,
         ),
     )
+
+
+def _prepare(due: _Due, wanted: Wanted, res: Resources) -> tuple[bytes, str]:
+    """Build the configuration and seal it; return the answer and the SHA-256 of the plaintext, hex."""
+    machine = due.machine
+    config = configuration(machine, res.settings)
     assert machine.ak_name is not None
     try:
         envelope = seal(
@@ -224,10 +234,11 @@ def _prepare(due: _Due, wanted: Wanted, res: Resources) -> tuple[bytes, str]:
     except MalformedEvidence as e:
         # It was checked when it was introduced: the fault is ours, and nothing leaves.
         raise Unavailable("the configuration cannot be sealed to this EK") from e
-    return (_wire(envelope) if wanted == "sealed" else config), envelope.config_sha256
+    return (wire(envelope) if wanted == "sealed" else config), envelope.config_sha256
 
 
-def _wire(envelope: Envelope) -> bytes:
+def wire(envelope: Envelope) -> bytes:
+    """Return *envelope* as it travels: JSON of a `ConfigEnvelope`."""
     return (
         ConfigEnvelope(
             format=FORMAT,

@@ -10,24 +10,36 @@ from typing import Annotated, Any, Final
 
 from fastapi import Path, Query, Request, Response
 
-from attestation.api import ConfigEnvelope
+from attestation.api import ConfigEnvelope, OfflineBundle
+from attestation.api.base import MachineId
 from attestation.errors import (
     AttestationError,
     BaseConfigInvalid,
     BaseConfigMissing,
+    CANotConfigured,
+    CertificateNotConformant,
     ConfigTokenConsumed,
     ConfigTokenUnknown,
+    MachineUnknown,
     NotAcceptable,
+    RequestInvalid,
+    SignerBusy,
+    SignerUnavailable,
+    TransitionForbidden,
     Unavailable,
 )
 from attestation.keys import CONFIG_SIGNATURE_HEADER
 from attestation_service import problems
+from attestation_service.auth import OperatorDep
 from attestation_service.context import From, Res, Resources
-from attestation_service.delivery import handlers
+from attestation_service.delivery import handlers, offline_bundle
 from attestation_service.delivery.handlers import PLAIN, SEALED, Pending
-from attestation_service.openapi import access, answers, machine_router, ok
+from attestation_service.dual_control import status_of
+from attestation_service.openapi import access, answers, machine_router, ok, operator_router
+from attestation_service.replies import reply
 
 router = machine_router("node: delivery")
+operators = operator_router("operator: machines")
 
 CONSOLE_BYTES: Final = 32
 RETRY_SECONDS: Final = 60
@@ -124,6 +136,33 @@ async def pending(
             raise
         return on_console(e, origin.request_id)
     return pending_answer(found, accept, res)
+
+
+@operators.get(
+    "/machines/{machine_id}/offline-bundle",
+    operation_id="offline_bundle",
+    summary="Make the offline bundle of a machine, sealed to its TPM",
+    response_model=OfflineBundle,
+    responses=answers(
+        MachineUnknown,
+        TransitionForbidden,
+        RequestInvalid,
+        BaseConfigMissing,
+        BaseConfigInvalid,
+        CANotConfigured,
+        CertificateNotConformant,
+        SignerUnavailable,
+        SignerBusy,
+        Unavailable,
+        gated=True,
+        kind="act",
+    ),
+    openapi_extra=access("act"),
+)
+async def offline(machine_id: Annotated[MachineId, Path()], res: Res, operator: OperatorDep) -> Response:
+    """Compatibility, and off by default. It issues a certificate and a config token, so it is an act."""
+    answer = await offline_bundle.build(machine_id, res=res, operator=operator)
+    return reply(answer, status_code=status_of(answer))
 
 
 def pending_answer(pending: Pending, accept: str | None, res: Resources) -> Response:

@@ -49,11 +49,10 @@ from attestation.pki.request import MAX_CSR_BYTES, parse_csr
 from attestation.store import Certificate, CertificateFilter, Challenge, Tx
 from attestation.tpm import parse_public
 from attestation.wire import b64decode
-from attestation_service import certification, challenges, limits
+from attestation_service import certification, challenges, limits, server_keys
 from attestation_service.authority.issuance import Issued, Wanted
 from attestation_service.certification import Subject
 from attestation_service.context import Origin, Resources
-from attestation_service.enrollment import server_keys
 from attestation_service.events import emit
 from attestation_service.settings import Settings
 

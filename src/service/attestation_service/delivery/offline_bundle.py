@@ -1,0 +1,216 @@
+"""Compatibility (ITL_COMPAT_OFFLINE_BUNDLE): what a machine needs for an installation without a network, in one file.
+
+The seeds put configuration and private key into it as they were. Here both are sealed to the EK and the AK of the
+machine, so that the file opens in that TPM only, and signed; it is made for a machine that attested lately, and
+several people must agree to it whatever its role is (DELIVERY-AND-OPERATORS §8, ITL-REFERENCE §14).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_der_private_key,
+)
+
+from attestation.api import ConfigEnvelope, OfflineBundle, PendingApproval
+from attestation.envelope import Envelope, seal
+from attestation.errors import (
+    AKNotActivated,
+    MachineNotAdmitted,
+    MachineRejected,
+    MachineUnknown,
+    MalformedEvidence,
+    RequestInvalid,
+    TransitionForbidden,
+    Unavailable,
+)
+from attestation.keys import CONFIG_TYP
+from attestation.machines import Machine
+from attestation.machines.dual_control import of_offline_bundle
+from attestation.store import Tx
+from attestation.tpm import parse_public
+from attestation_service import certification, config_tokens, dual_control, server_keys
+from attestation_service.auth import Operator
+from attestation_service.authority import Issued
+from attestation_service.context import Resources
+from attestation_service.delivery.handlers import configuration, wire
+from attestation_service.server_keys import MadeKey
+
+PROFILE: Final = "node-client"
+TOKEN_ID_HEX: Final = 16
+
+
+class _Enough(Exception):
+    """Undoes the unit in which a vote would have been the last one: it is cast again where it has its effect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Due:
+    """What was decided about, to be compared when it is carried out."""
+
+    machine: Machine
+    subject: certification.Subject
+    renews: str | None
+
+
+async def build(machine_id: str, *, res: Resources, operator: Operator) -> OfflineBundle | PendingApproval:
+    """Make the offline bundle of a machine, or count the vote for it.
+
+    Raises:
+        RequestInvalid: Bundles are off.
+        CANotConfigured: This service issues no certificates.
+        MachineUnknown: No such machine.
+        TransitionForbidden: Not attested, not within its lease, without an AK, or changed meanwhile.
+        BreakGlassCannotVote: Several people must agree to it.
+        BaseConfigMissing, BaseConfigInvalid: There is nothing to deliver for this role.
+        RateLimited: It has too many live certificates.
+        Unavailable: The CA cannot sign now, or nothing can be sealed to this EK.
+    """
+    if not res.settings.compat_offline_bundle:
+        raise RequestInvalid("offline bundles are switched off (ITL_COMPAT_OFFLINE_BUNDLE)")
+    authority = certification.authority_of(res)
+    at = res.clock.now()
+
+    # 1. A vote, or the last one. The last is not counted here but in the unit that writes everything down.
+    def vote(tx: Tx) -> PendingApproval:
+        due = _due(tx, machine_id, res, at)
+        answer = _gate(tx, due.machine, operator, res, at)
+        if isinstance(answer, PendingApproval):
+            return answer
+        raise _Enough
+
+    try:
+        return await dual_control.write(vote, res=res, operator=operator, at=at, machine_id=machine_id)
+    except _Enough:
+        due = await res.store.read(lambda tx: _due(tx, machine_id, res, at))
+
+    # 2. Configuration and key, sealed or never seen again. What fails here is an error, never plaintext.
+    token = config_tokens.make(due.machine, res.settings, at)
+    config = await asyncio.to_thread(configuration, due.machine, res.settings)
+    sealed = await asyncio.to_thread(_seal, config, due.machine, token.stored.token_id)
+    made = await asyncio.to_thread(server_keys.make)
+    plan = replace(
+        certification.wanted(due.machine, PROFILE, made.spki, res.settings, key_tier=None, renews=due.renews),
+        requester=operator.cn,
+    )
+
+    def admit(tx: Tx) -> None:
+        _still(tx, due, res, at)
+
+    # 3. One unit: the certificate is good, the votes are used up, the token has its right, and the audit says so.
+    def conclude(tx: Tx, issued: tuple[Issued, ...]) -> None:
+        machine = _still(tx, due, res, at)
+        agreed = _gate(tx, machine, operator, res, at)
+        if isinstance(agreed, PendingApproval):
+            raise TransitionForbidden("the votes for this bundle were used up or taken back meanwhile")
+        config_tokens.store(tx, token, at)
+        given = certification.told(issued, plan)
+        told = f"token {token.stored.token_id}, config sha256 {sealed.config_sha256}; {given}"
+        about = {"machine_id": machine_id, "prev_state": machine.status, "new_state": machine.status}
+        tx.audit.append(operator.event("offline_bundle", detail=agreed.told(told), **about), at)
+        tx.audit.append(operator.event("cert_issued", detail=f"{given}; compat: offline bundle", **about), at)
+
+    issued = await authority.issue(plan, at=at, admit=admit, conclude=conclude)
+    # 4. For the people who carry it.
+    return await asyncio.to_thread(_bundle, due.machine, made, issued, sealed, token.issued, res, at)
+
+
+def _due(tx: Tx, machine_id: str, res: Resources, at: datetime) -> _Due:
+    machine = tx.machines.by_id(machine_id)
+    if machine is None:
+        raise MachineUnknown("no such machine")
+    try:
+        subject = certification.admitted(tx, machine, at)
+    except (MachineNotAdmitted, MachineRejected, AKNotActivated) as e:
+        raise TransitionForbidden(f"no bundle: {e}") from e
+    found = certification.live(tx, machine_id, PROFILE, res.settings, at)
+    return _Due(machine=machine, subject=subject, renews=certification.renewed(found))
+
+
+def _still(tx: Tx, due: _Due, res: Resources, at: datetime) -> Machine:
+    """Return the machine, about which still holds what was decided about.
+
+    Raises:
+        TransitionForbidden: It does not.
+    """
+    now = _due(tx, due.machine.machine_id, res, at)
+    if now.subject != due.subject:
+        raise TransitionForbidden("the machine was changed while its bundle was made")
+    return now.machine
+
+
+def _gate(
+    tx: Tx, machine: Machine, operator: Operator, res: Resources, at: datetime
+) -> dual_control.Agreed | PendingApproval:
+    rule = dual_control.always(res.settings)
+    return dual_control.gate(tx, of_offline_bundle(machine), operator, res, at, rule=rule)
+
+
+def _seal(plaintext: bytes, machine: Machine, token_id: str) -> Envelope:
+    assert machine.ak_name is not None
+    try:
+        return seal(
+            plaintext,
+            ek=parse_public(machine.ek_public),
+            ak_name=machine.ak_name,
+            machine_id=machine.machine_id,
+            token_id=token_id,
+        )
+    except MalformedEvidence as e:
+        raise Unavailable("nothing can be sealed to this EK") from e
+
+
+def _bundle(
+    machine: Machine,
+    made: MadeKey,
+    issued: tuple[Issued, ...],
+    sealed: Envelope,
+    token: config_tokens.IssuedToken,
+    res: Resources,
+    at: datetime,
+) -> OfflineBundle:
+    first = issued[0]
+    key = load_der_private_key(made.pkcs8, None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
+    sealed_key = _seal(key, machine, first.serial[:TOKEN_ID_HEX])
+    assert machine.role is not None
+    return OfflineBundle(
+        machine_id=machine.machine_id,
+        role=machine.role,
+        status=machine.status,
+        ek_fingerprint=machine.ek_fingerprint,
+        hostname=machine.hostname,
+        assigned_ip=machine.assigned_ip,
+        iso_url=res.settings.iso_url or None,
+        config_url=token.url,
+        config_token=token.token,
+        machineconfig=ConfigEnvelope.model_validate_json(wire(sealed)),
+        machineconfig_signature=_signature(sealed, first, res, at),
+        enrollment_cert_pem=certification.pem(first.certificate),
+        enrollment_ca_pem=certification.pem(first.ca),
+        enrollment_key_pem=ConfigEnvelope.model_validate_json(wire(sealed_key)),
+        enrollment_key_signature=_signature(sealed_key, first, res, at),
+        serial=first.serial,
+        not_after=first.not_after,
+        built_at=at,
+    )
+
+
+def _signature(sealed: Envelope, issued: Issued, res: Resources, at: datetime) -> str:
+    """Sign an envelope (docs/adr/0013). A bundle waits for its machine, so this is good as long as the certificate."""
+    claims = {
+        "machine_id": sealed.machine_id,
+        "token_id": sealed.token_id,
+        "config_sha256": sealed.config_sha256,
+        "iat": int(at.timestamp()),
+        "exp": int(issued.not_after.timestamp()),
+    }
+    return res.signer.sign_jwt(claims, typ=CONFIG_TYP)
