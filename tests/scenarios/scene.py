@@ -13,7 +13,7 @@ import httpx
 from tests.fixtures.machine import Device, Machine
 from tests.fixtures.service import Operator
 
-HARMLESS_ACTIONS = frozenset({"denied", "break_glass"})
+HARMLESS_ACTIONS = frozenset({"denied", "break_glass", "cert_refused"})
 """A refusal may be written to the audit; it is not a change."""
 
 PROBLEM_MEMBERS = {"type", "title", "status", "detail", "instance", "errors"}
