@@ -7,11 +7,12 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from attestation.errors import ApprovalUnknown, RequestInvalid, ResultUnknown
+from attestation.errors import ApprovalUnknown, CertificateUnknown, RequestInvalid, ResultUnknown
 from attestation.machines import Role, Status
 from attestation_cli.complete import complete_machine
 from attestation_cli.render import (
@@ -1013,3 +1014,65 @@ def _show(session: Session, m: MachineDetail) -> None:
         votes = ", ".join(clean(f"{v.operator_cn}: {v.action}") for v in m.approvals)
         rows.append(("votes", Cell(votes, "yellow")))
     session.emit_fields(rows)
+
+
+@group.command("certificates")
+@ID
+@LIMIT
+@output_option
+@pass_session
+def certificates_(session: Session, machine: str, limit: int) -> None:
+    """List the certificates of a machine, newest first; they outlive its record.
+
+    \b
+    Examples:
+      attestation machine certificates cp-1
+      attestation machine certificates cp-1 -o wide
+    """
+    from attestation_cli.commands.ca import emit_certificates
+
+    with session.client() as client:
+        found = client.machine_certificates(session.find_id(client, machine))
+        emit_certificates(session, islice(found, limit or None))
+
+
+@group.command("request-cert")
+@ID
+@click.option(
+    "--profile",
+    type=click.Choice(["node-client", "node-server"]),
+    default="node-client",
+    show_default=True,
+    help="Towards servers, or towards clients.",
+)
+@click.option("-f", "--file", type=click.Path(dir_okay=False, path_type=Path), help="Write it there instead.")
+@output_option
+@pass_session
+def request_cert(session: Session, machine: str, profile: str, file: Path | None) -> None:
+    """Print the certificate of a machine, PEM: the newest that is good.
+
+    Nobody but the machine can ask for one, because its key never leaves its TPM; it does so by itself, and renews it
+    (`attestation-agent cert` there). This is what it got.
+
+    \b
+    Examples:
+      attestation machine request-cert cp-1 | openssl x509 -noout -text
+      attestation machine request-cert cp-1 --profile node-server -f cp-1.pem
+    """
+    from attestation_cli.commands.ca import emit_pem
+
+    with session.client() as client:
+        machine_id = session.find_id(client, machine)
+        good = (
+            c
+            for c in client.machine_certificates(machine_id)
+            if c.state == "issued" and c.profile == profile and c.not_after > datetime.now(UTC)
+        )
+        newest = next(good, None)
+        if newest is None:
+            raise CertificateUnknown(f"machine {machine_id} has no {profile} certificate that is good now")
+        found = client.certificate(newest.serial)
+    if session.json:
+        session.emit_json(found)
+        return
+    emit_pem(session, found, file)

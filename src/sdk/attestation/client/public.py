@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from attestation.client.connection import API_PREFIX, Connection
+from attestation.client.connection import API_PREFIX, Connection, segment
 from attestation.client.errors import AnswerInvalid
 from attestation.client.record import Record, parse_record
 
@@ -52,6 +52,24 @@ class PublicClient:
     def service_keys(self) -> Record:
         """Return the JWK set with which the service signs."""
         return self._ask(f"{API_PREFIX}/service-keys", (200,))
+
+    def crl(self, issuer_id: str | None = None, *, purpose: str = "machine") -> bytes:
+        """Return the revocation list, DER, of a CA key, or of the one that signs now.
+
+        Raises:
+            APIError: The service has no CA, or no such key; the same holds below.
+        """
+        path = (
+            f"/pki/crl/{segment(issuer_id)}"
+            if issuer_id is not None
+            else f"/pki/crl?purpose={segment(purpose)}"
+        )
+        return self._http.fetch(path, accept="application/pkix-crl").body
+
+    def ca_bundle(self, *, purpose: str = "machine") -> bytes:
+        """Return every CA certificate to be trusted now, PEM."""
+        path = f"/pki/bundle?purpose={segment(purpose)}"
+        return self._http.fetch(path, accept="application/x-pem-file").body
 
     def _ask(self, path: str, expected: tuple[int, ...]) -> Record:
         answer = self._http.probe(path)
