@@ -1,0 +1,114 @@
+"""The service with its CA in an HSM of another process: it issues, refuses while that is away, issues again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cryptography import x509
+
+from tests.fixtures.machine import code
+from tests.fixtures.service import ServiceProcess
+from tests.fixtures.softhsm import PIN, RemoteHSM
+from tests.unit.service.node import SoftwareNode
+from tests.unit.service.node_keys import cert_request, ecc_key
+
+pytestmark = [pytest.mark.softhsm, pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+class Client:
+    """A machine that is admitted, and what it asks for."""
+
+    def __init__(self, service: ServiceProcess) -> None:
+        self.http = httpx.Client(base_url=service.url, timeout=30)
+        self.operator = service.operator()
+        self.node = SoftwareNode()
+        self.post("/attest", self._introduced())
+
+    def _introduced(self) -> dict[str, Any]:
+        node = self.node
+        introduced = self.post("/self-register", node.introduction()).json()
+        body = node.activation(introduced)
+        self.post(f"/machines/{node.machine_id}/ak-activate", body)
+        self.operator.approve(node.machine_id)
+        challenge = self.http.get("/api/v1/attest/challenge", params={"machine_id": node.machine_id})
+        return node.attestation(challenge.json())
+
+    def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        """Send what must succeed."""
+        answer = self.http.post(f"/api/v1{path}", json=body)
+        assert answer.is_success, answer.text
+        return answer
+
+    def ask(self) -> httpx.Response:
+        """Ask for a certificate."""
+        path = f"/api/v1/machines/{self.node.machine_id}"
+        challenge = self.http.get(f"{path}/challenge", params={"purpose": "certify"}).json()
+        return self.http.post(f"{path}/request-cert", json=cert_request(self.node, challenge, ecc_key()))
+
+    def close(self) -> None:
+        """End the connections."""
+        self.http.close()
+        self.operator.http.close()
+
+
+@pytest.fixture
+def service(remote_hsm: RemoteHSM, tmp_path: Path) -> Iterator[ServiceProcess]:
+    """Two workers whose CA is on the token."""
+    started = ServiceProcess(
+        directory=tmp_path / "service",
+        workers=2,
+        environment={
+            "ITL_ENROLLMENT_CA_KEY": f"pkcs11:token=hsm?module-name=remote&pin-source=file:{remote_hsm.hsm.pin_file}",
+            "ITL_PKCS11_MODULES": f"remote={remote_hsm.module}",
+            "ITL_MAINTENANCE_SECONDS": "1",
+        },
+    )
+    (tmp_path / "service").mkdir()
+    started.start()
+    yield started
+    started.kill()
+
+
+def test_the_hsm_restarts_under_the_service(service: ServiceProcess, remote_hsm: RemoteHSM) -> None:
+    """One CA on the token, for both workers; 503 while it is away; certificates again afterwards, no restart."""
+    client = Client(service)
+    issued = client.ask()
+    assert issued.status_code == 200, issued.text
+    ca = x509.load_pem_x509_certificate(issued.json()["enrollment_ca_pem"].encode())
+    x509.load_pem_x509_certificate(issued.json()["enrollment_cert_pem"].encode()).verify_directly_issued_by(
+        ca
+    )
+    assert remote_hsm.hsm.tool("--list-objects").count("Private Key Object") == 1
+    assert list((service.directory / "ca").glob("itl-*")) == []
+    (issuer,) = client.operator.call("GET", "/ca")["issuers"]
+    assert "pin-source" not in str(issuer)
+    before = sorted(service.worker_pids())
+
+    remote_hsm.kill()
+    refused = [client.ask() for _ in range(6)]
+    assert {(each.status_code, code(each)) for each in refused} == {(503, "signer-unavailable")}
+    assert all(each.headers["retry-after"] for each in refused)
+    start = time.monotonic()
+    assert client.http.get("/healthz").status_code == 200
+    assert time.monotonic() - start < 2
+
+    remote_hsm.start()
+    until = time.monotonic() + 40
+    while (answer := client.ask()).status_code != 200:
+        assert code(answer) == "signer-unavailable"
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    again = x509.load_pem_x509_certificate(answer.json()["enrollment_cert_pem"].encode())
+    again.verify_directly_issued_by(ca)
+    assert sorted(service.worker_pids()) == before
+    # What was refused left nothing behind: two certificates, and the serials of the others are void.
+    states = [each["state"] for each in client.operator.pages("/ca/certificates")]
+    assert states.count("issued") == 2
+    assert set(states) <= {"issued", "void"}
+    client.close()
+    assert PIN not in service.log()
