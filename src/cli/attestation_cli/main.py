@@ -30,6 +30,7 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "audit": ("attestation_cli.commands.audit", "Read and verify the audit chain."),
     "witness": ("attestation_cli.commands.witness", "Cosign the checkpoints of somebody's audit log."),
     "policy": ("attestation_cli.commands.policy", "What machines are measured against."),
+    "ca": ("attestation_cli.commands.ca", "The CA: its keys, what they have signed, how they are rotated."),
     "trust": ("attestation_cli.commands.trust", "Whose word about TPMs the service takes."),
     "tpm-bundle": (
         "attestation_cli.commands.tpm_bundle",
