@@ -199,6 +199,23 @@ def test_tcp_and_unix_carry_commands(tmp_path: Path) -> None:
             thread.join(5)
 
 
+def test_a_full_waiting_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A software TPM lets one client wait; who comes then tries again until there is a place, or gives up."""
+    monkeypatch.setattr("attestation.device.transport.CONNECT_TIMEOUT_SECONDS", 0.3)
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen(0)
+        waiting = open_transport(f"unix:{path}")
+        with pytest.raises(DeviceError, match="unavailable"):
+            open_transport(f"unix:{path}")
+        accept = threading.Timer(0.05, lambda: server.accept()[0].close())
+        accept.start()
+        open_transport(f"unix:{path}").close()
+        accept.join()
+        waiting.close()
+
+
 def test_device_file_is_written_and_read_whole(tmp_path: Path) -> None:
     """One write, then reads up to the stated size; a FIFO opened for both gives back what was written."""
     path = tmp_path / "tpm"

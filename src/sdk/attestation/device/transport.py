@@ -174,7 +174,7 @@ class SocketTransport(_StreamTransport):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(CONNECT_TIMEOUT_SECONDS)
-            connection.connect(path)
+            _connect(connection, path)
         except OSError as e:
             connection.close()
             raise DeviceError(f"TPM {path}: {e.strerror or e}") from e
@@ -203,3 +203,17 @@ class SocketTransport(_StreamTransport):
         """Close the connection."""
         self._socket.close()
         self._fd = -1
+
+
+def _connect(connection: socket.socket, path: str) -> None:
+    """Connect, again while too many others wait there: AF_UNIX then says EAGAIN instead of waiting."""
+    give_up_at = time.monotonic() + CONNECT_TIMEOUT_SECONDS
+    while True:
+        try:
+            connection.connect(path)
+        except BlockingIOError:
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.01)
+        else:
+            return
