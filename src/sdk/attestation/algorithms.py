@@ -50,7 +50,7 @@ class Kind(StrEnum):
 class Chooser(StrEnum):
     """Who decides which algorithm it is."""
 
-    WE = "we"
+    WE = "us"
     DEPLOYMENT = "the deployment"
     HARDWARE = "the hardware"
     PROTOCOL = "a protocol of others"
@@ -66,7 +66,8 @@ class Algorithm:
         kind: What it does.
         cnsa1: In CNSA 1.0.
         cnsa2: In CNSA 2.0.
-        quantum_vulnerable: A quantum computer breaks it (Shor); halving the strength of a symmetric key is not meant.
+        quantum_vulnerable: A quantum computer breaks it (Shor); what it takes from symmetric keys and hashes is not
+            meant, nor what is broken already: collisions of SHA-1.
         specification: Where it is defined.
     """
 
@@ -127,8 +128,10 @@ ALGORITHMS: Final[Mapping[str, Algorithm]] = MappingProxyType(
             _algorithm("TLS_AES_256_GCM_SHA384", Kind.TLS_SUITE, "12", "RFC 8446, RFC 9151"),
             _algorithm("TLS_AES_128_GCM_SHA256", Kind.TLS_SUITE, "", "RFC 8446"),
             _algorithm("TLS_CHACHA20_POLY1305_SHA256", Kind.TLS_SUITE, "", "RFC 8446"),
-            _algorithm("ECDHE-ECDSA-AES256-GCM-SHA384", Kind.TLS_SUITE, "1", "RFC 5289, RFC 9151"),
-            _algorithm("ECDHE-RSA-AES256-GCM-SHA384", Kind.TLS_SUITE, "1", "RFC 5289, RFC 9151"),
+            _algorithm(
+                "ECDHE-ECDSA-AES256-GCM-SHA384", Kind.TLS_SUITE, "1", "RFC 5289, RFC 9151", broken=True
+            ),
+            _algorithm("ECDHE-RSA-AES256-GCM-SHA384", Kind.TLS_SUITE, "1", "RFC 5289, RFC 9151", broken=True),
         )
     )
 )
@@ -213,7 +216,7 @@ class Entry:
         algorithms: All that are accepted under `default`.
         chooser: Who decides which.
         parameters: What else is fixed.
-        enforced: Where a policy refuses.
+        enforced: When a policy refuses, as the end of a sentence; empty where it does not.
         where: Modules that name one of them; a test compares with the source.
         exemptions: What is let through outside a suite.
         any_rsa: RSA of other lengths, from 2048 bits, is accepted too.
@@ -224,8 +227,8 @@ class Entry:
     algorithms: tuple[str, ...]
     chooser: Chooser
     parameters: str
-    enforced: str
     where: tuple[str, ...]
+    enforced: str = ""
     exemptions: tuple[Exemption, ...] = ()
     any_rsa: bool = False
 
@@ -243,7 +246,6 @@ def _transition(*algorithms: str, why: str) -> Exemption:
     return _exempt(f"transition: {why}", *algorithms, policies="2")
 
 
-_NOT_CALLED: Final = "not: named here only"
 _NO_POST_QUANTUM_TPM: Final = "no TPM has an algorithm of CNSA 2.0 for this"
 _FORMAT: Final = "the format knows no other; another hash is another version of the format"
 _LABEL: Final = (
@@ -263,7 +265,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("rsa-2048", "rsa-3072", "rsa-4096", "ecdh-p256", "ecdh-p384", "ecdh-p521"),
                 chooser=Chooser.HARDWARE,
                 parameters="EK templates of the TCG: L-1, L-2, H-1 to H-4, H-6, H-7; RSA-OAEP or ECDH with KDFe, KDFa",
-                enforced="when a machine introduces itself",
+                enforced="when a machine introduces itself, and each time it attests",
                 where=(
                     "attestation.appraisal.appraise",
                     "attestation.evidence.ek_certificate",
@@ -280,7 +282,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("rsa-2048", "rsa-3072", "rsa-4096", "ecdsa-p256", "ecdsa-p384", "ecdsa-p521"),
                 chooser=Chooser.PEER,
                 parameters="ECDSA, RSASSA (PKCS#1 v1.5) or RSAPSS, with the hash in the key's public area",
-                enforced="when a machine introduces itself",
+                enforced="when a machine introduces itself, and each time it attests",
                 where=(
                     "attestation.device.node",
                     "attestation.evidence.ak_activation",
@@ -297,7 +299,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256", "sha384", "sha512", "hmac-sha256", "hmac-sha384", "hmac-sha512"),
                 chooser=Chooser.HARDWARE,
                 parameters="nameAlg of EK and AK, hash of the AK's scheme; KDFa, KDFe and HMAC with the EK's nameAlg",
-                enforced="when a machine introduces itself",
+                enforced="when a machine introduces itself, and each time it attests",
                 where=(
                     "attestation.device.keys",
                     "attestation.device.node",
@@ -314,7 +316,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("aes-128-cfb", "aes-256-cfb"),
                 chooser=Chooser.HARDWARE,
                 parameters="fixed by the EK's template; protects credentials, duplicates and wrapped keys",
-                enforced="when a machine introduces itself",
+                enforced="when a machine introduces itself, and each time it attests",
                 where=(
                     "attestation.tpm.commands",
                     "attestation.tpm.constants",
@@ -330,7 +332,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("aes-128-cfb", "sha256", "hmac-sha256"),
                 chooser=Chooser.WE,
                 parameters="salted to a key of the TPM; the first parameter is encrypted",
-                enforced=_NOT_CALLED,
                 where=("attestation.tpm.commands", "attestation.tpm.sessions"),
                 exemptions=(
                     _exempt(
@@ -347,7 +348,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("ecdh-p256", "aes-128-cfb", "sha256"),
                 chooser=Chooser.HARDWARE,
                 parameters="the storage primary of the TCG's template, which every TPM makes again",
-                enforced=_NOT_CALLED,
                 where=("attestation.tpm.key_file",),
                 exemptions=(
                     _exempt(
@@ -364,7 +364,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256", "sha384", "sha512"),
                 chooser=Chooser.DEPLOYMENT,
                 parameters="the bank that a policy names; SHA-1 is never believed alone",
-                enforced=_NOT_CALLED,
                 where=("attestation.evidence.tpm_quote", "attestation.tpm.hashes"),
                 exemptions=(
                     _exempt("firmware fills the bank of SHA-256; many TPMs have no other", "sha256"),
@@ -377,7 +376,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha1", "sha256", "sha384", "sha512"),
                 chooser=Chooser.HARDWARE,
                 parameters="replayed against the bank that was quoted; others are passed over",
-                enforced=_NOT_CALLED,
                 where=(
                     "attestation.appraisal.explain",
                     "attestation.evidence.event_log.format",
@@ -397,7 +395,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256", "hmac-sha256"),
                 chooser=Chooser.WE,
                 parameters="HMAC under 32 random bytes of ours; qualifyingData over our nonce",
-                enforced=_NOT_CALLED,
                 where=(
                     "attestation.evidence.ak_activation",
                     "attestation.evidence.ek_key_attestation",
@@ -416,7 +413,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 ),
                 chooser=Chooser.HARDWARE,
                 parameters="PKCS#1 v1.5, PSS, ECDSA; SHA-1 only where the certificate itself is pinned",
-                enforced=_NOT_CALLED,
                 where=(
                     "attestation.endorsements.certificate",
                     "attestation.endorsements.firmware",
@@ -437,7 +433,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("ed25519", "sha256"),
                 chooser=Chooser.PROTOCOL,
                 parameters="signed note over the manifest (C2SP signed-note); certificates by digest",
-                enforced=_NOT_CALLED,
                 where=(
                     "attestation.endorsements.bundle",
                     "attestation.tpm_bundle",
@@ -537,7 +532,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("ecdsa-p384", "rsa-4096", "ml-dsa-87", "sha384"),
                 chooser=Chooser.DEPLOYMENT,
                 parameters="ECDSA and PKCS#1 v1.5 with SHA-384; ML-DSA with an empty context",
-                enforced="at start: ITL_ENROLLMENT_CA_ALGORITHM; when a key is made or opened",
+                enforced="at start: ITL_ENROLLMENT_CA_ALGORITHM; when a rotation names another",
                 where=(
                     "attestation.api.ca",
                     "attestation.keys.file",
@@ -587,7 +582,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256", "sha384", "sha512"),
                 chooser=Chooser.PEER,
                 parameters="by the key that is certified, which its own row judges",
-                enforced=_NOT_CALLED,
                 where=(
                     "attestation.pki.signature",
                     "attestation.pki.request",
@@ -608,7 +602,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha1", "sha256"),
                 chooser=Chooser.PROTOCOL,
                 parameters="RFC 6960 §4.1.1, RFC 5280 §4.2.1.2, RFC 7093",
-                enforced=_NOT_CALLED,
                 where=(
                     "attestation.endorsements.certificate",
                     "attestation.keys.pkcs11.objects",
@@ -623,7 +616,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("pbkdf2-hmac-sha384", "aes-256-cbc", "sha384"),
                 chooser=Chooser.WE,
                 parameters="PBES2, 210,000 iterations, salt of 32 bytes; what others encrypted otherwise is read, too",
-                enforced=_NOT_CALLED,
                 where=("attestation.keys.file",),
             ),
             Entry(
@@ -655,7 +647,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("hmac-sha256",),
                 chooser=Chooser.WE,
                 parameters="under a salt of the process, in memory only",
-                enforced=_NOT_CALLED,
                 where=("attestation.keys.pkcs11.worker",),
                 exemptions=(_exempt("never leaves the process", "hmac-sha256"),),
             ),
@@ -665,7 +656,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256",),
                 chooser=Chooser.PROTOCOL,
                 parameters="RFC 9162 §2.1, C2SP tlog-tiles; imprint of RFC 3161",
-                enforced=_NOT_CALLED,
                 where=(
                     "attestation.audit.entry",
                     "attestation.audit.merkle",
@@ -682,7 +672,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("ed25519", "ml-dsa-44", "sha256"),
                 chooser=Chooser.PROTOCOL,
                 parameters="C2SP signed-note, tlog-cosignature: both keys sign, both are demanded",
-                enforced=_NOT_CALLED,
                 where=(
                     "attestation.audit.checkpoint",
                     "attestation.audit.note",
@@ -738,7 +727,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256",),
                 chooser=Chooser.WE,
                 parameters="128 random bits or more",
-                enforced=_NOT_CALLED,
                 where=(
                     "attestation_cli.login.cache",
                     "attestation_cli.login.loopback",
@@ -752,7 +740,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256",),
                 chooser=Chooser.PROTOCOL,
                 parameters="PKCE S256 (RFC 7636 §4.2)",
-                enforced=_NOT_CALLED,
                 where=(
                     "attestation_cli.login.device",
                     "attestation_cli.login.discovery",
@@ -767,7 +754,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256", "sha384"),
                 chooser=Chooser.WE,
                 parameters="SHA-384 only to find fingerprints as an older agent wrote them",
-                enforced=_NOT_CALLED,
                 where=(
                     "attestation.endorsements.bundle",
                     "attestation.endorsements.certificate",
@@ -821,9 +807,17 @@ def judge(policy: Policy, use: Use, algorithm: str) -> str | None:
         return f"{algorithm} is not used for {entry.title}"
     if verdict(policy, use, algorithm) is not Verdict.FORBIDDEN:
         return None
-    permitted = (each for each in entry.algorithms if verdict(policy, use, each) is not Verdict.FORBIDDEN)
+    permitted = (
+        each
+        for each in entry.algorithms
+        if verdict(policy, use, each) is not Verdict.FORBIDDEN and _is_hash(each) == _is_hash(algorithm)
+    )
     allowed = ", ".join(permitted) or "nothing"
     return f"{algorithm} is forbidden for {entry.title} by ITL_CRYPTO_POLICY={policy}; allowed: {allowed}"
+
+
+def _is_hash(algorithm: str) -> bool:
+    return algorithm.startswith(("sha", "hmac-"))
 
 
 def verdict(policy: Policy, use: Use, algorithm: str) -> Verdict:

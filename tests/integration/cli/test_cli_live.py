@@ -36,6 +36,7 @@ FOR_OTHER_CLIENTS = {
 """Who reads what no command does."""
 TESTED_ELSEWHERE = {
     "auth": "against a real provider: tests/integration/identity/test_cli_login.py",
+    "crypto": "asks nobody: tests/unit/cli/test_crypto.py",
     "dev": "asks nobody: tests/unit/testing/test_ek_zoo.py",
     "result": "asks nobody: tests/unit/cli/test_result.py",
     "tpm-bundle": "asks nobody: tests/unit/cli/test_tpm_bundle.py",

@@ -1,0 +1,117 @@
+"""docs/operate/cryptography.md, written from `attestation.algorithms`.
+
+`python -m tests.docs.cryptography_page` writes the page anew; a test compares.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attestation.algorithms import ALGORITHMS, USES, Entry, Policy, Verdict, exemption, verdict
+
+PAGE = Path(__file__).parents[2] / "docs/operate/cryptography.md"
+
+INTRODUCTION = """\
+# Algorithms
+
+Written from `attestation.algorithms` by `python -m tests.docs.cryptography_page`; a test compares, and another
+walks the source: an algorithm that is used somewhere and not named there fails it. `attestation crypto
+inventory` says the same in a terminal, as CSV and as JSON.
+
+## What `ITL_CRYPTO_POLICY` does
+
+| value | allows |
+|---|---|
+| `default` | everything below |
+| `cnsa1` | CNSA 1.0: AES-256, SHA-384, ECDSA and ECDH on P-384, RSA from 3072 bits |
+| `cnsa2` | CNSA 2.0: AES-256, SHA-384, SHA-512, ML-DSA-87, ML-KEM-1024; LMS and XMSS are for firmware |
+
+What a policy forbids is refused, never replaced: at start, with the setting that names it, and at run time where
+others bring keys (`422 algorithm-forbidden`; `401` for operators' certificates and tokens). What is outside a
+suite and used all the same is marked `let through` below, each time with the reason; the service says at every
+start, in its log and its audit, for which uses that is so. There are three kinds of reasons:
+
+- **Nothing of the suite exists for it.** No TPM has ML-DSA or ML-KEM, no identity provider signs with it, and our
+  own tokens are ES384. Under `cnsa2` what CNSA 1.0 allows is let through there, and nothing weaker
+  ([ADR 40](../adr/0040-what-a-suite-lets-through.md)).
+- **A format fixes it.** Witnesses of transparency logs know Ed25519 and ML-DSA-44, tree hashes are SHA-256.
+- **Nothing rests on it.** It names what was authenticated otherwise, or stays inside one machine.
+
+So no value makes an approved product of this one: a policy keeps out what its suite forbids where there is a
+choice, and shows what is left.
+
+### What `cnsa1` and `cnsa2` mean for a fleet
+
+- EKs of the templates L-1, L-2, H-1 and H-2 are refused (RSA-2048, P-256, AES-128): machines need a TPM with an EK
+  on P-384 or RSA from 3072 bits (H-3, H-6, H-7), and an attestation key of that strength with SHA-384 (`cnsa2`:
+  or SHA-512). What `attestation-agent` makes by itself is P-256 or RSA-2048 with SHA-256 and is refused; with
+  `ITL_AK=ecc-p384` it makes one on P-384.
+- TLS of the service agrees on P-384 alone. Where TLS ends at a proxy, suites, groups and certificate are the
+  proxy's: [tls.md](tls.md).
+- `cnsa2` demands `ITL_ENROLLMENT_CA_ALGORITHM=ml-dsa-87`. Certificates so signed are verified by OpenSSL 3.5 and
+  its like, not by older libraries.
+- Keys made by the service for a machine (`ITL_COMPAT_SERVER_KEYS`, `ITL_COMPAT_OFFLINE_BUNDLE`) are refused:
+  SHA-256 inside RSA-OAEP.
+- A CA key of an algorithm that a new policy forbids signs no certificates any more, and still the revocation
+  lists and OCSP answers about those that it signed.
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    parts = [INTRODUCTION, "## Algorithms by suite", "", *_suites(), "", "## Uses", ""]
+    for entry in USES.values():
+        parts += [*_use(entry), ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _suites() -> list[str]:
+    rows = [
+        "| algorithm | kind | CNSA 1.0 | CNSA 2.0 | a quantum computer breaks it | specification |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in ALGORITHMS.values():
+        words = (_yes(each.cnsa1), _yes(each.cnsa2), _yes(each.quantum_vulnerable))
+        rows.append(f"| `{each.name}` | {each.kind} | {' | '.join(words)} | {each.specification} |")
+    return rows
+
+
+def _use(entry: Entry) -> list[str]:
+    lines = [
+        f"### {entry.use}",
+        "",
+        f"{_sentence(entry.title)} Chosen by {entry.chooser}. {_sentence(entry.parameters)}",
+        "",
+        f"A policy is enforced {entry.enforced}." if entry.enforced else "No policy is enforced here.",
+        "",
+        "| algorithm | `cnsa1` | `cnsa2` |",
+        "|---|---|---|",
+    ]
+    for name in entry.algorithms:
+        said = (verdict(policy, entry.use, name) for policy in (Policy.CNSA1, Policy.CNSA2))
+        lines.append(f"| `{name}` | {' | '.join(said)} |")
+    if entry.any_rsa:
+        lines += ["", "RSA of any other length from 2048 bits is judged by its length."]
+    for each in entry.exemptions:
+        under = " and ".join(f"`{policy}`" for policy in Policy if policy in each.policies)
+        names = ", ".join(
+            f"`{name}`"
+            for name in entry.algorithms
+            if any(exemption(policy, entry.use, name) == each.reason for policy in each.policies)
+            and any(verdict(policy, entry.use, name) is Verdict.EXEMPT for policy in each.policies)
+        )
+        lines += ["", f"Let through under {under}: {names}: {each.reason}."]
+    lines += ["", f"In {', '.join(f'`{module}`' for module in entry.where)}."]
+    return lines
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text[0].isalpha() and " " in text.split(":")[0] else f"{text}."
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
