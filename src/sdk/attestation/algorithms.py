@@ -763,6 +763,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                     "attestation_agent.directive",
                     "attestation_agent.measurements",
                     "attestation_agent.node",
+                    "attestation_cli.ca_backup",
                     "attestation_cli.commands.trust",
                     "attestation_cli.trust_files",
                     "attestation_service.attest.decision",
