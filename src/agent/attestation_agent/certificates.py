@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, Protocol
 
@@ -137,7 +137,10 @@ class Certificates:
         self._log = log
         self._rhythm = rhythm or Rhythm(first_seconds=_FIRST_RETRY_SECONDS, most_seconds=_MOST_RETRY_SECONDS)
         self._stopping = stopping
-        self._progress = {kind: _Progress() for kind in settings.certificates}
+        self._progress = {
+            kind: _Progress(failures=_count(offered.notes(kind).get("failures")))
+            for kind in settings.certificates
+        }
 
     def visit(self) -> None:
         """Do what is due; whatever fails is noted, and tried again later."""
@@ -176,6 +179,9 @@ class Certificates:
             return "another-machine"
         if not self._holds(kind, current):
             return "key-lost"
+        if current.about.get("activated_at") != self._state.activated_at():
+            # An ak-reset revoked whatever the AK had vouched for.
+            return "activated-again"
         if self._offered.asked(kind):
             return "asked"
         # What cannot be read any more was never said: then at the end of the usual time.
@@ -210,7 +216,7 @@ class Certificates:
 
     def _obtain(self, kind: str, current: CertificateSet | None, known: KnownAs, reason: str) -> None:
         """Get a certificate and offer it; until then nothing of the present one changes."""
-        keep = reason in ("renewal", "asked") and not self._settings.certificate_new_key
+        keep = reason in ("renewal", "asked", "activated-again") and not self._settings.certificate_new_key
         key = parse_key_file(current.files[KEY]) if current and keep else self._pending_key(kind)
         made = self._request(kind, key, known)
         version = self._offered.replace(kind, made.files, made.about)
@@ -250,6 +256,8 @@ class Certificates:
 
     def _request(self, kind: str, key: TPMKey, known: KnownAs) -> _Made:
         """Ask the service and check what it gives."""
+        # Read first: what is activated meanwhile asks again.
+        activated_at = self._state.activated_at()
         challenge = self._service.certificate_challenge(known.machine_id, "certify")
         nonce = b64decode(challenge.nonce, "nonce", max_bytes=NONCE_BYTES)
         if len(nonce) != NONCE_BYTES:
@@ -269,7 +277,8 @@ class Certificates:
                 }
             ),
         )
-        return self._checked(kind, key, known, answer, self._authentic_bundle())
+        made = self._checked(kind, key, known, answer, self._authentic_bundle())
+        return replace(made, about={**made.about, "activated_at": activated_at})
 
     def _checked(self, kind: str, key: TPMKey, known: KnownAs, answer: CertResponse, bundle: bytes) -> _Made:
         """Return what is offered from now on.
@@ -400,8 +409,7 @@ class Certificates:
         if failed is None:
             said["told"] = current.version
         else:
-            failures = notes.get("tell_failures")
-            failures = failures + 1 if isinstance(failures, int) and 0 <= failures < 1000 else 1
+            failures = _count(notes.get("tell_failures")) + 1
             pause = timedelta(seconds=self._rhythm.after_failure(failures, None))
             said |= {
                 "tell_failures": failures,
@@ -446,6 +454,10 @@ def _is_ahead(text: object, now: datetime, *, most: timedelta = LONGEST_WAIT) ->
         )
     except ValueError:
         return False
+
+
+def _count(noted: object) -> int:
+    return noted if isinstance(noted, int) and 0 <= noted < 1_000_000 else 0
 
 
 def _says_key_is_lost(error: TPMResponseError) -> bool:

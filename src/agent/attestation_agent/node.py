@@ -393,7 +393,7 @@ class Agent:
             # What was kept is another machine's: its record was deleted, or the disk sits in another box.
             self._state.set_pending_config(None)
             self._state.set_wipe_order(None)
-        self._state.remember(known)
+        self._state.remember(known, at=self._edge.clock.now())
         self._state.set_status(activated.status)
         self._next = None
         self._edge.log.info(

@@ -16,12 +16,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from attestation.api import ConfigEnvelope
+from attestation.clock import rfc3339
 from attestation.wire import canonical_json
 from attestation_agent.exits import ServiceKeysChanged, UsageError
 from attestation_agent.files import remove, write_atomically
@@ -120,11 +122,16 @@ class State:
             return None
         return KnownAs(machine_id=machine_id, ek_fingerprint=fingerprint)
 
-    def remember(self, known: KnownAs) -> None:
-        """Keep who we are."""
-        self._write_json(
-            "machine.json", {"machine_id": known.machine_id, "ek_fingerprint": known.ek_fingerprint}
-        )
+    def remember(self, known: KnownAs, *, at: datetime) -> None:
+        """Keep who we are, since the activation at *at*."""
+        members = {"machine_id": known.machine_id, "ek_fingerprint": known.ek_fingerprint}
+        self._write_json("machine.json", {**members, "activated_at": rfc3339(at)})
+
+    def activated_at(self) -> str | None:
+        """Return when the AK was activated last, as it is written: to tell one activation from the next."""
+        known = self._read_json("machine.json")
+        at = known.get("activated_at") if isinstance(known, dict) else None
+        return at if isinstance(at, str) else None
 
     # Whom we believe
 

@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,10 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
 def test_the_state_directory_is_private(tmp_path: Path) -> None:
     """Mode 0700, and files 0600."""
     state = State(tmp_path / "a" / "state")
-    state.remember(KnownAs(machine_id="7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d", ek_fingerprint="ab" * 48))
+    known = KnownAs(machine_id="7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d", ek_fingerprint="ab" * 48)
+    assert state.activated_at() is None
+    state.remember(known, at=datetime(2026, 11, 21, tzinfo=UTC))
+    assert state.activated_at() == "2026-11-21T00:00:00.000000Z"
     assert stat.S_IMODE(state.directory.stat().st_mode) == 0o700
     assert stat.S_IMODE((state.directory / "machine.json").stat().st_mode) == 0o600
 
