@@ -348,7 +348,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("ecdh-p256", "aes-128-cfb", "sha256"),
                 chooser=Chooser.HARDWARE,
                 parameters="the storage primary of the TCG's template, which every TPM makes again",
-                where=("attestation.tpm.key_file",),
+                where=("attestation.device.nv", "attestation.tpm.key_file"),
                 exemptions=(
                     _exempt(
                         "wraps what leaves neither the machine nor, in the clear, its TPM; the service cannot see it",
@@ -542,6 +542,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                     "attestation.pki.issuer",
                     "attestation.pki.lint",
                     "attestation.store.issuers",
+                    "attestation_cli.commands.ca",
                     "attestation_service.authority.places",
                     "attestation_service.pki.responder",
                     "attestation_service.settings",
@@ -572,6 +573,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                     "attestation_agent.settings",
                     "attestation_agent.tpm_keys",
                     "attestation_service.enrollment.presented",
+                    "attestation_service.operator_certificates.handlers",
                 ),
                 exemptions=(_transition("rsa-3072", "ecdsa-p384", why=_NO_POST_QUANTUM_TPM),),
                 any_rsa=True,
@@ -639,16 +641,17 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 where=(
                     "attestation.keys.delegated",
                     "attestation.keys.pkcs11.objects",
+                    "attestation.keys.tpm2",
                 ),
             ),
             Entry(
                 use=Use.PIN,
-                title="recognising a refused PIN",
-                algorithms=("hmac-sha256",),
+                title="recognising a PIN or password that was refused",
+                algorithms=("sha256", "hmac-sha256"),
                 chooser=Chooser.WE,
                 parameters="under a salt of the process, in memory only",
-                where=("attestation.keys.pkcs11.worker",),
-                exemptions=(_exempt("never leaves the process", "hmac-sha256"),),
+                where=("attestation.keys.pkcs11.worker", "attestation.keys.tpm2.worker"),
+                exemptions=(_exempt("never leaves the process", "sha256", "hmac-sha256"),),
             ),
             Entry(
                 use=Use.AUDIT_HASH,

@@ -14,6 +14,7 @@ from typing import Final
 
 from cryptography import x509
 
+from attestation.algorithms import Policy, Use, demand
 from attestation.api import (
     CACheck,
     CADetail,
@@ -92,12 +93,16 @@ async def rotate(
     Raises:
         CANotConfigured: The service has no CA.
         RequestInvalid: It has two keys, and the request names none.
+        AlgorithmForbidden: ITL_CRYPTO_POLICY forbids the algorithm.
         RotationForbidden: The keys are not in a state that allows this step, or not yet.
         BreakGlassCannotVote: Several people must agree to it.
         KeyUnusable: The key that is to sign cannot; nothing was changed.
     """
     authority = authority_of(res)
     algorithm = _algorithm(request, res)
+    # What the policy forbids never begins to sign; that it stops is always allowed.
+    if request.step != "retire":
+        demand(Policy(res.settings.crypto_policy), Use.CA, algorithm)
     await _prove(request, algorithm, authority, res)
     at = res.clock.now()
 

@@ -16,6 +16,7 @@ from attestation.api import (
 )
 from attestation.api.base import MachineId
 from attestation.errors import (
+    AlgorithmForbidden,
     CANotConfigured,
     CertificateUnknown,
     KeyUnusable,
@@ -73,6 +74,7 @@ async def check(res: Res) -> Response:
     responses=answers(
         CANotConfigured,
         RotationForbidden,
+        AlgorithmForbidden,
         RequestInvalid,
         KeyUnusable,
         SignerUnavailable,
