@@ -32,14 +32,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from attestation.device import KeyType
+from attestation.device.keys import DECRYPTION_ATTRIBUTES, key_template
 from attestation.testing import (
     CertificateAuthority,
     EKCertificateOptions,
     SoftwareAK,
     SoftwareNode,
     ak_template,
+    software_key,
 )
-from attestation.tpm import PCRSelection
+from attestation.tpm import PCRSelection, parse_tpmt_public
 from tests.fixtures.in_process import InProcessService, in_process_service
 from tests.fixtures.machine import Machine, b64
 from tests.scenarios.scene import Scene
@@ -52,6 +55,9 @@ LONG_STEPS = 15
 """Fewer that go deeper."""
 REFUSALS = frozenset({400, 401, 403, 404, 405, 406, 409, 410, 413, 422, 429})
 VENDOR = EKCertificateOptions(manufacturer="id:49465800")
+IMPORTED_KEY = software_key(
+    parse_tpmt_public(key_template(KeyType.RSA_2048, attributes=DECRYPTION_ATTRIBUTES))
+)
 IMPORTED_AK = SoftwareAK(ak_template(attributes=0x00050040), seed=1)
 ACCEPTS = ("application/vnd.itl.config.encrypted+json", "application/yaml", "application/json", "*/*", "")
 OPERATOR_ROUTES = [
@@ -67,6 +73,10 @@ OPERATOR_ROUTES = [
     ("GET", "/registration-tokens"),
     ("POST", "/allow-list"),
     ("GET", "/allow-list"),
+    ("GET", "/machines/{id}/certificates"),
+    ("GET", "/machines/{id}/offline-bundle"),
+    ("GET", "/ca"),
+    ("POST", "/ca/rotation"),
     ("GET", "/policies"),
     ("GET", "/audit"),
     ("GET", "/audit/verify"),
@@ -80,6 +90,7 @@ class Victim:
     machine: Machine
     introduction: dict[str, Any]
     captured: list[tuple[str, dict[str, Any]]]
+    certificate: str | None
 
     @property
     def machine_id(self) -> str:
@@ -96,6 +107,7 @@ class World:
     victims: list[Victim] = field(default_factory=list)
     fleet: dict[str, dict[str, Any]] = field(default_factory=dict)
     activated: set[str] = field(default_factory=set)
+    certificates: dict[str, str] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1000))
     requests: int = 0
     sequences: int = 0
@@ -118,6 +130,10 @@ class World:
             self.victims.append(self._victim(seed, make))
         self.fleet = {v.machine_id: self._seen(v.machine_id) for v in self.victims}
         self.audit = self._audited()
+        self.serials = self._serials()
+
+    def _serials(self) -> list[tuple[Any, ...]]:
+        return self.database.execute("SELECT serial, state FROM certificates ORDER BY id").fetchall()
 
     def _approved(self, machine: Machine) -> str:
         machine.enrol(hw_mac="52:54:00:aa:aa:aa", hw_serial="S-7")
@@ -129,6 +145,9 @@ class World:
     def _attested(self, machine: Machine) -> str:
         self._approved(machine)
         machine.attest()
+        key = machine.keys.create_signing_key()
+        self.certificates[machine.machine_id] = machine.certificate(key)["enrollment_cert_pem"]
+        assert machine.enroll(self.certificates[machine.machine_id], key).is_success
         return machine.machine_id
 
     def _victim(self, seed: int, make: Callable[[Machine], object]) -> Victim:
@@ -143,7 +162,12 @@ class World:
 
         machine.http.event_hooks["request"].append(capture)
         make(machine)
-        return Victim(machine=machine, introduction=machine.introduction(), captured=captured)
+        return Victim(
+            machine=machine,
+            introduction=machine.introduction(),
+            captured=captured,
+            certificate=self.certificates.get(machine.machine_id),
+        )
 
     def _count(self, response: httpx.Response) -> None:
         self.requests += 1
@@ -159,18 +183,20 @@ class World:
     def _audited(self) -> list[tuple[Any, ...]]:
         marks = ",".join("?" * len(self.victims))
         rows = self.database.execute(
-            f"SELECT id, action FROM audit_log WHERE machine_id IN ({marks}) AND action <> 'denied'",
+            f"SELECT id, action FROM audit_log WHERE machine_id IN ({marks}) "
+            "AND action NOT IN ('denied', 'cert_refused')",
             [v.machine_id for v in self.victims],
         )
         return rows.fetchall()
 
     def nobody_came_in(self) -> None:
-        """Only activated machines exist besides the fleet, and they wait without a role."""
+        """Only activated machines exist besides the fleet; they wait without a role, and have no certificate."""
         rows = self.database.execute(
             "SELECT count(*), coalesce(sum(status <> 'pending_approval' OR role IS NOT NULL), 0) FROM machines"
         ).fetchone()
         others = [v for v in self.fleet.values() if v["status"] != "pending_approval"]
         assert rows == (len(self.fleet) + len(self.activated), len(others))
+        assert self._serials() == self.serials, "no serial number was even reserved"
 
     def the_fleet_is_as_it_was(self) -> None:
         """No machine of the fleet changed, and nothing was written about one but refusals."""
@@ -181,6 +207,10 @@ class World:
 
 Offer = tuple[Machine, dict[str, Any]]
 Asked = tuple[str, dict[str, Any]]
+WAYS_TO_ASK = [
+    *("own key, own AK", "external key, own AK", "another nonce", "captured", "their certification"),
+    *("own key, their name", "made by the service", "no evidence", "garbage"),
+]
 
 
 class Strangers(RuleBasedStateMachine):
@@ -189,6 +219,8 @@ class Strangers(RuleBasedStateMachine):
     world: ClassVar[World]
     offers: Bundle[Offer] = Bundle("offers")
     asked: Bundle[Asked] = Bundle("asked")
+    to_certify: Bundle[Asked] = Bundle("to_certify")
+    to_enroll: Bundle[Asked] = Bundle("to_enroll")
 
     def __init__(self) -> None:
         super().__init__()
@@ -199,6 +231,7 @@ class Strangers(RuleBasedStateMachine):
             options=VENDOR,
         )
         self.me = Machine(node, self.world.http)
+        self.key = node.create_signing_key()
         self.world.sequences += 1
 
     victims = st.integers(0, 6)
@@ -330,6 +363,80 @@ class Strangers(RuleBasedStateMachine):
         answer = self.me.post(f"/machines/{self.target(which)}/ack", body)
         assert answer.is_error
 
+    def ask_for_certificate(self, whose: int | None, purpose: str) -> Any:
+        """Ask for a challenge in anybody's name."""
+        machine_id = self.target(whose)
+        path = f"/api/v1/machines/{machine_id}/challenge"
+        answer = self.world.http.get(path, params={"purpose": purpose})
+        return (machine_id, answer.json()) if answer.is_success else multiple()
+
+    @rule(target=to_certify, whose=st.none() | victims)
+    def ask_to_certify(self, whose: int | None) -> Any:
+        """Ask for a challenge for a certificate."""
+        return self.ask_for_certificate(whose, "certify")
+
+    @rule(target=to_enroll, whose=st.none() | victims)
+    def ask_to_enroll(self, whose: int | None) -> Any:
+        """Ask for a challenge with a certificate."""
+        return self.ask_for_certificate(whose, "enroll")
+
+    @rule(
+        challenge=to_certify | to_enroll | asked,
+        whose=st.none() | victims,
+        how=st.sampled_from(WAYS_TO_ASK),
+        profile=st.sampled_from(["node-client", "node-server", "operator"]),
+    )
+    def request_certificate(self, challenge: Asked, whose: int | None, how: str, profile: str) -> None:
+        """Ask for a certificate in anybody's name with anything."""
+        machine_id, asked = challenge
+        if whose is not None:
+            machine_id = self.target(whose)
+        key, nonce = self.key, asked
+        if how == "another nonce":
+            nonce = asked | {"nonce": b64(bytes(32))}
+        body = self.me.cert_request(nonce, key, profile=profile)
+        node = self.me.device
+        assert isinstance(node, SoftwareNode)
+        victim = next((v for v in self.world.victims if v.machine_id == machine_id), self.victim(0))
+        captured = [sent for path, sent in victim.captured if path.endswith("/request-cert")]
+        match how:
+            case "external key, own AK":
+                said = node.certify_key(key, bytes(32), external=True)
+                body |= {"certify_info": b64(said.certify_info), "certify_signature": b64(said.signature)}
+            case "captured" if captured:
+                body = captured[0] | {"nonce_id": asked["nonce_id"]}
+            case "their certification" if captured:
+                body |= {name: captured[0][name] for name in ("certify_info", "certify_signature")}
+            case "own key, their name" if captured:
+                body["key_public"] = captured[0]["key_public"]
+            case "made by the service":
+                body = self.me.server_key_request(asked, IMPORTED_KEY)
+            case "no evidence":
+                del body["certify_signature"]
+            case "garbage":
+                body["certify_info"] = b64(bytes(100))
+        answer = self.me.post(f"/machines/{machine_id}/request-cert", body)
+        assert answer.is_error
+
+    @rule(
+        challenge=to_enroll | to_certify,
+        which=victims,
+        how=st.sampled_from(["own signature", "another text", "captured"]),
+    )
+    def enroll(self, challenge: Asked, which: int, how: str) -> None:
+        """Present a certificate that everybody has seen, without its key."""
+        _, asked = challenge
+        victim = self.victim(which)
+        shown = victim.certificate or next(iter(self.world.certificates.values()))
+        body = self.me.enrollment(shown, self.key, asked)
+        if how == "another text":
+            body["nonce"] = b64(bytes(32))
+        captured = [sent for path, sent in victim.captured if path == "/machines/enroll"]
+        if how == "captured" and captured:
+            body = captured[0] | {"nonce_id": asked["nonce_id"]}
+        answer = self.me.post("/machines/enroll", body)
+        assert answer.is_error
+
     @rule(
         token=st.sampled_from(["guess", "%00", "..%2f..", "x" * 300]) | st.binary(max_size=32).map(bytes.hex),
         accept=st.sampled_from(ACCEPTS),
@@ -379,7 +486,11 @@ def world(tmp_path: Path) -> Iterator[World]:
     with (
         tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as directory,
         in_process_service(
-            Path(directory), pending_limit_per_address=100_000, pending_limit=100_000
+            Path(directory),
+            pending_limit_per_address=100_000,
+            pending_limit=100_000,
+            enrollment_ca_unencrypted=True,
+            compat_server_keys=True,
         ) as service,
     ):
         scene = Scene(
