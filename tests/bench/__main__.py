@@ -21,6 +21,8 @@ MODULES = {
     "event-logs": "tests.bench.event_logs",
     "policy-test": "tests.bench.policy_test",
     "revocation": "tests.bench.revocation",
+    "hsm": "tests.bench.hsm",
+    "issue": "tests.bench.issue",
 }
 
 
