@@ -15,7 +15,7 @@ from typing import Final, cast
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from attestation.errors import AttestationError, KeyUnusable, RequestInvalid
+from attestation.errors import AttestationError, KeyUnsupported, KeyUnusable, RequestInvalid
 from attestation.keys.open import CAPublicKey, KeyOptions, OpenKey, open_key
 from attestation.keys.secrets import SecretSource
 from attestation.keys.uri import FileRef, PKCS11Ref, parse_key_uri
@@ -85,6 +85,10 @@ def prove(
     for uri in _uris(source):
         try:
             opened.append(open_key(uri, options))
+        except KeyUnsupported as e:
+            # A folder of a backup has other keys too; one that was named is meant.
+            if uri == source:
+                refused.append(str(e))
         except AttestationError as e:
             refused.append(str(e))
     try:
@@ -104,7 +108,7 @@ def _proof(wanted: Wanted, opened: Sequence[OpenKey], refused: Sequence[str]) ->
         except AttestationError as e:
             return Proof(wanted=wanted, where=None, why=str(e))
         return Proof(wanted=wanted, where=_place(key), why=None)
-    why = refused[0] if refused else f"{len(opened)} keys there, none of them is this one"
+    why = refused[0] if refused else f"none of the {len(opened)} keys of CAs there is this one"
     if not refused and wanted.scheme in HARDWARE:
         why = f"it is in hardware; its backup is {HARDWARE[wanted.scheme]}"
     return Proof(wanted=wanted, where=None, why=why)

@@ -20,6 +20,7 @@ from attestation_cli.session import Ambiguous, Session, checked, output_option, 
 
 if TYPE_CHECKING:
     from attestation.api import CADetail, CertificateDetail, IssuerDetail
+    from attestation.client import OperatorClient
 
 PURPOSES = ("machine", "operator")
 ALGORITHMS = ("ecdsa-p384", "rsa-4096", "ml-dsa-87")
@@ -32,8 +33,18 @@ REASONS = (
     "cessationOfOperation",
     "privilegeWithdrawn",
 )
+STEPS = {
+    "prepare": "make the next key and publish it",
+    "activate": "let the next key sign, and the old one its lists only,",
+    "rollback": "undo the last prepare or activate",
+    "retire": "end the old key",
+}
 IN_USE = ("next", "active", "retiring")
 LEAST_DIGITS = 4
+SERIAL_DIGITS = 40
+SHORTEST_SERIAL = 8
+MOST_LOOKED_AT = 2000
+"""So many certificates, the newest first, are searched for the beginning of a serial number."""
 
 YES = click.option("--yes", is_flag=True, help="Do not ask.")
 PURPOSE = click.option(
@@ -169,16 +180,16 @@ def certificates_(
 @output_option
 @pass_session
 def certificate_(session: Session, serial: str, file: Path | None, *, pem: bool) -> None:
-    """Show what became of one certificate; SERIAL has 40 hex digits, colons do not matter.
+    """Show what became of one certificate; SERIAL may be its beginning (at least 8 hex).
 
     \b
     Examples:
-      attestation ca certificate 4b1f0c…
-      attestation ca certificate 4b1f0c… --pem | openssl x509 -noout -text
-      attestation ca certificate 4b1f0c… -f cp-1.pem
+      attestation ca certificate 4b1f0c3d
+      attestation ca certificate 4b1f0c3d --pem | openssl x509 -noout -text
+      attestation ca certificate 4b1f0c3d -f cp-1.pem
     """
     with session.client() as client:
-        found = client.certificate(_serial(serial))
+        found = _find(client, serial)
     if pem or file is not None:
         emit_pem(session, found, file)
     elif session.json:
@@ -209,16 +220,16 @@ def revoke(session: Session, serial: str, reason: str, note: str | None, *, yes:
 
     \b
     Examples:
-      attestation ca revoke 4b1f0c… --reason keyCompromise --note "laptop stolen"
+      attestation ca revoke 4b1f0c3d --reason keyCompromise --note "laptop stolen"
     """
     from attestation.api import CertificateRevokeRequest
 
-    number = _serial(serial)
     request = checked(lambda: CertificateRevokeRequest.model_validate({"reason": reason, "note": note}))
     with session.client() as client:
-        found = client.certificate(number)
-        session.confirm(f"Revoke {found.profile} {number} of {_who(found)}? It cannot be undone.", yes=yes)
-        answer = client.revoke_certificate(number, request)
+        found = _find(client, serial)
+        question = f"Revoke {found.profile} {found.serial} of {_who(found)}? It cannot be undone."
+        session.confirm(question, yes=yes)
+        answer = client.revoke_certificate(found.serial, request)
     session.emit_done(
         f"{answer.serial}: {answer.state}",
         {"serial": answer.serial, "state": answer.state, "reason": answer.reason},
@@ -272,7 +283,7 @@ def crl(session: Session, issuer: str | None, purpose: str, file: Path | None) -
             ("number", cell(number)),
             ("made", moment_cell(found.last_update_utc, now)),
             ("next", moment_cell(found.next_update_utc, now)),
-            ("names", cell(f"{len(found)} certificates")),
+            ("certificates", cell(len(found))),
         ]
     )
 
@@ -373,8 +384,8 @@ def rotate(
             {"step": step, "purpose": purpose, "algorithm": algorithm, "reason": reason, "force": force}
         )
     )
-    forced = ", without waiting for anybody" if force else ""
-    session.confirm(f"{step.capitalize()} the {purpose} CA's keys{forced}?", yes=yes)
+    forced = " without waiting for relying parties" if force else ""
+    session.confirm(f"{purpose} CA: {STEPS[step]}{forced}?", yes=yes)
     with session.client() as client:
         answer = client.rotate_ca(request)
     if isinstance(answer, PendingApproval):
@@ -644,7 +655,7 @@ def _issuer_fields(issuer: IssuerDetail, now: datetime) -> list[tuple[str, Cell]
         ("origin", cell(issuer.key_origin)),
         ("valid until", moment_cell(issuer.not_after, now)),
         ("crl number", cell(issuer.crl_number)),
-        ("certified by", cell(f"{len(issuer.cross_certificates)} other keys")),
+        ("cross-certified", cell(f"{len(issuer.cross_certificates)} times")),
     ]
     instants = [
         ("created", issuer.created_at),
@@ -662,14 +673,14 @@ def _next_steps(detail: CADetail, now: datetime) -> list[str]:
     lines = []
     for issuer in detail.issuers:
         for at, done, command in (
-            (issuer.activate_from, "has been published long enough", "activate"),
-            (issuer.retire_from, "has no certificate left", "retire"),
+            (issuer.activate_from, "activated", "activate"),
+            (issuer.retire_from, "retired", "retire"),
         ):
             if at is None:
                 continue
             call = f"attestation ca rotate {command} --purpose {issuer.purpose} --reason TEXT"
             when = "now" if at <= now else ago(at, now)
-            lines.append(f"{issuer.issuer_id} {done} {when}: {call}")
+            lines.append(f"{issuer.issuer_id} can be {done} {when}: {call}")
     return lines
 
 
@@ -683,7 +694,7 @@ def _certificate_row(one: CertificateDetail, now: datetime) -> list[Cell]:
         cell(one.serial),
         _state(one.state),
         cell(one.profile),
-        cell(_who(one)),
+        cell(_cn(one.subject) if one.machine_id is None else one.machine_id[:8], _who(one)),
         time_cell(one.issued_at, now),
         time_cell(one.ended_at or one.not_after, now),
         cell(one.reason),
@@ -738,10 +749,27 @@ def _cn(name: str) -> str:
     return re.sub(r"\\(.)", r"\1", found[1]) if found else name
 
 
-def _serial(text: str) -> str:
+def _find(client: OperatorClient, text: str) -> CertificateDetail:
+    """Return the certificate whose serial number is *text*, or begins with it.
+
+    Raises:
+        RequestInvalid: No serial number, or a beginning that is too short.
+        CertificateUnknown: There is none.
+        Ambiguous: Several of the newest ones begin so.
+    """
     number = text.lower().replace(":", "")
-    if not re.fullmatch(r"[0-9a-f]{40}", number):
+    if not re.fullmatch(rf"[0-9a-f]{{{SHORTEST_SERIAL},{SERIAL_DIGITS}}}", number):
         raise RequestInvalid(
-            "a serial number has 40 hex digits; `attestation ca certificates -o wide` shows them"
+            f"a serial number has {SERIAL_DIGITS} hex digits; give at least {SHORTEST_SERIAL}"
         )
-    return number
+    if len(number) < SERIAL_DIGITS:
+        newest = islice(client.certificates(page_size=200), MOST_LOOKED_AT)
+        found = [c.serial for c in newest if c.serial.startswith(number)]
+        if not found:
+            raise CertificateUnknown(
+                f"none of the newest {MOST_LOOKED_AT} serial numbers begins with {number}"
+            )
+        if len(found) > 1:
+            raise Ambiguous("\n".join([f"{number} may mean any of", *found[:20]]))
+        number = found[0]
+    return client.certificate(number)
