@@ -1,16 +1,20 @@
-"""What the lifecycle table leaves to others: acknowledgement, deletion, bad results, fetching, in every status.
+"""What the lifecycle table leaves to others, in every status: acknowledging, deleting, fetching, certificates.
 
 Operators' acts, activation and good attestations in every status stand in tests/unit/service/test_attest.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from attestation.device import TPMKey
 from attestation.testing import SoftwareNode
-from tests.fixtures.in_process import InProcessService
+from tests.fixtures.in_process import InProcessService, in_process_service
 from tests.fixtures.machine import Machine, refused
 from tests.scenarios.scene import Scene
 
@@ -36,6 +40,8 @@ class Expected:
         trust: Trust afterwards.
         deleted: Status and code of a deletion.
         fetched: What the machine's last config token yields.
+        certified: What becomes of a request for a certificate.
+        enrolled: What becomes of an enrolment with the one it got while attested; None where it got none.
     """
 
     action: str | None
@@ -43,21 +49,46 @@ class Expected:
     trust: str
     deleted: tuple[int, str]
     fetched: str
+    certified: tuple[int, str]
+    enrolled: tuple[int, str] | None
 
 
 KEPT = (409, "transition-forbidden")
 GONE = (204, "ok")
+OUT = (403, "machine-not-admitted")
+NEVER: dict[str, Any] = {"certified": OUT, "enrolled": None}
+ENDED: dict[str, Any] = {"certified": OUT, "enrolled": OUT}
 EXPECTED = {
-    "pending_approval": Expected(action="none", told=False, trust="failed", deleted=KEPT, fetched="none"),
-    "registered": Expected(action="none", told=False, trust="failed", deleted=KEPT, fetched="none"),
-    "attested": Expected(action="none", told=False, trust="failed", deleted=KEPT, fetched="envelope"),
-    "locked": Expected(action="lock", told=True, trust="failed", deleted=KEPT, fetched="consumed"),
-    "revoked": Expected(action="none", told=False, trust="failed", deleted=KEPT, fetched="consumed"),
-    "revoked, wipe pending": Expected(
-        action="wipe", told=True, trust="failed", deleted=KEPT, fetched="consumed"
+    "pending_approval": Expected(
+        action="none", told=False, trust="failed", deleted=KEPT, fetched="none", **NEVER
     ),
-    "revoked, wiped": Expected(action="none", told=False, trust="failed", deleted=GONE, fetched="consumed"),
-    "rejected": Expected(action=None, told=False, trust="unknown", deleted=GONE, fetched="none"),
+    "registered": Expected(action="none", told=False, trust="failed", deleted=KEPT, fetched="none", **NEVER),
+    "attested": Expected(
+        action="none",
+        told=False,
+        trust="failed",
+        deleted=KEPT,
+        fetched="envelope",
+        certified=(200, "ok"),
+        enrolled=(200, "ok"),
+    ),
+    "locked": Expected(action="lock", told=True, trust="failed", deleted=KEPT, fetched="consumed", **ENDED),
+    "revoked": Expected(action="none", told=False, trust="failed", deleted=KEPT, fetched="consumed", **ENDED),
+    "revoked, wipe pending": Expected(
+        action="wipe", told=True, trust="failed", deleted=KEPT, fetched="consumed", **ENDED
+    ),
+    "revoked, wiped": Expected(
+        action="none", told=False, trust="failed", deleted=GONE, fetched="consumed", **ENDED
+    ),
+    "rejected": Expected(
+        action=None,
+        told=False,
+        trust="unknown",
+        deleted=GONE,
+        fetched="none",
+        certified=(403, "machine-rejected"),
+        enrolled=None,
+    ),
 }
 STRICT = {
     "format": "itl-tpm-policy/1",
@@ -76,12 +107,22 @@ class Case:
     machine: Machine
     token: str | None
     expected: Expected
+    key: TPMKey
+    certificate: str | None
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[InProcessService]:
+    """A service with a CA."""
+    with in_process_service(tmp_path / "service", enrollment_ca_unencrypted=True) as found:
+        yield found
 
 
 @pytest.fixture(params=WAYS)
 def case(request: pytest.FixtureRequest, local_scene: Scene) -> Case:
     """A machine in each status."""
     operator, machine, token = local_scene.operator, local_scene.machine(SoftwareNode(1)), None
+    key, certificate = machine.keys.create_signing_key(), None
     machine.enrol()
     for step in WAYS[request.param]:
         match step:
@@ -89,6 +130,7 @@ def case(request: pytest.FixtureRequest, local_scene: Scene) -> Case:
                 operator.approve(machine.machine_id)
             case "attest":
                 token = machine.attest()["config_token"]
+                certificate = machine.certificate(key)["enrollment_cert_pem"]
             case "wipe":
                 operator.act(machine.machine_id, "revoke", wipe=True)
             case "acknowledge":
@@ -97,7 +139,8 @@ def case(request: pytest.FixtureRequest, local_scene: Scene) -> Case:
             case _:
                 operator.act(machine.machine_id, step, reason="test")
     assert operator.machine(machine.machine_id)["status"] == request.param.partition(",")[0]
-    return Case(machine=machine, token=token, expected=EXPECTED[request.param])
+    expected = EXPECTED[request.param]
+    return Case(machine=machine, token=token, expected=expected, key=key, certificate=certificate)
 
 
 def test_a_result_that_is_not_as_expected_releases_nothing(local_scene: Scene, case: Case) -> None:
@@ -171,3 +214,30 @@ def test_a_config_is_fetched_only_while_attested(
         assert refused(answer) == (410, "token-consumed")
     local.clock.pass_(hours=1)
     assert refused(case.machine.fetch(case.token)) == (410, "token-consumed")
+
+
+def test_a_certificate_is_given_only_while_attested(
+    local_scene: Scene, local: InProcessService, case: Case
+) -> None:
+    """In each status, and an hour later, when every lease is over, in none (R5, R6)."""
+    machine = case.machine
+    before = local_scene.operator.machine(machine.machine_id)["status"]
+    body = machine.cert_request(machine.certificate_challenge(), case.key)
+    assert refused(machine.request_certificate(body)) == case.expected.certified
+    assert refused(machine.request_certificate(body)) == (409, "challenge-used")
+    local.clock.pass_(hours=1)
+    late = machine.request_certificate(machine.cert_request(machine.certificate_challenge(), case.key))
+    assert late.status_code == 403
+    assert local_scene.operator.machine(machine.machine_id)["status"] == before
+
+
+def test_a_certificate_counts_only_while_attested(local_scene: Scene, case: Case) -> None:
+    """What was given while attested is refused with the lock or the revocation, at once; no status is left by it."""
+    machine = case.machine
+    assert (case.certificate is None) == (case.expected.enrolled is None)
+    if case.certificate is None:
+        return
+    before = local_scene.operator.machine(machine.machine_id)["status"]
+    for _ in range(2):
+        assert refused(machine.enroll(case.certificate, case.key)) == case.expected.enrolled
+    assert local_scene.operator.machine(machine.machine_id)["status"] == before
