@@ -669,7 +669,7 @@ def test_modules_are_named_in_the_settings(world: World) -> None:
     found = key_options(world.settings(pkcs11_modules=("softhsm=/usr/lib/libsofthsm2.so",)))
     assert dict(found.modules) == {"softhsm": Path("/usr/lib/libsofthsm2.so")}
     for wrong in ("softhsm", "=/x", "softhsm=relative"):
-        with pytest.raises(KeyURIInvalid, match="ITL_PKCS11_MODULES"):
+        with pytest.raises(KeyURIInvalid, match="name=/path"):
             key_options(world.settings(pkcs11_modules=(wrong,)))
 
 

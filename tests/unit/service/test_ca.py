@@ -287,6 +287,25 @@ async def test_two_keys_are_rotated_one_by_one(start: Starter) -> None:
     ]
 
 
+async def test_an_algorithm_is_left(start: Starter) -> None:
+    """From ECDSA over hybrid to ML-DSA: the first key is retired once nobody has a certificate of it."""
+    first = await with_ca(start)
+    await issue(first)
+    hybrid = await with_ca(start, enrollment_ca_algorithm="hybrid")
+    assert len(await ca_of(hybrid).bundle()) == 2
+    assert (await step(hybrid, "retire", algorithm="ecdsa-p384", force=True)).status_code == 409
+    last = await with_ca(start, enrollment_ca_algorithm="ml-dsa-87")
+    assert (await issue(last)).algorithm == "ml-dsa-87"
+    (old, new) = (await last.operator("GET", "/ca")).json()["issuers"]
+    assert (old["state"], old["retire_from"], new["retire_from"]) == ("active", "2026-11-23T12:00:00Z", None)
+    assert (await step(last, "prepare", algorithm="ecdsa-p384")).status_code == 409
+    assert (await step(last, "retire", algorithm="ecdsa-p384")).status_code == 409
+    last.clock.advance(2 * DAY)
+    assert (await step(last, "retire", algorithm="ecdsa-p384")).status_code == 200
+    assert await states(last) == ["retired", "active"]
+    assert len(await ca_of(last).bundle()) == 1
+
+
 async def test_the_ca_of_operators_rotates_too(start: Starter) -> None:
     """With the lifetime of their certificates; a CA that there is not cannot."""
     service = await with_ca(start, operator_certificates=True)

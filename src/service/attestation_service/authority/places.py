@@ -7,11 +7,11 @@ given up, is never taken for the key of another certificate.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from attestation.errors import KeyURIInvalid
 from attestation.keys.open import KeyOptions
+from attestation.keys.pkcs11 import parse_modules
 from attestation.keys.secrets import SecretSource, secret_source
 from attestation.keys.uri import PERSISTENT_HANDLES, FileRef, KeyRef, PKCS11Ref, TPM2Ref, parse_key_uri
 from attestation.store import Issuer, IssuerAlgorithm, IssuerPurpose
@@ -46,15 +46,8 @@ def key_options(settings: Settings) -> KeyOptions:
     return KeyOptions(
         passphrase=passphrase,
         allow_unencrypted=settings.enrollment_ca_unencrypted,
-        modules=dict(map(_module, settings.pkcs11_modules)),
+        modules=parse_modules(settings.pkcs11_modules),
     )
-
-
-def _module(text: str) -> tuple[str, Path]:
-    name, separator, path = text.partition("=")
-    if not (name and separator and path.startswith("/")):
-        raise KeyURIInvalid("ITL_PKCS11_MODULES: each entry is name=/path/to/module.so")
-    return name, Path(path)
 
 
 def new_key_uri(settings: Settings, purpose: IssuerPurpose, issuer_id: str, known: tuple[Issuer, ...]) -> str:

@@ -6,6 +6,7 @@
 A `next` key is in the trust bundle before it signs anything, and it and the active key certify each other: who knows
 one of the two verifies what the other signed. A `retiring` key signs lists and answers only. Which states there are at
 once is bounded: one that is to come, one that signs, one that ceases; so two cross certificates are always enough.
+Where the settings leave an algorithm, its active key signs nothing from then on, and is retired like one that ceased.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from attestation.store import Issuer, IssuerAlgorithm, IssuerPurpose, Tx
 from attestation_service.authority import creation
 from attestation_service.authority.creation import Maker
 from attestation_service.authority.issuance import allowed_lifetime
+from attestation_service.authority.places import kinds
 from attestation_service.settings import Settings
 
 Step = Literal["prepare", "activate", "rollback", "retire"]
@@ -43,6 +45,8 @@ class Keys:
     active: Issuer
     coming: Issuer | None
     retiring: Issuer | None
+    is_wanted: bool
+    """False where the settings have left this algorithm: the active key signs nothing any more."""
 
     def other(self, step: Step) -> Issuer | None:
         """Return the key that *step* is about besides the active one, or None."""
@@ -54,7 +58,7 @@ class Keys:
             case "rollback":
                 return self.coming or self.retiring
             case "retire":
-                return self.retiring
+                return self.retiring or (None if self.is_wanted else self.active)
 
     def will_sign(self, step: Step) -> Issuer | None:
         """Return the key that begins to sign by *step*; None where none does."""
@@ -63,7 +67,7 @@ class Keys:
         return self.retiring if step == "rollback" and self.coming is None else None
 
 
-def keys_of(tx: Tx, purpose: IssuerPurpose, algorithm: IssuerAlgorithm) -> Keys:
+def keys_of(tx: Tx, purpose: IssuerPurpose, algorithm: IssuerAlgorithm, settings: Settings) -> Keys:
     """Return the keys of a CA.
 
     Raises:
@@ -77,7 +81,12 @@ def keys_of(tx: Tx, purpose: IssuerPurpose, algorithm: IssuerAlgorithm) -> Keys:
         for each in tx.issuers.all()
         if (each.purpose, each.algorithm, each.state) == (purpose, algorithm, "retiring")
     ]
-    return Keys(active, tx.issuers.coming(purpose, algorithm), retiring[-1] if retiring else None)
+    return Keys(
+        active,
+        tx.issuers.coming(purpose, algorithm),
+        retiring[-1] if retiring else None,
+        (purpose, algorithm) in kinds(settings),
+    )
 
 
 def activate_from(issuer: Issuer, settings: Settings) -> datetime | None:
@@ -93,13 +102,15 @@ def activate_from(issuer: Issuer, settings: Settings) -> datetime | None:
 def retire_from(tx: Tx, issuer: Issuer, settings: Settings) -> datetime | None:
     """Return from when on nobody needs a retiring key: a day after its last certificate can have ended.
 
-    None of any other key.
+    Likewise of an active key whose algorithm the settings have left. None of any other key.
     """
-    if issuer.state != "retiring" or issuer.retiring_at is None:
-        return None
-    ends = issuer.retiring_at + _longest(issuer, settings)
     last = tx.certificates.last_end(issuer.issuer_id)
-    return max(ends, last or ends) + AFTER_LAST_END
+    if issuer.state == "retiring" and issuer.retiring_at is not None:
+        ends = issuer.retiring_at + _longest(issuer, settings)
+        return max(ends, last or ends) + AFTER_LAST_END
+    if issuer.state == "active" and (issuer.purpose, issuer.algorithm) not in kinds(settings):
+        return (last or issuer.reserved_at) + AFTER_LAST_END
+    return None
 
 
 def _longest(issuer: Issuer, settings: Settings) -> timedelta:
@@ -116,6 +127,8 @@ def check(tx: Tx, keys: Keys, step: Step, *, force: bool, settings: Settings, at
     active, coming, retiring = keys.active, keys.coming, keys.retiring
     match step:
         case "prepare":
+            if not keys.is_wanted:
+                raise RotationForbidden(f"no certificate is issued by {active.algorithm}; see the settings")
             if coming is not None:
                 raise RotationForbidden(f"key {coming.issuer_id} is {coming.state} already")
             if retiring is not None:
@@ -130,9 +143,9 @@ def check(tx: Tx, keys: Keys, step: Step, *, force: bool, settings: Settings, at
                     f"only key {active.issuer_id} is in use; there is nothing to go back to"
                 )
         case "retire":
-            if retiring is None:
+            if (gone := keys.other("retire")) is None:
                 raise RotationForbidden("no key is retiring")
-            _wait(retire_from(tx, retiring, settings), at, force, "certificates of it may be in use")
+            _wait(retire_from(tx, gone, settings), at, force, "certificates of it may be in use")
 
 
 def _wait(until: datetime | None, at: datetime, force: bool, why: str) -> None:
@@ -168,10 +181,13 @@ def _rollback(tx: Tx, maker: Maker, keys: Keys, at: datetime) -> str:  # noqa: A
 
 
 def _retire(tx: Tx, maker: Maker, keys: Keys, at: datetime) -> str:  # noqa: ARG001 -- likewise
-    assert keys.retiring is not None  # `check` saw it
-    _move(tx, keys.retiring, "retired", at)
-    _forget(tx, keys.active, keys.retiring, at)
-    return f"key {keys.retiring.issuer_id} retired; {keys.active.issuer_id} goes on"
+    gone = keys.other("retire")
+    assert gone is not None  # `check` saw it
+    _move(tx, gone, "retired", at)
+    if gone.issuer_id == keys.active.issuer_id:
+        return f"key {gone.issuer_id} retired; no certificate is issued by {gone.algorithm} any more"
+    _forget(tx, keys.active, gone, at)
+    return f"key {gone.issuer_id} retired; {keys.active.issuer_id} goes on"
 
 
 _STEPS: Final[dict[Step, Callable[[Tx, Maker, Keys, datetime], str]]] = {

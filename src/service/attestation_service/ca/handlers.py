@@ -107,7 +107,7 @@ async def rotate(
     at = res.clock.now()
 
     def work(tx: Tx) -> PendingApproval | None:
-        keys = rotation.keys_of(tx, request.purpose, algorithm)
+        keys = rotation.keys_of(tx, request.purpose, algorithm, res.settings)
         rotation.check(tx, keys, request.step, force=request.force, settings=res.settings, at=at)
         other = keys.other(request.step)
         proposal = of_ca_rotation(
@@ -139,7 +139,7 @@ async def _prove(
     request: RotationRequest, algorithm: IssuerAlgorithm, authority: Authority, res: Resources
 ) -> None:
     """Let the key that is to sign prove itself first: after the switch it would be too late."""
-    keys = await res.store.read(lambda tx: rotation.keys_of(tx, request.purpose, algorithm))
+    keys = await res.store.read(lambda tx: rotation.keys_of(tx, request.purpose, algorithm, res.settings))
     if (signer := keys.will_sign(request.step)) is not None:
         await authority.in_thread(functools.partial(authority.prove, signer))
 
