@@ -29,9 +29,9 @@ def parse_modules(entries: Iterable[str]) -> Mapping[str, Path]:
     for entry in entries:
         name, equals, path = entry.partition("=")
         if not equals or not _NAME.fullmatch(name) or not path.startswith("/"):
-            raise KeyURIInvalid(f"a PKCS#11 module is listed as name=/path/to/module.so; found {entry!r}")
+            raise KeyURIInvalid(f"ITL_PKCS11_MODULES: each entry is name=/path/to/module.so; found {entry!r}")
         if name in modules:
-            raise KeyURIInvalid(f"the PKCS#11 module {name} is listed twice")
+            raise KeyURIInvalid(f"ITL_PKCS11_MODULES: {name} stands there twice")
         modules[name] = Path(path)
     return MappingProxyType(modules)
 
