@@ -377,12 +377,14 @@ def test_7_the_key_of_the_request() -> None:
 # 8: how it stands
 
 
-@pytest.mark.parametrize("kind", ["p256", "rsa2048"])
+@pytest.mark.parametrize(
+    ("kind", "attributes"), [("p256", RESIDENT), ("rsa2048", RESIDENT), ("rsa2048", DECRYPT)]
+)
 @pytest.mark.parametrize("ak", ["ecc", "rsa"])
-def test_8_a_software_key_that_says_it_is_resident(kind: str, ak: str) -> None:
+def test_8_a_software_key_that_says_it_is_resident(kind: str, attributes: int, ak: str) -> None:
     """N71, HSM §24 g: attributes of a resident key, but its qualified name is its Name: refused, and labelled."""
     attestation_key = AK if ak == "ecc" else rsa_ak()
-    public = key(kind)
+    public = key(kind, attributes=attributes)
     with pytest.raises(KeyNotResident, match="external-as-resident: outside the TPM") as e:
         judge(external(public, attestation_key), ak=attestation_key.public)
     assert e.value.computed == "external-as-resident"
