@@ -44,8 +44,8 @@ choice, and shows what is left.
 
 - EKs of the templates L-1, L-2, H-1 and H-2 are refused (RSA-2048, P-256, AES-128): machines need a TPM with an EK
   on P-384 or RSA from 3072 bits (H-3, H-6, H-7), and an attestation key of that strength with SHA-384 (`cnsa2`:
-  or SHA-512). What `attestation-agent` makes by itself is P-256 or RSA-2048 with SHA-256 and is refused; with
-  `ITL_AK=ecc-p384` it makes one on P-384.
+  or SHA-512). `attestation-agent` takes such an EK with `ITL_EK=strong` and makes such a key with
+  `ITL_AK=ecc-p384`; what it does without them is refused. Another EK is another machine: it is introduced anew.
 - TLS of the service agrees on P-384 alone. Where TLS ends at a proxy, suites, groups and certificate are the
   proxy's: [tls.md](tls.md).
 - `cnsa2` demands `ITL_ENROLLMENT_CA_ALGORITHM=ml-dsa-87`. Certificates so signed are verified by OpenSSL 3.5 and

@@ -182,9 +182,13 @@ def _selection(text: str) -> Any:
 
 def _open(values: Mapping[str, Any]) -> Any:
     """Return the `NodeTPM` that *values* name, a context manager."""
-    from attestation.device import AKType, NodeTPM
+    from attestation.device import EK_PREFERENCE, EK_STRONG, AKType, NodeTPM
 
-    return NodeTPM.open(values["tpm"], ak={"ecc": AKType.ECC_P256, "rsa": AKType.RSA_2048}[values["ak"]])
+    return NodeTPM.open(
+        values["tpm"],
+        ak={"ecc": AKType.ECC_P256, "ecc-p384": AKType.ECC_P384, "rsa": AKType.RSA_2048}[values["ak"]],
+        ek_templates=EK_STRONG if values["ek"] == "strong" else EK_PREFERENCE,
+    )
 
 
 def _run(flags: Mapping[str, Any]) -> int:
@@ -210,7 +214,7 @@ def _run(flags: Mapping[str, Any]) -> int:
         return NodeClient(settings.server_url, ca_file=settings.ca_file, retries=retries)
 
     def open_tpm() -> Any:
-        return _open({"tpm": settings.tpm, "ak": settings.ak})
+        return _open({"tpm": settings.tpm, "ak": settings.ak, "ek": settings.ek})
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(state.alone())

@@ -29,6 +29,7 @@ class Settings:
     tpm: str
     state_dir: Path
     ak: str
+    ek: str
     cluster_id: str
     desired_role: Role | None
     registration_token_file: Path | None
@@ -128,9 +129,16 @@ TPM_OPTIONS: Final = (
     Option(
         name="ak",
         variable="ITL_AK",
-        read=_one_of("ecc", "rsa"),
+        read=_one_of("ecc", "ecc-p384", "rsa"),
         default="ecc",
-        help="kind of attestation key: ecc (P-256, default) or rsa (2048); another kind needs an ak-reset",
+        help="kind of attestation key: ecc (P-256, default), ecc-p384, or rsa (2048); another needs an ak-reset",
+    ),
+    Option(
+        name="ek",
+        variable="ITL_EK",
+        read=_one_of("any", "strong"),
+        default="any",
+        help="which endorsement key is the machine: any (default), or strong (P-384, RSA from 3072 bits)",
     ),
 )
 

@@ -2,11 +2,21 @@
 
 from attestation.device.client import TPM, LiveSession
 from attestation.device.keys import KeyType
-from attestation.device.node import AKType, Identity, KeyCertification, NodeTPM, Quote
+from attestation.device.node import (
+    EK_PREFERENCE,
+    EK_STRONG,
+    AKType,
+    Identity,
+    KeyCertification,
+    NodeTPM,
+    Quote,
+)
 from attestation.device.transport import Transport, open_transport
 from attestation.tpm.key_file import TPMKey
 
 __all__ = [
+    "EK_PREFERENCE",
+    "EK_STRONG",
     "TPM",
     "AKType",
     "Identity",

@@ -41,6 +41,9 @@ factory and never goes, while firmware updates have added certificates in the hi
 comes first: deriving it takes milliseconds, an RSA key seconds to minutes on a discrete TPM, at every start.
 """
 
+EK_STRONG: Final = ("H-3", "H-6", "H-7")
+"""P-384 and RSA from 3072 bits, with SHA-384 and AES-256: what CNSA 1.0 allows (`attestation.algorithms`)."""
+
 PCR_TRIES: Final = 5
 """How often a quote is repeated because PCRs changed between reading and quoting."""
 
@@ -73,6 +76,7 @@ class AKType(StrEnum):
     """Kinds of attestation keys that we make."""
 
     ECC_P256 = "ecc-p256"
+    ECC_P384 = "ecc-p384"
     RSA_2048 = "rsa-2048"
 
 
@@ -86,6 +90,18 @@ AK_TEMPLATES: Final[Mapping[AKType, bytes]] = MappingProxyType(
             symmetric=None,
             scheme=Scheme(alg=Alg.ECDSA, hash_alg=Alg.SHA256),
             curve=Curve.NIST_P256,
+            x=_AK_UNIQUE,
+            y=_AK_UNIQUE,
+            tpmt=b"",
+        ).serialise(),
+        AKType.ECC_P384: Public(
+            type=Alg.ECC,
+            name_alg=Alg.SHA384,
+            attributes=AK_ATTRIBUTES,
+            auth_policy=b"",
+            symmetric=None,
+            scheme=Scheme(alg=Alg.ECDSA, hash_alg=Alg.SHA384),
+            curve=Curve.NIST_P384,
             x=_AK_UNIQUE,
             y=_AK_UNIQUE,
             tpmt=b"",
