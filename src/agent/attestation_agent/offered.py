@@ -112,8 +112,10 @@ class Offered:
         self._make()
         version = f".{kind}-{secrets.token_hex(8)}"
         made = self.directory / version
-        made.mkdir(mode=0o755)
+        made.mkdir()
         try:
+            # Not at its making: a umask would take away what other programs need.
+            made.chmod(0o755)
             content = {
                 **files,
                 FULL_CHAIN: files[CERTIFICATE] + files[CHAIN],
@@ -133,7 +135,10 @@ class Offered:
         return version
 
     def _make(self) -> None:
-        self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        """Make the directory; the modes of one that is there are somebody's choice."""
+        if not self.directory.is_dir():
+            self.directory.mkdir(parents=True)
+            self.directory.chmod(0o755)
 
     def _write(self, path: Path, data: bytes, *, secret: bool) -> None:
         mode = 0o644 if not secret else 0o600 if self._group is None else 0o640
@@ -143,7 +148,6 @@ class Offered:
             file.flush()
             if self._group is not None:
                 os.fchown(descriptor, -1, self._group)
-            # Not at the opening: a umask would take away what other programs need.
             os.fchmod(descriptor, mode)
             os.fsync(descriptor)
 
