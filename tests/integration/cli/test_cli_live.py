@@ -14,12 +14,14 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
+from attestation.testing import SoftwareNode
 from attestation.wire import b64decode
 from attestation_agent.exits import Exit
 from attestation_cli.main import GROUPS, cli
 from attestation_cli.session import Session
 from attestation_cli.watch import Watch
 from tests.fixtures.in_process import InProcess, InProcessService, in_process_service
+from tests.fixtures.machine import Machine
 from tests.fixtures.vendor import ROOT, vouched
 from tests.integration.agent.rig import Rig
 from tests.unit.service.people import introduce
@@ -95,7 +97,8 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess
     """A service that lets nobody alone make a controlplane; whoever uses it has an empty home."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with in_process_service(tmp_path / "service", dual_control_roles=["controlplane"]) as found:
+    settings = {"dual_control_roles": ["controlplane"], "enrollment_ca_unencrypted": True}
+    with in_process_service(tmp_path / "service", **settings) as found:
         yield found
 
 
@@ -295,9 +298,31 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert "trusted again" in terminal.ok(*restore)
     terminal.sit_down(None)
 
+    # A sixth keeps a key in its TPM and has a certificate; then its CA gets another key, and a backup is proven.
+    sixth = Machine(SoftwareNode(6), local.client("192.0.2.6"))
+    sixth.admitted(local.operator(), "worker-app", hostname="w-6")
+    serial = sixth.certificate(sixth.keys.create_signing_key())["serial"]
+    assert serial in terminal.ok("ca", "certificates", "-o", "csv")
+    assert "issued" in terminal.ok("machine", "certificates", "w-6")
+    assert "BEGIN CERTIFICATE" in terminal.ok("machine", "request-cert", "w-6")
+    assert "controlplane" not in terminal.ok("ca", "certificate", serial[:10])
+    assert "revoked" in terminal.ok("ca", "revoke", serial, "--reason", "superseded", "--yes")
+    assert terminal.json("ca", "crl")["revoked"] == [serial]
+    (key,) = terminal.json("ca", "show")
+    assert key["issuer_id"] in terminal.ok("ca", "show")
+    rotate = ["ca", "rotate", "prepare", "-r", "drill", "--yes"]
+    terminal.sit_down("anna")
+    assert "1 of 2 approvals" in terminal.ok(*rotate)
+    terminal.sit_down("berta")
+    assert "next" in terminal.ok(*rotate)
+    terminal.sit_down(None)
+    assert len(terminal.json("ca", "bundle")) == 4
+    assert terminal.ok("ca", "backup-check").count("yes") == 2
+    assert terminal.ok("ca", "backup-check", str(local.settings.enrollment_ca_dir)).count("proven") == 2
+
     # Where everything stands.
     counted = terminal.json("stats")
-    assert (counted["machines"], counted["by_status"]["revoked"]) == (4, 2)
+    assert (counted["machines"], counted["by_status"]["revoked"]) == (5, 2)
     assert terminal.json("health")["ready"] is True
     assert terminal.json("version")["service"] == local.app.version
     terminal.ok("config", "set", "output", "table")

@@ -1063,16 +1063,14 @@ def request_cert(session: Session, machine: str, profile: str, file: Path | None
 
     with session.client() as client:
         machine_id = session.find_id(client, machine)
-        good = (
-            c
-            for c in client.machine_certificates(machine_id)
-            if c.state == "issued" and c.profile == profile and c.not_after > datetime.now(UTC)
-        )
-        newest = next(good, None)
+        found = client.machine_certificates(machine_id)
+        newest = next((c for c in found if c.state == "issued" and c.profile == profile), None)
         if newest is None:
             raise CertificateUnknown(f"machine {machine_id} has no {profile} certificate that is good now")
-        found = client.certificate(newest.serial)
+        whole = client.certificate(newest.serial)
+    if whole.not_after < datetime.now(UTC):
+        session.note(f"warning: it ended {ago(whole.not_after, datetime.now(UTC))}")
     if session.json:
-        session.emit_json(found)
+        session.emit_json(whole)
         return
-    emit_pem(session, found, file)
+    emit_pem(session, whole, file)
