@@ -41,6 +41,7 @@ from attestation_service.lean import lanes
 from attestation_service.machines.routes import router as machines
 from attestation_service.measurements import Replays
 from attestation_service.middleware import Border, InFlight
+from attestation_service.operator_certificates.routes import router as operator_certificates
 from attestation_service.pki import Revocation
 from attestation_service.pki.routes import hot as pki_hot
 from attestation_service.pki.routes import router as pki
@@ -75,6 +76,7 @@ ROUTERS = (
     approvals,
     tokens,
     allow_list,
+    operator_certificates,
     policies,
     trust,
     ca,
@@ -165,7 +167,6 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     await asyncio.to_thread(crypto_policy.check_files, settings)
     key_options = crypto_policy.service_key_options(settings)
     signer = await asyncio.to_thread(load_signer, settings.service_key_uri, create=True, options=key_options)
-    certificates = ClientCertificates(settings) if settings.operator_ca is not None else None
     oidc = None
     if settings.oidc:
         from attestation_service.auth.oidc import OIDC  # here: without a provider, no worker needs its client
@@ -176,7 +177,10 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     advisories = await asyncio.to_thread(load_advisories, settings)
     store = open_store(settings.db_url, StoreSettings(results_kept=settings.result_history))
     authority = None
+    certificates = None
     try:
+        if settings.operator_ca is not None or settings.issues_to_operators:
+            certificates = ClientCertificates(settings, store if settings.issues_to_operators else None)
         if settings.has_ca:
             authority = await asyncio.to_thread(open_authority, settings, store, clock)
         if oidc is not None:

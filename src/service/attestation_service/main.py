@@ -14,7 +14,7 @@ from attestation.clock import SystemClock
 from attestation.errors import AttestationError
 from attestation.keys import load_signer
 from attestation.store import migrate, open_store
-from attestation_service import __version__, crypto_policy, logs
+from attestation_service import __version__, crypto_policy, logs, operator_ca
 from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.authority import open_authority
 from attestation_service.settings import Settings, SettingsInvalid
@@ -73,9 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _authority(settings: Settings) -> None:
-    """Make the CA, or prove that it can be opened.
+    """Make the CA, or prove that it can be opened; write down whose certificates operators have.
 
     Raises:
+        OSError: That cannot be written.
         KeyUnusable: A key cannot be made or opened: wrong passphrase, another key, no token.
         SignerUnavailable: A token or TPM does not answer.
     """
@@ -84,6 +85,8 @@ def _authority(settings: Settings) -> None:
     store = open_store(settings.db_url)
     try:
         open_authority(settings, store, SystemClock()).close()
+        if (path := operator_ca.file_of(settings)) is not None:
+            operator_ca.publish(path, store.read_sync(operator_ca.certificates))
     finally:
         store.close()
 

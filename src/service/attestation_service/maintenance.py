@@ -12,7 +12,7 @@ import structlog
 
 from attestation.errors import AttestationError
 from attestation.store import OutboxEvent
-from attestation_service import leases
+from attestation_service import leases, operator_ca
 from attestation_service.context import Resources
 from attestation_service.endorsements import rejudge
 
@@ -46,6 +46,8 @@ async def once(res: Resources) -> None:
         await res.authority.maintain()
     if res.revocation is not None:
         await res.revocation.maintain()
+    if (path := operator_ca.file_of(res.settings)) is not None:
+        await asyncio.to_thread(operator_ca.publish, path, await res.store.read(operator_ca.certificates))
     purged = PURGE_BATCH
     while purged >= PURGE_BATCH:
         purged = (await res.store.write(lambda tx: tx.purge(res.clock.now(), PURGE_BATCH))).total

@@ -272,6 +272,14 @@ class Settings(BaseSettings):
             raise ValueError("ITL_TLS_CERT_FILE and ITL_TLS_KEY_FILE belong together; set both or none")
         if self.operator_crl is not None and self.operator_ca is None:
             raise ValueError("ITL_OPERATOR_CRL revokes nothing without ITL_OPERATOR_CA")
+        if self.operator_certificates and not self.has_ca:
+            raise ValueError(
+                "ITL_OPERATOR_CERTIFICATES needs a CA: ITL_ENROLLMENT_CA_PASSPHRASE_FILE or _KEY"
+            )
+        if self.operator_certificates and self.enrollment_ca_algorithm == "ml-dsa-87":
+            raise ValueError(
+                "ITL_OPERATOR_CERTIFICATES: no TLS knows ml-dsa-87; take hybrid, or another algorithm"
+            )
         return self
 
     @model_validator(mode="after")
@@ -324,6 +332,11 @@ class Settings(BaseSettings):
         """True where the service has a CA of its own and issues certificates."""
         named = bool(self.enrollment_ca_key) or self.enrollment_ca_passphrase_file is not None
         return named or self.enrollment_ca_unencrypted
+
+    @property
+    def issues_to_operators(self) -> bool:
+        """True where the service has a CA of its own for operators too."""
+        return self.has_ca and self.operator_certificates
 
     @property
     def revocation_url(self) -> str:
@@ -418,7 +431,9 @@ class Settings(BaseSettings):
                 "ITL_OPERATOR_CA is set without ITL_OPERATOR_CRL: a certificate cannot be taken back before it expires",
             ),
             (
-                bool(self.trusted_proxies) and self.operator_ca is not None and self.proxy_secret is None,
+                bool(self.trusted_proxies)
+                and (self.operator_ca is not None or self.issues_to_operators)
+                and self.proxy_secret is None,
                 "ITL_TRUSTED_PROXIES is set without ITL_PROXY_SECRET: proxies are not believed about certificates",
             ),
         ]

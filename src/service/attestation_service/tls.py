@@ -2,9 +2,9 @@
 
 - TLS 1.3 unless `ITL_TLS_MIN_VERSION` says otherwise. Python 3.11 cannot choose the suites of TLS 1.3, so we prefer
   ours in the handshake and close a connection that negotiated another, before anything is read from it.
-- Where `ITL_OPERATOR_CA` is set, a client certificate is asked for, not demanded: machines have none. One of
-  another CA ends the handshake, and our log says why: asyncio closes before the alert is sent. What a good one
-  proves, `auth/client_certificate.py` decides at each request.
+- Where `ITL_OPERATOR_CA` is set, or the service has a CA of its own for operators, a client certificate is asked for,
+  not demanded: machines have none. One of another CA ends the handshake, and our log says why: asyncio closes before
+  the alert is sent. What a good one proves, `auth/client_certificate.py` decides at each request.
 - Files that change are read again at the next handshake; connections that stand keep what they began with.
 - No session tickets: a resumed session would carry a certificate that was looked at long ago.
 - What was negotiated stands in the ASGI scope (`extensions.tls`, ASGI TLS extension 0.2), where `proxies.py` reads it.
@@ -24,7 +24,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from attestation.algorithms import Policy
-from attestation_service import crypto_policy
+from attestation_service import crypto_policy, operator_ca
 from attestation_service.crypto_policy import TLS_GROUP
 from attestation_service.settings import Settings, SettingsInvalid
 
@@ -46,7 +46,8 @@ class ServerTLS:
     Args:
         certificate: PEM, the service's certificate and what leads to its CA.
         key: PEM, not encrypted.
-        client_ca: PEM bundle for client certificates; None asks for none.
+        client_ca: PEM bundle for client certificates; with `own_client_ca` None, none is asked for.
+        own_client_ca: PEM file with the certificates of the service's own CA for operators, or None.
         minimum: `TLSv1.2` or `TLSv1.3`.
         suites: Names of the suites that a connection may have, as OpenSSL spells them.
         group: The one group for key agreement; None leaves it to OpenSSL.
@@ -58,6 +59,7 @@ class ServerTLS:
     minimum: str
     suites: tuple[str, ...]
     group: str | None = None
+    own_client_ca: Path | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> ServerTLS | None:
@@ -70,6 +72,7 @@ class ServerTLS:
             client_ca=settings.operator_ca,
             minimum=settings.tls_min_version,
             suites=settings.tls_ciphers,
+            own_client_ca=operator_ca.file_of(settings),
             group=TLS_GROUP if crypto_policy.of(settings) is not Policy.DEFAULT else None,
         )
 
@@ -130,14 +133,16 @@ def build(tls: ServerTLS) -> ServerContext:
         context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
     except (OSError, ValueError) as e:  # ssl.SSLError is an OSError
         raise SettingsInvalid(f"ITL_TLS_CERT_FILE, ITL_TLS_KEY_FILE: cannot be used: {_words(e)}") from None
-    if tls.client_ca is not None:
+    for variable, path in (("ITL_OPERATOR_CA", tls.client_ca), ("ITL_ENROLLMENT_CA_DIR", tls.own_client_ca)):
+        if path is None:
+            continue
         context.verify_mode = ssl.CERT_OPTIONAL
         # The bundle names the CAs that sign operators' certificates, whoever signed theirs.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         try:
-            context.load_verify_locations(tls.client_ca)
+            context.load_verify_locations(path)
         except OSError as e:
-            raise SettingsInvalid(f"ITL_OPERATOR_CA: {tls.client_ca} cannot be used: {_words(e)}") from None
+            raise SettingsInvalid(f"{variable}: {path} cannot be used: {_words(e)}") from None
     return context
 
 
@@ -152,7 +157,7 @@ class Reloading:
 
     def _stamp(self) -> list[tuple[int, int, int] | None]:
         found: list[tuple[int, int, int] | None] = []
-        for path in (self._tls.certificate, self._tls.key, self._tls.client_ca):
+        for path in (self._tls.certificate, self._tls.key, self._tls.client_ca, self._tls.own_client_ca):
             try:
                 status = path.stat() if path is not None else None
             except OSError:

@@ -31,7 +31,6 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_ENROLLMENT_CA_DAYS": ("365", 365),
     "ITL_ENROLLMENT_CERT_HOURS": ("12", 12),
     "ITL_ENROLLMENT_CERT_DAYS": ("30", 30),
-    "ITL_OPERATOR_CERTIFICATES": ("true", True),
     "ITL_OPERATOR_CERT_DAYS": ("7", 7),
     "ITL_PKCS11_MODULES": ("softhsm=/a.so, yubi=/b.so", ("softhsm=/a.so", "yubi=/b.so")),
     "ITL_PKI_URL": ("http://pki.example/", "http://pki.example"),
@@ -133,6 +132,7 @@ TOGETHER = {
     "ITL_TLS_CERT_FILE",
     "ITL_TLS_KEY_FILE",
     "ITL_OPERATOR_CRL",
+    "ITL_OPERATOR_CERTIFICATES",
     "ITL_HIGH_ASSURANCE",
 }
 """Settings that mean nothing alone; they have tests of their own."""
@@ -284,6 +284,13 @@ def test_what_belongs_together_is_set_together(tmp_path: Path) -> None:
     assert load(ITL_OPERATOR_CA="/ca.pem", ITL_OPERATOR_CRL="/crl.pem").operator_crl == Path("/crl.pem")
     with pytest.raises(SettingsInvalid, match="ITL_OPERATOR_CA"):
         load(ITL_OPERATOR_CRL="/crl.pem")
+    ca = {"ITL_ENROLLMENT_CA_UNENCRYPTED": "true"}
+    assert load(ITL_OPERATOR_CERTIFICATES="true", **ca).issues_to_operators
+    assert not load(**ca).issues_to_operators
+    with pytest.raises(SettingsInvalid, match="needs a CA"):
+        load(ITL_OPERATOR_CERTIFICATES="true")
+    with pytest.raises(SettingsInvalid, match="no TLS knows"):
+        load(ITL_OPERATOR_CERTIFICATES="true", ITL_ENROLLMENT_CA_ALGORITHM="ml-dsa-87", **ca)
     with pytest.raises(SettingsInvalid, match="must differ"):
         load(ITL_OIDC_VIEWER_ROLE="attestation-operator")
     secret = tmp_path / "secret"

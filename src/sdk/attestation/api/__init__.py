@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from attestation.api.enrollment import *  # noqa: F403 -- likewise
     from attestation.api.node import *  # noqa: F403 -- likewise
     from attestation.api.operator import *  # noqa: F403 -- likewise
+    from attestation.api.operator_certificates import *  # noqa: F403 -- likewise
     from attestation.api.policies import *  # noqa: F403 -- likewise
     from attestation.api.problem import *  # noqa: F403 -- likewise
     from attestation.api.results import *  # noqa: F403 -- likewise
@@ -33,6 +34,7 @@ _MODULES = (
     "results",
     "ca",
     "enrollment",
+    "operator_certificates",
 )
 
 

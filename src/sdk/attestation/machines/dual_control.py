@@ -33,6 +33,7 @@ POLICY_ASSIGN = "policy_assign"
 POLICY_UNASSIGN = "policy_unassign"
 TRUST_CERTIFICATE = "trust_certificate"
 CA_ROTATION = "ca_rotation"
+OPERATOR_CERTIFICATE = "operator_certificate"
 OFFLINE_BUNDLE = "offline_bundle"
 
 
@@ -89,6 +90,8 @@ class Proposal:
             return f"{self.terms['role']} of {self.terms['vendor']}, SHA-256 {self.terms['sha256']}"
         if self.action == CA_ROTATION:
             return _rotation_words(self.terms)
+        if self.action == OPERATOR_CERTIFICATE:
+            return f"certificate of {self.terms['duty']} {self.terms['name']}"
         if self.machine_id is not None:
             return f"machine {self.machine_id}"
         if self.action == REGISTRATION_TOKEN:
@@ -343,6 +346,31 @@ def of_ca_rotation(
             "other": other,
             "force": int(force),
         },
+        roles=frozenset(Role),
+    )
+
+
+def of_operator_certificate(*, name: str, duty: str, spki_sha256: str, days: int) -> Proposal:
+    """Return the proposal to make *name* an operator by certificate; whoever is one may act on machines of every role.
+
+    Args:
+        name: CN of the certificate.
+        duty: Its OU.
+        spki_sha256: Of the key, 64 lower-case hex: another key is another proposal.
+        days: How long it is valid.
+    """
+    return Proposal(
+        action=OPERATOR_CERTIFICATE,
+        machine_id=None,
+        ek_fingerprint=None,
+        ak_name=None,
+        role=None,
+        current_role=None,
+        hostname=None,
+        assigned_ip=None,
+        cluster_id=None,
+        evidence_digest=None,
+        terms={"name": name, "duty": duty, "spki_sha256": spki_sha256, "days": days},
         roles=frozenset(Role),
     )
 

@@ -11,6 +11,12 @@ proven there. What it says is believed only after `verify`:
 5. its CN is a name that can stand in the audit.
 
 Machines' certificates have another CA; this one must never sign for them.
+
+With `ITL_OPERATOR_CERTIFICATES` the service has a CA for operators of its own, which is believed beside those. A
+certificate that names one of its keys as issuer is judged by them alone, and instead of 3:
+
+3'. it stands in the issuance log, byte for byte, as an operator's, and is neither held nor revoked. That is looked up
+    for each request: what any worker takes back opens nothing from then on.
 """
 
 from __future__ import annotations
@@ -45,6 +51,8 @@ from cryptography.x509.verification import (
 )
 
 from attestation.errors import ClientCertificateUntrusted, Forbidden, RevocationUnknown, Unauthenticated
+from attestation.store import Store as Database
+from attestation.store import Tx
 from attestation_service.auth.identity import RESERVED_NAMES, Duty, Method, Operator
 from attestation_service.context import Origin
 from attestation_service.crypto_policy import check_operator_certificate, of
@@ -362,19 +370,27 @@ def _fingerprint(certificate: x509.Certificate) -> bytes:
 class ClientCertificates:
     """Recognises operators by certificate. One verification costs about 0.2 ms: nothing is cached but the files.
 
+    Args:
+        settings: Which CAs are believed.
+        store: Where the service's own CA for operators keeps its issuance log; None where it has no such CA.
+
     Raises:
         SettingsInvalid: `ITL_OPERATOR_CA` is not a bundle of CAs.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        assert settings.operator_ca is not None
+    def __init__(self, settings: Settings, store: Database | None = None) -> None:
         self._ca_file = settings.operator_ca
         self._crl_file = settings.operator_crl
+        self._store = store
+        self._own: dict[bytes, tuple[Store, str]] = {}
+        self._own_ids: frozenset[str] = frozenset()
         self._crypto_policy = of(settings)
         self._reading = asyncio.Lock()
         self._loaded: tuple[Trust, _State] | None = None
+        if self._ca_file is None:
+            return
         try:
-            self._loaded = self._load()
+            self._loaded = self._load(self._ca_file)
         except _Unusable as e:
             if e.path == self._ca_file:
                 raise SettingsInvalid(str(e)) from None
@@ -407,7 +423,8 @@ class ClientCertificates:
             RevocationUnknown: It cannot be decided whether it was revoked.
         """
         certificate = parse(der)
-        claims = verify(certificate, await self._current(), at)
+        trust = await self._trust_of_our_own(certificate, der) or await self._current()
+        claims = verify(certificate, trust, at)
         check_operator_certificate(self._crypto_policy, certificate)
         return Operator(
             cn=claims.cn,
@@ -417,8 +434,46 @@ class ClientCertificates:
             duties=claims.duties,
         )
 
+    async def _trust_of_our_own(self, certificate: x509.Certificate, der: bytes) -> Trust | None:
+        """Return by whom *certificate* is judged if a CA of the service issued it; None if another did.
+
+        Raises:
+            Unauthenticated: It names our CA, and was not issued by it, or was taken back.
+        """
+        store = self._store
+        if store is None:
+            return None
+        try:
+            issuer = certificate.issuer.public_bytes()
+        except UNREADABLE:
+            return None
+        serial = certificate.serial_number
+        text = f"{serial:040x}" if serial > 0 else ""
+        own, row = await store.read(lambda tx: (_operator_authorities(tx), tx.certificates.get(text)))
+        name = self._authorities(own).get(issuer)
+        if name is None:
+            return None
+        trusted, issuer_id = name
+        if row is None or row.issuer_id != issuer_id or row.profile != "operator" or row.certificate != der:
+            raise Unauthenticated("the client certificate is not one that we issued to an operator")
+        if row.state != "issued":
+            raise Unauthenticated("the client certificate was revoked")
+        return Trust(store=trusted, lists=None)
+
+    def _authorities(self, own: Mapping[str, bytes]) -> dict[bytes, tuple[Store, str]]:
+        """Return name of each CA key -> what to verify with, and its id; read anew when the keys change."""
+        if self._own_ids != own.keys():
+            found = {issuer_id: x509.load_der_x509_certificate(data) for issuer_id, data in own.items()}
+            self._own = {
+                ca.subject.public_bytes(): (Store([ca]), issuer_id) for issuer_id, ca in found.items()
+            }
+            self._own_ids = frozenset(own)
+        return self._own
+
     async def _current(self) -> Trust:
         """Return what is in the files now; they are read again, on a thread, when they have changed."""
+        if self._ca_file is None:
+            raise Unauthenticated("the client certificate is not accepted: its CA is none of operators")
         trust = self._unchanged()
         if trust is not None:
             return trust
@@ -428,7 +483,7 @@ class ClientCertificates:
                 return trust
             # What cannot be read does not leave the old in force: it is of files that are no longer there.
             try:
-                self._loaded = loaded = await asyncio.to_thread(self._load)
+                self._loaded = loaded = await asyncio.to_thread(self._load, self._ca_file)
             except _Unusable as e:
                 log.error("operator.trust_unusable", reason=str(e))  # noqa: TRY400 -- likewise
                 raise RevocationUnknown("operators' certificates cannot be judged now") from None
@@ -439,10 +494,9 @@ class ClientCertificates:
         loaded = self._loaded
         return loaded[0] if loaded and loaded[1] == _state(self._ca_file, self._crl_file) else None
 
-    def _load(self) -> tuple[Trust, _State]:
+    def _load(self, path: Path) -> tuple[Trust, _State]:
         # The state from before reading: what changes meanwhile is read again next time.
-        state = _state(self._ca_file, self._crl_file)
-        path = self._ca_file
+        state = _state(path, self._crl_file)
         try:
             authorities = load_authorities(path.read_bytes())
             lists = None
@@ -455,6 +509,17 @@ class ClientCertificates:
 
     def _variable(self, path: Path) -> str:
         return "ITL_OPERATOR_CA" if path == self._ca_file else "ITL_OPERATOR_CRL"
+
+
+def _operator_authorities(tx: Tx) -> dict[str, bytes]:
+    """Return the certificates of the CA keys that sign for operators or did, by id; one to come signs nobody yet."""
+    return {
+        issuer.issuer_id: issuer.certificate
+        for issuer in tx.issuers.all()
+        if issuer.purpose == "operator"
+        and issuer.state in ("active", "retiring")
+        and issuer.certificate is not None
+    }
 
 
 _State = tuple[tuple[int, int, int] | None, ...]

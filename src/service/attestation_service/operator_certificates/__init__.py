@@ -1,0 +1,1 @@
+"""Operators' client certificates: issued by a CA of their own, under dual control, revoked at once (ADR 43)."""
