@@ -23,6 +23,7 @@ MODULES = {
     "revocation": "tests.bench.revocation",
     "hsm": "tests.bench.hsm",
     "issue": "tests.bench.issue",
+    "tpm-keys": "tests.bench.tpm_keys",
 }
 
 
