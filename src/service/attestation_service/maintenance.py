@@ -42,15 +42,16 @@ async def once(res: Resources) -> None:
     while await _drain(res):
         pass
     await rejudge(res)
+    purged = PURGE_BATCH
+    while purged >= PURGE_BATCH:
+        purged = (await res.store.write(lambda tx: tx.purge(res.clock.now(), PURGE_BATCH))).total
+    # Last, because they wait for keys: a token that is away shall hold up nothing else.
     if res.authority is not None:
         await res.authority.maintain()
     if res.revocation is not None:
         await res.revocation.maintain()
     if (path := operator_ca.file_of(res.settings)) is not None:
         await asyncio.to_thread(operator_ca.publish, path, await res.store.read(operator_ca.certificates))
-    purged = PURGE_BATCH
-    while purged >= PURGE_BATCH:
-        purged = (await res.store.write(lambda tx: tx.purge(res.clock.now(), PURGE_BATCH))).total
 
 
 async def _drain(res: Resources) -> bool:

@@ -525,6 +525,30 @@ async def test_what_nobody_finished_is_void_after_ten_minutes(world: World) -> N
     ]
 
 
+async def test_a_token_that_makes_no_keys_holds_up_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rotation that cannot go on is tried again, after everything else was done."""
+    ca = world.open()
+    settings, at = world.settings(), world.clock.now()
+
+    def work(tx: Tx) -> None:
+        issuance.reserve(tx, wanted(MACHINE), settings, at, ca.certificate)
+        creation.plan(tx, ca.maker, "machine", "ecdsa-p384")
+
+    world.store.write_sync(work)
+
+    def gone(*_: object) -> None:
+        raise SignerUnavailable("away")
+
+    monkeypatch.setattr(creation, "create_key", gone)
+    world.clock.advance(601)
+    with pytest.raises(SignerUnavailable):
+        await ca.maintain()
+    assert [row.state for row in world.certificates()] == ["void"]
+    assert [issuer.state for issuer in world.issuers()] == ["active", "reserved"]
+
+
 async def test_the_log_forgets_what_ended_long_ago(world: World) -> None:
     """As long after its end as the setting says; the audit keeps it for good."""
     ca = world.open(certificate_history_days=7)
@@ -636,6 +660,11 @@ def test_each_key_has_a_place_of_its_own(world: World) -> None:
     assert uri("tpm2:handle=0x81010010") == "tpm2:handle=0x81010010"
     world.store.write_sync(lambda tx: creation.plan(tx, maker, "machine", "ecdsa-p384"))
     assert uri("tpm2:handle=0x81010010") == "tpm2:handle=0x81010011"
+    last = "tpm2:handle=0x81ffffff"
+    maker = authority.maker_of(world.settings(enrollment_ca_key=last), world.store, world.clock)
+    world.store.write_sync(lambda tx: creation.plan(tx, maker, "operator", "ecdsa-p384"))
+    with pytest.raises(KeyURIInvalid, match="every handle"):
+        uri(last)
     operators = new_key_uri(world.settings(), "operator", "b2" * 8, ())
     assert operators.endswith(f"/itl-operator-ca-{'b2' * 8}.pem")
 

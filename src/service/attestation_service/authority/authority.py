@@ -225,7 +225,6 @@ class Authority:
     async def maintain(self) -> None:
         """Finish what died halfway, void what nobody finished, try the keys, forget what is long over."""
         at = self._clock.now()
-        await self.in_thread(functools.partial(creation.ensure, self.maker))
         while await self._void_stale(at):
             pass
         if self._tested_at is None or at - self._tested_at >= SELF_TEST_EVERY:
@@ -234,6 +233,8 @@ class Authority:
         before = at - timedelta(days=self._settings.certificate_history_days)
         while await self._store.write(lambda tx: tx.certificates.purge(before, BATCH)) >= BATCH:
             pass
+        # Last: a token that makes no keys now holds up nothing else.
+        await self.in_thread(functools.partial(creation.ensure, self.maker))
 
     async def self_test(self) -> dict[str, str]:
         """Try every key in use; return the code of what is wrong, by issuer id."""

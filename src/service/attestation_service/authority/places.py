@@ -13,7 +13,15 @@ from attestation.errors import KeyURIInvalid
 from attestation.keys.open import KeyOptions
 from attestation.keys.pkcs11 import parse_modules
 from attestation.keys.secrets import SecretSource, secret_source
-from attestation.keys.uri import PERSISTENT_HANDLES, FileRef, KeyRef, PKCS11Ref, TPM2Ref, parse_key_uri
+from attestation.keys.uri import (
+    NV_INDICES,
+    PERSISTENT_HANDLES,
+    FileRef,
+    KeyRef,
+    PKCS11Ref,
+    TPM2Ref,
+    parse_key_uri,
+)
 from attestation.store import Issuer, IssuerAlgorithm, IssuerPurpose
 from attestation_service.settings import Settings
 
@@ -54,7 +62,7 @@ def new_key_uri(settings: Settings, purpose: IssuerPurpose, issuer_id: str, know
     """Return the URI of a key that is still to be made.
 
     Args:
-        settings: `ITL_ENROLLMENT_CA_KEY` names the folder, the token, or the first handle of the TPM.
+        settings: `ITL_ENROLLMENT_CA_KEY` names the folder, the token, or the first handle or NV index of the TPM.
         purpose: What it shall sign.
         issuer_id: Its name, 16 hex.
         known: Every key that was ever planned.
@@ -68,11 +76,13 @@ def new_key_uri(settings: Settings, purpose: IssuerPurpose, issuer_id: str, know
         return str(replace(base, path=base.path / f"{name}.pem"))
     if isinstance(base, PKCS11Ref):
         return str(base.with_object(name, None))
-    if base.handle is None:
-        assert base.path is not None  # one of the two
+    if base.path is not None:
         return str(replace(base, path=base.path / f"{name}.tss2"))
-    refs = (parse_key_uri(issuer.key_uri) for issuer in known)
-    return str(replace(base, handle=_free(base.handle, {r.handle for r in refs if isinstance(r, TPM2Ref)})))
+    refs = [r for r in (parse_key_uri(issuer.key_uri) for issuer in known) if isinstance(r, TPM2Ref)]
+    if base.nv is not None:
+        return str(replace(base, nv=_free(base.nv, {r.nv for r in refs}, NV_INDICES)))
+    assert base.handle is not None  # one of the three
+    return str(replace(base, handle=_free(base.handle, {r.handle for r in refs}, PERSISTENT_HANDLES)))
 
 
 def base_of(settings: Settings) -> KeyRef:
@@ -110,10 +120,24 @@ def current_uri(settings: Settings, key_uri: str) -> str:
         case PKCS11Ref(), PKCS11Ref() if (ref.token, ref.serial) == (base.token, base.serial):
             return str(replace(ref, module_name=base.module_name, pin_source=base.pin_source))
         case TPM2Ref(), TPM2Ref():
-            return str(replace(ref, tcti=base.tcti, auth_source=base.auth_source))
+            return str(
+                replace(
+                    ref,
+                    tcti=base.tcti,
+                    auth_source=base.auth_source,
+                    owner_auth_source=base.owner_auth_source,
+                )
+            )
     return key_uri
 
 
-def _free(first: int, taken: set[int | None]) -> int:
-    """Return the lowest handle from *first* on that was never planned."""
-    return next(handle for handle in range(first, PERSISTENT_HANDLES.stop) if handle not in taken)
+def _free(first: int, taken: set[int | None], allowed: range) -> int:
+    """Return the lowest handle or NV index of *allowed*, from *first* on, that was never planned.
+
+    Raises:
+        KeyURIInvalid: There is none.
+    """
+    for number in range(first, allowed.stop):
+        if number not in taken:
+            return number
+    raise KeyURIInvalid("every handle from that of ITL_ENROLLMENT_CA_KEY on was used")
