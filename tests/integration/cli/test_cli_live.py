@@ -168,6 +168,9 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert terminal.run("machine", "explain", "w-1").exit_code == 1
     terminal.ok("machine", "unlock", "w-1")
     terminal.ok("machine", "redeliver", "w-1")
+    offline = tmp_path / "w-1.json"
+    assert "switched off" in terminal.run("machine", "offline-bundle", "w-1", "-f", str(offline)).stderr
+    assert not offline.exists()
     terminal.ok("machine", "ak-reset", "w-1", "-r", "new board", "--yes")
     assert fleet[0].once() is Exit.OK
 

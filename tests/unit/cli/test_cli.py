@@ -101,6 +101,7 @@ def test_the_issued_commands_exist() -> None:
         "machine results",
         "machine ak-reset",
         "machine redeliver",
+        "machine offline-bundle",
         "machine delete",
         "token create",
         "token list",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -1074,3 +1075,57 @@ def request_cert(session: Session, machine: str, profile: str, file: Path | None
         session.emit_json(whole)
         return
     emit_pem(session, whole, file)
+
+
+@group.command("offline-bundle")
+@ID
+@click.option(
+    "-f",
+    "--output-file",
+    "file",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where it is written, for you alone.",
+)
+@output_option
+@pass_session
+def offline_bundle(session: Session, machine: str, file: Path) -> None:
+    """Have what a machine needs for an installation without a network put into one file (compatibility).
+
+    Configuration and key in it are sealed to the TPM of the machine, which must be attested and trusted now. It is off
+    unless the service was told otherwise (ITL_COMPAT_OFFLINE_BUNDLE), and several people must ask for it; the last one
+    gets the file. It issues a certificate and a config token, so those from before it lose their right.
+
+    \b
+    Examples:
+      attestation machine offline-bundle cp-1 -f cp-1.json
+    """
+    from attestation.api import PendingApproval
+    from attestation_cli.render import json_text
+
+    with session.client() as client:
+        detail = session.find(client, machine)
+        # Opened first: what cannot be written would have used up the votes.
+        try:
+            opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        except OSError as e:
+            raise RequestInvalid(f"{file}: {e.strerror}") from e
+        written = False
+        try:
+            answer = client.offline_bundle(detail.machine_id)
+            if not isinstance(answer, PendingApproval):
+                os.write(opened, f"{json_text(answer)}\n".encode())
+                os.fsync(opened)
+                written = True
+        finally:
+            os.close(opened)
+            if not written:
+                file.unlink(missing_ok=True)
+    if isinstance(answer, PendingApproval):
+        again = ["machine", "offline-bundle", detail.machine_id, "--output-file", file.name]
+        session.emit_pending(answer, name_of(detail), again)
+        return
+    session.emit_done(
+        f"{name_of(detail)}: offline bundle written to {file}, certificate {answer.serial}",
+        {"machine_id": answer.machine_id, "serial": answer.serial, "file": str(file)},
+    )
