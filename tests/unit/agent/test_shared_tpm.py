@@ -151,7 +151,7 @@ def test_what_is_broken_is_opened_again(tpm: Counting) -> None:
 
 def test_a_tpm_that_does_not_open_is_tried_again(tpm: Counting) -> None:
     """And nobody is kept waiting for it."""
-    there = []
+    there: list[int] = []
 
     def open_tpm() -> Counting:
         if not there:

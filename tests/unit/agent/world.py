@@ -297,6 +297,7 @@ class World:
         self.commands: list[tuple[str, ...]] = []
         self.command = Outcome(ok=True, text="exit status 0")
         self.during: Callable[[int], None] = lambda round_: None
+        self.attested: Callable[[], object] = lambda: None
         flags = {
             "server_url": URL,
             "state_dir": str(tmp_path / "state"),
@@ -319,6 +320,7 @@ class World:
             run=self._run,
             rhythm=Rhythm(uniform=lambda low, high: high),
             log=self.events,
+            attested=self.attested,
         )
         with NodeClient(URL, transport=httpx.MockTransport(self.service)) as client:
             return Agent(self.settings, state=self.state, client=client, edge=edge).run()
