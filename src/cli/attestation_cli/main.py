@@ -31,6 +31,10 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "witness": ("attestation_cli.commands.witness", "Cosign the checkpoints of somebody's audit log."),
     "policy": ("attestation_cli.commands.policy", "What machines are measured against."),
     "ca": ("attestation_cli.commands.ca", "The CA: its keys, what they have signed, how they are rotated."),
+    "operator-cert": (
+        "attestation_cli.commands.operator_cert",
+        "Client certificates of operators, viewers and auditors.",
+    ),
     "trust": ("attestation_cli.commands.trust", "Whose word about TPMs the service takes."),
     "tpm-bundle": (
         "attestation_cli.commands.tpm_bundle",

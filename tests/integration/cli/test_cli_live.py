@@ -97,7 +97,11 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess
     """A service that lets nobody alone make a controlplane; whoever uses it has an empty home."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("HOME", str(tmp_path))
-    settings = {"dual_control_roles": ["controlplane"], "enrollment_ca_unencrypted": True}
+    settings = {
+        "dual_control_roles": ["controlplane"],
+        "enrollment_ca_unencrypted": True,
+        "operator_certificates": True,
+    }
     with in_process_service(tmp_path / "service", **settings) as found:
         yield found
 
@@ -311,7 +315,7 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert "controlplane" not in terminal.ok("ca", "certificate", serial[:10])
     assert "revoked" in terminal.ok("ca", "revoke", serial, "--reason", "superseded", "--yes")
     assert terminal.json("ca", "crl")["revoked"] == [serial]
-    (key,) = terminal.json("ca", "show")
+    key, _ = terminal.json("ca", "show")
     assert key["issuer_id"] in terminal.ok("ca", "show")
     rotate = ["ca", "rotate", "prepare", "-r", "drill", "--yes"]
     terminal.sit_down("anna")
@@ -320,8 +324,22 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert "next" in terminal.ok(*rotate)
     terminal.sit_down(None)
     assert len(terminal.json("ca", "bundle")) == 4
-    assert terminal.ok("ca", "backup-check").count("yes") == 2
-    assert terminal.ok("ca", "backup-check", str(local.settings.enrollment_ca_dir)).count("proven") == 2
+    assert terminal.ok("ca", "backup-check").count("yes") == 3
+    assert terminal.ok("ca", "backup-check", str(local.settings.enrollment_ca_dir)).count("proven") == 3
+
+    # A person gets a certificate, on which two agree, and loses it again.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "passphrase").write_text("correct horse\n")
+    carla = ["operator-cert", "request", "--name", "carla", "--key", "carla.key"]
+    terminal.sit_down("anna")
+    pending = terminal.json(*carla, "--passphrase-file", "passphrase")
+    assert pending["status"] == "pending_second_approval"
+    terminal.sit_down("berta")
+    assert "carla.pem" in terminal.ok(*shlex.split(pending["next_command"])[1:])
+    terminal.sit_down(None)
+    (carlas,) = terminal.json("operator-cert", "list", "--state", "issued")
+    assert (carlas["name"], carlas["duty"], carlas["requester"]) == ("carla", "operator", "berta")
+    assert "revoked" in terminal.ok("operator-cert", "revoke", carlas["serial"][:10], "-n", "left", "--yes")
 
     # Where everything stands.
     counted = terminal.json("stats")

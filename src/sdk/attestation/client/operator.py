@@ -450,6 +450,29 @@ class OperatorClient:
         body = request or api.CertificateRevokeRequest()
         return self._http.call("POST", path, api.CertificateDetail, body=body)
 
+    # Operators' certificates
+
+    def request_operator_certificate(
+        self, request: api.OperatorCertificateRequest
+    ) -> api.OperatorCertificate | api.PendingApproval:
+        """Request a client certificate for a person, or vote for it where others must agree."""
+        return self._gated("/operator-certificates", api.OperatorCertificate, request)
+
+    def operator_certificates(
+        self, *, state: str | None = None, page_size: int = PAGE_SIZE
+    ) -> Iterator[api.OperatorCertificateDetail]:
+        """Yield operators' certificates, newest first; pages are fetched as they are needed."""
+        filters = {"state": state}
+        return self._pages("/operator-certificates", api.OperatorCertificatePage, filters, page_size)
+
+    def revoke_operator_certificate(
+        self, serial: str, request: api.CertificateRevokeRequest | None = None
+    ) -> api.OperatorCertificateDetail:
+        """Take an operator's certificate back, for good and at once."""
+        path = f"/operator-certificates/{segment(serial)}/revoke"
+        body = request or api.CertificateRevokeRequest()
+        return self._http.call("POST", path, api.OperatorCertificateDetail, body=body)
+
     def _act(self, machine_id: str, act: str, request: BaseModel | None) -> api.MachineDetail:
         return self._http.call("POST", f"{_machine(machine_id)}/{act}", api.MachineDetail, body=request)
 
