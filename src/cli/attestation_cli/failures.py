@@ -202,8 +202,10 @@ def _advice(error: AttestationError, session: Session) -> str:
     if isinstance(error, ServiceUnreachable | AnswerInvalid) or error.code.startswith("http-"):
         where = f"now it is {clean(session.url)}, from {session.url_source}"
         return f"{advice or 'check --api-url'} ({where})"
-    if isinstance(error, APIError) and error.retry_after_seconds is not None:
-        return f"try again in {error.retry_after_seconds} s"
+    # A CA does not come by waiting.
+    waiting = error.retry_after_seconds if isinstance(error, APIError) else None
+    if waiting is not None and error.code != "ca-not-configured":
+        return f"try again in {waiting} s"
     if advice is not None:
         return advice
     if isinstance(error, APIError) and error.status >= 500:
