@@ -14,14 +14,15 @@ import httpx
 import pytest
 
 from tests.fixtures.service import ServiceProcess
+from tests.fixtures.softhsm import SoftHSM
 
 ROOT = Path(__file__).resolve().parents[3]
 ROUNDS = 50
 
 
-def told(*arguments: str) -> list[dict[str, Any]]:
+def told(*arguments: str, **variables: str) -> list[dict[str, Any]]:
     """Run `tests.fixtures.ca_process` and return the lines that it prints."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("ITL_", "COVERAGE_"))}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("ITL_", "COVERAGE_"))} | variables
     done = subprocess.run(
         [sys.executable, "-m", "tests.fixtures.ca_process", *arguments],
         cwd=ROOT,
@@ -45,6 +46,21 @@ def test_four_starts_at_once_make_one_ca(tmp_path: Path) -> None:
         assert [issuer["state"] for issuer in each["issuers"]] == ["active"]
         assert len(each["keys"]) == 1
         assert [action for action, _ in each["audit"]] == ["ca_created"]
+
+
+@pytest.mark.softhsm
+@pytest.mark.slow
+def test_four_starts_at_once_make_one_key_on_a_token(tmp_path: Path, softhsm: SoftHSM) -> None:
+    """The token has no lock of its own: the lease sees to it that one process makes the key, and the others find it."""
+    rounds = told(
+        *("starts", str(tmp_path), "8", "4"),
+        CA_KEY=f"pkcs11:token=hsm?module-name=softhsm&pin-source=file:{softhsm.pin_file}",
+        CA_MODULES=f"softhsm={softhsm.module}",
+    )
+    for each in rounds:
+        assert each["ended"] == [0, 0, 0, 0]
+        assert [issuer["state"] for issuer in each["issuers"]] == ["active"]
+    assert softhsm.tool("--list-objects").count("Private Key Object") == len(rounds) == 8
 
 
 @pytest.mark.slow

@@ -660,6 +660,11 @@ def test_each_key_has_a_place_of_its_own(world: World) -> None:
     assert uri("tpm2:handle=0x81010010") == "tpm2:handle=0x81010010"
     world.store.write_sync(lambda tx: creation.plan(tx, maker, "machine", "ecdsa-p384"))
     assert uri("tpm2:handle=0x81010010") == "tpm2:handle=0x81010011"
+    index = authority.maker_of(
+        world.settings(enrollment_ca_key="tpm2:nv=0x01800010"), world.store, world.clock
+    )
+    world.store.write_sync(lambda tx: creation.plan(tx, index, "operator", "rsa-4096"))
+    assert uri("tpm2:nv=0x01800010") == "tpm2:nv=0x01800011"
     last = "tpm2:handle=0x81ffffff"
     maker = authority.maker_of(world.settings(enrollment_ca_key=last), world.store, world.clock)
     world.store.write_sync(lambda tx: creation.plan(tx, maker, "operator", "ecdsa-p384"))
