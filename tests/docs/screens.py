@@ -30,7 +30,17 @@ from attestation.testing import event_logs
 from attestation_cli.main import cli
 from attestation_cli.session import Session
 from attestation_service.results.presentation import Kept, result_report
-from tests.unit.cli.stub import Stub, audit_entry, machine, problem, proposal, result, vote
+from tests.unit.cli.stub import (
+    Stub,
+    audit_entry,
+    certificate,
+    issuer,
+    machine,
+    problem,
+    proposal,
+    result,
+    vote,
+)
 
 PAGE = Path(__file__).parents[2] / "docs/operate/screens.md"
 NOW = dt.datetime(2026, 11, 21, 4, 5, tzinfo=dt.UTC)
@@ -213,6 +223,41 @@ def fleet() -> Stub:
     )  # fmt: skip
 
 
+def rotating() -> Stub:
+    """Return a service in the middle of a rotation, with a key in a token and one in a file."""
+    token = "pkcs11:token=itl-ca;object=itl-enrollment-ca-"
+    machines = {
+        serial: {
+            "machine_id": machine_id, "subject": f"CN={machine_id},OU=worker-app,O=ITL Usions,C=NL",
+            "requester": machine_id, "key_tier": 4, "assurance": "ek-chain", "issued_at": _at(hours=hours),
+            "not_after": _at(hours=hours - 24), **more,
+        }
+        for serial, machine_id, hours, more in (
+            ("5d0c97e1a3f24b6c8d90", IDS[1], 2, {}),
+            ("1b7e44d09c5a3f1288e6", IDS[2], 7, {}),
+            ("74f757feaf7d445e4b03", IDS[5], 9, {"ended_at": _at(hours=2), "reason": "certificateHold"}),
+            ("2c90aa61d3e8f7b54410", IDS[1], 26, {"ended_at": _at(hours=20), "reason": "keyCompromise"}),
+        )
+    }  # fmt: skip
+    states = ("issued", "issued", "held", "revoked")
+    return Stub(
+        issuers=[
+            issuer(
+                "3f6f0e1b2c3d4e5f", "retiring", created_at=_at(days=364), activated_at=_at(days=363),
+                retiring_at=_at(hours=3), not_after=_at(days=-3286), crl_number=1460, retire_from=_at(days=-2),
+            ),
+            issuer(
+                "8e1d22c90b7a4f35", "active", created_at=_at(days=2), activated_at=_at(hours=3), crl_number=2,
+                not_after=_at(days=-3648), key_uri=f"{token}8e1d22c90b7a4f35", key_origin="generated",
+            ),
+        ],
+        certificates=[
+            certificate(f"{serial}{serial[::-1]}", state, **members)
+            for (serial, members), state in zip(machines.items(), states, strict=True)
+        ],
+    )  # fmt: skip
+
+
 def waiting() -> Stub:
     """Return the same service under dual control, where anna has voted."""
     service = fleet()
@@ -254,6 +299,9 @@ SCREENS: tuple[tuple[str, str, Any], ...] = (
     ("Numbers", "stats", fleet),
     ("Health", "health", fleet),
     ("The audit log", "audit list", fleet),
+    ("The keys of the CA", "ca show", rotating),
+    ("What the CA has signed", "ca certificates", rotating),
+    ("Do its keys sign, and what is a backup?", "ca backup-check", rotating),
     ("Settings", "config show", fleet),
     ("A refusal", "machine list --status locked", refusing),
     ("Nobody answers", "machine list --role generic", away),
@@ -279,6 +327,7 @@ def standing_still() -> Iterator[None]:
         "allow_list",
         "audit",
         "policy",
+        "ca",
         "stats",
         "health",
         "config",

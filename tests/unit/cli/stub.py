@@ -134,6 +134,8 @@ class Stub:
     approvals: list[dict[str, Any]] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=lambda: [change("workers@2"), change("workers@1")])
     proposals: list[dict[str, Any]] = field(default_factory=lambda: [proposal()])
+    issuers: list[dict[str, Any]] = field(default_factory=list)
+    certificates: list[dict[str, Any]] = field(default_factory=list)
     valid: bool = True
     checks: dict[str, str] = field(default_factory=lambda: {"database": "ok", "clock": "ok"})
     voters: tuple[str, ...] = ()
@@ -211,6 +213,13 @@ class Stub:
                 return httpx.Response(200, json=trial())
             case "POST", "/policies/learn":
                 return httpx.Response(200, json=learned())
+            case "GET", "/ca":
+                return httpx.Response(200, json={"issuers": self.issuers})
+            case "GET", "/ca/check":
+                used = [i for i in self.issuers if i["state"] in ("next", "active", "retiring")]
+                return httpx.Response(200, json={"ok": True, "issuers": [issuer_check(i) for i in used]})
+            case "GET", "/ca/certificates":
+                return page(self.certificates)
             case "DELETE", _:
                 return httpx.Response(204)
         if re.fullmatch(r"/policies/[a-z0-9-]+/[0-9]+", path):
@@ -282,6 +291,68 @@ STATS = {
     "without_role": 4,
     "by_trust": {"verified": 1199, "failed": 1, "stale": 1, "unknown": 4},
 }
+
+
+def issuer(issuer_id: str, state: str, **changes: Any) -> dict[str, Any]:
+    """Return an IssuerDetail as JSON."""
+    return {
+        "issuer_id": issuer_id,
+        "purpose": "machine",
+        "algorithm": "ecdsa-p384",
+        "state": state,
+        "subject": f"CN=ITL Machine Enrollment CA {issuer_id[:8]},O=ITL Usions,C=NL",
+        "key_uri": f"file:/var/lib/itl-reg/ca/itl-enrollment-ca-{issuer_id}.pem",
+        "key_origin": "file",
+        "spki_sha256": HASH,
+        "certificate_sha256": HASH,
+        "certificate": None,
+        "cross_certificates": [],
+        "not_before": NOW,
+        "not_after": "2036-11-18T04:00:00Z",
+        "crl_number": 0,
+        "reserved_at": NOW,
+        "created_at": NOW,
+        "activated_at": None,
+        "retiring_at": None,
+        "retired_at": None,
+        "activate_from": None,
+        "retire_from": None,
+        **changes,
+    }
+
+
+def issuer_check(shown: dict[str, Any]) -> dict[str, Any]:
+    """Return the IssuerCheck of a key that signs as JSON."""
+    same = ("issuer_id", "purpose", "algorithm", "state", "key_uri", "key_origin")
+    exportable = shown["key_uri"].startswith("file:")
+    told = {"signs": True, "problem": None, "exportable": exportable, "warnings": []}
+    return {name: shown[name] for name in same} | told | {"encrypted": True if exportable else None}
+
+
+def certificate(serial: str, state: str, **changes: Any) -> dict[str, Any]:
+    """Return a CertificateDetail as JSON."""
+    return {
+        "serial": serial,
+        "issuer_id": "3f6f0e1b2c3d4e5f",
+        "profile": "node-client",
+        "state": state,
+        "machine_id": None,
+        "subject": "CN=anna,OU=operator,O=ITL Usions,C=NL",
+        "spki_sha256": HASH,
+        "requester": "SYSTEM",
+        "key_tier": None,
+        "assurance": None,
+        "renews": None,
+        "not_before": NOW,
+        "not_after": NOW,
+        "reserved_at": NOW,
+        "issued_at": NOW,
+        "ended_at": None,
+        "reason": None,
+        "note": None,
+        "certificate": None,
+        **changes,
+    }
 
 
 def pending(voters: tuple[str, ...], **changes: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from attestation.errors import CertificateUnknown, IssuerUnknown, RequestInvalid
 from attestation.pki.profiles import KEY_TIERS, ProfileName
 from attestation.wire import b64decode
 from attestation_cli.complete import complete_machine
-from attestation_cli.render import Cell, Column, ago, cell, moment_cell, time_cell
+from attestation_cli.render import Cell, Column, ago, cell, clean, moment_cell, time_cell, wrap
 from attestation_cli.session import Ambiguous, Session, checked, output_option, pass_session
 
 if TYPE_CHECKING:
@@ -480,10 +480,10 @@ def _check_service(session: Session) -> bool:
         "No CA key is in use.",
     )
     for issuer in found.issuers:
-        session.note(f"{issuer.issuer_id}: a backup is {advice(issuer.key_uri)}")
+        _note(session, f"{issuer.issuer_id}: its backup is {advice(issuer.key_uri)}")
         for warning in issuer.warnings:
-            session.note(f"{issuer.issuer_id}: warning: {warning}")
-    session.note("Besides the keys: the database (docs/operate/backup.md). Prove a backup with SOURCE.")
+            _note(session, f"{issuer.issuer_id}: warning: {warning}")
+    _note(session, "Back up the database too (docs/operate/backup.md). With SOURCE a backup is proven.")
     return found.ok
 
 
@@ -554,8 +554,14 @@ def _check_backup(
     )
     for proof in proofs:
         if proof.why is not None:
-            session.note(f"{proof.wanted.name}: {proof.why}")
+            _note(session, f"{proof.wanted.name}: {proof.why}")
     return ok
+
+
+def _note(session: Session, sentence: str) -> None:
+    """Print a remark, folded where somebody reads it."""
+    width = session.width
+    session.note(clean(sentence) if width is None else wrap(clean(sentence), width, first="", rest="  "))
 
 
 # ---------------------------------------------------------------- what others show too
@@ -680,7 +686,8 @@ def _next_steps(detail: CADetail, now: datetime) -> list[str]:
                 continue
             call = f"attestation ca rotate {command} --purpose {issuer.purpose} --reason TEXT"
             when = "now" if at <= now else ago(at, now)
-            lines.append(f"{issuer.issuer_id} can be {done} {when}: {call}")
+            # On a line of its own: it is copied.
+            lines.append(f"{issuer.issuer_id} can be {done} {when}:\n    {call}")
     return lines
 
 
