@@ -26,6 +26,7 @@ from attestation.machines.dual_control import (
     of_ca_rotation,
     of_machine,
     of_offline_bundle,
+    of_operator_certificate,
     of_policy_assignment,
     of_registration_token,
     of_trust_certificate,
@@ -562,6 +563,27 @@ def test_a_rotation_concerns_every_role() -> None:
     assert proposal.subject == f"{start}, other key {'bb' * 8}"
     forced = of_ca_rotation(**(ROTATION | {"other": None, "force": True})).subject
     assert forced == start.replace("activate", "activate at once")
+
+
+PERSON: dict[str, Any] = {"name": "ada", "duty": "viewer", "spki_sha256": "ab" * 32, "days": 30}
+
+
+@pytest.mark.parametrize(
+    "changed", [{"name": "eve"}, {"duty": "operator"}, {"spki_sha256": "ba" * 32}, {"days": 31}], ids=str
+)
+def test_an_operators_certificate_is_bound(changed: dict[str, Any]) -> None:
+    """Nobody agrees to one person, duty, key or time, and gets another."""
+    assert (
+        of_operator_certificate(**(PERSON | changed)).digest() != of_operator_certificate(**PERSON).digest()
+    )
+
+
+def test_an_operators_certificate_concerns_every_role() -> None:
+    """Whoever has one acts on machines of every role, or looks at them; so whichever roles are gated, it is too."""
+    proposal = of_operator_certificate(**PERSON)
+    assert (proposal.action, proposal.subject) == ("operator_certificate", "certificate of viewer ada")
+    assert CONTROLPLANE.gates(proposal)
+    assert proposal.roles == frozenset(Role)
 
 
 def test_accepting_an_ek_is_bound() -> None:
