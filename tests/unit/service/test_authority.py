@@ -698,6 +698,38 @@ def test_how_to_get_there_may_change(world: World) -> None:
     assert current_uri(files, "file:/other/a.pem") == "file:/other/a.pem"
 
 
+def test_a_passphrase_that_moved_opens_the_key(world: World) -> None:
+    """The key was made when the passphrase lay elsewhere; so was the row of one that is only planned."""
+    (world.directory / "old").write_text("correct horse\n")
+    where = f"file:{world.directory}/keys?passphrase-source=file:{world.directory}"
+    world.open(enrollment_ca_key=f"{where}/old", enrollment_ca_unencrypted=False)
+    maker = authority.maker_of(world.settings(enrollment_ca_key=f"{where}/old"), world.store, world.clock)
+    world.store.write_sync(lambda tx: creation.plan(tx, maker, "machine", "ecdsa-p384"))
+    (world.directory / "old").rename(world.directory / "new")
+    world.clock.advance(11)
+    world.open(enrollment_ca_key=f"{where}/new", enrollment_ca_unencrypted=False)
+    assert [issuer.state for issuer in world.issuers()] == ["active", "next"]
+
+
+def test_two_who_finish_the_same_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One was stopped for longer than its lease: it finds the other's certificate, and nothing is made twice."""
+    other = World(world.directory, world.clock)
+    real = issuance.sign_content
+
+    def sleep(*parts: Any) -> bytes:
+        monkeypatch.setattr(creation, "sign_content", real)
+        world.clock.advance(11)
+        other.open()
+        return real(*parts)
+
+    monkeypatch.setattr(creation, "sign_content", sleep)
+    world.open()
+    other.close()
+    assert [issuer.state for issuer in world.issuers()] == ["active"]
+    assert len(world.audited("ca_created")) == 1
+    assert world.certificates() == []
+
+
 def test_modules_are_named_in_the_settings(world: World) -> None:
     """Name and absolute path; nothing else is a module."""
     found = key_options(world.settings(pkcs11_modules=("softhsm=/usr/lib/libsofthsm2.so",)))

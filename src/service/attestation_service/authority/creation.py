@@ -277,12 +277,12 @@ class _Crosses:
 
 
 def _cross(maker: Maker, issuer: Issuer, made: Opened, at: datetime) -> _Crosses | None:
-    """Let the active key and the new one certify each other; None where no other is active.
+    """Let the active key and the new one certify each other; None where no other one is active.
 
     Their serials are in the issuance log before anything is signed, as those of all certificates.
     """
     active = maker.store.read_sync(lambda tx: tx.issuers.active(issuer.purpose, issuer.algorithm))
-    if active is None:
+    if active is None or active.issuer_id == issuer.issuer_id:
         return None
     old = maker.keyring.get(active)
     pairs = ((old, made), (made, old))
