@@ -376,6 +376,18 @@ STATUSES: dict[Status, tuple[int, str]] = {
 }
 
 
+async def test_both_certificates_of_a_hybrid_ca_count(start: Starter) -> None:
+    """Each is signed by a CA of ours, ECDSA the one and ML-DSA the other, for the same key."""
+    service = await start(tpm_ca_bundle_dir=start.bundle(), enrollment_ca_algorithm="hybrid", **WITH_CA)
+    node, key = SoftwareNode(), ecc_key()
+    await service.admitted(node, hostname="app-1")
+    answer = await get_certificate(service, node, key)
+    for each in answer["certificates"]:
+        holder = Holder(service, node, key, each["cert_pem"], each["serial"])
+        found = await holder.send(await holder.body())
+        assert found.json()["serial"] == each["serial"], found.text
+
+
 async def test_a_certificate_that_is_not_good_yet(holder: Holder) -> None:
     """Its validity begins in an hour."""
     later = holder.service.clock.at + timedelta(hours=1)

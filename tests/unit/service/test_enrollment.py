@@ -648,6 +648,18 @@ async def test_live_certificates_are_limited(ca: Service) -> None:
     await get_certificate(ca, node)
 
 
+async def test_the_last_place_is_given_once(ca: Service) -> None:
+    """Six ask at once with a challenge each, and there is room for one."""
+    node = SoftwareNode()
+    await ca.admitted(node)
+    for _ in range(certification.LIVE_CERTIFICATES - 1):
+        await get_certificate(ca, node)
+    bodies = [cert_request(node, await certificate_challenge(ca, node), ecc_key()) for _ in range(6)]
+    answers = await asyncio.gather(*(send(ca, node, body) for body in bodies))
+    assert sorted(map(outcome_of, answers)) == [(200, "ok")] + [(429, "rate-limited")] * 5
+    assert len(await listed(ca, node)) == certification.LIVE_CERTIFICATES
+
+
 # In every status (R5)
 
 WAYS: dict[str, tuple[str, ...]] = {
@@ -833,17 +845,23 @@ async def test_operators_who_never_stop(ca: Service, monkeypatch: pytest.MonkeyP
     ],
 )
 async def test_the_policy_about_algorithms_is_asked(
-    start: Starter, policy: str, curve: ec.EllipticCurve, outcome: tuple[int, str]
+    ca: Service, policy: str, curve: ec.EllipticCurve, outcome: tuple[int, str]
 ) -> None:
     """A key of a forbidden kind is refused with its name, before anything is signed."""
-    service = await start(tpm_ca_bundle_dir=start.bundle(), crypto_policy=policy, **WITH_CA)
     node = SoftwareNode()
-    await service.admitted(node)
-    answer = await try_certificate(service, node, ecc_key(curve=curve))
+    await ca.admitted(node)
+    under(ca, policy)
+    answer = await try_certificate(ca, node, ecc_key(curve=curve))
     assert outcome_of(answer) == outcome
     if outcome[0] != 200:
         assert "ecdsa-p256" in answer.json()["detail"]
-        assert await listed(service, node) == []
+        assert await listed(ca, node) == []
+
+
+def under(service: Service, policy: str) -> None:
+    """Let another policy about algorithms apply; from the start it would also refuse this machine's own keys."""
+    settings = service.resources.settings.model_copy(update={"crypto_policy": policy})
+    service.app.state.resources = replace(service.resources, settings=settings)
 
 
 # Compatibility: a key made by the service
@@ -918,6 +936,16 @@ async def test_a_key_made_here_claims_no_residency(start: Starter) -> None:
         ["1.3.6.1.4.1.99999.1.1"],
         ["1.3.6.1.4.1.99999.1.1", "1.3.6.1.4.1.99999.2.4"],
     ]
+
+
+async def test_a_short_key_to_wrap_to_is_forbidden_where_the_policy_says_so(compat: Service) -> None:
+    """RSA-2048 is no key of CNSA 1.0; with the setting in the environment, the service would not even start."""
+    node = SoftwareNode()
+    await compat.admitted(node)
+    under(compat, "cnsa1")
+    body = server_key_request(node, await certificate_challenge(compat, node), decryption_key())
+    async with refused(compat, node, "algorithm-forbidden"):
+        assert outcome_of(await send(compat, node, body)) == (422, "algorithm-forbidden")
 
 
 @pytest.mark.parametrize("name", ["signing key", "external", "replayed", "other AK"])
