@@ -15,8 +15,10 @@ from typing import Any
 
 import pkcs11
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
-from pkcs11 import Attribute, TokenFlag
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hypothesis import given
+from hypothesis import strategies as st
+from pkcs11 import Attribute, KeyType, ObjectClass, TokenFlag
 
 from attestation.errors import (
     AttestationError,
@@ -32,6 +34,7 @@ from attestation.errors import (
 )
 from attestation.keys.open import KeyOptions, OpenKey, create_key, open_key
 from attestation.keys.pkcs11 import worker as workers
+from attestation.keys.pkcs11.objects import KeyName, describe, find_private, generate
 from attestation.keys.pkcs11.worker import Worker
 from tests.fixtures import pkcs11_double
 from tests.fixtures.pkcs11_double import Faults, SoftwareLibrary
@@ -647,6 +650,123 @@ def test_closing(bench: Bench) -> None:
     assert not bench.token.initialized
     with pytest.raises(SignerUnavailable, match="closed"):
         sign(two)
+
+
+def test_a_closed_key_makes_no_test_signatures(bench: Bench) -> None:
+    """A retired key may be destroyed on its token; nobody looks for it any more."""
+    one, two = bench.create("one"), bench.create("two")
+    one.close()
+    for number in [n for n, each in bench.token.objects.items() if each.attributes[Attribute.LABEL] == "one"]:
+        del bench.token.objects[number]
+    bench.faults.calls.clear()
+    bench.worker._keep_alive = 0.02
+    bench.worker._queue.put(None)
+    wait_for(lambda: bench.faults.calls["sign"] >= 3)
+    assert bench.counted("finalize") == (0,)
+    sign(two)
+
+
+def test_a_module_that_breaks_while_it_is_used(bench: Bench) -> None:
+    """A library that cannot be initialized again is an HSM that is away, not a wrong setting."""
+    key = bench.create()
+    quick(bench)
+    bench.faults.always["initialize"] = pkcs11.GeneralError
+    bench.faults.fail("sign", pkcs11.DeviceError())
+    with pytest.raises(SignerUnavailable, match=r"cannot be used now.*GeneralError"):
+        sign(key)
+    bench.faults.always.clear()
+    probe(bench)
+    wait_for(lambda: not bench.worker.trouble)
+    sign(key)
+
+
+def test_a_library_that_is_down_is_brought_up_again(bench: Bench) -> None:
+    """Also where the job is the first to notice."""
+    key = bench.create()
+    bench.faults.fail("sign", pkcs11.UserNotLoggedIn())
+    bench.token.pin = "changed"
+    with pytest.raises(PINRejected):
+        sign(key)
+    bench.pin.write_text("changed")
+    bench.faults.fail("initialize", pkcs11.GeneralError())
+    sign(key)
+
+
+def test_an_outage_that_outlives_its_job(bench: Bench) -> None:
+    """Fewer failures than open the breaker: the worker goes on trying without anybody asking."""
+    key = bench.create()
+    bench.faults.fail("sign", pkcs11.DeviceRemoved())
+    bench.faults.fail("open", pkcs11.DeviceRemoved(), pkcs11.DeviceRemoved(), pkcs11.DeviceRemoved())
+    bench.patch.setattr(bench.worker._breaker, "jitter", lambda: 0.0)
+    raw: Any = key.private_key
+    token, name = raw._raw._token, raw._raw._name
+    with pytest.raises(SignerUnavailable):
+        bench.worker.run(
+            token, lambda c: c.signer(name).sign_digest_ecdsa(bytes(48)), key=name, deadline_seconds=0.4
+        )
+    assert 0 < bench.worker._breaker.failures < 5
+    wait_for(lambda: not bench.worker.trouble)
+    sign(key)
+
+
+def test_a_new_worker_waits_for_the_last(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads are never in one module: while a closed worker hangs there, no other is started."""
+    key = bench.create()
+    hang(bench)
+    thread = threading.Thread(target=lambda: _quietly(key))
+    thread.start()
+    wait_for(lambda: bench.faults.calls["sign"] == 1)
+    worker = bench.worker
+    close = worker.close
+    monkeypatch.setattr(worker, "close", lambda: close(0.1))
+    key.close()
+    with pytest.raises(SignerUnavailable, match="still hangs"):
+        bench.open()
+    assert bench.faults.gate is not None
+    bench.faults.gate.set()
+    thread.join()
+    wait_for(lambda: not worker.is_alive)
+    bench.faults.gate = None
+    sign(bench.open())
+
+
+@given(
+    attributes=st.dictionaries(
+        st.sampled_from(
+            [
+                Attribute.KEY_TYPE,
+                Attribute.EC_PARAMS,
+                Attribute.EC_POINT,
+                Attribute.MODULUS,
+                Attribute.PUBLIC_EXPONENT,
+                Attribute.VALUE,
+                Attribute.ID,
+                Attribute.LABEL,
+            ]
+        ),
+        st.one_of(
+            st.binary(max_size=120),
+            st.just(bytes.fromhex("06052b81040022")),
+            st.sampled_from([KeyType.EC, KeyType.RSA, KeyType.AES]),
+        ),
+        max_size=8,
+    ),
+    kind=st.sampled_from([ObjectClass.PUBLIC_KEY, ObjectClass.CERTIFICATE]),
+)
+def test_whatever_a_token_says_of_a_key(attributes: dict[Attribute, Any], kind: ObjectClass) -> None:
+    """A public key of a kind that we know, or one of our errors."""
+    token = SoftwareLibrary(pin=PIN)
+    session: Any = token.get_slots()[0].get_token().open(rw=True, user_pin=PIN)
+    name = KeyName(label="ca", id=None, shown="pkcs11:object=ca")
+    generate(session, "ecdsa-p384", "ca", name.shown)
+    public = next(each for each in token.objects.values() if each.key is None)
+    private = next(each for each in token.objects.values() if each.key is not None)
+    public.attributes |= {Attribute.CLASS: kind, **attributes}
+    if Attribute.KEY_TYPE in attributes:
+        private.attributes[Attribute.KEY_TYPE] = attributes[Attribute.KEY_TYPE]
+    with contextlib.suppress(KeyUnusable):
+        facts = describe(session, find_private(session, name), name)
+        assert isinstance(facts.public_key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey)
 
 
 def test_no_thread_but_the_workers(bench: Bench) -> None:

@@ -143,12 +143,14 @@ def _with_worker(
         raise
     # From now on exactly this key is meant, whatever else may appear under its label.
     known = KeyName(label=ref.object, id=facts.id or ref.id, spki=facts.spki, shown=ref.shown)
-    closed: list[bool] = []
+    worker.use(token, known)
+    held = [worker]
 
     def close() -> None:
-        if not closed:
-            closed.append(True)
-            workers.release(worker)
+        while held:
+            last = held.pop()
+            last.use(token, known, more=-1)
+            workers.release(last)
 
     return OpenKey(
         delegated(TokenKey(worker, token, known), facts.public_key, ref.shown),

@@ -271,10 +271,10 @@ def _search(
 
 
 def _get(key: pkcs11.Object, attribute: Attribute) -> object:
-    """Return an attribute, or None where the token has no word for it."""
+    """Return an attribute, or None where the token has none, or one that cannot be: no UTF-8, an unknown kind."""
     try:
         return key[attribute]
-    except (pkcs11.AttributeTypeInvalid, pkcs11.AttributeSensitive, pkcs11.FunctionFailed):
+    except (pkcs11.AttributeTypeInvalid, pkcs11.AttributeSensitive, pkcs11.FunctionFailed, ValueError):
         return None
 
 

@@ -23,6 +23,7 @@ import random
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -147,10 +148,12 @@ class Worker:
         self._up = False
         self._connections: dict[TokenName, Connection] = {}
         self._missing: dict[tuple[TokenName, KeyName], float] = {}
-        self._last: _Job[Any] | None = None
+        self._in_use: Counter[tuple[TokenName, KeyName]] = Counter()
+        self._broken: tuple[TokenName, KeyName | None] | None = None
         self._proven = 0.0
         self._refused: dict[TokenName, bytes] = {}
         self._salt = secrets.token_bytes(32)
+        self._counting = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"pkcs11 {name}", daemon=True)
         self._thread.start()
@@ -210,6 +213,17 @@ class Worker:
         """Why the token cannot be used now; empty while nothing is wrong."""
         return self._why if self._breaker.failures else ""
 
+    def use(self, token: TokenName, key: KeyName, *, more: int = 1) -> None:
+        """Count who has a key open: only such keys make test signatures. *more* is 1, or -1 when it is closed."""
+        with self._counting:
+            self._in_use[token, key] += more
+            self._in_use = +self._in_use  # a new one: the thread may be walking through the old one
+
+    @property
+    def is_alive(self) -> bool:
+        """True while the thread may be in the module."""
+        return self._thread.is_alive()
+
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Log out, finalize the library and end the thread."""
         if os.getpid() != self._pid:
@@ -239,7 +253,7 @@ class Worker:
 
     def _next(self) -> _Job[Any] | None:
         """Return the next job, or None where it is time for a test signature or a new attempt."""
-        until = self._breaker.due if self._breaker.open else self._proven + self._keep_alive
+        until = self._breaker.due if self._breaker.failures else self._proven + self._keep_alive
         try:
             return self._queue.get(timeout=max(0.0, until - self._clock()))
         except queue.Empty:
@@ -256,14 +270,15 @@ class Worker:
         self._in_time(job)
         if self._breaker.open:
             raise SignerUnavailable(self._why)
-        self._last = job if job.key is not None else self._last
         if self._breaker.failures:
             self._climb(job, Step.RESTART)
         self._not_missing(job)
         fresh = job.token not in self._connections
         try:
             return self._once(job)
-        except TokenAbsent:
+        except (TokenAbsent, ModuleUnusable) as e:
+            if isinstance(e, ModuleUnusable) and job.key is None:
+                raise
             step = Step.RESTART
         except KeyNotFound:
             # Without a login private keys are invisible, and a token that vanished leaves its session behind: only
@@ -346,6 +361,7 @@ class Worker:
 
     def _failed(self, error: AttestationError, job: _Job[Any]) -> None:
         self._breaker.failed(self._clock())
+        self._broken = (job.token, job.key)
         self._why = f"the token of {job.key.shown if job.key else job.token} cannot be used now: {error}"
 
     def _wait(self, job: _Job[Any]) -> bool:
@@ -356,31 +372,28 @@ class Worker:
 
     def _idle(self) -> None:
         """Without a job: make sure that the keys in use still sign, or try whether they do again."""
-        job = self._last
         self._proven = self._clock()
-        if job is None or self._stopping.is_set():
-            return
-        if self._breaker.open:
-            # Half open: one attempt of our own, with a test signature, before anybody's job.
-            try:
-                self._begin_again(job, Step.RESTART)
-            except (AttestationError, PKCS11Error) as e:
-                self._failed(e if isinstance(e, AttestationError) else self._ours(e, job), job)
-            else:
-                self._breaker.succeeded()
-            return
-        for token, connection in list(self._connections.items()):
-            for name in [name for name in connection.handles if name.spki is not None]:
-                probe: _Job[None] = _Job(
-                    token=token,
-                    key=name,
-                    work=functools.partial(_prove, name),
-                    expires=self._clock() + DEADLINE_SECONDS,
-                    writes=False,
-                    answer=Future(),
-                )
+        for token, key in list(self._in_use):
+            probe: _Job[None] = _Job(
+                token=token,
+                key=key,
+                work=functools.partial(_prove, key),
+                expires=self._clock() + DEADLINE_SECONDS,
+                writes=False,
+                answer=Future(),
+            )
+            if not self._breaker.failures:
                 with contextlib.suppress(AttestationError):  # the next caller hears of it
                     self._do(probe)
+            elif (token, key) == self._broken or self._broken not in self._in_use:
+                # Half open: one attempt of our own, with a test signature, before anybody's job.
+                try:
+                    self._begin_again(probe, Step.RESTART)
+                except (AttestationError, PKCS11Error) as e:
+                    self._failed(e if isinstance(e, AttestationError) else self._ours(e, probe), probe)
+                else:
+                    self._breaker.succeeded()
+                return
 
     def _in_time(self, job: _Job[Any]) -> None:
         if self._clock() >= job.expires:
@@ -518,30 +531,34 @@ def _hint(path: Path) -> str:
 
 
 _workers: dict[Path, Worker] = {}
-_users: dict[Path, int] = {}
+_users: Counter[Path] = Counter()
 _lock = threading.Lock()
 
 
 def acquire(name: str, path: Path) -> Worker:
-    """Return the worker of a module: one per process, started when its first key is opened."""
+    """Return the worker of a module: one per process, started when its first key is opened.
+
+    Raises:
+        SignerUnavailable: The last one was closed, but still hangs in the module.
+    """
     with _lock:
         worker = _workers.get(path)
-        if worker is None:
+        if worker is None or (not _users[path] and not worker.is_alive):
             worker = _workers[path] = Worker(name, path)
-        _users[path] = _users.get(path, 0) + 1
+        elif not _users[path]:
+            raise SignerUnavailable(f"the PKCS#11 module {name} was closed and still hangs")
+        _users[path] += 1
         return worker
 
 
 def release(worker: Worker) -> None:
-    """Let go of a worker; the last one to do so closes it."""
+    """Let go of a worker; the last one to do so closes it, before anybody can start another."""
     with _lock:
-        _users[worker.path] = _users.get(worker.path, 1) - 1
-        last = _users[worker.path] <= 0
-        if last:
-            _users.pop(worker.path)
-            _workers.pop(worker.path, None)
-    if last:
-        worker.close()
+        _users[worker.path] -= 1
+        if not _users[worker.path]:
+            worker.close()
+            if not worker.is_alive:
+                _workers.pop(worker.path, None)
 
 
 def _close_all() -> None:
