@@ -36,7 +36,7 @@ REASONS = (
 STEPS = {
     "prepare": "make the next key and publish it",
     "activate": "let the next key sign, and the old one its lists only,",
-    "rollback": "undo the last prepare or activate",
+    "rollback": "give the next key up, or let active and old key change places",
     "retire": "end the old key",
 }
 IN_USE = ("next", "active", "retiring")
@@ -364,10 +364,11 @@ def rotate(
     force: bool,
     yes: bool,
 ) -> None:
-    """Take one step of a rotation: prepare, activate, retire; rollback undoes prepare or activate.
+    """Take one step of a rotation: prepare, activate, retire; rollback goes back.
 
     prepare makes the next key and publishes it; wait until every relying party has the new bundle. activate lets it
     sign; the old key still signs its revocation lists. retire ends the old key, after the last certificate of it.
+    rollback gives a next key up; after activate it lets the two keys change places, as often as it is called.
     Where dual control asks for several people, this is your vote.
 
     \b
