@@ -251,8 +251,21 @@ def test_session_lost(softhsm: SoftHSM, spy: Faults) -> None:
 def test_the_class_is_always_asked_for(softhsm: SoftHSM) -> None:
     """Public key and certificate share the label: MultipleObjectsReturned, unless the class is asked for."""
     key = softhsm.create()
-    name = x509.Name([])
-    now = datetime(2026, 1, 1, tzinfo=UTC)
+    write_certificate(softhsm, key)
+    softhsm.close()
+    lib = pkcs11.lib(str(softhsm.module))
+    with (
+        lib.get_token(token_label="hsm").open(user_pin=PIN) as session,
+        pytest.raises(pkcs11.MultipleObjectsReturned),
+    ):
+        session.get_key(label="ca")
+    lib.finalize()
+    sign(softhsm.open())
+
+
+def write_certificate(hsm: SoftHSM, key: OpenKey) -> None:
+    """Put a certificate of *key* beside it: same label, same id."""
+    name, now = x509.Name([]), datetime(2026, 1, 1, tzinfo=UTC)
     der = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -264,18 +277,10 @@ def test_the_class_is_always_asked_for(softhsm: SoftHSM) -> None:
         .sign(key.private_key, hashes.SHA384())
         .public_bytes(Encoding.DER)
     )
-    file = softhsm.folder / "ca.der"
+    file = hsm.folder / "ca.der"
     file.write_bytes(der)
-    softhsm.tool("--write-object", str(file), "--type", "cert", "--label", "ca")
-    softhsm.close()
-    lib = pkcs11.lib(str(softhsm.module))
-    with (
-        lib.get_token(token_label="hsm").open(user_pin=PIN) as session,
-        pytest.raises(pkcs11.MultipleObjectsReturned),
-    ):
-        session.get_key(label="ca")
-    lib.finalize()
-    sign(softhsm.open())
+    identity = key_id_of(key.public_key)  # type: ignore[arg-type]
+    hsm.tool("--write-object", str(file), "--type", "cert", "--label", "ca", "--id", identity.hex())
 
 
 def test_two_keys_of_a_label(softhsm: SoftHSM) -> None:
@@ -454,11 +459,12 @@ def run_import(hsm: SoftHSM, pem: Path, label: str, more: tuple[str, ...]) -> No
 
 def test_the_public_half_is_nowhere(softhsm: SoftHSM) -> None:
     """Without it nobody could prove which key it is; a certificate beside it will do."""
-    softhsm.create()
-    softhsm.close()
+    key = softhsm.create()
     softhsm.tool("--delete-object", "--type", "pubkey", "--label", "ca")
     with pytest.raises(KeyUnusable, match="neither a public key nor a certificate"):
         softhsm.open()
+    write_certificate(softhsm, key)
+    assert softhsm.open().public_key == key.public_key
 
 
 def test_several_processes_make_one_key(softhsm: SoftHSM) -> None:

@@ -769,6 +769,60 @@ def test_whatever_a_token_says_of_a_key(attributes: dict[Attribute, Any], kind: 
         assert isinstance(facts.public_key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey)
 
 
+@pytest.mark.parametrize(
+    ("attribute", "value", "says"),
+    [
+        (Attribute.SIGN, False, "not a key that signs"),
+        (Attribute.KEY_TYPE, KeyType.AES, "neither an EC nor an RSA key"),
+        (Attribute.KEY_TYPE, KeyType.EC_EDWARDS, "neither an EC nor an RSA key"),
+    ],
+)
+def test_keys_of_other_kinds(bench: Bench, attribute: Attribute, value: object, says: str) -> None:
+    """They sign nothing of ours."""
+    bench.create()
+    stored = next(each for each in bench.token.objects.values() if each.key is not None)
+    stored.attributes[attribute] = value
+    with pytest.raises(KeyUnsupported, match=says):
+        bench.open()
+
+
+def test_an_rsa_key_that_is_too_small(bench: Bench) -> None:
+    """1024 bits are refused, whoever made them."""
+    session: Any = bench.token.get_slots()[0].get_token().open(rw=True, user_pin=PIN)
+    session.generate_keypair(KeyType.RSA, 1024, label="ca", id=b"1", store=True)
+    session.close()
+    with pytest.raises(KeyUnsupported, match="1024 bits"):
+        bench.open()
+
+
+def test_what_is_no_signature(bench: Bench) -> None:
+    """An answer of odd length, or of a number that is none, is an error and never a certificate."""
+    key = bench.create()
+    for answer in (b"odd", bytes(96)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pkcs11_double.SoftwareKey, "sign", lambda *_, answer=answer, **__: answer)
+            with pytest.raises(SignerUnavailable, match="no signature"):
+                sign(key)
+
+
+def test_slots_that_do_not_answer(bench: Bench) -> None:
+    """An empty or unreadable slot hides no token in another one."""
+    key = bench.create()
+    real = pkcs11_double.SoftwareLibrary.get_slots
+
+    class Unreadable:
+        def get_token(self) -> None:
+            raise pkcs11.TokenNotRecognised
+
+    bench.patch.setattr(
+        pkcs11_double.SoftwareLibrary,
+        "get_slots",
+        lambda library, token_present=False: [Unreadable(), *real(library, token_present)],
+    )
+    bench.faults.fail("sign", pkcs11.DeviceError())
+    sign(key)
+
+
 def test_no_thread_but_the_workers(bench: Bench) -> None:
     """Opening, making, signing, closing: one thread enters the library."""
     keys = [bench.create(label) for label in ("one", "two")]

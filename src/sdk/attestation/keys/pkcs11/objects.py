@@ -248,13 +248,6 @@ def settle(session: pkcs11.Session, key: pkcs11.SignMixin, facts: KeyFacts) -> K
     return facts
 
 
-def destroy(session: pkcs11.Session, name: KeyName) -> None:
-    """Destroy the key pairs that *name* means; for tests and for the loser of a race to make one."""
-    for each in (ObjectClass.PRIVATE_KEY, ObjectClass.PUBLIC_KEY):
-        for found in _search(session, each, label=name.label, id=name.id):
-            found.destroy()
-
-
 def _search(
     session: pkcs11.Session,
     kind: ObjectClass,
