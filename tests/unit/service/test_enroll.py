@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -15,10 +16,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
+from hypothesis import given
+from hypothesis import strategies as st
 
+from attestation.errors import MalformedEvidence
 from attestation.machines import Status
 from attestation.store import Certificate, Tx
 from attestation.wire import b64encode
+from attestation_service.enrollment.presented import parse_certificate
 from tests.fixtures.machine import refused as outcome_of
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.node import SoftwareNode, rsa_key
@@ -163,7 +168,15 @@ async def test_the_key_must_be_there(holder: Holder) -> None:
             assert outcome_of(await holder.send(body)) == (409, "challenge-used")
 
 
-@pytest.mark.parametrize("pem", ["rubbish", "two", "empty block", "a key", "not ascii"])
+def with_byte(pem: str) -> str:
+    """Return the certificate with a zero byte behind it."""
+    der = x509.load_pem_x509_certificate(pem.encode()).public_bytes(Encoding.DER)
+    return f"-----BEGIN CERTIFICATE-----\n{base64.encodebytes(der + bytes(1)).decode()}-----END CERTIFICATE-----\n"
+
+
+@pytest.mark.parametrize(
+    "pem", ["rubbish", "two", "empty block", "a key", "not ascii", "a byte more", "spaces", "no base64"]
+)
 async def test_what_is_no_certificate_is_malformed(holder: Holder, pem: str) -> None:
     """One certificate in PEM, and nothing else."""
     text = {
@@ -172,9 +185,39 @@ async def test_what_is_no_certificate_is_malformed(holder: Holder, pem: str) -> 
         "empty block": "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n",
         "a key": holder.pem.replace("CERTIFICATE", "PUBLIC KEY"),
         "not ascii": "\N{SNOWMAN}" + holder.pem,
+        "a byte more": with_byte(holder.pem),
+        "spaces": "-----BEGIN CERTIFICATE-----\n" + " " * 20_000 + "\n-----END CERTIFICATE-----\n",
+        "no base64": "-----BEGIN CERTIFICATE-----\nA=A=\n-----END CERTIFICATE-----\n",
     }[pem]
     async with nothing_changes(holder):
         assert outcome_of(await holder.send(await holder.body(cert_pem=text))) == (400, "malformed-evidence")
+
+
+@given(st.binary(max_size=600) | st.integers(0, 20_000).map(lambda size: b" " * size), st.booleans())
+def test_parse_fails_in_one_way_only(data: bytes, framed: bool) -> None:
+    """Whatever arrives, in a frame of PEM or without, a caller sees a certificate or MalformedEvidence."""
+    text = b64encode(data) if framed else data.decode("utf-8", "surrogateescape")
+    if framed:
+        lines = [text[i : i + 64] for i in range(0, len(text), 64)]
+        text = "\n".join(["-----BEGIN CERTIFICATE-----", *lines, "-----END CERTIFICATE-----"])
+    with contextlib.suppress(MalformedEvidence):
+        parse_certificate(text)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 7))
+def test_a_changed_certificate_is_malformed_or_another(where: int, bit: int) -> None:
+    """No flipped bit of a certificate of ours stays the certificate of ours."""
+    data = bytearray(SAMPLE)
+    data[where % len(data)] ^= 1 << bit
+    text = "".join(
+        [
+            "-----BEGIN CERTIFICATE-----\n",
+            base64.encodebytes(bytes(data)).decode(),
+            "-----END CERTIFICATE-----\n",
+        ]
+    )
+    with contextlib.suppress(MalformedEvidence):
+        assert parse_certificate(text).der != SAMPLE
 
 
 @pytest.mark.parametrize("member", ["cert_pem", "nonce", "nonce_id", "nonce_signature"])
@@ -184,6 +227,18 @@ async def test_every_member_is_needed(holder: Holder, member: str) -> None:
     short = await holder.send(body | {"nonce": "A" * 31})
     del body[member]
     assert [outcome_of(a) for a in (short, await holder.send(body))] == [(422, "schema-violation")] * 2
+
+
+def _sample() -> bytes:
+    key = ec.generate_private_key(ec.SECP384R1())
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+    builder = x509.CertificateBuilder().subject_name(x509.Name([])).issuer_name(x509.Name([]))
+    builder = builder.public_key(key.public_key()).serial_number(0x3F << 152)
+    made = builder.not_valid_before(at).not_valid_after(at + timedelta(days=1)).sign(key, hashes.SHA384())
+    return made.public_bytes(Encoding.DER)
+
+
+SAMPLE = _sample()
 
 
 async def planted(
@@ -297,22 +352,15 @@ async def test_only_our_own_certificates(holder: Holder) -> None:
             assert (await holder.send(body | {"cert_pem": holder.pem})).status_code == 200
 
 
-async def test_a_serial_number_that_cannot_be(holder: Holder) -> None:
-    """Longer than any of ours; it is not even looked for."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([])
-    at = holder.service.clock.at
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number((1 << 159) - 1)
-        .not_valid_before(at)
-        .not_valid_after(at + timedelta(hours=1))
-        .sign(key, hashes.SHA256())
-    )
-    pem = made.public_bytes(Encoding.PEM).decode()
+@pytest.mark.parametrize("first", [0x00, 0x7F, 0xC0])
+async def test_a_serial_number_that_cannot_be(holder: Holder, first: int) -> None:
+    """Zero, larger than any of ours, negative: no certificate of ours has it."""
+    data = bytearray(SAMPLE)
+    at = data.index(b"\x02\x14\x3f")
+    data[at + 2] = first
+    data[at + 3] = 0x80 if first == 0 else 0
+    text = base64.encodebytes(bytes(data)).decode()
+    pem = f"-----BEGIN CERTIFICATE-----\n{text}-----END CERTIFICATE-----\n"
     assert outcome_of(await holder.send(await holder.body(cert_pem=pem))) == UNTRUSTED
 
 

@@ -6,6 +6,7 @@ It proves, and it changes nothing: no status is left or reached by it (FAULTS R5
 from __future__ import annotations
 
 import hmac
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -18,6 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from attestation.api import EnrollRequest, EnrollResponse
 from attestation.audit import AuditEvent
+from attestation.endorsements import certificate as endorsements
+from attestation.endorsements.certificate import Certificate
 from attestation.errors import (
     AttestationError,
     CertificateUntrusted,
@@ -30,14 +33,21 @@ from attestation.errors import (
     SignatureInvalid,
 )
 from attestation.machines import Machine, Status
-from attestation.store import Certificate, Challenge, Tx
+from attestation.store import Certificate as IssuanceRow
+from attestation.store import Challenge, Tx
 from attestation.wire import b64decode, b64encode
 from attestation_service import certification, challenges, limits
 from attestation_service.context import Origin, Resources
 
 log = structlog.get_logger("attestation_service.enrollment")
 
-EK_URI: Final = "urn:itl:ek:"
+MAX_CERTIFICATE_BYTES: Final = 8192
+_PEM: Final = re.compile(
+    r"-----BEGIN CERTIFICATE-----\r?\n"
+    r"((?:[A-Za-z0-9+/=]{1,76}\r?\n)+)"
+    r"-----END CERTIFICATE-----(?:\r?\n)?"
+)
+
 SIGNING: Final = frozenset({"active", "retiring"})
 """States of a CA key under which certificates may still be presented."""
 
@@ -57,7 +67,7 @@ class Judged:
 
     machine: Machine
     challenge: Challenge
-    row: Certificate
+    row: IssuanceRow
     refusal: AttestationError | None = None
 
 
@@ -113,8 +123,7 @@ def _judge(tx: Tx, request: EnrollRequest, counted: limits.Limits, at: datetime)
     limits.check(tx, counted, at)
     # 1. One certificate, and exactly the bytes that we signed for a machine. Whatever another CA wrote, or somebody
     #    changed, ends here.
-    certificate = parse_certificate(request.cert_pem)
-    row = _ours(tx, certificate)
+    row, certificate = _ours(tx, parse_certificate(request.cert_pem))
     # 2. The machine it was issued to. Deleted machines are unknown, whatever certificate survives them.
     machine = tx.machines.by_id(row.machine_id or "")
     if machine is None:
@@ -130,30 +139,30 @@ def _judge(tx: Tx, request: EnrollRequest, counted: limits.Limits, at: datetime)
     return Judged(machine=machine, challenge=challenge, row=row, refusal=refusal)
 
 
-def parse_certificate(pem: str) -> x509.Certificate:
-    """Parse exactly one certificate in PEM.
+def parse_certificate(pem: str) -> Certificate:
+    """Read exactly one certificate in PEM, with our own reader: strangers send what they like.
 
     Raises:
         MalformedEvidence: The only way to fail.
     """
-    try:
-        found = x509.load_pem_x509_certificates(pem.encode("ascii"))
-    except ValueError as e:
-        raise MalformedEvidence("cert_pem is no certificate in PEM") from e
-    if len(found) != 1:
-        raise MalformedEvidence(f"cert_pem holds {len(found)} certificates, expected 1")
-    return found[0]
+    block = _PEM.fullmatch(pem)
+    if block is None:
+        raise MalformedEvidence("cert_pem is not one certificate in PEM")
+    der = b64decode("".join(block[1].split()), "cert_pem", max_bytes=MAX_CERTIFICATE_BYTES)
+    certificate = endorsements.parse_certificate(der)
+    if certificate.padding_bytes:
+        raise MalformedEvidence("cert_pem: bytes behind the certificate")
+    return certificate
 
 
-def _ours(tx: Tx, certificate: x509.Certificate) -> Certificate:
-    """Return the row of a certificate that we issued to a node.
+def _ours(tx: Tx, sent: Certificate) -> tuple[IssuanceRow, x509.Certificate]:
+    """Return the row of a certificate that we issued to a node, and the certificate.
 
     Raises:
         CertificateUntrusted: It is none.
     """
-    der = certificate.public_bytes(certification.DER)
-    row = tx.certificates.get(f"{certificate.serial_number:040x}")
-    if row is None or row.certificate is None or not hmac.compare_digest(row.certificate, der):
+    row = tx.certificates.get(f"{sent.serial:040x}")
+    if row is None or row.certificate is None or not hmac.compare_digest(row.certificate, sent.der):
         raise CertificateUntrusted("the certificate is not one of ours")
     # The log is a table, and its row could have been written by somebody else: the signature could not.
     issuer = tx.issuers.get(row.issuer_id)
@@ -161,12 +170,12 @@ def _ours(tx: Tx, certificate: x509.Certificate) -> Certificate:
         raise CertificateUntrusted("the CA that signed the certificate signs no more")
     if issuer.purpose != "machine" or row.profile != "node-client":
         raise CertificateUntrusted(f"a certificate of profile {row.profile} enrols no machine")
-    authority = x509.load_der_x509_certificate(issuer.certificate)
+    certificate = x509.load_der_x509_certificate(row.certificate)
     try:
-        certificate.verify_directly_issued_by(authority)
+        certificate.verify_directly_issued_by(x509.load_der_x509_certificate(issuer.certificate))
     except (ValueError, TypeError, InvalidSignature) as e:
         raise CertificateUntrusted("the certificate is not signed by our CA") from e
-    return row
+    return row, certificate
 
 
 def _verify(
@@ -233,7 +242,7 @@ def ek_fingerprints(certificate: x509.Certificate) -> list[str]:
     except (x509.ExtensionNotFound, ValueError):
         return []
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-    return [uri.removeprefix(EK_URI) for uri in uris if uri.startswith(EK_URI)]
+    return [uri.removeprefix(certification.EK_URI) for uri in uris if uri.startswith(certification.EK_URI)]
 
 
 def _denied(judged: Judged, refusal: AttestationError, origin: Origin) -> AuditEvent:
