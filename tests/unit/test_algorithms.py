@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, mldsa, rsa, x25519
 
-from attestation.algorithms import ALGORITHMS, USES, Policy, Use, demand, permits
+from attestation.algorithms import (
+    ALGORITHMS,
+    USES,
+    Policy,
+    Use,
+    demand,
+    exempt,
+    in_suite,
+    judge,
+    name_of,
+    permits,
+)
 from attestation.errors import AlgorithmForbidden
 
 
@@ -116,6 +129,7 @@ def named_in(path: Path) -> set[str]:
     return found - {"hmac.compare_digest", "hashlib._Hash", "hashlib.file_digest"} - KNOWN_ONLY
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Return every module that is shipped and runs: all but the test kit and the inventory itself."""
     found = {}
@@ -159,3 +173,73 @@ def test_the_inventory_names_no_module_that_uses_nothing() -> None:
         if module not in present or not named_in(present[module])
     ]
     assert not stale
+
+
+# ---------------------------------------------------------------- keys
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        (ec.derive_private_key(9, ec.SECP256R1()), "ecdsa-p256"),
+        (ec.derive_private_key(9, ec.SECP384R1()), "ecdsa-p384"),
+        (ec.derive_private_key(9, ec.SECP521R1()), "ecdsa-p521"),
+        (ec.derive_private_key(9, ec.SECP256K1()), "ecdsa-secp256k1"),
+        (rsa.generate_private_key(public_exponent=65537, key_size=2048), "rsa-2048"),
+        (ed25519.Ed25519PrivateKey.generate(), "ed25519"),
+        (mldsa.MLDSA44PrivateKey.generate(), "ml-dsa-44"),
+        (mldsa.MLDSA65PrivateKey.generate(), "ml-dsa-65"),
+        (mldsa.MLDSA87PrivateKey.generate(), "ml-dsa-87"),
+        (x25519.X25519PrivateKey.generate(), "X25519PublicKey"),
+    ],
+)
+def test_the_name_of_a_key(key: Any, name: str) -> None:
+    """As the tables spell it; what they do not know is named by its class, and no use accepts it."""
+    assert name_of(key.public_key()) == name
+    known = name in ALGORITHMS
+    assert in_suite(Policy.DEFAULT, name) == known
+    assert any(permits(Policy.DEFAULT, use, name) for use in USES) == known
+
+
+def test_the_same_curve_for_another_use() -> None:
+    """An EK agrees on secrets, it does not sign."""
+    assert name_of(ec.derive_private_key(9, ec.SECP384R1()).public_key(), agreement=True) == "ecdh-p384"
+
+
+def test_refusals_say_what_is_allowed() -> None:
+    """Of the same sort: whoever brings a key is not told of hashes; and where nothing is, that nothing is."""
+    assert judge(Policy.CNSA2, Use.CA, "rsa-4096") == (
+        "rsa-4096 is forbidden for keys of the CA, and what they sign: certificates, CRLs, OCSP answers "
+        "by ITL_CRYPTO_POLICY=cnsa2; allowed: ml-dsa-87"
+    )
+    assert (judge(Policy.CNSA1, Use.SERVER_KEY, "sha256") or "").endswith("allowed: nothing")
+    assert (judge(Policy.CNSA1, Use.TPM_HASH, "sha256") or "").endswith("allowed: sha384, hmac-sha384")
+    assert judge(Policy.DEFAULT, Use.CA, "rsa-2048") == (
+        "rsa-2048 is not used for keys of the CA, and what they sign: certificates, CRLs, OCSP answers"
+    )
+
+
+@pytest.mark.parametrize("use", Use)
+def test_every_exemption_is_needed_and_explained(use: Use) -> None:
+    """It names what a suite does not, for a use that has it, and says why; a transition only what CNSA 1.0 allows."""
+    entry = USES[use]
+    for each in entry.exemptions:
+        assert each.algorithms <= set(entry.algorithms)
+        assert len(each.reason) > 10
+        assert not each.reason.endswith(".")
+        for name in each.algorithms:
+            assert not all(in_suite(policy, name) for policy in each.policies)
+        if each.reason.startswith("transition: "):
+            assert each.policies == {Policy.CNSA2}
+            assert all(in_suite(Policy.CNSA1, name) for name in each.algorithms)
+
+
+def test_what_is_exempt_is_listed() -> None:
+    """What the service tells at every start; nothing under `default`."""
+    assert exempt(Policy.DEFAULT) == ()
+    for policy in (Policy.CNSA1, Policy.CNSA2):
+        told = exempt(policy)
+        assert {Use.AUDIT_NOTE, Use.AUDIT_HASH, Use.PCR} <= set(told)
+        assert Use.CA not in told
+    assert Use.EK in exempt(Policy.CNSA2)
+    assert Use.EK not in exempt(Policy.CNSA1)

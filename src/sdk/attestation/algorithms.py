@@ -422,7 +422,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                     _exempt(
                         "signed by the vendor, once, for the life of the TPM; the EK itself is judged by its own row",
                         *("rsa-2048", "rsa-3072", "rsa-4096", "ecdsa-p256", "ecdsa-p384", "ecdsa-p521"),
-                        *("sha1", "sha256", "sha384", "sha512"),
+                        *("sha1", "sha256", "sha512"),
                     ),
                 ),
                 any_rsa=True,
@@ -572,6 +572,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                     "attestation.pki.signature",
                     "attestation_agent.settings",
                     "attestation_agent.tpm_keys",
+                    "attestation_cli.commands.operator_cert",
                     "attestation_service.enrollment.presented",
                     "attestation_service.operator_certificates.handlers",
                 ),

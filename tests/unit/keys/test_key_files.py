@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import multiprocessing
 import os
 import stat
@@ -231,6 +232,18 @@ def test_a_kind_that_signs_no_certificates(path: Path) -> None:
     """An Ed25519 key is a key, but not of a CA."""
     load_ed25519(f"file:{path}", create=True)
     with pytest.raises(KeyUnsupported):
+        open_key(f"file:{path}", PLAIN)
+
+
+def test_a_kind_that_nobody_knows(path: Path) -> None:
+    """PKCS#8 with an algorithm that cryptography does not have: PrivateKeyInfo of OID 1.2.3."""
+    path.parent.mkdir()
+    der = bytes.fromhex("300f0201003006 06022a03 0500 0402 0400".replace(" ", ""))
+    path.write_bytes(
+        b"-----BEGIN PRIVATE KEY-----\n" + base64.b64encode(der) + b"\n-----END PRIVATE KEY-----\n"
+    )
+    path.chmod(0o600)
+    with pytest.raises(KeyUnsupported, match="not supported"):
         open_key(f"file:{path}", PLAIN)
 
 

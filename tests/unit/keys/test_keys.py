@@ -111,7 +111,7 @@ def test_a_key_that_others_may_touch_is_refused(path: Path, mode: int) -> None:
     ("uri", "match"),
     [
         ("pkcs11:token=x", "label"),
-        ("tpm2:handle=0x80000001", "persistent"),
+        ("tpm2:handle=0x80000001", "0x81000000"),
         ("file:relative.pem", "file:/absolute/path"),
         ("file:", "file:/absolute/path"),
         ("/etc/key.pem", "file:/absolute/path"),
@@ -151,6 +151,12 @@ def test_files_that_hold_no_such_key(path: Path, data: bytes) -> None:
     with pytest.raises(KeyUnusable, match=r"P-384|no PEM private key|encrypted") as refusal:
         load_signer(f"file:{path}")
     assert "BEGIN" not in str(refusal.value)
+
+
+def test_pem_that_is_no_key() -> None:
+    """Given as bytes, too."""
+    with pytest.raises(KeyUnusable, match="P-384"):
+        FileSigner(b"no PEM")
 
 
 # ---------------------------------------------------------------- tokens
