@@ -417,13 +417,11 @@ def test_a_certificate_of_another_tpm_is_refused(kept: Keeper, monkeypatch: pyte
     before = kept.file
     known = kept.rig.state.known_as()
     assert known is not None
+    kept.offered.ask("client")
     other = dataclasses.replace(known, ek_fingerprint="0" * 96)
     monkeypatch.setattr(kept.rig.state, "known_as", lambda: other)
-    kept.service.clock.pass_(hours=17)
-    kept.rig.state.set_status("attested")
     kept.certificates.visit()
-    # The service asks for an attestation in the lease; only our own check is under test here.
-    assert kept.file == before
+    assert (kept.file, kept.error()) == (before, "answer-refused")
 
 
 def test_a_certificate_that_is_not_valid_now_is_refused(
@@ -447,6 +445,20 @@ def test_a_certificate_that_is_not_valid_now_is_refused(
     kept.certificates.visit()
     assert kept.file == before
     assert "clock" in kept.offered.notes("client")["error"]["reason"]
+
+
+def test_a_certificate_for_a_key_of_before_is_refused(local: InProcessService, tmp_path: Path) -> None:
+    """One of our CA, for this machine: but not for the key that was asked for, which may be anybody's."""
+    keeper = Keeper(local, tmp_path, certificate_new_key="yes")
+    keeper.rig.admitted()
+    answers: list[CertResponse] = []
+    keeper.between.alter = lambda answer: answers.append(answer) or answers[0]
+    keeper.visit()
+    before = keeper.file
+    keeper.offered.ask("client")
+    keeper.visit()
+    assert len(answers) == 2
+    assert (keeper.file, keeper.error()) == (before, "answer-refused")
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
@@ -493,6 +505,7 @@ def test_a_bundle_of_somebody_else_is_refused(kept: Keeper) -> None:
     kept.visit(hours=1)
     assert kept.file[BUNDLE] == before[BUNDLE]
     assert kept.file[CERTIFICATE] != before[CERTIFICATE]
+    assert not kept.offered.asked("client"), "asked once, answered once"
 
 
 # Rotation of the CA
