@@ -239,6 +239,7 @@ def _sample() -> bytes:
 
 
 SAMPLE = _sample()
+PEM = f"-----BEGIN CERTIFICATE-----\n{base64.encodebytes(SAMPLE).decode()}-----END CERTIFICATE-----\n"
 
 
 async def planted(
@@ -350,6 +351,19 @@ async def test_only_our_own_certificates(holder: Holder) -> None:
             assert outcome_of(await holder.send(body)) == UNTRUSTED
             # Nobody knows whose challenge it would have been: it is still good.
             assert (await holder.send(body | {"cert_pem": holder.pem})).status_code == 200
+
+
+async def test_every_attempt_counts(start: Starter) -> None:
+    """Good ones, bad ones and what nobody issued: all of one address, and beyond its rate each waits."""
+    limited = dict(WITH_CA) | {"rate_limits": True, "rate_limit_address_burst": 12}
+    service = await start(tpm_ca_bundle_dir=start.bundle(), **limited)
+    holder = await holder_of(service)
+    service.clock.advance(60)
+    good, bad = await holder.body(), await holder.body(nonce_signature=b64encode(bytes(64)))
+    # The challenges were the first two of twelve.
+    sent = [good, bad, *[good | {"cert_pem": PEM}] * 8, good]
+    answers = [(await holder.send(body)).status_code for body in sent]
+    assert answers == [200, 403, *[403] * 8, 429]
 
 
 @pytest.mark.parametrize("first", [0x00, 0x7F, 0xC0])

@@ -362,6 +362,18 @@ async def test_strangers_are_slowed_down(start: Starter) -> None:
     assert answers[-1].status_code == 429
 
 
+async def test_what_is_given_counts_too(start: Starter) -> None:
+    """Three challenges and two certificates are five; the sixth waits."""
+    limited = dict(WITH_CA) | {"rate_limits": True, "rate_limit_machine_burst": 5}
+    service = await start(tpm_ca_bundle_dir=start.bundle(), **limited)
+    node = SoftwareNode()
+    await service.admitted(node)
+    service.clock.advance(60)
+    challenges = [await certificate_challenge(service, node) for _ in range(3)]
+    answers = [await send(service, node, cert_request(node, each, ecc_key())) for each in challenges]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+
+
 async def test_without_a_ca_nothing_is_issued(start: Starter) -> None:
     """503 with its own code, on each route."""
     service = await start(tpm_ca_bundle_dir=start.bundle())
