@@ -177,7 +177,7 @@ def test_nginx_and_openssl_follow_the_addresses(tmp_path: Path, algorithm: str) 
 
 
 def test_tls_of_the_service_asks_for_its_own_certificates(tmp_path: Path) -> None:
-    """Carla comes by TLS; so does Dave after a rotation, without a restart; once revoked he is out in mid-connection."""
+    """Carla comes by TLS; so does Dave after a rotation, without a restart; revoked, he is out in mid-connection."""
     now = datetime.now(UTC).replace(microsecond=0)
     bootstrap, servers = OperatorCA(now), OperatorCA(now, "Servers")
     bob, mallory = bootstrap.issue("bob"), OperatorCA(now, "Others").issue("mallory")
