@@ -17,7 +17,8 @@ from typing import Any, Final, Literal, Protocol
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509 import ocsp
 
 from attestation.api import CertificateChallenge, CertRequest, CertResponse
 from attestation.client import SignedBundle
@@ -44,6 +45,8 @@ RENEW_AT: Final = 2 / 3
 """Part of the lifetime after which a certificate is renewed."""
 RENEW_SPREAD: Final = 0.1
 """Of that, earlier or later at random: a fleet that was started together must not come together."""
+STATUS_SECONDS: Final = 600.0
+"""How often we ask whether what we offer was revoked: by an operator, or because the machine got another role."""
 BUNDLE_SECONDS: Final = 3600.0
 """A new CA is trusted long before it issues (overlap ≥ longest certificate + 24 h): this often is often enough."""
 LOOK_SECONDS: Final = 60.0
@@ -77,6 +80,10 @@ class CertificateService(Protocol):
         """Fetch the CAs to trust."""
         ...
 
+    def certificate_status(self, request: bytes) -> bytes:
+        """Ask by OCSP what became of a certificate."""
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class _Progress:
@@ -87,6 +94,9 @@ class _Progress:
     failures: int = 0
     bundle_failures: int = 0
     bundle_at: datetime | None = None
+    status_at: datetime | None = None
+    revoked: str | None = None
+    """The version whose certificate was revoked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +192,8 @@ class Certificates:
         if current.about.get("activated_at") != self._state.activated_at():
             # An ak-reset revoked whatever the AK had vouched for.
             return "activated-again"
+        if self._is_revoked(kind, current, now):
+            return "revoked"
         if self._offered.asked(kind):
             return "asked"
         # What cannot be read any more was never said: then at the end of the usual time.
@@ -212,11 +224,35 @@ class Certificates:
         progress.proven = current.version
         return True
 
+    def _is_revoked(self, kind: str, current: CertificateSet, now: datetime) -> bool:
+        """Ask now and then whether the certificate was revoked for good; a hold ends by itself.
+
+        The answer is not verified: whoever forges it makes us ask for another certificate, no more and no less.
+        """
+        progress = self._progress[kind]
+        if progress.revoked == current.version:
+            return True
+        if progress.status_at is not None and now < progress.status_at:
+            return False
+        progress.status_at = now + timedelta(seconds=self._rhythm.uniform(0.8, 1.0) * STATUS_SECONDS)
+        issuers = [ca for ca in _certificates(current.files[BUNDLE]) if _issued_by(current.certificate, ca)]
+        if not issuers:
+            return False
+        asked = ocsp.OCSPRequestBuilder().add_certificate(current.certificate, issuers[0], hashes.SHA256())
+        try:
+            der = self._service.certificate_status(asked.build().public_bytes(serialization.Encoding.DER))
+            if _ended_for_good(ocsp.load_der_ocsp_response(der), current.certificate.serial_number):
+                progress.revoked = current.version
+                self._log.warning("certificate.revoked", kind=kind, serial=current.about.get("serial"))
+        except (AttestationError, ValueError) as e:
+            self._log.warning("certificate.status_failed", kind=kind, reason=str(e))
+        return progress.revoked == current.version
+
     # Getting one
 
     def _obtain(self, kind: str, current: CertificateSet | None, known: KnownAs, reason: str) -> None:
         """Get a certificate and offer it; until then nothing of the present one changes."""
-        keep = reason in ("renewal", "asked", "activated-again") and not self._settings.certificate_new_key
+        keep = reason in ("renewal", "asked") and not self._settings.certificate_new_key
         key = parse_key_file(current.files[KEY]) if current and keep else self._pending_key(kind)
         made = self._request(kind, key, known)
         version = self._offered.replace(kind, made.files, made.about)
@@ -487,6 +523,13 @@ def _issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
+
+
+def _ended_for_good(answer: ocsp.OCSPResponse, serial: int) -> bool:
+    if answer.response_status is not ocsp.OCSPResponseStatus.SUCCESSFUL or answer.serial_number != serial:
+        return False
+    held = answer.revocation_reason is x509.ReasonFlags.certificate_hold
+    return answer.certificate_status is ocsp.OCSPCertStatus.REVOKED and not held
 
 
 def _spki(certificate: x509.Certificate) -> bytes:

@@ -37,6 +37,7 @@ class Between:
         self.alter: Callable[[CertResponse], CertResponse] = lambda answer: answer
         self.alter_bundle: Callable[[SignedBundle], SignedBundle] = lambda bundle: bundle
         self.alter_challenge: Callable[[CertificateChallenge], CertificateChallenge] = lambda given: given
+        self.alter_status: Callable[[bytes], bytes] = lambda answer: answer
         self.requests: list[CertRequest] = []
 
     def certificate_challenge(
@@ -56,6 +57,11 @@ class Between:
         """Fetch the bundle."""
         self._note("bundle")
         return self.alter_bundle(self._client.trust_bundle())
+
+    def certificate_status(self, request: bytes) -> bytes:
+        """Ask what became of a certificate."""
+        self._note("status")
+        return self.alter_status(self._client.certificate_status(request))
 
     def _note(self, what: str) -> None:
         self.asked.append(what)

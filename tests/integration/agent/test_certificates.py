@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509 import ocsp
 from cryptography.x509.verification import PolicyBuilder, Store
 
 from attestation.api import CertResponse
@@ -316,15 +319,51 @@ def test_another_record_of_this_machine_needs_another_certificate(kept: Keeper) 
 
 
 def test_after_a_reset_of_the_ak_there_is_a_new_certificate(kept: Keeper) -> None:
-    """The reset revoked what the AK had vouched for; the key in the TPM may stay."""
+    """The reset revoked what the AK had vouched for, as compromised: the next one is for another key."""
     first = kept.leaf
     kept.service.operator().act(kept.rig.machine_id, "ak-reset", reason="suspicion")
     kept.visit(minutes=1)
     kept.visit(minutes=1)
-    assert kept.leaf.serial_number != first.serial_number, kept.offered.notes("client")
-    assert kept.leaf.public_key() == first.public_key()
+    assert kept.leaf.public_key() != first.public_key(), kept.offered.notes("client")
     kept.visit(minutes=1)
     assert [found["state"] for found in kept.issued()] == ["issued", "revoked"]
+
+
+def test_a_certificate_that_was_revoked_is_replaced(kept: Keeper) -> None:
+    """Because the machine has another role, or an operator wants so: within ten minutes, for another key."""
+    first, operator = kept.leaf, kept.service.operator()
+    operator.act(kept.rig.machine_id, "role", role="worker-infra", reason="moved")
+    kept.visit(minutes=10)
+    second = kept.leaf
+    assert second.public_key() != first.public_key(), kept.offered.notes("client")
+    assert "OU=worker-infra" in second.subject.rfc4514_string()
+    operator.call(
+        "POST", f"/ca/certificates/{second.serial_number:040x}/revoke", json={"reason": "keyCompromise"}
+    )
+    kept.visit(minutes=10)
+    assert kept.leaf.public_key() not in (first.public_key(), second.public_key())
+    assert kept.rig.events.names().count("certificate.revoked") == 2
+
+
+def test_what_is_only_held_is_not_replaced(kept: Keeper) -> None:
+    """A lock ends with an unlock. Nor is what nobody can answer about."""
+    first = kept.leaf
+    kept.service.operator().act(kept.rig.machine_id, "lock", reason="seen elsewhere")
+    held = kept.service.client().get(f"/pki/ocsp/{status_request(kept)}").content
+    kept.service.operator().act(kept.rig.machine_id, "unlock")
+    for answer in (held, b"rubbish", b"\x30\x03\x0a\x01\x06"):
+        kept.between.alter_status = lambda _, answer=answer: answer  # type: ignore[misc]
+        kept.visit(minutes=11)
+        assert kept.between.asked[-1] == "status"
+    assert (kept.leaf, kept.error()) == (first, None)
+    assert "certificate.status_failed" in kept.rig.events.names()
+
+
+def status_request(keeper: Keeper) -> str:
+    """Return the OCSP request for the certificate, as it stands in an address."""
+    (ca,) = x509.load_pem_x509_certificates(keeper.file[BUNDLE])
+    made = ocsp.OCSPRequestBuilder().add_certificate(keeper.leaf, ca, hashes.SHA256()).build()
+    return quote(b64encode(made.public_bytes(Encoding.DER)), safe="")
 
 
 def test_an_error_that_nobody_thought_of_is_a_failure_like_any(kept: Keeper) -> None:
@@ -452,7 +491,12 @@ def test_a_certificate_for_a_key_of_before_is_refused(local: InProcessService, t
     keeper = Keeper(local, tmp_path, certificate_new_key="yes")
     keeper.rig.admitted()
     answers: list[CertResponse] = []
-    keeper.between.alter = lambda answer: answers.append(answer) or answers[0]
+
+    def first(answer: CertResponse) -> CertResponse:
+        answers.append(answer)
+        return answers[0]
+
+    keeper.between.alter = first
     keeper.visit()
     before = keeper.file
     keeper.offered.ask("client")

@@ -37,7 +37,7 @@ class Hanging:
         self.answer.wait(30)
         raise DeviceError("no answer")
 
-    request_certificate = trust_bundle = certificate_challenge
+    request_certificate = trust_bundle = certificate_status = certificate_challenge
 
 
 def around(world: World, service: Any, stopping: threading.Event | None = None) -> Surroundings:

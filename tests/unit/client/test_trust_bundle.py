@@ -50,3 +50,16 @@ def test_refusals_are_errors() -> None:
         asked(httpx.Response(404))
     with pytest.raises(AnswerInvalid):
         asked(httpx.Response(302, headers={"Location": "https://elsewhere.example"}))
+
+
+def test_the_status_of_a_certificate_is_asked_in_the_path() -> None:
+    """In base64, of which no character has a meaning of its own in an address (RFC 6960 A.1)."""
+    seen: list[httpx.Request] = []
+
+    def answering(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, content=b"answer")
+
+    with NodeClient(URL, transport=httpx.MockTransport(answering)) as client:
+        assert client.certificate_status(b"\xfb\xff\xfe?") == b"answer"
+    assert seen[0].url.raw_path == b"/pki/ocsp/%2B%2F%2F%2BPw%3D%3D"

@@ -27,6 +27,7 @@ from attestation.api import (
 )
 from attestation.client.connection import ONCE, Connection, Retries, parse, segment
 from attestation.keys import CONFIG_SIGNATURE_HEADER, TRUST_BUNDLE_HEADER
+from attestation.wire import b64encode
 
 if TYPE_CHECKING:
     import httpx
@@ -154,3 +155,8 @@ class NodeClient:
         """Fetch the CAs to trust, those of the next and the last key too (`GET /pki/bundle`)."""
         answer = self._http.fetch("/pki/bundle", accept="application/x-pem-file")
         return SignedBundle(pem=answer.body, signature=answer.headers.get(TRUST_BUNDLE_HEADER.lower()))
+
+    def certificate_status(self, request: bytes) -> bytes:
+        """Ask what became of a certificate: OCSPRequest to OCSPResponse, both DER (`GET /pki/ocsp`)."""
+        path = f"/pki/ocsp/{segment(b64encode(request))}"
+        return self._http.fetch(path, accept="application/ocsp-response").body
