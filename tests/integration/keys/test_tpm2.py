@@ -179,18 +179,22 @@ def test_keys_of_others(blank_tpm: SoftwareTPM, tmp_path: Path, kind: KeyType, i
 
 
 @pytest.mark.parametrize(
-    "template",
+    ("template", "said"),
     [
-        pytest.param(ak_template().tpmt, id="restricted"),
-        pytest.param(key_template(KeyType.RSA_2048, attributes=0x00020472), id="decryption"),
-        pytest.param(bytes.fromhex("0008000b000404720000" + "0005000b" + "0000"), id="HMAC"),
-        pytest.param(bytes.fromhex("0023000b0004047200000010001a000b000000030010" + "00000000"), id="ECDAA"),
+        pytest.param(ak_template().tpmt, "signs what it is given", id="restricted"),
+        pytest.param(
+            key_template(KeyType.RSA_2048, attributes=0x00020472), "signs what it is given", id="decryption"
+        ),
+        pytest.param(bytes.fromhex("0008000b0004047200000005000b0000"), "kind", id="HMAC"),
+        pytest.param(
+            bytes.fromhex("0023000b0004047200000010001a000b00000003001000000000"), "scheme", id="ECDAA"
+        ),
     ],
 )
-def test_keys_that_sign_no_certificates(blank_tpm: SoftwareTPM, template: bytes) -> None:
+def test_keys_that_sign_no_certificates(blank_tpm: SoftwareTPM, template: bytes, said: str) -> None:
     """A restricted, decrypting, symmetric or anonymous key is refused before it is used."""
     put(blank_tpm, template)
-    with pytest.raises(KeyUnsupported):
+    with pytest.raises(KeyUnsupported, match=said):
         open_key(_uri(blank_tpm, "handle"), PLAIN)
     assert not workers._users
 
@@ -360,6 +364,30 @@ def test_who_waits_for_the_tpm_gets_it(blank_tpm: SoftwareTPM) -> None:
             check(key)
             with blank_tpm.node() as node:
                 node.ak_public()
+
+
+def test_others_get_their_turn(blank_tpm: SoftwareTPM) -> None:
+    """However much there is to sign, another client of the same TPM waits for half a second, not for the end."""
+    stop = threading.Event()
+    with created(_uri(blank_tpm, "path")) as key:
+
+        def work() -> None:
+            while not stop.is_set():
+                check(key)
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        give_up = threading.Timer(5, stop.set)
+        give_up.start()
+        time.sleep(0.2)
+        with blank_tpm.client() as client:
+            client.properties()
+            assert not stop.is_set()
+        stop.set()
+        give_up.cancel()
+        for thread in threads:
+            thread.join()
 
 
 # Passwords

@@ -168,7 +168,6 @@ class Connection:
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Job(Generic[T]):
     work: Callable[[Connection], T]
-    expires: float
     answer: Future[T]
 
 
@@ -221,7 +220,7 @@ class Worker:
             raise SignerUnavailable(
                 "keys in a TPM do not survive a fork; open them in the process that uses them"
             )
-        job = _Job(work=work, expires=self._clock() + deadline_seconds, answer=Future())
+        job = _Job(work=work, answer=Future())
         try:
             self._queue.put_nowait(job)
         except queue.Full:
@@ -288,8 +287,6 @@ class Worker:
 
     def _do(self, job: _Job[T]) -> T:
         """Do a job; once more with a new connection where the TPM was lost, or forgot what was loaded."""
-        if self._clock() >= job.expires:
-            raise SignerUnavailable(f"the TPM {self.uri} had no time for a job; it was dropped")
         begun = self._clock()
         try:
             return self._once(job)
