@@ -345,6 +345,16 @@ async def test_without_operator_certificates_nobody_gets_one(world: World) -> No
     assert world.certificates() == []
 
 
+async def test_half_a_pair_is_none(world: World) -> None:
+    """Hybrid with one key only is no CA: nobody gets one certificate where two were promised."""
+    ca = world.open(enrollment_ca_algorithm="hybrid")
+    gone = world.issuers()[1]
+    world.store.write_sync(lambda tx: tx.issuers.move(gone.issuer_id, "active", "retired", world.clock.now()))
+    with pytest.raises(CANotConfigured):
+        await world.issue(ca)
+    assert world.certificates() == []
+
+
 async def test_who_is_refused_leaves_no_serial(world: World) -> None:
     """`admit` is a part of the first unit."""
     ca = world.open()
