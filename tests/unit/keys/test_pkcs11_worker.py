@@ -255,6 +255,32 @@ def probe(bench: Bench) -> None:
     bench.worker._queue.put(None)
 
 
+def test_refused_while_the_worker_tries(bench: Bench) -> None:
+    """An attempt of the worker may take long; callers are refused at once meanwhile."""
+    key = bench.create()
+    quick(bench)
+    bench.faults.always["open"] = pkcs11.DeviceRemoved
+    bench.faults.fail("sign", pkcs11.DeviceRemoved())
+    with pytest.raises(SignerUnavailable):
+        sign(key)
+    tries, gate = threading.Event(), threading.Event()
+
+    def hang_in_it() -> None:
+        tries.set()
+        assert gate.wait(20)
+
+    bench.faults.always["open"] = hang_in_it
+    probe(bench)
+    assert tries.wait(10)
+    start = time.monotonic()
+    with pytest.raises(SignerUnavailable, match="cannot be used now"):
+        sign(key)
+    assert time.monotonic() - start < 1
+    gate.set()
+    wait_for(lambda: not bench.worker.trouble)
+    sign(key)
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     """Wait until *condition* holds, at most ten seconds."""
     until = time.monotonic() + 10
@@ -443,6 +469,17 @@ def test_a_failed_login_leaves_no_session(bench: Bench) -> None:
     with pytest.raises(PINRejected):
         sign(key)
     assert not bench.token.sessions
+
+
+def test_a_session_that_cannot_be_closed_is_not_leaked(bench: Bench) -> None:
+    """C_Logout fails, so the binding does not close the session: only C_Finalize does."""
+    key = bench.create()
+    bench.token.logged_in = False
+    bench.faults.fail("sign", pkcs11.UserNotLoggedIn())
+    bench.faults.fail("close", pkcs11.UserNotLoggedIn())
+    sign(key)
+    assert len(bench.token.sessions) == 1
+    assert bench.counted("finalize", "login") == (1, 1)
 
 
 def test_sessions_that_write_are_short(bench: Bench) -> None:
