@@ -35,22 +35,10 @@ pytestmark = [pytest.mark.swtpm, pytest.mark.nginx, pytest.mark.slow, pytest.mar
 
 AGENT = Path(sys.executable).with_name("attestation-agent")
 SECONDS = 40
-PROPERTIES = "?provider=tpm2,tpm2.digest!=yes,tpm2.cipher!=yes,tpm2.rand!=yes"
-OPENSSL_CONF = f"""\
-openssl_conf = openssl_init
-[openssl_init]
-providers = provider_section
-alg_section = algorithm_section
-[algorithm_section]
-default_properties = {PROPERTIES}
-[provider_section]
-default = default_section
-tpm2 = tpm2_section
-[default_section]
-activate = 1
-[tpm2_section]
-activate = 1
-"""
+PAGE = (Path(__file__).parents[2] / "docs/operate/agent-certificates.md").read_text(encoding="utf-8")
+OPENSSL_CONF = PAGE.partition("```ini\n")[2].partition("```")[0]
+"""As documented."""
+PROPERTIES = OPENSSL_CONF.partition("default_properties = ")[2].partition("\n")[0]
 
 
 class Site(Nginx):
