@@ -202,3 +202,38 @@ def test_a_service_without_a_ca_says_so(tmp_path: Path, monkeypatch: pytest.Monk
             done = terminal.run("ca", command)
             assert done.exit_code == 6, command
             assert "ca.md" in done.stderr
+
+
+def test_a_hybrid_ca_has_two_keys_and_signs_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for a certificate gets the one that programs of today read; the other is asked for by name."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = {
+        "enrollment_ca_unencrypted": True,
+        "enrollment_ca_algorithm": "hybrid",
+        "dual_control_roles": [],
+    }
+    with in_process_service(tmp_path / "service", **settings) as hybrid:
+        terminal = Terminal(hybrid, monkeypatch)
+        certified(hybrid, 21)
+        assert {key["algorithm"] for key in terminal.json("ca", "show")} == {"ecdsa-p384", "ml-dsa-87"}
+        found = {
+            name: x509.load_pem_x509_certificate(
+                terminal.ok("machine", "request-cert", "w-21", *asked).encode()
+            )
+            for name, asked in (
+                ("default", ()),
+                ("ecdsa", ("--algorithm", "ecdsa-p384")),
+                ("mldsa", ("--algorithm", "ml-dsa-87")),
+            )
+        }
+        assert found["default"] == found["ecdsa"]
+        assert found["mldsa"].signature_algorithm_oid.dotted_string == "2.16.840.1.101.3.4.3.19"
+        assert found["mldsa"].public_key() == found["ecdsa"].public_key()
+        assert terminal.run("machine", "request-cert", "w-21", "--algorithm", "rsa-4096").exit_code == 3
+        unsaid = terminal.run("ca", "rotate", "prepare", "-r", "drill", "--yes")
+        assert unsaid.exit_code == 2
+        assert "ml-dsa-87" in unsaid.stderr
+        rotate = ["ca", "rotate", "prepare", "-r", "drill", "--algorithm", "ml-dsa-87", "--yes"]
+        assert "next" in terminal.ok(*rotate)
+        assert terminal.ok("ca", "backup-check", str(hybrid.settings.enrollment_ca_dir)).count("proven") == 3

@@ -32,7 +32,7 @@ from attestation_cli.render import (
 from attestation_cli.session import Ambiguous, Session, checked, name_of, output_option, pass_session
 
 if TYPE_CHECKING:
-    from attestation.api import ApprovalDetail, CheckDetail, MachineDetail, PendingApproval
+    from attestation.api import ApprovalDetail, CertificateDetail, CheckDetail, MachineDetail, PendingApproval
     from attestation.client import OperatorClient, Record
 
 ID = click.argument("machine", metavar="ID", shell_complete=complete_machine)
@@ -1046,10 +1046,17 @@ def certificates_(session: Session, machine: str, limit: int) -> None:
     show_default=True,
     help="Towards servers, or towards clients.",
 )
+@click.option(
+    "--algorithm",
+    type=click.Choice(["ecdsa-p384", "rsa-4096", "ml-dsa-87"]),
+    help="Of the CA key that signed; a hybrid CA signs twice. Default: not ml-dsa-87, if there is another.",
+)
 @click.option("-f", "--file", type=click.Path(dir_okay=False, path_type=Path), help="Write it there instead.")
 @output_option
 @pass_session
-def request_cert(session: Session, machine: str, profile: str, file: Path | None) -> None:
+def request_cert(
+    session: Session, machine: str, profile: str, algorithm: str | None, file: Path | None
+) -> None:
     """Print the certificate of a machine, PEM: the newest that is good.
 
     Nobody but the machine can ask for one, because its key never leaves its TPM; it does so by itself, and renews it
@@ -1064,8 +1071,7 @@ def request_cert(session: Session, machine: str, profile: str, file: Path | None
 
     with session.client() as client:
         machine_id = session.find_id(client, machine)
-        found = client.machine_certificates(machine_id)
-        newest = next((c for c in found if c.state == "issued" and c.profile == profile), None)
+        newest = _newest_certificate(client, machine_id, profile, algorithm)
         if newest is None:
             raise CertificateUnknown(f"machine {machine_id} has no {profile} certificate that is good now")
         whole = client.certificate(newest.serial)
@@ -1129,3 +1135,18 @@ def offline_bundle(session: Session, machine: str, file: Path) -> None:
         f"{name_of(detail)}: offline bundle written to {file}, certificate {answer.serial}",
         {"machine_id": answer.machine_id, "serial": answer.serial, "file": str(file)},
     )
+
+
+def _newest_certificate(
+    client: OperatorClient, machine_id: str, profile: str, algorithm: str | None
+) -> CertificateDetail | None:
+    """Return the newest good certificate, of those for one key the one that was asked for."""
+    good = [
+        c for c in client.machine_certificates(machine_id) if c.state == "issued" and c.profile == profile
+    ]
+    algorithms = {issuer.issuer_id: issuer.algorithm for issuer in client.ca().issuers}
+    if algorithm is not None:
+        return next((c for c in good if algorithms.get(c.issuer_id) == algorithm), None)
+    twins = [c for c in good if c.spki_sha256 == good[0].spki_sha256]
+    # Whoever asks without a word has a program that knows no ML-DSA.
+    return next((c for c in twins if algorithms.get(c.issuer_id) != "ml-dsa-87"), next(iter(twins), None))
