@@ -15,9 +15,9 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
-from attestation.device import KeyType, NodeTPM, Transport, open_transport
+from attestation.device import TPM, KeyType, NodeTPM, TPMKey, Transport, open_transport
 from attestation.device.keys import key_template, load_key, make_key
-from attestation.device.nv import is_written
+from attestation.device.nv import is_written, write_nv_file
 from attestation.errors import (
     KeyMismatch,
     KeyNotFound,
@@ -38,7 +38,7 @@ from attestation.tpm import commands, parse_attest, parse_public
 from attestation.tpm.attest import CertifyInfo
 from attestation.tpm.commands import NVPublic
 from attestation.tpm.constants import Alg, Hierarchy
-from attestation.tpm.key_file import encode_key_file, parse_key_file
+from attestation.tpm.key_file import encode_key, encode_key_file, parse_key_file
 from attestation.tpm.sessions import Password
 from tests.fixtures.tpm import MakeTPM, Wiretap
 
@@ -187,7 +187,7 @@ def test_keys_of_others(blank_tpm: SoftwareTPM, tmp_path: Path, kind: KeyType, i
         ),
         pytest.param(bytes.fromhex("0008000b0004047200000005000b0000"), "kind", id="HMAC"),
         pytest.param(
-            bytes.fromhex("0023000b0004047200000010001a000b00000003001000000000"), "scheme", id="ECDAA"
+            bytes.fromhex("0023000b0004047200000010001a000b00000003001000000000"), "has a scheme", id="ECDAA"
         ),
     ],
 )
@@ -519,6 +519,47 @@ def test_processes_make_one_key(blank_tpm: SoftwareTPM, where: str) -> None:
     said = {process.communicate(timeout=60)[0] for process in started}
     assert all(process.returncode == 0 for process in started)
     assert len(said) == 1
+
+
+def test_what_is_there_is_not_made_again(
+    blank_tpm: SoftwareTPM, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second creation makes nothing at all."""
+    with created(_uri(blank_tpm, where)) as first:
+        monkeypatch.setattr(tpm2, "make_key", None)
+        with created(_uri(blank_tpm, where)) as second:
+            assert first.public_key == second.public_key
+
+
+@pytest.mark.parametrize("place", ["handle", "nv"])
+def test_somebody_else_is_faster(blank_tpm: SoftwareTPM, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between our look and our writing another process puts its key there: that is the one."""
+    theirs: list[TPMKey] = []
+
+    def make(client: TPM, template: bytes, **options: bytes) -> TPMKey:
+        if not theirs:
+            theirs.append(make_key(client, template))
+            if place == "nv":
+                write_nv_file(client, NV, encode_key(theirs[0]))
+            else:
+                with client.scope():
+                    loaded = load_key(client, theirs[0]).entity
+                    client.execute(commands.evict_control(Hierarchy.OWNER, loaded, HANDLE), Password())
+        return make_key(client, template, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tpm2, "make_key", make)
+    with created(_uri(blank_tpm, place)) as key:
+        assert key.public_key == parse_public(theirs[0].public).key()
+        check(key)
+
+
+def test_a_file_that_needs_no_password(blank_tpm: SoftwareTPM, auth: Path) -> None:
+    """It says so itself; a passphrase that is there for other keys does no harm."""
+    with created(_uri(blank_tpm, "path")) as key:
+        public = key.public_key
+    with opened(_uri(blank_tpm, "path", f"&auth-source=file:{auth}")) as key:
+        assert key.public_key == public
+        check(key)
 
 
 # NV memory

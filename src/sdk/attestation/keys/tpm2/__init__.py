@@ -248,7 +248,6 @@ def _make_once(worker: Worker, ref: TPM2Ref, options: KeyOptions, template: byte
     auth_value, owner_auth = _auth(ref, options).read()
 
     def make(connection: Connection) -> TPMKey:
-        connection.forget()
         return make_key(connection.tpm, template, hierarchy_auth=owner_auth, auth_value=auth_value)
 
     def run(work: Callable[[Connection], T]) -> T:
