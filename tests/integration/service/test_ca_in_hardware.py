@@ -34,7 +34,7 @@ async def life(world: World, origin: str) -> None:
     first, second = [await asyncio.to_thread(world.open) for _ in range(2)]
     leaves = [*await world.issue(first), *await world.issue(second)]
     step(world, first, "prepare")
-    await first.in_thread(lambda: creation.ensure(first.maker))
+    await first.in_thread(lambda: creation.ensure(first.maker, coming=True))
     step(world, first, "activate")
     leaves += await world.issue(first)
     keys = {each.issuer_id: each for each in world.issuers()}

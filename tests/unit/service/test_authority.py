@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,11 +30,13 @@ from attestation.errors import (
     SignerBusy,
     SignerUnavailable,
 )
+from attestation.keys import open as creation_key
+from attestation.keys.open import OpenKey
 from attestation.keys.uri import parse_key_uri
 from attestation.pki.content import CertificateContent, SigningKey, make_certificate
 from attestation.pki.profiles import ProfileName
 from attestation.store import Tx
-from attestation_service.authority import Issued, authority, creation, issuance
+from attestation_service.authority import Issued, authority, creation, issuance, keyring
 from attestation_service.authority.keyring import Keyring
 from attestation_service.authority.places import base_of, current_uri, key_options, kinds, new_key_uri
 from tests.unit.service.ca_world import World, no_more, nothing, operators, wanted
@@ -215,6 +218,55 @@ def test_a_key_that_is_gone_is_not_made_again(world: World) -> None:
     with pytest.raises(KeyNotFound):
         world.open()
     assert len(world.issuers()) == 1
+
+
+def test_a_token_that_is_away_stops_no_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines attest without it; the first start of all needs it."""
+
+    def away(*_: object) -> None:
+        raise SignerUnavailable("the token does not answer")
+
+    monkeypatch.setattr(creation, "create_key", away)
+    with pytest.raises(SignerUnavailable):
+        world.open()
+    monkeypatch.undo()
+    world.clock.advance(11)
+    world.open()
+    monkeypatch.setattr(keyring, "open_key", away)
+    assert world.open().health == "failed: signer-unavailable"
+
+
+def test_a_preparation_that_failed_stops_no_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A next key that cannot be made is for maintenance to try again."""
+    ca = world.open()
+    world.store.write_sync(lambda tx: creation.plan(tx, ca.maker, "machine", "ecdsa-p384"))
+    world.clock.advance(11)
+
+    def broken(*_: object) -> None:
+        raise KeyNotFound("no such token")
+
+    monkeypatch.setattr(creation, "create_key", broken)
+    assert world.open().health == "ok"
+
+
+def test_a_lease_lasts_as_long_as_the_work(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key of 4096 bits in a slow token takes longer than one lease; nobody else begins meanwhile."""
+    monkeypatch.setattr(creation, "LEASE", timedelta(seconds=0.3))
+    real = creation_key.create_key
+    taken: list[bool] = []
+
+    def slowly(*parts: Any) -> OpenKey:
+        for _ in range(20):
+            world.clock.advance(0.05)
+            time.sleep(0.05)
+        other = authority.maker_of(world.settings(), world.store, world.clock)
+        (row,) = world.issuers()
+        taken.append(world.store.write_sync(lambda tx: creation.take(tx, other, row)) is not None)
+        return real(*parts)
+
+    monkeypatch.setattr(creation, "create_key", slowly)
+    world.open()
+    assert taken == [False]
 
 
 @pytest.mark.parametrize("fault", ["ca", "keyCertSign", "cRLSign", "no extensions", "other key"])
@@ -717,7 +769,8 @@ def test_a_passphrase_that_moved_opens_the_key(world: World) -> None:
     world.store.write_sync(lambda tx: creation.plan(tx, maker, "machine", "ecdsa-p384"))
     (world.directory / "old").rename(world.directory / "new")
     world.clock.advance(11)
-    world.open(enrollment_ca_key=f"{where}/new", enrollment_ca_unencrypted=False)
+    ca = world.open(enrollment_ca_key=f"{where}/new", enrollment_ca_unencrypted=False)
+    creation.ensure(ca.maker, coming=True)
     assert [issuer.state for issuer in world.issuers()] == ["active", "next"]
 
 
@@ -761,13 +814,13 @@ def test_kinds_follow_the_settings(world: World) -> None:
 def test_keys_that_nobody_uses_are_closed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token has few sessions."""
     ca = world.open()
-    keyring: Keyring = ca.maker.keyring
+    ring: Keyring = ca.maker.keyring
     closed: list[str] = []
-    opened = keyring.get(world.active())
+    opened = ring.get(world.active())
     monkeypatch.setattr(opened.key, "close", lambda: closed.append("closed"))
-    keyring.keep(frozenset({world.active().issuer_id}))
+    ring.keep(frozenset({world.active().issuer_id}))
     assert closed == []
-    keyring.keep(frozenset())
+    ring.keep(frozenset())
     assert closed == ["closed"]
 
 

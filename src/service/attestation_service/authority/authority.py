@@ -66,9 +66,10 @@ class Authority:
 
     Args:
         maker: What this process needs to make and open keys.
+        problems: By issuer id, the code of why a key does not answer now.
     """
 
-    def __init__(self, maker: Maker) -> None:
+    def __init__(self, maker: Maker, problems: dict[str, str]) -> None:
         self.maker: Final = maker
         self._settings = maker.settings
         self._store = maker.store
@@ -76,7 +77,7 @@ class Authority:
         self._keyring = maker.keyring
         self._threads = ThreadPoolExecutor(SIGNING_THREADS, thread_name_prefix="ca")
         self._waiting = 0
-        self._problems: dict[str, str] = {}
+        self._problems = problems
         self._tested_at: datetime | None = None
         self._warned_at: dict[str, datetime] = {}
 
@@ -234,7 +235,7 @@ class Authority:
         while await self._store.write(lambda tx: tx.certificates.purge(before, BATCH)) >= BATCH:
             pass
         # Last: a token that makes no keys now holds up nothing else.
-        await self.in_thread(functools.partial(creation.ensure, self.maker))
+        await self.in_thread(functools.partial(creation.ensure, self.maker, coming=True))
 
     async def self_test(self) -> dict[str, str]:
         """Try every key in use; return the code of what is wrong, by issuer id."""
@@ -351,14 +352,15 @@ def open_authority(settings: Settings, store: Store, clock: Clock) -> Authority:
 
     Raises:
         KeyUnusable: A key cannot be made or opened: `PINRejected`, `KeyMismatch` and the others.
-        SignerUnavailable: A token or TPM does not answer.
-        CertificateNotConformant: A stored certificate is none of a CA that is valid now.
+        SignerUnavailable: There is no CA yet, and the token or TPM does not answer. Where there is one, the service
+            starts without its key.
+        CertificateNotConformant: A stored certificate is none of a CA.
     """
     maker = maker_of(settings, store, clock)
     try:
-        creation.ensure(maker)
-        creation.prove_active(maker)
+        creation.ensure(maker, coming=False)
+        problems = creation.prove_active(maker)
     except BaseException:
         maker.keyring.close()
         raise
-    return Authority(maker)
+    return Authority(maker, problems)

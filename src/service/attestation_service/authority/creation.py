@@ -27,7 +27,7 @@ from cryptography import x509
 
 from attestation.audit import AuditEvent
 from attestation.clock import Clock
-from attestation.errors import AttestationError, SignerBusy
+from attestation.errors import AttestationError, SignerBusy, SignerUnavailable
 from attestation.keys.open import KeyOptions, OpenKey, create_key
 from attestation.pki.content import SERIAL_BYTES, CertificateContent, key_identifier, serial_of, serial_text
 from attestation.pki.names import ca_subject
@@ -72,15 +72,22 @@ class Maker:
     making: threading.Lock = field(default_factory=threading.Lock)
 
 
-def ensure(maker: Maker) -> None:
+def ensure(maker: Maker, *, coming: bool) -> None:
     """Return when every CA has an active key; make what is missing, finish what was begun. Blocks.
+
+    Args:
+        maker: This process.
+        coming: Also finish next keys that somebody began; a start leaves them to maintenance, because nobody waits
+            for them.
 
     Raises:
         KeyUnusable: A key cannot be made or opened.
         SignerBusy: Somebody else has been making it for a minute.
     """
     for purpose, algorithm in kinds(maker.settings):
-        ensure_kind(maker, purpose, algorithm)
+        active = maker.store.read_sync(lambda tx: tx.issuers.active(purpose, algorithm))  # noqa: B023 -- asked at once
+        if active is None or coming:
+            ensure_kind(maker, purpose, algorithm)
 
 
 def ensure_kind(maker: Maker, purpose: IssuerPurpose, algorithm: IssuerAlgorithm) -> None:
@@ -351,9 +358,8 @@ def _leased(maker: Maker, issuer: Issuer) -> Iterator[None]:
 
     def renew() -> None:
         while not ended.wait(LEASE.total_seconds() / 3):
-            with contextlib.suppress(
-                AttestationError
-            ):  # the next round tries again; the work itself will tell
+            # What fails here the next round tries again; the work itself will tell.
+            with contextlib.suppress(AttestationError):
                 maker.store.write_sync(lambda tx: take(tx, maker, issuer))
 
     thread = threading.Thread(target=renew, name="ca-lease", daemon=True)
@@ -365,15 +371,23 @@ def _leased(maker: Maker, issuer: Issuer) -> Iterator[None]:
         thread.join()
 
 
-def prove_active(maker: Maker) -> None:
+def prove_active(maker: Maker) -> dict[str, str]:
     """Open every key that signs now and let it prove itself, so that what is wrong shows at the start. Blocks.
+
+    Returns:
+        By issuer id, the code of why a key does not answer now: no reason not to start, machines attest without it.
 
     Raises:
         KeyUnusable: It cannot be opened, or is not the key of its certificate.
-        SignerUnavailable: Its token or TPM does not answer.
         CertificateNotConformant: Its certificate is none of a CA.
     """
+    away: dict[str, str] = {}
     for purpose, algorithm in kinds(maker.settings):
         active = maker.store.read_sync(lambda tx: tx.issuers.active(purpose, algorithm))  # noqa: B023 -- asked at once
         assert active is not None  # `ensure` made it
-        maker.keyring.get(active)
+        try:
+            maker.keyring.get(active)
+        except SignerUnavailable as e:
+            log.error("ca.away", issuer_id=active.issuer_id, code=e.code, reason=str(e))  # noqa: TRY400 -- a trace is not for operators
+            away[active.issuer_id] = e.code
+    return away

@@ -55,6 +55,7 @@ def key_options(settings: Settings) -> KeyOptions:
         passphrase=passphrase,
         allow_unencrypted=settings.enrollment_ca_unencrypted,
         modules=parse_modules(settings.pkcs11_modules),
+        test_key=settings.pkcs11_test_key or None,
     )
 
 
