@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -492,6 +493,15 @@ async def test_certificates_of_other_cas_beside_ours(start: Starter) -> None:
     assert (await desk.show(found["certificate_pem"])).status_code == 200
     assert (await desk.show(other.issue("bob").pem.decode())).status_code == 200
     is_problem(await desk.show(stranger.issue("eve").pem.decode()), 401, "unauthenticated")
+
+
+async def test_a_certificate_whose_issuer_cannot_be_read(desk: Desk) -> None:
+    """A name that is no text ends in a refusal, not in a failure of ours."""
+    der = OperatorCA(datetime(2026, 11, 21, tzinfo=UTC), "Operators").issue("eve").der
+    assert b"Operators" in der
+    broken = base64.encodebytes(der.replace(b"Operators", b"\xff" * 9)).decode()
+    pem = f"-----BEGIN CERTIFICATE-----\n{broken}-----END CERTIFICATE-----\n"
+    is_problem(await desk.show(pem), 401, "unauthenticated")
 
 
 async def test_certificates_of_others_without_other_cas(desk: Desk) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Callable
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -15,12 +16,14 @@ from cryptography.hazmat.primitives.asymmetric import mldsa
 from cryptography.x509 import ocsp
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from dilithium_py.ml_dsa import ML_DSA_87
+from starlette.requests import Request
+from starlette.types import Message
 
 from attestation.errors import SignerUnavailable
 from attestation.pki.ocsp import MAX_REQUEST_BYTES
 from attestation_service import maintenance
 from attestation_service.authority import Authority
-from attestation_service.pki import Lists, Responder, lists, responder
+from attestation_service.pki import Lists, Responder, lists, responder, routes
 from tests.unit.pki.revocation_kit import pki
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.leaves import (
@@ -343,6 +346,39 @@ async def test_an_act_makes_a_list_without_being_asked(ca: Service) -> None:
     pytest.fail("nobody made a list")
 
 
+async def test_nothing_ends_the_task_that_makes_lists(ca: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of ours, or one that nobody expected, is logged; the next act makes a list again."""
+    found = ca.resources.revocation
+    assert found is not None
+    raised = 0
+
+    async def fails(_: Lists) -> int:
+        nonlocal raised
+        raised += 1
+        raise SignerUnavailable("the token is gone") if raised == 1 else RuntimeError("unexpected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lists, "refresh", fails)
+        for expected in (1, 2):
+            found.changed()
+            await _until(lambda expected=expected: raised == expected)  # type: ignore[misc]
+    found.changed()
+    issuer = await active(ca)
+    for _ in range(500):
+        if await ca.store.read(lambda tx: tx.issuers.crl(issuer.issuer_id)) is not None:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("nobody made a list")
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it never came to be so")
+
+
 async def test_a_key_that_retires_goes_on_listing(ca: Service) -> None:
     """A retiring key signs lists and answers; a retired one keeps its last list and answers nothing."""
     issuer = await active(ca)
@@ -603,6 +639,15 @@ async def test_the_media_type_is_demanded(ca: Service) -> None:
         assert words_of(await post_ocsp(ca, request, headers={"Content-Type": kind})) == ["good"]
 
 
+async def test_who_goes_away_in_the_middle() -> None:
+    """A client that leaves while it sends is no error of ours."""
+
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    assert await routes._body(Request({"type": "http", "headers": []}, gone)) is None
+
+
 async def test_other_methods(ca: Service) -> None:
     """Neither PUT nor a GET without a request."""
     assert (await ca.http.put("/pki/ocsp", content=b"")).status_code == 405
@@ -682,16 +727,17 @@ async def test_no_answer_outlives_the_key(start: Starter) -> None:
         assert again.next_update_utc is not None
         assert again.next_update_utc <= first.certificates[0].not_valid_after_utc
         ca.clock.advance(0.2 * 86_400)
+        await responder_of(ca).renew()
         refused = await post_ocsp(ca, ask(await certificate_of(ca), serial, nonce=b"n"))
         assert (refused.status_code, words_of(refused)) == (503, ["try_later"])
-    ca.clock.advance(5)
+    ca.clock.advance(600)
     assert words_of(await post_ocsp(ca, request)) == ["good"]
 
 
 async def test_who_cannot_be_delegated_does_not_try_on_and_on(
     ca: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key that does not answer is asked every five seconds, not by every request: each attempt takes a serial."""
+    """A key that does not answer is asked after five seconds, ten, twenty, …: each attempt takes a serial number."""
     tried = 0
 
     async def unavailable(*_: object, **__: object) -> None:
@@ -708,22 +754,30 @@ async def test_who_cannot_be_delegated_does_not_try_on_and_on(
             assert (answer.status_code, words_of(answer)) == (503, ["try_later"])
             assert answer.headers["retry-after"] == "5"
         assert tried == 1
-        ca.clock.advance(5)
-        await post_ocsp(ca, request)
-        assert tried == 2
-    ca.clock.advance(5)
+        for attempt, seconds in enumerate([5, 10, 20, 40, 80, 160, 320, 600, 600], start=2):
+            ca.clock.advance(seconds - 1)
+            await post_ocsp(ca, request)
+            ca.clock.advance(1)
+            await post_ocsp(ca, request)
+            assert tried == attempt
+    ca.clock.advance(600)
     assert words_of(await post_ocsp(ca, request)) == ["good"]
 
 
-async def test_the_delegation_ends_with_its_key(ca: Service) -> None:
-    """Where the CA key is retired nobody renews the delegation."""
+async def test_the_delegation_ends_with_its_key(ca: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the CA key is retired nobody tries to renew the delegation."""
     issuer = await active(ca)
     await status(ca, await write_down(ca, MACHINE, "issued"))
     at = ca.clock.now()
     await ca.store.write(lambda tx: tx.issuers.move(issuer.issuer_id, "active", "retired", at))
     ca.clock.advance(6 * 86_400)
-    await responder_of(ca).renew()
-    assert len(await ca.audit(action="cert_issued")) == 1
+
+    async def unexpected(*_: object, **__: object) -> None:
+        pytest.fail("nobody may be delegated for this key")
+
+    monkeypatch.setattr(Authority, "issue", unexpected)
+    for _ in range(2):
+        await responder_of(ca).renew()
 
 
 async def test_kept_answers_have_a_limit(ca: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,7 +218,10 @@ async def revoke(
         tx.audit.append(event, at)
         return certificate_detail(after)
 
-    return await dual_control.write(work, res=res, operator=operator, at=at)
+    answer = await dual_control.write(work, res=res, operator=operator, at=at)
+    if res.revocation is not None:
+        res.revocation.changed()
+    return answer
 
 
 def _found(tx: Tx, serial: str) -> Certificate:

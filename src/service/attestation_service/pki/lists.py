@@ -180,8 +180,8 @@ class Lists:
             return tx.issuers.get(issuer_id), tx.certificates.listed(issuer_id, ended)
 
         issuer, listed = await self._store.scan(snapshot)
-        if issuer is None or issuer.certificate is None:
-            raise IssuerUnknown("there is no such CA key")
+        assert issuer is not None  # whoever asked found it, and keys are never deleted
+        assert issuer.certificate is not None
         certificate = issuer.certificate
         next_update = at + timedelta(seconds=self._settings.crl_valid_seconds)
 

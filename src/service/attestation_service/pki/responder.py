@@ -10,6 +10,7 @@ unknown serial number, the first question about a certificate) is counted like e
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import secrets
 from collections import OrderedDict, defaultdict
@@ -25,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from attestation.audit import AuditEvent
 from attestation.clock import Clock, rfc3339
-from attestation.errors import AttestationError, CANotConfigured
+from attestation.errors import AttestationError
 from attestation.pki.content import SERIAL_BYTES, SigningKey, serial_text
 from attestation.pki.issuer import identity_of
 from attestation.pki.names import responder_subject
@@ -57,7 +58,12 @@ KEPT_BYTES: Final = 16 << 20
 """Answers that a worker keeps: about 12,000 of P-384, 1,300 of ML-DSA-87."""
 
 RETRY_AFTER: Final = timedelta(seconds=5)
-"""So long a failed delegation is not tried again: each attempt takes a serial number."""
+RETRY_AT_MOST: Final = timedelta(minutes=10)
+"""So long a failed delegation is not tried again, doubled each time: each attempt takes a serial number, which then
+stands on the revocation list as void."""
+
+ANSWERING: Final = frozenset({"active", "retiring"})
+"""States of a CA key for which somebody is delegated."""
 
 _Hashes = tuple[str, bytes, bytes]
 
@@ -102,6 +108,15 @@ class _Delegate:
 
 
 @dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why a key could not be delegated, and when that is tried again."""
+
+    error: AttestationError
+    waits: timedelta
+    again_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class _Known:
     """The CA keys as requests name them; good as long as these are all that there are."""
 
@@ -130,7 +145,7 @@ class Responder:
         self._worker = secrets.token_hex(4)
         self._known = _Known(frozenset(), {}, {}, {})
         self._delegates: dict[str, _Delegate] = {}
-        self._failed: dict[str, tuple[datetime, AttestationError]] = {}
+        self._failed: dict[str, _Failure] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._kept_bytes = 0
@@ -157,16 +172,18 @@ class Responder:
     async def renew(self) -> None:
         """Renew the delegated keys that end soon, so that nobody who asks has to wait for it."""
         at = self._clock.now()
-        for issuer_id, delegate in list(self._delegates.items()):
-            if at < delegate.renew_at:
-                continue
-            try:
-                await self._delegate(issuer_id, at)
-            except CANotConfigured:
-                # A key that is retired certifies nobody, and nothing of it is left to ask about.
+        due = [issuer_id for issuer_id, delegate in self._delegates.items() if at >= delegate.renew_at]
+        if not due:
+            return
+        issuers = await self._store.read(lambda tx: tx.issuers.all())
+        answering = {issuer.issuer_id for issuer in issuers if issuer.state in ANSWERING}
+        for issuer_id in due:
+            if issuer_id not in answering:
+                # Nothing of a key that is retired is left to ask about.
                 del self._delegates[issuer_id]
-            except AttestationError as e:
-                log.warning("ocsp.not_delegated", issuer_id=issuer_id, code=e.code)
+                continue
+            with contextlib.suppress(AttestationError):  # logged where it arose
+                await self._delegate(issuer_id, at)
 
     def _issuer_of(self, request: OCSPRequest) -> str:
         found = {
@@ -206,7 +223,7 @@ class Responder:
             return tx.issuers.get(issuer_id), [_status(tx, issuer_id, one) for one in request.cert_ids]
 
         issuer, statuses = await self._store.read(look)
-        if issuer is None or issuer.state not in ("active", "retiring"):
+        if issuer is None or issuer.state not in ANSWERING:
             raise NotOurs
         await self._store.write(lambda tx: limits.take(tx, counted, at))
         delegate = await self._delegate(issuer_id, at)
@@ -256,16 +273,15 @@ class Responder:
                 return found
             try:
                 return await self._certify(issuer_id, at)
-            except AttestationError as e:
-                log.warning("ocsp.not_delegated", issuer_id=issuer_id, code=e.code)
+            except AttestationError:
                 if found is not None and at + self._valid < found.not_after:
                     return found
                 raise
 
     async def _certify(self, issuer_id: str, at: datetime) -> _Delegate:
         failed = self._failed.get(issuer_id)
-        if failed is not None and at - failed[0] < RETRY_AFTER:
-            raise failed[1]
+        if failed is not None and at < failed.again_at:
+            raise failed.error
         key = await asyncio.to_thread(_new_key, self._known.algorithms[issuer_id])
         wanted = Wanted(
             profile=ProfileName.OCSP_SIGNING,
@@ -279,7 +295,11 @@ class Responder:
                 wanted, at=at, admit=lambda _: None, conclude=functools.partial(_record, at)
             )
         except AttestationError as e:
-            self._failed[issuer_id] = (at, e)
+            waits = RETRY_AFTER if failed is None else min(2 * failed.waits, RETRY_AT_MOST)
+            self._failed[issuer_id] = _Failure(e, waits, at + waits)
+            log.warning(
+                "ocsp.not_delegated", issuer_id=issuer_id, code=e.code, again_in=waits.total_seconds()
+            )
             raise
         self._failed.pop(issuer_id, None)
         delegate = _Delegate(
