@@ -137,6 +137,7 @@ class Settings(BaseSettings):
     operator_certificates: bool = False
     operator_cert_days: Annotated[int, Field(ge=1, le=398)] = 30
     pkcs11_modules: Annotated[tuple[str, ...], *CommaList] = ()
+    pkcs11_test_key: Annotated[str, Field(max_length=255)] = ""
     pki_url: str = ""
     crl_refresh_seconds: Annotated[int, Field(ge=60, le=86_400)] = 21_600
     crl_valid_seconds: Annotated[int, Field(ge=300, le=604_800)] = 86_400

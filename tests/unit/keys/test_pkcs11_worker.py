@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -609,6 +610,49 @@ def test_keep_alive_notices_an_outage(bench: Bench) -> None:
     bench.token.present = True
     wait_for(lambda: bench.worker.trouble == "")
     sign(key)
+
+
+def test_a_test_key(bench: Bench) -> None:
+    """Where one is named it makes the periodic signatures; the key itself makes one whenever it is found again."""
+    bench.create("itl-self-test")
+    options = replace(bench.options, test_key="itl-self-test")
+    key = create_key(bench.uri(), "ecdsa-p384", options)
+    bench.opened.append(key)
+    by_key: list[str] = []
+    real = pkcs11_double.SoftwareKey.sign
+
+    def spy(signer: Any, data: Any, **named: Any) -> bytes:
+        by_key.append(signer[Attribute.LABEL])
+        return real(signer, data, **named)
+
+    bench.patch.setattr(pkcs11_double.SoftwareKey, "sign", spy)
+    key.self_test(key.public_key)
+    assert by_key[-1] == "ca"
+    key.self_test(key.public_key)
+    by_key.clear()
+    for _ in range(3):
+        key.self_test(key.public_key)
+    assert by_key == ["itl-self-test"] * 3
+    with pytest.raises(KeyMismatch):
+        key.self_test(_another().public_key())
+    # The idle worker does the same; after a restart the key proves itself first.
+    by_key.clear()
+    bench.worker._keep_alive = 0.02
+    bench.worker._queue.put(None)
+    wait_for(lambda: len(by_key) >= 3)
+    bench.worker._keep_alive = 3600.0
+    assert set(by_key) == {"itl-self-test"}
+    bench.faults.fail("sign", pkcs11.DeviceError())
+    by_key.clear()
+    key.self_test(key.public_key)
+    assert by_key == ["ca", "itl-self-test", "itl-self-test"]
+
+
+def test_a_test_key_that_is_not_there(bench: Bench) -> None:
+    """It was named, so it must be."""
+    bench.create()
+    with pytest.raises(KeyNotFound, match="object=none"):
+        open_key(bench.uri(), replace(bench.options, test_key="none"))
 
 
 def test_another_key_is_not_used(bench: Bench) -> None:

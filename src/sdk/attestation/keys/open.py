@@ -48,12 +48,14 @@ class KeyOptions:
             back-end, likewise.
         allow_unencrypted: A file may lie there in plaintext; without a passphrase new ones do.
         modules: PKCS#11 modules by name; no URI names a library.
+        test_key: Label of a key beside those on a PKCS#11 token that makes the test signatures in their place.
         allowed: Raises AlgorithmForbidden for the name of an algorithm that the policy in force forbids.
     """
 
     passphrase: SecretSource | None = None
     allow_unencrypted: bool = False
     modules: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
+    test_key: str | None = None
     allowed: Callable[[str], None] = _no_opinion
 
 

@@ -2,18 +2,19 @@
 
 The module is one of the deployment's list (`ITL_PKCS11_MODULES`); no URI names a library. One thread per process
 and module does everything (`worker`); what fails is begun again as far back as needed (`ladder`). What is not
-built: bringing a wrapped key into a token (HSM-AND-KUBERNETES §5), ML-DSA on tokens, PIN pads, test keys.
+built: bringing a wrapped key into a token (HSM-AND-KUBERNETES §5), ML-DSA on tokens, PIN pads.
 
 python-pkcs11 is needed, the extra `pkcs11` of this package; it is imported when the first key is opened.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from attestation.errors import KeyMismatch, KeyURIInvalid, ModuleUnusable, SignerUnavailable
 from attestation.keys.delegated import HashName, RawSigner
-from attestation.keys.open import Algorithm, KeyOptions, OpenKey, algorithm_of
+from attestation.keys.open import Algorithm, CAPrivateKey, CAPublicKey, KeyOptions, OpenKey, algorithm_of
 from attestation.keys.pkcs11.modules import alone, module_of, parse_modules
 from attestation.keys.secrets import secret_source
 from attestation.keys.uri import KeyRef, PKCS11Ref
@@ -138,24 +139,56 @@ def _with_worker(
             writes=writes,
             deadline_seconds=GENERATE_SECONDS if writes else workers.DEADLINE_SECONDS,
         )
+        test = None
+        if options.test_key is not None:
+            shown = str(replace(ref, object=options.test_key, id=None).shown)
+            beside = KeyName(label=options.test_key, id=None, shown=shown)
+            tester = worker.run(token, lambda connection: _found(connection, beside))
+            test = replace(beside, id=tester.id or None, spki=tester.spki)
     except BaseException:
         workers.release(worker)
         raise
     # From now on exactly this key is meant, whatever else may appear under its label.
     known = KeyName(label=ref.object, id=facts.id or ref.id, spki=facts.spki, shown=ref.shown)
-    worker.use(token, known)
+    used = workers.KeyInUse(token=token, key=known, test=test)
+    worker.use(used)
     held = [worker]
 
     def close() -> None:
         while held:
             last = held.pop()
-            last.use(token, known, more=-1)
+            last.use(used, more=-1)
             workers.release(last)
 
-    return OpenKey(
+    return _TokenOpenKey(
         delegated(TokenKey(worker, token, known), facts.public_key, ref.shown),
+        prove=(lambda: worker.run(token, used.prove, key=known)) if test is not None else None,
         ref=ref,
         origin=facts.origin,
         backend="pkcs11",
         close=close,
     )
+
+
+class _TokenOpenKey(OpenKey):
+    """A key whose periodic test signatures may be made by another one.
+
+    Args:
+        prove: Makes one with the test key; None where there is none.
+    """
+
+    def __init__(self, private_key: CAPrivateKey, *, prove: Callable[[], None] | None, **more: Any) -> None:
+        super().__init__(private_key, **more)
+        self._prove = prove
+        self._tested: CAPublicKey | None = None
+
+    def self_test(self, public_key: CAPublicKey) -> None:
+        """As `OpenKey.self_test`. Where a test key is named, only the first time with the key itself.
+
+        The worker proves the key whenever it is found again, e.g. after a restart of the token.
+        """
+        if self._prove is None or self._tested != public_key:
+            super().self_test(public_key)
+            self._tested = public_key
+        else:
+            self._prove()

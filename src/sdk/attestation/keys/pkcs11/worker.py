@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import hmac
 import os
@@ -92,6 +91,35 @@ class Connection:
         return HandleSigner(handle)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KeyInUse:
+    """A key that somebody has open.
+
+    Args:
+        token: Its token.
+        key: The key, with its public half.
+        test: The key that makes the test signatures in its place.
+    """
+
+    token: TokenName
+    key: KeyName
+    test: KeyName | None = None
+
+    def prove(self, connection: Connection) -> None:
+        """Make a test signature. With a test key, the key itself only makes one where its handle is new.
+
+        Raises:
+            KeyNotFound: One of the two is not there.
+            KeyMismatch: Another key is there.
+        """
+        signer, name = connection.signer(self.key), self.key
+        if self.test is not None:
+            signer, name = connection.signer(self.test), self.test
+        assert name.spki is not None
+        public = load_spki(name.spki)
+        self_test(delegated(signer, public, name.shown), public)
+
+
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
 class _Job(Generic[T]):
     """Something to do on a token.
@@ -148,7 +176,7 @@ class Worker:
         self._up = False
         self._connections: dict[TokenName, Connection] = {}
         self._missing: dict[tuple[TokenName, KeyName], float] = {}
-        self._in_use: Counter[tuple[TokenName, KeyName]] = Counter()
+        self._in_use: Counter[KeyInUse] = Counter()
         self._broken: tuple[TokenName, KeyName | None] | None = None
         self._proven = 0.0
         self._refused: dict[TokenName, bytes] = {}
@@ -213,10 +241,10 @@ class Worker:
         """Why the token cannot be used now; empty while nothing is wrong."""
         return self._why if self._breaker.failures else ""
 
-    def use(self, token: TokenName, key: KeyName, *, more: int = 1) -> None:
+    def use(self, key: KeyInUse, *, more: int = 1) -> None:
         """Count who has a key open: only such keys make test signatures. *more* is 1, or -1 when it is closed."""
         with self._counting:
-            self._in_use[token, key] += more
+            self._in_use[key] += more
             self._in_use = +self._in_use  # a new one: the thread may be walking through the old one
 
     @property
@@ -373,11 +401,13 @@ class Worker:
     def _idle(self) -> None:
         """Without a job: make sure that the keys in use still sign, or try whether they do again."""
         self._proven = self._clock()
-        for token, key in list(self._in_use):
+        used = list(self._in_use)
+        known = self._broken in [(each.token, each.key) for each in used]
+        for each in used:
             probe: _Job[None] = _Job(
-                token=token,
-                key=key,
-                work=functools.partial(_prove, key),
+                token=each.token,
+                key=each.key,
+                work=each.prove,
                 expires=self._clock() + DEADLINE_SECONDS,
                 writes=False,
                 answer=Future(),
@@ -385,7 +415,7 @@ class Worker:
             if not self._breaker.failures:
                 with contextlib.suppress(AttestationError):  # the next caller hears of it
                     self._do(probe)
-            elif (token, key) == self._broken or self._broken not in self._in_use:
+            elif not known or (each.token, each.key) == self._broken:
                 # Half open: one attempt of our own, with a test signature, before anybody's job.
                 try:
                     self._begin_again(probe, Step.RESTART)
@@ -499,13 +529,6 @@ class Worker:
             return KeyUnsupported(f"the token of {where} does not do this: {name}")
         text = "" if str(error) == "" else f" {error}"
         return SignerUnavailable(f"the token of {where} failed: {name}{text}")
-
-
-def _prove(name: KeyName, connection: Connection) -> None:
-    """Make a test signature with a key that is in use."""
-    assert name.spki is not None
-    public = load_spki(name.spki)
-    self_test(delegated(connection.signer(name), public, name.shown), public)
 
 
 def _hint(path: Path) -> str:
