@@ -374,6 +374,18 @@ async def test_what_is_given_counts_too(start: Starter) -> None:
     assert [answer.status_code for answer in answers] == [200, 200, 429]
 
 
+async def test_what_is_refused_counts_too(start: Starter) -> None:
+    """Three challenges and two forgeries are five; the sixth waits."""
+    limited = dict(WITH_CA) | {"rate_limits": True, "rate_limit_machine_burst": 5}
+    service = await start(tpm_ca_bundle_dir=start.bundle(), **limited)
+    node = SoftwareNode()
+    await service.admitted(node)
+    service.clock.advance(60)
+    challenges = [await certificate_challenge(service, node) for _ in range(3)]
+    answers = [await send(service, node, forged(node, node, each)) for each in challenges]
+    assert [answer.status_code for answer in answers] == [403, 403, 429]
+
+
 async def test_without_a_ca_nothing_is_issued(start: Starter) -> None:
     """503 with its own code, on each route."""
     service = await start(tpm_ca_bundle_dir=start.bundle())
@@ -676,14 +688,17 @@ async def test_the_last_place_is_given_once(ca: Service) -> None:
 
 WAYS: dict[str, tuple[str, ...]] = {
     "pending_approval": (),
+    "pending_approval, trusted": ("attest",),
     "registered": ("approve",),
     "attested": ("approve", "attest"),
     "lease over": ("approve", "attest", "wait"),
     "attestation failed": ("approve", "attest", "fail"),
     "another policy since": ("approve", "attest", "policy"),
     "locked": ("approve", "attest", "lock"),
+    "locked, trusted": ("approve", "attest", "lock", "attest"),
     "unlocked": ("approve", "attest", "lock", "unlock"),
     "revoked": ("approve", "attest", "revoke"),
+    "revoked, trusted": ("approve", "attest", "revoke", "attest"),
     "AK reset": ("approve", "attest", "ak-reset"),
     "rejected": ("reject",),
 }
