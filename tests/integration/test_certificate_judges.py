@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asn1crypto import x509 as asn1
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.ocsp import OCSPRequestBuilder
 from dilithium_py.ml_dsa import ML_DSA_87
-from pkilint import loader, validation
-from pkilint.pkix import certificate, extension, name
+from pkilint import loader, pkix, validation
+from pkilint.pkix import certificate, crl, extension, name, ocsp
 
 from attestation.pki.content import Algorithm
 from attestation.pki.crl import CRLEntry, Reason, build_crl
+from attestation.pki.issuer import identity_of
+from attestation.pki.ocsp import (
+    Good,
+    Revoked,
+    SingleResponse,
+    Unknown,
+    build_ocsp_response,
+    parse_ocsp_request,
+)
 from attestation.pki.profiles import EK_URI, ProfileName
 from tests.unit.pki.certificate_kit import ALGORITHMS, ARC, AT, CA, LEAVES, ca_of, ca_with, leaf_key, spki_of
+from tests.unit.pki.revocation_kit import key_of
 
 CLASSICAL: tuple[Algorithm, ...] = ("ecdsa-p384", "rsa-4096")
 MACHINES = (ProfileName.NODE_CLIENT, ProfileName.NODE_SERVER)
@@ -37,9 +51,9 @@ def pem(der: bytes) -> str:
     return x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM).decode()
 
 
-def crl_of(ca: CA, *revoked: int) -> str:
-    """Return a revocation list, PEM."""
-    made = build_crl(
+def crl_der(ca: CA, *revoked: int) -> bytes:
+    """Return a revocation list, DER."""
+    return build_crl(
         ca.certificate,
         ca.key,
         number=7,
@@ -47,6 +61,11 @@ def crl_of(ca: CA, *revoked: int) -> str:
         this_update=AT,
         next_update=AT + timedelta(days=1),
     )
+
+
+def crl_of(ca: CA, *revoked: int) -> str:
+    """Return a revocation list, PEM."""
+    made = crl_der(ca, *revoked)
     return x509.load_der_x509_crl(made).public_bytes(Encoding.PEM).decode()
 
 
@@ -200,8 +219,12 @@ def lint(der: bytes) -> dict[str, set[str]]:
             certificate.create_spki_validator_container([]),
         ],
     )
+    return _findings(validator, loader.load_certificate(der, "ours"))
+
+
+def _findings(validator: Any, document: Any) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for result in validator.validate(loader.load_certificate(der, "ours").root):
+    for result in validator.validate(document.root):
         for description in result.finding_descriptions:
             code = description.finding.code
             if code == FALSE_FINDING and EK_URI in str(description.message):
@@ -225,6 +248,67 @@ def test_pkilint_knows_the_keys_that_we_certify(kind: str) -> None:
     ca = ca_of("ecdsa-p384")
     made = ca.issue(ca.content_of(ProfileName.NODE_CLIENT, spki=spki_of(leaf_key(kind))))
     assert set(lint(made)) == {"INFO"}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_pkilint_finds_nothing_in_a_list(algorithm: Algorithm) -> None:
+    """Of a revocation list, empty and not."""
+    validator = crl.create_pkix_crl_validator_container(
+        [
+            pkix.create_attribute_decoder(name.ATTRIBUTE_TYPE_MAPPINGS),
+            pkix.create_extension_decoder(extension.EXTENSION_MAPPINGS),
+        ],
+        [
+            crl.create_issuer_validator_container([]),
+            crl.create_validity_validator_container([]),
+            crl.create_extensions_validator_container([]),
+        ],
+    )
+    for revoked in ((), (1, 1 << 158)):
+        data = crl_der(ca_of(algorithm), *revoked)
+        assert (
+            _findings(
+                validator, loader.RFC5280CertificateListDocumentLoader().load_der_document(data, "ours")
+            )
+            == {}
+        )
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_pkilint_finds_nothing_in_an_ocsp_answer(algorithm: Algorithm) -> None:
+    """Good, revoked and unknown, with a nonce, by a delegated key."""
+    ca = ca_of(algorithm)
+    key = key_of(algorithm, "responder")
+    responder = ca.issue(ca.content_of(ProfileName.OCSP_SIGNING, spki=spki_of(key)))
+    certificate_id = OCSPRequestBuilder().add_certificate_by_hash(
+        hashlib.sha256(identity_of(ca.certificate).subject).digest(),
+        hashlib.sha256(identity_of(ca.certificate).key_bits).digest(),
+        4711,
+        hashes.SHA256(),
+    )
+    (asked,) = parse_ocsp_request(certificate_id.build().public_bytes(Encoding.DER)).cert_ids
+    answer = build_ocsp_response(
+        [
+            SingleResponse(cert_id=asked, status=status)
+            for status in (Good(), Revoked(at=AT, reason=Reason.KEY_COMPROMISE), Unknown())
+        ],
+        responder=responder,
+        key=key,
+        produced_at=AT,
+        this_update=AT,
+        next_update=AT + timedelta(minutes=5),
+        nonce=bytes(32),
+    )
+    validator = ocsp.create_pkix_ocsp_response_validator_container(
+        [
+            ocsp.create_response_decoder(),
+            pkix.create_attribute_decoder(name.ATTRIBUTE_TYPE_MAPPINGS),
+            pkix.create_extension_decoder(extension.EXTENSION_MAPPINGS),
+        ],
+        [],
+    )
+    document = loader.RFC6960OCSPResponseDocumentLoader().load_der_document(answer, "ours")
+    assert _findings(validator, document) == {}
 
 
 def test_pkilint_would_see_a_fault() -> None:
