@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 
-from attestation.device import AKType, KeyType, NodeTPM, TPMKey
+from attestation.device import TPM, AKType, KeyType, NodeTPM, TPMKey, open_transport
 from attestation.device.keys import DECRYPTION_ATTRIBUTES, SIGNING_ATTRIBUTES, key_template, make_key
 from attestation.errors import DeviceError, KeyNotResident, SignatureInvalid, TPMResponseError
 from attestation.evidence import key_certification
@@ -24,7 +24,7 @@ from attestation.tpm.constants import Curve, Hierarchy
 from attestation.tpm.key_file import STORAGE_TEMPLATE, encode_key_file, parse_key_file
 from attestation.tpm.sessions import Password
 from attestation.wire import sized
-from tests.fixtures.tpm import MakeTPM
+from tests.fixtures.tpm import MakeTPM, Wiretap
 
 pytestmark = pytest.mark.swtpm
 
@@ -309,3 +309,33 @@ def test_another_machines_certification(make_tpm: MakeTPM) -> None:
         made = node.certify_key(key, BINDING)
     with make_tpm("b").node() as node, pytest.raises(SignatureInvalid):
         judge(node, key.public, made.certify_info, made.signature)
+
+
+def test_a_tpm_without_p384(blank_tpm: SoftwareTPM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the TPM refuses the curve, P-256 is made; any other refusal is not hidden."""
+    codes = iter([0x2E6, 0x921])
+
+    def refuse(tpm: TPM, template: bytes, **options: bytes) -> TPMKey:
+        if template == key_template(KeyType.ECC_P384):
+            raise TPMResponseError("TPM2_Create", next(codes), "refused")
+        return make_key(tpm, template, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("attestation.device.node.make_key", refuse)
+    with blank_tpm.node() as node:
+        assert parse_public(node.create_signing_key().public).curve == Curve.NIST_P256
+        with pytest.raises(TPMResponseError, match="refused"):
+            node.create_signing_key()
+
+
+def test_a_signature_that_is_none(blank_tpm: SoftwareTPM) -> None:
+    """What no TPM may answer is its failure, not the caller's."""
+
+    def cut(command: bytes, response: bytes) -> bytes:
+        if command[6:10] != commands.CC.SIGN.to_bytes(4):
+            return response
+        # Tag, size, code and parameterSize, then the TPMT_SIGNATURE: sigAlg becomes 0.
+        return response[:14] + b"\0\0" + response[16:]
+
+    node = NodeTPM(TPM(Wiretap(open_transport(blank_tpm.uri), on_response=cut)))
+    with node, pytest.raises(DeviceError, match="no TPM may answer"):
+        node.sign(node.create_signing_key(), bytes(32))
