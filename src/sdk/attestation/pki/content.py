@@ -236,11 +236,11 @@ def check_signed(signed: bytes, *, rehearsed: bytes, issuer: PublicKey) -> None:
         issuer: Public key of the CA.
 
     Raises:
-        CertificateNotConformant: Another signed part.
+        CertificateNotConformant: Another signed part, or another algorithm behind it.
         SignatureInvalid: Not signed by it: hardware that errs would give its key away with such a signature.
     """
     tbs, algorithm, signature = _parts(signed)
-    if tbs != _parts(rehearsed)[0]:
+    if (tbs, algorithm) != _parts(rehearsed)[:2]:
         raise CertificateNotConformant("what was signed is not what was linted")
     verify_signature(issuer, algorithm=algorithm, signature=signature, signed=tbs)
 
