@@ -5,7 +5,7 @@ What is allowed for which use stands in `attestation.algorithms`; here is only w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -78,9 +78,17 @@ def check_files(settings: Settings) -> None:
             continue
         certificates = _certificates(variable, path)
         # Of a chain, the first is ours. Every certificate of a bundle of CAs signs.
-        for certificate in certificates[:1] if use is Use.TLS_CERTIFICATE else certificates:
-            if reason := judge(policy, use, _key_name(certificate)):
-                raise SettingsInvalid(f"{variable}: {certificate.subject.rfc4514_string()[:200]}: {reason}")
+        ours = certificates[:1] if use is Use.TLS_CERTIFICATE else certificates
+        if reason := forbidden(policy, use, ours):
+            raise SettingsInvalid(f"{variable}: {reason}")
+
+
+def forbidden(policy: Policy, use: Use, certificates: Sequence[x509.Certificate]) -> str | None:
+    """Return which of *certificates* has a key that *policy* forbids for *use*, and why; None where none has."""
+    for certificate in certificates:
+        if policy is not Policy.DEFAULT and (reason := judge(policy, use, _key_name(certificate))):
+            return f"{certificate.subject.rfc4514_string()[:200]}: {reason}"
+    return None
 
 
 def demand_tpm_keys(policy: Policy, ek: Public, ak: Public) -> None:

@@ -19,14 +19,16 @@ from cryptography.x509.oid import NameOID
 
 from attestation.algorithms import Policy, Use
 from attestation.device import EK_STRONG
-from attestation.errors import AlgorithmForbidden, Unauthenticated
+from attestation.errors import AlgorithmForbidden, RevocationUnknown, Unauthenticated
 from attestation.keys import load_signer
 from attestation.tpm import EK_TEMPLATES, Alg, Curve, Public, Scheme
 from attestation_service import crypto_policy
+from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.auth.provider_keys import ProviderAnswerInvalid, parse_jwks
 from attestation_service.main import main
 from attestation_service.settings import Settings, SettingsInvalid
 from attestation_service.tls import ServerTLS, build
+from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.service.conftest import StartService
 from tests.unit.service.node import SoftwareNode, ak_public, sealed_public
 
@@ -143,6 +145,22 @@ def test_certificates_in_files(variable: str, policy: Policy, tmp_path: Path) ->
         path.write_bytes(unreadable)
         with pytest.raises(SettingsInvalid, match="cannot be read"):
             crypto_policy.check_files(Settings(**chosen))
+
+
+@pytest.mark.anyio
+async def test_a_bundle_of_operators_that_changes(tmp_path: Path) -> None:
+    """Read again, it is judged again: a weak CA does not come in by an exchanged file."""
+    path = tmp_path / "operators.pem"
+    strong, weak = (OperatorCA(AT, key=key) for key in (P384, P256))
+    path.write_bytes(strong.pem)
+    found = ClientCertificates(Settings(operator_ca=path, crypto_policy="cnsa1"))
+    await found._current()
+    path.write_bytes(weak.pem)
+    with pytest.raises(RevocationUnknown):
+        await found._current()
+    with pytest.raises(SettingsInvalid, match="ecdsa-p256 is forbidden"):
+        ClientCertificates(Settings(operator_ca=path, crypto_policy="cnsa1"))
+    ClientCertificates(Settings(operator_ca=path))
 
 
 def test_main_refuses_before_any_worker_starts(

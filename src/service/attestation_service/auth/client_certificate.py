@@ -50,12 +50,13 @@ from cryptography.x509.verification import (
     VerificationError,
 )
 
+from attestation.algorithms import Use
 from attestation.errors import ClientCertificateUntrusted, Forbidden, RevocationUnknown, Unauthenticated
 from attestation.store import Store as Database
 from attestation.store import Tx
 from attestation_service.auth.identity import RESERVED_NAMES, Duty, Method, Operator
 from attestation_service.context import Origin
-from attestation_service.crypto_policy import check_operator_certificate, of
+from attestation_service.crypto_policy import check_operator_certificate, forbidden, of
 from attestation_service.proxies import Scope, transport_of
 from attestation_service.settings import Settings, SettingsInvalid
 
@@ -499,6 +500,8 @@ class ClientCertificates:
         state = _state(path, self._crl_file)
         try:
             authorities = load_authorities(path.read_bytes())
+            if reason := forbidden(self._crypto_policy, Use.OPERATOR_CERTIFICATE, authorities):
+                raise ValueError(reason)
             lists = None
             if self._crl_file is not None:
                 path = self._crl_file
