@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
     load_der_private_key,
+    load_pem_private_key,
 )
 
 from attestation.device import AKType, KeyType, TPMKey
@@ -26,6 +27,7 @@ from tests.fixtures.in_process import InProcessService, in_process_service
 from tests.fixtures.machine import Machine, refused
 from tests.scenarios.conftest import MakeDevice
 from tests.scenarios.scene import Scene
+from tests.unit.service.people import introduce
 
 REJECTED = (403, "evidence-rejected")
 
@@ -34,7 +36,10 @@ REJECTED = (403, "evidence-rejected")
 def local(tmp_path: Path) -> Iterator[InProcessService]:
     """A service with a CA, which also makes keys where it is asked to."""
     with in_process_service(
-        tmp_path / "service", enrollment_ca_unencrypted=True, compat_server_keys=True
+        tmp_path / "service",
+        enrollment_ca_unencrypted=True,
+        compat_server_keys=True,
+        compat_offline_bundle=True,
     ) as found:
         yield found
 
@@ -170,3 +175,31 @@ def test_a_key_of_the_service_opens_in_the_tpm(local_scene: Scene, make_device: 
     other = machine.keys.create_decryption_key()
     with pytest.raises(TPMResponseError):
         machine.keys.rsa_decrypt(other, wrapped.wrapped_key)
+
+
+@pytest.mark.swtpm
+def test_an_offline_bundle_opens_in_one_tpm(
+    local: InProcessService, local_scene: Scene, make_device: MakeDevice
+) -> None:
+    """Two people agree; configuration and key open in the machine's TPM, and in no other."""
+    resources, people = introduce(local.app.state.resources)
+    local.app.state.resources = resources
+    here, there = (local_scene.machine(make_device(name)) for name in ("bundle-here", "bundle-there"))
+    here.admitted(local_scene.operator)
+    there.admitted(local_scene.operator)
+    path = f"/api/v1/machines/{here.machine_id}/offline-bundle"
+    with local.client("198.51.100.7") as http:
+        first = http.get(path, headers=people.headers("anna"))
+        assert first.status_code == 202
+        bundle = http.get(path, headers=people.headers("bert"))
+    assert bundle.status_code == 200, bundle.text
+    assert local.canary not in bundle.text
+    found = bundle.json()
+    assert local.canary.encode() in here.unseal(found["machineconfig"])
+    key = load_pem_private_key(here.unseal(found["enrollment_key_pem"]), None)
+    certificate = x509.load_pem_x509_certificate(found["enrollment_cert_pem"].encode())
+    assert certificate.public_key() == key.public_key()
+    there.machine_id = here.machine_id
+    for member in ("machineconfig", "enrollment_key_pem"):
+        with pytest.raises(TPMResponseError):
+            there.unseal(found[member])
