@@ -33,6 +33,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_ENROLLMENT_CERT_DAYS": ("30", 30),
     "ITL_OPERATOR_CERT_DAYS": ("7", 7),
     "ITL_PKCS11_MODULES": ("softhsm=/a.so, yubi=/b.so", ("softhsm=/a.so", "yubi=/b.so")),
+    "ITL_PKCS11_TEST_KEY": ("itl-self-test", "itl-self-test"),
     "ITL_PKI_URL": ("http://pki.example/", "http://pki.example"),
     "ITL_CRL_REFRESH_SECONDS": ("60", 60),
     "ITL_CRL_VALID_SECONDS": ("3600", 3600),
