@@ -249,6 +249,16 @@ def test_a_preparation_that_failed_stops_no_start(world: World, monkeypatch: pyt
     assert world.open().health == "ok"
 
 
+def test_nobody_waits_for_a_next_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else is making it: who only tidies up goes on."""
+    ca = world.open()
+    other = authority.maker_of(world.settings(), world.store, world.clock)
+    world.store.write_sync(lambda tx: creation.plan(tx, other, "machine", "ecdsa-p384"))
+    monkeypatch.setattr(creation, "PATIENCE_SECONDS", 0)
+    creation.ensure(ca.maker, coming=True)
+    assert [issuer.state for issuer in world.issuers()] == ["active", "reserved"]
+
+
 def test_a_lease_lasts_as_long_as_the_work(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key of 4096 bits in a slow token takes longer than one lease; nobody else begins meanwhile."""
     monkeypatch.setattr(creation, "LEASE", timedelta(seconds=0.3))
