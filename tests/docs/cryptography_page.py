@@ -49,7 +49,7 @@ choice, and shows what is left.
 - TLS of the service agrees on P-384 alone. Where TLS ends at a proxy, suites, groups and certificate are the
   proxy's: [tls.md](tls.md).
 - `cnsa2` demands `ITL_ENROLLMENT_CA_ALGORITHM=ml-dsa-87`. Certificates so signed are verified by OpenSSL 3.5 and
-  its like, not by older libraries.
+  its like, not by older libraries. The service then issues none to operators (`ITL_OPERATOR_CERTIFICATES`).
 - Keys made by the service for a machine (`ITL_COMPAT_SERVER_KEYS`, `ITL_COMPAT_OFFLINE_BUNDLE`) are refused:
   SHA-256 inside RSA-OAEP.
 - A CA key of an algorithm that a new policy forbids signs no certificates any more, and still the revocation
