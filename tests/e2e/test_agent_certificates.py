@@ -161,6 +161,10 @@ class Node:
         done = self.run(str(AGENT), "cert", "--json", *flags)
         return {found["kind"]: found for found in json.loads(done.stdout)["certificates"]}
 
+    def log(self) -> str:
+        """The last of what the agent wrote."""
+        return (self.directory / "agent.log").read_text()[-5000:]
+
     def leaf(self, kind: str) -> x509.Certificate:
         """The certificate that is offered."""
         return x509.load_pem_x509_certificate((self.tls / kind / "cert.pem").read_bytes())
@@ -176,11 +180,11 @@ class Node:
         )  # fmt: skip
 
 
-def eventually(found: Callable[[], object], what: str = "nothing came of it") -> None:
+def eventually(found: Callable[[], object], what: str | Callable[[], str] = "nothing came of it") -> None:
     """Wait until *found* is true."""
     deadline = time.monotonic() + SECONDS
     while not found():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, what() if callable(what) else what
         time.sleep(0.05)
 
 
@@ -228,23 +232,24 @@ def node(
                 (machine,) = operator.machines()
                 node.machine_id = machine["machine_id"]
                 operator.approve(node.machine_id, hostname="w-7", assigned_ip="127.0.0.1/8")
-                log = directory / "agent.log"
                 eventually(
                     lambda: all((node.tls / kind / "cert.pem").exists() for kind in ("client", "server")),
-                    f"no certificate:\n{log.read_text()[-3000:]}",
+                    lambda: f"no certificate:\n{node.log()}",
                 )
                 yield node
 
 
 @pytest.fixture
 def crl(node: Node, tmp_path: Path) -> Callable[[], Path]:
-    """Fetch the CA's revocation list, in PEM, where nginx reads it."""
+    """Fetch the revocation lists of all CA keys, in PEM, where nginx reads them."""
 
     def fetch() -> Path:
-        http = node.service.operator().http
-        with http:
-            der = http.get("/pki/crl").content
-        (tmp_path / "crl.pem").write_bytes(x509.load_der_x509_crl(der).public_bytes(Encoding.PEM))
+        operator = node.service.operator()
+        with operator.http as http:
+            issuers = operator.call("GET", "/ca")["issuers"]
+            lists = [http.get(f"/pki/crl/{issuer['issuer_id']}").content for issuer in issuers]
+        pems = [x509.load_der_x509_crl(der).public_bytes(Encoding.PEM) for der in lists]
+        (tmp_path / "crl.pem").write_bytes(b"".join(pems))
         return tmp_path / "crl.pem"
 
     return fetch
@@ -271,7 +276,8 @@ def test_mutual_tls_with_a_key_that_never_left_the_tpm(node: Node, site: Site) -
     done = node.s_client(site)
     assert "SUCCESS TLSv1.3" in done.stdout, done.stderr + site.log()
     assert f"CN={node.machine_id}" in done.stdout
-    assert f"{node.leaf('client').serial_number:X}" in done.stdout
+    serial = node.leaf("client").serial_number
+    assert f"{serial:040X}" in done.stdout
     conf = node.directory / "openssl.cnf"
     conf.write_text(OPENSSL_CONF)
     client = node.tls / "client"
@@ -340,17 +346,15 @@ def test_a_renewal_interrupts_nobody(node: Node, site: Site) -> None:
     before = node.leaf("client")
     told = (node.directory / "told").read_text().splitlines()
     node.cert("--renew")
-    serials = set()
 
     def renewed() -> bool:
         directory = (node.tls / "client").resolve()
         assert (directory / "all.pem").exists()
         done = node.s_client(site)
         assert "SUCCESS" in done.stdout, done.stderr
-        serials.add(done.stdout.split()[-1])
-        return len(serials) == 2
+        return done.stdout.split()[-1] != f"{before.serial_number:040X}"
 
-    eventually(renewed, "not renewed")
+    eventually(renewed, lambda: f"not renewed: {node.cert()}\n{node.log()}")
     after = node.leaf("client")
     assert after.serial_number != before.serial_number
     assert after.public_key() == before.public_key(), "the same key, unless told otherwise"
@@ -375,3 +379,38 @@ def test_the_signer_signs_for_other_programs(node: Node, tmp_path: Path) -> None
     )  # fmt: skip
     assert verified.stdout == "Verified OK\n", verified.stderr
     assert stat.S_IMODE(node.signer.stat().st_mode) == 0o600
+
+
+def test_a_rotation_of_the_ca_interrupts_nobody(
+    node: Node, operator: Operator, site: Site, crl: Callable[[], Path]
+) -> None:
+    """Whoever has the bundle from before the switch lets in the certificates of both keys (R25)."""
+
+    def step(name: str) -> None:
+        operator.call("POST", "/ca/rotation", json={"step": name, "reason": "test", "force": True})
+
+    def renewed() -> x509.Certificate:
+        before = node.leaf("client").serial_number
+        node.cert("--renew")
+        eventually(
+            lambda: node.leaf("client").serial_number != before,
+            lambda: f"not renewed: {node.cert()}\n{node.log()}",
+        )
+        return node.leaf("client")
+
+    first = node.leaf("client").issuer
+    bundle = node.tls / "client" / "bundle.pem"
+    before = bundle.read_bytes()
+    step("prepare")
+    prepared = renewed()
+    assert prepared.issuer == first, "the next key does not sign yet"
+    assert len(bundle.read_bytes()) > len(before), "but is trusted already"
+    crl()
+    site.reload()
+    assert "SUCCESS" in node.s_client(site).stdout
+    # From here on nginx is not told of anything any more.
+    step("activate")
+    assert "SUCCESS" in node.s_client(site).stdout
+    assert renewed().issuer != first
+    done = node.s_client(site)
+    assert "SUCCESS" in done.stdout, done.stdout + done.stderr + site.log()
