@@ -58,6 +58,7 @@ def row(profile: Profile) -> str:
     cells = [
         f"`{profile.name}`",
         profile.what,
+        f"{profile.purpose}s" if profile.purpose else "its own",
         _list(subject),
         f"{profile.max_validity.days} d",
         _list(WORDS[word] for word in profile.key_usage),

@@ -26,9 +26,9 @@ from attestation.pki.profiles import (
     assurance_policies,
 )
 from attestation.pki.request import parse_csr
-from tests.unit.pki.certificate_kit import ARC, AT, ca_of, leaf_key, request_of
+from tests.unit.pki.certificate_kit import ARC, AT, ca_for, ca_of, leaf_key, request_of
 
-CA = ca_of("ecdsa-p384")
+CA, PEOPLE = ca_of("ecdsa-p384"), ca_for(ProfileName.OPERATOR)
 COMMON = {"country": "NL", "organization": "ITL Usions"}
 HOSTS = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?(\.[a-z0-9]{1,10}){0,3}", fullmatch=True)
 ADDRESSES = st.builds(IPv4Address, st.integers(0, 2**32 - 1)) | st.builds(
@@ -87,13 +87,15 @@ def test_no_unit_but_those_of_the_profile_is_ever_signed(
 ) -> None:
     """R16: whatever a role or a duty is called, only the words of the profile leave the linter."""
     with contextlib.suppress(CertificateNotConformant):
-        content = CA.content_of(
-            profile if profile is not ProfileName.CA else ProfileName.CA_CROSS,
+        asked = profile if profile is not ProfileName.CA else ProfileName.CA_CROSS
+        ca = ca_for(asked)
+        content = ca.content_of(
+            asked,
             serial=serial_of(entropy),
             subject=machine_subject(role=unit, machine_id="m", **COMMON),
         )
         made = rehearse(content, "ecdsa-p384")
-        if lint(made, content, CA.certificate) == ():
+        if lint(made, content, ca.certificate) == ():
             assert unit in PROFILES[content.profile].units
 
 
@@ -101,10 +103,10 @@ def test_no_unit_but_those_of_the_profile_is_ever_signed(
 def test_any_name_of_a_person_is_conformant_or_refused(name: str, duty: str) -> None:
     """Letters of every script; nothing that does not print, nothing too long."""
     with contextlib.suppress(CertificateNotConformant):
-        content = CA.content_of(
+        content = PEOPLE.content_of(
             ProfileName.OPERATOR, subject=operator_subject(name=name, duty=duty, **COMMON)
         )
-        assert lint(rehearse(content, "ecdsa-p384"), content, CA.certificate) == ()
+        assert lint(rehearse(content, "ecdsa-p384"), content, PEOPLE.certificate) == ()
         assert content.subject.get_attributes_for_oid(x509.ObjectIdentifier(UNIT))[0].value == duty
 
 
@@ -122,9 +124,10 @@ def test_no_flipped_bit_of_what_is_signed_passes_the_linter(where: int, bit: int
 @given(days=st.integers(0, 20_000), profile=st.sampled_from(sorted(set(ProfileName) - {ProfileName.CA})))
 def test_no_lifetime_beyond_profile_and_issuer(days: int, profile: ProfileName) -> None:
     """min(request, profile, CA): whoever asks for more is refused here, if nobody cut it before."""
-    content = replace(CA.content_of(profile), not_after=AT + timedelta(days=days, seconds=1))
-    found = lint(rehearse(content, "ecdsa-p384"), content, CA.certificate)
-    inside = content.not_after <= CA.content.not_after
+    ca = ca_for(profile)
+    content = replace(ca.content_of(profile), not_after=AT + timedelta(days=days, seconds=1))
+    found = lint(rehearse(content, "ecdsa-p384"), content, ca.certificate)
+    inside = content.not_after <= ca.content.not_after
     capped = timedelta(days=days, seconds=1) <= PROFILES[content.profile].max_validity
     assert (found == ()) == (inside and capped)
 

@@ -24,7 +24,7 @@ from attestation.pki.content import (
     make_certificate,
     serial_of,
 )
-from attestation.pki.names import ca_subject, machine_subject, operator_subject, responder_subject
+from attestation.pki.names import Purpose, ca_subject, machine_subject, operator_subject, responder_subject
 from attestation.pki.profiles import (
     ANY_POLICY,
     BACKDATE,
@@ -138,10 +138,18 @@ def ca_of(algorithm: Algorithm, name: str = "first") -> CA:
     return ca_with(key, name)
 
 
-def ca_with(key: SigningKey, name: str, **changes: Any) -> CA:
+@cache
+def ca_for(profile: ProfileName, algorithm: Algorithm = "ecdsa-p384") -> CA:
+    """Return the CA that signs *profile*: that of operators, or that of machines."""
+    if profile is not ProfileName.OPERATOR:
+        return ca_of(algorithm)
+    return ca_with(key_of(algorithm, "operators"), "first", purpose="operator")
+
+
+def ca_with(key: SigningKey, name: str, *, purpose: Purpose = "machine", **changes: Any) -> CA:
     """Return a CA with *key*."""
     subject = ca_subject(
-        "machine", country="NL", organization="ITL Usions", issuer_id=None if name == "first" else name
+        purpose, country="NL", organization="ITL Usions", issuer_id=None if name == "first" else name
     )
     spki = spki_of(key)
     content = CertificateContent(

@@ -38,9 +38,11 @@ from tests.unit.pki.certificate_kit import (
     ALGORITHMS,
     ARC,
     AT,
+    CA,
     EK,
     LEAVES,
     MACHINE,
+    ca_for,
     ca_of,
     ca_with,
     leaf_key,
@@ -61,7 +63,7 @@ def _ca() -> Any:
 
 def _made(profile: ProfileName = CLIENT, **changes: Any) -> Case:
     """Return a certificate that says what its content says, which is good but for *changes*."""
-    ca = _ca()
+    ca = ca_for(profile)
     content = ca.content_of(profile, **changes)
     return ca.issue(content), content, ca.certificate
 
@@ -201,6 +203,16 @@ BREAKS: dict[str, dict[str, Callable[[], Case]]] = {
         "may not sign": lambda: _under(extensions=with_extension(c.KEY_USAGE, b"\x03\x02\x01\x82", CRITICAL)),
         "no word of it": lambda: _under(extensions=without_extension(c.KEY_USAGE)),
     },
+    "issuer-purpose": {
+        "machine under the operators' CA": lambda: _under_the_other(CLIENT),
+        "server under the operators' CA": lambda: _under_the_other(SERVER),
+        "person under the machines' CA": lambda: _under_the_other(OPERATOR),
+        "operators' CA vouched for by the machines'": lambda: _made(
+            CROSS, subject=ca_for(OPERATOR).content.subject
+        ),
+        "CA of another name": lambda: _self_signed("ITL Machine Enrollment CAs"),
+        "responder under a CA of another name": lambda: _under_another_name(ProfileName.OCSP_SIGNING),
+    },
     "issuer-path": {
         "no room": lambda: _under(
             extensions=with_extension(c.BASIC_CONSTRAINTS, bytes.fromhex("30060101ff020100"), CRITICAL),
@@ -225,7 +237,9 @@ BREAKS: dict[str, dict[str, Callable[[], Case]]] = {
         "one more": lambda: _subject(GOOD_C, GOOD_O, GOOD_OU, (CN, "m", None), (CN, "n", None)),
         "unit of a CA": lambda: _made(
             CROSS,
-            subject=machine_subject(country="NL", organization="O", role="x", machine_id="m"),
+            subject=machine_subject(
+                country="NL", organization="O", role="x", machine_id="ITL Machine Enrollment CA x"
+            ),
         ),
         "nothing": lambda: _subject(),
         "two in one": _two_in_one_rdn,
@@ -403,6 +417,31 @@ BREAKS: dict[str, dict[str, Callable[[], Case]]] = {
 }
 
 
+def _under_the_other(profile: ProfileName) -> Case:
+    """Return a good certificate of *profile*, signed by the CA for the others."""
+    ca = ca_for(CLIENT if profile is OPERATOR else OPERATOR)
+    content = ca.content_of(profile)
+    return ca.issue(content), content, ca.certificate
+
+
+def _called(name: str) -> CA:
+    subject = x509.Name(
+        [x509.NameAttribute(COUNTRY, "NL"), x509.NameAttribute(ORG, "O"), x509.NameAttribute(CN, name)]
+    )
+    return ca_with(_ca().key, "first", subject=subject, issuer_subject=subject)
+
+
+def _self_signed(name: str) -> Case:
+    ca = _called(name)
+    return ca.certificate, ca.content, None
+
+
+def _under_another_name(profile: ProfileName) -> Case:
+    ca = _called("Another CA")
+    content = ca.content_of(profile)
+    return ca.issue(content), content, ca.certificate
+
+
 def _altered_serial(serial: int) -> Case:
     made, content, issuer = _made()
     return rebuild(made, {1: der.write_unsigned(serial)}), replace(content, serial=serial), issuer
@@ -440,7 +479,7 @@ def test_every_rule_has_a_certificate_that_breaks_it() -> None:
 @pytest.mark.parametrize("profile", [*LEAVES, CROSS])
 def test_good_certificates_have_no_findings(profile: ProfileName, algorithm: Algorithm) -> None:
     """Every profile under every algorithm."""
-    ca = ca_of(algorithm)
+    ca = ca_for(profile, algorithm)
     content = ca.content_of(profile)
     assert lint(ca.issue(content), content, ca.certificate) == ()
 

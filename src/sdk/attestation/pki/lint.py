@@ -38,10 +38,12 @@ from attestation.endorsements.certificate import (
 )
 from attestation.errors import CSRInvalid, MalformedEvidence
 from attestation.pki.content import CertificateContent, key_identifier
+from attestation.pki.names import Purpose, purpose_of
 from attestation.pki.profiles import (
     ACCESS_CA_ISSUERS,
     ACCESS_OCSP,
     BACKDATE,
+    COMMON_NAME,
     COUNTRY,
     EK_URI,
     KEY_TIERS,
@@ -547,6 +549,21 @@ def _issuer_is_ca(case: _Case) -> str | None:
     return None
 
 
+def _issuer_purpose(case: _Case) -> str | None:
+    """Say whether the issuer is the CA for this: nobody who can reach the machines' CA makes an operator (R16)."""
+    issuer = _purpose(case.issuer.certificate)
+    wanted = case.profile.purpose or issuer
+    if case.profile.is_ca:
+        # A key of one CA never vouches for a key of the other: who trusts the one would trust both.
+        wanted = _purpose(case.certificate)
+    return None if issuer is not None and issuer == wanted else "not the CA that signs such certificates"
+
+
+def _purpose(certificate: Certificate) -> Purpose | None:
+    names = [a.text for a in certificate.subject_name.attributes if a.oid == COMMON_NAME]
+    return purpose_of(names[0]) if len(names) == 1 else None
+
+
 def _issuer_path(case: _Case) -> str | None:
     length, allowed = case.profile.path_length, case.issuer.certificate.path_length
     if length is None or case.profile.self_signed or allowed is None or length < allowed:
@@ -605,6 +622,7 @@ _RULES: Final[tuple[tuple[Rule, Callable[[_Case], str | None]], ...]] = tuple(
         ("issuer-given", "Only CA keys certify themselves", "RFC 5280 §3.2", _issuer_given),
         ("issuer-other", "No two issuers share a name", "RFC 5280 §4.1.2.4", _issuer_other),
         ("issuer-is-ca", "The issuer is a CA and may sign certificates", "RFC 5280 §6.1.4", _issuer_is_ca),
+        ("issuer-purpose", "Machines and people have CAs of their own", "R16", _issuer_purpose),
         ("issuer-path", "The issuer's path length leaves room", "RFC 5280 §4.2.1.9", _issuer_path),
         ("issuer-key-id", "AuthorityKeyIdentifier finds the issuer", "RFC 5280 §4.2.1.1", _issuer_key_id),
         ("subject-same", "The subject asked for", "ITL-REFERENCE §16", _subject_same),

@@ -44,6 +44,14 @@ def ca_subject(purpose: Purpose, *, country: str, organization: str, issuer_id: 
     return _name(country, organization, None, common_name)
 
 
+def purpose_of(common_name: str) -> Purpose | None:
+    """Return whom the CA of that name certifies; None where it is no name of ours."""
+    for purpose, name in CA_NAMES.items():
+        if common_name == name or common_name.startswith(f"{name} "):
+            return purpose
+    return None
+
+
 def machine_subject(*, country: str, organization: str, role: str, machine_id: str) -> Name:
     """Return the subject of a machine: OU is its role, CN its id. Whether the role is one is for the profile to say.
 

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from attestation.errors import CertificateNotConformant
+from attestation.pki.names import Purpose
 
 CLIENT_AUTH: Final = "1.3.6.1.5.5.7.3.2"
 SERVER_AUTH: Final = "1.3.6.1.5.5.7.3.1"
@@ -85,6 +86,7 @@ class Profile:
     Args:
         name: Its name.
         what: Whom it is for, in a few words.
+        purpose: Which CA signs it; None where either may, for what is its own.
         key_usage: Bits of KeyUsage, words of `attestation.endorsements.certificate.KEY_USAGES`; critical.
         purposes: OIDs of ExtendedKeyUsage; none means no such extension.
         max_validity: Longest validity, without `BACKDATE`.
@@ -99,6 +101,7 @@ class Profile:
 
     name: ProfileName
     what: str
+    purpose: Purpose | None = None
     key_usage: tuple[str, ...]
     purposes: tuple[str, ...] = ()
     max_validity: timedelta
@@ -137,6 +140,7 @@ PROFILES: Final[Mapping[ProfileName, Profile]] = MappingProxyType(
             Profile(
                 name=ProfileName.NODE_CLIENT,
                 what="a machine, towards servers",
+                purpose="machine",
                 key_usage=("digital_signature",),
                 purposes=(CLIENT_AUTH,),
                 max_validity=_A_YEAR,
@@ -147,6 +151,7 @@ PROFILES: Final[Mapping[ProfileName, Profile]] = MappingProxyType(
             Profile(
                 name=ProfileName.NODE_SERVER,
                 what="a machine, towards clients",
+                purpose="machine",
                 key_usage=("digital_signature",),
                 purposes=(SERVER_AUTH,),
                 max_validity=_A_YEAR,
@@ -157,6 +162,7 @@ PROFILES: Final[Mapping[ProfileName, Profile]] = MappingProxyType(
             Profile(
                 name=ProfileName.OPERATOR,
                 what="a person",
+                purpose="operator",
                 key_usage=("digital_signature",),
                 purposes=(CLIENT_AUTH,),
                 max_validity=_A_YEAR,
