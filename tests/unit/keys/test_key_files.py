@@ -199,7 +199,6 @@ def test_it_belongs_to_us(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         b"no key",
         b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
         b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
-        b"x" * 70_000,
     ],
 )
 def test_no_key_in_the_file(content: bytes, path: Path) -> None:
@@ -209,6 +208,15 @@ def test_no_key_in_the_file(content: bytes, path: Path) -> None:
     path.chmod(0o600)
     with pytest.raises(KeyUnusable):
         open_key(f"file:{path}", KeyOptions(passphrase=lambda: b"hunter2", allow_unencrypted=True))
+
+
+def test_a_file_has_an_end(path: Path) -> None:
+    """A key and as much behind it as nobody needs: not read to its end."""
+    create_key(f"file:{path}", "ecdsa-p384", SECRET)
+    with path.open("ab") as file:
+        file.write(b"\n" * 65_536)
+    with pytest.raises(KeyUnusable, match="longer than any key"):
+        open_key(f"file:{path}", SECRET)
 
 
 def test_a_directory_is_no_key(path: Path) -> None:
