@@ -21,14 +21,14 @@ from cryptography.x509.verification import PolicyBuilder, Store
 from attestation.api import CertResponse
 from attestation.client import ServiceUnreachable
 from attestation.clock import parse_rfc3339
-from attestation.device import NodeTPM
-from attestation.errors import RateLimited
+from attestation.device import NodeTPM, TPMKey
+from attestation.errors import RateLimited, TPMResponseError
 from attestation.evidence import key_certification
 from attestation.keys import TRUST_BUNDLE_TYP
 from attestation.testing import SoftwareTPM
 from attestation.tpm import commands, parse_public
 from attestation.tpm.constants import Hierarchy
-from attestation.tpm.key_file import parse_key_file
+from attestation.tpm.key_file import encode_key_file, parse_key_file
 from attestation.tpm.sessions import Password
 from attestation.wire import b64decode, b64encode
 from attestation_agent.commands import Outcome
@@ -364,6 +364,43 @@ def status_request(keeper: Keeper) -> str:
     (ca,) = x509.load_pem_x509_certificates(keeper.file[BUNDLE])
     made = ocsp.OCSPRequestBuilder().add_certificate(keeper.leaf, ca, hashes.SHA256()).build()
     return quote(b64encode(made.public_bytes(Encoding.DER)), safe="")
+
+
+def refusing(keeper: Keeper, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the TPM refuse every key that it knows now."""
+    lost, sign = keeper.file[KEY], keeper.rig.tpm.sign
+
+    def refuse(key: TPMKey, digest: bytes, *, pss: bool = False) -> bytes:
+        if encode_key_file(key) == lost:
+            raise TPMResponseError("TPM2_Load", code, "refused")
+        return sign(key, digest, pss=pss)
+
+    monkeypatch.setattr(keeper.rig.tpm, "sign", refuse)
+
+
+def test_a_key_that_is_lost_while_the_agent_runs(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows at the renewal at the latest: that one fails, and the next is for a new key."""
+    first = kept.leaf
+    refusing(kept, 0x1DF, monkeypatch)
+    kept.visit(hours=17)
+    assert (kept.leaf, kept.error()) == (first, "tpm-response-error")
+    kept.visit(minutes=1)
+    assert kept.leaf.public_key() != first.public_key()
+
+
+def test_a_tpm_that_is_busy_has_not_lost_a_key(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full, busy, locked out: warnings of the TPM (Part 2, 6.6.2) cost nobody a key."""
+    first = kept.leaf
+    kept.restart()
+    for code in (0x902, 0x921, 0x922):
+        with monkeypatch.context() as patched:
+            refusing(kept, code, patched)
+            kept.visit(minutes=20)
+            assert (kept.leaf, kept.error()) == (first, "tpm-response-error")
+    kept.visit(minutes=20)
+    kept.visit(hours=17)
+    assert kept.leaf.public_key() == first.public_key()
+    assert "certificate.key_lost" not in kept.rig.events.names()
 
 
 def test_an_error_that_nobody_thought_of_is_a_failure_like_any(kept: Keeper) -> None:
