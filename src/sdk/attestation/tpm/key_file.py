@@ -164,10 +164,11 @@ def parse_key(data: bytes) -> TPMKey:
 
 def _parent(content: bytes) -> int:
     """Read the handle of a parent: positive, in the fewest bytes."""
-    if not 4 <= len(content) <= 5 or content != _shortest(parent := int.from_bytes(content)):
+    parent = int.from_bytes(content)
+    if content != _shortest(parent):
         raise MalformedEvidence("parent is no handle")
     if parent not in _HIERARCHIES and parent not in _PERSISTENT:
-        raise MalformedEvidence(f"parent 0x{parent:08x} is neither a hierarchy nor a persistent key")
+        raise MalformedEvidence("parent is neither a hierarchy nor a persistent key")
     return parent
 
 
@@ -191,9 +192,7 @@ def _take(reader: Reader, tag: int) -> bytes:
         raise MalformedEvidence(f"TPMKey: tag 0x{found:02x}, 0x{tag:02x} expected")
     if size >= 0x80:
         count = size & 0x7F
-        if not 1 <= count <= 2:
-            raise MalformedEvidence("TPMKey: a length that is not definite, or too long")
         size = int.from_bytes(reader.take(count))
         if size < 0x80 or size >> 8 * (count - 1) == 0:
-            raise MalformedEvidence("TPMKey: a length that is longer than needed")
+            raise MalformedEvidence("TPMKey: a length that is not definite, or longer than needed")
     return reader.take(size)
