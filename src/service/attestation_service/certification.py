@@ -57,16 +57,6 @@ QUOTA_RETRY: Final = timedelta(hours=1)
 """At most so long is somebody told to wait where the quota is used up: an operator may make room before."""
 
 
-def demand_ca(res: Resources) -> None:
-    """Check that there are certificates of ours at all.
-
-    Raises:
-        CANotConfigured: There is no CA.
-    """
-    if res.authority is None:
-        raise CANotConfigured("this service has no CA")
-
-
 def authority_of(res: Resources) -> Authority:
     """Return the CA.
 

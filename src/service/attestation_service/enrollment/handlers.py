@@ -111,7 +111,7 @@ async def challenge(
         MachineUnknown: No such machine.
         RateLimited: Too often from this address or for this machine.
     """
-    certification.demand_ca(res)
+    certification.authority_of(res)
     at = res.clock.now()
     counted = limits.of_client(res.settings, origin.address, machine_id)
 

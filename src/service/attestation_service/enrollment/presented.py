@@ -83,7 +83,7 @@ async def enroll(request: EnrollRequest, *, res: Resources, origin: Origin) -> E
         MachineRejected, MachineNotAdmitted: The machine is not attested; the challenge is spent.
         RateLimited: Too often.
     """
-    certification.demand_ca(res)
+    certification.authority_of(res)
     at = res.clock.now()
     counted = limits.of_client(res.settings, origin.address)
     async with limits.CountRefusals(
