@@ -459,6 +459,13 @@ def test_an_authvalue_that_is_too_long(blank_tpm: SoftwareTPM, where: str, auth:
         open_key(_uri(blank_tpm, where), PLAIN)
 
 
+def test_an_authvalue_that_ends_with_zeros(blank_tpm: SoftwareTPM, where: str, auth: Path) -> None:
+    """Random bytes may end so; a TPM takes them off, and so do we."""
+    auth.write_bytes(b"\1" * 30 + b"\0\0")
+    with created(_uri(blank_tpm, where, f"&auth-source=file:{auth}")) as key:
+        check(key)
+
+
 def test_the_owner_has_a_password(blank_tpm: SoftwareTPM, where: str, auth: Path) -> None:
     """Needed to make keys, and to load wrapped ones; the wrong one is refused."""
     with blank_tpm.client() as tpm:
