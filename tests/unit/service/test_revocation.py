@@ -42,6 +42,14 @@ from tests.unit.service.leaves import (
     write_down,
 )
 from tests.unit.service.node import SoftwareNode
+from tests.unit.service.node_keys import cert_request, ecc_key
+from tests.unit.service.test_enrollment import (
+    certificate_challenge,
+    get_certificate,
+    send,
+    try_certificate,
+)
+from tests.unit.service.test_enrollment import listed as issued_to
 
 pytestmark = pytest.mark.anyio
 
@@ -192,6 +200,30 @@ async def test_every_act_on_every_state(ca: Service, act: str, before: str) -> N
 def _asn1(reason: str | None) -> str:
     """Return a reason as asn1crypto spells it."""
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in reason or "")
+
+
+async def test_a_revocation_holds_on_every_path(ca: Service) -> None:
+    """R6 in one: what was given is revoked, what is asked for is refused, and nobody can approve it again."""
+    node = SoftwareNode()
+    token = (await ca.admitted(node))["config_token"]
+    given = await get_certificate(ca, node)
+    serial = given["serial"]
+    assert await status(ca, serial) == "good"
+    before = await certificate_challenge(ca, node)
+    await ca.act(node, "revoke", {"reason": "stolen", "wipe": False})
+    assert await crl(ca) == {serial: "privilege_withdrawn"}
+    assert await status(ca, serial) == "privilege_withdrawn"
+    asked = [
+        await send(ca, node, cert_request(node, before, ecc_key())),
+        await try_certificate(ca, node),
+        await ca.operator("POST", f"/machines/{node.machine_id}/approve", {"role": "worker-app"}),
+        await ca.fetch(token),
+    ]
+    assert [answer.status_code for answer in asked] == [403, 403, 409, 410], [a.text for a in asked]
+    assert "config_token" not in await ca.attest(node)
+    again = await ca.introduce(node)
+    assert (again["status"], again.get("config_token")) == ("revoked", None)
+    assert [row["state"] for row in await issued_to(ca, node)] == ["revoked"]
 
 
 async def test_the_audit_names_so_many_and_no_more(ca: Service) -> None:
