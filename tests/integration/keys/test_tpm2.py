@@ -460,7 +460,7 @@ def test_an_authvalue_that_is_too_long(blank_tpm: SoftwareTPM, where: str, auth:
 
 
 def test_an_authvalue_that_ends_with_zeros(blank_tpm: SoftwareTPM, where: str, auth: Path) -> None:
-    """Random bytes may end so; a TPM takes them off, and so do we."""
+    """Random bytes may end so; a TPM takes them off, which an HMAC key of up to 64 bytes does not feel."""
     auth.write_bytes(b"\1" * 30 + b"\0\0")
     with created(_uri(blank_tpm, where, f"&auth-source=file:{auth}")) as key:
         check(key)

@@ -95,8 +95,7 @@ class AuthValues:
             PINRejected: Just these were refused before; another attempt could lock the TPM.
             KeyUnusable: One cannot be read, or is too long.
         """
-        # A TPM takes zero bytes off the end, so they would not be in its HMAC (Part 1, 19.6.4.3).
-        values = [source().rstrip(b"\0") if source else b"" for source in (self._key, self._owner)]
+        values = [source() if source else b"" for source in (self._key, self._owner)]
         if max(map(len, values)) > MAX_AUTH_BYTES:
             raise KeyUnusable(f"an authValue of {self._shown} has more than {MAX_AUTH_BYTES} bytes")
         self._tried = hashlib.sha256(self._salt + b"".join(map(sized, values))).digest()
