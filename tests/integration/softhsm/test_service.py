@@ -13,7 +13,7 @@ from cryptography import x509
 
 from tests.fixtures.machine import code
 from tests.fixtures.service import ServiceProcess
-from tests.fixtures.softhsm import PIN, RemoteHSM
+from tests.fixtures.softhsm import PIN, RemoteHSM, SoftHSM
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.node_keys import cert_request, ecc_key
 
@@ -58,10 +58,9 @@ class Client:
 
 @pytest.fixture
 def service(remote_hsm: RemoteHSM, tmp_path: Path) -> Iterator[ServiceProcess]:
-    """Two workers whose CA is on the token."""
+    """One process, so nothing restarts it, whose CA is on the token."""
     started = ServiceProcess(
         directory=tmp_path / "service",
-        workers=2,
         environment={
             "ITL_ENROLLMENT_CA_KEY": f"pkcs11:token=hsm?module-name=remote&pin-source=file:{remote_hsm.hsm.pin_file}",
             "ITL_PKCS11_MODULES": f"remote={remote_hsm.module}",
@@ -75,7 +74,7 @@ def service(remote_hsm: RemoteHSM, tmp_path: Path) -> Iterator[ServiceProcess]:
 
 
 def test_the_hsm_restarts_under_the_service(service: ServiceProcess, remote_hsm: RemoteHSM) -> None:
-    """One CA on the token, for both workers; 503 while it is away; certificates again afterwards, no restart."""
+    """The CA's key is on the token only; 503 while that is away; certificates again afterwards, by the same process."""
     client = Client(service)
     issued = client.ask()
     assert issued.status_code == 200, issued.text
@@ -87,7 +86,7 @@ def test_the_hsm_restarts_under_the_service(service: ServiceProcess, remote_hsm:
     assert list((service.directory / "ca").glob("itl-*")) == []
     (issuer,) = client.operator.call("GET", "/ca")["issuers"]
     assert "pin-source" not in str(issuer)
-    before = sorted(service.worker_pids())
+    before = service.pid
 
     remote_hsm.kill()
     refused = [client.ask() for _ in range(6)]
@@ -105,10 +104,35 @@ def test_the_hsm_restarts_under_the_service(service: ServiceProcess, remote_hsm:
         time.sleep(0.2)
     again = x509.load_pem_x509_certificate(answer.json()["enrollment_cert_pem"].encode())
     again.verify_directly_issued_by(ca)
-    assert sorted(service.worker_pids()) == before
+    assert service.pid == before
+    assert Path(f"/proc/{before}").exists()
     # What was refused left nothing behind: two certificates, and the serials of the others are void.
     states = [each["state"] for each in client.operator.pages("/ca/certificates")]
     assert states.count("issued") == 2
     assert set(states) <= {"issued", "void"}
     client.close()
+    assert PIN not in service.log()
+
+
+def test_four_workers_have_one_key(softhsm: SoftHSM, tmp_path: Path) -> None:
+    """The first start of four workers: one key on the token, a session for each worker, all of them sign."""
+    service = ServiceProcess(
+        directory=tmp_path / "service",
+        workers=4,
+        environment={
+            "ITL_ENROLLMENT_CA_KEY": f"pkcs11:token=hsm?module-name=softhsm&pin-source=file:{softhsm.pin_file}",
+            "ITL_PKCS11_MODULES": f"softhsm={softhsm.module}",
+        },
+    )
+    service.directory.mkdir()
+    service.start()
+    try:
+        headers = {"Authorization": f"Bearer {service.admin_token}"}
+        # A connection of its own each time: the kernel chooses the worker.
+        for _ in range(12):
+            checked = httpx.get(f"{service.url}/api/v1/ca/check", headers=headers, timeout=20).json()
+            assert checked["ok"], checked
+    finally:
+        service.kill()
+    assert softhsm.tool("--list-objects").count("Private Key Object") == 1
     assert PIN not in service.log()
