@@ -22,6 +22,7 @@ from attestation.errors import CANotConfigured, CertificateNotConformant, Signer
 from attestation.pki.names import machine_subject, operator_subject
 from attestation.pki.profiles import ProfileName
 from attestation.store import CertificateFilter, Issuer, Tx
+from attestation.wire import b64encode
 from attestation_service import maintenance, operator_ca
 from attestation_service.auth import Duty
 from attestation_service.authority import Authority
@@ -29,6 +30,7 @@ from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.service.conftest import OPERATOR, Service, Starter
 from tests.unit.service.leaves import ask, issue, listed, post_ocsp, words_of
 from tests.unit.service.people import People
+from tests.unit.service.test_enroll import holder_of
 from tests.unit.service.test_problems import is_problem
 
 pytestmark = pytest.mark.anyio
@@ -429,16 +431,18 @@ async def test_the_ca_of_machines_signs_no_operator(desk: Desk) -> None:
         await issue(desk.service, "m-1", issuer_id=operators.issuer_id)
 
 
-async def test_an_operators_certificate_is_no_machines(desk: Desk) -> None:
-    """The route by which machines enrol with a certificate does not take it."""
-    found = await desk.given("grace", wanted())
-    body = {
-        "cert_pem": found["certificate_pem"],
-        "nonce_id": "0" * 32,
-        "nonce_signature": "AA==",
-    }
-    answer = await desk.service.post("/api/v1/machines/enroll", body)
-    assert answer.status_code in (403, 404, 422), answer.text
+async def test_an_operators_certificate_is_no_machines(start: Starter) -> None:
+    """Not even one with the machine's id for a name, a fresh challenge of that machine and a right signature."""
+    desk = await desk_at(start, tpm_ca_bundle_dir=start.bundle())
+    holder = await holder_of(desk.service)
+    found = await desk.given("grace", {**wanted(), "name": holder.node.machine_id})
+    honest = await holder.body()
+    signature = key_of("ada").sign(honest["nonce"].encode(), ec.ECDSA(hashes.SHA384()))
+    answer = await holder.send(
+        honest | {"cert_pem": found["certificate_pem"], "nonce_signature": b64encode(signature)}
+    )
+    is_problem(answer, 403, "certificate-untrusted")
+    assert (await holder.send(await holder.body())).status_code == 200, "the machine's own is taken"
 
 
 def forged(issuer: x509.Certificate, *, serial: int, key: ec.EllipticCurvePrivateKey) -> str:
