@@ -177,26 +177,24 @@ class Certificates:
             current = self._offered.current(kind)
         if _is_ahead(notes.get("next_try_at"), now):
             return
-        reason = self._due(kind, current, known, now)
+        reason = self._due(kind, current, now)
         if reason is not None:
             self._obtain(kind, current, known, reason)
 
-    def _due(self, kind: str, current: CertificateSet | None, known: KnownAs, now: datetime) -> str | None:
+    def _due(self, kind: str, current: CertificateSet | None, now: datetime) -> str | None:
         """Return why a certificate is needed now; None where the present one does."""
         if current is None:
             return "none"
-        if current.about.get("machine_id") != known.machine_id:
-            return "another-machine"
         if not self._holds(kind, current):
             return "key-lost"
         if current.about.get("activated_at") != self._state.activated_at():
-            # An ak-reset revoked whatever the AK had vouched for.
+            # An ak-reset revoked whatever the AK had vouched for; or this is another machine now.
             return "activated-again"
         if self._is_revoked(kind, current, now):
             return "revoked"
         if self._offered.asked(kind):
             return "asked"
-        # What cannot be read any more was never said: then at the end of the usual time.
+        # A time that cannot be read any more is over.
         if not _is_ahead(current.about.get("renew_at"), now, most=timedelta.max):
             return "renewal"
         return None
@@ -481,13 +479,10 @@ class Certificates:
 def _is_ahead(text: object, now: datetime, *, most: timedelta = LONGEST_WAIT) -> bool:
     """True where *text* is an instant after *now*, but not after all that can have been meant: clocks jump."""
     try:
-        return (
-            now < parse_rfc3339(text) and parse_rfc3339(text) - now <= most
-            if isinstance(text, str)
-            else False
-        )
+        at = parse_rfc3339(text) if isinstance(text, str) else now
     except ValueError:
         return False
+    return now < at and at - now <= most
 
 
 def _count(noted: object) -> int:
