@@ -27,15 +27,21 @@ from attestation.pki.names import machine_subject
 from attestation.pki.profiles import ProfileName
 from attestation.results import Assurance
 from attestation.store import CertificateFilter, Tx, migrate, open_store
+from attestation.wire import b64encode
 from attestation_service.authority import Authority, Issued, Wanted, open_authority
 from attestation_service.settings import Settings
 from tests.bench import fleet
+from tests.bench.load import Connection
 from tests.bench.report import Measurement, best_seconds
+from tests.bench.software_machine import SoftwareMachine
+from tests.bench.steady_state import Job, drive
 from tests.fixtures import softhsm
+from tests.unit.service.node_keys import csr_binding, ecc_key
 
 WORKERS = 2
 CONCURRENCY = 16
 WARM_UP = 50
+MACHINES = 650
 COUNT = 1_000
 """Certificates of each worker."""
 
@@ -56,6 +62,52 @@ def measure() -> Iterator[Measurement]:
             "ITL_PKCS11_MODULES": f"softhsm={hsm.module}",
         }
         yield _of("issue-softhsm", directory, environment, 100)
+    yield from _asked_for()
+
+
+def _asked_for() -> Iterator[Measurement]:
+    """Measure the whole of it over HTTP: challenge, certified key, certificate, one of each machine."""
+    with fleet.directory() as directory:
+        machines = fleet.seed(directory, MACHINES, live=MACHINES)
+        environment = {"ITL_ENROLLMENT_CA_UNENCRYPTED": "true", "ITL_TPM_ALLOW_SIMULATOR": "true"}
+        with fleet.service(directory, **environment) as running:
+            drive(running, [_request(machine) for machine in machines[:WARM_UP]], 1)
+            load = drive(running, [_request(machine) for machine in machines[WARM_UP:]], 1)
+    yield Measurement(
+        name="request-cert",
+        value=load.per_second,
+        unit="/s",
+        bar="for information",
+        ok=True,
+        note=f"challenge and request-cert over HTTP, {MACHINES - WARM_UP:,} machines, one P-384 certificate each, two "
+        f"workers, keys and statements made by the load generator on the same cores; "
+        f"{load.cpu_seconds * 1e3:.1f} ms of CPU of the service each",
+    )
+
+
+def _request(machine: SoftwareMachine) -> Job:
+    key = ecc_key()
+    csr = key.csr()
+
+    async def ask(connection: Connection) -> int:
+        path = f"/api/v1/machines/{machine.machine_id}"
+        status, challenge = await connection.json("GET", f"{path}/challenge?purpose=certify")
+        assert status == 200, challenge
+        statement, signature = machine.certify(
+            key.public.name, key.qualified_name, csr_binding(challenge, csr)
+        )
+        body = {
+            "nonce_id": challenge["nonce_id"],
+            "csr_pem": csr,
+            "key_public": b64encode(key.public.tpm2b()),
+            "certify_info": b64encode(statement),
+            "certify_signature": b64encode(signature),
+        }
+        status, answer = await connection.request("POST", f"{path}/request-cert", json.dumps(body).encode())
+        assert status == 200, answer
+        return len(answer)
+
+    return ask
 
 
 def _of(name: str, directory: Path, environment: Mapping[str, str], bar: int) -> Measurement:

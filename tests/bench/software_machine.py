@@ -41,3 +41,7 @@ class SoftwareMachine:
         self._clock_ms += 17
         quote = self._key.quote(nonce, SELECTION, VALUES, clock_ms=self._clock_ms)
         return quote.attest, quote.signature
+
+    def certify(self, name: bytes, qualified_name: bytes, qualifying_data: bytes) -> tuple[bytes, bytes]:
+        """Return what TPM2_Certify says of a key, and the AK's signature; see `SoftwareAK.certify`."""
+        return self._key.certify(name, qualified_name, qualifying_data)
