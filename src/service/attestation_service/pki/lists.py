@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("attestation_service.pki")
 
-MAKING: Final = timedelta(seconds=30)
-"""For so long a worker has the making of a list to itself; whoever died over it delays others by that."""
+MAKING: Final = timedelta(seconds=10)
+"""For so long a worker has the making of a list to itself; whoever died over it delays others by that. Two at once
+would cost a signature more, and break nothing."""
 
-WAIT_SECONDS: Final = 10.0
-"""So long somebody who asks waits for the list of another worker."""
+WAIT_SECONDS: Final = 15.0
+"""So long somebody who asks waits for the list of another worker: longer than one who died can delay it."""
 
 POLL_SECONDS: Final = 0.05
 
