@@ -25,7 +25,7 @@ from attestation.pki.content import (
     make_certificate,
 )
 from attestation.pki.lint import MAX_CERTIFICATE_BYTES, RULES, lint
-from attestation.pki.names import ca_subject, machine_subject
+from attestation.pki.names import ca_subject, machine_subject, responder_subject
 from attestation.pki.profiles import (
     ACCESS_OCSP,
     EK_URI,
@@ -211,7 +211,11 @@ BREAKS: dict[str, dict[str, Callable[[], Case]]] = {
             CROSS, subject=ca_for(OPERATOR).content.subject
         ),
         "CA of another name": lambda: _self_signed("ITL Machine Enrollment CAs"),
-        "responder under a CA of another name": lambda: _under_another_name(ProfileName.OCSP_SIGNING),
+        "responder under a CA of another name": lambda: _under_another_name("Another CA"),
+        "responder under a CA without a name": lambda: _under_another_name(),
+        "responder under a CA of two names": lambda: _under_another_name(
+            "ITL Machine Enrollment CA", "ITL Operator CA"
+        ),
     },
     "issuer-path": {
         "no room": lambda: _under(
@@ -424,10 +428,9 @@ def _under_the_other(profile: ProfileName) -> Case:
     return ca.issue(content), content, ca.certificate
 
 
-def _called(name: str) -> CA:
-    subject = x509.Name(
-        [x509.NameAttribute(COUNTRY, "NL"), x509.NameAttribute(ORG, "O"), x509.NameAttribute(CN, name)]
-    )
+def _called(*names: str) -> CA:
+    attributes = [(COUNTRY, "NL"), (ORG, "O"), *((CN, name) for name in names)]
+    subject = x509.Name([x509.NameAttribute(oid, text) for oid, text in attributes])
     return ca_with(_ca().key, "first", subject=subject, issuer_subject=subject)
 
 
@@ -436,9 +439,10 @@ def _self_signed(name: str) -> Case:
     return ca.certificate, ca.content, None
 
 
-def _under_another_name(profile: ProfileName) -> Case:
-    ca = _called("Another CA")
-    content = ca.content_of(profile)
+def _under_another_name(*names: str) -> Case:
+    ca = _called(*names)
+    subject = responder_subject(_ca().content.subject, "1")
+    content = _ca().content_of(ProfileName.OCSP_SIGNING, subject=subject, issuer_subject=ca.content.subject)
     return ca.issue(content), content, ca.certificate
 
 
@@ -504,6 +508,13 @@ def test_policies_may_be_absent_or_say_the_level_alone() -> None:
     """Without an arc nothing is said; a key of which nothing is known has no tier."""
     assert lint(*_made(policies=())) == ()
     assert lint(*_made(policies=(f"{ARC}.1.0",))) == ()
+
+
+def test_the_longest_validity_is_allowed() -> None:
+    """The cap is inside, beside the five minutes before."""
+    for profile in (CLIENT, OPERATOR, ProfileName.OCSP_SIGNING):
+        longest = AT + PROFILES[profile].max_validity
+        assert lint(*_made(profile, not_after=longest)) == ()
 
 
 def test_a_certificate_may_end_after_2049() -> None:
