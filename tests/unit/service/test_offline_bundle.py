@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from attestation.api import OfflineBundle
 from attestation.keys import CONFIG_TYP, verify_jwt
 from attestation.machines import Status
+from attestation.machines.dual_control import Vote, of_offline_bundle
 from attestation.store import Tx
+from attestation_service.authority.issuance import sign
 from attestation_service.delivery.handlers import configuration
 from tests.fixtures.machine import refused as outcome_of
 from tests.unit.service.conftest import CANARY, OPERATOR, Service, Starter
@@ -165,29 +168,46 @@ def _renamed(tx: Tx, machine_id: str) -> None:
     tx.machines.update(machine, hostname="other-1")
 
 
+def _renamed_and_agreed(tx: Tx, machine_id: str) -> None:
+    """Somebody agrees to a bundle of the renamed machine: with the vote of whoever asks now, that is enough."""
+    _renamed(tx, machine_id)
+    machine = tx.machines.by_id(machine_id)
+    assert machine is not None
+    at = machine.attested_at
+    assert at is not None
+    vote = Vote(operator_cn="carl", operator_sub="carl", created_at=at, expires_at=at + timedelta(hours=1))
+    assert tx.approvals.cast(of_offline_bundle(machine), vote) is not None
+
+
 def _voteless(tx: Tx, machine_id: str) -> None:
     at = tx.machines.by_id(machine_id)
     assert at is not None
     tx.approvals.void(machine_id, at.registered_at)
 
 
-@pytest.mark.parametrize("act", [_locked, _renamed, _voteless])
+@pytest.mark.parametrize("where", ["before it is reserved", "while it is signed"])
+@pytest.mark.parametrize("act", [_locked, _renamed, _renamed_and_agreed, _voteless])
 async def test_an_act_while_it_is_made(
-    committee: Committee, monkeypatch: pytest.MonkeyPatch, act: Callable[[Tx, str], None]
+    committee: Committee, monkeypatch: pytest.MonkeyPatch, act: Callable[[Tx, str], None], where: str
 ) -> None:
     """What two agreed to is what is done, or nothing: no token, no certificate, no entry."""
     service = committee.service
     node = await admitted(service)
     assert (await committee.ask("anna", "GET", path(node))).status_code == 202
+    early = where == "before it is reserved"
+    real: Callable[..., Any] = configuration if early else sign
 
-    def slow(*arguments: Any) -> bytes:
+    def slow(*arguments: Any) -> Any:
         service.store.write_sync(lambda tx: act(tx, node.machine_id))
-        return configuration(*arguments)
+        return real(*arguments)
 
-    monkeypatch.setattr("attestation_service.delivery.offline_bundle.configuration", slow)
+    place = "delivery.offline_bundle.configuration" if early else "authority.authority.sign"
+    monkeypatch.setattr(f"attestation_service.{place}", slow)
     answer = await committee.ask("bert", "GET", path(node))
     assert outcome_of(answer) == CONFLICT
-    assert {row["state"] for row in await listed(service, node)} <= {"void"}
+    # What is known before is not even signed.
+    states = [row["state"] for row in await listed(service, node)]
+    assert states == ([] if early and act is not _voteless else ["void"])
     assert await service.audit(action="offline_bundle") == []
     assert await service.audit(action="cert_issued") == []
 
