@@ -78,8 +78,8 @@ def test_killed_over_a_list(tmp_path: Path) -> None:
             readers = [threading.Thread(target=fetch, args=(ends,)) for _ in range(READERS)]
             for reader in readers:
                 reader.start()
-            until = time.monotonic() + 0.4 + 0.05 * number
-            while time.monotonic() < until:
+            until = time.monotonic() + 20
+            while len(found) < 3 * (number + 1) and time.monotonic() < until:
                 revoked.add(revoke_one(store, issuer_id))
             service.kill()
             ends.set()
@@ -91,7 +91,7 @@ def test_killed_over_a_list(tmp_path: Path) -> None:
             assert entries == revoked
             assert number_now > newest
             newest = number_now
-        assert found
+        assert len(found) >= 3 * ROUNDS
         for _, entries, before in found:
             assert before <= entries
         by_number: dict[int, set[int]] = {}
