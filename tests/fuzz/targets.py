@@ -95,6 +95,8 @@ from attestation.tpm.credential import parse_id_object
 from attestation.tpm.key_file import TPMKey, encode_key, encode_key_file, parse_key_file
 from attestation.tpm_bundle.pem import certificates as pem_certificates
 from attestation.wire import Reader, b64decode, b64encode, hexdecode, sized
+from attestation_agent.signer import Refused, parse_request
+from attestation_agent.tpm_keys import DIGEST_BYTES
 from attestation_service.auth import Duty, access_token
 from attestation_service.auth import client_certificate as operator_certificate
 from attestation_service.auth.access_token import Rules
@@ -199,6 +201,14 @@ def key_uri(data: bytes) -> None:
         ref = parse_key_uri(data.decode("latin-1"))
         assert parse_key_uri(str(ref)) == ref
         assert "?" not in ref.shown
+
+
+def signer_request(data: bytes) -> None:
+    """The agent's signer: a request is a digest of the right length, or none."""
+    with contextlib.suppress(Refused):
+        found = parse_request(data)
+        assert found.kind in ("client", "server")
+        assert len(found.digest) == (DIGEST_BYTES[found.algorithm] if found.algorithm else 0)
 
 
 def pcr_selection(data: bytes) -> None:
@@ -949,6 +959,13 @@ TARGETS: Final[dict[str, Target]] = {
         4096,
     ),
     "trust_chain": Target(trust_chain, lambda: [_TRUSTED_EK, _TRUST_ISSUER.certificate], 8300),
+    "signer_request": Target(
+        signer_request,
+        lambda: [
+            b'{"kind": "client"}',
+            b'{"kind": "server", "algorithm": "ecdsa-sha256", "digest": "' + b"0a" * 32 + b'"}',
+        ],
+    ),
     "tpm2b_public": Target(tpm2b_public, lambda: _files("*/ek.tpm2b_public", "*/ak.tpm2b_public"), 2100),
     "tpmt_public": Target(
         tpmt_public, lambda: [d[2:] for d in _files("*/ek.tpm2b_public", "*/ak.tpm2b_public")], 2100

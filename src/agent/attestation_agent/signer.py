@@ -23,12 +23,14 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import socket
 import stat
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +50,7 @@ ANSWER_SECONDS: Final = 300.0
 """How long a client waits: a TPM may be busy with a key for as long."""
 _POLL_SECONDS: Final = 0.5
 _MAX_PATH_BYTES: Final = 107
+_HEX: Final = re.compile(r"(?:[0-9A-Fa-f]{2})+")
 _UCRED: Final = struct.Struct("3i")
 
 
@@ -57,12 +60,27 @@ class SignerRefused(AgentError):
     code = "signer-refused"
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """The answer to a request that gets no signature."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
         self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignRequest:
+    """What somebody wants.
+
+    Args:
+        kind: Of the certificate, `client` or `server`.
+        algorithm: What to sign with; None where only the certificate is asked for.
+        digest: What to sign, as long as the hash of *algorithm*.
+    """
+
+    kind: str
+    algorithm: str | None
+    digest: bytes
 
 
 class Signer:
@@ -108,63 +126,67 @@ class Signer:
     def _answer(self, connection: socket.socket) -> None:
         connection.settimeout(REQUEST_SECONDS)
         try:
-            answer: Mapping[str, Any] = self._sign(_request(connection))
-        except _Refused as e:
-            self._log.warning("signer.refused", code=e.code, reason=str(e))
-            answer = {"error": e.code, "detail": str(e)}
-        except AttestationError as e:
+            answer = self._sign(_request(connection))
+        except (Refused, AttestationError) as e:
             self._log.warning("signer.refused", code=e.code, reason=str(e))
             answer = {"error": e.code, "detail": str(e)}
         connection.settimeout(REQUEST_SECONDS)
         connection.sendall(json.dumps(answer).encode("ascii") + b"\n")
 
-    def _sign(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        if not request.keys() <= {"kind", "algorithm", "digest"}:
-            raise _Refused("malformed", "kind, algorithm and digest are known")
-        kind = request.get("kind")
-        if kind not in ("client", "server"):
-            raise _Refused("malformed", "kind is client or server")
-        current = self._offered.current(kind)
+    def _sign(self, request: SignRequest) -> dict[str, Any]:
+        current = self._offered.current(request.kind)
         if current is None:
-            raise _Refused("no-certificate", f"there is no {kind} certificate")
+            raise Refused("no-certificate", f"there is no {request.kind} certificate")
         key = parse_key_file(current.files[KEY])
+        possible = algorithms_of(key)
         answer: dict[str, Any] = {
             "certificate": current.files[CERTIFICATE].decode("ascii"),
             "chain": current.files[CHAIN].decode("ascii"),
-            "algorithms": list(algorithms_of(key)),
+            "algorithms": list(possible),
         }
-        if request.keys() & {"algorithm", "digest"}:
-            algorithm, digest = _what(request, answer["algorithms"])
-            answer["signature"] = b64encode(sign_digest(self._tpm, key, algorithm, digest))
+        if request.algorithm is not None:
+            if request.algorithm not in possible:
+                raise Refused("algorithm-unsupported", f"this key signs with {', '.join(possible)}")
+            signature = sign_digest(self._tpm, key, request.algorithm, request.digest)
+            answer["signature"] = b64encode(signature)
         return answer
 
 
-def _what(request: Mapping[str, Any], possible: list[str]) -> tuple[str, bytes]:
-    """Return algorithm and digest of a request."""
-    algorithm, text = request.get("algorithm"), request.get("digest")
-    if algorithm not in possible:
-        raise _Refused("algorithm-unsupported", f"this key signs with {', '.join(possible)}")
+def parse_request(line: bytes) -> SignRequest:
+    """Parse what a client sent, without the line end.
+
+    Raises:
+        Refused: The only way to fail.
+    """
     try:
-        digest = bytes.fromhex(text) if isinstance(text, str) else b""
-    except ValueError:
-        digest = b""
-    if len(digest) != DIGEST_BYTES[algorithm]:
-        raise _Refused("malformed", f"digest: {DIGEST_BYTES[algorithm]} bytes as hex needed")
-    return algorithm, digest
+        members = json.loads(line)
+    except (ValueError, RecursionError):
+        raise Refused("malformed", "one JSON object on one line is expected") from None
+    if not isinstance(members, dict) or not members.keys() <= {"kind", "algorithm", "digest"}:
+        raise Refused("malformed", "an object of kind, algorithm and digest is expected")
+    kind, algorithm, text = members.get("kind"), members.get("algorithm"), members.get("digest")
+    if kind not in ("client", "server"):
+        raise Refused("malformed", "kind is client or server")
+    if algorithm is None and text is None:
+        return SignRequest(kind=kind, algorithm=None, digest=b"")
+    if not isinstance(algorithm, str) or algorithm not in DIGEST_BYTES:
+        raise Refused("algorithm-unsupported", f"algorithm is one of {', '.join(DIGEST_BYTES)}")
+    # Lower and upper case, and nothing else: bytes.fromhex would pass over spaces.
+    if not isinstance(text, str) or not _HEX.fullmatch(text) or len(text) != 2 * DIGEST_BYTES[algorithm]:
+        raise Refused("malformed", f"digest: {DIGEST_BYTES[algorithm]} bytes as hex needed")
+    return SignRequest(kind=kind, algorithm=algorithm, digest=bytes.fromhex(text))
 
 
-def _request(connection: socket.socket) -> Mapping[str, Any]:
+def _request(connection: socket.socket) -> SignRequest:
     """Read one request of somebody who may ask."""
     _, user, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     if user not in (os.geteuid(), 0):
-        raise _Refused("forbidden", f"user {user} may not ask this signer")
+        raise Refused("forbidden", f"user {user} may not ask this signer")
     try:
-        request = json.loads(_line(connection, MAX_REQUEST_BYTES, REQUEST_SECONDS))
-    except (ValueError, RecursionError):
-        raise _Refused("malformed", "one JSON object on one line is expected") from None
-    if not isinstance(request, dict):
-        raise _Refused("malformed", "one JSON object on one line is expected")
-    return request
+        line = _line(connection, MAX_REQUEST_BYTES, REQUEST_SECONDS)
+    except ValueError as e:
+        raise Refused("malformed", f"one line is expected: {e}") from None
+    return parse_request(line)
 
 
 def _line(connection: socket.socket, most_bytes: int, seconds: float) -> bytes:
