@@ -467,6 +467,28 @@ async def test_a_lock_in_between_wins(world: World, monkeypatch: pytest.MonkeyPa
     assert {row.state for row in world.certificates()} == {"void"}
 
 
+async def test_who_goes_away_gets_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection broke while the key was signing: the serial is void at once."""
+    ca = world.open()
+    real, signing, go_on = issuance.sign_content, asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slowly(*parts: Any) -> bytes:
+        loop.call_soon_threadsafe(signing.set)
+        go_on.wait(10)
+        return real(*parts)
+
+    monkeypatch.setattr(issuance, "sign_content", slowly)
+    asked = asyncio.create_task(world.issue(ca))
+    await signing.wait()
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    go_on.set()
+    (row,) = world.certificates()
+    assert (row.state, row.note) == ("void", "not issued: CancelledError")
+
+
 async def test_many_locks_against_many_issues(world: World) -> None:
     """However they interleave: no machine is locked and has a certificate that is good."""
     ca = world.open()
@@ -574,6 +596,7 @@ async def test_keys_that_changed_too_often(world: World, monkeypatch: pytest.Mon
     with pytest.raises(SignerBusy, match="too often"):
         await world.issue(ca)
     assert {row.state for row in world.certificates()} == {"void"}
+    assert world.certificates()[-1].note == "not issued: keys of the CA changed too often"
 
 
 # Watched

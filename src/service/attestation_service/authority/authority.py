@@ -121,7 +121,7 @@ class Authority:
                 finish = functools.partial(self._finish, wanted, planned, signed, at, conclude)
                 outcome = await self._store.write(finish)
             except BaseException as e:
-                await self._give_up(planned, e)
+                await self._give_up(planned, e.code if isinstance(e, AttestationError) else type(e).__name__)
                 raise
             if isinstance(outcome, _Again):
                 planned = outcome.planned
@@ -129,7 +129,7 @@ class Authority:
             if outcome is None:
                 raise _withdrawn(wanted)
             return outcome
-        await self._give_up(planned, None)
+        await self._give_up(planned, "keys of the CA changed too often")
         raise SignerBusy("keys of the CA changed too often; ask again")
 
     def _sign(self, planned: Sequence[Planned]) -> tuple[bytes, ...]:
@@ -162,9 +162,8 @@ class Authority:
         conclude(tx, issued)
         return issued
 
-    async def _give_up(self, planned: tuple[Planned, ...], error: BaseException | None) -> None:
+    async def _give_up(self, planned: tuple[Planned, ...], why: str) -> None:
         """Void what is still reserved; where that fails too, maintenance does it ten minutes later."""
-        why = error.code if isinstance(error, AttestationError) else type(error).__name__
         at = self._clock.now()
         with contextlib.suppress(AttestationError):
             await self._store.write(lambda tx: _void(tx, planned, f"not issued: {why}", at))
