@@ -198,6 +198,20 @@ def test_identity_is_that_of_the_certificate(algorithm: str) -> None:
     assert found.key_id == x509.SubjectKeyIdentifier.from_public_key(certificate.public_key()).digest
 
 
+@pytest.mark.parametrize("issuer", [b"", b"\x30\x00"])
+def test_only_a_ca_has_a_list(issuer: bytes) -> None:
+    """What is no certificate names no issuer, and nothing is signed."""
+    with pytest.raises(MalformedEvidence):
+        build_crl(
+            issuer,
+            pki("ecdsa-p384").ca_key,
+            number=1,
+            entries=(),
+            this_update=AT,
+            next_update=AT + timedelta(days=1),
+        )
+
+
 def test_identity_needs_a_certificate() -> None:
     """Anything else is malformed: no certificate, version 1, no extensions, no key identifier."""
     other = x509.BasicConstraints(ca=True, path_length=None)

@@ -111,11 +111,13 @@ def signing_hash(key: SigningKey) -> hashes.SHA384 | None:
     Raises:
         KeyUnsupported: Not a kind of CA key.
     """
+    if isinstance(key, rsa.RSAPrivateKey):
+        return hashes.SHA384()
+    if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP384R1):
+        return hashes.SHA384()
     if isinstance(key, mldsa.MLDSA87PrivateKey):
         return None
-    if isinstance(key, rsa.RSAPrivateKey) or key.curve.name == "secp384r1":
-        return hashes.SHA384()
-    raise KeyUnsupported(f"a CA key is P-384, RSA or ML-DSA-87, not ECC on {key.curve.name}")
+    raise KeyUnsupported(f"a CA key is P-384, RSA or ML-DSA-87, not {type(key).__name__}")
 
 
 def make_certificate(content: CertificateContent, key: SigningKey) -> bytes:

@@ -1,6 +1,4 @@
-"""Certificate revocation lists (RFC 5280 §5), written byte by byte.
-
-The library's builder copies its whole list for each entry it is given: 10,000 take 0.31 s, here 0.09 s (two shared cores).
+"""Certificate revocation lists (RFC 5280 §5).
 
 A list of ours speaks of everything that one CA key signed, for whatever reason, so it needs no
 IssuingDistributionPoint; delta lists there are none. An entry that is released simply disappears: `removeFromCRL`
@@ -9,23 +7,20 @@ is for delta lists only (§5.3.1).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Final
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from attestation.endorsements import der
-from attestation.errors import RequestInvalid
-from attestation.pki.content import SERIAL_BYTES, SigningKey
-from attestation.pki.issuer import algorithm_of, bit_string, identity_of, sign
+from attestation.errors import MalformedEvidence, RequestInvalid
+from attestation.pki.content import SERIAL_BYTES, SigningKey, signing_hash
 
 MEDIA_TYPE: Final = "application/pkix-crl"
-
-_VERSION_2 = der.write_unsigned(1)
-_AUTHORITY_KEY_IDENTIFIER = bytes.fromhex("0603551d23")
-_CRL_NUMBER = bytes.fromhex("0603551d14")
-_REASON_CODE = bytes.fromhex("0603551d15")
 
 
 class Reason(IntEnum):
@@ -39,6 +34,13 @@ class Reason(IntEnum):
     CESSATION_OF_OPERATION = 5
     CERTIFICATE_HOLD = 6
     PRIVILEGE_WITHDRAWN = 9
+
+
+_REASONS: Final[Mapping[Reason, x509.CRLReason]] = {
+    reason: x509.CRLReason(x509.ReasonFlags[reason.name.lower()])
+    for reason in Reason
+    if reason is not Reason.UNSPECIFIED
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,58 +84,42 @@ def build_crl(
         KeyUnsupported: The key is none that signs lists.
         MalformedEvidence: *issuer* is no certificate of a CA.
     """
-    if not 0 < number < 1 << 8 * SERIAL_BYTES - 1:
-        raise RequestInvalid("a CRLNumber is positive and at most 20 bytes long")
+    _check_number(number, "a CRLNumber")
     if next_update <= this_update:
         raise RequestInvalid("a list must end after it begins")
-    identity = identity_of(issuer)
-    algorithm = algorithm_of(key)
-    listed = b"".join(_entry(entry) for entry in entries)
-    tbs = der.write(
-        der.SEQUENCE,
-        _VERSION_2
-        + algorithm
-        + identity.subject
-        + time(this_update)
-        + time(next_update)
-        # §5.1.2.6: absent where nothing is revoked
-        + (der.write(der.SEQUENCE, listed) if listed else b"")
-        + der.write(0xA0, der.write(der.SEQUENCE, _extensions(identity.key_id, number))),
+    try:
+        ca = x509.load_der_x509_certificate(issuer)
+        key_id = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    except (ValueError, x509.ExtensionNotFound) as e:
+        raise MalformedEvidence("the issuer of a list is no certificate of a CA") from e
+    # All at once: the builder copies its list for each entry that is added to it.
+    builder = x509.CertificateRevocationListBuilder(
+        issuer_name=ca.subject,
+        last_update=_naive(this_update),
+        next_update=_naive(next_update),
+        revoked_certificates=[_entry(entry) for entry in entries],
     )
-    return der.write(der.SEQUENCE, tbs + algorithm + bit_string(sign(key, tbs)))
+    builder = builder.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(key_id), critical=False
+    ).add_extension(x509.CRLNumber(number), critical=False)
+    return builder.sign(key, signing_hash(key)).public_bytes(Encoding.DER)
 
 
-def _extensions(key_id: bytes, number: int) -> bytes:
-    # AuthorityKeyIdentifier ::= SEQUENCE { keyIdentifier [0] IMPLICIT OCTET STRING, ... }
-    authority = der.write(der.SEQUENCE, der.write(0x80, key_id))
-    return der.write(
-        der.SEQUENCE, _AUTHORITY_KEY_IDENTIFIER + der.write(der.OCTET_STRING, authority)
-    ) + der.write(der.SEQUENCE, _CRL_NUMBER + der.write(der.OCTET_STRING, der.write_unsigned(number)))
+def _entry(entry: CRLEntry) -> x509.RevokedCertificate:
+    _check_number(entry.serial, "a serial number")
+    builder = x509.RevokedCertificateBuilder(entry.serial, _naive(entry.at))
+    reason = _REASONS.get(entry.reason)
+    return (builder if reason is None else builder.add_extension(reason, critical=False)).build()
 
 
-def _reason(reason: Reason) -> bytes:
-    if reason is Reason.UNSPECIFIED:
-        return b""
-    value = der.write(der.OCTET_STRING, der.write(der.ENUMERATED, bytes((reason,))))
-    return der.write(der.SEQUENCE, der.write(der.SEQUENCE, _REASON_CODE + value))
+def _check_number(number: int, what: str) -> None:
+    if not 0 < number < 1 << 8 * SERIAL_BYTES - 1:
+        raise RequestInvalid(f"{what} is positive and at most {SERIAL_BYTES} bytes long")
 
 
-_REASONS: Final = {reason: _reason(reason) for reason in Reason}
-
-
-def _entry(entry: CRLEntry) -> bytes:
-    if not 0 < entry.serial < 1 << 8 * SERIAL_BYTES - 1:
-        raise RequestInvalid("a serial number is positive and at most 20 bytes long")
-    content = der.write_unsigned(entry.serial) + time(entry.at) + _REASONS[entry.reason]
-    return der.write(der.SEQUENCE, content)
-
-
-def time(at: datetime) -> bytes:
-    """Return a Time: UTCTime until 2049, GeneralizedTime from 2050 (RFC 5280 §5.1.2.4); whole seconds."""
-    at = at.astimezone(UTC)
-    if at.year < 2050:
-        return der.write(der.UTC_TIME, f"{at:%y%m%d%H%M%S}Z".encode())
-    return generalized_time(at)
+def _naive(at: datetime) -> datetime:
+    """Return whole seconds of UTC, as the library takes them."""
+    return at.astimezone(UTC).replace(microsecond=0, tzinfo=None)
 
 
 def generalized_time(at: datetime) -> bytes:
