@@ -21,8 +21,8 @@ from attestation.errors import (
     SignatureInvalid,
 )
 from attestation.evidence import tpm_quote
-from attestation.evidence.tpm_quote import AKParent, AttestationKey, QuoteClaims, enrolled_key
-from attestation.tpm import Alg, PCRSelection
+from attestation.evidence.tpm_quote import AttestationKey, QuoteClaims, enrolled_key
+from attestation.tpm import AKParent, Alg, PCRSelection
 from attestation.wire import Reader
 from tests.vectors import OWN, SHARED, forge
 
