@@ -10,7 +10,7 @@ import pytest
 from attestation.appraisal.explain import explain
 from attestation.errors import EvidenceRejected
 from attestation.evidence import event_log, ima_log, tpm_quote
-from attestation.tpm import Alg, PCRSelection
+from attestation.tpm import AKParent, Alg, PCRSelection
 from attestation.tpm.hashes import bank_alg
 from tests.vectors.eventlog import replay
 from tests.vectors.eventlog.ovmf import BOOTS, RealBoot, by_name, digests, sums
@@ -51,7 +51,7 @@ def test_our_verifier_accepts_each_quote(boot: RealBoot, bank: str) -> None:
         selection=PCRSelection.from_names({bank: list(range(16))}),
         pcr_values={int(bank_alg(bank)): boot.quoted(bank)},
     )
-    assert claims.ak_parent is tpm_quote.AKParent.EK
+    assert claims.ak_parent is AKParent.EK
 
 
 def test_a_quote_of_another_boot_is_refused() -> None:
