@@ -73,13 +73,13 @@ def test_killed_over_a_list(tmp_path: Path) -> None:
                     if answer.status_code == 200:
                         found.append((*read(answer.content), before))
 
-        for number in range(ROUNDS):
+        for _ in range(ROUNDS):
             ends = threading.Event()
             readers = [threading.Thread(target=fetch, args=(ends,)) for _ in range(READERS)]
             for reader in readers:
                 reader.start()
-            until = time.monotonic() + 20
-            while len(found) < 3 * (number + 1) and time.monotonic() < until:
+            until, enough = time.monotonic() + 20, len(found) + 3
+            while len(found) < enough and time.monotonic() < until:
                 revoked.add(revoke_one(store, issuer_id))
             service.kill()
             ends.set()
