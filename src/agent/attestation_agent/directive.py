@@ -99,12 +99,7 @@ def verify_delivery(
     Raises:
         DirectiveRejected: With the reason.
     """
-    if signature is None:
-        raise DirectiveRejected("the configuration came without a signature of the service")
-    try:
-        claims = verify_jwt(signature, dict(keys), typ=CONFIG_TYP)
-    except JWSRejected as e:
-        raise DirectiveRejected(f"the configuration is not signed by the pinned keys: {e}") from e
+    claims = _accompanying(signature, keys, CONFIG_TYP, "configuration")
     wanted = (machine_id, envelope.token_id, envelope.config_sha256)
     if tuple(_text(claims, name) for name in ("machine_id", "token_id", "config_sha256")) != wanted:
         raise DirectiveRejected("the signature is for another configuration, or for another machine")
@@ -127,17 +122,22 @@ def verify_trust_bundle(
     Raises:
         DirectiveRejected: With the reason.
     """
-    if signature is None:
-        raise DirectiveRejected("the trust bundle came without a signature of the service")
-    try:
-        claims = verify_jwt(signature, dict(keys), typ=TRUST_BUNDLE_TYP)
-    except JWSRejected as e:
-        raise DirectiveRejected(f"the trust bundle is not signed by the pinned keys: {e}") from e
+    claims = _accompanying(signature, keys, TRUST_BUNDLE_TYP, "trust bundle")
     if not hmac.compare_digest(_text(claims, "bundle_sha256"), hashlib.sha256(bundle).hexdigest()):
         raise DirectiveRejected("the signature is for another trust bundle")
     if _text(claims, "purpose") != "machine":
         raise DirectiveRejected("the trust bundle is not the one of machines")
     _valid_at(claims, at)
+
+
+def _accompanying(signature: str | None, keys: Mapping[str, Any], typ: str, what: str) -> dict[str, Any]:
+    """Return the claims of the signature that came beside something."""
+    if signature is None:
+        raise DirectiveRejected(f"the {what} came without a signature of the service")
+    try:
+        return verify_jwt(signature, dict(keys), typ=typ)
+    except JWSRejected as e:
+        raise DirectiveRejected(f"the {what} is not signed by the pinned keys: {e}") from e
 
 
 def _valid_at(claims: Mapping[str, Any], at: datetime) -> None:
