@@ -166,6 +166,7 @@ def test_a_step_that_fails_leads_to_the_next(
         bench.faults.fail(call, error)
     sign(key)
     assert bench.counted("finalize") == (restarts,)
+    assert not any(bench.faults.script.values())  # each of them happened
 
 
 @pytest.mark.parametrize(
@@ -773,6 +774,22 @@ def test_a_library_that_is_down_is_brought_up_again(bench: Bench) -> None:
     sign(key)
 
 
+def test_a_module_whose_file_is_gone(bench: Bench) -> None:
+    """A package is being exchanged: away for a moment, and nothing else."""
+    key = bench.create()
+    quick(bench)
+    bench.module.rename(bench.module.with_suffix(".away"))
+    bench.faults.fail("sign", pkcs11.SessionHandleInvalid())
+    with pytest.raises(SignerUnavailable, match="cannot be read"):
+        sign(key)
+    with pytest.raises(ModuleUnusable, match="cannot be read: No such file"):
+        create_key(bench.uri("new"), "ecdsa-p384", bench.options)
+    bench.module.with_suffix(".away").rename(bench.module)
+    probe(bench)
+    wait_for(lambda: not bench.worker.trouble)
+    sign(key)
+
+
 def test_an_outage_that_outlives_its_job(bench: Bench) -> None:
     """Fewer failures than open the breaker: the worker goes on trying without anybody asking."""
     key = bench.create()
@@ -781,9 +798,9 @@ def test_an_outage_that_outlives_its_job(bench: Bench) -> None:
     bench.patch.setattr(bench.worker._breaker, "jitter", lambda: 0.0)
     raw: Any = key.private_key
     token, name = raw._raw._token, raw._raw._name
-    with pytest.raises(SignerUnavailable):
+    with pytest.raises(SignerUnavailable, match="cannot be used now"):
         bench.worker.run(
-            token, lambda c: c.signer(name).sign_digest_ecdsa(bytes(48)), key=name, deadline_seconds=0.4
+            token, lambda c: c.signer(name).sign_digest_ecdsa(bytes(48)), key=name, deadline_seconds=1.0
         )
     assert 0 < bench.worker._breaker.failures < 5
     wait_for(lambda: not bench.worker.trouble)

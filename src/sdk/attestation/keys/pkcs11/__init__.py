@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from attestation.errors import KeyMismatch, KeyURIInvalid, ModuleUnusable, SignerUnavailable
+from attestation.errors import KeyMismatch, KeyNotFound, KeyURIInvalid, ModuleUnusable, SignerUnavailable
 from attestation.keys.delegated import HashName, RawSigner
 from attestation.keys.open import Algorithm, CAPrivateKey, CAPublicKey, KeyOptions, OpenKey, algorithm_of
 from attestation.keys.pkcs11.modules import alone, module_of, parse_modules
@@ -81,7 +81,6 @@ def create_key(ref: KeyRef, algorithm: Algorithm, options: KeyOptions) -> OpenKe
         raise KeyURIInvalid("a new key is named by its label (object) alone; its id follows from the key")
 
     def found_or_made(connection: Connection, name: KeyName) -> KeyFacts:
-        from attestation.errors import KeyNotFound
         from attestation.keys.pkcs11.objects import find_private, generate, settle
 
         assert name.label is not None
@@ -95,13 +94,10 @@ def create_key(ref: KeyRef, algorithm: Algorithm, options: KeyOptions) -> OpenKe
         return settle(connection.session, find_private(connection.session, name), facts)
 
     _, path = module_of(ref, options.modules)
-    try:
-        with alone(path, wait_seconds=GENERATE_SECONDS) as ours:
-            if not ours:
-                raise SignerUnavailable(f"somebody else is making keys with {path}")
-            return _with_worker(ref, options, found_or_made, writes=True)
-    except FileNotFoundError:
-        raise ModuleUnusable(f"the PKCS#11 module {path} is not there") from None
+    with alone(path, wait_seconds=GENERATE_SECONDS) as ours:
+        if not ours:
+            raise SignerUnavailable(f"somebody else is making keys with {path}")
+        return _with_worker(ref, options, found_or_made, writes=True)
 
 
 def _found(connection: Connection, name: KeyName) -> KeyFacts:

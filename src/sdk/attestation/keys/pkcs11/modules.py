@@ -59,8 +59,14 @@ def alone(path: Path, *, wait_seconds: float) -> Iterator[bool]:
     """Hold the lock of the module *path* among the processes of this machine; it says whether we have it.
 
     Whoever can read the module can hold the lock, so it is waited for only so long.
+
+    Raises:
+        ModuleUnusable: There is no such file, or it cannot be read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as e:
+        raise ModuleUnusable(f"the PKCS#11 module {path} cannot be read: {e.strerror}") from e
     try:
         yield _locked(descriptor, time.monotonic() + wait_seconds)
     finally:
