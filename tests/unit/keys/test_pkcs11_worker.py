@@ -17,6 +17,7 @@ from typing import Any
 import pkcs11
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 from pkcs11 import Attribute, KeyType, ObjectClass, TokenFlag
@@ -654,6 +655,18 @@ def test_a_test_key_that_is_not_there(bench: Bench) -> None:
     bench.create()
     with pytest.raises(KeyNotFound, match="object=none"):
         open_key(bench.uri(), replace(bench.options, test_key="none"))
+
+
+def test_a_foreign_public_key_beside_it(bench: Bench) -> None:
+    """What stands beside a key under its names is hearsay until the key has signed for it."""
+    bench.create()
+    public = next(each for each in bench.token.objects.values() if each.key is None)
+    point = _another().public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    public.attributes[Attribute.EC_POINT] = bytes([4, len(point)]) + point
+    with pytest.raises(KeyMismatch):
+        bench.open()
+    with pytest.raises(KeyMismatch):
+        bench.create()
 
 
 def test_another_key_is_not_used(bench: Bench) -> None:
