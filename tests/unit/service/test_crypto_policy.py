@@ -19,18 +19,26 @@ from cryptography.x509.oid import NameOID
 
 from attestation.algorithms import Policy, Use
 from attestation.device import EK_STRONG
-from attestation.errors import AlgorithmForbidden, RevocationUnknown, Unauthenticated
+from attestation.errors import (
+    AlgorithmForbidden,
+    IdentityProviderUnavailable,
+    RevocationUnknown,
+    Unauthenticated,
+)
 from attestation.keys import load_signer
 from attestation.tpm import EK_TEMPLATES, Alg, Curve, Public, Scheme
 from attestation_service import crypto_policy
 from attestation_service.auth.client_certificate import ClientCertificates
+from attestation_service.auth.oidc import OIDC
 from attestation_service.auth.provider_keys import ProviderAnswerInvalid, parse_jwks
+from attestation_service.context import Origin
 from attestation_service.main import main
 from attestation_service.settings import Settings, SettingsInvalid
 from attestation_service.tls import ServerTLS, build
 from tests.fixtures.operator_pki import OperatorCA
-from tests.unit.service.conftest import StartService
+from tests.unit.service.conftest import HeldClock, StartService, settings_for
 from tests.unit.service.node import SoftwareNode, ak_public, sealed_public
+from tests.unit.service.realm import ISSUER, Realm, a_key
 
 CNSA = [Policy.CNSA1, Policy.CNSA2]
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -182,6 +190,11 @@ def test_main_refuses_before_any_worker_starts(
     monkeypatch.setenv("ITL_OPERATOR_CA", str(path))
     assert main(["--check"]) == 1
     assert "ITL_OPERATOR_CA" in capsys.readouterr().err
+    monkeypatch.delenv("ITL_OPERATOR_CA")
+    for name in ("TLS_CERT_FILE", "TLS_KEY_FILE"):
+        monkeypatch.setenv(f"ITL_{name}", str(path))
+    assert main(["--check"]) == 1
+    assert "ITL_TLS_CERT_FILE: CN=somebody: ecdsa-p256 is forbidden" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("policy", Policy)
@@ -335,6 +348,62 @@ def test_operators_certificates(policy: Policy) -> None:
     # Of Ed25519 no hash is told; under a CA like that the key of the leaf still counts.
     edwards = certificate(P384, None, ed25519.Ed25519PrivateKey.generate())
     crypto_policy.check_operator_certificate(policy, edwards)
+
+
+@pytest.mark.anyio
+async def test_an_operator_comes_with_a_weak_certificate(tmp_path: Path) -> None:
+    """Whose CA is strong, and would be let in without the policy."""
+    strong = OperatorCA(AT, key=P384)
+    path = tmp_path / "operators.pem"
+    path.write_bytes(strong.pem)
+    origin = Origin(request_id="1", address="192.0.2.7")
+    for policy, key, welcome in (("default", P256, True), ("cnsa1", P256, False), ("default", P384, True)):
+        found = ClientCertificates(settings(policy, operator_ca=path))
+        presented = strong.issue("alice", key=key).der
+        if welcome:
+            assert (await found.operator(presented, origin, AT)).cn == "alice"
+            continue
+        with pytest.raises(Unauthenticated, match="ecdsa-p256 is forbidden"):
+            await found.operator(presented, origin, AT)
+
+
+@pytest.mark.anyio
+async def test_an_operator_comes_with_a_token(tmp_path: Path) -> None:
+    """Of a provider whose keys are RSA-2048 nobody is let in under a suite; of one on P-384 everybody."""
+    clock = HeldClock()
+    realm = Realm(clock)
+    provider = OIDC(
+        settings_for(tmp_path, oidc_issuer=ISSUER, crypto_policy="cnsa2"), clock, transport=realm.transport()
+    )
+    origin = Origin(request_id="1", address="192.0.2.7")
+    with pytest.raises(IdentityProviderUnavailable):
+        await provider.operator(realm.token(), origin, clock.at)
+    realm.keys = [a_key("ES384")]
+    clock.advance(3600)
+    assert (await provider.operator(realm.token(), origin, clock.at)).cn == "anna"
+    await provider.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_rotation_to_what_is_forbidden(start: StartService) -> None:
+    """Does not begin; that a key of such an algorithm retires is not refused for it."""
+    service = await start(
+        enrollment_ca_unencrypted=True, crypto_policy="cnsa2", enrollment_ca_algorithm="ml-dsa-87"
+    )
+    body = {"step": "prepare", "algorithm": "ecdsa-p384", "reason": "for older clients"}
+    answer = await service.operator("POST", "/ca/rotation", body)
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:itl:problem:algorithm-forbidden")
+    answer = await service.operator("POST", "/ca/rotation", body | {"step": "retire"})
+    assert answer.json()["type"] != "urn:itl:problem:algorithm-forbidden"
+
+
+@pytest.mark.anyio
+async def test_each_worker_looks_at_the_files(start: StartService, tmp_path: Path) -> None:
+    """What starts without `main`, too."""
+    path = tmp_path / "tls.pem"
+    path.write_bytes(certificate(P256).public_bytes(Encoding.PEM))
+    with pytest.raises(SettingsInvalid, match="ITL_TLS_CERT_FILE"):
+        await start(crypto_policy="cnsa1", tls_cert_file=path, tls_key_file=path)
 
 
 def jwk(key: Any, **members: str) -> dict[str, str]:
