@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ssl
 import subprocess
 import time
@@ -16,9 +17,14 @@ import httpx
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.hashes import SHA1, SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509 import ocsp
 
+from attestation.pki.issuer import identity_of
+from attestation.pki.ocsp import issuer_hashes
+from tests.bench.server import free_port
+from tests.docs.pages import ROOT
 from tests.fixtures.nginx import Nginx
 from tests.fixtures.operator_pki import OperatorCA
 from tests.fixtures.service import ServiceProcess
@@ -82,73 +88,35 @@ def test_nginx_and_openssl_follow_the_addresses(tmp_path: Path, algorithm: str) 
     bootstrap = OperatorCA(datetime.now(UTC).replace(microsecond=0))
     bob = bootstrap.issue("bob")
     (tmp_path / "bootstrap.pem").write_bytes(bootstrap.pem)
-    service = ServiceProcess(directory=tmp_path / "service")  # for its port: the addresses carry it
+    plain_port = free_port()
     environment = {
         "ITL_ENROLLMENT_CA_ALGORITHM": algorithm,
         "ITL_OPERATOR_CA": str(tmp_path / "bootstrap.pem"),
         "ITL_TRUSTED_PROXIES": "127.0.0.0/8",
         "ITL_PROXY_SECRET": SECRET,
-        "ITL_PKI_URL": service.url,
+        "ITL_PKI_URL": f"http://127.0.0.1:{plain_port}",
         "ITL_OCSP_VALID_SECONDS": "10",
     }
-    with running(tmp_path / "service", environment=environment, port=service.port) as service:
+    with running(tmp_path / "service", environment=environment) as service:
         headers = {"Itl-Proxy-Secret": SECRET, "X-Client-Cert": quote(bob.pem.decode(), safe="")}
         people = httpx.Client(base_url=service.url, headers=headers, timeout=30)
         serial = keep(tmp_path, "carla", people.post(PATH, json=request_for(tmp_path, "carla")))
-        ca = people.get("/pki/ca", params={"purpose": "operator"})
-        (tmp_path / "ca.pem").write_bytes(ca.content)
+        ca = people.get("/pki/ca", params={"purpose": "operator"}).content
+        (tmp_path / "ca.pem").write_bytes(ca)
         leaf = x509.load_pem_x509_certificate((tmp_path / "carla.pem").read_bytes())
         access = leaf.extensions.get_extension_for_class(x509.AuthorityInformationAccess).value
         (issuers,) = [
             each.access_location.value for each in access if each.access_method._name == "caIssuers"
         ]
-        assert x509.load_der_x509_certificate(httpx.get(issuers).content) == x509.load_pem_x509_certificate(
-            ca.content
-        )
         (address,) = openssl(tmp_path, "x509", "-in", "carla.pem", "-noout", "-ocsp_uri").split()
-        verify = (
-            "verify",
-            "-crl_check",
-            "-crl_download",
-            "-x509_strict",
-            "-purpose",
-            "sslclient",
-            "-CAfile",
-            "ca.pem",
-        )
+        verify = ("verify", "-crl_check", "-crl_download", "-x509_strict", "-purpose", "sslclient")
+        verify += ("-CAfile", "ca.pem", "carla.pem")
         asked = [
-            (
-                "ocsp",
-                "-issuer",
-                "ca.pem",
-                f"-{digest}",
-                "-cert",
-                "carla.pem",
-                "-url",
-                address,
-                "-CAfile",
-                "ca.pem",
-                nonce,
-            )
+            f"ocsp -issuer ca.pem -{digest} -cert carla.pem -url {address} -CAfile ca.pem {nonce}".split()
             for digest in ("sha1", "sha256")
             for nonce in ("-nonce", "-no_nonce")
         ]
-
-        tls = OperatorCA(datetime.now(UTC).replace(microsecond=0), "Servers")
-        certificate, key = tls.server("attest.example.test").files(tmp_path, "tls")
-        (tmp_path / "servers.pem").write_bytes(tls.pem)
-        (tmp_path / "nginx").mkdir()
-        nginx = Nginx(
-            tmp_path / "nginx",
-            upstream=f"127.0.0.1:{service.port}",
-            certificate=certificate,
-            key=key,
-            operator_ca=tmp_path / "ca.pem",
-            secret=SECRET,
-            changed={
-                "ssl_verify_client optional;": "ssl_verify_client on; ssl_ocsp leaf; ssl_verify_depth 2;",
-            },
-        )
+        nginx = nginx_before(service, tmp_path, plain_port)
 
         def through_nginx() -> int:
             context = ssl.create_default_context(cafile=tmp_path / "servers.pem")
@@ -157,8 +125,11 @@ def test_nginx_and_openssl_follow_the_addresses(tmp_path: Path, algorithm: str) 
                 return client.get("/api/v1/machines").status_code
 
         with nginx:
+            found = httpx.get(issuers)
+            assert x509.load_der_x509_certificate(found.content) == x509.load_pem_x509_certificate(ca)
+            assert httpx.get(f"http://127.0.0.1:{plain_port}/pki/bundle").status_code == 404, "by TLS only"
             assert through_nginx() == 200
-            assert "carla.pem: OK" in openssl(tmp_path, *verify, "carla.pem")
+            assert "carla.pem: OK" in openssl(tmp_path, *verify)
             for question in asked:
                 said = openssl(tmp_path, *question)
                 assert "Response verify OK" in said, said
@@ -167,13 +138,60 @@ def test_nginx_and_openssl_follow_the_addresses(tmp_path: Path, algorithm: str) 
             answer = people.post(f"{PATH}/{serial}/revoke", json={"reason": "keyCompromise"})
             assert answer.status_code == 200, answer.text
             assert through_nginx() == 400, "nginx itself refuses; we would say 401"
-            assert "certificate revoked" in openssl(tmp_path, *verify, "carla.pem")
+            assert "certificate revoked" in openssl(tmp_path, *verify)
             for question in asked:
                 said = openssl(tmp_path, *question)
                 assert "Response verify OK" in said, said
                 assert "carla.pem: revoked" in said
                 assert "Reason: keyCompromise" in said
+            # By GET too, with slashes side by side in the base64, as they come.
+            for path in slashed(ca, serial):
+                status = httpx.get(f"http://127.0.0.1:{plain_port}/pki/ocsp/{path}")
+                assert ocsp.load_der_ocsp_response(status.content).response_status.name == "SUCCESSFUL", path
         people.close()
+
+
+def slashed(ca: bytes, serial: str) -> list[str]:
+    """Return requests whose base64 has two slashes side by side; which does is luck, so the nonce is tried."""
+    leaf = x509.load_pem_x509_certificate(ca)
+    digest = SHA1()
+    hashes = issuer_hashes(identity_of(leaf.public_bytes(Encoding.DER)))["sha1"]
+    builder = ocsp.OCSPRequestBuilder().add_certificate_by_hash(*hashes, int(serial, 16), digest)
+    found = []
+    for number in range(2000):
+        nonce = x509.OCSPNonce(b"\xff\xff\xff" + number.to_bytes(4) + b"\xff\xff\xff\xff")
+        data = builder.add_extension(nonce, critical=False).build().public_bytes(Encoding.DER)
+        text = base64.b64encode(data).decode()
+        if "//" in text:
+            found.append(text)
+        if len(found) == 3:
+            break
+    assert found
+    return found
+
+
+def nginx_before(service: ServiceProcess, directory: Path, plain_port: int) -> Nginx:
+    """Return nginx as we ship it, asking OCSP for clients, with the documented server for addresses without TLS."""
+    tls = OperatorCA(datetime.now(UTC).replace(microsecond=0), "Servers")
+    certificate, key = tls.server("attest.example.test").files(directory, "tls")
+    (directory / "servers.pem").write_bytes(tls.pem)
+    (directory / "nginx").mkdir()
+    nginx = Nginx(
+        directory / "nginx",
+        upstream=f"127.0.0.1:{service.port}",
+        certificate=certificate,
+        key=key,
+        operator_ca=directory / "ca.pem",
+        secret=SECRET,
+        changed={"ssl_verify_client optional;": "ssl_verify_client on; ssl_ocsp leaf; ssl_verify_depth 2;"},
+    )
+    page = (ROOT / "docs/operate/revocation.md").read_text(encoding="utf-8")
+    plain = page.partition("```nginx\n")[2].partition("```")[0]
+    plain = plain.replace("listen 80;", f"listen 127.0.0.1:{plain_port};")
+    text = nginx.configuration.read_text(encoding="utf-8").rstrip()
+    assert text.endswith("}")
+    nginx.configuration.write_text(f"{text[:-1]}\n{plain}\n}}\n", encoding="utf-8")
+    return nginx
 
 
 def test_tls_of_the_service_asks_for_its_own_certificates(tmp_path: Path) -> None:
