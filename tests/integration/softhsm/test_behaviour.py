@@ -205,6 +205,7 @@ def test_not_logged_in(softhsm: SoftHSM) -> None:
 
 def test_logged_out_behind_our_back(softhsm: SoftHSM, spy: Faults) -> None:
     """A session that is logged out has no keys; that is not yet key-not-found: with a new login they are there."""
+    softhsm.create("another")
     key = softhsm.create()
     sign(key)
 
@@ -217,6 +218,9 @@ def test_logged_out_behind_our_back(softhsm: SoftHSM, spy: Faults) -> None:
     spy.calls.clear()
     sign(key)
     assert (spy.calls["finalize"], spy.calls["login"]) == (0, 1)
+    in_worker(softhsm, key, log_out)
+    sign(softhsm.open("another"))
+    assert (spy.calls["finalize"], spy.calls["login"]) == (0, 2)
 
 
 def test_one_login_and_one_session(softhsm: SoftHSM, spy: Faults) -> None:
