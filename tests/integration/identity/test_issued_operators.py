@@ -109,8 +109,8 @@ def test_nginx_and_openssl_follow_the_addresses(tmp_path: Path, algorithm: str) 
             each.access_location.value for each in access if each.access_method._name == "caIssuers"
         ]
         (address,) = openssl(tmp_path, "x509", "-in", "carla.pem", "-noout", "-ocsp_uri").split()
-        verify = ("verify", "-crl_check", "-crl_download", "-x509_strict", "-purpose", "sslclient")
-        verify += ("-CAfile", "ca.pem", "carla.pem")
+        verify = ["verify", "-crl_check", "-crl_download", "-x509_strict", "-purpose", "sslclient"]
+        verify += ["-CAfile", "ca.pem", "carla.pem"]
         asked = [
             f"ocsp -issuer ca.pem -{digest} -cert carla.pem -url {address} -CAfile ca.pem {nonce}".split()
             for digest in ("sha1", "sha256")
