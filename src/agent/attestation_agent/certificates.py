@@ -268,7 +268,8 @@ class Certificates:
             not_after=made.about["not_after"],
             renew_at=made.about["renew_at"],
         )
-        self._tell_now(kind)
+        # Nothing is left of earlier failures.
+        self._tell_now(kind, {})
 
     def _pending_key(self, kind: str) -> TPMKey:
         """Return the key that waits for its certificate, a new one where none does or it is not of this TPM."""
@@ -276,7 +277,8 @@ class Certificates:
         if waiting is not None:
             try:
                 key = parse_key_file(waiting)
-                if proves_key(self._tpm, key, parse_public(key.public).key()):
+                wanted = self._settings.certificate_key in ("auto", describe_key(key))
+                if wanted and proves_key(self._tpm, key, parse_public(key.public).key()):
                     return key
             except MalformedEvidence:
                 pass
@@ -414,7 +416,7 @@ class Certificates:
         if progress.proven == current.version:
             progress.proven = version
         self._log.info("certificate.bundle_changed", kind=kind, certificates=len(_certificates(bundle)))
-        self._tell_now(kind)
+        self._tell_now(kind, self._offered.notes(kind))
 
     def _plan_bundle(self, progress: _Progress) -> None:
         pause = self._rhythm.uniform(0.8, 1.0) * BUNDLE_SECONDS
@@ -422,10 +424,10 @@ class Certificates:
 
     # Telling: other programs, and people
 
-    def _tell_now(self, kind: str) -> None:
+    def _tell_now(self, kind: str, notes: Mapping[str, Any]) -> None:
         current = self._offered.current(kind)
         if current is not None:
-            self._tell(kind, current, {}, self._clock.now())
+            self._tell(kind, current, notes, self._clock.now())
 
     def _tell(self, kind: str, current: CertificateSet, notes: Mapping[str, Any], now: datetime) -> None:
         """Run the command for files that changed, once, and again later where it failed; survives a crash."""

@@ -102,6 +102,7 @@ class Signer:
         self._log = log
         self._path = path
         self._socket = _listen(path)
+        self._socket.settimeout(_POLL_SECONDS)
 
     def close(self) -> None:
         """Stop listening."""
@@ -110,7 +111,6 @@ class Signer:
 
     def serve(self, stopping: Callable[[], bool]) -> None:
         """Answer until *stopping*."""
-        self._socket.settimeout(_POLL_SECONDS)
         while not stopping():
             try:
                 connection, _ = self._socket.accept()

@@ -21,7 +21,7 @@ from cryptography.x509.verification import PolicyBuilder, Store
 from attestation.api import CertResponse
 from attestation.client import ServiceUnreachable
 from attestation.clock import parse_rfc3339
-from attestation.device import NodeTPM, TPMKey
+from attestation.device import KeyType, NodeTPM, TPMKey
 from attestation.errors import RateLimited, TPMResponseError
 from attestation.evidence import key_certification
 from attestation.keys import TRUST_BUNDLE_TYP
@@ -272,6 +272,60 @@ def test_rubbish_in_the_place_of_the_waiting_key_is_replaced(keeper: Keeper) -> 
     assert keeper.offered.current("client") is not None
 
 
+def test_a_waiting_key_of_another_kind_is_replaced(keeper: Keeper) -> None:
+    """The administrator chose another kind meanwhile; what the TPM does not know is replaced too."""
+    other = keeper.rig.tpm.create_signing_key(KeyType.RSA_2048)
+    keeper.offered.set_pending_key("client", encode_key_file(other))
+    keeper.restart(certificate_key="ecc-p384")
+    keeper.visit()
+    assert keeper.leaf.public_key().key_size == 384  # type: ignore[union-attr]
+
+
+def test_a_waiting_key_that_the_tpm_does_not_know(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lost: a new one. Not now: later, and the same."""
+    waiting = keeper.rig.tpm.create_signing_key()
+    keeper.offered.set_pending_key("client", encode_key_file(waiting))
+    for code, made in ((0x922, 0), (0x1DF, 1)):
+        with monkeypatch.context() as patched:
+            refusing(keeper, code, patched, encode_key_file(waiting))
+            keeper.visit(minutes=20)
+        assert keeper.rig.events.names().count("certificate.key_made") == made
+    assert parse_public(parse_key_file(keeper.file[KEY]).public) != parse_public(waiting.public)
+
+
+def test_a_key_file_that_was_exchanged_is_noticed(kept: Keeper) -> None:
+    """Another key of the same TPM, or rubbish, beside our certificate: both are replaced at the next start."""
+    for data in (encode_key_file(kept.rig.tpm.create_signing_key()), b"rubbish"):
+        before = kept.leaf
+        (kept.offered.path("client") / KEY).write_bytes(data)
+        kept.restart()
+        kept.visit(minutes=1)
+        assert kept.leaf.public_key() != before.public_key()
+        assert parse_public(parse_key_file(kept.file[KEY]).public).spki_der() == public_bytes(kept.leaf)
+
+
+def test_without_pinned_keys_nobody_is_believed(kept: Keeper) -> None:
+    """Somebody removed them: until the next activation no CA is authentic."""
+    before = kept.file
+    (kept.rig.state.directory / "service-keys.json").unlink()
+    kept.offered.ask("client")
+    kept.visit()
+    assert (kept.file, kept.error()) == (before, "directive-rejected")
+
+
+def test_notes_that_cannot_be_written_are_logged(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing else happens."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    kept.between.fail = unreachable
+    kept.offered.ask("client")
+    monkeypatch.setattr(type(kept.offered), "set_notes", full)
+    kept.visit()
+    assert kept.rig.events.names()[-1] == "certificate.notes_failed"
+
+
 def test_a_locked_machine_keeps_what_it_has_and_asks_for_nothing(kept: Keeper) -> None:
     """Until it is unlocked; then what is due is done."""
     before = kept.file
@@ -369,9 +423,9 @@ def status_request(keeper: Keeper) -> str:
     return quote(b64encode(made.public_bytes(Encoding.DER)), safe="")
 
 
-def refusing(keeper: Keeper, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the TPM refuse every key that it knows now."""
-    lost, sign = keeper.file[KEY], keeper.rig.tpm.sign
+def refusing(keeper: Keeper, code: int, monkeypatch: pytest.MonkeyPatch, file: bytes | None = None) -> None:
+    """Let the TPM refuse the key in *file*, or the one that is offered."""
+    lost, sign = file or keeper.file[KEY], keeper.rig.tpm.sign
 
     def refuse(key: TPMKey, digest: bytes, *, pss: bool = False) -> bytes:
         if encode_key_file(key) == lost:

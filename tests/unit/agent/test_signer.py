@@ -327,6 +327,14 @@ def test_it_ends_and_begins_again(tmp_path: Path) -> None:
         assert ask(desk.path, kind="client")["certificate"] == PEM.decode()
 
 
+def test_a_socket_that_breaks_is_logged(tmp_path: Path) -> None:
+    """The signer ends; the agent does not."""
+    desk = Desk(tmp_path)
+    desk.signer.close()
+    desk.signer.serve(lambda: False)
+    assert desk.events.names() == ["signer.failed"]
+
+
 def test_a_directory_of_others_is_refused(tmp_path: Path) -> None:
     """There somebody could put a socket of their own in its place."""
     parts: dict[str, Any] = {"offered": Offered(tmp_path), "tpm": SoftwareNode(1), "log": Events()}
