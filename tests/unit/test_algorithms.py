@@ -175,6 +175,36 @@ def test_the_inventory_names_no_module_that_uses_nothing() -> None:
     assert not stale
 
 
+def test_the_walk_sees(tmp_path: Path) -> None:
+    """Calls, imports, classes, constants and words, in whatever way a module names an algorithm; no fields of data."""
+    source = tmp_path / "module.py"
+    source.write_text(
+        "import hashlib, hmac\n"
+        "from hashlib import sha1\n"
+        "from cryptography.hazmat.primitives.hashes import MD5 as plain\n"
+        "from cryptography.hazmat.primitives.asymmetric import ec, dsa\n"
+        "a = hashlib.sha256(b''), hmac.new(b'', b'', 'sha512'), hashlib.md5\n"
+        "b = ec.SECP256K1(), dsa.DSAPublicKey, Alg.SM4, Curve.NIST_P521\n"
+        "c = ['TLS_AES_128_GCM_SHA256', 'HS256', 'rsa-1024']\n"
+        "d = entry.sha256, 'sha256', hmac.compare_digest(b'', b'')\n"
+    )
+    assert named_in(source) == {
+        *(
+            "hashlib.sha1",
+            "hashlib.sha256",
+            "hashlib.md5",
+            "hmac.new",
+            "MD5",
+            "SECP256K1",
+            "DSAPublicKey",
+            "NIST_P521",
+        ),
+        *("TLS_AES_128_GCM_SHA256", "HS256", "rsa-1024"),
+    }
+    for unknown in ("hashlib.md5", "MD5", "SECP256K1", "DSAPublicKey", "HS256"):
+        assert not any(re.fullmatch(names, unknown) for names in PRIMITIVES)
+
+
 # ---------------------------------------------------------------- keys
 
 
