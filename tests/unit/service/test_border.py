@@ -224,7 +224,7 @@ async def test_the_lane_answers_as_the_framework_would(
 ) -> None:
     """The attestation route served by the border, and by the framework alone: the same answer to everything."""
     with_lane = await start(rate_limits=False)
-    monkeypatch.setattr("attestation_service.app.lanes", lambda _router: {})
+    monkeypatch.setattr("attestation_service.app.lanes", lambda *_routers: {})
     without = await start(rate_limits=False)
     good = {
         "machine_id": "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d",
