@@ -478,20 +478,35 @@ async def test_no_status_is_left_by_it(holder: Holder, status: Status) -> None:
     assert (await holder.service.detail(holder.node))["status"] == status
 
 
-async def test_a_lock_between_judgement_and_answer(holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+def _held(tx: Tx, machine_id: str) -> None:
+    machine = tx.machines.by_id(machine_id)
+    assert machine is not None
+    tx.certificates.hold(machine_id, "test", machine.registered_at)
+
+
+def _deleted(tx: Tx, machine_id: str) -> None:
+    tx.machines.delete(machine_id)
+
+
+@pytest.mark.parametrize(("act", "outcome"), [(_held, UNTRUSTED), (_deleted, (404, "machine-unknown"))])
+async def test_an_act_between_judgement_and_answer(
+    holder: Holder,
+    monkeypatch: pytest.MonkeyPatch,
+    act: Callable[[Tx, str], None],
+    outcome: tuple[int, str],
+) -> None:
     """What is true when the challenge is redeemed counts."""
     body = await holder.body()
-    original = holder.service.store.read
+    store = holder.service.store
+    original = store.read
 
     async def read(work: Callable[[Tx], Any]) -> Any:
         found = await original(work)
-        await holder.service.store.write(
-            lambda tx: tx.certificates.hold(holder.node.machine_id, "test", holder.service.clock.at)
-        )
+        await store.write(lambda tx: act(tx, holder.node.machine_id))
         return found
 
-    monkeypatch.setattr(holder.service.store, "read", read)
-    assert outcome_of(await holder.send(body)) == UNTRUSTED
+    monkeypatch.setattr(store, "read", read)
+    assert outcome_of(await holder.send(body)) == outcome
 
 
 async def test_a_deleted_machine_is_unknown(holder: Holder) -> None:

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from attestation.api import OfflineBundle
+from attestation.errors import MalformedEvidence
 from attestation.keys import CONFIG_TYP, verify_jwt
 from attestation.machines import Status
 from attestation.machines.dual_control import Vote, of_offline_bundle
@@ -224,3 +225,20 @@ async def test_a_base_that_is_missing_costs_no_vote(committee: Committee) -> Non
     assert await listed(service, node) == []
     base.write_text(text)
     assert (await committee.ask("bert", "GET", path(node))).status_code == 200
+
+
+async def test_what_cannot_be_sealed_is_not_made(
+    committee: Committee, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error, never plaintext, and no certificate."""
+    node = await admitted(committee.service)
+
+    def fails(*_arguments: Any, **_more: Any) -> None:
+        raise MalformedEvidence("no key to seal to")
+
+    monkeypatch.setattr("attestation_service.delivery.offline_bundle.seal", fails)
+    await committee.ask("anna", "GET", path(node))
+    answer = await committee.ask("bert", "GET", path(node))
+    assert outcome_of(answer) == (503, "unavailable")
+    assert CANARY not in answer.text
+    assert await listed(committee.service, node) == []
