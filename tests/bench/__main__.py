@@ -24,6 +24,7 @@ MODULES = {
     "hsm": "tests.bench.hsm",
     "issue": "tests.bench.issue",
     "tpm-keys": "tests.bench.tpm_keys",
+    "agent-signer": "tests.bench.agent_signer",
 }
 
 
