@@ -222,15 +222,19 @@ def node(
     tpm_ca: CertificateAuthority,
 ) -> Iterator[Node]:  # fmt: skip
     """An admitted node that has its certificates, its agent running."""
+    known = {machine["machine_id"] for machine in operator.machines()}
+
+    def new() -> set[str]:
+        return {machine["machine_id"] for machine in operator.machines()} - known
+
     directory = tmp_path_factory.mktemp("n")
     with SoftwareTPM(directory / "tpm") as tpm:
         tpm.manufacture(tpm_ca)
         with ResourceManager(tpm.uri, directory / "rm") as manager:
             node = Node(service=service, manager=manager, directory=directory)
             with agent(node):
-                eventually(lambda: operator.machines(), "never introduced")
-                (machine,) = operator.machines()
-                node.machine_id = machine["machine_id"]
+                eventually(new, "never introduced")
+                (node.machine_id,) = new()
                 operator.approve(node.machine_id, hostname="w-7", assigned_ip="127.0.0.1/8")
                 eventually(
                     lambda: all((node.tls / kind / "cert.pem").exists() for kind in ("client", "server")),
@@ -379,6 +383,48 @@ def test_the_signer_signs_for_other_programs(node: Node, tmp_path: Path) -> None
     )  # fmt: skip
     assert verified.stdout == "Verified OK\n", verified.stderr
     assert stat.S_IMODE(node.signer.stat().st_mode) == 0o600
+
+
+def test_once_and_then_the_tpm_is_free(
+    service: ServiceProcess, operator: Operator, tmp_path: Path, software_tpm: SoftwareTPM
+) -> None:
+    """An agent that ends leaves certificate and key; OpenSSL uses the key in the TPM without any of us."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("ITL_", "COVERAGE_"))} | {
+        "ITL_REG_URL": service.url,
+        "ITL_TPM": software_tpm.uri,
+        "ITL_STATE_DIR": str(tmp_path / "state"),
+        "ITL_CONFIG_PATH": str(tmp_path / "config.yaml"),
+        "ITL_SYSFS": str(tmp_path / "sys"),
+        "ITL_AGENT_CERTIFICATES": "client",
+        "TPM2OPENSSL_TCTI": software_tpm.tcti,
+    }
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            cwd=tmp_path,
+        )
+
+    known = {machine["machine_id"] for machine in operator.machines()}
+    assert run(str(AGENT), "run", "--once").returncode == 10
+    (machine_id,) = {machine["machine_id"] for machine in operator.machines()} - known
+    operator.approve(machine_id)
+    assert run(str(AGENT), "run", "--once").returncode == 0
+    assert run(str(AGENT), "cert").returncode == 0
+    (tmp_path / "data").write_text("to be signed")
+    key = str(tmp_path / "state" / "tls" / "client" / "key.pem")
+    providers = ("-provider", "default", "-provider", "tpm2", "-propquery", PROPERTIES)
+    signed = run("openssl", "dgst", *providers, "-sha384", "-sign", key, "-out", "signature", "data")
+    assert signed.returncode == 0, signed.stderr
+    certificate = str(tmp_path / "state" / "tls" / "client" / "cert.pem")
+    run("openssl", "x509", "-in", certificate, "-noout", "-pubkey", "-out", "public.pem")
+    verified = run("openssl", "dgst", "-sha384", "-verify", "public.pem", "-signature", "signature", "data")
+    assert verified.stdout == "Verified OK\n", verified.stderr
 
 
 def test_a_rotation_of_the_ca_interrupts_nobody(
