@@ -107,6 +107,8 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         logs.configure(chosen.log_level)
         for warning in chosen.warnings():
             log.warning("settings.weakened", warning=warning)
+        for notice in chosen.notices():
+            log.info("settings.notice", notice=notice)
         async with owned(chosen, clock or SystemClock()) as resources:
             app.state.resources = resources
             await weakenings.record(resources)

@@ -54,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.check:
         for warning in settings.warnings():
             log.warning("settings.weakened", warning=warning)
+        for notice in settings.notices():
+            log.info("settings.notice", notice=notice)
         return 0
     uvicorn.run(
         FACTORY,

@@ -412,13 +412,14 @@ class Settings(BaseSettings):
         ]
         return [text for weak, text in found if weak]
 
+    def notices(self) -> list[str]:
+        """Say, one line each, what an operator may miss at a start; nothing in it is weaker than it should be."""
+        named = "ITL_ENROLLMENT_CA_PASSPHRASE_FILE or ITL_ENROLLMENT_CA_KEY"
+        return [] if self.has_ca else [f"no certificates are issued: {named} is not set"]
+
     def warnings(self) -> list[str]:
         """Say, one line each, what an operator should know at every start: weakened controls, and what is missing."""
         found = [
-            (
-                not self.has_ca,
-                "no certificates are issued: ITL_ENROLLMENT_CA_PASSPHRASE_FILE or ITL_ENROLLMENT_CA_KEY is not set",
-            ),
             (
                 not (self.admin_token or self.oidc or self.operator_ca),
                 "operator routes answer 503 until ITL_OIDC_ISSUER, ITL_OPERATOR_CA or ITL_ADMIN_TOKEN is set",

@@ -268,11 +268,18 @@ def test_settings_are_frozen_and_hide_the_token() -> None:
 )
 def test_weakened_controls_are_warned_of(environ: dict[str, str], word: str) -> None:
     """Each weakening has its own line; without any there is none."""
-    good = {"ITL_ADMIN_TOKEN": "t" * 32, "ITL_ENROLLMENT_CA_PASSPHRASE_FILE": "/passphrase"}
+    good = {"ITL_ADMIN_TOKEN": "t" * 32}
     assert load(**good).warnings() == []
     (warning,) = load(**(good | environ)).warnings()
     assert word in warning
     assert "ttt" not in warning
+
+
+def test_a_service_without_a_ca_says_so() -> None:
+    """It is a choice and no weakening: told, not warned of."""
+    assert "ITL_ENROLLMENT_CA_PASSPHRASE_FILE" in load().notices()[0]
+    for named in ("PASSPHRASE_FILE", "KEY"):
+        assert load(**{f"ITL_ENROLLMENT_CA_{named}": "file:/x"}).notices() == []
 
 
 def test_what_belongs_together_is_set_together(tmp_path: Path) -> None:
