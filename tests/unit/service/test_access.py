@@ -45,6 +45,13 @@ MACHINE_ROUTES = {
 MAKING = {("GET", "/api/v1/machines/{machine_id}/offline-bundle")}
 """Routes of old that change something although they are GET."""
 PUBLIC_ROUTES = {
+    ("GET", "/pki/bundle"),
+    ("GET", "/pki/ca"),
+    ("GET", "/pki/ca/{issuer_id}"),
+    ("GET", "/pki/crl"),
+    ("GET", "/pki/crl/{issuer_id}"),
+    ("GET", "/pki/ocsp/{request}"),
+    ("POST", "/pki/ocsp"),
     ("GET", "/healthz"),
     ("GET", "/readyz"),
     ("GET", "/api/v1/service-keys"),
@@ -94,6 +101,8 @@ def concrete(path: str) -> str:
         "version": "1",
         "sha256": "0" * 64,
         "serial": "0" * 40,
+        "issuer_id": "0" * 16,
+        "request": "x",
     }
     return path.format(**values)
 
@@ -313,8 +322,7 @@ async def test_public_routes_ask_for_no_operator(service: Service, method: str, 
         json={},
         headers={"Authorization": "Bearer wrong", "Accept": "application/json"},
     )
-    assert answer.status_code not in (401, 500, 503), answer.text
-    assert answer.status_code != 403
+    assert let_in(answer), answer.text
 
 
 async def test_wrong_credentials_are_limited_and_audited_within_bounds(service: Service) -> None:
