@@ -300,6 +300,7 @@ def test_3_only_a_certification() -> None:
         csr_binding(NONCE, INFO + b"\0"),
         key_binding(NONCE, KEY.spki_der()),
     ],
+    ids=["empty", "nonce", "cut", "longer", "reversed", "other-nonce", "other-request", "other-use"],
 )
 def test_4_only_for_this_request(said: bytes) -> None:
     """N74, HSM §24 a: empty, the bare nonce, another nonce, another request, another use: refused."""
@@ -345,7 +346,7 @@ def test_5_where_the_ak_stands() -> None:
     assert judge(sent(qualified_signer=elsewhere)).ak_parent is AKParent.OTHER
 
 
-@pytest.mark.parametrize("signer", [b"", AK.public.name])
+@pytest.mark.parametrize("signer", [b"", AK.public.name], ids=["none", "name"])
 def test_5_a_signer_outside_a_tpm(signer: bytes) -> None:
     """HSM §24 f: the bare Name of the AK for its qualified name, or none."""
     with pytest.raises(AttestHeaderInvalid, match="qualifiedSigner"):
@@ -435,7 +436,11 @@ def test_8_every_attribute_counts(bit: int) -> None:
             judge(sent(changed))
 
 
-@pytest.mark.parametrize("said", [b"", b"\x00\x0b", bytes(34), b"\x00\x0c" + bytes(48), KEY.name + b"\0"])
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"\x00\x0b", bytes(34), b"\x00\x0c" + bytes(48), KEY.name + b"\0"],
+    ids=["empty", "algorithm", "zeros", "other-algorithm", "longer"],
+)
 def test_8_a_qualified_name_that_is_none(said: bytes) -> None:
     """Empty, cut, of another hash: the key is nowhere."""
     with pytest.raises(KeyNotResident, match="qualified name") as e:

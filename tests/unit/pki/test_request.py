@@ -231,7 +231,11 @@ def test_what_is_no_request_is_malformed(data: bytes) -> None:
         parse_csr(data)
 
 
-@pytest.mark.parametrize("spki", [b"\x30\x00", b"\x30\x03\x30\x00\x05", spki_of(leaf_key())[:-1] + b""])
+@pytest.mark.parametrize(
+    "spki",
+    [b"\x30\x00", b"\x30\x03\x30\x00\x05", spki_of(leaf_key())[:-1]],
+    ids=["empty", "half", "cut"],
+)
 def test_what_is_no_key_is_refused(spki: bytes) -> None:
     """A key that the library cannot load, and a point that is on no curve."""
     with pytest.raises((CSRInvalid, MalformedEvidence)):
