@@ -13,7 +13,6 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from attestation.algorithms import Use, demand
@@ -45,6 +44,7 @@ from attestation_service.auth.client_certificate import clean_name
 from attestation_service.auth.identity import RESERVED_NAMES
 from attestation_service.authority import Authority, Issued, Wanted
 from attestation_service.authority.places import algorithms
+from attestation_service.certification import pem
 from attestation_service.context import Resources
 
 PROFILE: Final = ProfileName.OPERATOR
@@ -129,9 +129,9 @@ async def request_certificate(
     assert row is not None  # the unit before wrote it
     return OperatorCertificate(
         **_detail(row).model_dump(),
-        certificate_pem=_pem(issued.certificate),
-        chain_pem="".join(map(_pem, issued.chain)),
-        ca_pem=_pem(issued.ca),
+        certificate_pem=pem(issued.certificate),
+        chain_pem="".join(map(pem, issued.chain)),
+        ca_pem=pem(issued.ca),
     )
 
 
@@ -242,7 +242,3 @@ def _detail(row: Certificate) -> OperatorCertificateDetail:
         reason=row.reason,
         note=row.note,
     )
-
-
-def _pem(der: bytes) -> str:
-    return x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM).decode("ascii")

@@ -6,8 +6,6 @@ import base64
 import binascii
 from typing import Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
 from starlette.responses import Response
 
 from attestation.errors import (
@@ -28,6 +26,7 @@ from attestation.pki.ocsp import (
 )
 from attestation.store import Issuer, IssuerPurpose, Tx
 from attestation_service.authority.places import algorithms
+from attestation_service.certification import pem
 from attestation_service.context import Origin, Resources
 from attestation_service.pki.cached import Cached
 from attestation_service.pki.responder import NotOurs
@@ -94,7 +93,9 @@ async def active_certificates(purpose: IssuerPurpose, *, res: Resources) -> Cach
 
     found = [first, *(issuer for issuer in await res.store.read(work) if issuer is not None)]
     return Cached(
-        body=b"".join(_pem(issuer.certificate) for issuer in found if issuer.certificate is not None),
+        body="".join(pem(issuer.certificate) for issuer in found if issuer.certificate is not None).encode(
+            "ascii"
+        ),
         media_type=PEM_MEDIA_TYPE,
         made_at=max(issuer.activated_at or issuer.reserved_at for issuer in found),
         file_name=f"itl-{purpose}-ca.pem",
@@ -132,7 +133,7 @@ async def bundle(purpose: IssuerPurpose, *, res: Resources) -> Cached:
     if not found:
         raise CANotConfigured(f"this service has no CA for {purpose}s")
     return Cached(
-        body=b"".join(map(_pem, found)),
+        body="".join(map(pem, found)).encode("ascii"),
         media_type=PEM_MEDIA_TYPE,
         made_at=None,
         file_name=f"itl-{purpose}-bundle.pem",
@@ -192,7 +193,3 @@ def decoded(text: str) -> bytes | None:
         return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), validate=True)
     except (binascii.Error, UnicodeEncodeError):
         return None
-
-
-def _pem(der: bytes) -> bytes:
-    return x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM)
