@@ -102,6 +102,7 @@ CODES = {
     "Unauthenticated": "unauthenticated",
     "Unavailable": "unavailable",
     "Unknown": "unknown",
+    "UnwrapFailed": "unwrap-failed",
 }
 
 

@@ -111,6 +111,7 @@ ALGORITHMS: Final[Mapping[str, Algorithm]] = MappingProxyType(
             _algorithm("aes-256-cfb", Kind.CIPHER, "12", "FIPS 197, SP 800-38A"),
             _algorithm("aes-256-cbc", Kind.CIPHER, "12", "FIPS 197, SP 800-38A"),
             _algorithm("aes-256-gcm", Kind.CIPHER, "12", "FIPS 197, SP 800-38D"),
+            _algorithm("aes-256-kwp", Kind.CIPHER, "12", "FIPS 197, SP 800-38F, RFC 5649"),
             _algorithm("rsa-2048", Kind.KEY, "", _RSA, broken=True),
             _algorithm("rsa-3072", Kind.KEY, "1", _RSA, broken=True),
             _algorithm("rsa-4096", Kind.KEY, "1", _RSA, broken=True),
@@ -195,6 +196,7 @@ class Use(StrEnum):
     KEY_ID = "key-identifier"
     KEY_FILE = "key-file"
     DEVICE_KEY = "device-key"
+    WRAPPING = "wrapped-key"
     PIN = "refused-pin"
     AUDIT_HASH = "audit-hash"
     AUDIT_NOTE = "audit-note"
@@ -645,6 +647,22 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                     "attestation.keys.delegated",
                     "attestation.keys.pkcs11.objects",
                     "attestation.keys.tpm2",
+                ),
+            ),
+            Entry(
+                use=Use.WRAPPING,
+                title="keys of the CA on their way into a token",
+                algorithms=("rsa-3072", "rsa-4096", "aes-256-kwp", "sha256", "sha1"),
+                chooser=Chooser.DEPLOYMENT,
+                parameters="an AES-256 key under RSA-OAEP, with SHA-1 only where it is named; RFC 5649 around the key",
+                where=("attestation.keys.wrapping",),
+                exemptions=(
+                    _exempt(
+                        "inside OAEP, whose security rests on no collision of them; tokens know others rarely",
+                        "sha256",
+                        "sha1",
+                    ),
+                    _transition("rsa-3072", why="PKCS #11 2.40 has no algorithm of CNSA 2.0 that unwraps"),
                 ),
             ),
             Entry(

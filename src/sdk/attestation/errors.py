@@ -52,7 +52,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │       └── SignerBusy
     ├── KeyUnusable                    a key URI names no key that we can use; somebody must change something
     │   ├── KeyURIInvalid              └── PINInURI
-    │   ├── KeyNotFound  KeyAmbiguous  KeyUnsupported  KeyMismatch
+    │   ├── KeyNotFound  KeyAmbiguous  KeyUnsupported  KeyMismatch  UnwrapFailed
     │   └── ModuleUnusable  TokenAbsent  PINRejected
     └── DeviceError                    the TPM or its transport failed
         └── TPMResponseError
@@ -609,6 +609,12 @@ class KeyMismatch(KeyUnusable):
     """The private key does not belong to the certificate or public key that stands beside it."""
 
     code = "key-mismatch"
+
+
+class UnwrapFailed(KeyUnusable):
+    """A wrapped key was refused. Neither class nor message says which of its parts, or which check, failed."""
+
+    code = "unwrap-failed"
 
 
 class ModuleUnusable(KeyUnusable):
