@@ -655,7 +655,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("rsa-3072", "rsa-4096", "aes-256-kwp", "sha256", "sha1"),
                 chooser=Chooser.DEPLOYMENT,
                 parameters="an AES-256 key under RSA-OAEP, with SHA-1 only where it is named; RFC 5649 around the key",
-                where=("attestation.keys.wrapping",),
+                where=("attestation.keys.pkcs11.provision", "attestation.keys.wrapping"),
                 exemptions=(
                     _exempt(
                         "inside OAEP, whose security rests on no collision of them; tokens know others rarely",

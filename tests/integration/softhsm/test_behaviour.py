@@ -1,7 +1,6 @@
 """Each row of the table "situation | SoftHSM | ours" (HSM-AND-KUBERNETES §3), on SoftHSM itself.
 
-What SoftHSM answers is asserted beside what we make of it, so a new version of it shows here. Not here: the row of
-wrapped keys, which belongs to bringing keys in (§5) and is not built.
+What SoftHSM answers is asserted beside what we make of it, so a new version of it shows here.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import pkcs11
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 from pkcs11 import Attribute, KeyType, Mechanism, MechanismFlag, ObjectClass
 
@@ -34,9 +33,12 @@ from attestation.errors import (
     PINRejected,
     SignerUnavailable,
     TokenAbsent,
+    UnwrapFailed,
 )
 from attestation.keys.open import KeyOptions, OpenKey, create_key, open_key
 from attestation.keys.pkcs11.objects import key_id_of
+from attestation.keys.pkcs11.provision import create_kek, unwrap_key
+from attestation.keys.wrapping import wrap_key
 from tests.fixtures.pkcs11_double import Faults
 from tests.fixtures.softhsm import PIN, SoftHSM, library
 
@@ -490,3 +492,36 @@ def test_several_processes_make_one_key(softhsm: SoftHSM) -> None:
     assert all(process.returncode == 0 for process in started)
     assert len(set(answers)) == 1
     assert softhsm.tool("--list-objects").count("Private Key Object") == 1
+
+
+def test_wrapped_keys(softhsm: SoftHSM) -> None:
+    """Tampered, cut, another KEK: GeneralError; ours is one error. More of it: test_provision.py."""
+    kek = create_kek(softhsm.uri("kek"), softhsm.options)
+    key = ec.generate_private_key(ec.SECP384R1())
+    blob = wrap_key(key, kek, oaep_hash="sha1")
+    other = wrap_key(key, rsa.generate_private_key(65537, 3072).public_key(), oaep_hash="sha1")
+    for wrong in (b"\0" + blob[1:], blob[:-1] + bytes((blob[-1] ^ 1,)), blob[:-8], other):
+        with pytest.raises(UnwrapFailed):
+            unwrap_key(
+                softhsm.uri(),
+                wrong,
+                softhsm.uri("kek"),
+                oaep_hash="sha1",
+                certificate_or_public_key=key.public_key(),
+                options=softhsm.options,
+            )
+    keeper = softhsm.create("keeper")
+
+    def refuse(connection: Any) -> None:
+        (opens,) = connection.session.get_objects({Attribute.LABEL: "kek", Attribute.UNWRAP: True})
+        for wrong in (b"\0" + blob[1:384], blob[:383], other[:384]):
+            with pytest.raises(pkcs11.GeneralError):
+                opens.unwrap_key(
+                    ObjectClass.SECRET_KEY,
+                    KeyType.AES,
+                    wrong,
+                    mechanism=Mechanism.RSA_PKCS_OAEP,
+                    mechanism_param=(Mechanism.SHA_1, pkcs11.MGF.SHA1, None),
+                )
+
+    in_worker(softhsm, keeper, refuse)

@@ -1,14 +1,15 @@
 """Keys on PKCS#11 tokens: `pkcs11:token=T;object=L[;id=…;serial=…][?module-name=N&pin-source=file:…]` (RFC 7512).
 
 The module is one of the deployment's list (`ITL_PKCS11_MODULES`); no URI names a library. One thread per process
-and module does everything (`worker`); what fails is begun again as far back as needed (`ladder`). What is not
-built: bringing a wrapped key into a token (HSM-AND-KUBERNETES §5), ML-DSA on tokens, PIN pads.
+and module does everything (`worker`); what fails is begun again as far back as needed (`ladder`). Keys that were
+wrapped elsewhere are brought in by `provision`. What is not built: ML-DSA on tokens, PIN pads.
 
 python-pkcs11 is needed, the extra `pkcs11` of this package; it is imported when the first key is opened.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -20,7 +21,7 @@ from attestation.keys.secrets import secret_source
 from attestation.keys.uri import KeyRef, PKCS11Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from attestation.keys.pkcs11.objects import KeyFacts, KeyName
     from attestation.keys.pkcs11.tokens import TokenName
@@ -67,7 +68,7 @@ def open_key(ref: KeyRef, options: KeyOptions) -> OpenKey:
         KeyAmbiguous: Several private keys fit.
         KeyUnusable: The key may leave its token, or its public half is nowhere.
     """
-    return _with_worker(ref, options, _found, writes=False)
+    return with_key(ref, options, proven, writes=False)
 
 
 def create_key(ref: KeyRef, algorithm: Algorithm, options: KeyOptions) -> OpenKey:
@@ -88,19 +89,31 @@ def create_key(ref: KeyRef, algorithm: Algorithm, options: KeyOptions) -> OpenKe
             find_private(connection.session, name)
         except KeyNotFound:
             generate(connection.session, algorithm, name.label, name.shown)
-        facts = _found(connection, name)
+        facts = proven(connection, name)
         if algorithm_of(facts.public_key) != algorithm:
             raise KeyMismatch(f"{name.shown} is there already, and is {algorithm_of(facts.public_key)}")
         return settle(connection.session, find_private(connection.session, name), facts)
 
+    with making(ref, options):
+        return with_key(ref, options, found_or_made, writes=True)
+
+
+@contextlib.contextmanager
+def making(ref: PKCS11Ref, options: KeyOptions) -> Iterator[None]:
+    """Be the only process of this machine that makes keys with the module of *ref*.
+
+    Raises:
+        SignerUnavailable: Somebody else is for too long.
+        ModuleUnusable: As `open_key`.
+    """
     _, path = module_of(ref, options.modules)
     with alone(path, wait_seconds=GENERATE_SECONDS) as ours:
         if not ours:
             raise SignerUnavailable(f"somebody else is making keys with {path}")
-        return _with_worker(ref, options, found_or_made, writes=True)
+        yield
 
 
-def _found(connection: Connection, name: KeyName) -> KeyFacts:
+def proven(connection: Connection, name: KeyName) -> KeyFacts:
     """Return the facts of a key, and prove by a test signature that its public half belongs to it."""
     from attestation.keys.pkcs11.objects import HandleSigner, delegated, describe, find_private
     from attestation.keys.selftest import self_test
@@ -111,14 +124,14 @@ def _found(connection: Connection, name: KeyName) -> KeyFacts:
     return facts
 
 
-def _with_worker(
-    ref: KeyRef, options: KeyOptions, work: Callable[[Connection, KeyName], KeyFacts], *, writes: bool
-) -> OpenKey:
-    assert isinstance(ref, PKCS11Ref)
-    module, path = module_of(ref, options.modules)
+def names_of(ref: PKCS11Ref, options: KeyOptions) -> tuple[TokenName, KeyName]:
+    """Return how the worker calls what *ref* names.
+
+    Raises:
+        ModuleUnusable: python-pkcs11 is missing.
+    """
     try:
-        from attestation.keys.pkcs11 import worker as workers
-        from attestation.keys.pkcs11.objects import KeyName, delegated
+        from attestation.keys.pkcs11.objects import KeyName
         from attestation.keys.pkcs11.tokens import TokenName
     except ModuleNotFoundError as e:
         raise ModuleUnusable(
@@ -126,7 +139,19 @@ def _with_worker(
         ) from e
     pin = secret_source(ref.pin_source) if ref.pin_source is not None else options.passphrase
     token = TokenName(label=ref.token, serial=ref.serial, pin=pin)
-    name = KeyName(label=ref.object, id=ref.id, shown=ref.shown)
+    return token, KeyName(label=ref.object, id=ref.id, shown=ref.shown)
+
+
+def with_key(
+    ref: KeyRef, options: KeyOptions, work: Callable[[Connection, KeyName], KeyFacts], *, writes: bool
+) -> OpenKey:
+    """Open the key that *work* finds or makes in the worker's thread; *writes*: in a session that may write."""
+    assert isinstance(ref, PKCS11Ref)
+    module, path = module_of(ref, options.modules)
+    token, name = names_of(ref, options)
+    from attestation.keys.pkcs11 import worker as workers
+    from attestation.keys.pkcs11.objects import KeyName, delegated
+
     worker = workers.acquire(module, path)
     try:
         facts = worker.run(
@@ -139,7 +164,7 @@ def _with_worker(
         if options.test_key is not None:
             shown = str(replace(ref, object=options.test_key, id=None).shown)
             beside = KeyName(label=options.test_key, id=None, shown=shown)
-            tester = worker.run(token, lambda connection: _found(connection, beside))
+            tester = worker.run(token, lambda connection: proven(connection, beside))
             test = replace(beside, id=tester.id or None, spki=tester.spki)
     except BaseException:
         workers.release(worker)

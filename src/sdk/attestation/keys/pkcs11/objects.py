@@ -51,7 +51,7 @@ _GENERATE: Final[dict[Algorithm, Mechanism]] = {
     "rsa-4096": Mechanism.RSA_PKCS_KEY_PAIR_GEN,
 }
 
-_DEMANDED: Final[dict[Attribute, bool]] = {
+DEMANDED: Final[dict[Attribute, bool]] = {
     Attribute.TOKEN: True,
     Attribute.PRIVATE: True,
     Attribute.SENSITIVE: True,
@@ -148,6 +148,16 @@ def key_id_of(public_key: PublicKey) -> bytes:
     return hashlib.sha256(spki_of(public_key)).digest()[:ID_BYTES]
 
 
+def alive(session: pkcs11.Session) -> None:
+    """Meet a dead session here.
+
+    Raises:
+        PKCS11Error: It is dead, or its token is.
+    """
+    with contextlib.suppress(pkcs11.RandomNoRNG, pkcs11.FunctionNotSupported):
+        session.generate_random(8)
+
+
 def find_private(session: pkcs11.Session, name: KeyName) -> pkcs11.SignMixin:
     """Return the one private key that *name* means.
 
@@ -159,10 +169,8 @@ def find_private(session: pkcs11.Session, name: KeyName) -> pkcs11.SignMixin:
         KeyUnsupported: It is not for signatures.
         PKCS11Error: The module failed.
     """
-    # The binding cannot end a search that did not begin, so a dead session is met before.
-    with contextlib.suppress(pkcs11.RandomNoRNG, pkcs11.FunctionNotSupported):
-        session.generate_random(8)
-    found = _search(session, ObjectClass.PRIVATE_KEY, label=name.label, id=name.id)
+    alive(session)  # the binding cannot end a search that did not begin
+    found = search(session, ObjectClass.PRIVATE_KEY, label=name.label, id=name.id)
     if not found:
         raise KeyNotFound(f"no private key {name.shown} on the token")
     if len(found) > 1:
@@ -179,15 +187,15 @@ def describe(session: pkcs11.Session, key: pkcs11.SignMixin, name: KeyName) -> K
         KeyUnsupported: Of a kind that signs nothing of ours.
         KeyUnusable: It may leave the token, or its public key is nowhere.
     """
-    if not _true(key, Attribute.SENSITIVE) or _true(key, Attribute.EXTRACTABLE):
+    if not is_true(key, Attribute.SENSITIVE) or is_true(key, Attribute.EXTRACTABLE):
         raise KeyUnusable(
             f"{name.shown} can be read out of its token; bring it in as sensitive and not extractable, or make it there"
         )
     return KeyFacts(
         label=str(_get(key, Attribute.LABEL) or ""),
         id=bytes(cast("bytes", _get(key, Attribute.ID) or b"")),
-        public_key=_public_key(session, key, name),
-        origin="generated" if all(_true(key, each) for each in _NEVER_OUTSIDE) else "provisioned",
+        public_key=public_half(session, key, name),
+        origin="generated" if all(is_true(key, each) for each in _NEVER_OUTSIDE) else "provisioned",
     )
 
 
@@ -207,7 +215,7 @@ def generate(session: pkcs11.Session, algorithm: Algorithm, label: str, shown: s
     provisional = secrets.token_bytes(ID_BYTES)
     uses = MechanismFlag.SIGN | MechanismFlag.VERIFY
     private: dict[Attribute, Any] = {
-        attribute: value for attribute, value in _DEMANDED.items() if attribute is not Attribute.TOKEN
+        attribute: value for attribute, value in DEMANDED.items() if attribute is not Attribute.TOKEN
     }
     if mechanism is Mechanism.EC_KEY_PAIR_GEN:
         curve = session.create_domain_parameters(KeyType.EC, {Attribute.EC_PARAMS: _P384}, local=True)
@@ -224,15 +232,15 @@ def generate(session: pkcs11.Session, algorithm: Algorithm, label: str, shown: s
             capabilities=uses,
             private_template=private,
         )
-    wrong = [each.name for each, wanted in _DEMANDED.items() if _true(private_object, each) is not wanted]
-    wrong += [each.name for each in _NEVER_OUTSIDE if not _true(private_object, each)]
+    wrong = [each.name for each, wanted in DEMANDED.items() if is_true(private_object, each) is not wanted]
+    wrong += [each.name for each in _NEVER_OUTSIDE if not is_true(private_object, each)]
     if wrong:
         private_object.destroy()
         public_object.destroy()
         raise KeyUnusable(f"the token of {shown} made a key whose {', '.join(wrong)} is not as asked for")
 
 
-def settle(session: pkcs11.Session, key: pkcs11.SignMixin, facts: KeyFacts) -> KeyFacts:
+def settle(session: pkcs11.Session, key: pkcs11.Object, facts: KeyFacts) -> KeyFacts:
     """Give a key and its public half the CKA_ID that we give keys, where the token lets us; return the facts.
 
     A crash in between leaves the two with different ids: `describe` then pairs them by label.
@@ -240,7 +248,7 @@ def settle(session: pkcs11.Session, key: pkcs11.SignMixin, facts: KeyFacts) -> K
     wanted = key_id_of(facts.public_key)
     if facts.id == wanted:
         return facts
-    halves = _search(session, ObjectClass.PUBLIC_KEY, id=facts.id) if facts.id else []
+    halves = search(session, ObjectClass.PUBLIC_KEY, id=facts.id) if facts.id else []
     with contextlib.suppress(PKCS11Error):  # some tokens number their objects themselves
         for half in [*halves, key]:
             half[Attribute.ID] = wanted
@@ -248,13 +256,14 @@ def settle(session: pkcs11.Session, key: pkcs11.SignMixin, facts: KeyFacts) -> K
     return facts
 
 
-def _search(
+def search(
     session: pkcs11.Session,
     kind: ObjectClass,
     *,
     label: str | None = None,
     id: bytes | None = None,  # noqa: A002 -- CKA_ID
 ) -> list[pkcs11.Object]:
+    """Return the objects of a class, by label, id, or both; None: any."""
     wanted: dict[Attribute, object] = {Attribute.CLASS: kind}
     if label is not None:
         wanted[Attribute.LABEL] = label
@@ -271,11 +280,12 @@ def _get(key: pkcs11.Object, attribute: Attribute) -> object:
         return None
 
 
-def _true(key: pkcs11.Object, attribute: Attribute) -> bool:
+def is_true(key: pkcs11.Object, attribute: Attribute) -> bool:
+    """True only if the token has the attribute and says so."""
     return _get(key, attribute) is True
 
 
-def _public_key(session: pkcs11.Session, key: pkcs11.SignMixin, name: KeyName) -> PublicKey:
+def public_half(session: pkcs11.Session, key: pkcs11.Object, name: KeyName) -> PublicKey:
     """Return the public half: from the key itself, the public key object, or the certificate beside it."""
     kind = _get(key, Attribute.KEY_TYPE)
     if kind not in (KeyType.EC, KeyType.RSA):
@@ -284,10 +294,10 @@ def _public_key(session: pkcs11.Session, key: pkcs11.SignMixin, name: KeyName) -
     identity, label = _get(key, Attribute.ID), _get(key, Attribute.LABEL)
     if identity:
         for each in _SHOWN:
-            beside += _search(session, each, id=cast("bytes", identity))
+            beside += search(session, each, id=cast("bytes", identity))
     if label:
         for each in _SHOWN:
-            beside += _search(session, each, label=cast("str", label))
+            beside += search(session, each, label=cast("str", label))
     read = _ec_point if kind is KeyType.EC else _rsa_modulus
     for candidate in beside:
         if (public := _of_certificate(candidate) or read(candidate)) is not None:
