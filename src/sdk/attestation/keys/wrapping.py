@@ -4,8 +4,8 @@
          ‖ AES key wrap with padding (RFC 5649, CKM_AES_KEY_WRAP_PAD) of the key, DER PKCS#8
 
 With an RSA-3072 KEK 584 bytes for P-384 (384 + 200), 2768 for RSA-4096 (384 + 2384). The OAEP part never holds
-anything but the AES key: no private key fits into it, or only nearly. MGF1 uses the hash of OAEP; the label is
-empty. `attestation.keys.pkcs11.provision` opens blobs inside a token. HSM-AND-KUBERNETES §5.
+anything but the AES key: most private keys do not fit into it. MGF1 uses the hash of OAEP; the label is empty.
+`attestation.keys.pkcs11.provision` opens blobs inside a token. HSM-AND-KUBERNETES §5.
 """
 
 from __future__ import annotations
