@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pkcs11
@@ -173,6 +174,29 @@ def test_damaged_blobs(place: Place) -> None:
     other = place.blob()
     place.refused(blob[:384] + other[384:])
     place.unwrap(blob)
+
+
+def test_impossible_lengths_never_reach_the_token(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What RFC 5649 cannot have made, or is no key of ours by its size, is refused before."""
+
+    def asked(*_: Any) -> None:
+        raise AssertionError("the token was asked")
+
+    monkeypatch.setattr(provision, "_of_blob", asked)
+    for size in (0, 383, 384, 392, 583, 384 + 16392):
+        place.refused(bytes(size))
+
+
+def test_a_token_without_the_mechanisms(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said before the blob is looked at."""
+    lacking = pkcs11.Mechanism.BLOWFISH_KEY_GEN  # stands for whatever a token does not have
+    names = ("RSA_PKCS_OAEP", "AES_KEY_WRAP_PAD", "RSA_PKCS_KEY_PAIR_GEN")
+    monkeypatch.setattr(provision, "Mechanism", SimpleNamespace(**dict.fromkeys(names, lacking)))
+    for blob in (place.blob(), b""):
+        with pytest.raises(KeyUnsupported, match="does not unwrap with BLOWFISH"):
+            place.unwrap(blob)
+    with pytest.raises(KeyUnsupported, match="makes no RSA keys"):
+        create_kek(place.hsm.uri("another"), place.hsm.options)
 
 
 def test_the_aes_key_is_destroyed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
