@@ -32,6 +32,13 @@ CHECKS = (
     "unsupported_method",
     "allow_header_conformance",
 )
+ODD: dict[str, tuple[str, ...]] = {
+    # By another method somebody asks for a machine that is called so.
+    "/api/v1/machines/enroll": ("unsupported_method", "allow_header_conformance"),
+    # What is wrong is told in its own language, with status 200 (RFC 6960 §2.3).
+    "/pki/ocsp": ("negative_data_rejection",),
+}
+"""Paths of which a check does not hold, and which."""
 CONFIG = """\
 hooks = "hooks.py"
 
@@ -39,8 +46,15 @@ hooks = "hooks.py"
 # What is too large is refused before it is read.
 expected-statuses = [400, 401, 403, 404, 405, 406, 409, 410, 413, 415, 422, 429, 503]
 """
+SERIALIZER = """\
+import schemathesis
+
+schemathesis.serializer.alias("application/ocsp-request", "application/octet-stream")
+"""
 HOOKS = """\
 import itertools, re, schemathesis
+
+schemathesis.serializer.alias("application/ocsp-request", "application/octet-stream")
 
 MACHINES = itertools.cycle({machines!r})
 UUID = re.compile(r"[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}")
@@ -64,7 +78,13 @@ def exist(parameters):
 @pytest.fixture(scope="module")
 def quiet_service(start_service: StartService) -> ServiceProcess:
     """A service that does not log each of thousands of requests, and believes what we say of addresses."""
-    return start_service(ITL_ACCESS_LOG="false", ITL_LOG_LEVEL="error", ITL_TRUSTED_PROXIES="127.0.0.1/32")
+    return start_service(
+        ITL_ACCESS_LOG="false",
+        ITL_LOG_LEVEL="error",
+        ITL_TRUSTED_PROXIES="127.0.0.1/32",
+        ITL_ENROLLMENT_CA_UNENCRYPTED="true",
+        ITL_OPERATOR_CERTIFICATES="true",
+    )
 
 
 @pytest.fixture
@@ -114,24 +134,33 @@ def test_schemathesis_finds_nothing(
         checks = (*CHECKS, "missing_required_header")
         more = ["--max-examples", "10", "-H", f"Authorization: Bearer {quiet_service.admin_token}"]
         (tmp_path / "hooks.py").write_text(HOOKS.format(machines=_fleet(quiet_service, operator)))
-        (tmp_path / "schemathesis.toml").write_text(CONFIG)
     else:
-        (tmp_path / "schemathesis.toml").write_text(CONFIG.partition("\n\n")[2])
-    arguments = [
-        *(str(SCHEMATHESIS), "--config-file", "schemathesis.toml"),
-        *("run", f"{quiet_service.url}/openapi.json", "--seed", "20261121", "--no-color"),
-        *("--checks", ",".join(checks), "--request-timeout", "20", "--continue-on-failure", "--no-shrink"),
-        *more,
-    ]
-    done = subprocess.run(
-        arguments, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    assert done.returncode == 0, (
-        done.stdout[-20_000:].replace(quiet_service.admin_token, "***") + done.stderr[-2000:]
-    )
-    assert "Tested: " in done.stdout
+        (tmp_path / "hooks.py").write_text(SERIALIZER)
+    (tmp_path / "schemathesis.toml").write_text(CONFIG)
+    usual = [part for path in ODD for part in ("--exclude-path", path)]
+    judge(quiet_service, tmp_path, [*usual, "--checks", ",".join(checks), *more])
+    for path, without in ODD.items():
+        left = ",".join(check for check in checks if check not in without)
+        judge(quiet_service, tmp_path, ["--include-path", path, "--checks", left, *more])
     assert operator.audit_is_valid()
     assert '"request.failed"' not in quiet_service.log()
+
+
+def judge(service: ServiceProcess, directory: Path, chosen: list[str]) -> None:
+    """Run schemathesis; it must find nothing."""
+    arguments = [
+        *(str(SCHEMATHESIS), "--config-file", "schemathesis.toml"),
+        *("run", f"{service.url}/openapi.json", "--seed", "20261121", "--no-color"),
+        *("--request-timeout", "20", "--continue-on-failure", "--no-shrink"),
+        *chosen,
+    ]
+    done = subprocess.run(
+        arguments, cwd=directory, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, (
+        done.stdout[-20_000:].replace(service.admin_token, "***") + done.stderr[-2000:]
+    )
+    assert "Tested: " in done.stdout
 
 
 def test_every_operation_documents_its_answers(quiet_service: ServiceProcess) -> None:

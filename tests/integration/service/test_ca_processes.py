@@ -32,7 +32,9 @@ def told(*arguments: str, **variables: str) -> list[dict[str, Any]]:
         timeout=240,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
+    # Shown by pytest where a test fails: why a child ended as it did.
+    print(done.stderr[-8000:])
+    assert done.returncode == 0
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

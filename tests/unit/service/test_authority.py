@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from attestation.errors import (
+    AttestationError,
     CANotConfigured,
     CertificateNotConformant,
     KeyMismatch,
@@ -29,6 +30,7 @@ from attestation.errors import (
     PINRejected,
     SignerBusy,
     SignerUnavailable,
+    TokenAbsent,
 )
 from attestation.keys import open as creation_key
 from attestation.keys.open import OpenKey
@@ -137,12 +139,46 @@ def test_the_same_certificate_comes_of_the_same_row(world: World, monkeypatch: p
         return real(content, *rest)
 
     monkeypatch.setattr(creation, "sign_content", spy)
+    monkeypatch.setattr(authority, "START_TRIES", 1)
     with pytest.raises(SignerUnavailable):
         world.open()
     world.clock.advance(60)
     world.open()
     assert len(signed) == 2
     assert signed[0] == signed[1]
+    assert len(world.issuers()) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (SignerUnavailable("the token went away"), True),
+        (TokenAbsent("no such token"), True),
+        (KeyNotFound("no such key"), True),
+        (SignerBusy("somebody else makes it"), False),
+        (KeyMismatch("another key"), False),
+    ],
+    ids=lambda value: getattr(value, "code", ""),
+)
+def test_a_start_tries_again_what_may_pass(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: AttestationError, passes: bool
+) -> None:
+    """A token that another process writes to may look empty for a moment; what will not pass is told at once."""
+    failures = iter([error] * (authority.START_TRIES - 1))
+    real = creation.ensure
+
+    def ensure(*arguments: Any, **named: Any) -> None:
+        real(*arguments, **named)
+        if (failed := next(failures, None)) is not None:
+            raise failed
+
+    monkeypatch.setattr(creation, "ensure", ensure)
+    monkeypatch.setattr(authority, "_START_AGAIN_SECONDS", 0)
+    if passes:
+        world.open()
+    else:
+        with pytest.raises(type(error)):
+            world.open()
     assert len(world.issuers()) == 1
 
 

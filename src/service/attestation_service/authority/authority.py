@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -19,9 +21,11 @@ from attestation.errors import (
     AttestationError,
     CertificateNotConformant,
     IssuerUnknown,
+    KeyNotFound,
     MachineNotAdmitted,
     SignerBusy,
     SignerUnavailable,
+    TokenAbsent,
 )
 from attestation.keys.open import OpenKey
 from attestation.store import PUBLISHED, Issuer, IssuerPurpose, Store, Tx
@@ -56,6 +60,11 @@ STALE_AFTER: Final = timedelta(minutes=10)
 SELF_TEST_EVERY: Final = timedelta(seconds=15)
 WARN_EVERY: Final = timedelta(hours=24)
 BATCH: Final = 500
+
+START_TRIES: Final = 3
+"""How often a start tries what may pass by itself, before it fails."""
+
+_START_AGAIN_SECONDS: Final = 0.5
 
 _ATTEMPTS: Final = 3
 """How often one issuance starts again because another key began to sign in the middle of it."""
@@ -355,11 +364,21 @@ def open_authority(settings: Settings, store: Store, clock: Clock) -> Authority:
             starts without its key.
         CertificateNotConformant: A stored certificate is none of a CA.
     """
-    maker = maker_of(settings, store, clock)
-    try:
-        creation.ensure(maker, coming=False)
-        problems = creation.prove_active(maker)
-    except BaseException:
-        maker.keyring.close()
-        raise
-    return Authority(maker, problems)
+    owner = secrets.token_hex(16)
+    for tries_left in reversed(range(START_TRIES)):
+        # The same owner throughout: a lease that was taken before is still ours.
+        maker = dataclasses.replace(maker_of(settings, store, clock), owner=owner)
+        try:
+            creation.ensure(maker, coming=False)
+            return Authority(maker, creation.prove_active(maker))
+        except BaseException as e:
+            maker.keyring.close()
+            # While another process writes to a token, it may look as if key or token were not there.
+            passing = (
+                isinstance(e, SignerUnavailable | TokenAbsent | KeyNotFound) and type(e) is not SignerBusy
+            )
+            if not passing or not tries_left:
+                raise
+            log.warning("ca.not_open", reason=str(e), tries_left=tries_left)
+            time.sleep(_START_AGAIN_SECONDS)
+    raise AssertionError("the last try returns or raises")
