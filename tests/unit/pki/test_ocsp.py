@@ -12,7 +12,7 @@ import pytest
 from asn1crypto import ocsp as asn1_ocsp
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, mldsa
+from cryptography.hazmat.primitives.asymmetric import ec, mldsa, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import ocsp
 from dilithium_py.ml_dsa import ML_DSA_87
@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from attestation.endorsements import der
 from attestation.errors import KeyUnsupported, MalformedEvidence, RequestInvalid
 from attestation.pki.crl import Reason
-from attestation.pki.issuer import identity_of
+from attestation.pki.issuer import algorithm_of, identity_of, sign
 from attestation.pki.ocsp import (
     MAX_REQUEST_BYTES,
     MAX_REQUESTS,
@@ -465,3 +465,10 @@ def test_openssl_refuses_who_was_not_delegated(tmp_path: Path) -> None:
         tmp_path, "ocsp", "-reqin", "request.der", "-CAfile", "ca.pem", "-respin", "answer.der", "-resp_text"
     )
     assert "Response Verify Failure" in read.stderr
+
+
+def test_an_rsa_key_signs_as_its_algorithm_says() -> None:
+    """PKCS#1 v1.5 over SHA-384, named with NULL parameters (RFC 4055 §5)."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    key.public_key().verify(sign(key, b"answer"), b"answer", padding.PKCS1v15(), hashes.SHA384())
+    assert algorithm_of(key) == bytes.fromhex("300d06092a864886f70d01010c0500")
