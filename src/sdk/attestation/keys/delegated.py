@@ -52,7 +52,7 @@ class RawSigner(Protocol):
     thread but that of an event loop.
     """
 
-    def sign_digest_ecdsa(self, digest: bytes) -> tuple[int, int]:  # noqa: ARG002
+    def sign_digest_ecdsa(self, digest: bytes) -> tuple[int, int]:  # noqa: ARG002 -- what back-ends override
         """Return (r, s) over *digest*, which is not longer than the order of the curve.
 
         Raises:
@@ -60,7 +60,7 @@ class RawSigner(Protocol):
         """
         raise KeyUnsupported("this key does not sign with ECDSA")
 
-    def sign_rsa_pkcs1(self, digest_info: bytes) -> bytes:  # noqa: ARG002
+    def sign_rsa_pkcs1(self, digest_info: bytes) -> bytes:  # noqa: ARG002 -- what back-ends override
         """Return the signature with PKCS#1 v1.5 over *digest_info*, the DER of a DigestInfo; as long as the modulus.
 
         Raises:
@@ -68,7 +68,7 @@ class RawSigner(Protocol):
         """
         raise KeyUnsupported("this key does not sign with RSA PKCS#1 v1.5")
 
-    def sign_rsa_pss(self, digest: bytes, hash_name: HashName, salt_bytes: int) -> bytes:  # noqa: ARG002
+    def sign_rsa_pss(self, digest: bytes, hash_name: HashName, salt_bytes: int) -> bytes:  # noqa: ARG002 -- what back-ends override
         """Return the PSS signature over *digest*: MGF1 with the same hash, salt as long as the digest.
 
         Raises:
@@ -76,7 +76,7 @@ class RawSigner(Protocol):
         """
         raise KeyUnsupported("this key does not sign with RSA PSS")
 
-    def sign_mldsa(self, message: bytes) -> bytes:  # noqa: ARG002
+    def sign_mldsa(self, message: bytes) -> bytes:  # noqa: ARG002 -- what back-ends override
         """Return the ML-DSA-87 signature over *message* with an empty context (FIPS 204): 4627 bytes.
 
         Raises:

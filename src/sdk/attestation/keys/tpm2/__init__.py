@@ -72,7 +72,7 @@ class TPMSigner(RawSigner):
                 return self._sign(digest_info[len(prefix) :]).signature
         raise KeyUnsupported("a TPM signs digests of SHA-256, SHA-384 and SHA-512 only")
 
-    def sign_rsa_pss(self, digest: bytes, hash_name: HashName, salt_bytes: int) -> bytes:  # noqa: ARG002
+    def sign_rsa_pss(self, digest: bytes, hash_name: HashName, salt_bytes: int) -> bytes:  # noqa: ARG002 -- as the base
         """As `RawSigner`; a TPM takes a salt as long as the digest."""
         return self._sign(digest, pss=True).signature
 
