@@ -95,5 +95,5 @@ def test_events_are_api() -> None:
     assert {e.value.removeprefix("node.") for e in NodeEvent} == {
         "registered", "configured", "image_created", "provisioned", "online", "decommissioned",
         "heartbeat_missed", "role_changed", "cert_renewed", "attestation_failed", "locked", "unlocked",
-        "rejected", "wiped", "firmware_changed", "rebooted", "approval_vote",
+        "rejected", "wiped", "firmware_changed", "rebooted", "approval_vote", "alarm",
     }  # fmt: skip

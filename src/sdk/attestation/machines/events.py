@@ -32,6 +32,7 @@ class NodeEvent(StrEnum):
     FIRMWARE_CHANGED = "node.firmware_changed"
     REBOOTED = "node.rebooted"
     APPROVAL_VOTE = "node.approval_vote"
+    ALARM = "node.alarm"
 
 
 Event = NodeEvent | OperatorEvent
