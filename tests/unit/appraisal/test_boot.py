@@ -586,3 +586,32 @@ def test_authorities_are_those_listed() -> None:
     assert words(judged(listed, other))["secure-boot-authorities"] == "Failed"
     nobody = with_options(secure_boot=False)
     assert one(judged(listed, nobody), "secure-boot-authorities").found == "none"
+
+
+@pytest.mark.parametrize(
+    ("quirk", "pcr", "named"),
+    [
+        (LogQuirk.BOOT_DEVICES_OMITTED, 4, "EV_OMIT_BOOT_DEVICE_EVENTS"),
+        (LogQuirk.IPL_IN_PCR_4, 4, "EV_IPL"),
+        (LogQuirk.ACTION_IN_PCR_2, 2, "EV_ACTION"),
+    ],
+)
+def test_what_shipped_machines_log_fails_only_who_lists_what_may_be_there(
+    quirk: LogQuirk, pcr: int, named: str
+) -> None:
+    """An event of a type that is not expected in PCR 2 or 4: told, and no fault, unless a list leaves it out."""
+    log = with_options(quirks=frozenset({quirk, LogQuirk.OPTION_ROM}))
+    assert words(judged(SECURE_BOOT, log)) == {"event-log": "Passed", "secure-boot": "Passed"}
+    assert words(judged(policy(event_log="required", secure_boot={"required": True}), log)) == {
+        "event-log": "Passed",
+        "secure-boot": "Passed",
+    }
+    usual = with_options(quirks=frozenset({LogQuirk.OPTION_ROM}))
+    digests = {e.digest.hex() for e in replayed(usual).events_of(pcr)}
+    listed = policy(pcrs={str(pcr): {"events": "approved-digests", "digests": sorted(digests)}})
+    failed = one(judged(listed, log), f"pcr{pcr}")
+    assert isinstance(failed, Failed)
+    assert named in failed.found
+    (added,) = {e.digest.hex() for e in replayed(log).events_of(pcr)} - digests
+    approved = policy(pcrs={str(pcr): {"events": "approved-digests", "digests": sorted({*digests, added})}})
+    assert isinstance(one(judged(approved, log), f"pcr{pcr}"), Passed)

@@ -180,6 +180,9 @@ def test_quirks_are_reported() -> None:
         LogQuirk.SHIM_LAST_BYTE: "one byte too many",
         LogQuirk.NO_ACTION_OUTSIDE: "0xffffffff",
         LogQuirk.EXIT_FAILS_ONCE: "failed before it was called",
+        LogQuirk.BOOT_DEVICES_OMITTED: "EV_OMIT_BOOT_DEVICE_EVENTS has no place in PCR 4",
+        LogQuirk.ACTION_IN_PCR_2: "EV_ACTION has no place in PCR 2",
+        LogQuirk.IPL_IN_PCR_4: "EV_IPL has no place in PCR 4",
     }
     for quirk, text in said.items():
         assert any(text in flag for flag in verified(with_quirk(quirk)).flags)
@@ -365,7 +368,7 @@ def test_hcrtm_must_be_first_and_agree() -> None:
 
 @pytest.mark.parametrize("pcr", [2, 4, 7])
 def test_n87_events_retyped(pcr: int) -> None:
-    """In PCR 2, 4 and 7 no event becomes another: by type, or by data that its digest does not cover."""
+    """In PCR 2, 4 and 7 no event becomes one of which more is claimed, by its type or by data beside its digest."""
     log = with_quirk(LogQuirk.OPTION_ROM)
     good = verified(log)
     for at in log.where(pcr=pcr):
@@ -384,12 +387,26 @@ def test_n87_events_retyped(pcr: int) -> None:
 
 
 def test_n88_an_own_event_of_an_ignored_type() -> None:
-    """Somebody extends PCR 2, 4 or 7 and tells it truly, with a type that readers might skip."""
+    """Somebody extends PCR 2, 4 or 7 and tells it truly, with a type that readers might skip.
+
+    In PCR 7 it refuses the log. In PCR 2 and 4 shipped machines do so: it is told, and it is something that was
+    loaded, whatever it calls itself; but a type whose data its digest must cover, and does not, is a lie there, too.
+    """
     for pcr in (2, 4, 7):
-        for event_type in (EventType.EVENT_TAG, EventType.IPL, EventType.ACTION, 0x12345678):
+        for event_type in (EventType.EVENT_TAG, EventType.IPL, 0x12, EventType.ACTION, 0x12345678):
             log = with_event(GOOD, Event(pcr=pcr, type=event_type, data=b"own", measured=b"anything"))
-            assert refused(log, f"no place in PCR {pcr}").pcrs == (pcr,)
             verified(log, pcrs=set(range(16)) - {pcr})
+            if pcr == 7:
+                assert refused(log, "no place in PCR 7").pcrs == (7,)
+            elif event_type == EventType.ACTION:
+                assert refused(log, "not that of its data").pcrs == (pcr,)
+            else:
+                claims = verified(log)
+                assert any(f"has no place in PCR {pcr}" in flag for flag in claims.flags)
+                (own,) = [i for i in claims.images if i.kind == "image"]
+                assert (own.pcr, own.digest, own.path) == (pcr, hashlib.sha256(b"anything").digest(), "")
+    short = with_event(GOOD, Event(pcr=4, type=0x12, data=b"BOOT ATTEMPTS OMITTED"))
+    assert [i.digest for i in verified(short).images] == [i.digest for i in verified(GOOD).images]
 
 
 def test_n89_variable_data_changed() -> None:

@@ -57,7 +57,7 @@ _IMAGES: Final = frozenset(
     }
 )
 _KINDS: Final[Mapping[str, str]] = MappingProxyType(
-    {"boot-loader": "boot loader", "driver": "option ROM driver", "kernel": "kernel"}
+    {"boot-loader": "boot loader", "driver": "option ROM driver", "kernel": "kernel", "image": "image"}
 )
 _CONTENTS: Final[Mapping[int, str]] = MappingProxyType(
     {

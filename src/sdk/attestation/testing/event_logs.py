@@ -53,6 +53,7 @@ class EventType(IntEnum):
     COMPACT_HASH = 0xC
     IPL = 0xD
     IPL_PARTITION_DATA = 0xE
+    OMIT_BOOT_DEVICE_EVENTS = 0x12
     EFI_VARIABLE_DRIVER_CONFIG = 0x80000001
     EFI_VARIABLE_BOOT = 0x80000002
     EFI_BOOT_SERVICES_APPLICATION = 0x80000003
@@ -110,6 +111,12 @@ class LogQuirk(StrEnum):
     """The first event carries bytes of the vendor."""
     NEWER_TYPES = "newer-types"
     """VARIABLE_BOOT2, FIRMWARE_BLOB2, HANDOFF_TABLES2."""
+    BOOT_DEVICES_OMITTED = "boot-devices-omitted"
+    """EV_OMIT_BOOT_DEVICE_EVENTS in PCR 4: the firmware tells no boot attempts."""
+    ACTION_IN_PCR_2 = "action-in-pcr-2"
+    """EV_ACTION of an option ROM, in PCR 2."""
+    IPL_IN_PCR_4 = "ipl-in-pcr-4"
+    """EV_IPL in PCR 4, of which the log does not show what was hashed."""
     PADDED_ZEROS = "padded-zeros"
     """Zeros after the last event."""
     PADDED_ONES = "padded-ones"
@@ -635,6 +642,12 @@ def _platform(options: BootOptions) -> list[Event]:
         events.append(
             Event(pcr=2, type=EventType.EFI_SPDM_FIRMWARE_BLOB, data=data, measured=b"firmware of a disk")
         )
+    if LogQuirk.ACTION_IN_PCR_2 in options.quirks:
+        events.append(Event(pcr=2, type=EventType.ACTION, data=b"Executing UEFI option ROM"))
+    if LogQuirk.IPL_IN_PCR_4 in options.quirks:
+        events.append(Event(pcr=4, type=EventType.IPL, data=b"boot block", measured=b"bytes of a boot block"))
+    if LogQuirk.BOOT_DEVICES_OMITTED in options.quirks:
+        events.append(Event(pcr=4, type=EventType.OMIT_BOOT_DEVICE_EVENTS, data=b"BOOT ATTEMPTS OMITTED"))
     return [*events, action(4, "Calling EFI Application from Boot Option")]
 
 

@@ -27,10 +27,11 @@ from attestation.tpm.hashes import bank_alg
 
 MOST_EVENTS: Final = 1000
 """Events shown; an honest log has fewer, and the whole log has a route of its own."""
-_KINDS: Final[Mapping[str, Literal["driver", "boot-loader", "kernel"]]] = {
+_KINDS: Final[Mapping[str, Literal["driver", "boot-loader", "kernel", "image"]]] = {
     "driver": "driver",
     "boot-loader": "boot-loader",
     "kernel": "kernel",
+    "image": "image",
 }
 
 
@@ -191,7 +192,7 @@ def _secure_boot(state: SecureBootState) -> SecureBootDetail:
 
 def _items(claims: EventLogClaims) -> list[BootItem]:
     items = [
-        BootItem(kind=_KINDS.get(i.kind, "image"), pcr=i.pcr, digest=i.digest.hex(), text=i.path or None)
+        BootItem(kind=_KINDS[i.kind], pcr=i.pcr, digest=i.digest.hex(), text=i.path or None)
         for i in claims.images[:MOST_EVENTS]
     ]
     measured: tuple[tuple[Literal["command-line", "kernel", "initrd"], tuple[Measured, ...]], ...] = (

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from attestation.evidence.event_log import uefi
-from attestation.evidence.event_log.event_types import Covers, EventType
+from attestation.evidence.event_log.event_types import Covers, EventType, is_unexpected
 
 LABELS: Final = (
     b"grub_cmd: ",
@@ -43,8 +43,9 @@ class Image(NamedTuple):
 
     Args:
         pcr: 2 or 4.
-        kind: `driver` (PCR 2); `boot-loader`; `kernel`: loaded from memory, without a device path. A help for
-            people: only the digest and the order are measured.
+        kind: `driver` (PCR 2); `boot-loader`; `kernel`: loaded from memory, without a device path; `image`: an
+            event of a type that is not expected there. A help for people: only the digest and the order are
+            measured.
         digest: As extended: for an image its Authenticode hash.
         device_path: As the event says; not measured.
         event: Index in the log.
@@ -160,6 +161,8 @@ def read(steps: Iterable[Step]) -> BootChain:
 
 
 def _image(step: Step) -> Image:
+    if is_unexpected(step.pcr, step.event_type):
+        return Image(step.pcr, "image", step.digest, b"", step.event)
     path = uefi.image_device_path(step.data)
     kind = "driver" if step.pcr == 2 else "boot-loader" if path else "kernel"
     return Image(step.pcr, kind, step.digest, path, step.event)

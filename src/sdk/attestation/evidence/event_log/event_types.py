@@ -121,4 +121,13 @@ EXPECTED: Final[Mapping[int, frozenset[int]]] = MappingProxyType(
         ),
     }
 )
-"""The only types that may extend PCR 2, 4 and 7; any other there is an error (TPM.md §4.4)."""
+"""The types that firmware is expected to extend into PCR 2, 4 and 7 (TPM.md §4.4).
+
+Any other is an error in PCR 7. In PCR 2 and 4 shipped machines have others (EV_OMIT_BOOT_DEVICE_EVENTS, EV_IPL,
+EV_ACTION): they are extended and told, and support no claim.
+"""
+
+
+def is_unexpected(pcr: int, event_type: int) -> bool:
+    """True for an event of a type that firmware is not expected to extend into *pcr*."""
+    return pcr in EXPECTED and event_type not in EXPECTED[pcr]

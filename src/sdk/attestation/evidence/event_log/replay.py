@@ -20,6 +20,7 @@ from attestation.evidence.event_log.event_types import (
     EXPECTED,
     Covers,
     EventType,
+    is_unexpected,
     type_name,
 )
 from attestation.evidence.event_log.findings import Finding
@@ -56,6 +57,7 @@ _NO_ACTION: Final = int(EventType.NO_ACTION)
 _SEPARATOR: Final = int(EventType.SEPARATOR)
 _VARIABLE_BOOT: Final = int(EventType.EFI_VARIABLE_BOOT)
 _IPL: Final = int(EventType.IPL)
+_OMITTED: Final = int(EventType.OMIT_BOOT_DEVICE_EVENTS)
 _TEXT_PCRS: Final = frozenset({8, 11, 12})
 """Where boot loaders measure texts that their events show."""
 _BOOT_CHAIN: Final = frozenset({2, 4, 8, 9, 11, 12})
@@ -206,16 +208,19 @@ def replay(log: UnverifiedEventLog, bank: int) -> ReplayedLog:
             elif covers is Covers.DATA_BUT_LAST_BYTE:
                 text = "the digest leaves out the last byte of the data (older shim)"
                 findings.append(Finding("digest-leaves-out-last-byte", pcr, index, text))
+        elif event_type == _OMITTED:
+            covers = Covers.DATA if new(data[start:stop]).digest() == digest else nothing
         elif event_type == _VARIABLE_BOOT:
             covers = _covers_variable(new, digest, data[start:stop])
         elif event_type == _IPL and pcr in _TEXT_PCRS:
             covers = _covers_text(new, pcr, digest, data[start:stop])
         entries.append(Entry(pcr, event_type, digest, covers, start, stop))
-        if pcr in EXPECTED and event_type not in EXPECTED[pcr]:
+        unexpected = is_unexpected(pcr, event_type)
+        if unexpected:
             text = f"{type_name(event_type)} has no place in PCR {pcr}"
-            findings.append(Finding("unexpected-type", pcr, index, text, fault=True))
-        elif pcr == secure_boot.PCR:
-            if covers is not nothing or not of_data:
+            findings.append(Finding("unexpected-type", pcr, index, text, fault=pcr == secure_boot.PCR))
+        if pcr == secure_boot.PCR:
+            if not unexpected and (covers is not nothing or not of_data):
                 end = stop - 1 if covers is Covers.DATA_BUT_LAST_BYTE else stop
                 sevens.append(Measured7(index, event_type, covers, start, end))
         elif pcr in _BOOT_CHAIN:
