@@ -189,9 +189,9 @@ def test_an_offline_bundle_opens_in_one_tpm(
     there.admitted(local_scene.operator)
     path = f"/api/v1/machines/{here.machine_id}/offline-bundle"
     with local.client("198.51.100.7") as http:
-        first = http.get(path, headers=people.headers("anna"))
+        first = http.post(path, headers=people.headers("anna"))
         assert first.status_code == 202
-        bundle = http.get(path, headers=people.headers("bert"))
+        bundle = http.post(path, headers=people.headers("bert"))
     assert bundle.status_code == 200, bundle.text
     assert local.canary not in bundle.text
     found = bundle.json()

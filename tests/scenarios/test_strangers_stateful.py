@@ -74,7 +74,7 @@ OPERATOR_ROUTES = [
     ("POST", "/allow-list"),
     ("GET", "/allow-list"),
     ("GET", "/machines/{id}/certificates"),
-    ("GET", "/machines/{id}/offline-bundle"),
+    ("POST", "/machines/{id}/offline-bundle"),
     ("GET", "/ca"),
     ("POST", "/ca/rotation"),
     ("GET", "/policies"),

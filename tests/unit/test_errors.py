@@ -26,6 +26,7 @@ CODES = {
     "BaseConfigInvalid": "base-config-invalid",
     "BaseConfigMissing": "base-config-missing",
     "BreakGlassCannotVote": "break-glass-cannot-vote",
+    "CrossSiteRequest": "cross-site-request",
     "BundleInvalid": "trust-bundle-invalid",
     "CANotConfigured": "ca-not-configured",
     "CSRInvalid": "csr-invalid",

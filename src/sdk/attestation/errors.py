@@ -43,7 +43,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     ├── NotAcceptable                  the representation asked for is not served
     ├── Unauthenticated                who are you
     ├── Forbidden                      you may not
-    │   └── ClientCertificateUntrusted  InsecureTransport  BreakGlassCannotVote
+    │   └── ClientCertificateUntrusted  InsecureTransport  BreakGlassCannotVote  CrossSiteRequest
     ├── Unavailable                    we could not decide or serve now
     │   ├── OperatorAccessNotConfigured  IdentityProviderUnavailable  RevocationUnknown
     │   ├── BaseConfigMissing  BaseConfigInvalid  StoreUnavailable
@@ -495,6 +495,12 @@ class InsecureTransport(Forbidden):
     """High assurance demands TLS 1.3 with AES-256-GCM, seen by us or asserted by a trusted proxy."""
 
     code = "high-assurance-required"
+
+
+class CrossSiteRequest(Forbidden):
+    """A browser sent this request for another site than ours."""
+
+    code = "cross-site-request"
 
 
 class BreakGlassCannotVote(Forbidden):

@@ -59,6 +59,7 @@ log = structlog.get_logger("attestation_service")
 DESCRIPTION = """\
 Admits machines by what their TPM proves, delivers their configuration sealed to it, records everything.
 Errors are RFC 9457 problems; their `type` is `urn:itl:problem:<code>`, and the codes are stable.
+Acts of operators carry `Content-Type: application/json` (or `text/csv`), also without a body.
 """
 
 ROUTERS = (

@@ -22,6 +22,7 @@ from attestation.errors import (
     AttestationError,
     BreakGlassCannotVote,
     ClientCertificateUntrusted,
+    CrossSiteRequest,
     Forbidden,
     IdentityProviderUnavailable,
     InsecureTransport,
@@ -32,7 +33,7 @@ from attestation.errors import (
     Unauthenticated,
 )
 from attestation_service import problems
-from attestation_service.auth import Right, operator
+from attestation_service.auth import Right, cross_site, operator
 from attestation_service.context import ACCESS_KEY
 
 Access = Literal["public", "machine", "read", "act", "audit"]
@@ -84,6 +85,9 @@ def demand_access(app: FastAPI) -> None:
         if asked != (kind in set(Right)):
             word = "are" if asked else "are not"
             raise RuntimeError(f"{route.path}: declared as {kind}, but operators {word} asked for")
+        if asked and (kind == Right.ACT) == (cross_site.READING in (route.methods or ())):
+            # Whoever shows an operator a link or an image would act for them.
+            raise RuntimeError(f"{route.path}: what changes something is no GET, and the rest is one")
 
 
 def answers(*errors: Error, body: bool = False, gated: bool = False, kind: Access = "machine") -> Responses:
@@ -106,7 +110,13 @@ def answers(*errors: Error, body: bool = False, gated: bool = False, kind: Acces
     if kind == "machine":
         found += [RateLimited]
     elif kind != "public":
-        found += [Unauthenticated, Forbidden, RateLimited]
+        found += [
+            Unauthenticated,
+            Forbidden,
+            CrossSiteRequest,
+            RateLimited,
+            *([415] if kind == "act" else []),
+        ]
         found += [OperatorAccessNotConfigured, IdentityProviderUnavailable, RevocationUnknown]
     by_status: dict[int, dict[str, str]] = defaultdict(dict)
     for error in found:

@@ -130,7 +130,10 @@ class Committee:
                 self.stack.enter_context(
                     httpx.Client(
                         base_url=f"{replica.url}/api/v1",
-                        headers={"Authorization": f"Bearer {provider.token(name)}"},
+                        headers={
+                            "Authorization": f"Bearer {provider.token(name)}",
+                            "Content-Type": "application/json",
+                        },
                         timeout=30,
                     )
                 )

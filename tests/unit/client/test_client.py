@@ -436,7 +436,7 @@ OPERATOR_ROUTES: list[tuple[str, str, Callable[[OperatorClient], Any]]] = [
     ("GET", f"{MACHINE}/results", lambda c: list(c.results(MACHINE_ID))),
     ("DELETE", MACHINE, lambda c: c.delete_machine(MACHINE_ID)),
     ("GET", f"{MACHINE}/certificates", lambda c: list(c.machine_certificates(MACHINE_ID))),
-    ("GET", f"{MACHINE}/offline-bundle", lambda c: c.offline_bundle(MACHINE_ID)),
+    ("POST", f"{MACHINE}/offline-bundle", lambda c: c.offline_bundle(MACHINE_ID)),
     ("GET", "/api/v1/registration-tokens", lambda c: list(c.registration_tokens())),
     ("DELETE", "/api/v1/registration-tokens/t1", lambda c: c.revoke_registration_token("t1")),
     ("GET", "/api/v1/allow-list", lambda c: list(c.allow_list())),

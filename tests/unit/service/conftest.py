@@ -23,7 +23,7 @@ from tests.fixtures.vendor import write_bundle
 from tests.unit.service.node import SEALED, SoftwareNode
 
 TOKEN = "break-glass-token-of-more-than-32-characters"
-OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
+OPERATOR = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
 CANARY = "canary-7c1f0b"
 
 BASE = f"""\

@@ -22,7 +22,7 @@ class People:
         """Introduce *name* with *duties*, an operator where none is named, and return their credential."""
         token = f"token.of.{name}"
         self._known[token] = (name, frozenset(duties or {Duty.OPERATOR}))
-        return {"Authorization": f"Bearer {token}"}
+        return {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
     async def operator(self, token: str, origin: Origin, at: datetime) -> Operator:
         """See `context.Tokens.operator`."""

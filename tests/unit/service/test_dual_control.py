@@ -53,7 +53,7 @@ class Everybody(People):
 
 def certificate(name: str) -> dict[str, str]:
     """Return the credential of whoever shows a certificate with this name."""
-    return {"Authorization": f"Bearer cert.of.{name}"}
+    return {"Authorization": f"Bearer cert.of.{name}", "Content-Type": "application/json"}
 
 
 class Committee:

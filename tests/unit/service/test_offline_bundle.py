@@ -52,13 +52,13 @@ async def test_two_people_and_one_tpm(committee: Committee) -> None:
     """The first vote gives nothing; the second the members of old, with every secret sealed and signed."""
     service = committee.service
     node = await admitted(service)
-    first = await committee.ask("anna", "GET", path(node))
+    first = await committee.ask("anna", "POST", path(node))
     assert first.status_code == 202
     assert first.json()["action"] == "offline_bundle"
     assert (first.json()["approvals_received"], first.json()["approvals_required"]) == (1, 2)
-    assert (await committee.ask("anna", "GET", path(node))).status_code == 202, "one person stays one"
+    assert (await committee.ask("anna", "POST", path(node))).status_code == 202, "one person stays one"
     assert await listed(service, node) == []
-    second = await committee.ask("bert", "GET", path(node))
+    second = await committee.ask("bert", "POST", path(node))
     assert second.status_code == 200, second.text
     assert CANARY not in second.text
     assert "PRIVATE" not in second.text
@@ -95,7 +95,7 @@ async def test_it_is_written_down(committee: Committee) -> None:
     """Who agreed, the token, the digest and the certificate; never a secret."""
     service = committee.service
     node = await admitted(service)
-    bundle = await committee.agreed("GET", path(node))
+    bundle = await committee.agreed("POST", path(node))
     issued, made, *_ = await service.audit(machine_id=node.machine_id)
     assert (issued["action"], made["action"]) == ("cert_issued", "offline_bundle")
     assert (made["operator_cn"], made["prev_state"], made["new_state"]) == ("two", "attested", "attested")
@@ -108,21 +108,21 @@ async def test_it_is_written_down(committee: Committee) -> None:
     assert (row["serial"], row["key_tier"], row["requester"]) == (bundle["serial"], None, "two")
     assert bundle["config_token"] not in str(await service.audit())
     # Its votes are used up.
-    assert (await committee.ask("one", "GET", path(node))).status_code == 202
+    assert (await committee.ask("one", "POST", path(node))).status_code == 202
 
 
 async def test_older_tokens_lose_their_right(committee: Committee) -> None:
     """A bundle is a new delivery."""
     service, node = committee.service, SoftwareNode()
     token = (await service.admitted(node))["config_token"]
-    await committee.agreed("GET", path(node))
+    await committee.agreed("POST", path(node))
     assert outcome_of(await service.fetch(token)) == (410, "token-consumed")
 
 
 async def test_break_glass_is_nobody(committee: Committee) -> None:
     """Whatever the settings say of roles: two humans."""
     node = await admitted(committee.service)
-    answer = await committee.ask(OPERATOR, "GET", path(node))
+    answer = await committee.ask(OPERATOR, "POST", path(node))
     assert outcome_of(answer) == (403, "break-glass-cannot-vote")
     assert await listed(committee.service, node) == []
 
@@ -132,19 +132,19 @@ async def test_by_default_there_are_none(start: Starter) -> None:
     committee = Committee(await start(tpm_ca_bundle_dir=start.bundle(), **WITH_CA))
     node = await admitted(committee.service)
     for name in ("anna", "bert"):
-        assert outcome_of(await committee.ask(name, "GET", path(node))) == (422, "request-invalid")
+        assert outcome_of(await committee.ask(name, "POST", path(node))) == (422, "request-invalid")
 
 
 async def test_without_a_ca_there_are_none(start: Starter) -> None:
     """Half a bundle is none."""
     committee = Committee(await start(tpm_ca_bundle_dir=start.bundle(), compat_offline_bundle=True))
     node = await admitted(committee.service)
-    assert outcome_of(await committee.ask("anna", "GET", path(node))) == (503, "ca-not-configured")
+    assert outcome_of(await committee.ask("anna", "POST", path(node))) == (503, "ca-not-configured")
 
 
 async def test_unknown_machines(committee: Committee) -> None:
     """404 before any vote."""
-    answer = await committee.ask("anna", "GET", f"/machines/{NOBODY}/offline-bundle")
+    answer = await committee.ask("anna", "POST", f"/machines/{NOBODY}/offline-bundle")
     assert outcome_of(answer) == (404, "machine-unknown")
 
 
@@ -153,7 +153,7 @@ async def test_only_attested_machines_within_their_lease(committee: Committee, w
     """Sealed or not, nothing of a machine leaves that could not have it over the network."""
     node = SoftwareNode()
     await brought(committee.service, node, WAYS[way])
-    assert outcome_of(await committee.ask("anna", "GET", path(node))) == CONFLICT
+    assert outcome_of(await committee.ask("anna", "POST", path(node))) == CONFLICT
     assert await listed(committee.service, node) == []
 
 
@@ -194,7 +194,7 @@ async def test_an_act_while_it_is_made(
     """What two agreed to is what is done, or nothing: no token, no certificate, no entry."""
     service = committee.service
     node = await admitted(service)
-    assert (await committee.ask("anna", "GET", path(node))).status_code == 202
+    assert (await committee.ask("anna", "POST", path(node))).status_code == 202
     early = where == "before it is reserved"
     real: Callable[..., Any] = configuration if early else sign
 
@@ -204,7 +204,7 @@ async def test_an_act_while_it_is_made(
 
     place = "delivery.offline_bundle.configuration" if early else "authority.authority.sign"
     monkeypatch.setattr(f"attestation_service.{place}", slow)
-    answer = await committee.ask("bert", "GET", path(node))
+    answer = await committee.ask("bert", "POST", path(node))
     assert outcome_of(answer) == CONFLICT
     # What is known before is not even signed.
     states = [row["state"] for row in await listed(service, node)]
@@ -220,11 +220,11 @@ async def test_a_base_that_is_missing_costs_no_vote(committee: Committee) -> Non
     base = service.directory / "configs" / "worker-app-final.yaml"
     text = base.read_text()
     base.unlink()
-    await committee.ask("anna", "GET", path(node))
-    assert outcome_of(await committee.ask("bert", "GET", path(node))) == (503, "base-config-missing")
+    await committee.ask("anna", "POST", path(node))
+    assert outcome_of(await committee.ask("bert", "POST", path(node))) == (503, "base-config-missing")
     assert await listed(service, node) == []
     base.write_text(text)
-    assert (await committee.ask("bert", "GET", path(node))).status_code == 200
+    assert (await committee.ask("bert", "POST", path(node))).status_code == 200
 
 
 async def test_what_cannot_be_sealed_is_not_made(
@@ -237,8 +237,8 @@ async def test_what_cannot_be_sealed_is_not_made(
         raise MalformedEvidence("no key to seal to")
 
     monkeypatch.setattr("attestation_service.delivery.offline_bundle.seal", fails)
-    await committee.ask("anna", "GET", path(node))
-    answer = await committee.ask("bert", "GET", path(node))
+    await committee.ask("anna", "POST", path(node))
+    answer = await committee.ask("bert", "POST", path(node))
     assert outcome_of(answer) == (503, "unavailable")
     assert CANARY not in answer.text
     assert await listed(committee.service, node) == []

@@ -127,7 +127,7 @@ class EnrollResponse(Wire):
 
 
 class OfflineBundle(Wire):
-    """`GET /api/v1/machines/{machine_id}/offline-bundle`: a compatibility path; nothing in it is plaintext."""
+    """`POST /api/v1/machines/{machine_id}/offline-bundle`: a compatibility path; nothing in it is plaintext."""
 
     machine_id: MachineId
     role: Role

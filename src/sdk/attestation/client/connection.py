@@ -281,6 +281,9 @@ class Connection:
         deadline = time.monotonic() + DEADLINE_SECONDS
         headers = {**self._headers, "Accept": accept}
         content: bytes | None = None
+        if method != "GET":
+            # Also without a body: what a form could send is no act of an operator.
+            headers["Content-Type"] = "application/json"
         if body is not None:
             text = (
                 json.dumps(dict(body))
@@ -288,7 +291,6 @@ class Connection:
                 else body.model_dump_json(exclude_none=True)
             )
             content = text.encode()
-            headers["Content-Type"] = "application/json"
         url = f"{self.url}{path}{'?' + urlencode(params) if params else ''}"
         reply = self._carrier.send(method, url, headers, content)
         try:

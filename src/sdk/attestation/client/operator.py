@@ -436,7 +436,7 @@ class OperatorClient:
 
     def offline_bundle(self, machine_id: str) -> api.OfflineBundle | api.PendingApproval:
         """Have a machine's offline bundle made, sealed to its TPM (compatibility), or vote for it."""
-        return self._gated(f"{_machine(machine_id)}/offline-bundle", api.OfflineBundle, None, method="GET")
+        return self._gated(f"{_machine(machine_id)}/offline-bundle", api.OfflineBundle, None)
 
     def certificate(self, serial: str) -> api.CertificateDetail:
         """Return one certificate of the issuance log (40 lower-case hex)."""

@@ -24,7 +24,7 @@ from attestation.errors import (
 )
 from attestation.store import Tx
 from attestation_service import limits
-from attestation_service.auth import break_glass
+from attestation_service.auth import break_glass, cross_site
 from attestation_service.auth.identity import RIGHTS, Duty, Method, Operator, Right
 from attestation_service.context import ACCESS_KEY, From, Origin, Res, Resources
 from attestation_service.logs import mask_path
@@ -50,12 +50,15 @@ async def operator(
         IdentityProviderUnavailable: A token cannot be judged now.
         RateLimited: Too many wrong credentials from this address, or too many uses of break-glass.
         Unauthenticated: No credential, or a wrong one.
-        Forbidden: Known, but without the right that the route needs.
+        Forbidden: Known, but without the right that the route needs; or sent by a browser for another site.
+        HTTPException: 415, an act of a media type that any web page could have had sent.
     """
     needed = declared(request)
     at = res.clock.now()
     who: Operator | None = None
     try:
+        # Before anybody is recognised: what a browser adds for another site is not the operator's word.
+        cross_site.refuse(request.method, request.headers, res.settings.service_url)
         who = await _recognise(request, res, origin, at)
         _demand(needed, who, res.settings)
     except (Unauthenticated, Forbidden) as e:

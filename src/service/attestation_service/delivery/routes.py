@@ -138,7 +138,7 @@ async def pending(
     return pending_answer(found, accept, res)
 
 
-@operators.get(
+@operators.post(
     "/machines/{machine_id}/offline-bundle",
     operation_id="offline_bundle",
     summary="Make the offline bundle of a machine, sealed to its TPM",
