@@ -102,6 +102,7 @@ from attestation_service.auth import client_certificate as operator_certificate
 from attestation_service.auth.access_token import Rules
 from attestation_service.auth.provider_keys import ProviderAnswerInvalid, parse_jwks
 from attestation_service.delivery.machine_config import Overrides, merge
+from attestation_service.transparency import memory
 from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.audit import log_kit
 from tests.unit.pki.certificate_kit import ca_of, leaf_key, pem_of, request_of
@@ -568,6 +569,20 @@ def machine_config(data: bytes) -> None:
     """`merge`: an operator's YAML, with a machine's values written into it."""
     with contextlib.suppress(BaseConfigInvalid):
         merge(data, _OVERRIDES)
+
+
+_MEMORY = memory.Memory(
+    database="0123456789abcdef" * 2,
+    last=checkpoint.Checkpoint(origin="attest.example/audit", size=7, root=b"\7" * 32),
+    ended=(checkpoint.Checkpoint(origin="attest.example/before", size=9, root=b"\x09" * 32),),
+)
+
+
+def audit_memory(data: bytes) -> None:
+    """`memory.parse`: the file beside the log's keys; what was read is written the same."""
+    with contextlib.suppress(memory.MemoryUnusable):
+        found = memory.parse(data)
+        assert memory.parse(memory.serialise(found)) == found
 
 
 # ---------------------------------------------------------------- operators' tokens
@@ -1081,4 +1096,5 @@ TARGETS: Final[dict[str, Target]] = {
         lambda: [_ima_list(), *_files("tpm2-tss/sml-ima*.bin", "ovmf/n1/sb-on/ima.bin")],
         4096,
     ),
+    "audit_memory": Target(audit_memory, lambda: [memory.serialise(_MEMORY)], 2048),
 }

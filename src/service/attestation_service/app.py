@@ -18,7 +18,16 @@ from attestation.api import AllowListImport, ConfigEnvelope, Readiness
 from attestation.clock import Clock, SystemClock
 from attestation.keys import load_signer
 from attestation.store import StoreSettings, migrate, open_store
-from attestation_service import __version__, crypto_policy, logs, maintenance, openapi, problems, weakenings
+from attestation_service import (
+    __version__,
+    crypto_policy,
+    database,
+    logs,
+    maintenance,
+    openapi,
+    problems,
+    weakenings,
+)
 from attestation_service.allow_list.routes import router as allow_list
 from attestation_service.approvals.routes import router as approvals
 from attestation_service.attest.routes import hot as attest_hot
@@ -166,6 +175,7 @@ def spare_the_collector() -> None:
 @contextlib.asynccontextmanager
 async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     """Open what the application owns, and close it: the store finishes every unit that it accepted."""
+    await asyncio.to_thread(database.demand_present, settings)
     await asyncio.to_thread(migrate, settings.db_url)
     await asyncio.to_thread(crypto_policy.check_files, settings)
     key_options = crypto_policy.service_key_options(settings)
@@ -182,6 +192,7 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     authority = None
     certificates = None
     try:
+        await asyncio.to_thread(database.recognise, settings, store, clock)
         if settings.operator_ca is not None or settings.issues_to_operators:
             certificates = ClientCertificates(settings, store if settings.issues_to_operators else None)
         if settings.has_ca:

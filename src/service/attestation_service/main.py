@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 import structlog
 import uvicorn
 
-from attestation.clock import SystemClock
+from attestation.clock import Clock, SystemClock
 from attestation.errors import AttestationError
 from attestation.keys import load_signer
-from attestation.store import migrate, open_store
-from attestation_service import __version__, crypto_policy, logs, operator_ca
+from attestation.store import Store, migrate, open_store
+from attestation_service import __version__, crypto_policy, database, logs, operator_ca
 from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.authority import open_authority
 from attestation_service.settings import Settings, SettingsInvalid
@@ -39,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.configure(settings.log_level)
     # Before the workers start, and once: a database or key that cannot be used is one error, not N.
     try:
-        migrate(settings.db_url)
+        if options.accept_restored_database:
+            _with_store(settings, database.accept)
+            return 0
+        database.demand_present(settings)
+        _with_store(settings, database.recognise)
         crypto_policy.check_files(settings)
         load_signer(
             settings.service_key_uri, create=True, options=crypto_policy.service_key_options(settings)
@@ -72,6 +76,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         **serving,
     )
     return 0
+
+
+def _with_store(settings: Settings, act: Callable[[Settings, Store, Clock], None]) -> None:
+    """Migrate the database, and let *act* have it.
+
+    Raises:
+        ValueError: ITL_DB_URL is not the URL of a database that we support.
+        AttestationError: The database cannot be used, or *act* says no.
+    """
+    migrate(settings.db_url)
+    store = open_store(settings.db_url)
+    try:
+        act(settings, store, SystemClock())
+    finally:
+        store.close()
 
 
 def _authority(settings: Settings) -> None:
@@ -125,6 +144,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--uds", help="listen on this unix socket instead")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the database")
     parser.add_argument("--check", action="store_true", help="check settings, database and key, then exit")
+    parser.add_argument(
+        "--accept-restored-database",
+        action="store_true",
+        help="take the database as it is, though the audit log's keys remember another or a newer one; then exit",
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     return parser
 

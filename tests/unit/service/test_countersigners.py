@@ -300,6 +300,7 @@ def test_what_cannot_be_asked_or_sign_stops_the_process(
     assert main(["--check"]) == 0
     assert sorted(path.name for path in (tmp_path / "ca").glob("audit-*")) == [
         "audit-ed25519.pem",
+        "audit-memory.json",
         "audit-mldsa44.pem",
     ]
     monkeypatch.setenv("ITL_AUDIT_WITNESSES", "somebody")

@@ -25,6 +25,8 @@ from attestation.store import StoredCheckpoint, Tx
 from attestation_service.audit import handlers
 from attestation_service.auth import Duty
 from attestation_service.context import Origin
+from attestation_service.database import DatabaseNotRecognised
+from attestation_service.transparency.memory import FILE
 from attestation_service.transparency.signing import RETIRED_KEYS
 from tests.unit.service.conftest import HeldClock, Service, Starter
 from tests.unit.service.people import People, introduce
@@ -394,11 +396,11 @@ class Forger:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def run(self, *statements: str) -> None:
         """Run SQL without the triggers that protect the log."""
-        with closing(sqlite3.connect(self._path)) as db:
+        with closing(sqlite3.connect(self.path)) as db:
             triggers = db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
             for (name,) in triggers:
                 db.execute(f"DROP TRIGGER {name}")
@@ -409,12 +411,12 @@ class Forger:
     def rewrite(self, detail: str, where: int) -> None:
         """Change entry *where*, and all hashes of chain and tree after it."""
         names = AuditEntry.__slots__
-        with closing(sqlite3.connect(self._path)) as db:
+        with closing(sqlite3.connect(self.path)) as db:
             rows = db.execute(f"SELECT id, {', '.join(names)} FROM audit_log ORDER BY id").fetchall()
             entries = [(row[0], AuditEntry(**dict(zip(names, row[1:], strict=True)))) for row in rows]
         self.run("DELETE FROM audit_log", "DELETE FROM audit_nodes")
         last, frontier = "0" * 64, []
-        with closing(sqlite3.connect(self._path)) as db:
+        with closing(sqlite3.connect(self.path)) as db:
             for row_id, entry in entries:
                 members = {name: getattr(entry, name) for name in AuditEvent.__slots__}
                 if row_id == where:
@@ -564,6 +566,12 @@ def forget_the_checkpoints_and_rewrite(forger: Forger) -> None:
     forger.rewrite("other", 5)
 
 
+def forget_the_memory(forger: Forger) -> None:
+    """As root of the host can: nothing beside the keys says what it was before, either."""
+    forger.run("UPDATE database_identity SET bound_at = NULL")
+    (forger.path.parent / "ca" / FILE).unlink()
+
+
 def change_an_old_leaf(forger: Forger) -> None:
     """The tree below a checkpoint, which nobody compares with entries again."""
     forger.run("UPDATE audit_nodes SET hash = zeroblob(32) WHERE position = 3")
@@ -619,9 +627,21 @@ async def test_what_is_forged_is_not_signed(
     assert kept.checkpoint.size == 10
 
 
-@pytest.mark.parametrize(
-    "forge", [rewrite_after_checkpoint, truncate, change_an_old_leaf, foreign_checkpoint]
-)
+@pytest.mark.parametrize("forge", [rewrite_after_checkpoint, truncate, change_an_old_leaf])
+async def test_a_worker_does_not_start_with_another_log(start: Starter, forge: Forge) -> None:
+    """The keys remember what they signed, whatever the database says of it."""
+    service = await start()
+    await grow(service, 10)
+    await note(service)
+    await grow(service, 5)
+    forge(Forger(service.directory / "machines.db"))
+    with pytest.raises(
+        DatabaseNotRecognised, match=r"entry 9, but 10 were signed|not those that were signed"
+    ):
+        await start(service.clock)
+
+
+@pytest.mark.parametrize("forge", [foreign_checkpoint])
 async def test_a_worker_that_starts_anew_knows_what_was_signed(start: Starter, forge: Forge) -> None:
     """From the checkpoints in the database, whose signatures it verifies; it signs nothing else."""
     service = await start()
@@ -687,6 +707,7 @@ async def test_an_older_checkpoint_proves_a_rewritten_log_wrong(start: Starter) 
     keys = await vkeys(service)
     forger = Forger(service.directory / "machines.db")
     forget_the_checkpoints_and_rewrite(forger)
+    forget_the_memory(forger)
     again = await start(service.clock)
     again.app.state.resources, people = introduce(again.resources)
     await grow(again, 3)
@@ -696,7 +717,7 @@ async def test_an_older_checkpoint_proves_a_rewritten_log_wrong(start: Starter) 
     with pytest.raises(ProofRejected):
         merkle.verify_consistency(kept.size, new.size, kept.root, new.root, _hashes(proof))
     data = await exported(again, people.headers("ada", Duty.AUDITOR))
-    assert offline(data, keys).entries == 14
+    assert offline(data, keys).entries == 15  # one tells that keys and database are bound anew
     with pytest.raises(LogBroken, match="entries 1 to 10"):
         offline(data, keys, answer.text)
 
@@ -708,16 +729,18 @@ async def test_an_older_checkpoint_proves_a_truncated_log_wrong(start: Starter) 
     answer = await service.get("/api/v1/audit/checkpoint")
     kept = checkpoint.parse(answer.content).checkpoint
     keys = await vkeys(service)
-    Forger(service.directory / "machines.db").run(
+    forger = Forger(service.directory / "machines.db")
+    forger.run(
         "DELETE FROM audit_checkpoints",
         "DELETE FROM audit_log WHERE id > 15",
         "DELETE FROM audit_nodes WHERE position > 14",
     )
+    forget_the_memory(forger)
     again = await start(service.clock)
     again.app.state.resources, people = introduce(again.resources)
     auditor = people.headers("ada", Duty.AUDITOR)
     assert (await again.get("/api/v1/audit/proof/consistency", params={"from": kept.size})).status_code == 422
-    with pytest.raises(LogBroken, match="17 to 20 are missing"):
+    with pytest.raises(LogBroken, match="18 to 20 are missing"):
         offline(await exported(again, auditor), keys, answer.text)
     await grow(again, 9, who="eve")
     again.clock.advance(INTERVAL)

@@ -22,6 +22,7 @@ from attestation.store.certificates import (
     RevocationReason,
 )
 from attestation.store.challenges import Challenge, Purpose
+from attestation.store.identity import DatabaseIdentity
 from attestation.store.issuers import (
     PUBLISHED,
     Issuer,
@@ -62,6 +63,7 @@ __all__ = [
     "ConfigToken",
     "Countersignature",
     "CountersignatureKind",
+    "DatabaseIdentity",
     "Issuer",
     "IssuerAlgorithm",
     "IssuerPurpose",
@@ -96,6 +98,7 @@ __all__ = [
     "migrate",
     "open_store",
     "pack",
+    "sqlite_path",
     "wait",
 ]
 

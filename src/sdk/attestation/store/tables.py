@@ -86,6 +86,21 @@ def _one_of(column: str, words: type[Status | Role | Verdict | Assurance]) -> Ch
     return CheckConstraint(f"{column} IN ({listed})", name=column)
 
 
+class DatabaseIdentityRow(Base):
+    """Which database this is: one row, made with it. `bound_at`: since when keys remember it."""
+
+    __tablename__ = "database_identity"
+    __table_args__ = (
+        CheckConstraint("id = 1", name="id"),
+        CheckConstraint("length(database_id) = 32", name="database_id"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    database_id: Mapped[str]
+    made_at: Mapped[int]
+    bound_at: Mapped[int | None]
+
+
 class MachineRow(Base):
     """One machine per EK. The order of the columns is that of `machines.decode`."""
 

@@ -11,6 +11,7 @@ from attestation.store.audit import Audit
 from attestation.store.captures import Captures
 from attestation.store.certificates import Certificates
 from attestation.store.challenges import Challenges
+from attestation.store.identity import Identity
 from attestation.store.issuers import Issuers
 from attestation.store.logs import Logs
 from attestation.store.machines import Machines
@@ -43,6 +44,7 @@ class Tx:
         "challenges",
         "config_tokens",
         "ek_certificates",
+        "identity",
         "issuers",
         "logs",
         "machines",
@@ -72,6 +74,7 @@ class Tx:
         self.captures = Captures(sql)
         self.ek_certificates = EKCertificates(sql)
         self.trust = Trust(sql)
+        self.identity = Identity(sql)
         self.issuers = Issuers(sql)
         self.certificates = Certificates(sql, self.issuers)
 

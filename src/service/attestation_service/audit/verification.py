@@ -12,6 +12,7 @@ from attestation.store import StoredCheckpoint, Tx
 from attestation.wire import b64encode
 from attestation_service.context import Resources
 from attestation_service.transparency import LogSigner, Page, Walk, page
+from attestation_service.transparency.memory import MemoryUnusable
 
 _NO_END = 1 << 62
 
@@ -111,8 +112,8 @@ async def verify(*, res: Resources) -> AuditVerification:
         # What this process signed last is known without the database.
         if signed is not None:
             demand(walk.size, [signed.size] if signed.size > walk.size else [])
-            await res.transparency.demand_continued()
-    except (LogRejected, MalformedNote) as e:
+        await res.transparency.demand_continued()
+    except (LogRejected, MalformedNote, MemoryUnusable) as e:
         return AuditVerification(
             valid=False,
             entries=walk.size,

@@ -1,9 +1,10 @@
 """Signing the log as it is: every so many entries or seconds, and only what continues what was signed before.
 
 Every worker runs this. Before a signature is made the new tree is proven to begin with the newest checkpoint in
-the database, if this log signed it, and with the newest that this process signed, which no database can take
-back; and the entries since then are compared with the tree. Where one of these does not hold nothing is
-signed, an entry `checkpoint_refused` says why, and `/readyz` says so until it holds again.
+the database, if this log signed it, and with the newest that the keys remember, which no database can take back
+and which is written beside them before each signature; and the entries since then are compared with the tree.
+Where one of these does not hold nothing is signed, an entry `checkpoint_refused` says why, and `/readyz` says so
+until it holds again.
 
 No transaction is held while signing or talking to others, and nothing waits for them.
 """
@@ -33,6 +34,7 @@ from attestation.errors import (
 )
 from attestation.store import Countersignature, CountersignatureKind, RateLimit, Store, StoredCheckpoint, Tx
 from attestation_service.settings import Settings
+from attestation_service.transparency.memory import Memory, MemoryFile, MemoryUnusable
 from attestation_service.transparency.others import TOLD_SECONDS, Countersigner
 from attestation_service.transparency.signing import LogSigner
 from attestation_service.transparency.timestamps import TimeStamper
@@ -43,6 +45,9 @@ log = structlog.get_logger("attestation_service.audit")
 
 MAX_WITNESSES: Final = MAX_SIGNATURES - len(LOG_TYPES)
 TICK_SECONDS: Final = 1.0
+ATTEMPTS: Final = 5
+"""So often a signature is tried while other workers sign; then it waits for the next tick."""
+
 SERVICE: Final = "service"
 """Who, in the audit, where nobody asked."""
 
@@ -111,7 +116,8 @@ class Log:
         self._clock = clock
         self._store = store
         self._one_at_a_time = asyncio.Lock()
-        # The newest that this process signed: no database can take it back.
+        self._memory = MemoryFile.of(settings)
+        # What this process saw in the memory last. No database can take it back.
         self.signed: Checkpoint | None = None
         self._walked: tuple[int, str] | None = None
         self._untold: StoredCheckpoint | None = None
@@ -157,8 +163,10 @@ class Log:
             if not await self._store.read(lambda tx: self._is_due(tx, at, force=force)):
                 return
             try:
-                await self._sign(at)
-            except (LogRejected, MalformedNote) as e:
+                for _ in range(ATTEMPTS):
+                    if await self._sign(at):
+                        break
+            except (LogRejected, MalformedNote, MemoryUnusable) as e:
                 await self._refuse(str(e), at)
                 raise Unavailable(
                     "the audit log does not continue what was signed; nothing was signed"
@@ -176,11 +184,14 @@ class Log:
             force or size - newest.size >= self._entries or at - newest.created_at >= self._interval
         )
 
-    async def _sign(self, at: datetime) -> None:
-        # 1. The entries since the last signature are the tree's. Otherwise we would sign what nobody can list.
+    async def _sign(self, at: datetime) -> bool:
+        """Sign the log as it is; False where another worker did so at the same moment."""
+        # 1. What the keys remember, before the entries are read: another worker may sign more meanwhile.
+        memory = await asyncio.to_thread(self._memory.demand)
+        # 2. The entries since the last signature are the tree's. Otherwise we would sign what nobody can list.
         size = await self._walk()
-        # 2. The tree begins with what was signed before. Otherwise two histories would bear our signature.
-        ground = await self._store.read(lambda tx: self._ground(tx, size))
+        # 3. The tree begins with what was signed before. Otherwise two histories would bear our signature.
+        ground = await self._store.read(lambda tx: self._ground(tx, size, memory))
         if ground.before is not None:
             # Read again outside of the unit: a row of a database is no proof that we signed it.
             signed = (await asyncio.to_thread(self.signer.verify, ground.before.note)).checkpoint
@@ -189,14 +200,18 @@ class Log:
                     f"the checkpoint stored for size {ground.before.size} is of size {signed.size}",
                     entry_id=None,
                 )
-        # 3. Now it may be signed, once, whoever else does so at the same time.
+        # 4. The keys remember it first. Otherwise a database that is lost now could be signed again, with another root.
         checkpoint = Checkpoint(origin=self.signer.origin, size=ground.size, root=ground.root)
+        if not await asyncio.to_thread(self._memory.advance, memory, checkpoint):
+            return False
+        # 5. Now it may be signed, once, whoever else does so at the same time.
         note = await asyncio.to_thread(self.signer.sign, checkpoint, at)
         stored = StoredCheckpoint(size=ground.size, root=ground.root, note=note, created_at=at)
         self.signed = checkpoint
         if await self._store.write(lambda tx: tx.audit.tree.add_checkpoint(stored)):
             self._untold, self._tell_from = stored, None
             log.info("audit.checkpoint", size=stored.size)
+        return True
 
     async def _walk(self) -> int:
         """Compare the entries that this process has not compared yet with the tree; return how many there are.
@@ -226,11 +241,12 @@ class Log:
 
         Raises:
             LogRejected: It does not.
+        MemoryUnusable: What the keys remember cannot be read.
         """
-        size = await self._store.read(lambda tx: tx.audit.tree.size())
-        await self._store.read(lambda tx: self._ground(tx, size))
+        memory = await asyncio.to_thread(self._memory.demand)
+        await self._store.read(lambda tx: self._ground(tx, tx.audit.tree.size(), memory))
 
-    def _ground(self, tx: Tx, size: int) -> _Ground:
+    def _ground(self, tx: Tx, size: int, memory: Memory) -> _Ground:
         """Prove that the tree of *size* entries begins with what was signed.
 
         Raises:
@@ -241,7 +257,7 @@ class Log:
         size = min(size, tree.size())
         now = root(tree, size)
         before = tree.newest_checkpoint()
-        for old in (before, self.signed):
+        for old in (before, self.signed, memory.last):
             if old is not None:
                 if old.size > size:
                     raise LogBroken(

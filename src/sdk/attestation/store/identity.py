@@ -1,0 +1,54 @@
+"""Which database this is: a name that was made with it, and that the keys beside it remember."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import bindparam, select, update
+
+from attestation.clock import from_micros, to_micros
+from attestation.store.sql import Executor, Prepared
+from attestation.store.tables import DatabaseIdentityRow, table_of
+
+_T = table_of(DatabaseIdentityRow)
+_C = _T.c
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseIdentity:
+    """Who this database is.
+
+    Args:
+        database_id: 32 lower-case hex, random; a copy has the same.
+        made_at: When its identity was made: with the database, or by the migration that brought identities.
+        bound_at: Since when keys remember it; None until a service started with it.
+    """
+
+    database_id: str
+    made_at: datetime
+    bound_at: datetime | None
+
+
+_GET = Prepared(select(_C.database_id, _C.made_at, _C.bound_at))
+_BIND = Prepared(update(_T).values(bound_at=bindparam("at")))
+
+
+class Identity:
+    """The identity of the database, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def get(self) -> DatabaseIdentity | None:
+        """Return it; None where somebody removed it."""
+        row = self._sql.row(_GET)
+        if row is None:
+            return None
+        return DatabaseIdentity(row[0], from_micros(row[1]), None if row[2] is None else from_micros(row[2]))
+
+    def bind(self, at: datetime) -> None:
+        """Note that keys remember this database since *at*."""
+        self._sql.run(_BIND, at=to_micros(at))

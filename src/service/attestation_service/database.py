@@ -1,0 +1,189 @@
+"""Whether this is the database that the keys belong to, and not an older copy of it: asked at every start.
+
+A database that is missing, exchanged or restored begins, or goes on, as if what came after had never been: a second
+CA, a revoked machine that is admitted, another root for a size of the log that was signed before. The keys remember
+better (`transparency/memory.py`), so such a start ends here, before anything is made. To go on nevertheless is an
+act of its own, `attestation-service --accept-restored-database`, which the audit tells of.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import datetime
+
+import structlog
+
+from attestation.audit import AuditEvent
+from attestation.audit.checkpoint import Checkpoint
+from attestation.audit.merkle import EMPTY_ROOT, root
+from attestation.clock import Clock, rfc3339
+from attestation.errors import AttestationError, LogBroken
+from attestation.store import Store, Tx, sqlite_path
+from attestation_service.settings import Settings
+from attestation_service.transparency.memory import Memory, MemoryFile
+
+log = structlog.get_logger("attestation_service.database")
+
+SERVICE = "service"
+"""Who, in the audit: nobody is logged in on the host."""
+
+WHAT_TO_DO = (
+    "Bring the right database back. If this one is a backup that you restored on purpose, run "
+    "`attestation-service --accept-restored-database` once (docs/operate/backup.md). If you want to begin anew, with "
+    "machines and auditors that pin other keys, move the folder of the keys away"
+)
+
+
+class DatabaseNotRecognised(AttestationError):
+    """The database is not the one that the keys remember."""
+
+    code = "database-not-recognised"
+
+
+def demand_present(settings: Settings) -> None:
+    """Refuse a missing database where keys remember one: nothing shall be made in its place.
+
+    Raises:
+        DatabaseNotRecognised: It is missing.
+        MemoryUnusable: What the keys remember cannot be read.
+    """
+    file, path = MemoryFile.of(settings), sqlite_path(settings.db_url)
+    memory = file.read()
+    if memory is not None and not (path.exists() and path.stat().st_size):
+        raise DatabaseNotRecognised(f"{path} is missing. {_remembered(memory, file)} {WHAT_TO_DO}")
+
+
+def recognise(settings: Settings, store: Store, clock: Clock) -> None:
+    """Return if this is the database that the keys remember and its log continues theirs. Blocks.
+
+    Keys and a database that know of nobody are bound to each other: a new installation, or one that was made before
+    keys remembered.
+
+    Raises:
+        DatabaseNotRecognised: With what is wrong, and what to do.
+        MemoryUnusable: What the keys remember cannot be read or written.
+    """
+    file = MemoryFile.of(settings)
+    with file.locked():
+        memory = file.read()
+        identity = store.read_sync(lambda tx: tx.identity.get())
+        # 1. The database has a name. Without one anything could be told of it.
+        if identity is None:
+            raise DatabaseNotRecognised(f"the database has lost its identity. {WHAT_TO_DO}")
+        if memory is None:
+            # 2. Neither knows the other: bind them. The keys first: a crash in between is finished by the next start.
+            if identity.bound_at is not None:
+                raise DatabaseNotRecognised(
+                    f"the database belongs to keys since {rfc3339(identity.bound_at)}, and {file.path}, where they "
+                    f"remember it, is missing: restore the folder of the keys. {WHAT_TO_DO}"
+                )
+            file.write(Memory(database=identity.database_id, last=_nothing(settings)))
+        else:
+            # 3. It is that database, and its log begins with what was signed.
+            if memory.database != identity.database_id:
+                raise DatabaseNotRecognised(
+                    f"this is another database, {identity.database_id}, made {rfc3339(identity.made_at)}. "
+                    f"{_remembered(memory, file)} {WHAT_TO_DO}"
+                )
+            if (problem := store.read_sync(lambda tx: _problem(tx, memory.last))) is not None:
+                raise DatabaseNotRecognised(f"{problem}. {_remembered(memory, file)} {WHAT_TO_DO}")
+            # 4. The log's name was not given up, when a database was accepted that did not continue it.
+            _demand_fresh_name(settings, memory)
+        if identity.bound_at is None:
+            store.write_sync(lambda tx: _bind(tx, clock.now()))
+            log.info("database.bound", database=identity.database_id, memory=str(file.path))
+
+
+def accept(settings: Settings, store: Store, clock: Clock) -> None:
+    """Take the database as it is, because an operator of the host says so; the audit tells of it. Blocks.
+
+    Where its log does not continue what was signed, it goes on under another name: two histories under one name could
+    not be told from a forgery, and witnesses, who know a log by its name, see a new one beside one that ended.
+
+    Raises:
+        DatabaseNotRecognised: The log needs another name, or the database has lost its identity.
+        MemoryUnusable: What the keys remember cannot be read or written.
+        LogBroken: The log's tree is not whole.
+    """
+    file = MemoryFile.of(settings)
+    with file.locked():
+        memory = file.read()
+        identity = store.read_sync(lambda tx: tx.identity.get())
+        if identity is None:
+            raise DatabaseNotRecognised("the database has lost its identity: bring another copy back")
+        ended = memory.ended if memory is not None else ()
+        told = "nothing was remembered"
+        if memory is not None:
+            problem = store.read_sync(lambda tx: _problem(tx, memory.last))
+            other = memory.database != identity.database_id
+            if problem is None and not other:
+                log.info("database.recognised", database=identity.database_id)
+                return
+            told = f"{'another database' if other else problem}; remembered was {_shown(memory)}"
+            if problem is not None:
+                ended = (*ended, memory.last)
+        accepted = Memory(database=identity.database_id, last=_nothing(settings), ended=ended)
+        _demand_fresh_name(settings, accepted)
+        now = store.write_sync(lambda tx: _record(tx, accepted, told, clock.now()))
+        file.write(replace(accepted, last=now))
+        log.warning("database.accepted", database=identity.database_id, size=now.size, told=told)
+
+
+def _problem(tx: Tx, last: Checkpoint) -> str | None:
+    """Return why the log does not continue *last*; None where it does."""
+    size = tx.audit.tree.size()
+    if size < last.size:
+        return f"this is an older copy of the database: its audit log ends at entry {size}, but {last.size} were signed"
+    try:
+        now = root(tx.audit.tree, last.size)
+    except LogBroken as e:
+        return f"the tree of the audit log is not whole: {e}"
+    if now != last.root:
+        return f"the first {last.size} entries of the audit log are not those that were signed"
+    return None
+
+
+def _demand_fresh_name(settings: Settings, memory: Memory) -> None:
+    if settings.audit_log_origin in {each.origin for each in memory.ended}:
+        raise DatabaseNotRecognised(
+            f"the audit log called {settings.audit_log_origin} ended with what the accepted database does not have: "
+            f"give the log a name that it never had, ITL_AUDIT_ORIGIN={settings.audit_log_origin}/2 or the like"
+        )
+
+
+def _bind(tx: Tx, at: datetime) -> None:
+    """Bind the database to the keys, once; told where it was in use before."""
+    tx.identity.bind(at)
+    if size := tx.audit.tree.size():
+        told = f"{size} entries were there before the keys of the log remembered their database"
+        tx.audit.append(AuditEvent(operator_cn=SERVICE, action="database_bound", detail=told), at)
+
+
+def _record(tx: Tx, accepted: Memory, told: str, at: datetime) -> Checkpoint:
+    """Tell the audit of an accepted database; return where its log is now."""
+    tree = tx.audit.tree
+    size = tree.size()
+    detail = (
+        f"database {accepted.database} accepted by uid {os.getuid()} of the host, with {size} entries: {told}; "
+        f"the log goes on as {accepted.last.origin}"
+    )
+    tx.identity.bind(at)
+    tx.audit.append(AuditEvent(operator_cn=SERVICE, action="database_accepted", detail=detail), at)
+    return Checkpoint(origin=accepted.last.origin, size=size + 1, root=root(tree, size + 1))
+
+
+def _nothing(settings: Settings) -> Checkpoint:
+    """Return what a log has signed before its first checkpoint."""
+    return Checkpoint(origin=settings.audit_log_origin, size=0, root=EMPTY_ROOT)
+
+
+def _remembered(memory: Memory, file: MemoryFile) -> str:
+    return f"The keys in {file.path.parent} belong to {_shown(memory)}."
+
+
+def _shown(memory: Memory) -> str:
+    last = memory.last
+    return (
+        f"database {memory.database}, log {last.origin} with {last.size} entries and root {last.root.hex()}"
+    )

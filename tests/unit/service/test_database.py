@@ -1,0 +1,324 @@
+"""The keys remember their database: another one, an older copy or none at all stops the start, and says so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attestation.audit import AuditEvent
+from attestation.audit.checkpoint import Checkpoint
+from attestation.errors import LogBroken, Unavailable
+from attestation.store import Tx, migrate, open_store
+from attestation_service import database
+from attestation_service.database import DatabaseNotRecognised, accept, demand_present, recognise
+from attestation_service.main import main
+from attestation_service.settings import Settings
+from attestation_service.transparency import memory
+from attestation_service.transparency.memory import FILE, Memory, MemoryFile, MemoryUnusable
+from tests.unit.service.conftest import HeldClock, Service, Starter, settings_for
+
+pytestmark = pytest.mark.anyio
+
+HERE = "attest.example.test/audit"
+
+
+async def signed(service: Service, entries: int) -> None:
+    """Append *entries* entries and let the log be signed."""
+
+    def work(tx: Tx) -> None:
+        for n in range(entries):
+            tx.audit.append(AuditEvent(operator_cn="anna", action="x", detail=f"{n}"), service.clock.now())
+
+    await service.store.write(work)
+    await service.resources.transparency.advance(force=True)
+
+
+def remembered(directory: Path) -> Memory:
+    """Return what the keys remember."""
+    return memory.parse((directory / "ca" / FILE).read_bytes())
+
+
+def copied(directory: Path) -> Path:
+    """Back the database up as operators do."""
+    copy = directory / "backup.db"
+    with closing(sqlite3.connect(directory / "machines.db")) as db, closing(sqlite3.connect(copy)) as into:
+        db.backup(into)
+    return copy
+
+
+def put_back(directory: Path, copy: Path) -> None:
+    """Restore a backup, with nothing left of what was there."""
+    for path in directory.glob("machines.db*"):
+        path.unlink()
+    shutil.copy(copy, directory / "machines.db")
+
+
+async def stop(starter: Starter) -> None:
+    """Stop the services that run."""
+    await starter.stack.aclose()
+
+
+def taken(settings: Settings) -> None:
+    """Take the database as it is, as `--accept-restored-database` does."""
+    store = open_store(settings.db_url)
+    try:
+        accept(settings, store, HeldClock())
+    finally:
+        store.close()
+
+
+def audit(directory: Path, action: str) -> list[str]:
+    """Return the details of entries."""
+    with closing(sqlite3.connect(directory / "machines.db")) as db:
+        found = db.execute("SELECT detail FROM audit_log WHERE action = ? ORDER BY id", (action,))
+        return [detail for (detail,) in found]
+
+
+async def test_the_keys_remember_a_checkpoint_before_anybody_sees_it(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not remembered, durably, is neither signed nor stored."""
+    service = await start()
+    await signed(service, 3)
+    last = remembered(start.directory).last
+    newest = await service.resources.transparency.newest()
+    assert newest is not None
+    assert (last.origin, last.size, last.root) == (HERE, 3, newest.stored.root)
+
+    def no_room(_: MemoryFile, __: Memory) -> None:
+        raise MemoryUnusable("no room")
+
+    monkeypatch.setattr(MemoryFile, "write", no_room)
+    with pytest.raises(Unavailable):
+        await signed(service, 2)
+    assert await service.resources.transparency.newest() == newest
+    assert service.resources.transparency.refused == "no room"
+    assert (await service.get("/readyz")).json()["status"] == "degraded"
+
+
+async def test_workers_share_what_the_keys_remember(start: Starter) -> None:
+    """The second signs only what continues what the first one signed, though its own database says nothing of it."""
+    one = await start()
+    two = await start(one.clock)
+    await signed(one, 5)
+    with closing(sqlite3.connect(start.directory / "machines.db")) as db, db:
+        for kind in ("update", "delete"):
+            db.execute(f"DROP TRIGGER IF EXISTS audit_checkpoints_no_{kind}")
+        for (trigger,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            db.execute(f"DROP TRIGGER {trigger}")
+        db.execute("DELETE FROM audit_checkpoints")
+        db.execute("DELETE FROM audit_nodes WHERE position > 1")
+        db.execute("DELETE FROM audit_log WHERE id > 2")
+    with pytest.raises(Unavailable):
+        await two.resources.transparency.advance(force=True)
+    assert two.resources.transparency.refused == "entries 3 to 5 are missing: a checkpoint covers 5"
+
+
+async def test_a_memory_that_goes_away_stops_the_signing(start: Starter) -> None:
+    """A running service does not take its absence for a first start."""
+    service = await start()
+    await signed(service, 1)
+    (start.directory / "ca" / FILE).unlink()
+    with pytest.raises(Unavailable):
+        await signed(service, 1)
+    assert "is gone" in (service.resources.transparency.refused or "")
+    with pytest.raises(LogBroken):
+        await service.resources.transparency.demand_continued()
+
+
+async def test_a_missing_database_is_not_made_anew(start: Starter) -> None:
+    """Nothing is made in its place: no database, no second CA, no second history."""
+    service = await start()
+    await signed(service, 2)
+    await stop(start)
+    keys = {path: path.read_bytes() for path in (start.directory / "ca").iterdir() if path.is_file()}
+    for path in start.directory.glob("machines.db*"):
+        path.unlink()
+    with pytest.raises(DatabaseNotRecognised, match=r"machines\.db is missing.*2 entries.*Bring the right"):
+        await start()
+    assert not (start.directory / "machines.db").exists()
+    (start.directory / "machines.db").touch()  # what a mistyped `touch` or a failed restore leaves
+    with pytest.raises(DatabaseNotRecognised, match="is missing"):
+        demand_present(settings_for(start.directory))
+    assert keys == {path: path.read_bytes() for path in (start.directory / "ca").iterdir() if path.is_file()}
+
+
+async def test_another_database_is_refused(start: Starter) -> None:
+    """An empty one, beside the keys of the old one, and whichever other."""
+    await signed(await start(), 2)
+    await stop(start)
+    for path in start.directory.glob("machines.db*"):
+        path.unlink()
+    migrate(f"sqlite:///{start.directory}/machines.db")
+    with pytest.raises(DatabaseNotRecognised, match="this is another database"):
+        await start()
+    assert audit(start.directory, "settings_weakened") == []  # it was asked before anything happened
+
+
+async def test_an_older_copy_is_refused_until_somebody_accepts_it(start: Starter) -> None:
+    """The act is audited, the log goes on under another name, and no size is signed twice under one."""
+    service = await start()
+    await signed(service, 2)
+    copy = copied(start.directory)
+    await signed(service, 3)
+    lost = remembered(start.directory).last
+    await stop(start)
+    put_back(start.directory, copy)
+    with pytest.raises(DatabaseNotRecognised, match="ends at entry 2, but 5 were signed"):
+        await start()
+    # 1. Two histories under one name: never.
+    with pytest.raises(DatabaseNotRecognised, match=f"ITL_AUDIT_ORIGIN={HERE}/2"):
+        taken(settings_for(start.directory))
+    assert audit(start.directory, "database_accepted") == []
+    # 2. Under another one it is told.
+    renamed = settings_for(start.directory, audit_origin=f"{HERE}/2")
+    taken(renamed)
+    (told,) = audit(start.directory, "database_accepted")
+    for part in ("ends at entry 2, but 5 were signed", lost.root.hex(), f"goes on as {HERE}/2", "uid "):
+        assert part in told
+    assert remembered(start.directory).ended == (lost,)
+    # 3. It starts, signs, and verifies; the name that ended stays ended.
+    again = await start(audit_origin=f"{HERE}/2")
+    await signed(again, 4)
+    newest = await again.resources.transparency.newest()
+    assert newest is not None
+    assert (newest.note.splitlines()[0], newest.stored.size) == (f"{HERE}/2", 7)
+    await again.resources.transparency.demand_continued()
+    await stop(start)
+    with pytest.raises(DatabaseNotRecognised, match="give the log a name that it never had"):
+        await start()
+    # 4. What is accepted is remembered as any other: the older copy is one again.
+    put_back(start.directory, copy)
+    with pytest.raises(DatabaseNotRecognised, match="but 7 were signed"):
+        await start(audit_origin=f"{HERE}/2")
+
+
+async def test_a_database_from_before_is_bound_once(start: Starter) -> None:
+    """Keys and database know of nobody: an upgrade. It is told once, and needs no ceremony."""
+    service = await start()
+    await signed(service, 2)
+    await stop(start)
+    (start.directory / "ca" / FILE).unlink()
+    with closing(sqlite3.connect(start.directory / "machines.db")) as db, db:
+        db.execute("UPDATE database_identity SET bound_at = NULL")
+    for _ in range(2):
+        await signed(await start(), 1)
+        await stop(start)
+    assert len(audit(start.directory, "database_bound")) == 1
+    # And keys that forgot a database that is bound to them are refused.
+    (start.directory / "ca" / FILE).unlink()
+    with pytest.raises(DatabaseNotRecognised, match="is missing: restore the folder of the keys"):
+        await start()
+    taken(settings_for(start.directory))
+    await start()
+    assert "nothing was remembered" in audit(start.directory, "database_accepted")[0]
+
+
+async def test_a_crash_between_the_two_is_finished(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys remember, the database does not know yet: the next start goes on."""
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "_bind", lambda *_: pytest.fail("crash"))
+        with pytest.raises(pytest.fail.Exception, match="crash"):
+            await start()
+    service = await start()
+    found = await service.store.read(lambda tx: tx.identity.get())
+    assert found is not None
+    assert found.bound_at is not None
+    assert remembered(start.directory).database == found.database_id
+
+
+async def test_a_database_without_identity_is_none(start: Starter) -> None:
+    """Whoever removes the row gets neither a first start nor an acceptance."""
+    await start()
+    await stop(start)
+    with closing(sqlite3.connect(start.directory / "machines.db")) as db, db:
+        db.execute("DELETE FROM database_identity")
+    with pytest.raises(DatabaseNotRecognised, match="lost its identity"):
+        await start()
+    with pytest.raises(DatabaseNotRecognised, match="lost its identity"):
+        taken(settings_for(start.directory))
+
+
+def test_the_command_says_what_happened_and_accepts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`--check` fails with words; `--accept-restored-database` takes what there is and serves nothing."""
+    monkeypatch.setenv("ITL_DB_URL", f"sqlite:///{tmp_path}/machines.db")
+    monkeypatch.setenv("ITL_ENROLLMENT_CA_DIR", str(tmp_path / "ca"))
+    assert main(["--check"]) == 0
+    assert main(["--accept-restored-database"]) == 0  # there is nothing to accept
+    for path in tmp_path.glob("machines.db*"):
+        path.unlink()
+    capsys.readouterr()
+    assert main(["--check"]) == 1
+    told = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert told["event"] == "service.unusable"
+    assert "machines.db is missing" in told["reason"]
+    assert "--accept-restored-database" in told["reason"]
+    assert not (tmp_path / "machines.db").exists()
+    # Nothing was signed yet, so the log keeps its name.
+    assert main(["--accept-restored-database"]) == 0
+    assert "another database" in audit(tmp_path, "database_accepted")[0]
+    assert main(["--check"]) == 0
+
+
+@given(
+    st.text("0123456789abcdef", min_size=32, max_size=32),
+    st.lists(st.tuples(st.integers(1, 1 << 40), st.binary(min_size=32, max_size=32)), min_size=1, max_size=3),
+)
+def test_what_is_written_is_read(name: str, points: list[tuple[int, bytes]]) -> None:
+    """A memory survives its file."""
+    last, *ended = (Checkpoint(origin="a/b", size=size, root=root) for size, root in points)
+    written = Memory(database=name, last=last, ended=tuple(ended))
+    assert memory.parse(memory.serialise(written)) == written
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"{}", b"[]", b"null", b"\xff", b"[" * 100_000),
+        b'{"format":"itl-audit-memory-v1","database":"x","last":"","ended":[]}',
+        b'{"format":"itl-audit-memory-v2","database":"' + b"a" * 32 + b'","last":"a\\n0\\n","ended":[]}',
+        b'{"format":"itl-audit-memory-v1","database":"'
+        + b"a" * 32
+        + b'","last":"a\\n1\\nAA==\\n","ended":[]}',
+        b'{"format":"itl-audit-memory-v1","database":"' + b"a" * 32 + b'","last":1,"ended":0}',
+    ],
+)
+def test_what_is_no_memory_is_none(tmp_path: Path, data: bytes) -> None:
+    """A cut or foreign file stops the start; it is never taken for an empty memory."""
+    (tmp_path / FILE).write_bytes(data)
+    with pytest.raises(MemoryUnusable):
+        MemoryFile(tmp_path / FILE).read()
+
+
+def test_a_memory_that_cannot_be_kept_stops_the_start(tmp_path: Path) -> None:
+    """A folder in its place, or none that can be made."""
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(MemoryUnusable, match="cannot be read"):
+        MemoryFile(tmp_path / FILE).read()
+    known = Memory(database="a" * 32, last=Checkpoint(origin="a/b", size=0, root=b"\0" * 32))
+    with pytest.raises(MemoryUnusable, match="cannot be written"):
+        MemoryFile(tmp_path / FILE).write(known)
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(MemoryUnusable, match="cannot be locked"),
+        MemoryFile(tmp_path / "file" / FILE).locked(),
+    ):
+        pass
+
+
+async def test_recognising_twice_changes_nothing(start: Starter) -> None:
+    """Each worker asks; the second has nothing to do."""
+    service = await start()
+    before = (start.directory / "ca" / FILE).read_bytes()
+    recognise(service.resources.settings, service.store, service.clock)
+    assert (start.directory / "ca" / FILE).read_bytes() == before
+    assert await service.store.read(lambda tx: tx.audit.tree.size()) == 0
