@@ -65,6 +65,7 @@ def a_machine(number: int = 1, **changes: Any) -> Machine:
         "last_result_key": None,
         "trust_expires_at": None,
         "directive_sha256": None,
+        "desired_cluster_id": "default",
     }
     return Machine(**(fields | changes))
 
@@ -112,6 +113,8 @@ def a_full_machine(number: int = 1) -> Machine:
         heartbeat_missed_at=NOW + 9 * MINUTE,
         firmware_attested=(1 << 64) - 3,
         firmware_blocked="CVE-2017-15361",
+        desired_cluster_id="cluster-y",
+        alarm="two of it",
         directive_sha256=b"d" * 32,
     )
 

@@ -10,6 +10,7 @@ import pytest
 from attestation.errors import RequestInvalid
 from attestation.machines import Operation, Role
 from attestation.machines.dual_control import Proposal, Vote, of_machine, of_registration_token
+from attestation.results import Assurance
 from attestation.store import Store, Tx
 from tests.contract.store_samples import MINUTE, NOW, a_machine
 
@@ -25,11 +26,18 @@ def a_proposal(number: int = 1, hostname: str | None = "cp-1") -> Proposal:
         role=Role.CONTROLPLANE,
         hostname=hostname,
         assigned_ip="10.0.0.11/24",
+        cluster_id="default",
     )
 
 
 TOKEN = of_registration_token(
-    role=Role.LINUX, hostname=None, assigned_ip=None, cluster_id=None, uses=1, expires_in_seconds=60
+    role=Role.LINUX,
+    hostname=None,
+    assigned_ip=None,
+    cluster_id=None,
+    uses=1,
+    expires_in_seconds=60,
+    minimum_assurance=Assurance.EK_CHAIN,
 )
 
 

@@ -109,10 +109,10 @@ def test_a_registration_token_admits_as_often_as_it_says(store: Store) -> None:
     store.write_sync(lambda tx: tx.registration_tokens.add(token))
     assert store.read_sync(lambda tx: tx.registration_tokens.get_by_hash(token.token_sha256)) == token
     for left in (1, 0):
-        used = store.write_sync(lambda tx: tx.registration_tokens.use(token.token_sha256, "default", NOW))
+        used = store.write_sync(lambda tx: tx.registration_tokens.use(token.token_sha256, NOW))
         assert used == dataclasses.replace(token, uses_left=left)
     with pytest.raises(RegistrationTokenInvalid):
-        store.write_sync(lambda tx: tx.registration_tokens.use(token.token_sha256, "default", NOW))
+        store.write_sync(lambda tx: tx.registration_tokens.use(token.token_sha256, NOW))
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,8 @@ def test_a_registration_token_admits_as_often_as_it_says(store: Store) -> None:
         ({}, b"?" * 32),
         ({"expires_at": NOW}, None),
         ({"revoked_at": NOW - MINUTE}, None),
-        ({"cluster_id": "other"}, None),
     ],
-    ids=["unknown", "expired", "revoked", "other-cluster"],
+    ids=["unknown", "expired", "revoked"],
 )
 def test_a_registration_token_that_does_not_fit_admits_nobody(
     store: Store, changes: dict[str, Any], sha256: bytes | None
@@ -132,15 +131,8 @@ def test_a_registration_token_that_does_not_fit_admits_nobody(
     token = a_registration_token(**changes)
     store.write_sync(lambda tx: tx.registration_tokens.add(token))
     with pytest.raises(RegistrationTokenInvalid):
-        store.write_sync(lambda tx: tx.registration_tokens.use(sha256 or token.token_sha256, "default", NOW))
+        store.write_sync(lambda tx: tx.registration_tokens.use(sha256 or token.token_sha256, NOW))
     assert store.read_sync(lambda tx: tx.registration_tokens.get(token.token_id)) == token
-
-
-def test_a_registration_token_of_the_same_cluster_admits(store: Store) -> None:
-    """A token for one cluster works there."""
-    token = a_registration_token(cluster_id="other")
-    store.write_sync(lambda tx: tx.registration_tokens.add(token))
-    store.write_sync(lambda tx: tx.registration_tokens.use(token.token_sha256, "other", NOW))
 
 
 def test_a_revoked_registration_token_stays_revoked_since_then(store: Store) -> None:

@@ -396,7 +396,7 @@ def test_the_activation_of_somebody_elses_challenge_is_refused(
 
 def registration_token(scene: Scene, **other: Any) -> dict[str, Any]:
     """Have the operator issue one."""
-    body = {"role": "worker-app", "expires_in_seconds": 60} | other
+    body = {"role": "worker-app", "expires_in_seconds": 60, "minimum_assurance": "tofu"} | other
     token: dict[str, Any] = scene.operator.call("POST", "/registration-tokens", json=body)
     return token
 
@@ -447,12 +447,13 @@ def test_an_expired_registration_token_admits_nobody(local_scene: Scene, local: 
         assert refused(answer) == (403, "registration-token-invalid")
 
 
-def test_a_registration_token_of_another_cluster_admits_nobody(scene: Scene, mallory: Machine) -> None:
-    """A token may be bound to a cluster."""
-    token = registration_token(scene, cluster_id="blue")["token"]
-    with scene.nothing_changes():
-        answer = mallory.introduce("/register", registration_token=token, cluster_id="green")
-        assert refused(answer) == (403, "registration-token-invalid")
+def test_a_desired_cluster_is_never_obeyed(scene: Scene, mallory: Machine) -> None:
+    """It chooses neither policies nor configuration: the token decides, and what names no cluster means `default`."""
+    token = registration_token(scene)["token"]
+    answer = mallory.enrol("/register", registration_token=token, cluster_id="lab")
+    assert answer["status"] == "registered"
+    shown = scene.operator.call("GET", f"/machines/{answer['machine_id']}")
+    assert (shown["cluster_id"], shown["desired_cluster_id"]) == ("default", "lab")
 
 
 @pytest.mark.parametrize("accept", ["application/vnd.itl.config.encrypted+json", "application/json", ""])
@@ -651,7 +652,9 @@ def test_pending_machines_are_limited(tmp_path_factory: pytest.TempPathFactory) 
     with in_process_service(directory, pending_limit=3, pending_limit_per_address=2) as service:
         operator = service.operator()
         token = operator.call(
-            "POST", "/registration-tokens", json={"role": "worker-app", "expires_in_seconds": 600}
+            "POST",
+            "/registration-tokens",
+            json={"role": "worker-app", "expires_in_seconds": 600, "minimum_assurance": "tofu"},
         )["token"]
         addresses = ["192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.3"]
         with contextlib.ExitStack() as stack:

@@ -33,7 +33,14 @@ PEOPLE = 5
 WINDOW = timedelta(seconds=600)
 MACHINE = a_machine(1)
 PROPOSALS = [
-    of_machine(Operation.APPROVE, machine, role=Role.CONTROLPLANE, hostname=name, assigned_ip=None)
+    of_machine(
+        Operation.APPROVE,
+        machine,
+        role=Role.CONTROLPLANE,
+        hostname=name,
+        assigned_ip=None,
+        cluster_id="default",
+    )
     for machine, name in [
         (MACHINE, "cp-1"),
         (MACHINE, "cp-2"),

@@ -160,14 +160,6 @@ def entry_of(stored: TrustCertificate) -> BundleEntry:
     )
 
 
-def held_back(verdict: ChainVerdict | None, *, vendor: str | None, anchors: Anchors) -> bool:
-    """Return True where a certificate names a maker whose word we looked for and did not find.
-
-    Such a machine waits for an operator even where it came with a registration token.
-    """
-    return verdict is not None and not verdict.ok and anchors.verifying and vendor != SIMULATOR
-
-
 def keep(
     tx: Tx,
     machine: Machine,

@@ -171,7 +171,9 @@ def test_a_registration_token_admits_at_once(local: InProcessService, tmp_path: 
     """From nothing to the configuration in one run, without an operator."""
     operator = local.operator()
     created = operator.call(
-        "POST", "/registration-tokens", json={"role": "worker-app", "expires_in_seconds": 600}
+        "POST",
+        "/registration-tokens",
+        json={"role": "worker-app", "expires_in_seconds": 600, "minimum_assurance": "tofu"},
     )
     (tmp_path / "token").write_text(created["token"])
     rig = Rig(local, tmp_path, registration_token_file=str(tmp_path / "token"))

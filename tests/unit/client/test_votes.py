@@ -27,6 +27,7 @@ from attestation.api import (
 )
 from attestation.client import AnswerInvalid, OperatorClient
 from attestation.machines import Role
+from attestation.results import Assurance
 from tests.unit.cli.stub import assignment, machine
 from tests.unit.client.test_client import MACHINE_ID, Script, operator
 
@@ -67,6 +68,7 @@ CREATED = RegistrationTokenCreated(
     hostname=None,
     assigned_ip=None,
     cluster_id=None,
+    minimum_assurance=Assurance.EK_CHAIN,
     uses=1,
     uses_left=1,
     created_at=AT,

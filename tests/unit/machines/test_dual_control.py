@@ -56,6 +56,7 @@ def a_vote(cn: str, sub: str | None, *, age_seconds: float = 0, **changes: Any) 
 def approval(machine: Machine, **changes: Any) -> Proposal:
     """Return the proposal to approve *machine* as the first control-plane node."""
     wanted = {"role": Role.CONTROLPLANE, "hostname": "cp-1", "assigned_ip": "10.0.0.11/24"}
+    wanted["cluster_id"] = machine.cluster_id
     return of_machine(Operation.APPROVE, machine, **(wanted | changes))
 
 
@@ -98,6 +99,7 @@ ANOTHER: dict[str, Callable[[], Proposal]] = {
         role=Role.CONTROLPLANE,
         hostname="cp-1",
         assigned_ip="10.0.0.11/24",
+        cluster_id="default",
     ),
     "the machine": lambda: approval(a_machine(1, machine_id="00000002-0f0e-4c55-9d4a-3f6f0e1b2c3d")),
     "the EK": lambda: approval(a_machine(1, ek_fingerprint="ab" * 48)),
@@ -108,6 +110,7 @@ ANOTHER: dict[str, Callable[[], Proposal]] = {
     "the hostname": lambda: approval(a_machine(1), hostname="cp-2"),
     "no hostname": lambda: approval(a_machine(1), hostname=None),
     "the address": lambda: approval(a_machine(1), assigned_ip="10.0.0.12/24"),
+    "the cluster it gets": lambda: approval(a_machine(1), cluster_id="prod"),
     "the cluster": lambda: approval(a_machine(1, cluster_id="other")),
     "the certificate": lambda: approval(a_machine(1, ek_certificate=certificate("cd" * 32))),
     "where the EK is from": lambda: approval(a_machine(1, ek_source="cert")),
@@ -166,6 +169,7 @@ TOKEN: dict[str, Any] = {
     "cluster_id": None,
     "uses": 1,
     "expires_in_seconds": 3600,
+    "minimum_assurance": Assurance.EK_CHAIN,
 }
 
 
@@ -588,7 +592,12 @@ def test_an_operators_certificate_concerns_every_role() -> None:
 
 def test_accepting_an_ek_is_bound() -> None:
     """Who agreed to admit a machine did not thereby agree to believe its EK for ever."""
-    granted: dict[str, Any] = {"role": Role.GENERIC, "hostname": None, "assigned_ip": None}
+    granted: dict[str, Any] = {
+        "role": Role.GENERIC,
+        "hostname": None,
+        "assigned_ip": None,
+        "cluster_id": "default",
+    }
     plain = of_machine(Operation.APPROVE, a_machine(), **granted)
     accepting = of_machine(Operation.APPROVE, a_machine(), **granted, accepts_ek=True)
     assert plain.digest() != accepting.digest()

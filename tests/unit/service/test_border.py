@@ -158,7 +158,9 @@ async def test_no_secret_of_a_whole_life_is_in_the_logs(
     """Operator token, registration token, config token, nonce, proof: none of them, in any event."""
     issued = (
         await service.operator(
-            "POST", "/registration-tokens", {"role": "worker-app", "expires_in_seconds": 600}
+            "POST",
+            "/registration-tokens",
+            {"role": "worker-app", "expires_in_seconds": 600, "minimum_assurance": "tofu"},
         )
     ).json()
     node = SoftwareNode()

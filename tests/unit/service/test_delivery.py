@@ -11,7 +11,7 @@ import pytest
 
 from attestation.keys import CONFIG_SIGNATURE_HEADER, CONFIG_TYP, verify_jwt
 from attestation.tpm import parse_public
-from tests.unit.service.conftest import CANARY, Service, Starter
+from tests.unit.service.conftest import BASE, CANARY, Service, Starter
 from tests.unit.service.node import SEALED, SoftwareNode
 from tests.unit.service.test_registration import code
 
@@ -241,7 +241,9 @@ async def test_console_words_tell_the_state(start: Starter) -> None:
     service = await start(pending_answer="retry")
     node = SoftwareNode()
     issued = await service.operator(
-        "POST", "/registration-tokens", {"role": "worker-app", "expires_in_seconds": 600}
+        "POST",
+        "/registration-tokens",
+        {"role": "worker-app", "expires_in_seconds": 600, "minimum_assurance": "tofu"},
     )
     token = (await service.introduce(node, registration_token=issued.json()["token"]))["config_token"]
     assert (await service.fetch(token, None)).text == f"attestation required {node.machine_id[:4]}"
@@ -262,6 +264,38 @@ async def test_a_missing_or_broken_base_is_503(service: Service) -> None:
     assert (answer.status_code, code(answer)) == (503, "base-config-missing")
     base.write_text(good)
     assert (await service.fetch(token)).status_code == 200
+
+
+async def test_secrets_of_one_cluster_never_reach_another(service: Service) -> None:
+    """What a machine gets follows the cluster that operators decided; a cluster without a base gets nothing."""
+    node = SoftwareNode()
+    await service.introduce(node, cluster_id="default")
+    await service.act(node, "approve", {"role": "worker-app", "cluster_id": "prod"})
+    token = (await service.attest(node))["config_token"]
+    answer = await service.fetch(token)
+    assert (answer.status_code, code(answer)) == (503, "base-config-missing")
+    assert CANARY not in answer.text
+    own = service.directory / "configs" / "prod"
+    own.mkdir()
+    (own / "worker-app-final.yaml").write_text(BASE.replace(CANARY, "secret-of-prod"))
+    config = node.open((await service.fetch(token)).json()).decode()
+    assert "secret-of-prod" in config
+    assert CANARY not in config
+
+
+async def test_another_cluster_is_another_configuration_after_another_proof(service: Service) -> None:
+    """A token of the cluster that a machine leaves loses its right, also in the repeat window; its trust ends."""
+    node = SoftwareNode()
+    token = (await service.admitted(node))["config_token"]
+    assert (await service.fetch(token)).status_code == 200
+    move = {"role": "worker-app", "cluster_id": "prod", "reason": "moved"}
+    moved = await service.act(node, "role", move)
+    assert (moved["cluster_id"], moved["trust"]) == ("prod", "stale")
+    assert code(await service.fetch(token)) == "token-consumed"
+    (entry,) = await service.audit(action="role_change")
+    assert "cluster_id prod" in entry["detail"]
+    assert "before: role worker-app, cluster default" in entry["detail"]
+    assert (await service.attest(node))["action"] == "apply-config"
 
 
 async def test_an_ek_that_cannot_be_sealed_to_releases_nothing(

@@ -187,7 +187,7 @@ async def test_keys_that_may_not_be_introduced(service: Service) -> None:
 
 async def token(service: Service, **members: Any) -> dict[str, Any]:
     """Create a registration token."""
-    body = {"role": "worker-infra", "expires_in_seconds": 600} | members
+    body = {"role": "worker-infra", "expires_in_seconds": 600, "minimum_assurance": "tofu"} | members
     answer = await service.operator("POST", "/registration-tokens", body)
     assert answer.status_code == 201, answer.text
     found: dict[str, Any] = answer.json()
@@ -230,10 +230,10 @@ async def test_a_token_is_spent_once_by_two_racers(service: Service) -> None:
     assert len(await machines(service)) == 1
 
 
-@pytest.mark.parametrize("how", ["unknown", "revoked", "expired", "cluster"])
+@pytest.mark.parametrize("how", ["unknown", "revoked", "expired"])
 async def test_useless_tokens(service: Service, how: str) -> None:
     """Whatever is wrong with a token, the answer is the same."""
-    issued = await token(service, cluster_id="prod" if how == "cluster" else None)
+    issued = await token(service)
     if how == "revoked":
         await service.operator("DELETE", f"/registration-tokens/{issued['token_id']}")
     if how == "expired":
@@ -259,6 +259,26 @@ async def test_the_allow_list_admits(service: Service) -> None:
     detail = await service.detail(node)
     assert (detail["assurance"], detail["ek_allow_listed"]) == ("ek-allowlist", True)
     assert (detail["hostname"], detail["cluster_id"]) == ("cp-1", "prod")
+
+
+@pytest.mark.parametrize("by", ["nobody", "approval", "token", "allow-list"])
+@pytest.mark.parametrize("decided", [None, "prod"])
+async def test_operators_decide_the_cluster(service: Service, by: str, decided: str | None) -> None:
+    """What a machine asks for is recorded and shown; without an operator's word it is in `default`."""
+    node = SoftwareNode()
+    chosen = {} if decided is None else {"cluster_id": decided}
+    members = {"cluster_id": "lab"}
+    if by == "token":
+        members["registration_token"] = (await token(service, **chosen))["token"]
+    if by == "allow-list":
+        entry = {"ek_fingerprint": node.ek_fingerprint, "role": "worker-app", **chosen}
+        await service.operator("POST", "/allow-list", {"entries": [entry]})
+    await service.introduce(node, **members)
+    if by == "approval":
+        await service.act(node, "approve", {"role": "worker-app", **chosen})
+    detail = await service.detail(node)
+    expected = "default" if by == "nobody" else decided or "default"
+    assert (detail["cluster_id"], detail["desired_cluster_id"]) == (expected, "lab")
 
 
 async def test_machines_that_await_approval_are_limited(start: Starter) -> None:

@@ -126,21 +126,27 @@ async def test_without_a_chain_a_machine_waits(
 
 
 async def test_a_token_admits_what_is_vouched_for(start: Starter, folder: Path) -> None:
-    """And a machine without a certificate where the role asks for no more; not a control plane."""
+    """Leaving the certificate out opens no door; who makes the token may ask for less, and the role still counts."""
     service = await trusting(start, folder)
 
-    async def with_token(role: str, **more: Any) -> str:
+    async def with_token(role: str, *, certified: bool = False, **terms: str) -> str:
         node = SoftwareNode()
         token = await service.operator(
-            "POST", "/registration-tokens", {"role": role, "expires_in_seconds": 600}
+            "POST", "/registration-tokens", {"role": role, "expires_in_seconds": 600, **terms}
         )
-        body = members(node) if more.get("certified") else {}
+        body = members(node) if certified else {}
         activated = await service.introduce(node, registration_token=token.json()["token"], **body)
         return str(activated["status"])
 
     assert await with_token("controlplane", certified=True) == "registered"
-    assert await with_token("worker-app") == "registered"
-    assert await with_token("controlplane") == "pending_approval"
+    assert await with_token("worker-app") == "pending_approval"
+    assert await with_token("worker-app", minimum_assurance="tofu") == "registered"
+    assert await with_token("controlplane", minimum_assurance="tofu") == "pending_approval"
+    assert (
+        await with_token("worker-app", minimum_assurance="ek-allowlist", certified=True) == "pending_approval"
+    )
+    (entry, *_) = await service.audit(action="token_issued")
+    assert "assurance at least ek-allowlist" in entry["detail"]
 
 
 async def test_a_simulator_never_rises(start: Starter, folder: Path) -> None:
@@ -154,7 +160,9 @@ async def test_nobody_is_asked_where_that_is_switched_off(start: Starter, folder
     """A development setting: nothing is vouched for, nothing is held back, and the start warned of it."""
     service, node = await trusting(start, folder, tpm_verify_ca=False), SoftwareNode()
     token = await service.operator(
-        "POST", "/registration-tokens", {"role": "worker-app", "expires_in_seconds": 600}
+        "POST",
+        "/registration-tokens",
+        {"role": "worker-app", "expires_in_seconds": 600, "minimum_assurance": "tofu"},
     )
     activated = await service.introduce(node, registration_token=token.json()["token"], **members(node))
     assert activated["status"] == "registered"
@@ -191,7 +199,7 @@ async def test_an_operator_accepts_one_ek(service: Service) -> None:
         "cp-1",
     )
     (entry,) = await service.audit(action="approve")
-    assert entry["detail"] == "role controlplane, hostname cp-1; EK accepted"
+    assert entry["detail"] == "role controlplane, hostname cp-1, cluster_id default; EK accepted"
     assert (await service.attest(node))["status"] == "attested"
 
 
@@ -425,7 +433,9 @@ async def test_a_simulator_below_an_anchor_of_its_own_does_not_rise_either(
     (place / "root.der").write_bytes(ROOT.certificate)
     service, node = await start(tpm_ca_bundle_dir=tmp_path / "own", tpm_allow_simulator=True), SoftwareNode()
     token = await service.operator(
-        "POST", "/registration-tokens", {"role": "worker-app", "expires_in_seconds": 600}
+        "POST",
+        "/registration-tokens",
+        {"role": "worker-app", "expires_in_seconds": 600, "minimum_assurance": "tofu"},
     )
     sent = members(node, manufacturer=SIMULATOR)
     activated = await service.introduce(node, registration_token=token.json()["token"], **sent)

@@ -24,7 +24,12 @@ from tests.contract.store_samples import (
 from tests.unit.store.test_migrate import database_at_0001, log_of
 
 PROPOSAL = of_machine(
-    Operation.UNLOCK, a_full_machine(1), role=Role.CONTROLPLANE, hostname="cp-1", assigned_ip=None
+    Operation.UNLOCK,
+    a_full_machine(1),
+    role=Role.CONTROLPLANE,
+    hostname="cp-1",
+    assigned_ip=None,
+    cluster_id="default",
 )
 ROW = {
     "proposal_digest": "'" + "ab" * 32 + "'",
@@ -104,11 +109,21 @@ def test_a_database_of_the_first_schema_gets_votes(tmp_path: Path, entries: int)
         db.commit()
         read = {name: f"SELECT {', '.join(columns[name])} FROM main.{name}" for name in TABLES}
         before = {name: db.execute(sql).fetchall() for name, sql in read.items()}
+        # Who waits has only its own word for its cluster; who was admitted was seen there by an operator.
+        db.execute("UPDATE main.machines SET cluster_id = 'lab' WHERE id = 2")
+        db.commit()
+        assert before["machines"][0][5] == "cluster-x"
     migrate(f"sqlite:///{path}")
     with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT cluster_id, desired_cluster_id FROM machines ORDER BY id").fetchall() == [
+            ("cluster-x", "cluster-x"),
+            ("default", "lab"),
+        ]
         assert {name: db.execute(sql).fetchall() for name, sql in read.items()} == before
     store = open_store(f"sqlite:///{path}")
-    assert store.read_sync(lambda tx: tx.machines.by_id(a_machine(2).machine_id)) == a_machine(2)
+    assert store.read_sync(lambda tx: tx.machines.by_id(a_machine(2).machine_id)) == a_machine(
+        2, desired_cluster_id="lab"
+    )
     assert vote(store) == 1
     assert vote(store) is None
     store.close()

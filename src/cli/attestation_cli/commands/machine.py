@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from attestation.errors import ApprovalUnknown, CertificateUnknown, RequestInvalid, ResultUnknown
-from attestation.machines import Role, Status
+from attestation.machines import DEFAULT_CLUSTER, Role, Status
 from attestation_cli.complete import complete_machine
 from attestation_cli.render import (
     Cell,
@@ -131,6 +131,9 @@ def listed_row(machine: Record, short: str, now: datetime) -> list[Cell]:
     role, wish = machine.optional_text("role"), machine.optional_text("desired_role")
     last = machine.optional_record("last_result")
     cluster = machine.text("cluster_id")
+    asked = (
+        machine.optional_text("desired_cluster_id") if machine.text("status") == "pending_approval" else None
+    )
     return [
         cell(short, machine.text("machine_id")),
         cell(machine.optional_text("hostname")),
@@ -140,7 +143,14 @@ def listed_row(machine: Record, short: str, now: datetime) -> list[Cell]:
         cell(role or (f"({wish}?)" if wish else None), role or ""),
         time_cell(last.instant("at") if last else None, now),
         cell(machine.optional_text("assigned_ip")),
-        cell(cluster if cluster != "default" else None, cluster),
+        cell(
+            f"({asked}?)"
+            if asked not in (None, cluster)
+            else cluster
+            if cluster != DEFAULT_CLUSTER
+            else None,
+            cluster,
+        ),
         cell(" ".join(hardware) or None),
         cell(wish),
         time_cell(machine.instant("registered_at"), now),
@@ -465,6 +475,12 @@ def _write_raw(session: Session, target: str, log: bytes) -> None:
 @click.option("--hostname", help="The name it gets.")
 @click.option("--ip", "assigned_ip", metavar="CIDR", help="The address it gets, e.g. 10.0.0.11/24.")
 @click.option(
+    "--cluster-id",
+    help="The cluster it gets, whatever it asks for.",
+    default=DEFAULT_CLUSTER,
+    show_default=True,
+)
+@click.option(
     "--fingerprint",
     metavar="HEX",
     help="Refuse unless its EK fingerprint begins with this (16 to 96 hex), as read from the machine itself.",
@@ -483,6 +499,7 @@ def approve(
     role: str,
     hostname: str | None,
     assigned_ip: str | None,
+    cluster_id: str,
     fingerprint: str | None,
     reason: str | None,
     *,
@@ -513,6 +530,7 @@ def approve(
                 role=Role(role),
                 hostname=hostname,
                 assigned_ip=assigned_ip,
+                cluster_id=cluster_id,
                 accept_ek=accept_ek,
                 reason=_reason(reason) if reason else None,
                 # What we looked at is what we approve: a machine that changed meanwhile is refused.
@@ -521,6 +539,7 @@ def approve(
         )
         answer = client.approve(detail.machine_id, request)
     granted = [*_granted(role, hostname, assigned_ip), *(["--accept-ek"] if accept_ek else [])]
+    granted += ["--cluster-id", cluster_id] if cluster_id != DEFAULT_CLUSTER else []
     _concluded(
         session, f"approved as {role}", detail, answer, ["machine", "approve", detail.machine_id, *granted]
     )
@@ -605,6 +624,7 @@ def unlock(session: Session, machine: str, reason: str | None) -> None:
 @click.option(
     "--ip", "assigned_ip", metavar="CIDR", help="The address it gets; without this it keeps its own."
 )
+@click.option("--cluster-id", help="The cluster it gets; without this it stays where it is.")
 @REASON_NEEDED
 @YES
 @output_option
@@ -615,11 +635,12 @@ def role(
     role: str,
     hostname: str | None,
     assigned_ip: str | None,
+    cluster_id: str | None,
     reason: str,
     *,
     yes: bool,
 ) -> None:
-    """Give an admitted machine another role.
+    """Give an admitted machine another role, or move it to another cluster.
 
     Its config tokens lose their right; it gets the configuration of the new role at its next attestation.
 
@@ -636,6 +657,7 @@ def role(
                 role=Role(role),
                 hostname=hostname,
                 assigned_ip=assigned_ip,
+                cluster_id=cluster_id,
                 reason=reason,
                 expected_version=detail.version,
             )
@@ -643,6 +665,7 @@ def role(
         session.confirm(f"Make {_described(detail)} {role}?", yes=yes)
         answer = client.change_role(detail.machine_id, request)
     granted = _granted(role, hostname, assigned_ip)
+    granted += ["--cluster-id", cluster_id] if cluster_id is not None else []
     again = ["machine", "role", detail.machine_id, *granted, "--reason", reason]
     _concluded(session, f"now {role}", detail, answer, again)
 
@@ -942,13 +965,16 @@ def _show(session: Session, m: MachineDetail) -> None:
         return
     now = datetime.now(UTC)
     last, tpm = m.last_result, m.ek_certificate
+    wish = m.desired_cluster_id
     rows: list[tuple[str, Cell]] = [
+        *([("ALARM", Cell(clean(m.alarm), "red"))] if m.alarm is not None else []),
         ("id", cell(m.machine_id)),
         ("hostname", cell(m.hostname)),
         ("status", cell(m.status)),
         ("role", cell(m.role)),
         ("wished role", cell(m.desired_role)),
         ("cluster", cell(m.cluster_id)),
+        *([("wished cluster", cell(wish))] if wish not in (None, m.cluster_id) else []),
         ("address", cell(m.assigned_ip)),
         ("trust", cell(m.trust)),
         ("trust ends", moment_cell(m.trust_expires_at, now)),

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from attestation.errors import RequestInvalid
-from attestation.machines import Role
+from attestation.machines import DEFAULT_CLUSTER, Role
+from attestation.results import Assurance
 from attestation_cli.render import Column, cell, clean, moment_cell, span
 from attestation_cli.session import Session, checked, output_option, pass_session
 
@@ -45,7 +46,14 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
 )
 @click.option("--hostname", help="The name it gets; for tokens of one use.")
 @click.option("--ip", "assigned_ip", metavar="CIDR", help="The address it gets, e.g. 10.0.0.11/24.")
-@click.option("--cluster-id", help="Only for machines of this cluster.")
+@click.option("--cluster-id", help="The cluster it gets, whatever it asks for; default if left out.")
+@click.option(
+    "--minimum-assurance",
+    type=click.Choice([a.value for a in Assurance if a is not Assurance.NONE]),
+    default=Assurance.EK_CHAIN.value,
+    show_default=True,
+    help="A machine that is vouched for less waits for an operator.",
+)
 @click.option(
     "--uses", type=click.IntRange(1, 10_000), default=1, show_default=True, help="For so many machines."
 )
@@ -70,6 +78,7 @@ def create(
     hostname: str | None,
     assigned_ip: str | None,
     cluster_id: str | None,
+    minimum_assurance: str,
     uses: int,
     expires_in_seconds: int,
     out: Path | None,
@@ -92,10 +101,16 @@ def create(
             hostname=hostname,
             assigned_ip=assigned_ip,
             cluster_id=cluster_id,
+            minimum_assurance=Assurance(minimum_assurance),
             uses=uses,
             expires_in_seconds=expires_in_seconds,
         )
     )
+    if request.minimum_assurance.level < Assurance.EK_CHAIN.level:
+        session.note(
+            f"Nobody needs to vouch for a TPM that comes with this token ({minimum_assurance}): "
+            "a program that plays one is admitted as well."
+        )
     with session.client() as client:
         # Opened first: a token that cannot be written would be lost, but valid.
         file = None if out is None else _new_file(out)
@@ -121,6 +136,8 @@ def create(
     rows = [
         ("token id", cell(created.token_id)),
         ("role", cell(created.role)),
+        ("cluster", cell(created.cluster_id or DEFAULT_CLUSTER)),
+        ("assurance", cell(f"at least {created.minimum_assurance}")),
         ("uses", cell(created.uses)),
         ("expires", moment_cell(created.expires_at, datetime.now(UTC))),
         ("token", cell(f"written to {out}" if out else created.token)),
@@ -136,10 +153,15 @@ def _again(request: RegistrationTokenRequest, out: Path | None) -> list[str]:
         ("--hostname", request.hostname),
         ("--ip", request.assigned_ip),
         ("--cluster-id", request.cluster_id),
+        ("--minimum-assurance", _unless_default(request.minimum_assurance)),
     ):
         call += [option, value] if value is not None else []
     call += ["--uses", str(request.uses), "--expires-in", f"{request.expires_in_seconds}s"]
     return [*call, "--out", out.name] if out is not None else call
+
+
+def _unless_default(minimum: Assurance) -> str | None:
+    return None if minimum is Assurance.EK_CHAIN else minimum.value
 
 
 def _new_file(path: Path) -> int:
@@ -182,6 +204,7 @@ def list_(session: Session) -> None:
             Column("STATE"),
             Column("HOSTNAME", shrink_to=8, drop=1),
             Column("CLUSTER", shrink_to=8, drop=2),
+            Column("ASSURANCE", drop=5),
             Column("CREATED", drop=3),
             Column("BY", shrink_to=6, drop=4),
             Column("EXPIRES", wide=True),
@@ -195,6 +218,7 @@ def list_(session: Session) -> None:
                 cell(state(t.revoked_at, t.expires_at, t.uses_left)),
                 cell(t.hostname),
                 cell(t.cluster_id),
+                cell(t.minimum_assurance),
                 moment_cell(t.created_at, now),
                 cell(t.created_by),
                 moment_cell(t.expires_at, now),

@@ -16,7 +16,7 @@ from attestation.api.base import (
     MachineId,
     Wire,
 )
-from attestation.machines import Role, Status
+from attestation.machines import DEFAULT_CLUSTER, Role, Status
 
 __all__ = [
     "AckRequest",
@@ -64,7 +64,7 @@ class IntroduceRequest(Hardware):
     ek_fingerprint: Fingerprint
     ak_public: Base64 = Field(description="TPM2B_PUBLIC of the AK, base64")
     desired_role: Role | None = Field(default=None, description="A wish; recorded, never obeyed")
-    cluster_id: ClusterId = "default"
+    cluster_id: ClusterId = Field(default=DEFAULT_CLUSTER, description="A wish; recorded, never obeyed")
 
 
 class RegisterRequest(IntroduceRequest):

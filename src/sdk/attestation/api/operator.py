@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from attestation.api.approvals import ApprovalDetail
 from attestation.api.base import AssignedIP, ClusterId, Hostname, Reason, Wire
-from attestation.machines import Role, Status, Trust
+from attestation.machines import DEFAULT_CLUSTER, Role, Status, Trust
 from attestation.results import Assurance, Verdict
 
 __all__ = [
@@ -97,6 +97,12 @@ class MachineDetail(Wire):
     role: Role | None
     status: Status
     cluster_id: str
+    desired_cluster_id: str | None = Field(
+        default=None, description="The cluster that it asked for: a wish, never obeyed"
+    )
+    alarm: str | None = Field(
+        default=None, description="The newest alarm about it, in words, until an operator admits it"
+    )
     hostname: str | None
     assigned_ip: str | None
     registered_from: str | None
@@ -144,6 +150,9 @@ class ApproveRequest(Wire):
     role: Role
     hostname: Hostname | None = None
     assigned_ip: CIDR | None = None
+    cluster_id: ClusterId = Field(
+        default=DEFAULT_CLUSTER, description="Whose policies and configuration it gets"
+    )
     accept_ek: bool = Field(
         default=False, description="Admit this EK by name: it goes on the allow-list, whoever vouches for it"
     )
@@ -154,11 +163,12 @@ class ApproveRequest(Wire):
 
 
 class RoleChangeRequest(Wire):
-    """Give an admitted machine another role; what is left out stays as it is."""
+    """Give an admitted machine another role or cluster; what is left out stays as it is."""
 
     role: Role
     hostname: Hostname | None = None
     assigned_ip: CIDR | None = None
+    cluster_id: ClusterId | None = None
     reason: Reason
     expected_version: int | None = Field(
         default=None, ge=1, description="Refuse with 409 unless the machine is still at this version"
@@ -220,7 +230,10 @@ class RegistrationTokenRequest(Wire):
     role: Role
     hostname: Hostname | None = None
     assigned_ip: CIDR | None = None
-    cluster_id: ClusterId | None = None
+    cluster_id: ClusterId | None = Field(default=None, description="Null is `default`")
+    minimum_assurance: Assurance = Field(
+        default=Assurance.EK_CHAIN, description="A machine that is vouched for less waits for an operator"
+    )
     uses: int = Field(default=1, ge=1, le=10_000)
     expires_in_seconds: int = Field(ge=60, le=31_536_000)
 
@@ -233,6 +246,7 @@ class RegistrationTokenDetail(Wire):
     hostname: str | None
     assigned_ip: str | None
     cluster_id: str | None
+    minimum_assurance: Assurance
     uses: int
     uses_left: int
     created_at: datetime
@@ -263,7 +277,7 @@ class AllowListEntry(Wire):
     role: Role
     hostname: Hostname | None = None
     assigned_ip: CIDR | None = None
-    cluster_id: ClusterId | None = None
+    cluster_id: ClusterId | None = Field(default=None, description="Null is `default`")
     note: Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")] | None = None
 
 

@@ -2,10 +2,11 @@
 
 from attestation.machines.events import Event, NodeEvent, OperatorEvent, event_named
 from attestation.machines.lifecycle import ALLOWED, Operation, Role, Status, next_status
-from attestation.machines.machine import ClockState, EKCertificateInfo, Machine, Trust
+from attestation.machines.machine import DEFAULT_CLUSTER, ClockState, EKCertificateInfo, Machine, Trust
 
 __all__ = [
     "ALLOWED",
+    "DEFAULT_CLUSTER",
     "ClockState",
     "EKCertificateInfo",
     "Event",

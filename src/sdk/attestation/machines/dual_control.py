@@ -17,6 +17,7 @@ from typing import Literal
 
 from attestation.machines.lifecycle import Operation, Role
 from attestation.machines.machine import Machine
+from attestation.results import Assurance
 from attestation.wire import canonical_json
 
 FORMAT = "itl-proposal/1"
@@ -62,7 +63,7 @@ class Proposal:
         current_role: The role it has now.
         hostname: The host name it would have afterwards.
         assigned_ip: The address it would have afterwards.
-        cluster_id: The cluster.
+        cluster_id: The cluster it would belong to afterwards.
         evidence_digest: SHA-256 hex of what operators could see of it, see `evidence_digest`.
         terms: Further members of tokens, allow-list imports and policies.
         roles: Every role that is given or taken; it decides whether the act is gated.
@@ -130,9 +131,10 @@ def of_machine(
     role: Role | None,
     hostname: str | None,
     assigned_ip: str | None,
+    cluster_id: str,
     accepts_ek: bool = False,
 ) -> Proposal:
-    """Return the proposal of an act on *machine* after which it has these three.
+    """Return the proposal of an act on *machine* after which it has these four.
 
     `accepts_ek`: its EK is admitted by name (allow-list), whoever vouches for it.
     """
@@ -145,7 +147,7 @@ def of_machine(
         current_role=machine.role,
         hostname=hostname,
         assigned_ip=assigned_ip,
-        cluster_id=machine.cluster_id,
+        cluster_id=cluster_id,
         evidence_digest=evidence_digest(machine),
         terms={"accepts_ek": machine.ek_fingerprint} if accepts_ek else {},
         roles=frozenset(each for each in (role, machine.role) if each is not None),
@@ -178,6 +180,7 @@ def of_registration_token(
     cluster_id: str | None,
     uses: int,
     expires_in_seconds: int,
+    minimum_assurance: Assurance,
 ) -> Proposal:
     """Return the proposal to issue a registration token on these terms."""
     return Proposal(
@@ -191,7 +194,11 @@ def of_registration_token(
         assigned_ip=assigned_ip,
         cluster_id=cluster_id,
         evidence_digest=None,
-        terms={"uses": uses, "expires_in_seconds": expires_in_seconds},
+        terms={
+            "uses": uses,
+            "expires_in_seconds": expires_in_seconds,
+            "minimum_assurance": minimum_assurance.value,
+        },
         roles=frozenset({role}),
     )
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from attestation.machines.lifecycle import Role, Status
 from attestation.results import Assurance, Verdict
+
+DEFAULT_CLUSTER: Final = "default"
+"""Where a machine belongs as long as no operator decided otherwise."""
 
 
 class Trust(StrEnum):
@@ -55,6 +59,9 @@ class Machine:
 
     `version` grows with every operator's or status change: whoever decides about version n cannot thereby
     change version n + 1.
+
+    `cluster_id` is what operators decided, `desired_cluster_id` what the machine asked for; `alarm` is the newest
+    alarm about it, in words, until an operator admits it.
 
     `event_log_sha256` names the event log (hex) that led to the PCRs last quoted. `heartbeat_missed_at` is when
     the lapse of its lease was noticed. `firmware_attested` is the firmware version (u64) that the EK itself
@@ -105,6 +112,8 @@ class Machine:
     heartbeat_missed_at: datetime | None = None
     firmware_attested: int | None = None
     firmware_blocked: str | None = None
+    desired_cluster_id: str | None = None
+    alarm: str | None = None
 
     def trust(self, at: datetime) -> Trust:
         """Return what the last result is worth at *at*; age and failure only lower it."""

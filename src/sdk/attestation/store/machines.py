@@ -127,6 +127,8 @@ def decode(row: Row) -> Machine:
         firmware_attested,
         firmware_blocked,
         _,
+        desired_cluster_id,
+        alarm,
     ) = row
     return Machine(
         machine_id=machine_id,
@@ -185,6 +187,8 @@ def decode(row: Row) -> Machine:
         heartbeat_missed_at=_instant(heartbeat_missed_at),
         firmware_attested=None if firmware_attested is None else unsigned(firmware_attested),
         firmware_blocked=firmware_blocked,
+        desired_cluster_id=desired_cluster_id,
+        alarm=alarm,
     )
 
 

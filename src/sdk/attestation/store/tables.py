@@ -186,6 +186,8 @@ class MachineRow(Base):
     firmware_attested: Mapped[int | None]
     firmware_blocked: Mapped[str | None]
     search: Mapped[str]
+    desired_cluster_id: Mapped[str | None]
+    alarm: Mapped[str | None]
 
 
 class EKCertificateRow(Base):
@@ -445,6 +447,7 @@ class RegistrationTokenRow(Base):
     created_by: Mapped[str]
     expires_at: Mapped[int]
     revoked_at: Mapped[int | None]
+    minimum_assurance: Mapped[str] = mapped_column(server_default=Assurance.EK_CHAIN.value)
 
 
 class ConfigTokenRow(Base):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import bindparam, func, insert, or_, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 
 from attestation.clock import from_micros, to_micros
 from attestation.errors import (
@@ -19,6 +19,7 @@ from attestation.errors import (
     RegistrationTokenUnknown,
 )
 from attestation.machines import Role
+from attestation.results import Assurance
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import ConfigTokenRow, RegistrationTokenRow, table_of
@@ -43,13 +44,14 @@ class RegistrationToken:
         role: Role given to the machine.
         hostname: Host name given to the machine, or None.
         assigned_ip: Address with prefix length given to the machine, or None.
-        cluster_id: Only for machines that ask for this cluster; None means any.
+        cluster_id: Cluster given to the machine; None means `default`.
         uses: Machines that may be admitted.
         uses_left: Machines that may still be admitted.
         created_at: Instant of creation.
         created_by: Operator.
         expires_at: From this instant on it admits nobody.
         revoked_at: When an operator revoked it, or None.
+        minimum_assurance: How well the EK of a machine must be vouched for (TPM.md §6).
     """
 
     token_id: str
@@ -64,6 +66,7 @@ class RegistrationToken:
     created_by: str
     expires_at: datetime
     revoked_at: datetime | None = None
+    minimum_assurance: Assurance = Assurance.EK_CHAIN
 
 
 def _decode_registration(row: Row) -> RegistrationToken:
@@ -80,6 +83,7 @@ def _decode_registration(row: Row) -> RegistrationToken:
         created_by=row[10],
         expires_at=from_micros(row[11]),
         revoked_at=_instant(row[12]),
+        minimum_assurance=Assurance(row[13]),
     )
 
 
@@ -93,7 +97,6 @@ _R_USE = Prepared(
         _RC.uses_left > 0,
         _RC.revoked_at.is_(None),
         _RC.expires_at > bindparam("at"),
-        or_(_RC.cluster_id.is_(None), _RC.cluster_id == bindparam("for_cluster")),
     )
     .values(uses_left=_RC.uses_left - 1)
     .returning(*_RC)
@@ -132,6 +135,7 @@ class RegistrationTokens:
             created_by=token.created_by,
             expires_at=to_micros(token.expires_at),
             revoked_at=None if token.revoked_at is None else to_micros(token.revoked_at),
+            minimum_assurance=token.minimum_assurance.value,
         )
 
     def get_by_hash(self, token_sha256: bytes) -> RegistrationToken | None:
@@ -144,14 +148,13 @@ class RegistrationTokens:
         row = self._sql.row(_R_BY_ID, token_id=token_id)
         return None if row is None else _decode_registration(row)
 
-    def use(self, token_sha256: bytes, cluster_id: str, at: datetime) -> RegistrationToken:
+    def use(self, token_sha256: bytes, at: datetime) -> RegistrationToken:
         """Take one use, in one atomic statement, and return the token after it.
 
         Raises:
-            RegistrationTokenInvalid: Unknown, spent, expired, revoked or for another cluster; which of them
-                is not said.
+            RegistrationTokenInvalid: Unknown, spent, expired or revoked; which of them is not said.
         """
-        row = self._sql.row(_R_USE, of_token=token_sha256, for_cluster=cluster_id, at=to_micros(at))
+        row = self._sql.row(_R_USE, of_token=token_sha256, at=to_micros(at))
         if row is None:
             raise RegistrationTokenInvalid("the registration token is not valid here")
         return _decode_registration(row)

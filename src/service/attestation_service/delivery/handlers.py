@@ -78,7 +78,7 @@ async def fetch(config_token: str, wanted: Wanted, *, res: Resources, origin: Or
         ConfigTokenUnknown: No such token.
         ConfigTokenConsumed: Used, withdrawn or expired.
         NotAcceptable: Plaintext was asked for, and only envelopes are served.
-        BaseConfigMissing, BaseConfigInvalid: There is nothing to deliver for this role.
+        BaseConfigMissing, BaseConfigInvalid: There is nothing to deliver for this role in this cluster.
         RateLimited: Too often from this address.
     """
     at = res.clock.now()
@@ -202,12 +202,12 @@ def configuration(machine: Machine, settings: Settings) -> bytes:
     """Build the configuration of *machine*: secrets in plaintext, to be sealed at once. Files: not on the loop.
 
     Raises:
-        BaseConfigMissing, BaseConfigInvalid: There is none for its role.
+        BaseConfigMissing, BaseConfigInvalid: There is none for its role in its cluster.
     """
     if machine.role is None:
         raise BaseConfigMissing("the machine has no role")
     return merge(
-        load_base(settings.config_cache_dir, machine.role),
+        load_base(settings.config_cache_dir, machine.role, machine.cluster_id),
         Overrides(
             machine_id=machine.machine_id,
             ek_fingerprint=machine.ek_fingerprint,

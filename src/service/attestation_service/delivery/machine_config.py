@@ -1,14 +1,18 @@
 """The MachineConfig of one machine: the base of its role with the machine's own values written into it.
 
-Base files are `<role>-final.yaml` in `ITL_CONFIG_CACHE_DIR` (ITL-REFERENCE §17). They are read and written as
-YAML 1.2 round trip (ruamel.yaml): comments, document order and everything we do not know survive. Refused,
-because two readers could understand it differently or it costs without bound: duplicate keys, aliases that
-expand more than tenfold or refer to themselves, more than 1 MiB (DELIVERY-AND-OPERATORS §2.5).
+Base files are `<cluster>/<role>-final.yaml` in `ITL_CONFIG_CACHE_DIR`. Those that lie in it directly, as they did
+before there were folders (ITL-REFERENCE §17), are of the cluster `default` and of no other: a base holds the
+secrets of its cluster.
+
+They are read and written as YAML 1.2 round trip (ruamel.yaml): comments, document order and everything we do not
+know survive. Refused, because two readers could understand it differently or it costs without bound: duplicate keys,
+aliases that expand more than tenfold or refer to themselves, more than 1 MiB (DELIVERY-AND-OPERATORS §2.5).
 """
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +24,13 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString as Quoted
 
+from attestation.api.base import CLUSTER_ID_PATTERN
 from attestation.errors import BaseConfigInvalid, BaseConfigMissing
-from attestation.machines import Role
+from attestation.machines import DEFAULT_CLUSTER, Role
 
 MAX_BYTES: Final = 1 << 20
 MAX_ALIAS_EXPANSION: Final = 10
+_CLUSTER_ID: Final = re.compile(CLUSTER_ID_PATTERN)
 DEFAULT_INTERFACE: Final = "eth0"
 LABEL_FINGERPRINT_HEX: Final = 16
 """Characters of the EK fingerprint that go into a label; all 96 do not fit (at most 63)."""
@@ -41,24 +47,32 @@ class Overrides:
     installer_image: str
 
 
-def load_base(directory: Path, role: Role) -> bytes:
-    """Read the base configuration of *role*; the name is built from a closed set of words.
+def load_base(directory: Path, role: Role, cluster_id: str) -> bytes:
+    """Read the base configuration of *role* in a cluster; each part of its path is of a closed form.
 
     Raises:
         BaseConfigMissing: There is no such file.
         BaseConfigInvalid: It is larger than 1 MiB or cannot be read.
     """
-    path = directory / f"{Role(role).value}-final.yaml"
-    try:
-        with path.open("rb") as f:
-            text = f.read(MAX_BYTES + 1)
-    except FileNotFoundError as e:
-        raise BaseConfigMissing(f"no base configuration for role {role}") from e
-    except OSError as e:
-        raise BaseConfigInvalid(f"base configuration for role {role}: {type(e).__name__}") from e
-    if len(text) > MAX_BYTES:
-        raise BaseConfigInvalid(f"base configuration for role {role}: more than {MAX_BYTES} bytes")
-    return text
+    what = f"base configuration for role {role} in cluster {cluster_id}"
+    if not _CLUSTER_ID.fullmatch(cluster_id):
+        raise BaseConfigMissing(f"no {what}")
+    name = f"{Role(role).value}-final.yaml"
+    places = [directory / cluster_id / name]
+    if cluster_id == DEFAULT_CLUSTER:
+        places.append(directory / name)
+    for path in places:
+        try:
+            with path.open("rb") as f:
+                text = f.read(MAX_BYTES + 1)
+        except FileNotFoundError:
+            continue
+        except OSError as e:
+            raise BaseConfigInvalid(f"{what}: {type(e).__name__}") from e
+        if len(text) > MAX_BYTES:
+            raise BaseConfigInvalid(f"{what}: more than {MAX_BYTES} bytes")
+        return text
+    raise BaseConfigMissing(f"no {what}")
 
 
 def merge(base: bytes, overrides: Overrides) -> bytes:

@@ -116,11 +116,16 @@ async def approve(machine_id: str, request: ApproveRequest, *, res: Resources, o
     Raises:
         AssuranceTooLow: Its TPM is not vouched for as well as the role demands, and its EK is not accepted.
     """
-    granted = {"role": request.role, "hostname": request.hostname, "assigned_ip": request.assigned_ip}
+    granted = {
+        "role": request.role,
+        "hostname": request.hostname,
+        "assigned_ip": request.assigned_ip,
+        "cluster_id": request.cluster_id,
+    }
     act = Act(
         operation=Operation.APPROVE,
         action="approve",
-        changes=granted | (ACCEPTED_EK if request.accept_ek else {}),
+        changes=granted | {"alarm": None} | (ACCEPTED_EK if request.accept_ek else {}),
         detail=_because(
             ", ".join(f"{name} {value}" for name, value in granted.items() if value is not None)
             + ("; EK accepted" if request.accept_ek else ""),
@@ -227,13 +232,14 @@ async def redeliver(machine_id: str, *, res: Resources, operator: Operator) -> A
 async def change_role(
     machine_id: str, request: RoleChangeRequest, *, res: Resources, operator: Operator
 ) -> Answer:
-    """Give an admitted machine another role; where it has a configuration, it gets the one of the new role."""
+    """Give an admitted machine another role or cluster; where it has a configuration, it gets the new one."""
 
     def act(machine: Machine) -> Act:
         granted = {
             "role": request.role,
             "hostname": request.hostname if request.hostname is not None else machine.hostname,
             "assigned_ip": request.assigned_ip if request.assigned_ip is not None else machine.assigned_ip,
+            "cluster_id": request.cluster_id if request.cluster_id is not None else machine.cluster_id,
         }
         told = ", ".join(f"{name} {value}" for name, value in granted.items() if value is not None)
         return Act(
@@ -245,7 +251,7 @@ async def change_role(
                 "redeliver": machine.redeliver or machine.status is not Status.REGISTERED,
                 "trust_expires_at": None,
             },
-            detail=f"{request.reason}; {told}; before: role {machine.role}",
+            detail=f"{request.reason}; {told}; before: role {machine.role}, cluster {machine.cluster_id}",
             event=NodeEvent.ROLE_CHANGED,
             meta={"previous_role": machine.role, "new_role": request.role, "reason": request.reason},
             withdraws=True,
@@ -320,9 +326,19 @@ async def _perform(
             tx.allow_list.put(_admitted(before, act, operator, at))
         # 5. State, tokens, audit and event: all or nothing. A directive sent before is void from now on, and so
         #    are other votes about the machine: it is not what they were cast about any more.
-        after = tx.machines.update(before, **{"directive_sha256": None, **act.changes, "status": status})
+        moves = act.changes.get("cluster_id", before.cluster_id) != before.cluster_id
+        after = tx.machines.update(
+            before,
+            **{
+                "directive_sha256": None,
+                # What was believed of it was believed under the policies of the cluster that it leaves.
+                **({"trust_expires_at": None} if moves else {}),
+                **act.changes,
+                "status": status,
+            },
+        )
         tx.approvals.void(machine_id, at)
-        if act.withdraws:
+        if act.withdraws or moves:
             tx.config_tokens.withdraw(machine_id, at)
         tx.audit.append(
             operator.event(
@@ -357,7 +373,8 @@ def _demand_assurance(tx: Tx, before: Machine, act: Act) -> None:
     if role is None:
         return
     level: Assurance = act.changes.get("assurance", before.assurance)
-    minimum = policy.in_force(tx, replace(before, role=role)).assurance_minimum(role)
+    cluster_id = act.changes["cluster_id"]
+    minimum = policy.in_force(tx, replace(before, role=role, cluster_id=cluster_id)).assurance_minimum(role)
     if level.level < minimum.level:
         raise AssuranceTooLow(
             f"{role} demands {minimum}, this machine has {level}: accept its EK, trust the CA that signed its "
@@ -371,7 +388,7 @@ def _admitted(machine: Machine, act: Act, operator: Operator, at: datetime) -> A
         role=act.changes["role"],
         hostname=act.changes["hostname"],
         assigned_ip=act.changes["assigned_ip"],
-        cluster_id=machine.cluster_id,
+        cluster_id=act.changes["cluster_id"],
         note="accepted at its approval",
         created_at=at,
         created_by=operator.cn,
@@ -389,6 +406,7 @@ def _agreed(
         role=act.changes.get("role", before.role),
         hostname=act.changes.get("hostname", before.hostname),
         assigned_ip=act.changes.get("assigned_ip", before.assigned_ip),
+        cluster_id=act.changes.get("cluster_id", before.cluster_id),
         accepts_ek=act.accepts_ek,
     )
     return dual_control.gate(tx, proposal, operator, res, at, note=act.detail)

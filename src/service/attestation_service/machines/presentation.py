@@ -40,6 +40,8 @@ def machine_detail(machine: Machine, approvals: Sequence[Approval], at: datetime
         role=machine.role,
         status=machine.status,
         cluster_id=machine.cluster_id,
+        desired_cluster_id=machine.desired_cluster_id,
+        alarm=machine.alarm,
         hostname=machine.hostname,
         assigned_ip=machine.assigned_ip,
         registered_from=machine.registered_from,

@@ -31,8 +31,16 @@ from attestation.errors import (
 )
 from attestation.evidence import ak_activation
 from attestation.evidence.ak_activation import SECRET_BYTES
-from attestation.machines import Machine, NodeEvent, Operation, Role, Status, next_status
-from attestation.store import Challenge, Tx
+from attestation.machines import (
+    DEFAULT_CLUSTER,
+    Machine,
+    NodeEvent,
+    Operation,
+    Role,
+    Status,
+    next_status,
+)
+from attestation.store import Challenge, RegistrationToken, Tx
 from attestation.wire import b64decode, b64encode
 from attestation_service import config_tokens, crypto_policy, endorsements, limits, policy
 from attestation_service.config_tokens import IssuedToken
@@ -161,20 +169,11 @@ def _endorsed(tx: Tx, introduction: Introduction, res: Resources, at: datetime) 
     )
 
 
-def _waits(
-    tx: Tx,
-    introduction: Introduction,
-    role: Role,
-    verdict: ChainVerdict | None,
-    res: Resources,
-) -> bool:
-    """Return True where a registration token is not enough: the machine is vouched for too little."""
-    vendor = introduction.certificate.manufacturer if introduction.certificate else None
-    if endorsements.held_back(verdict, vendor=vendor, anchors=res.anchors):
-        return True
+def _waits(tx: Tx, token: RegistrationToken, verdict: ChainVerdict | None) -> bool:
+    """Return True where a machine is vouched for less than its token, or the role of the token, demands."""
     trust = judge_ek_trust(allow_listed=False, chain=verdict)
-    needed = policy.of_role(tx, role, introduction.cluster_id).assurance_minimum(role)
-    return trust.assurance.level < needed.level
+    needed = policy.of_role(tx, token.role, token.cluster_id or DEFAULT_CLUSTER).assurance_minimum(token.role)
+    return trust.assurance.level < max(needed.level, token.minimum_assurance.level)
 
 
 def _admission(
@@ -208,18 +207,14 @@ def _admission(
     digest = introduction.registration_token_sha256
     if digest is not None:
         token = tx.registration_tokens.get_by_hash(digest)
-        if (
-            token is None
-            or token.uses_left < 1
-            or token.revoked_at is not None
-            or at >= token.expires_at
-            or token.cluster_id not in (None, introduction.cluster_id)
-        ):
+        if token is None or token.uses_left < 1 or token.revoked_at is not None or at >= token.expires_at:
             raise RegistrationTokenInvalid("the registration token is not valid here")
-        if not _waits(tx, introduction, token.role, verdict, res):
+        if not _waits(tx, token, verdict):
             if spend:
-                token = tx.registration_tokens.use(digest, introduction.cluster_id, at)
-            return _Admission(Status.REGISTERED, token.role, token.hostname, token.assigned_ip)
+                token = tx.registration_tokens.use(digest, at)
+            return _Admission(
+                Status.REGISTERED, token.role, token.hostname, token.assigned_ip, token.cluster_id
+            )
     settings = res.settings
     if (
         tx.machines.count_pending(introduction.source) >= settings.pending_limit_per_address
@@ -310,7 +305,7 @@ def _create(tx: Tx, machine_id: str, introduction: Introduction, res: Resources,
         version=1,
         status=admission.status,
         role=admission.role,
-        cluster_id=admission.cluster_id or introduction.cluster_id,
+        cluster_id=admission.cluster_id or DEFAULT_CLUSTER,
         ek_fingerprint=introduction.ek_fingerprint,
         ek_public=introduction.ek_public,
         ek_source=introduction.ek_source,
@@ -324,6 +319,7 @@ def _create(tx: Tx, machine_id: str, introduction: Introduction, res: Resources,
         hw_serial=introduction.hw["hw_serial"],
         hw_product=introduction.hw["hw_product"],
         desired_role=introduction.desired_role,
+        desired_cluster_id=introduction.cluster_id,
         hostname=admission.hostname,
         assigned_ip=admission.assigned_ip,
         registered_from=introduction.source,

@@ -35,7 +35,7 @@ class Introduction:
         ak_name: Its Name.
         hw: The four hardware hints.
         desired_role: A wish.
-        cluster_id: The cluster asked for.
+        cluster_id: Another wish.
         registration_token_sha256: SHA-256 of the token presented, or None.
         source: Address it came from.
     """

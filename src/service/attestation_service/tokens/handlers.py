@@ -13,6 +13,7 @@ from attestation.api import (
     RegistrationTokenPage,
     RegistrationTokenRequest,
 )
+from attestation.machines import DEFAULT_CLUSTER
 from attestation.machines.dual_control import of_registration_token
 from attestation.store import RegistrationToken, Tx
 from attestation_service import config_tokens, dual_control
@@ -47,6 +48,7 @@ async def create(
             hostname=request.hostname,
             assigned_ip=request.assigned_ip,
             cluster_id=request.cluster_id,
+            minimum_assurance=request.minimum_assurance,
             uses=request.uses,
             uses_left=request.uses,
             created_at=at,
@@ -56,7 +58,7 @@ async def create(
         tx.registration_tokens.add(token)
         told = (
             f"registration token {token.token_id}: role {token.role}, {token.uses} uses, "
-            f"cluster {token.cluster_id or 'any'}"
+            f"cluster {token.cluster_id or DEFAULT_CLUSTER}, assurance at least {token.minimum_assurance}"
         )
         tx.audit.append(operator.event("token_issued", detail=agreed.told(told)), at)
         return RegistrationTokenCreated(token=secret, **_members(token))
