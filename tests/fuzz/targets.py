@@ -17,6 +17,7 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_crl
 from cryptography.x509.verification import Store
+from fastapi.exceptions import RequestValidationError
 
 from attestation.appraisal.explain import describe, explain
 from attestation.audit import checkpoint, leaf_hash_of, note, tiles, witness
@@ -32,6 +33,7 @@ from attestation.endorsements.revocation import CRLStore, Revocation, parse_crl
 from attestation.errors import (
     AKAttributesRejected,
     BaseConfigInvalid,
+    BodyTooComplex,
     BundleInvalid,
     CSRInvalid,
     EKCertificateRejected,
@@ -101,7 +103,9 @@ from attestation_service.auth import Duty, access_token
 from attestation_service.auth import client_certificate as operator_certificate
 from attestation_service.auth.access_token import Rules
 from attestation_service.auth.provider_keys import ProviderAnswerInvalid, parse_jwks
+from attestation_service.bodies import load_json
 from attestation_service.delivery.machine_config import Overrides, merge
+from attestation_service.json_bounds import Bounds
 from attestation_service.transparency import memory
 from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.audit import log_kit
@@ -144,6 +148,20 @@ def _hostile_pairs(which: int) -> list[bytes]:
         reader = Reader(path.read_bytes(), path.name)
         found.append((reader.sized(), reader.sized())[which])
     return found
+
+
+# ---------------------------------------------------------------- bodies
+
+
+def _size(value: Any) -> int:
+    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return len(inner) + sum(map(_size, inner))
+
+
+def json_body(data: bytes) -> None:
+    """`load_json`: bounded, refused, or no JSON."""
+    with contextlib.suppress(BodyTooComplex, RequestValidationError):
+        assert _size(load_json(data, Bounds(values=16, depth=6))) <= 16
 
 
 # ---------------------------------------------------------------- TPM structures
@@ -1072,6 +1090,11 @@ TARGETS: Final[dict[str, Target]] = {
             b"version: v1alpha1\nmachine:\n  type: worker\n  network: {}\ncluster:\n  id: x # kept\n",
             b"version: v1alpha1\nmachine: &a\n  type: worker\n---\nkind: VolumeConfig\napiVersion: v1alpha1\n",
         ],
+        2048,
+    ),
+    "json_body": Target(
+        json_body,
+        lambda: [b'{"a": [1, {"b": "\\\\\\"[{,"}, null], "c": 1e5}', b"[[[[[[]]]]]]", b'{"a":NaN}'],
         2048,
     ),
     "token_text": Target(token_text, _tokens, 17_000),

@@ -37,6 +37,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     ├── RequestInvalid                 well-formed, but the values cannot be right
     │   ├── EKFingerprintMismatch  PolicyInvalid  ProofUnavailable
     │   ├── BundleInvalid
+    │   ├── BodyTooComplex             more members, or deeper, than any honest body
     │   └── CSRInvalid  AlgorithmForbidden
     ├── RateLimited                    too often; `retry_after_seconds` says when again
     │   └── PendingQuotaExceeded
@@ -47,7 +48,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     ├── Unavailable                    we could not decide or serve now
     │   ├── OperatorAccessNotConfigured  IdentityProviderUnavailable  RevocationUnknown
     │   ├── BaseConfigMissing  BaseConfigInvalid  StoreUnavailable
-    │   ├── CANotConfigured  CertificateNotConformant
+    │   ├── CANotConfigured  CertificateNotConformant  ServiceBusy
     │   └── SignerUnavailable          a private key cannot sign now; it may later
     │       └── SignerBusy
     ├── KeyUnusable                    a key URI names no key that we can use; somebody must change something
@@ -410,6 +411,12 @@ class RequestInvalid(AttestationError):
     code = "request-invalid"
 
 
+class BodyTooComplex(RequestInvalid):
+    """The body has more members, or is nested deeper, than this route reads."""
+
+    code = "body-too-complex"
+
+
 class EKFingerprintMismatch(RequestInvalid):
     """The fingerprint sent is not that of the EK sent."""
 
@@ -549,6 +556,12 @@ class StoreUnavailable(Unavailable):
     """The database did not answer in time."""
 
     code = "store-unavailable"
+
+
+class ServiceBusy(Unavailable):
+    """So much is being served for people whom nobody knows that nothing more is begun for them now."""
+
+    code = "service-busy"
 
 
 class CANotConfigured(Unavailable):

@@ -36,6 +36,7 @@ from attestation_service.audit.routes import public as audit_public
 from attestation_service.audit.routes import router as audit
 from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.authority import open_authority
+from attestation_service.bodies import Parser
 from attestation_service.ca.routes import router as ca
 from attestation_service.context import Resources
 from attestation_service.delivery.routes import operators as delivery_operators
@@ -46,7 +47,7 @@ from attestation_service.enrollment.routes import machines as enrollment_machine
 from attestation_service.enrollment.routes import router as enrollment
 from attestation_service.firmware import load_advisories
 from attestation_service.health.routes import router as health
-from attestation_service.lean import lanes
+from attestation_service.lean import AllowedBodies, lanes
 from attestation_service.machines.routes import router as machines
 from attestation_service.measurements import Replays
 from attestation_service.middleware import Border, InFlight
@@ -57,6 +58,7 @@ from attestation_service.pki.routes import router as pki
 from attestation_service.policies.routes import router as policies
 from attestation_service.registration.routes import router as registration
 from attestation_service.results.routes import router as results
+from attestation_service.room import Room
 from attestation_service.settings import Settings
 from attestation_service.stats.routes import router as stats
 from attestation_service.tokens.routes import router as tokens
@@ -153,7 +155,13 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         # Spans would carry paths, and with them config tokens; and they cost a tenth of an attestation.
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
-    app.add_middleware(Border, settings=chosen, in_flight=in_flight, lanes=lanes(attest_hot, pki_hot))
+    app.add_middleware(
+        Border,
+        settings=chosen,
+        in_flight=in_flight,
+        lanes=lanes(attest_hot, pki_hot),
+        bodies=AllowedBodies(*ROUTERS),
+    )
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)
@@ -191,6 +199,7 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     store = open_store(settings.db_url, StoreSettings(results_kept=settings.result_history))
     authority = None
     certificates = None
+    parser = Parser()
     try:
         await asyncio.to_thread(database.recognise, settings, store, clock)
         if settings.operator_ca is not None or settings.issues_to_operators:
@@ -208,12 +217,15 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
             anchors=anchors,
             advisories=advisories,
             replays=Replays(settings.event_log_cache_mib << 20),
+            room=Room(settings),
+            parser=parser,
             oidc=oidc,
             certificates=certificates,
             authority=authority,
             revocation=Revocation(settings, store, clock, authority) if authority is not None else None,
         )
     finally:
+        parser.close()
         if oidc is not None:
             await oidc.aclose()
         if authority is not None:

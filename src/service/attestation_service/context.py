@@ -15,7 +15,9 @@ from fastapi import Depends, Request
 from attestation.clock import Clock
 from attestation.keys import Signer
 from attestation.store import Store
+from attestation_service.bodies import Parser
 from attestation_service.measurements import Replays
+from attestation_service.room import Room
 from attestation_service.settings import Settings
 from attestation_service.transparency import Log
 
@@ -30,6 +32,8 @@ _KEY = "itl.origin"
 
 ACCESS_KEY: Final = "x-access"
 """Where a route declares, in its `openapi_extra`, who may ask."""
+LOGS_KEY: Final = "x-carries-logs"
+"""Where it declares that its body may carry a boot log or a measurement list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,8 @@ class Resources:
     anchors: Anchors
     advisories: Blocklist
     replays: Replays
+    room: Room
+    parser: Parser
     oidc: Tokens | None = None
     certificates: Certificates | None = None
     authority: Authority | None = None

@@ -1,4 +1,4 @@
-"""A route for the hot path: declared like any other, served without the framework's per-request machinery.
+"""Kinds of routes: what reads a JSON body within bounds, and the hot path without the framework's machinery.
 
 Matching every route, solving dependencies, validating an answer we built ourselves and four exit stacks cost
 more than the signature check of an attestation. The framework still documents the route and answers it where
@@ -7,8 +7,9 @@ the border's lane does not lead there (another method, another spelling of the p
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, get_type_hints
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, get_type_hints
 
 from fastapi import APIRouter, Response
 from fastapi.exceptions import RequestValidationError
@@ -17,14 +18,62 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from attestation.errors import BodyTooComplex
 from attestation_service import limits
-from attestation_service.bodies import parse_json
-from attestation_service.context import Origin, Resources, origin_of, resources_of
+from attestation_service.bodies import NOTHING, OF_MACHINES, OF_OPERATORS, WITH_LOGS, Allowed, media_type
+from attestation_service.context import (
+    ACCESS_KEY,
+    LOGS_KEY,
+    Origin,
+    Resources,
+    origin_of,
+    resources_of,
+)
+
+JSON: Final = frozenset({"application/json"})
+OF_ACCESS: Final[Mapping[str, Allowed]] = {
+    "public": NOTHING, "machine": OF_MACHINES, "read": OF_OPERATORS, "act": OF_OPERATORS, "audit": OF_OPERATORS,
+}  # fmt: skip
+"""What a route may carry, by who may ask."""
+
+
+class JSONRoute(APIRoute):
+    """A route of the framework whose JSON body is bounded before it is parsed, and parsed beside the loop if long."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what serves one request."""
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+        bounds = allowed_by(self).bounds
+
+        async def bounded(request: Request) -> Response:
+            read = _ReadRequest(request.scope, request.receive)
+            if media_type(request.headers.get("content-type")) in JSON and (body := await read.body()):
+                res = resources_of(request.scope)
+                try:
+                    read.says = await res.parser.load(body, bounds)
+                except BodyTooComplex as e:
+                    # It reaches no handler, so nobody else counts it; what is no JSON, the application's handler does.
+                    raise await limits.counted_refusal(e, res, origin_of(request.scope)) from None
+            return await handle(read)
+
+        return bounded
+
+
+class _ReadRequest(Request):
+    """A request whose JSON body was parsed already."""
+
+    says: Any = None
+
+    async def json(self) -> Any:
+        return self.says
+
 
 LeanEndpoint = Callable[[Any, Resources, Origin], Awaitable[Response]]
 
 
-class LeanRoute(APIRoute):
+class LeanRoute(JSONRoute):
     """A POST with a JSON body whose endpoint takes exactly `(request, res, origin)`."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -34,6 +83,7 @@ class LeanRoute(APIRoute):
         assert names[1:] == ["res", "origin", "return"], f"{path} is not lean: {names}"
         self._model: type[BaseModel] = hints[names[0]]
         self._lean: LeanEndpoint = endpoint
+        self._bounds = allowed_by(self).bounds
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; what it raises, the application's handlers answer."""
@@ -43,8 +93,8 @@ class LeanRoute(APIRoute):
         res, origin = resources_of(scope), origin_of(scope)
         body = await _body(receive)
         try:
-            request = parse_json(self._model, body)
-        except RequestValidationError as e:
+            request = await res.parser.model(self._model, body, self._bounds)
+        except (RequestValidationError, BodyTooComplex) as e:
             raise await limits.counted_refusal(e, res, origin) from None
         response = await self._lean(request, res, origin)
         await response(scope, receive, send)
@@ -83,12 +133,38 @@ def lanes(*routers: APIRouter) -> dict[tuple[str, str], ASGIApp]:
     }
 
 
+def allowed_by(route: APIRoute) -> Allowed:
+    """Return what *route* may carry; it follows from who may ask, and from whether it says that it carries logs."""
+    extra = route.openapi_extra or {}
+    return WITH_LOGS if extra.get(LOGS_KEY) else OF_ACCESS.get(extra.get(ACCESS_KEY, ""), NOTHING)
+
+
+class AllowedBodies:
+    """What the routes of an application may carry, for the border to ask before anything is read."""
+
+    def __init__(self, *routers: APIRouter) -> None:
+        self._exact: dict[tuple[str, str], Allowed] = {}
+        self._patterns: list[tuple[str, re.Pattern[str], Allowed]] = []
+        routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+        for route in routes:
+            for method in (route.methods or set()) - {"GET", "HEAD"}:
+                self._exact[method, route.path] = allowed_by(route)
+                if "{" in route.path:
+                    self._patterns.append((method, route.path_regex, allowed_by(route)))
+
+    def of(self, method: str, path: str) -> Allowed:
+        """Return what a request may carry; next to nothing where no route is."""
+        found = self._exact.get((method, path))
+        if found is not None:
+            return found
+        matching = (each for verb, pattern, each in self._patterns if verb == method and pattern.match(path))
+        return next(matching, NOTHING)
+
+
 async def _body(receive: Receive) -> bytes:
-    chunks: list[bytes] = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        chunks.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(chunks)
+    """Return the body, which the border has read."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    body: bytes = message.get("body", b"")
+    return body

@@ -1,8 +1,9 @@
 """The outermost border: one pure ASGI middleware that every request passes.
 
-In order: request id, what is known of the connection, body limit, security headers, the last catch of unexpected
-errors, one access log event. Who names a client certificate without being believed goes no further, nor, under high
-assurance, who came by less than TLS 1.3. It counts what is in flight, so that a shutdown can finish what was accepted.
+In order: request id, what is known of the connection, the body within its room (`room.py`), security headers, the
+last catch of unexpected errors, one access log event. Who names a client certificate without being believed goes no
+further, nor, under high assurance, who came by less than TLS 1.3. It counts what is in flight, so that a shutdown can
+finish what was accepted.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
 import structlog
-from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attestation.audit import AuditEvent
 from attestation.errors import ClientCertificateUntrusted, InsecureTransport
 from attestation_service import limits, problems
 from attestation_service.context import Origin, resources_of, set_origin
+from attestation_service.lean import AllowedBodies
 from attestation_service.logs import mask_path
 from attestation_service.proxies import Proxies, Transport
+from attestation_service.room import Intake, whole
 from attestation_service.settings import Settings
 
 log = structlog.get_logger("attestation_service.access")
 
-MAX_BODY_BYTES = 1 << 20
-MAX_ATTEST_BODY_BYTES = 4 << 20
-ATTEST_PATH = "/api/v1/attest"
-"""The route that carries an event log and may therefore be larger (PROTOCOL §0)."""
+BODILESS = frozenset({"GET", "HEAD"})
+"""Nothing behind the border reads a body of these."""
 
 PROBES = frozenset({"/healthz", "/readyz"})
 """What is asked from beside the service, without TLS; the answers tell nothing."""
@@ -89,9 +90,11 @@ class Border:
         settings: Settings,
         in_flight: InFlight,
         lanes: Mapping[tuple[str, str], ASGIApp],
+        bodies: AllowedBodies,
     ) -> None:
         self._app = app
         self._lanes = lanes
+        self._bodies = bodies
         self._proxies = Proxies(settings)
         self._high_assurance = settings.high_assurance
         self._headers = [*_HEADERS, STRICT_TRANSPORT] if settings.high_assurance else _HEADERS
@@ -132,6 +135,7 @@ class Border:
         path: str = scope["path"]
         ours = [*self._headers, (b"x-request-id", request_id.encode())]
         status = 0
+        intake: Intake | None = None
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -148,14 +152,14 @@ class Border:
             if transport.refused is not None:
                 await _refuse_certificate(scope, transport, origin)
             self._demand_assurance(transport, path)
-            limit = MAX_ATTEST_BODY_BYTES if path == ATTEST_PATH else MAX_BODY_BYTES
-            if _announced(headers) > limit:
-                await problems.response(
-                    problems.problem("body-too-large", 413, f"at most {limit} bytes are read", request_id)
-                )(scope, receive, answer)
-            else:
-                serve = self._lanes.get((scope["method"], path), self._app)
-                await serve(scope, _limited(receive, limit), answer)
+            method = scope["method"]
+            if method not in BODILESS:
+                intake = resources_of(scope).room.intake(address)
+                allowed = self._bodies.of(method, path)
+                receive = whole(await intake.read(receive, allowed, _announced(headers)), receive)
+            await self._lanes.get((method, path), self._app)(scope, receive, answer)
+        except ClientDisconnect:
+            log.debug("request.left")  # there is nobody to answer
         except Exception as e:  # noqa: BLE001 -- the outermost border: nothing behind it would answer
             expected = problems.answer(e, scope)
             if expected is None:
@@ -164,6 +168,8 @@ class Border:
             if status == 0:
                 await expected(scope, receive, answer)
         finally:
+            if intake is not None:
+                intake.close()
             if self._access_log:
                 log.info(
                     "request",
@@ -209,19 +215,3 @@ def _announced(headers: list[tuple[bytes, bytes]]) -> int:
     """Return the announced size of the body in bytes, 0 where none or nonsense is announced."""
     value = _header(headers, b"content-length") or b"0"
     return int(value) if value.isdigit() and len(value) < 20 else 0
-
-
-def _limited(receive: Receive, limit: int) -> Receive:
-    """Return *receive* that stops at *limit* bytes: a body need not announce its size."""
-    read = 0
-
-    async def limited() -> Message:
-        nonlocal read
-        message = await receive()
-        if message["type"] == "http.request":
-            read += len(message.get("body", b""))
-            if read > limit:
-                raise HTTPException(413)
-        return message
-
-    return limited

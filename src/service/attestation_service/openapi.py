@@ -34,7 +34,8 @@ from attestation.errors import (
 )
 from attestation_service import problems
 from attestation_service.auth import Right, cross_site, operator
-from attestation_service.context import ACCESS_KEY
+from attestation_service.context import ACCESS_KEY, LOGS_KEY
+from attestation_service.lean import JSONRoute
 
 Access = Literal["public", "machine", "read", "act", "audit"]
 """Who may ask: everybody; everybody, but the machine must prove itself inside; operators with that right."""
@@ -53,19 +54,24 @@ Responses = dict[int | str, dict[str, Any]]
 Error = type[AttestationError] | int
 
 
-def machine_router(tag: str, route_class: type[APIRoute] = APIRoute) -> APIRouter:
+def machine_router(tag: str, route_class: type[APIRoute] = JSONRoute) -> APIRouter:
     """Return a router whose routes need no operator; what proves the machine stands in the request."""
     return APIRouter(prefix="/api/v1", tags=[tag], route_class=route_class)
 
 
 def operator_router(tag: str) -> APIRouter:
     """Return a router every route of which passes the operator dependency."""
-    return APIRouter(prefix="/api/v1", tags=[tag], dependencies=[Depends(operator)])
+    return APIRouter(prefix="/api/v1", tags=[tag], dependencies=[Depends(operator)], route_class=JSONRoute)
 
 
-def access(kind: Access) -> dict[str, Any]:
-    """Return the `openapi_extra` that declares who may ask; the operator dependency enforces it."""
-    return {ACCESS_KEY: kind}
+def access(kind: Access, *, logs: bool = False) -> dict[str, Any]:
+    """Return the `openapi_extra` that declares who may ask; the operator dependency enforces it.
+
+    Args:
+        kind: Who.
+        logs: The body may carry a boot log or a measurement list, and be long.
+    """
+    return {ACCESS_KEY: kind, **({LOGS_KEY: True} if logs else {})}
 
 
 def demand_access(app: FastAPI) -> None:
@@ -82,6 +88,8 @@ def demand_access(app: FastAPI) -> None:
             raise RuntimeError(f"{route.path}: the route does not declare who may ask")
         depends = getattr(getattr(route, "dependant", None), "dependencies", ())
         asked = any(dependency.call is operator for dependency in depends)
+        if getattr(route, "body_field", None) is not None and not isinstance(route.original_route, JSONRoute):
+            raise RuntimeError(f"{route.path}: its body is not bounded before it is parsed")
         if asked != (kind in set(Right)):
             word = "are" if asked else "are not"
             raise RuntimeError(f"{route.path}: declared as {kind}, but operators {word} asked for")

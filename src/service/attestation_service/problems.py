@@ -44,7 +44,7 @@ log = structlog.get_logger("attestation_service")
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:itl:problem:"
 RETRY_UNAVAILABLE_SECONDS: Final = 5
-MAX_FIELD_ERRORS: Final = 32
+MAX_FIELD_ERRORS: Final = 10
 
 STATUS: Final[Mapping[type[AttestationError], int]] = {
     MalformedEvidence: 400,
@@ -66,6 +66,7 @@ FRAMEWORK_CODES: Final[Mapping[int, str]] = {
     400: "malformed-request",
     404: "route-unknown",
     405: "method-not-allowed",
+    408: "request-too-slow",
     413: "body-too-large",
     415: "unsupported-media-type",
     422: "schema-violation",

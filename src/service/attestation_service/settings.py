@@ -178,6 +178,11 @@ class Settings(BaseSettings):
     rate_limit_address_burst: Annotated[int, Field(ge=1, le=1_000_000)] = 500
     rate_limit_machine_per_second: Annotated[float, Field(gt=0, le=1000)] = 1.0
     rate_limit_machine_burst: Annotated[int, Field(ge=1, le=10_000)] = 20
+    body_kib_per_second: Annotated[int, Field(ge=64, le=1 << 20)] = 4_096
+    body_memory_mib: Annotated[int, Field(ge=8, le=65_536)] = 64
+    body_memory_mib_per_address: Annotated[int, Field(ge=4, le=65_536)] = 16
+    body_seconds: Annotated[float, Field(ge=1, le=600)] = 10.0
+    body_min_kib_per_second: Annotated[int, Field(ge=1, le=1_024)] = 16
     pending_limit: Annotated[int, Field(ge=1)] = 10_000
     pending_limit_per_address: Annotated[int, Field(ge=1)] = 1_000
 

@@ -51,7 +51,7 @@ hot = machine_router("node: attestation", route_class=LeanRoute)
         MachineRejected,
         body=True,
     ),
-    openapi_extra=access("machine"),
+    openapi_extra=access("machine", logs=True),
 )
 async def attest(request: AttestRequest, res: Res, origin: From) -> Response:
     """Spend the challenge, appraise the evidence, say what to do and give the next challenge."""
