@@ -1,0 +1,1 @@
+"""The node protocol as a model that spin explores exhaustively."""
