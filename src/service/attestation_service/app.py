@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 from collections.abc import AsyncIterator
 
 import structlog
@@ -131,7 +132,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
             if resources.revocation is not None:
                 tasks.append(asyncio.create_task(resources.revocation.run()))
             spare_the_collector()
-            log.info("service.started", version=__version__)
+            log.info("service.started", version=__version__, pid=os.getpid())
             try:
                 yield
             finally:

@@ -3,57 +3,45 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
-from collections.abc import Callable, Sequence
-from typing import TypedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-import uvicorn
 
-from attestation.clock import Clock, SystemClock
-from attestation.errors import AttestationError
-from attestation.keys import load_signer
-from attestation.store import Store, migrate, open_store
-from attestation_service import __version__, crypto_policy, database, logs, operator_ca
-from attestation_service.auth.client_certificate import ClientCertificates
-from attestation_service.authority import open_authority
-from attestation_service.settings import Settings, SettingsInvalid
-from attestation_service.tls import PROTOCOL, ServerTLS, build
-from attestation_service.transparency import countersigners, load_log_signer
+from attestation_service import __version__
+
+# The rest is imported where it is used: whoever mistypes an option, or forks several workers, loads little here.
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from attestation_service.settings import Settings
 
 log = structlog.get_logger("attestation_service")
 
-EXIT_USAGE = 2
-EXIT_UNUSABLE = 1
-FACTORY = "attestation_service.app:create_app"
+EXIT_USAGE: Final = 2
+EXIT_UNUSABLE: Final = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the service until it is told to stop; return the exit status."""
     options = _parser().parse_args(arguments)
+    from attestation_service import logs
+    from attestation_service.settings import Settings, SettingsInvalid
+
     try:
         settings = Settings.load()
     except SettingsInvalid as e:
         sys.stderr.write(f"attestation-service: {e}\n")
         return EXIT_USAGE
     logs.configure(settings.log_level)
-    # Before the workers start, and once: a database or key that cannot be used is one error, not N.
-    try:
-        if options.accept_restored_database:
-            _with_store(settings, database.accept)
-            return 0
-        database.demand_present(settings)
-        _with_store(settings, database.recognise)
-        crypto_policy.check_files(settings)
-        load_signer(
-            settings.service_key_uri, create=True, options=crypto_policy.service_key_options(settings)
-        )
-        load_log_signer(settings, create=True)
-        _authority(settings)
-        countersigners(settings)
-        serving = _serving(settings)
-    except (AttestationError, SettingsInvalid, OSError, ValueError) as e:
-        log.error("service.unusable", reason=str(e))  # noqa: TRY400 -- the reason is for operators, a trace is not
+    if options.accept_restored_database:
+        from attestation_service.preparation import accept_restored_database
+
+        return 0 if accept_restored_database(settings) else EXIT_UNUSABLE
+    if not (_prepared_elsewhere if options.workers > 1 and not options.check else _prepared)(settings):
         return EXIT_UNUSABLE
     if options.check:
         for warning in settings.warnings():
@@ -61,77 +49,87 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for notice in settings.notices():
             log.info("settings.notice", notice=notice)
         return 0
-    uvicorn.run(
-        FACTORY,
-        factory=True,
-        host=options.host,
-        port=options.port,
-        uds=options.uds,
-        workers=options.workers,
-        log_config=None,  # ours
-        access_log=False,  # ours: the server's would print config tokens
-        proxy_headers=False,  # ours: only trusted proxies are believed
-        server_header=False,
-        timeout_graceful_shutdown=settings.shutdown_seconds,
-        **serving,
-    )
+    serve(_server(options, settings), workers=options.workers, shutdown_seconds=settings.shutdown_seconds)
     return 0
 
 
-def _with_store(settings: Settings, act: Callable[[Settings, Store, Clock], None]) -> None:
-    """Migrate the database, and let *act* have it.
+def _prepared(settings: Settings) -> bool:
+    from attestation_service.preparation import prepare
 
-    Raises:
-        ValueError: ITL_DB_URL is not the URL of a database that we support.
-        AttestationError: The database cannot be used, or *act* says no.
+    return prepare(settings)
+
+
+def _prepared_elsewhere(settings: Settings) -> bool:
+    """Prepare in a process of its own: whoever forks workers has opened no key, database or thread.
+
+    The application is imported meanwhile.
     """
-    migrate(settings.db_url)
-    store = open_store(settings.db_url)
+    from attestation.keys import refusals
+
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("spawn").Process(target=_prepare_and_tell, args=(settings, theirs))
+    process.start()
+    theirs.close()
+    import attestation_service.app  # noqa: F401 -- while the other process is at it
+
     try:
-        act(settings, store, SystemClock())
+        # A PIN that was refused there is not tried by each worker again.
+        refusals.take_over(ours.recv())
+    except EOFError:
+        return False
     finally:
-        store.close()
+        process.join()
+        ours.close()
+    return True
 
 
-def _authority(settings: Settings) -> None:
-    """Make the CA, or prove that it can be opened; write down whose certificates operators have.
+def _prepare_and_tell(settings: Settings, told: Connection) -> None:
+    from attestation.keys import refusals
+    from attestation_service import logs
 
-    Raises:
-        OSError: That cannot be written.
-        KeyUnusable: A key cannot be made or opened: wrong passphrase, another key, no token.
-        SignerUnavailable: A token or TPM does not answer.
-    """
-    if not settings.has_ca:
+    logs.configure(settings.log_level)
+    if not _prepared(settings):
+        sys.exit(EXIT_UNUSABLE)
+    told.send(refusals.hand_over())
+
+
+def _server(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    """Return the arguments of `uvicorn.Config`."""
+    from attestation_service.app import create_app
+    from attestation_service.tls import PROTOCOL, ServerTLS
+
+    tls = ServerTLS.of(settings)
+    return {
+        "app": create_app(settings),
+        "host": options.host,
+        "port": options.port,
+        "uds": options.uds,
+        "log_config": None,  # ours
+        "access_log": False,  # ours: the server's would print config tokens
+        "proxy_headers": False,  # ours: only trusted proxies are believed
+        "server_header": False,
+        "timeout_graceful_shutdown": settings.shutdown_seconds,
+        **({"http": PROTOCOL, "ssl_context_factory": tls} if tls is not None else {}),
+    }
+
+
+def serve(server: dict[str, Any], *, workers: int, shutdown_seconds: int) -> None:
+    """Serve with *server*, arguments of `uvicorn.Config`, until told to stop; more than one worker are supervised."""
+    import uvicorn
+
+    if workers == 1:
+        uvicorn.run(**server)
         return
-    store = open_store(settings.db_url)
+    from attestation_service.supervisor import Supervisor, serve_on
+
+    config = uvicorn.Config(**server)
+    listening = config.bind_socket()
     try:
-        open_authority(settings, store, SystemClock()).close()
-        if (path := operator_ca.file_of(settings)) is not None:
-            operator_ca.publish(path, store.read_sync(operator_ca.certificates))
+        Supervisor(serve_on(config, listening), count=workers, shutdown_seconds=shutdown_seconds).run()
     finally:
-        store.close()
-
-
-class _Serving(TypedDict, total=False):
-    http: str
-    ssl_context_factory: ServerTLS
-
-
-def _serving(settings: Settings) -> _Serving:
-    """Return what the server needs for TLS of our own, nothing where it ends before the service.
-
-    Also reads what operators' certificates are judged by: a wrong file is one error here, not one per worker.
-
-    Raises:
-        SettingsInvalid: The files cannot be used.
-    """
-    if settings.operator_ca is not None:
-        ClientCertificates(settings)
-    chosen = ServerTLS.of(settings)
-    if chosen is None:
-        return {}
-    build(chosen)
-    return {"http": PROTOCOL, "ssl_context_factory": chosen}
+        listening.close()
+        if server["uds"]:
+            Path(server["uds"]).unlink(missing_ok=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -142,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on")  # noqa: S104 -- a server
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--uds", help="listen on this unix socket instead")
-    parser.add_argument("--workers", type=int, default=1, help="processes that share the database")
+    parser.add_argument("--workers", type=_count, default=1, help="processes that share the database")
     parser.add_argument("--check", action="store_true", help="check settings, database and key, then exit")
     parser.add_argument(
         "--accept-restored-database",
@@ -151,6 +149,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     return parser
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError("at least one")
+    return count
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -132,6 +133,68 @@ def test_workers_share_everything(tmp_path: Path) -> None:
         operator.http.close()
     finally:
         service.kill()
+
+
+def test_one_worker_that_fails_never_ends_the_others(tmp_path: Path) -> None:
+    """Killed: it is back. It cannot start: it is tried again, with words, while the other one serves, until it can."""
+    service = ServiceProcess(
+        directory=tmp_path, workers=2, environment={"ITL_ENROLLMENT_CA_UNENCRYPTED": "true"}
+    )
+    service.start()
+    try:
+        first = service.worker_pids()
+        os.kill(first[0], signal.SIGKILL)
+        until(lambda: len(serving(service) - {first[0]}) == 2)
+        (key,) = (tmp_path / "ca").glob("itl-enrollment-ca-*.pem")
+        kept = key.rename(tmp_path / "kept.pem")
+        os.kill(first[1], signal.SIGKILL)
+        until(lambda: ended(service, how="exit code 3") >= 2)
+        for _ in range(8):
+            assert httpx.get(f"{service.url}/healthz", timeout=20).status_code == 200
+        kept.rename(key)
+        until(lambda: len(serving(service)) == 2)
+        started = service.pid
+        workers = service.worker_pids()
+        assert service.stop() == 0
+        assert not any(Path(f"/proc/{pid}").exists() for pid in (started, *workers))
+        # Whose supervisor is gone does not stay behind on the port.
+        service.start()
+        workers = service.worker_pids()
+        os.kill(service.pid, signal.SIGKILL)
+        until(lambda: not any(running(pid) for pid in workers))
+    finally:
+        service.kill()
+    assert ended(service, how="signal SIGKILL", served=True) == 2
+
+
+def ended(service: ServiceProcess, **members: object) -> int:
+    """Return how many workers the log says ended like that."""
+    lines = map(json.loads, service.log_file.read_text().splitlines())
+    found = [line for line in lines if line["event"] == "worker.ended"]
+    return sum(all(line[name] == value for name, value in members.items()) for line in found)
+
+
+def serving(service: ServiceProcess) -> set[int]:
+    """Return which workers of now have said that they started."""
+    lines = map(json.loads, service.log_file.read_text().splitlines())
+    started = {line["pid"] for line in lines if line["event"] == "service.started"}
+    return started & set(service.worker_pids())
+
+
+def running(pid: int) -> bool:
+    """Return True unless the process is gone, or waits to be buried."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until *holds*."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_the_factory_runs_under_any_server(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +62,24 @@ class Client:
 @pytest.fixture
 def service(remote_hsm: RemoteHSM, tmp_path: Path) -> Iterator[ServiceProcess]:
     """One process, so nothing restarts it, whose CA is on the token."""
-    started = ServiceProcess(
+    started = on_the_token(remote_hsm, tmp_path)
+    started.start()
+    yield started
+    started.kill()
+
+
+def on_the_token(remote_hsm: RemoteHSM, tmp_path: Path, workers: int = 1) -> ServiceProcess:
+    """Return a service, not started yet, whose CA is on the token."""
+    (tmp_path / "service").mkdir()
+    return ServiceProcess(
         directory=tmp_path / "service",
+        workers=workers,
         environment={
             "ITL_ENROLLMENT_CA_KEY": f"pkcs11:token=hsm?module-name=remote&pin-source=file:{remote_hsm.hsm.pin_file}",
             "ITL_PKCS11_MODULES": f"remote={remote_hsm.module}",
             "ITL_MAINTENANCE_SECONDS": "1",
         },
     )
-    (tmp_path / "service").mkdir()
-    started.start()
-    yield started
-    started.kill()
 
 
 def test_the_hsm_restarts_under_the_service(service: ServiceProcess, remote_hsm: RemoteHSM) -> None:
@@ -112,6 +121,64 @@ def test_the_hsm_restarts_under_the_service(service: ServiceProcess, remote_hsm:
     assert set(states) <= {"issued", "void"}
     client.close()
     assert PIN not in service.log()
+
+
+def test_a_worker_dies_while_the_hsm_is_away(remote_hsm: RemoteHSM, tmp_path: Path) -> None:
+    """Who takes its place starts without the CA's key, serves, and issues when the HSM is back; so does a new start."""
+    service = on_the_token(remote_hsm, tmp_path, workers=2)
+    service.start()
+    try:
+        client = Client(service)
+        first = client.ask()
+        assert first.status_code == 200, first.text
+        remote_hsm.kill()
+        for stopped in (False, True):
+            if stopped:
+                assert service.stop() in (0, -signal.SIGTERM)
+                service.start()  # and ready, although nothing is there to sign with
+            else:
+                before = service.worker_pids()
+                os.kill(before[0], signal.SIGKILL)
+                eventually(functools.partial(has_two_workers_without, service, before[0]))
+            eventually(lambda: all("degraded" in each for each in health(service)))
+            assert {client.ask().status_code for _ in range(4)} == {503}
+        remote_hsm.start()
+        eventually(lambda: all(each == "ok" for each in health(service)), 60)
+        for _ in range(4):
+            assert client.ask().status_code == 200
+        client.close()
+    finally:
+        service.kill()
+    assert service.log().count("ca.away") >= 2
+
+
+def has_two_workers_without(service: ServiceProcess, killed: int) -> bool:
+    """Return True when somebody took the place of *killed*."""
+    pids = service.worker_pids()
+    return len(pids) == 2 and killed not in pids
+
+
+def health(service: ServiceProcess) -> list[str]:
+    """Ask eight times, each time over a connection of its own: the kernel chooses the worker."""
+    found = []
+    for _ in range(8):
+        answer = httpx.get(f"{service.url}/readyz", timeout=10)
+        assert answer.status_code == 200, answer.text
+        found.append(answer.json()["checks"]["ca"])
+    return found
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait until *holds*; a connection to who is just killed may break."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            if holds():
+                return
+        except httpx.TransportError:
+            pass
+        assert time.monotonic() < until
+        time.sleep(0.2)
 
 
 def test_four_workers_have_one_key(softhsm: SoftHSM, tmp_path: Path) -> None:

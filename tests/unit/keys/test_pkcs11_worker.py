@@ -7,6 +7,7 @@ SoftHSM are in `tests/integration/softhsm`.
 from __future__ import annotations
 
 import contextlib
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ from attestation.errors import (
     SignerUnavailable,
     TokenAbsent,
 )
+from attestation.keys import refusals
 from attestation.keys.open import KeyOptions, OpenKey, create_key, open_key
 from attestation.keys.pkcs11 import worker as workers
 from attestation.keys.pkcs11.objects import KeyName, describe, find_private, generate
@@ -409,6 +411,29 @@ def test_the_last_attempt_is_not_ours(bench: Bench) -> None:
     sign(bench.open())
 
 
+def test_who_asks_again_and_again_is_one_attempt(bench: Bench) -> None:
+    """No worker is left between two tries to open a key; what was refused is remembered, also by our children."""
+    bench.create()
+    bench.close()
+    bench.opened.clear()
+    bench.pin.write_text("wrong")
+    bench.token.attempts = 0
+    for _ in range(3):
+        with pytest.raises(PINRejected):
+            bench.open()
+        assert bench.module not in workers._workers
+    handed = pickle.loads(pickle.dumps(refusals.hand_over()))
+    bench.patch.setattr(refusals, "_marks", {})
+    bench.patch.setattr(refusals, "_salt", bytes(32))
+    refusals.take_over(handed)
+    with pytest.raises(PINRejected, match="not tried again"):
+        bench.open()
+    assert bench.token.attempts == 1
+    bench.pin.write_text(PIN)
+    sign(bench.open())
+    assert bench.token.attempts == 2
+
+
 def test_several_processes_do_not_lock_a_token(bench: Bench) -> None:
     """Each process tries once; of a token with three tries one is always left."""
     bench.create()
@@ -416,7 +441,8 @@ def test_several_processes_do_not_lock_a_token(bench: Bench) -> None:
     bench.opened.clear()
     bench.pin.write_text("wrong")
     bench.token.attempts = 0
-    for _ in range(8):  # a new worker each time, as in a new process
+    for _ in range(8):
+        bench.patch.setattr(refusals, "_marks", {})  # as in a process that nobody of ours started
         with pytest.raises(PINRejected):
             bench.open()
     assert (bench.token.attempts, bench.token.wrong) == (2, 2)
@@ -643,6 +669,9 @@ def test_a_test_key(bench: Bench) -> None:
     bench.worker._queue.put(None)
     wait_for(lambda: len(by_key) >= 3)
     bench.worker._keep_alive = 3600.0
+    key.self_test(
+        key.public_key
+    )  # after it the worker waits an hour; before it, it may be about to make one more
     assert set(by_key) == {"itl-self-test"}
     bench.faults.fail("sign", pkcs11.DeviceError())
     by_key.clear()

@@ -22,18 +22,21 @@ from attestation.errors import (
     AttestationError,
     CANotConfigured,
     CertificateNotConformant,
+    KeyAmbiguous,
     KeyMismatch,
     KeyNotFound,
+    KeyUnusable,
     KeyURIInvalid,
     MachineNotAdmitted,
     MachineUnknown,
+    ModuleUnusable,
     PINRejected,
     SignerBusy,
     SignerUnavailable,
     TokenAbsent,
 )
 from attestation.keys import open as creation_key
-from attestation.keys.open import OpenKey
+from attestation.keys.open import OpenKey, is_away
 from attestation.keys.uri import parse_key_uri
 from attestation.pki.content import CertificateContent, SigningKey, make_certificate
 from attestation.pki.profiles import ProfileName
@@ -270,6 +273,56 @@ def test_a_token_that_is_away_stops_no_start(world: World, monkeypatch: pytest.M
     world.open()
     monkeypatch.setattr(keyring, "open_key", away)
     assert world.open().health == "failed: signer-unavailable"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TokenAbsent("no token"),
+        PINRejected("refused"),
+        KeyNotFound("nothing there"),
+        ModuleUnusable("does not start"),
+        SignerUnavailable("does not answer"),
+    ],
+    ids=lambda error: error.code,
+)
+async def test_a_device_that_is_away_stops_no_start(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: AttestationError
+) -> None:
+    """Whatever it says: the service starts without the key, names the reason, and issues when the key is there."""
+    world.open()
+
+    def away(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keyring, "open_key", away)
+        patch.setattr(authority, "_START_AGAIN_SECONDS", 0)
+        # What is asked is only where the key is: the row says a token, the key stays a file.
+        patch.setattr(creation, "is_away", lambda _, found: is_away("pkcs11:token=hsm;object=ca", found))
+        ca = await asyncio.to_thread(world.open)
+        assert ca.health == f"failed: {error.code}"
+        with pytest.raises(type(error)):
+            await world.issue(ca)
+    assert len(await world.issue(ca)) == 1
+    assert await ca.self_test() == {}
+    assert ca.health == "ok"
+
+
+@pytest.mark.parametrize("error", [KeyMismatch("another"), KeyUnusable("extractable"), KeyAmbiguous("two")])
+def test_a_key_that_waiting_does_not_mend_stops_the_start(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: AttestationError
+) -> None:
+    """Somebody must change something: that is said at the start."""
+    world.open()
+
+    def wrong(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(keyring, "open_key", wrong)
+    monkeypatch.setattr(creation, "is_away", lambda _, found: is_away("pkcs11:token=hsm;object=ca", found))
+    with pytest.raises(type(error)):
+        world.open()
 
 
 def test_a_preparation_that_failed_stops_no_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

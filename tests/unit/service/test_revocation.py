@@ -312,6 +312,30 @@ async def test_many_who_ask_at_once_make_one_list(start: Starter) -> None:
     assert (await active(one)).crl_number == 1
 
 
+async def test_a_list_that_appears_in_between_is_taken(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker begins and ends between our look and our turn: its list is the answer, no second is made."""
+    one = await start(**WITH_CA)
+    other = await start(one.clock, **WITH_CA)
+    await write_down(one, MACHINE, "revoked")
+    mine = lists_of(one)
+    look = mine._look
+    found: list[bytes] = []
+
+    async def slowly(issuer_id: str) -> Any:
+        seen = await look(issuer_id)
+        if len(found) == 1:  # in `current`, then in `_make`
+            found.append((await other.get("/pki/crl")).content)
+        elif not found:
+            found.append(b"")
+        return seen
+
+    monkeypatch.setattr(mine, "_look", slowly)
+    assert (await one.get("/pki/crl")).content == found[1]
+    assert (await active(one)).crl_number == 1
+
+
 async def test_who_died_over_a_list_leaves_a_gap_only(ca: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that took a number and died delays others by its lease; the next list has the next number."""
     monkeypatch.setattr(lists, "WAIT_SECONDS", 0.1)

@@ -18,7 +18,15 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA87PrivateKey, MLDSA87PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 
-from attestation.errors import KeyUnsupported
+from attestation.errors import (
+    AttestationError,
+    KeyNotFound,
+    KeyUnsupported,
+    ModuleUnusable,
+    PINRejected,
+    SignerUnavailable,
+    TokenAbsent,
+)
 from attestation.keys.secrets import SecretSource
 from attestation.keys.selftest import self_test
 from attestation.keys.uri import FileRef, KeyRef, PKCS11Ref, TPM2Ref, parse_key_uri
@@ -182,6 +190,20 @@ def _permitted(key: OpenKey, options: KeyOptions) -> OpenKey:
         key.close()
         raise
     return key
+
+
+def is_away(uri: str, error: AttestationError) -> bool:
+    """Return True where *error*, met while opening the key that *uri* names, may pass without other settings.
+
+    A device that does not answer, is not plugged in, shows nothing for the moment, or refuses a PIN whose file may
+    say another soon: whoever needs the key goes without it and asks again. A file is there or is not.
+    """
+    if isinstance(error, SignerUnavailable):
+        return True
+    return not isinstance(parse_key_uri(uri), FileRef) and isinstance(error, _PASSING)
+
+
+_PASSING: Final = (TokenAbsent, PINRejected, KeyNotFound, ModuleUnusable)
 
 
 def algorithm_of(key: CAPublicKey) -> str:

@@ -358,10 +358,11 @@ def maker_of(settings: Settings, store: Store, clock: Clock) -> Maker:
 def open_authority(settings: Settings, store: Store, clock: Clock) -> Authority:
     """Make or open the CAs of this service. Blocks.
 
+    Where there is a CA and only its device is away, the service starts without its key, and opens it later.
+
     Raises:
-        KeyUnusable: A key cannot be made or opened: `PINRejected`, `KeyMismatch` and the others.
-        SignerUnavailable: There is no CA yet, and the token or TPM does not answer. Where there is one, the service
-            starts without its key.
+        KeyUnusable: A key cannot be made or opened: `KeyMismatch` and the others.
+        SignerUnavailable: There is no CA yet, and the token or TPM does not answer.
         CertificateNotConformant: A stored certificate is none of a CA.
     """
     owner = secrets.token_hex(16)
@@ -370,15 +371,25 @@ def open_authority(settings: Settings, store: Store, clock: Clock) -> Authority:
         maker = dataclasses.replace(maker_of(settings, store, clock), owner=owner)
         try:
             creation.ensure(maker, coming=False)
-            return Authority(maker, creation.prove_active(maker))
+            away = creation.prove_active(maker)
         except BaseException as e:
             maker.keyring.close()
-            # While another process writes to a token, it may look as if key or token were not there.
-            passing = (
-                isinstance(e, SignerUnavailable | TokenAbsent | KeyNotFound) and type(e) is not SignerBusy
-            )
-            if not passing or not tries_left:
+            if not isinstance(e, Exception) or not _passes(e) or not tries_left:
                 raise
             log.warning("ca.not_open", reason=str(e), tries_left=tries_left)
-            time.sleep(_START_AGAIN_SECONDS)
+        else:
+            if not any(isinstance(e, _MOMENTARY) for e in away.values()) or not tries_left:
+                for issuer_id, error in away.items():
+                    log.error("ca.away", issuer_id=issuer_id, code=error.code, reason=str(error))
+                return Authority(maker, {issuer_id: error.code for issuer_id, error in away.items()})
+            maker.keyring.close()
+        time.sleep(_START_AGAIN_SECONDS)
     raise AssertionError("the last try returns or raises")
+
+
+_MOMENTARY: Final = (TokenAbsent, KeyNotFound)
+"""While another process writes to a token, it may look as if key or token were not there."""
+
+
+def _passes(error: Exception) -> bool:
+    return isinstance(error, (SignerUnavailable, *_MOMENTARY)) and type(error) is not SignerBusy

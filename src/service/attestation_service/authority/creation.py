@@ -27,8 +27,8 @@ from cryptography import x509
 
 from attestation.audit import AuditEvent
 from attestation.clock import Clock
-from attestation.errors import AttestationError, SignerBusy, SignerUnavailable
-from attestation.keys.open import KeyOptions, OpenKey, create_key
+from attestation.errors import AttestationError, SignerBusy
+from attestation.keys.open import KeyOptions, OpenKey, create_key, is_away
 from attestation.pki.content import SERIAL_BYTES, CertificateContent, key_identifier, serial_of, serial_text
 from attestation.pki.names import ca_subject
 from attestation.pki.profiles import ANY_POLICY, BACKDATE, ProfileName
@@ -371,23 +371,24 @@ def _leased(maker: Maker, issuer: Issuer) -> Iterator[None]:
         thread.join()
 
 
-def prove_active(maker: Maker) -> dict[str, str]:
+def prove_active(maker: Maker) -> dict[str, AttestationError]:
     """Open every key that signs now and let it prove itself, so that what is wrong shows at the start. Blocks.
 
     Returns:
-        By issuer id, the code of why a key does not answer now: no reason not to start, machines attest without it.
+        By issuer id, why a key does not answer now: no reason not to start, machines attest without it.
 
     Raises:
-        KeyUnusable: It cannot be opened, or is not the key of its certificate.
+        KeyUnusable: It cannot be opened, or is not the key of its certificate, and waiting would not change that.
         CertificateNotConformant: Its certificate is none of a CA.
     """
-    away: dict[str, str] = {}
+    away: dict[str, AttestationError] = {}
     for purpose, algorithm in kinds(maker.settings):
         active = maker.store.read_sync(lambda tx: tx.issuers.active(purpose, algorithm))  # noqa: B023 -- asked at once
         assert active is not None  # `ensure` made it
         try:
             maker.keyring.get(active)
-        except SignerUnavailable as e:
-            log.error("ca.away", issuer_id=active.issuer_id, code=e.code, reason=str(e))  # noqa: TRY400 -- a trace is not for operators
-            away[active.issuer_id] = e.code
+        except AttestationError as e:
+            if not is_away(active.key_uri, e):
+                raise
+            away[active.issuer_id] = e
     return away

@@ -148,7 +148,7 @@ class Lists:
                 if kept is not None and self._serves(kept, revision) and not (due and self._is_due(kept)):
                     return kept
                 at = self._clock.now()
-                begin = functools.partial(_begin, issuer_id, self._owner, at)
+                begin = functools.partial(_begin, issuer_id, self._owner, at, kept.number if kept else None)
                 number = await self._store.write(begin)
                 if number is not None:
                     return await self._sign(issuer_id, number, at)
@@ -208,7 +208,10 @@ class Lists:
         )
 
 
-def _begin(issuer_id: str, owner: str, at: datetime, tx: Tx) -> int | None:
+def _begin(issuer_id: str, owner: str, at: datetime, seen: int | None, tx: Tx) -> int | None:
+    # Between the look and this unit another worker may have finished: then its list is the one to look at.
+    if tx.issuers.kept_crl_number(issuer_id) != seen:
+        return None
     return tx.issuers.begin_crl(issuer_id, owner=owner, at=at, until=at + MAKING)
 
 

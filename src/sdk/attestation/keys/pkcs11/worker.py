@@ -14,12 +14,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import hashlib
-import hmac
 import os
 import queue
 import random
-import secrets
 import threading
 import time
 from collections import Counter
@@ -42,6 +39,7 @@ from attestation.errors import (
     SignerUnavailable,
     TokenAbsent,
 )
+from attestation.keys import refusals
 from attestation.keys.pkcs11.ladder import PIN_ERRORS, UNSUPPORTED, Breaker, Step, name_of, step_for
 from attestation.keys.pkcs11.modules import alone
 from attestation.keys.pkcs11.objects import HandleSigner, KeyName, delegated, find_private, load_spki
@@ -179,8 +177,6 @@ class Worker:
         self._in_use: Counter[KeyInUse] = Counter()
         self._broken: tuple[TokenName, KeyName | None] | None = None
         self._proven = 0.0
-        self._refused: dict[TokenName, bytes] = {}
-        self._salt = secrets.token_bytes(32)
         self._counting = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=f"pkcs11 {name}", daemon=True)
@@ -462,8 +458,8 @@ class Worker:
             text = pin.decode()
         except UnicodeDecodeError:
             raise PINRejected(f"the PIN of {name} is no UTF-8") from None
-        mark = hmac.digest(self._salt, pin, hashlib.sha256)
-        if hmac.compare_digest(self._refused.get(name, b""), mark):
+        place, marked = f"{self.path} {name}", refusals.mark(pin)
+        if refusals.known(place, marked):
             raise PINRejected(
                 f"the PIN of {name} was refused; it is not tried again until its source changes"
             )
@@ -478,7 +474,7 @@ class Worker:
         except PKCS11Error as e:
             refused = name_of(e) in PIN_ERRORS
             if refused:
-                self._refused[name] = mark
+                refusals.remember(place, marked)
             self._shut()  # the binding leaves the session open where the login fails
             if refused:
                 raise PINRejected(
@@ -486,7 +482,7 @@ class Worker:
                     "it is not tried again until its source changes"
                 ) from None
             raise
-        self._refused.pop(name, None)
+        refusals.forget(place)
         return session
 
     def _loaded(self) -> Library:

@@ -237,7 +237,7 @@ def _auth(ref: TPM2Ref, options: KeyOptions, *, empty: bool = False) -> AuthValu
     """Return where the authValues of the key and of the TPM's owner are read."""
     key = secret_source(ref.auth_source) if ref.auth_source is not None else options.passphrase
     owner = secret_source(ref.owner_auth_source) if ref.owner_auth_source is not None else None
-    return AuthValues(ref.shown, None if empty else key, owner)
+    return AuthValues(ref.shown, None if empty else key, owner, tpm=ref.tcti or DEFAULT_TCTI)
 
 
 # Making

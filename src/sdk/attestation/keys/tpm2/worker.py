@@ -9,11 +9,8 @@ by the next signature; nobody needs to restart anything.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import os
 import queue
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -36,6 +33,7 @@ from attestation.errors import (
     SignerUnavailable,
     TPMResponseError,
 )
+from attestation.keys import refusals
 from attestation.keys.secrets import SecretSource
 from attestation.tpm import response_codes
 from attestation.tpm.key_file import TPMKey
@@ -76,12 +74,13 @@ class AuthValues:
         shown: The key's URI without the query.
         key: Of the key; None where it is empty.
         owner: Of the hierarchy; None where it is empty.
+        tpm: Which TPM, as its worker is called.
     """
 
-    def __init__(self, shown: str, key: SecretSource | None, owner: SecretSource | None) -> None:
+    def __init__(self, shown: str, key: SecretSource | None, owner: SecretSource | None, *, tpm: str) -> None:
         self._shown, self._key, self._owner = shown, key, owner
-        self._salt = secrets.token_bytes(32)
-        self._tried = self._refused = b""
+        self._place = f"{tpm} {shown}"
+        self._tried = b""
 
     @property
     def of_key(self) -> bool:
@@ -98,14 +97,14 @@ class AuthValues:
         values = [source() if source else b"" for source in (self._key, self._owner)]
         if max(map(len, values)) > MAX_AUTH_BYTES:
             raise KeyUnusable(f"an authValue of {self._shown} has more than {MAX_AUTH_BYTES} bytes")
-        self._tried = hashlib.sha256(self._salt + b"".join(map(sized, values))).digest()
-        if hmac.compare_digest(self._tried, self._refused):
+        self._tried = refusals.mark(b"".join(map(sized, values)))
+        if refusals.known(self._place, self._tried):
             raise PINRejected(f"the authValue of {self._shown}, or of the TPM's owner, was refused before")
         return values[0], values[1]
 
     def refuse(self) -> None:
         """Remember that what was read last is wrong."""
-        self._refused = self._tried
+        refusals.remember(self._place, self._tried)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

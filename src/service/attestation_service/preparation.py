@@ -1,0 +1,94 @@
+"""What is done once before anything is served: the database migrated and recognised, what is missing made, all tried.
+
+A database, key or file that cannot be used is one error here, not one for each worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from attestation.clock import Clock, SystemClock
+from attestation.errors import AttestationError
+from attestation.keys import load_signer
+from attestation.store import Store, migrate, open_store
+from attestation_service import crypto_policy, database, operator_ca
+from attestation_service.auth.client_certificate import ClientCertificates
+from attestation_service.authority import open_authority
+from attestation_service.settings import Settings, SettingsInvalid
+from attestation_service.tls import ServerTLS, build
+from attestation_service.transparency import countersigners, load_log_signer
+
+log = structlog.get_logger("attestation_service")
+
+
+def prepare(settings: Settings) -> bool:
+    """Do it; where the service cannot start, say why and return False."""
+    return _told(_prepare, settings)
+
+
+def accept_restored_database(settings: Settings) -> bool:
+    """Let the keys know a restored database; where that cannot be, say why and return False."""
+    return _told(lambda chosen: _with_store(chosen, database.accept), settings)
+
+
+def _told(work: Callable[[Settings], None], settings: Settings) -> bool:
+    try:
+        work(settings)
+    except (AttestationError, SettingsInvalid, OSError, ValueError) as e:
+        log.error("service.unusable", reason=str(e))  # noqa: TRY400 -- the reason is for operators, a trace is not
+        return False
+    return True
+
+
+def _prepare(settings: Settings) -> None:
+    database.demand_present(settings)
+    _with_store(settings, database.recognise)
+    crypto_policy.check_files(settings)
+    load_signer(settings.service_key_uri, create=True, options=crypto_policy.service_key_options(settings))
+    load_log_signer(settings, create=True)
+    if settings.has_ca:
+        _with_store(settings, _authority)
+    countersigners(settings)
+    _check_tls(settings)
+
+
+def _with_store(settings: Settings, act: Callable[[Settings, Store, Clock], None]) -> None:
+    """Migrate the database, and let *act* have it.
+
+    Raises:
+        ValueError: ITL_DB_URL is not the URL of a database that we support.
+        AttestationError: The database cannot be used, or *act* says no.
+    """
+    migrate(settings.db_url)
+    store = open_store(settings.db_url)
+    try:
+        act(settings, store, SystemClock())
+    finally:
+        store.close()
+
+
+def _authority(settings: Settings, store: Store, clock: Clock) -> None:
+    """Make the CA, or prove that it can be opened; write down whose certificates operators have.
+
+    Raises:
+        OSError: That cannot be written.
+        KeyUnusable: A key cannot be made or opened: wrong passphrase, another key.
+        SignerUnavailable: The first key cannot be made, because its token or TPM does not answer.
+    """
+    open_authority(settings, store, clock).close()
+    if (path := operator_ca.file_of(settings)) is not None:
+        operator_ca.publish(path, store.read_sync(operator_ca.certificates))
+
+
+def _check_tls(settings: Settings) -> None:
+    """Read the certificates of the service and of operators.
+
+    Raises:
+        SettingsInvalid: The files cannot be used.
+    """
+    if settings.operator_ca is not None:
+        ClientCertificates(settings)
+    if (chosen := ServerTLS.of(settings)) is not None:
+        build(chosen)

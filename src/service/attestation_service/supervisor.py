@@ -1,0 +1,297 @@
+"""Several workers behind one socket: forked, watched, forked again. One that fails never ends the others.
+
+    starting ──says that it serves──► serving ──ends, or says nothing for long──► due again, later each time
+        └──────ends, or takes too long──────────────────────────────────────────►
+
+The application is imported and built once, here; each worker begins with a copy and opens what it owns: database,
+keys, tokens. So a worker costs a fraction of a second of CPU, and one that was killed is back at once. Until it
+serves it is left alone for `START_SECONDS`; then it says each second, from its event loop, that it lives. It ends when
+its supervisor is gone: no worker stays behind on the port.
+
+Whoever forks must be alone: nothing that runs before may leave a thread, a connection or a PKCS#11 library behind. That
+is why `main` tries keys and database in a process of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkProcess
+
+    import uvicorn
+
+log = structlog.get_logger("attestation_service.supervisor")
+
+START_SECONDS: Final = 120.0
+"""How long a worker may take until it serves: imports, migrations of others, devices that do not answer."""
+
+SILENT_SECONDS: Final = 30.0
+"""A worker whose event loop does nothing for so long hangs, and is killed."""
+
+STEADY_SECONDS: Final = 30.0
+"""Who served so long had started well: the next start is not delayed."""
+
+FIRST_DELAY_SECONDS: Final = 0.5
+MAX_DELAY_SECONDS: Final = 30.0
+
+KILL_MARGIN_SECONDS: Final = 10.0
+"""Beyond twice the time for accepted requests (the server waits for them, then the application), workers are killed."""
+
+STARTUP_FAILED: Final = 3
+"""Exit code of a worker that never served."""
+
+_TICKS: Final = 10
+"""Of the server's loop, 0.1 s each, between two signs of life."""
+
+_READY: Final = b"r"
+_ALIVE: Final = b"."
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+_fork = multiprocessing.get_context("fork")
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A place for a worker."""
+
+    process: ForkProcess | None = None
+    life: Connection | None = None
+    began: float = 0.0
+    ready_at: float | None = None
+    heard: float = 0.0
+    failures: int = 0
+    due: float = 0.0
+    asked: bool = False
+    """It was told to end."""
+
+
+class Supervisor:
+    """Keeps *count* workers alive until it is told to stop.
+
+    Args:
+        serve: What each of them does: serve until SIGTERM, and call the function it is given when it serves and each
+            second from then on. That returns False where it must end.
+        count: How many.
+        shutdown_seconds: How long accepted requests may take after SIGTERM.
+    """
+
+    def __init__(self, serve: Callable[[Sign], None], *, count: int, shutdown_seconds: float) -> None:
+        self._serve = serve
+        self._slots = [_Slot() for _ in range(count)]
+        self._patience = 2 * shutdown_seconds + KILL_MARGIN_SECONDS
+        self._told: list[int] = []
+        self._replacing: list[_Slot] = []
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT; SIGHUP replaces the workers one after another."""
+        assert threading.active_count() == 1, "a process with threads must not fork"
+        gc.collect()
+        gc.freeze()  # what is here is shared with the workers, as long as nobody writes to it
+        with self._signals() as woken:
+            while not {signal.SIGTERM, signal.SIGINT}.intersection(self._told):
+                if signal.SIGHUP in self._told:
+                    self._told.clear()
+                    self._replacing = list(self._slots)
+                for slot in self._slots:
+                    self._look_after(slot, time.monotonic())
+                self._replace_next()
+                self._wait(woken, 0.5)
+            log.info("service.stopping", workers=sum(slot.process is not None for slot in self._slots))
+            self._stop(woken)
+
+    def _look_after(self, slot: _Slot, now: float) -> None:
+        if slot.process is None:
+            if now >= slot.due:
+                self._start(slot, now)
+            return
+        self._listen(slot, now)
+        if not slot.process.is_alive():
+            self._ended(slot, now)
+        elif slot.ready_at is None and now - slot.began > START_SECONDS:
+            self._kill(slot, f"it does not serve after {START_SECONDS:g} s")
+        elif slot.ready_at is not None and now - slot.heard > SILENT_SECONDS:
+            self._kill(slot, f"its event loop stood still for {SILENT_SECONDS:g} s")
+
+    def _start(self, slot: _Slot, now: float) -> None:
+        ours, theirs = _fork.Pipe(duplex=False)
+        os.set_blocking(ours.fileno(), False)
+        slot.process = _fork.Process(target=_be_worker, args=(self._serve, theirs), name="attestation-worker")
+        # A signal that came between the fork and the worker's own handlers would be lost.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            slot.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        theirs.close()  # the worker's end closes with it
+        slot.life, slot.began, slot.heard, slot.ready_at, slot.asked = ours, now, now, None, False
+
+    def _listen(self, slot: _Slot, now: float) -> None:
+        assert slot.life is not None
+        with contextlib.suppress(BlockingIOError):
+            said = os.read(slot.life.fileno(), 65_536)
+            if said:
+                slot.heard = now
+            if _READY in said:
+                slot.ready_at = now
+
+    def _ended(self, slot: _Slot, now: float) -> None:
+        """Note that a worker is gone, and when the next one begins."""
+        assert slot.process is not None
+        assert slot.life is not None
+        steady = slot.ready_at is not None and now - slot.ready_at >= STEADY_SECONDS
+        slot.failures = 0 if steady or slot.asked else slot.failures + 1
+        delay = (
+            min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(slot.failures - 1, 20))
+            if slot.failures
+            else 0.0
+        )
+        if not slot.asked:
+            log.error(
+                "worker.ended",
+                pid=slot.process.pid,
+                how=how_it_ended(slot.process.exitcode),
+                served=slot.ready_at is not None,
+                failures=slot.failures,
+                again_in_seconds=delay,
+                others_serving=sum(each.ready_at is not None for each in self._slots if each is not slot),
+            )
+        slot.process.join()
+        slot.process.close()
+        slot.life.close()
+        slot.process = slot.life = slot.ready_at = None
+        slot.due = now + delay
+
+    def _kill(self, slot: _Slot, why: str) -> None:
+        assert slot.process is not None
+        log.error("worker.killed", pid=slot.process.pid, why=why)
+        slot.process.kill()
+
+    def _replace_next(self) -> None:
+        """While a rolling restart lasts: end one more worker, once all serve."""
+        if self._replacing and all(slot.ready_at is not None and not slot.asked for slot in self._slots):
+            slot = self._replacing.pop()
+            assert slot.process is not None  # it serves
+            slot.asked = True
+            slot.process.terminate()
+
+    def _stop(self, woken: socket.socket) -> None:
+        """Ask every worker to end, and kill those that do not, or all of them after a second signal."""
+        self._told.clear()
+        until = time.monotonic() + self._patience
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.asked = True
+                slot.process.terminate()
+        while any(slot.process is not None and slot.process.is_alive() for slot in self._slots):
+            if self._told or time.monotonic() >= until:
+                for slot in self._slots:
+                    if slot.process is not None and slot.process.is_alive():
+                        self._kill(slot, "it did not end")
+                self._told.clear()
+            self._wait(woken, 0.5)
+        for slot in self._slots:
+            if slot.process is not None:
+                self._ended(slot, time.monotonic())
+
+    def _wait(self, woken: socket.socket, seconds: float) -> None:
+        """Sleep until a worker ends or says that it serves, a signal comes, or the time is over."""
+        sentinels = [slot.process.sentinel for slot in self._slots if slot.process is not None]
+        starting = [slot.life for slot in self._slots if slot.life is not None and slot.ready_at is None]
+        wait([woken, *sentinels, *starting], seconds)
+        with contextlib.suppress(BlockingIOError):
+            woken.recv(4096)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[socket.socket]:
+        """Note signals in `_told`; what is returned can be read from when one came."""
+        reader, writer = socket.socketpair()
+        for end in (reader, writer):
+            end.setblocking(False)
+        before = {
+            number: signal.signal(number, lambda number, _: self._told.append(number)) for number in _SIGNALS
+        }
+        before_fd = signal.set_wakeup_fd(writer.fileno())
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(before_fd)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            reader.close()
+            writer.close()
+
+
+def how_it_ended(exit_code: int | None) -> str:
+    """Say how a process ended, by what `multiprocessing` calls its exit code: below 0 the signal."""
+    if exit_code is None or exit_code >= 0:
+        return f"exit code {exit_code}"
+    with contextlib.suppress(ValueError):
+        return f"signal {signal.Signals(-exit_code).name}"
+    return f"signal {-exit_code}"
+
+
+Sign = Callable[[bool], bool]
+"""Says to the supervisor that a worker serves (True: for the first time); False where nobody is there any more."""
+
+
+def _be_worker(serve: Callable[[Sign], None], life: Connection) -> None:
+    """Live the life of a worker."""
+    parent = os.getppid()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # A terminal sends these to all of the group; the supervisor says SIGTERM to its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    os.set_blocking(life.fileno(), False)
+
+    def say(first: bool) -> bool:
+        with contextlib.suppress(BlockingIOError):  # nobody reads just now
+            os.write(life.fileno(), _READY if first else _ALIVE)
+        return os.getppid() == parent
+
+    serve(say)
+
+
+def serve_on(config: uvicorn.Config, listening: socket.socket) -> Callable[[Sign], None]:
+    """Return what a worker does: serve *config* on the socket."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """Says that it serves, and each second that it lives."""
+
+        say: Sign
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                self.say(True)
+
+        async def on_tick(self, counter: int) -> bool:
+            gone = counter % _TICKS == 0 and not self.say(False)
+            return await super().on_tick(counter) or gone
+
+    def serve(say: Sign) -> None:
+        server = Server(config)
+        server.say = say
+        server.run(sockets=[listening])
+        if not server.started:
+            sys.exit(STARTUP_FAILED)
+
+    return serve
