@@ -12,6 +12,7 @@ from attestation.machines import Operation, Role
 from attestation.machines.dual_control import Proposal, Vote, of_machine, of_registration_token
 from attestation.results import Assurance
 from attestation.store import Store, Tx
+from attestation.store.approvals import MACHINE_CHANGED
 from tests.contract.store_samples import MINUTE, NOW, a_machine
 
 WINDOW = 10 * MINUTE
@@ -27,6 +28,7 @@ def a_proposal(number: int = 1, hostname: str | None = "cp-1") -> Proposal:
         hostname=hostname,
         assigned_ip="10.0.0.11/24",
         cluster_id="default",
+        measured=None,
     )
 
 
@@ -134,9 +136,30 @@ def test_a_changed_machine_voids_its_votes(store: Store) -> None:
         cast(store, "anna", a_proposal(number, name))
     cast(store, "bernd", a_proposal(), NOW - WINDOW)
     cast(store, "anna", TOKEN)
-    assert store.write_sync(lambda tx: tx.approvals.void(a_machine(1).machine_id, NOW)) == 2
+    void = store.write_sync(lambda tx: tx.approvals.void(a_machine(1).machine_id, NOW))
+    assert [(v.hostname, v.vote.void) for v in void] == [("cp-1", MACHINE_CHANGED), ("cp-2", MACHINE_CHANGED)]
     assert live(store, a_proposal(1)) == live(store, a_proposal(1, "cp-2")) == []
     assert live(store, a_proposal(2)) == live(store, TOKEN) == ["anna"]
+
+
+def test_votes_end_by_proposal_voter_and_one_by_one(store: Store) -> None:
+    """Exactly those that live; each says why; what was void once can be cast anew."""
+    for who, number in (("anna", 1), ("bernd", 1), ("anna", 2), ("carla", 2)):
+        cast(store, who, a_proposal(number))
+    cast(store, "dora", a_proposal(), NOW - WINDOW)
+    digest, why = a_proposal(1).digest(), "carla objects: no"
+    void = store.write_sync(lambda tx: tx.approvals.void_for(digest, NOW, why))
+    assert [(v.vote.operator_cn, v.vote.void) for v in void] == [("anna", why), ("bernd", why)]
+    assert store.write_sync(lambda tx: tx.approvals.void_for(digest, NOW, why)) == ()
+    assert store.read_sync(lambda tx: tx.approvals.has_live("iss#anna", NOW))
+    void = store.write_sync(lambda tx: tx.approvals.void_by("iss#anna", NOW, "left"))
+    assert [v.machine_id for v in void] == [a_machine(2).machine_id]
+    assert not store.read_sync(lambda tx: tx.approvals.has_live("iss#anna", NOW))
+    (other,) = store.read_sync(lambda tx: tx.approvals.live(a_proposal(2).digest(), NOW))
+    (ended,) = store.write_sync(lambda tx: tx.approvals.void_one(other.id, NOW, "revoked"))
+    assert (ended.id, ended.vote.void, ended.vote.withdrawn_at) == (other.id, "revoked", NOW)
+    assert store.write_sync(lambda tx: tx.approvals.void_one(other.id, NOW, "again")) == ()
+    assert cast(store, "anna", a_proposal(1)) is not None
 
 
 @pytest.mark.parametrize("machines", [1, 2, 3, 4, 5, 200])

@@ -24,6 +24,7 @@ from attestation.machines import Operation, Role
 from attestation.machines.dual_control import Proposal, of_machine
 from attestation.store import Store, StoreSettings, Tx, migrate, open_store
 from attestation_service import dual_control
+from attestation_service import votes as ended
 from attestation_service.auth import Duty, Method, Operator
 from attestation_service.context import Resources
 from attestation_service.settings import Settings
@@ -40,6 +41,7 @@ PROPOSALS = [
         hostname=name,
         assigned_ip=None,
         cluster_id="default",
+        measured=None,
     )
     for machine, name in [
         (MACHINE, "cp-1"),
@@ -51,6 +53,8 @@ PROPOSALS = [
 SYSTEM = Operator(cn="SYSTEM", sub=None, source="-", method=Method.BREAK_GLASS, duties=frozenset())
 
 Who = tuple[int, str]
+Ballot = tuple[datetime, str, bytes | None]
+"""Until when, by which subject, with which certificate."""
 WHO: st.SearchStrategy[Who] = st.tuples(st.integers(0, PEOPLE - 1), st.sampled_from(["token", "certificate"]))
 STEP = st.one_of(
     st.tuples(st.just("ask"), WHO, st.integers(0, len(PROPOSALS) - 1)),
@@ -58,8 +62,23 @@ STEP = st.one_of(
     st.tuples(st.just("system"), WHO, st.integers(0, len(PROPOSALS) - 1)),
     st.tuples(st.just("withdraw"), WHO, st.integers(0, len(PROPOSALS) - 1)),
     st.tuples(st.just("lock"), WHO, st.integers(0, len(PROPOSALS) - 1)),
+    st.tuples(st.just("object"), WHO, st.integers(0, len(PROPOSALS) - 1)),
+    st.tuples(st.just("leave"), WHO, st.just(0)),
     st.tuples(st.just("wait"), WHO, st.integers(0, 400)),
 )
+
+
+class Certificates:
+    """Certificates by person; what is older than the newest is revoked, at a CA of which the service hears nothing."""
+
+    def __init__(self) -> None:
+        self.newest = [0] * PEOPLE
+
+    def why_not(self, tx: Tx, der: bytes, at: datetime) -> str | None:
+        """See `context.Certificates.why_not`."""
+        del tx, at
+        person, number = map(int, der.split())
+        return "revoked" if number < self.newest[person] else None
 
 
 def operator(who: Who) -> Operator:
@@ -72,6 +91,7 @@ def operator(who: Who) -> Operator:
             source="-",
             method=Method.OIDC,
             duties=frozenset({Duty.OPERATOR}),
+            authenticated_at=NOW + timedelta(days=1),
         )
     return Operator(
         cn=f"PERSON-{person}",
@@ -98,31 +118,38 @@ class Model:
         self.store = store
         self.quorum = quorum
         self.at: datetime = NOW.astimezone(UTC)
-        self.votes: dict[str, dict[int, tuple[datetime, str]]] = {}
+        self.votes: dict[str, dict[int, Ballot]] = {}
         self.entries = 0
         chosen = Settings(dual_control_roles=(Role.CONTROLPLANE,), dual_control_quorum=quorum)
-        self.res = cast("Resources", SimpleNamespace(settings=chosen))
+        self.certificates = Certificates()
+        self.res = cast("Resources", SimpleNamespace(settings=chosen, certificates=self.certificates))
 
-    def live(self, proposal: Proposal) -> dict[int, tuple[datetime, str]]:
+    def live(self, proposal: Proposal) -> dict[int, Ballot]:
         """Return the live votes for a proposal."""
         votes = self.votes.setdefault(proposal.digest(), {})
-        for person in [p for p, (ends, _) in votes.items() if ends <= self.at]:
+        for person in [p for p, (ends, _, _) in votes.items() if ends <= self.at]:
             del votes[person]
         return votes
 
     def ask(self, who: Who, proposal: Proposal) -> None:
         """Ask, and hold the answer to the model's."""
         person, by = who[0], operator(who)
+        if by.method is Method.CERTIFICATE:
+            by = replace(by, certificate=f"{person} {self.certificates.newest[person]}".encode())
         votes = self.live(proposal)
+        # Looked at again whenever somebody asks: it ends here, and the record says so.
+        for other in [p for p, (_, _, cert) in votes.items() if cert is not None and self.is_revoked(cert)]:
+            del votes[other]
+            self.entries += 1
         if person not in votes:
             assert by.sub is not None
-            votes[person] = (self.at + WINDOW, by.sub)
+            votes[person] = (self.at + WINDOW, by.sub, by.certificate)
             self.entries += 1
         answer = self.store.write_sync(lambda tx: dual_control.gate(tx, proposal, by, self.res, self.at))
         if len(votes) < self.quorum:
             assert isinstance(answer, PendingApproval)
             assert answer.approvals_received == len(votes)
-            assert answer.expires_at == min(ends for ends, _ in votes.values())
+            assert answer.expires_at == min(ends for ends, _, _ in votes.values())
         else:
             assert isinstance(answer, dual_control.Agreed)
             assert {name.lower() for name in answer.voters} == {f"person-{p}" for p in votes}
@@ -136,11 +163,37 @@ class Model:
                 a.id for a in tx.approvals.live(proposal.digest(), self.at) if a.vote.operator_sub == sub
             ]
         )
-        expected = [p for p, (_, by) in votes.items() if by == sub]
+        expected = [p for p, (_, by, _) in votes.items() if by == sub]
         assert len(mine) == len(expected)
         for number, person in zip(mine, expected, strict=True):
             assert self.store.write_sync(lambda tx, number=number: tx.approvals.withdraw(number, self.at))  # type: ignore[misc]
             del votes[person]
+
+    def object_to(self, proposal: Proposal) -> None:
+        """Object, as anybody may: it ends exactly the votes for this proposal."""
+        votes = self.live(proposal)
+        void = self.store.write_sync(lambda tx: tx.approvals.void_for(proposal.digest(), self.at, "no"))
+        assert len(void) == len(votes)
+        votes.clear()
+
+    def is_revoked(self, certificate: bytes) -> bool:
+        """Ask the CA."""
+        person, number = map(int, certificate.split())
+        return number < self.certificates.newest[person]
+
+    def leave(self, who: Who) -> None:
+        """Take a person's role, of which the service learns at once, or their certificate, of which it does not."""
+        if who[1] == "certificate":
+            self.certificates.newest[who[0]] += 1
+            return
+        sub = operator(who).sub
+        assert sub is not None
+        self.store.write_sync(lambda tx: ended.end(tx, sub, "left", self.at))
+        for proposal in PROPOSALS:
+            votes = self.live(proposal)
+            for person in [p for p, (_, by, _) in votes.items() if by == sub]:
+                del votes[person]
+                self.entries += 1
 
     def lock(self, proposal: Proposal) -> None:
         """Change the machine that a proposal is about."""
@@ -176,7 +229,7 @@ class Model:
 def test_an_act_happens_when_enough_people_agree(
     empty: Path, quorum: int, steps: list[tuple[str, Who, int]]
 ) -> None:
-    """Never with fewer people, never later, never from votes that expired, were taken back, void or used."""
+    """Never with fewer people, never later, never from votes that ended or whose voter left."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "store.db"
         shutil.copy(empty, path)
@@ -194,6 +247,10 @@ def test_an_act_happens_when_enough_people_agree(
                     model.withdraw(who, proposal)
                 elif what == "lock":
                     model.lock(proposal)
+                elif what == "object":
+                    model.object_to(proposal)
+                elif what == "leave":
+                    model.leave(who)
                 else:
                     with pytest.raises(BreakGlassCannotVote):
                         store.write_sync(

@@ -25,6 +25,7 @@ CODES = {
     "AttestationError": "attestation-error",
     "BaseConfigInvalid": "base-config-invalid",
     "BaseConfigMissing": "base-config-missing",
+    "AuthenticationTooOld": "authentication-too-old",
     "BreakGlassCannotVote": "break-glass-cannot-vote",
     "CrossSiteRequest": "cross-site-request",
     "BundleInvalid": "trust-bundle-invalid",

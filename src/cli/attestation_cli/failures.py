@@ -140,6 +140,7 @@ ADVICE: Mapping[str, str] = {
     "answer-invalid": "check --api-url: it must be the address of the attestation service, without /api/v1",
     "http-404": "check --api-url: it must be the address of the attestation service, without /api/v1",
     "approval-unknown": "`attestation approval list` shows what waits for votes",
+    "authentication-too-old": "log in again: `attestation auth login`",
     "break-glass-cannot-vote": "log in as yourself: `attestation auth login`",
     "plugin-failed": "tell whoever made it; without it everything else works",
     "rate-limited": "wait a little, then try again",

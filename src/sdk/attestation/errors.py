@@ -44,7 +44,8 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     ├── NotAcceptable                  the representation asked for is not served
     ├── Unauthenticated                who are you
     ├── Forbidden                      you may not
-    │   └── ClientCertificateUntrusted  InsecureTransport  BreakGlassCannotVote  CrossSiteRequest
+    │   ├── ClientCertificateUntrusted  InsecureTransport  BreakGlassCannotVote  CrossSiteRequest
+    │   └── AuthenticationTooOld
     ├── Unavailable                    we could not decide or serve now
     │   ├── OperatorAccessNotConfigured  IdentityProviderUnavailable  RevocationUnknown
     │   ├── BaseConfigMissing  BaseConfigInvalid  StoreUnavailable
@@ -514,6 +515,12 @@ class BreakGlassCannotVote(Forbidden):
     """Break-glass is not a person: it never counts where several must agree."""
 
     code = "break-glass-cannot-vote"
+
+
+class AuthenticationTooOld(Forbidden):
+    """Who votes must have proved lately who they are; this login is too long ago (ITL_DUAL_CONTROL_AUTH_SECONDS)."""
+
+    code = "authentication-too-old"
 
 
 class Unavailable(AttestationError):

@@ -14,7 +14,7 @@ from fastapi import Depends, Request
 
 from attestation.clock import Clock
 from attestation.keys import Signer
-from attestation.store import Store
+from attestation.store import Store, Tx
 from attestation_service.bodies import Parser
 from attestation_service.measurements import Replays
 from attestation_service.room import Room
@@ -81,6 +81,18 @@ class Certificates(Protocol):
         Raises:
             Unauthenticated: It proves nothing: chain, validity, revocation.
             Forbidden: It names somebody without any duty here.
+            Unavailable: It cannot be judged now.
+        """
+        ...
+
+    async def refresh(self) -> None:
+        """Make sure that `why_not` judges by what is configured now."""
+        ...
+
+    def why_not(self, tx: Tx, der: bytes, at: datetime) -> str | None:
+        """Say why the holder of a certificate, which was good once, is no operator any more; None while they are.
+
+        Raises:
             Unavailable: It cannot be judged now.
         """
         ...

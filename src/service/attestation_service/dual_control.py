@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -19,11 +19,29 @@ from pydantic import BaseModel
 
 from attestation.api import ApprovalDetail, PendingApproval
 from attestation.clock import rfc3339
-from attestation.errors import BreakGlassCannotVote, Forbidden, RotationForbidden, TransitionForbidden
+from attestation.errors import (
+    AuthenticationTooOld,
+    BreakGlassCannotVote,
+    Forbidden,
+    RotationForbidden,
+    TransitionForbidden,
+)
 from attestation.machines import NodeEvent, Role
-from attestation.machines.dual_control import Proposal, Rule, Tally, Vote, tally
+from attestation.machines.dual_control import (
+    CA_ROTATION,
+    POLICY_ASSIGN,
+    POLICY_UNASSIGN,
+    Proposal,
+    Rule,
+    Tally,
+    Vote,
+    overtaken,
+    tally,
+)
 from attestation.store import Approval, Tx
-from attestation_service.auth import Operator
+from attestation_service import policy
+from attestation_service import votes as ended
+from attestation_service.auth import Method, Operator
 from attestation_service.context import Resources
 from attestation_service.settings import Settings
 
@@ -48,7 +66,7 @@ class Agreed:
         """
         if not self.voters:
             return detail
-        agreed = f"agreed by {', '.join(map(_quoted, self.voters))}; proposal {self.proposal}"
+        agreed = f"agreed by {', '.join(map(quoted, self.voters))}; proposal {self.proposal}"
         return f"{detail}; {agreed}" if detail else agreed
 
 
@@ -85,6 +103,8 @@ def gate(
 
     Raises:
         BreakGlassCannotVote: It is gated, and *operator* is no person. Undoes the unit; see `write`.
+        AuthenticationTooOld: It is gated, and *operator* proved who they are too long ago.
+        Unavailable: Whether another voter is still an operator cannot be decided now.
     """
     rule = rule or rule_of(res.settings)
     if not rule.gates(proposal):
@@ -95,19 +115,25 @@ def gate(
             f"{proposal.action} concerns a role under dual control: "
             f"{rule.quorum} people must agree, and {operator.cn} is none"
         )
-    # 2. One vote per human. Whoever asks again finds the vote as it was, and its end where it was.
+    # 2. The others may still vote: a certificate that was taken back since then has agreed to nothing.
     digest = proposal.digest()
-    votes = tx.approvals.live(digest, at)
+    votes = _still_operators(tx, tx.approvals.live(digest, at), res, at)
+    # 3. One vote per human. Whoever asks again finds the vote as it was, and its end where it was.
     fresh = _vote_of(operator.cn, operator.sub, votes) is None
     if fresh:
-        ends = at + timedelta(seconds=res.settings.dual_control_window_seconds)
-        vote = Vote(operator_cn=operator.cn, operator_sub=operator.sub, created_at=at, expires_at=ends)
+        vote = Vote(
+            operator_cn=operator.cn,
+            operator_sub=operator.sub,
+            created_at=at,
+            expires_at=_ends(operator, res.settings, at),
+            certificate=operator.certificate,
+        )
         fresh = tx.approvals.cast(proposal, vote) is not None
         votes = tx.approvals.live(digest, at)
     counted = tally((approval.vote for approval in votes), at)
     if fresh:
         _tell(tx, proposal, operator, counted, rule, at, note)
-    # 3. Enough humans: the votes are used up in the unit of the act, so they admit nothing else.
+    # 4. Enough humans: the votes are used up in the unit of the act, so they admit nothing else.
     if rule.is_met(counted):
         tx.approvals.consume(digest, at)
         return Agreed(counted.voters, digest)
@@ -136,6 +162,8 @@ async def write(
     machine_id: str | None = None,
 ) -> T:
     """Run a unit with a `gate` in it; what *operator* may not do is undone, recorded and raised."""
+    if res.certificates is not None:
+        await res.certificates.refresh()
     try:
         return await res.store.write(work)
     except (Forbidden, TransitionForbidden, RotationForbidden) as e:
@@ -150,9 +178,18 @@ def status_of(answer: BaseModel, done: int = 200) -> int:
     return 202 if isinstance(answer, PendingApproval) else done
 
 
-def approval_detail(approval: Approval, at: datetime) -> ApprovalDetail:
-    """Return a vote as operators see it: the subject behind the name stands in the audit only."""
+def shown(tx: Tx, approvals: Sequence[Approval], at: datetime) -> list[ApprovalDetail]:
+    """Return votes as operators see them: the subject behind the name stands in the audit only."""
+    found: dict[str, tuple[str, ...]] = {}
+    for approval in approvals:
+        if approval.vote.is_live(at) and approval.proposal_digest not in found:
+            found[approval.proposal_digest] = overtaken_by(tx, approval)
+    return [_detail(approval, found.get(approval.proposal_digest, ()), at) for approval in approvals]
+
+
+def _detail(approval: Approval, overtaken: Sequence[str], at: datetime) -> ApprovalDetail:
     vote = approval.vote
+    live = vote.is_live(at)
     return ApprovalDetail(
         id=approval.id,
         machine_id=approval.machine_id,
@@ -167,13 +204,79 @@ def approval_detail(approval: Approval, at: datetime) -> ApprovalDetail:
         expires_at=vote.expires_at,
         consumed=vote.consumed_at is not None,
         withdrawn=vote.withdrawn_at is not None,
-        live=vote.is_live(at),
+        void=f"changed since: {', '.join(overtaken)}" if live and overtaken else vote.void,
+        live=live and not overtaken,
     )
 
 
-def _quoted(name: str) -> str:
+def overtaken_by(tx: Tx, approval: Approval) -> tuple[str, ...]:
+    """Return which members of what was voted on say what is not so any more, where that can be looked up.
+
+    The act itself need not ask: whoever votes now votes for another proposal.
+    """
+    proposal = json.loads(approval.proposal)
+    terms = proposal["terms"]
+    if approval.action in (POLICY_ASSIGN, POLICY_UNASSIGN):
+        now = tx.policies.assigned(terms["scope"], terms["subject"])
+        return () if terms["replaces"] == (now and now.policy) else ("replaces",)
+    if approval.action == CA_ROTATION:
+        active = tx.issuers.active(terms["purpose"], terms["algorithm"])
+        return () if active is not None and terms["active"] == active.issuer_id else ("active",)
+    if approval.machine_id is None:
+        return ()
+    machine = tx.machines.by_id(approval.machine_id)
+    measured = None
+    if machine is not None:
+        measured = policy.measured(
+            tx, replace(machine, role=approval.role, cluster_id=proposal["cluster_id"])
+        )
+    return overtaken(proposal, machine, measured)
+
+
+def quoted(name: str) -> str:
     """Return *name* so that it cannot pass for two: in quotes where it is more than letters, digits and `.@ _+-`."""
     return name if PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def _ends(operator: Operator, settings: Settings, at: datetime) -> datetime:
+    """Return until when a vote of *operator* counts: no longer than the login behind it is believed.
+
+    Raises:
+        AuthenticationTooOld: It is not believed any more.
+    """
+    window = at + timedelta(seconds=settings.dual_control_window_seconds)
+    if operator.method is not Method.OIDC:
+        return window
+    most = timedelta(seconds=settings.dual_control_auth_seconds)
+    if operator.authenticated_at is None:
+        raise AuthenticationTooOld("the token says neither auth_time nor iat, so it cannot vote")
+    believed = operator.authenticated_at + most
+    if believed <= at:
+        raise AuthenticationTooOld(
+            f"you logged in at {rfc3339(operator.authenticated_at)}; a vote needs a login of the last "
+            f"{settings.dual_control_auth_seconds} s: log in again"
+        )
+    return min(window, believed)
+
+
+def _still_operators(
+    tx: Tx, votes: tuple[Approval, ...], res: Resources, at: datetime
+) -> tuple[Approval, ...]:
+    """Return those of *votes* whose voters are operators still; end the others. Tokens are looked at when they come."""
+    standing = []
+    for approval in votes:
+        why = None
+        if approval.vote.certificate is not None:
+            why = (
+                res.certificates.why_not(tx, approval.vote.certificate, at)
+                if res.certificates is not None
+                else "client certificates are not accepted any more"
+            )
+        if why is None:
+            standing.append(approval)
+        else:
+            ended.told(tx, tx.approvals.void_one(approval.id, at, why), at)
+    return tuple(standing)
 
 
 def _vote_of(cn: str, sub: str, votes: tuple[Approval, ...]) -> Approval | None:
@@ -232,7 +335,7 @@ def _message(tx: Tx, proposal: Proposal, counted: Tally, rule: Rule, at: datetim
         if approval.proposal_digest != proposal.digest() and theirs["action"] == proposal.action:
             different = [name for name in ours if ours[name] != theirs.get(name)]
             return (
-                f"{text}; the vote of {_quoted(approval.vote.operator_cn)} does not count, it differs in "
+                f"{text}; the vote of {quoted(approval.vote.operator_cn)} does not count, it differs in "
                 f"{', '.join(different)}"
             )
     return text

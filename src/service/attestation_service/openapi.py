@@ -20,6 +20,7 @@ from pydantic.json_schema import models_json_schema
 from attestation.api import PendingApproval, Problem
 from attestation.errors import (
     AttestationError,
+    AuthenticationTooOld,
     BreakGlassCannotVote,
     ClientCertificateUntrusted,
     CrossSiteRequest,
@@ -112,7 +113,7 @@ def answers(*errors: Error, body: bool = False, gated: bool = False, kind: Acces
         *errors, 422, 500, StoreUnavailable, ClientCertificateUntrusted, InsecureTransport,
     ]  # fmt: skip
     if gated:
-        found += [BreakGlassCannotVote]
+        found += [BreakGlassCannotVote, AuthenticationTooOld]
     if body:
         found += [400, 413]
     if kind == "machine":

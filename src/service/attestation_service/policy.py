@@ -9,6 +9,7 @@ import structlog
 
 from attestation.errors import PolicyInvalid, Unavailable
 from attestation.machines import Machine, Role
+from attestation.machines.dual_control import AppliedPolicy, Measured
 from attestation.reference import IDENTITY_ONLY, Policy, compose, parse_policy
 from attestation.store import Tx
 
@@ -27,6 +28,19 @@ def in_force(tx: Tx, machine: Machine) -> Policy:
 def of_role(tx: Tx, role: Role, cluster_id: str) -> Policy:
     """Return the policy that applies to a new machine in *role* of a cluster."""
     return effective(tx, tx.policies.applicable("", role, cluster_id))
+
+
+def measured(tx: Tx, machine: Machine) -> Measured | None:
+    """Return what *machine*, as it would be, is measured against, as votes bind it; None without a role."""
+    if machine.role is None:
+        return None
+    assigned = tx.policies.applicable(machine.machine_id, machine.role, machine.cluster_id)
+    found = effective(tx, assigned)
+    return Measured(
+        policy=AppliedPolicy(ref=found.ref, sha256=found.sha256),
+        minimum=found.assurance_minimum(machine.role),
+        parts=tuple(AppliedPolicy(ref=ref, sha256=sha256) for ref, sha256 in map(str.split, assigned)),
+    )
 
 
 def effective(tx: Tx, assigned: tuple[str, ...]) -> Policy:

@@ -113,6 +113,7 @@ class Settings(BaseSettings):
     dual_control_roles: Annotated[tuple[Role, ...], *CommaList] = ()
     dual_control_quorum: Annotated[int, Field(ge=2, le=20)] = 2
     dual_control_window_seconds: Annotated[int, Field(ge=30, le=86_400)] = 600
+    dual_control_auth_seconds: Annotated[int, Field(ge=60, le=86_400)] = 3600
 
     # Audit
     audit_origin: Annotated[str, Field(max_length=200, pattern=r"^[^\s+]*$")] = ""

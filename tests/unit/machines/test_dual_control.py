@@ -18,6 +18,7 @@ from attestation.machines.dual_control import (
     MACHINE_ACTIONS,
     Admission,
     AppliedPolicy,
+    Measured,
     Proposal,
     Rule,
     Vote,
@@ -30,6 +31,7 @@ from attestation.machines.dual_control import (
     of_policy_assignment,
     of_registration_token,
     of_trust_certificate,
+    overtaken,
     same_name,
     tally,
 )
@@ -53,10 +55,22 @@ def a_vote(cn: str, sub: str | None, *, age_seconds: float = 0, **changes: Any) 
     return Vote(**(fields | changes))
 
 
+MEASURED = Measured(
+    policy=AppliedPolicy(ref="workers@1", sha256="ab" * 32),
+    minimum=Assurance.EK_CHAIN,
+    parts=(AppliedPolicy(ref="workers@1", sha256="ab" * 32, agreed=True),),
+)
+
+
 def approval(machine: Machine, **changes: Any) -> Proposal:
     """Return the proposal to approve *machine* as the first control-plane node."""
-    wanted = {"role": Role.CONTROLPLANE, "hostname": "cp-1", "assigned_ip": "10.0.0.11/24"}
-    wanted["cluster_id"] = machine.cluster_id
+    wanted: dict[str, Any] = {
+        "role": Role.CONTROLPLANE,
+        "hostname": "cp-1",
+        "assigned_ip": "10.0.0.11/24",
+        "cluster_id": machine.cluster_id,
+        "measured": MEASURED,
+    }
     return of_machine(Operation.APPROVE, machine, **(wanted | changes))
 
 
@@ -68,7 +82,7 @@ def test_a_proposal_is_every_member_in_canonical_form() -> None:
     proposal = approval(a_machine(1))
     text = proposal.canonical()
     assert json.loads(text) == {
-        "format": "itl-proposal/1",
+        "format": "itl-proposal/2",
         "action": "approve",
         "machine_id": a_machine(1).machine_id,
         "ek_fingerprint": f"{1:096x}",
@@ -81,6 +95,15 @@ def test_a_proposal_is_every_member_in_canonical_form() -> None:
         "evidence_digest": evidence_digest(a_machine(1)),
         "terms": {},
         "roles": ["controlplane"],
+        "assurance": "tofu",
+        "current_hostname": None,
+        "current_assigned_ip": None,
+        "current_cluster_id": "default",
+        "measured": {
+            "policy": {"ref": "workers@1", "sha256": "ab" * 32, "agreed": False},
+            "minimum": "ek-chain",
+            "parts": [{"ref": "workers@1", "sha256": "ab" * 32, "agreed": True}],
+        },
     }
     assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":")).encode()
 
@@ -88,7 +111,7 @@ def test_a_proposal_is_every_member_in_canonical_form() -> None:
 def test_the_digest_is_known() -> None:
     """The digest is API: it may only change together with the format's name."""
     assert approval(a_machine(1)).digest() == (
-        "0856db90b3c1bd0bb49523eded2f17baa5bece28f85e4ebefec599496b3d2242"
+        "9e4ec70e292d9507a1248afe175fd573666235c4e96da4e3817c0a256aefc7c2"
     )
 
 
@@ -100,6 +123,7 @@ ANOTHER: dict[str, Callable[[], Proposal]] = {
         hostname="cp-1",
         assigned_ip="10.0.0.11/24",
         cluster_id="default",
+        measured=MEASURED,
     ),
     "the machine": lambda: approval(a_machine(1, machine_id="00000002-0f0e-4c55-9d4a-3f6f0e1b2c3d")),
     "the EK": lambda: approval(a_machine(1, ek_fingerprint="ab" * 48)),
@@ -118,6 +142,18 @@ ANOTHER: dict[str, Callable[[], Proposal]] = {
     "the verdict": lambda: approval(a_machine(1, last_verdict=Verdict.FAILED)),
     "the policy": lambda: approval(a_machine(1, last_policy="workers@2")),
     "what failed": lambda: approval(a_machine(1, last_failed="pcr7")),
+    "the name it has": lambda: approval(a_machine(1, hostname="w-1")),
+    "the address it has": lambda: approval(a_machine(1, assigned_ip="10.0.0.9/24")),
+    "the policy in force": lambda: approval(
+        a_machine(1),
+        measured=dataclasses.replace(MEASURED, policy=AppliedPolicy(ref="workers@1", sha256="cd" * 32)),
+    ),
+    "the minimum": lambda: approval(
+        a_machine(1), measured=dataclasses.replace(MEASURED, minimum=Assurance.TOFU)
+    ),
+    "what the policy is made of": lambda: approval(
+        a_machine(1), measured=dataclasses.replace(MEASURED, parts=())
+    ),
     "what was quoted": lambda: approval(a_machine(1, last_result_key="Verified workers@2 1.0")),
 }
 
@@ -145,6 +181,36 @@ def test_certificates_are_told_apart() -> None:
     """Another certificate of the same EK is other evidence."""
     one, other = (a_machine(1, ek_certificate=certificate(2 * byte * 16)) for byte in ("ab", "cd"))
     assert evidence_digest(one) != evidence_digest(other)
+
+
+def test_what_was_voted_on_stands_while_nothing_changed() -> None:
+    """As the vote stored it, read back."""
+    voted = json.loads(approval(a_machine(1)).canonical())
+    assert overtaken(voted, a_machine(1), MEASURED) == ()
+
+
+@pytest.mark.parametrize(
+    ("machine", "measured", "members"),
+    [
+        (None, MEASURED, ("machine_id",)),
+        (a_machine(1, assurance=Assurance.EK_CHAIN), MEASURED, ("evidence_digest", "assurance")),
+        (a_machine(1, hostname="w-1"), MEASURED, ("current_hostname",)),
+        (a_machine(1, assigned_ip="10.0.0.9/24"), MEASURED, ("current_assigned_ip",)),
+        (a_machine(1, role=Role.LINUX), MEASURED, ("current_role",)),
+        (a_machine(1, cluster_id="other"), MEASURED, ("current_cluster_id",)),
+        (a_machine(1, ak_name=None), MEASURED, ("ak_name",)),
+        (a_machine(1, last_policy="weak@1"), MEASURED, ("evidence_digest",)),
+        (a_machine(1), dataclasses.replace(MEASURED, minimum=Assurance.TOFU), ("measured",)),
+        (a_machine(1), None, ("measured",)),
+    ],
+    ids=lambda value: "" if not isinstance(value, tuple) else "+".join(value),
+)
+def test_whatever_changed_since_is_named(
+    machine: Machine | None, measured: Measured | None, members: tuple[str, ...]
+) -> None:
+    """With one of these no vote counts; the list says which."""
+    voted = json.loads(approval(a_machine(1)).canonical())
+    assert overtaken(voted, machine, measured) == members
 
 
 def test_attesting_again_changes_no_proposal() -> None:
@@ -253,7 +319,7 @@ def test_an_activation_is_every_member_in_canonical_form() -> None:
     """What two people agree to is a document by its digest, a place, and what gives way there."""
     proposal = of_policy_assignment(**POLICY)
     assert json.loads(proposal.canonical()) == {
-        "format": "itl-proposal/1",
+        "format": "itl-proposal/2",
         "action": "policy_assign",
         "machine_id": None,
         "ek_fingerprint": None,
@@ -273,6 +339,11 @@ def test_an_activation_is_every_member_in_canonical_form() -> None:
             "replaces_sha256": "cd" * 32,
         },
         "roles": ["controlplane"],
+        "assurance": None,
+        "current_hostname": None,
+        "current_assigned_ip": None,
+        "current_cluster_id": None,
+        "measured": None,
     }
 
 
@@ -597,6 +668,7 @@ def test_accepting_an_ek_is_bound() -> None:
         "hostname": None,
         "assigned_ip": None,
         "cluster_id": "default",
+        "measured": None,
     }
     plain = of_machine(Operation.APPROVE, a_machine(), **granted)
     accepting = of_machine(Operation.APPROVE, a_machine(), **granted, accepts_ek=True)
@@ -609,8 +681,12 @@ def test_accepting_an_ek_is_bound() -> None:
 def test_an_offline_bundle_concerns_every_role(role: Role | None) -> None:
     """Whatever the machine is, and whichever roles are under dual control; it binds the machine as it was seen."""
     machine = dataclasses.replace(a_full_machine(), role=role)
-    proposal = of_offline_bundle(machine)
+    proposal = of_offline_bundle(machine, MEASURED)
     assert CONTROLPLANE.gates(proposal)
     assert (proposal.action, proposal.subject) == ("offline_bundle", f"machine {machine.machine_id}")
-    assert proposal.digest() != of_offline_bundle(dataclasses.replace(machine, hostname="x")).digest()
-    assert proposal.digest() != of_offline_bundle(dataclasses.replace(machine, ak_name=None)).digest()
+    assert (
+        proposal.digest() != of_offline_bundle(dataclasses.replace(machine, hostname="x"), MEASURED).digest()
+    )
+    assert (
+        proposal.digest() != of_offline_bundle(dataclasses.replace(machine, ak_name=None), MEASURED).digest()
+    )

@@ -17,6 +17,7 @@ class People:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, frozenset[Duty]]] = {}
+        self.logged_in: dict[str, datetime | None] = {}
 
     def headers(self, name: str, *duties: Duty) -> dict[str, str]:
         """Introduce *name* with *duties*, an operator where none is named, and return their credential."""
@@ -35,6 +36,7 @@ class People:
             source=origin.address,
             method=Method.OIDC,
             duties=duties,
+            authenticated_at=self.logged_in.get(name, at),
         )
 
 

@@ -17,6 +17,7 @@ from pydantic import SecretStr
 
 from attestation.errors import Forbidden
 from attestation.machines import OperatorEvent
+from attestation.store import Tx
 from attestation_service.app import create_app
 from attestation_service.auth import Duty, Method, Operator, Right
 from attestation_service.auth.operator import declared
@@ -236,6 +237,10 @@ async def test_a_wrong_bearer_never_falls_through(service: Service) -> None:
                 method=Method.CERTIFICATE,
                 duties=frozenset({Duty.OPERATOR}),
             )
+
+        async def refresh(self) -> None: ...
+
+        def why_not(self, tx: Tx, der: bytes, at: datetime) -> str | None: ...
 
     service.app.state.resources = replace(service.resources, certificates=Certificates())
     assert (await service.get("/api/v1/machines")).status_code == 200

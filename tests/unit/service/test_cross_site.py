@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from attestation.store import Tx
 from attestation_service.auth import Duty, Method, Operator, Right
 from attestation_service.auth.cross_site import origin_of
 from attestation_service.context import ACCESS_KEY, Origin
@@ -67,6 +68,12 @@ class Browser:
             method=Method.CERTIFICATE,
             duties=frozenset(Duty),
         )
+
+    async def refresh(self) -> None:
+        """Nothing changes."""
+
+    def why_not(self, tx: Tx, der: bytes, at: datetime) -> None:
+        """Nobody leaves."""
 
 
 @pytest.fixture

@@ -529,7 +529,7 @@ async def test_another_role_is_another_proposal(start: Starter) -> None:
     await committee.ask("anna", "POST", path, body)
     answer = await committee.ask("bernd", "POST", path, body | {"role": "worker-infra"})
     assert (answer.status_code, answer.json()["voters"]) == (202, ["bernd"])
-    assert "differs in role, roles" in answer.json()["message"]
+    assert "differs in measured, role, roles" in answer.json()["message"]
 
 
 async def test_new_evidence_is_another_proposal(committee: Committee) -> None:

@@ -17,6 +17,7 @@ from attestation.keys import CONFIG_TYP, verify_jwt
 from attestation.machines import Status
 from attestation.machines.dual_control import Vote, of_offline_bundle
 from attestation.store import Tx
+from attestation_service import policy
 from attestation_service.authority.issuance import sign
 from attestation_service.delivery.handlers import configuration
 from tests.fixtures.machine import refused as outcome_of
@@ -177,7 +178,7 @@ def _renamed_and_agreed(tx: Tx, machine_id: str) -> None:
     at = machine.attested_at
     assert at is not None
     vote = Vote(operator_cn="carl", operator_sub="carl", created_at=at, expires_at=at + timedelta(hours=1))
-    assert tx.approvals.cast(of_offline_bundle(machine), vote) is not None
+    assert tx.approvals.cast(of_offline_bundle(machine, policy.measured(tx, machine)), vote) is not None
 
 
 def _voteless(tx: Tx, machine_id: str) -> None:

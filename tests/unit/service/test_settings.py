@@ -72,6 +72,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_HIGH_ASSURANCE": ("true", True),
     "ITL_DUAL_CONTROL_ROLES": ("controlplane, worker-infra", ("controlplane", "worker-infra")),
     "ITL_DUAL_CONTROL_QUORUM": ("3", 3),
+    "ITL_DUAL_CONTROL_AUTH_SECONDS": ("900", 900),
     "ITL_DUAL_CONTROL_WINDOW_SECONDS": ("60", 60),
     "ITL_AUDIT_ORIGIN": ("log.example/audit", "log.example/audit"),
     "ITL_AUDIT_ED25519_KEY": ("file:/a.pem", "file:/a.pem"),

@@ -30,6 +30,7 @@ PROPOSAL = of_machine(
     hostname="cp-1",
     assigned_ip=None,
     cluster_id="default",
+    measured=None,
 )
 ROW = {
     "proposal_digest": "'" + "ab" * 32 + "'",

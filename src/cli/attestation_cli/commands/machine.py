@@ -833,6 +833,8 @@ def approvals(session: Session, machine: str) -> None:
 def _vote_state(vote: ApprovalDetail, now: datetime) -> Cell:
     if vote.live:
         return Cell(f"live, ends {ago(vote.expires_at, now)}", "green", "live")
+    if vote.void is not None:
+        return Cell(f"void: {clean(vote.void)}", "red", "void")
     return cell("used" if vote.consumed else "withdrawn" if vote.withdrawn else "expired")
 
 

@@ -10,7 +10,14 @@ from pydantic import Field
 from attestation.api.base import Wire
 from attestation.machines import Role
 
-__all__ = ["ApprovalDetail", "ApprovalPage", "PendingApproval", "ProposalDetail", "ProposalPage"]
+__all__ = [
+    "ApprovalDetail",
+    "ApprovalPage",
+    "Objected",
+    "PendingApproval",
+    "ProposalDetail",
+    "ProposalPage",
+]
 
 Digest = Annotated[
     str,
@@ -52,8 +59,11 @@ class ApprovalDetail(Wire):
     created_at: datetime
     expires_at: datetime
     consumed: bool = Field(description="The act that it was cast for was done")
-    withdrawn: bool = Field(description="Taken back, or void because the machine was changed meanwhile")
-    live: bool = Field(description="It counts now")
+    withdrawn: bool = Field(description="Taken back, or void")
+    void: str | None = Field(
+        default=None, description="Why it became void without its voter; null where it did not"
+    )
+    live: bool = Field(description="It counts now, unless its proposal was overtaken")
 
 
 class ApprovalPage(Wire):
@@ -75,7 +85,18 @@ class ProposalDetail(Wire):
     expires_at: datetime
     voters: Names
     proposal: dict[str, Any] = Field(description="Every member that the votes bind")
+    overtaken: list[str] = Field(
+        default=[],
+        description="Members of the proposal that say what is not so any more; with one of them no vote counts",
+    )
     approvals: list[ApprovalDetail]
+
+
+class Objected(Wire):
+    """A proposal whose votes are void."""
+
+    proposal_digest: Digest
+    voided: int = Field(ge=1, description="Votes that counted until now")
 
 
 class ProposalPage(Wire):

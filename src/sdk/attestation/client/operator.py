@@ -231,6 +231,10 @@ class OperatorClient:
         """Take back one's own live vote."""
         self._http.send("DELETE", f"/approvals/{approval_id}")
 
+    def object_to_proposal(self, proposal_digest: str, request: api.ReasonRequest) -> api.Objected:
+        """End every vote for a proposal; one operator is enough, or break-glass."""
+        return self._http.call("POST", f"/approvals/{proposal_digest}/object", api.Objected, body=request)
+
     # Admission in advance
 
     def create_registration_token(

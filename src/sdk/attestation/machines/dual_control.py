@@ -9,18 +9,19 @@ shown name is the same, so that one person with two ways to log in stays one per
 from __future__ import annotations
 
 import hashlib
+import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from attestation.machines.lifecycle import Operation, Role
 from attestation.machines.machine import Machine
 from attestation.results import Assurance
 from attestation.wire import canonical_json
 
-FORMAT = "itl-proposal/1"
+FORMAT = "itl-proposal/2"
 """Names the set of members that enters the digest; a new set gets a new name."""
 
 MACHINE_ACTIONS = frozenset(
@@ -51,6 +52,33 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedPolicy:
+    """A policy version: `name@version`, and the SHA-256 of its document, 64 lower-case hex.
+
+    `agreed`: several people agreed that it applies there.
+    """
+
+    ref: str
+    sha256: str
+    agreed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a machine would be measured against in the role that an act leaves it with.
+
+    Args:
+        policy: The effective policy.
+        minimum: The lowest assurance with which the role is accepted under it.
+        parts: What it is made of, the widest first.
+    """
+
+    policy: AppliedPolicy
+    minimum: Assurance
+    parts: tuple[AppliedPolicy, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """What somebody wants done.
 
@@ -67,6 +95,11 @@ class Proposal:
         evidence_digest: SHA-256 hex of what operators could see of it, see `evidence_digest`.
         terms: Further members of tokens, allow-list imports and policies.
         roles: Every role that is given or taken; it decides whether the act is gated.
+        assurance: How well the machine is vouched for now.
+        current_hostname: The host name it has now.
+        current_assigned_ip: The address it has now.
+        current_cluster_id: The cluster it is in now.
+        measured: What it would be measured against; None where the act is not about a machine in a role.
     """
 
     action: str
@@ -81,6 +114,11 @@ class Proposal:
     evidence_digest: str | None
     terms: Mapping[str, str | int | None]
     roles: frozenset[Role]
+    assurance: Assurance | None = None
+    current_hostname: str | None = None
+    current_assigned_ip: str | None = None
+    current_cluster_id: str | None = None
+    measured: Measured | None = None
 
     @property
     def subject(self) -> str:
@@ -116,6 +154,11 @@ class Proposal:
                 "evidence_digest": self.evidence_digest,
                 "terms": dict(self.terms),
                 "roles": sorted(self.roles),
+                "assurance": self.assurance,
+                "current_hostname": self.current_hostname,
+                "current_assigned_ip": self.current_assigned_ip,
+                "current_cluster_id": self.current_cluster_id,
+                "measured": None if self.measured is None else asdict(self.measured),
             }
         )
 
@@ -132,11 +175,13 @@ def of_machine(
     hostname: str | None,
     assigned_ip: str | None,
     cluster_id: str,
+    measured: Measured | None,
     accepts_ek: bool = False,
 ) -> Proposal:
     """Return the proposal of an act on *machine* after which it has these four.
 
-    `accepts_ek`: its EK is admitted by name (allow-list), whoever vouches for it.
+    `measured`: what it will be measured against in that role; `accepts_ek`: its EK is admitted by name (allow-list),
+    whoever vouches for it.
     """
     return Proposal(
         action=operation.value,
@@ -151,10 +196,15 @@ def of_machine(
         evidence_digest=evidence_digest(machine),
         terms={"accepts_ek": machine.ek_fingerprint} if accepts_ek else {},
         roles=frozenset(each for each in (role, machine.role) if each is not None),
+        assurance=machine.assurance,
+        current_hostname=machine.hostname,
+        current_assigned_ip=machine.assigned_ip,
+        current_cluster_id=machine.cluster_id,
+        measured=measured,
     )
 
 
-def of_offline_bundle(machine: Machine) -> Proposal:
+def of_offline_bundle(machine: Machine, measured: Measured | None) -> Proposal:
     """Return the proposal to let configuration and a key of *machine* leave in one file; whatever its role is."""
     return Proposal(
         action=OFFLINE_BUNDLE,
@@ -169,7 +219,52 @@ def of_offline_bundle(machine: Machine) -> Proposal:
         evidence_digest=evidence_digest(machine),
         terms={},
         roles=frozenset(Role),
+        assurance=machine.assurance,
+        current_hostname=machine.hostname,
+        current_assigned_ip=machine.assigned_ip,
+        current_cluster_id=machine.cluster_id,
+        measured=measured,
     )
+
+
+STATE: Final = (
+    "ek_fingerprint",
+    "ak_name",
+    "current_role",
+    "current_hostname",
+    "current_assigned_ip",
+    "current_cluster_id",
+    "evidence_digest",
+    "assurance",
+    "measured",
+)
+"""Members of a proposal about a machine that say what was the case when it was voted on, not what is asked for."""
+
+
+def overtaken(
+    voted: Mapping[str, object], machine: Machine | None, measured: Measured | None
+) -> tuple[str, ...]:
+    """Return which members of a proposal about a machine say what is not so any more; with one, its votes are void.
+
+    Args:
+        voted: The members that votes bind, as `Proposal.canonical` wrote them.
+        machine: As it is now; None where it is gone.
+        measured: What it would be measured against now in the role and cluster that the proposal names.
+    """
+    if machine is None:
+        return ("machine_id",)
+    now: dict[str, object] = {
+        "ek_fingerprint": machine.ek_fingerprint,
+        "ak_name": machine.ak_name.hex() if machine.ak_name is not None else None,
+        "current_role": machine.role,
+        "current_hostname": machine.hostname,
+        "current_assigned_ip": machine.assigned_ip,
+        "current_cluster_id": machine.cluster_id,
+        "evidence_digest": evidence_digest(machine),
+        "assurance": machine.assurance,
+        "measured": None if measured is None else json.loads(canonical_json(asdict(measured))),
+    }
+    return tuple(name for name in STATE if voted.get(name) != now[name])
 
 
 def of_registration_token(
@@ -228,14 +323,6 @@ def of_allow_list(entries: Sequence[Admission], replaced: Sequence[Admission]) -
         # Taking a role from an EK counts as giving one: otherwise a single operator could undo what two agreed on.
         roles=frozenset(entry.role for entry in (*entries, *replaced)),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppliedPolicy:
-    """A policy version: `name@version`, and the SHA-256 of its document, 64 lower-case hex."""
-
-    ref: str
-    sha256: str
 
 
 def of_policy_assignment(
@@ -419,6 +506,8 @@ class Vote:
         expires_at: From this instant on it does not count.
         consumed_at: When the act that it was cast for was done, or None.
         withdrawn_at: When it was taken back or became void, or None.
+        void: Why it became void without its voter, or None.
+        certificate: The client certificate, DER, with which it was cast; None where with none.
     """
 
     operator_cn: str
@@ -427,6 +516,8 @@ class Vote:
     expires_at: datetime
     consumed_at: datetime | None = None
     withdrawn_at: datetime | None = None
+    void: str | None = None
+    certificate: bytes | None = field(default=None, repr=False)
 
     def is_live(self, at: datetime) -> bool:
         """Return True if the vote counts at *at*."""

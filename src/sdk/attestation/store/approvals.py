@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from typing import Final
 
-from sqlalchemy import BindParameter, and_, bindparam, func, select, text, update
+from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, func, select, text, update
 
 from attestation.clock import from_micros, to_micros
 from attestation.machines import Role
@@ -15,6 +16,8 @@ from attestation.machines.dual_control import Proposal, Vote
 from attestation.store.pages import Page, before_id, checked_limit, encode_cursor, page_of
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import OPEN_VOTE, ApprovalRow, table_of
+
+MACHINE_CHANGED: Final = "the machine was changed"
 
 _T = table_of(ApprovalRow)
 _C = _T.c
@@ -71,6 +74,8 @@ def _decode(row: Row) -> Approval:
             expires_at=from_micros(row[12]),
             consumed_at=_instant(row[13]),
             withdrawn_at=_instant(row[14]),
+            void=row[16],
+            certificate=row[17],
         ),
     )
 
@@ -103,9 +108,18 @@ _CONSUME = Prepared(
 _WITHDRAW = Prepared(
     update(_T).where(_C.id == bindparam("of_id"), _LIVE).values(withdrawn_at=bindparam("at"))
 )
-_VOID = Prepared(
-    update(_T).where(_C.machine_id == bindparam("of_machine"), _LIVE).values(withdrawn_at=bindparam("at"))
-)
+
+
+def _void(*where: ColumnElement[bool]) -> Prepared:
+    ended = update(_T).where(*where, _LIVE).values(withdrawn_at=bindparam("at"), void=bindparam("why"))
+    return Prepared(ended.returning(*_C))
+
+
+_VOID = _void(_C.machine_id == bindparam("of_machine"))
+_VOID_ONE = _void(_C.id == bindparam("of_id"))
+_VOID_FOR = _void(_C.proposal_digest == bindparam("of_proposal"))
+_VOID_BY = _void(_C.operator_sub == bindparam("of_operator"))
+_HAS = Prepared(select(_C.id).where(_C.operator_sub == bindparam("of_operator"), _LIVE).limit(1))
 _GET = Prepared(select(_T).where(_C.id == bindparam("of_id")))
 _PAGE = Prepared(
     select(_T)
@@ -159,6 +173,8 @@ class Approvals:
             consumed_at=None,
             withdrawn_at=None,
             lapsed_at=None,
+            void=None,
+            certificate=vote.certificate,
         )
         return None if row is None else int(row[0])
 
@@ -188,9 +204,29 @@ class Approvals:
         """Take a vote back; False where it did not live any more. Whose it is, is the caller's rule."""
         return self._sql.run(_WITHDRAW, of_id=approval_id, at=to_micros(at)) == 1
 
-    def void(self, machine_id: str, at: datetime) -> int:
-        """End the live votes about a machine, because it is not what they were cast about; return how many."""
-        return self._sql.run(_VOID, of_machine=machine_id, at=to_micros(at))
+    def void(self, machine_id: str, at: datetime, why: str = MACHINE_CHANGED) -> tuple[Approval, ...]:
+        """End the live votes about a machine, because it is not what they were cast about; return them."""
+        return self._voided(_VOID, at, why, of_machine=machine_id)
+
+    def void_one(self, approval_id: int, at: datetime, why: str) -> tuple[Approval, ...]:
+        """End one vote, if it lives, because its voter may not vote any more; return it."""
+        return self._voided(_VOID_ONE, at, why, of_id=approval_id)
+
+    def void_for(self, proposal_digest: str, at: datetime, why: str) -> tuple[Approval, ...]:
+        """End the live votes for a proposal, because somebody objects to it; return them."""
+        return self._voided(_VOID_FOR, at, why, of_proposal=proposal_digest)
+
+    def void_by(self, operator_sub: str, at: datetime, why: str) -> tuple[Approval, ...]:
+        """End the live votes that this subject cast, because it may not vote any more; return them."""
+        return self._voided(_VOID_BY, at, why, of_operator=operator_sub)
+
+    def _voided(self, statement: Prepared, at: datetime, why: str, **of: object) -> tuple[Approval, ...]:
+        rows = self._sql.rows(statement, at=to_micros(at), why=why, **of)
+        return tuple(sorted(map(_decode, rows), key=lambda approval: approval.id))
+
+    def has_live(self, operator_sub: str, at: datetime) -> bool:
+        """Return True if a vote that this subject cast lives."""
+        return self._sql.row(_HAS, of_operator=operator_sub, at=to_micros(at)) is not None
 
     def get(self, approval_id: int) -> Approval | None:
         """Return a vote, live or not, or None."""

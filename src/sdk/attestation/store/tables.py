@@ -592,8 +592,9 @@ class AuditCountersignatureRow(Base):
 class ApprovalRow(Base):
     """Votes of dual control; kept when they ended. One operator has one open vote per proposal.
 
-    `lapsed_at` is set when an expired vote makes room for new ones. No foreign key: votes
-    are listed for what they were, whatever became of their machine.
+    `void` says why one ended without its voter; then `withdrawn_at` is set too. `certificate` (DER) is what a voter
+    came with, to be looked at again. `lapsed_at` is set when an expired vote makes room for new ones. No foreign key:
+    votes are listed for what they were, whatever became of their machine.
     """
 
     __tablename__ = "approvals"
@@ -632,6 +633,8 @@ class ApprovalRow(Base):
     consumed_at: Mapped[int | None]
     withdrawn_at: Mapped[int | None]
     lapsed_at: Mapped[int | None]
+    void: Mapped[str | None]
+    certificate: Mapped[bytes | None]
 
 
 class OutboxRow(Base):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Path, Response
 
-from attestation.api import ApprovalPage, ProposalPage
+from attestation.api import ApprovalPage, Objected, ProposalPage, ReasonRequest
 from attestation.api.base import MachineId
 from attestation.errors import ApprovalUnknown, Forbidden, MachineUnknown, RequestInvalid
 from attestation_service.approvals import handlers
@@ -60,3 +60,21 @@ async def withdraw(
     """While it lives; what was done with it stays done."""
     await handlers.withdraw(approval_id, res=res, operator=operator)
     return Response(status_code=204)
+
+
+@router.post(
+    "/approvals/{proposal_digest}/object",
+    operation_id="object_to_proposal",
+    summary="Object to a proposal: its votes are void",
+    response_model=Objected,
+    responses=answers(ApprovalUnknown, body=True, kind="act"),
+    openapi_extra=access("act"),
+)
+async def object_to(
+    proposal_digest: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")],
+    request: ReasonRequest,
+    res: Res,
+    operator: OperatorDep,
+) -> Response:
+    """Any operator may, break-glass too, and one is enough; whoever still wants it begins anew."""
+    return reply(await handlers.object_to(proposal_digest, request, res=res, operator=operator))

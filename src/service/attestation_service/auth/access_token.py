@@ -15,12 +15,12 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final
 
-from attestation.errors import Forbidden, Unauthenticated
-from attestation_service.auth.identity import RESERVED_NAMES, Duty
+from attestation.errors import Unauthenticated
+from attestation_service.auth.identity import RESERVED_NAMES, Duty, WithoutDuty
 
 MAX_TOKEN_CHARACTERS: Final = 16_384
 MAX_NAME_CHARACTERS: Final = 256
@@ -90,11 +90,14 @@ class Person:
         name: To be shown: `preferred_username`, else `sub`; printable, at most 256 characters.
         subject: `<iss>#<sub>`: stays the same when the name changes or is given to somebody else.
         duties: At least one.
+        authenticated_at: When they proved who they are (`auth_time`, OpenID Connect Core §2), else when the token was
+            issued; None where it says neither. Never later than the instant of the judgement.
     """
 
     name: str
     subject: str
     duties: frozenset[Duty]
+    authenticated_at: datetime | None
 
 
 def parse(token: str) -> UnverifiedToken:
@@ -153,7 +156,7 @@ def judge(claims: Mapping[str, object], rules: Rules, at: datetime) -> Person:
 
     Raises:
         Unauthenticated: It is not for us, not now, or not an access token.
-        Forbidden: It is, but names somebody without any duty here.
+        WithoutDuty: It is, but names somebody without any duty here.
     """
     # 1. Who issued it, for whom. Without this, a token of another realm or for another service would do.
     if claims.get("iss") != rules.issuer:
@@ -193,11 +196,12 @@ def judge(claims: Mapping[str, object], rules: Rules, at: datetime) -> Person:
     if unicodedata.normalize("NFKC", person).casefold() in RESERVED_NAMES | {""}:
         # Else the audit could not tell them from what the service itself did.
         raise Unauthenticated("the account has a name that is reserved in the audit log; rename it")
+    stable = f"{rules.issuer}#{subject}"
     # 6. What they may be. Authentic so far, so from here on it is 403.
     duties = _duties(claims, rules)
     if not duties:
-        raise Forbidden(_without_role(person, claims, rules))
-    return Person(name=person, subject=f"{rules.issuer}#{subject}", duties=duties)
+        raise WithoutDuty(_without_role(person, claims, rules), stable)
+    return Person(name=person, subject=stable, duties=duties, authenticated_at=_authenticated(claims, at))
 
 
 def _check_clients(claims: Mapping[str, object], rules: Rules, *, several: bool) -> None:
@@ -229,6 +233,15 @@ def _check_times(claims: Mapping[str, object], leeway_seconds: int, now: float) 
             raise Unauthenticated(
                 f"token {words}: {member} is {_seconds(begins - now)} ahead; compare the clocks"
             )
+
+
+def _authenticated(claims: Mapping[str, object], at: datetime) -> datetime | None:
+    """Return when somebody logged in: a token that was only refreshed is as old as its login."""
+    for member in ("auth_time", "iat"):
+        seconds = _instant(claims, member)
+        if seconds is not None:
+            return min(datetime.fromtimestamp(seconds, UTC), at)
+    return None
 
 
 def _instant(claims: Mapping[str, object], member: str) -> float | None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -52,8 +53,8 @@ from cryptography.x509.verification import (
 
 from attestation.algorithms import Use
 from attestation.errors import ClientCertificateUntrusted, Forbidden, RevocationUnknown, Unauthenticated
+from attestation.store import Certificate, Tx
 from attestation.store import Store as Database
-from attestation.store import Tx
 from attestation_service.auth.identity import RESERVED_NAMES, Duty, Method, Operator
 from attestation_service.context import Origin
 from attestation_service.crypto_policy import check_operator_certificate, forbidden, of
@@ -433,7 +434,47 @@ class ClientCertificates:
             source=origin.address,
             method=Method.CERTIFICATE,
             duties=claims.duties,
+            certificate=der,
         )
+
+    async def refresh(self) -> None:
+        """Read the files again if they have changed, so that `why_not` finds what is in them now."""
+        if self._ca_file is not None:
+            with contextlib.suppress(RevocationUnknown):
+                await self._current()
+
+    def why_not(self, tx: Tx, der: bytes, at: datetime) -> str | None:
+        """Say why the holder of a certificate, which was good once, is no operator any more; None while they are.
+
+        Raises:
+            RevocationUnknown: It cannot be decided whether it was revoked.
+        """
+        try:
+            certificate = parse(der)
+            claims = verify(certificate, self._trust_now(tx, certificate, der), at)
+            check_operator_certificate(self._crypto_policy, certificate)
+        except (Unauthenticated, Forbidden) as e:
+            return str(e)
+        return None if Duty.OPERATOR in claims.duties else "the client certificate is no operator's any more"
+
+    def _trust_now(self, tx: Tx, certificate: x509.Certificate, der: bytes) -> Trust:
+        """Return by whom *certificate* is judged, without reading a file.
+
+        Raises:
+            Unauthenticated: By nobody.
+            RevocationUnknown: The files have changed again, or cannot be read.
+        """
+        issuer, text = _issuer_and_serial(certificate)
+        own = _operator_authorities(tx) if self._store is not None else {}
+        trust = self._own_verdict(own, tx.certificates.get(text), issuer, der)
+        if trust is not None:
+            return trust
+        if self._ca_file is None:
+            raise Unauthenticated("the client certificate is not accepted: its CA is none of operators")
+        trust = self._unchanged()
+        if trust is None:
+            raise RevocationUnknown("operators' certificates cannot be judged now")
+        return trust
 
     async def _trust_of_our_own(self, certificate: x509.Certificate, der: bytes) -> Trust | None:
         """Return by whom *certificate* is judged if a CA of the service issued it; None if another did.
@@ -445,12 +486,15 @@ class ClientCertificates:
         if store is None:
             return None
         try:
-            issuer = certificate.issuer.public_bytes()
+            issuer, text = _issuer_and_serial(certificate)
         except UNREADABLE:
             return None
-        serial = certificate.serial_number
-        text = f"{serial:040x}" if serial > 0 else ""
         own, row = await store.read(lambda tx: (_operator_authorities(tx), tx.certificates.get(text)))
+        return self._own_verdict(own, row, issuer, der)
+
+    def _own_verdict(
+        self, own: Mapping[str, bytes], row: Certificate | None, issuer: bytes, der: bytes
+    ) -> Trust | None:
         name = self._authorities(own).get(issuer)
         if name is None:
             return None
@@ -512,6 +556,12 @@ class ClientCertificates:
 
     def _variable(self, path: Path) -> str:
         return "ITL_OPERATOR_CA" if path == self._ca_file else "ITL_OPERATOR_CRL"
+
+
+def _issuer_and_serial(certificate: x509.Certificate) -> tuple[bytes, str]:
+    """Return the issuer's name, DER, and the serial number as the issuance log writes it."""
+    serial = certificate.serial_number
+    return certificate.issuer.public_bytes(), f"{serial:040x}" if serial > 0 else ""
 
 
 def _operator_authorities(tx: Tx) -> dict[str, bytes]:

@@ -7,12 +7,14 @@ reads the audit is not who acts: no other duty implies the auditor's (DELIVERY-A
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 from attestation.audit import AuditEvent
+from attestation.errors import Forbidden
 
 
 class Right(StrEnum):
@@ -54,6 +56,19 @@ RESERVED_NAMES: Final = frozenset({"system", "machine", "unknown", "service"})
 """Names in the audit that are nobody's; a person who is called so is refused, in any case of letters."""
 
 
+class WithoutDuty(Forbidden):
+    """A good credential of somebody who is nothing here, or not any more.
+
+    Args:
+        reason: Why.
+        sub: Their stable subject.
+    """
+
+    def __init__(self, reason: str, sub: str) -> None:
+        super().__init__(reason)
+        self.sub = sub
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """A person who was recognised, or the break-glass identity.
@@ -65,6 +80,9 @@ class Operator:
         source: Address the request came from.
         method: How they were recognised.
         duties: What they may be; empty for break-glass, which may everything but vote.
+        authenticated_at: When they last proved to the identity provider who they are, or None: not by a token, or
+            it does not say.
+        certificate: The client certificate, DER, that they came with, or None.
     """
 
     cn: str
@@ -72,6 +90,8 @@ class Operator:
     source: str
     method: Method
     duties: frozenset[Duty]
+    authenticated_at: datetime | None = None
+    certificate: bytes | None = field(default=None, repr=False)
 
     @property
     def rights(self) -> frozenset[Right]:

@@ -127,6 +127,7 @@ class OIDC:
             source=origin.address,
             method=Method.OIDC,
             duties=person.duties,
+            authenticated_at=person.authenticated_at,
         )
 
     # Keys

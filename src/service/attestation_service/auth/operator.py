@@ -23,9 +23,9 @@ from attestation.errors import (
     Unauthenticated,
 )
 from attestation.store import Tx
-from attestation_service import limits
+from attestation_service import limits, votes
 from attestation_service.auth import break_glass, cross_site
-from attestation_service.auth.identity import RIGHTS, Duty, Method, Operator, Right
+from attestation_service.auth.identity import RIGHTS, Duty, Method, Operator, Right, WithoutDuty
 from attestation_service.context import ACCESS_KEY, From, Origin, Res, Resources
 from attestation_service.logs import mask_path
 from attestation_service.settings import Settings
@@ -60,8 +60,12 @@ async def operator(
         # Before anybody is recognised: what a browser adds for another site is not the operator's word.
         cross_site.refuse(request.method, request.headers, res.settings.service_url)
         who = await _recognise(request, res, origin, at)
+        if Right.ACT not in who.rights and who.sub is not None:
+            await _end_votes(res, who.sub, at)
         _demand(needed, who, res.settings)
     except (Unauthenticated, Forbidden) as e:
+        if isinstance(e, WithoutDuty):
+            await _end_votes(res, e.sub, at)
         if who is not None or str(e) != NEEDED:
             await _record_denial(res, origin, request, e, who, at)
         raise
@@ -109,6 +113,13 @@ async def _recognise(request: Request, res: Resources, origin: Origin, at: datet
     if res.oidc is not None:
         return await res.oidc.operator(token, origin, at)
     raise Unauthenticated("the operator credential is not valid")
+
+
+async def _end_votes(res: Resources, sub: str, at: datetime) -> None:
+    """End the votes of somebody of whom we learn now that they may not vote any more."""
+    # A read first: those who may only look come often, and hardly any of them ever voted.
+    if await res.store.read(lambda tx: tx.approvals.has_live(sub, at)):
+        await res.store.write(lambda tx: votes.end(tx, sub, "its voter is no operator any more", at))
 
 
 def _may_be_a_guess(token: str, res: Resources) -> bool:

@@ -36,7 +36,7 @@ from attestation.keys.uri import FileRef, parse_key_uri
 from attestation.machines.dual_control import of_ca_rotation
 from attestation.store import PUBLISHED, Certificate, CertificateFilter, Issuer, IssuerAlgorithm, Tx
 from attestation.wire import b64encode
-from attestation_service import dual_control
+from attestation_service import dual_control, votes
 from attestation_service.auth import Operator
 from attestation_service.authority import Authority, creation, rotation
 from attestation_service.authority.keyring import validity_problem
@@ -203,6 +203,7 @@ async def revoke(
         why = request.note or "revoked by an operator"
         if not tx.certificates.revoke_serial(serial, request.reason, why, at):
             raise TransitionForbidden(f"certificate {serial} is {before.state} already")
+        votes.end(tx, f"spki-sha256:{before.spki_sha256}", "the certificate of its voter was revoked", at)
         after = _found(tx, serial)
         detail = (
             f"serial {serial} of CA {before.issuer_id}, {before.profile}, {before.subject}: {request.reason}"

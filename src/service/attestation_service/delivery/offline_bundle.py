@@ -36,7 +36,7 @@ from attestation.machines import Machine
 from attestation.machines.dual_control import of_offline_bundle
 from attestation.store import Tx
 from attestation.tpm import parse_public
-from attestation_service import certification, config_tokens, dual_control, server_keys
+from attestation_service import certification, config_tokens, dual_control, policy, server_keys
 from attestation_service.auth import Operator
 from attestation_service.authority import Issued
 from attestation_service.context import Resources
@@ -150,7 +150,8 @@ def _gate(
     tx: Tx, machine: Machine, operator: Operator, res: Resources, at: datetime
 ) -> dual_control.Agreed | PendingApproval:
     rule = dual_control.always(res.settings)
-    return dual_control.gate(tx, of_offline_bundle(machine), operator, res, at, rule=rule)
+    proposal = of_offline_bundle(machine, policy.measured(tx, machine))
+    return dual_control.gate(tx, proposal, operator, res, at, rule=rule)
 
 
 def _seal(plaintext: bytes, machine: Machine, token_id: str) -> Envelope:

@@ -24,7 +24,7 @@ from attestation.errors import AssuranceTooLow, MachineChanged, MachineUnknown, 
 from attestation.machines import Machine, NodeEvent, Operation, Status, next_status
 from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
 from attestation.results import Assurance
-from attestation.store import AllowListRow, Approval, MachineFilter, Page, Tx
+from attestation.store import AllowListRow, MachineFilter, Tx
 from attestation_service import certificates, dual_control, policy
 from attestation_service.auth import Operator
 from attestation_service.certificates import Fate
@@ -84,15 +84,18 @@ async def list_machines(
     """Return machines, newest first."""
     at = res.clock.now()
 
-    def work(tx: Tx) -> tuple[Page[Machine], dict[str, list[Approval]]]:
+    def work(tx: Tx) -> MachinePage:
         page = tx.machines.page(wanted, cursor, limit)
-        return page, tx.approvals.live_of([m.machine_id for m in page.items], at)
+        votes = tx.approvals.live_of([m.machine_id for m in page.items], at)
+        return MachinePage(
+            items=[
+                machine_detail(m, dual_control.shown(tx, votes.get(m.machine_id, []), at), at)
+                for m in page.items
+            ],
+            next_cursor=page.next_cursor,
+        )
 
-    page, votes = await res.store.read(work)
-    return MachinePage(
-        items=[machine_detail(m, votes.get(m.machine_id, []), at) for m in page.items],
-        next_cursor=page.next_cursor,
-    )
+    return await res.store.read(work)
 
 
 async def get_machine(machine_id: str, *, res: Resources) -> MachineDetail:
@@ -104,8 +107,8 @@ async def get_machine(machine_id: str, *, res: Resources) -> MachineDetail:
     at = res.clock.now()
 
     def work(tx: Tx) -> MachineDetail:
-        votes = tx.approvals.live_of([machine_id], at)
-        return machine_detail(_machine(tx, machine_id), votes.get(machine_id, []), at)
+        votes = tx.approvals.live_of([machine_id], at).get(machine_id, [])
+        return machine_detail(_machine(tx, machine_id), dual_control.shown(tx, votes, at), at)
 
     return await res.store.read(work)
 
@@ -398,15 +401,18 @@ def _admitted(machine: Machine, act: Act, operator: Operator, at: datetime) -> A
 def _agreed(
     tx: Tx, act: Act, before: Machine, res: Resources, operator: Operator, at: datetime
 ) -> dual_control.Agreed | PendingApproval:
-    if act.operation not in MACHINE_ACTIONS:
+    if act.operation not in MACHINE_ACTIONS or not dual_control.rule_of(res.settings).is_on:
         return dual_control.Agreed()
+    names = ("role", "hostname", "assigned_ip", "cluster_id")
+    after = replace(before, **{name: act.changes[name] for name in names if name in act.changes})
     proposal = of_machine(
         act.operation,
         before,
-        role=act.changes.get("role", before.role),
-        hostname=act.changes.get("hostname", before.hostname),
-        assigned_ip=act.changes.get("assigned_ip", before.assigned_ip),
-        cluster_id=act.changes.get("cluster_id", before.cluster_id),
+        role=after.role,
+        hostname=after.hostname,
+        assigned_ip=after.assigned_ip,
+        cluster_id=after.cluster_id,
+        measured=policy.measured(tx, after),
         accepts_ek=act.accepts_ek,
     )
     return dual_control.gate(tx, proposal, operator, res, at, note=act.detail)

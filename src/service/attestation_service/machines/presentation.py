@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from attestation.api import EKCertificateDetail, LastResult, MachineDetail
+from attestation.api import ApprovalDetail, EKCertificateDetail, LastResult, MachineDetail
 from attestation.machines import Machine
-from attestation.store import Approval
-from attestation_service.dual_control import approval_detail
 
 
-def machine_detail(machine: Machine, approvals: Sequence[Approval], at: datetime) -> MachineDetail:
+def machine_detail(machine: Machine, approvals: Sequence[ApprovalDetail], at: datetime) -> MachineDetail:
     """Return *machine* with its live votes as operators see it at the instant *at*."""
     certificate, clock = machine.ek_certificate, machine.clock
     return MachineDetail(
@@ -65,7 +63,7 @@ def machine_detail(machine: Machine, approvals: Sequence[Approval], at: datetime
         trust_expires_at=machine.trust_expires_at,
         heartbeat_missed_at=machine.heartbeat_missed_at,
         last_result=_last_result(machine),
-        approvals=[approval_detail(approval, at) for approval in approvals],
+        approvals=list(approvals),
     )
 
 

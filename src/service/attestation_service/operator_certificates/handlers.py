@@ -38,7 +38,7 @@ from attestation.pki.names import operator_subject
 from attestation.pki.profiles import ProfileName
 from attestation.pki.request import CertificateRequest, parse_csr
 from attestation.store import Certificate, CertificateFilter, Issuer, Page, Tx
-from attestation_service import crypto_policy, dual_control
+from attestation_service import crypto_policy, dual_control, votes
 from attestation_service.auth import Operator
 from attestation_service.auth.client_certificate import clean_name
 from attestation_service.auth.identity import RESERVED_NAMES
@@ -166,6 +166,7 @@ async def revoke(
         why = request.note or "revoked by an operator"
         if not tx.certificates.revoke_serial(serial, request.reason, why, at):
             raise TransitionForbidden(f"the certificate is {before.state} already")
+        votes.end(tx, f"spki-sha256:{before.spki_sha256}", "the certificate of its voter was revoked", at)
         after = tx.certificates.get(serial)
         assert after is not None
         detail = f"serial {serial} of CA {before.issuer_id}, {before.subject}: {request.reason}"
