@@ -86,7 +86,7 @@ def prove(store: Store, logs: int) -> None:
         at=at,
         policy="identity-only@1",
         outcomes=(Passed("signature"), Failed("pcr7", "aa", "bb")),
-        boot_state_appraised=False,
+        boot_state_appraised=(),
         pcr_digest="ab" * 32,
     )
     for first in range(0, len(ids), BATCH):

@@ -13,6 +13,7 @@ from attestation.results import (
     Flagged,
     Passed,
     Reported,
+    Subject,
     Undecided,
     Verdict,
 )
@@ -194,6 +195,6 @@ def a_result(number: int = 1) -> AttestationResult:
             Reported("pcr4", "aa", "cc"),
             Undecided("event-log", "absent"),
         ),
-        boot_state_appraised=True,
+        boot_state_appraised=(Subject.FIRMWARE, Subject.KERNEL),
         pcr_digest=f"{number:064x}",
     )

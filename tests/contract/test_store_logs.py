@@ -27,7 +27,7 @@ DAY = timedelta(days=1)
 def a_result(verdict: Verdict = Verdict.VERIFIED) -> AttestationResult:
     """Return a result without a check."""
     return AttestationResult(
-        verdict=verdict, at=NOW, policy=None, outcomes=(), boot_state_appraised=False, pcr_digest=None
+        verdict=verdict, at=NOW, policy=None, outcomes=(), boot_state_appraised=(), pcr_digest=None
     )
 
 

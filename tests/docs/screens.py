@@ -24,7 +24,7 @@ import httpx
 
 import attestation_cli.watch
 from attestation.client import Record
-from attestation.results import Assurance, AttestationResult, Verdict
+from attestation.results import Assurance, AttestationResult, Subject, Verdict
 from attestation.store import StoredEvidence, StoredResult
 from attestation.testing import event_logs
 from attestation_cli.main import cli
@@ -100,6 +100,7 @@ def _attested(machine_id: str, hostname: str, role: str, **changes: Any) -> dict
     return machine(machine_id, **known | changes)
 
 
+COMPARED = ["firmware", "secure-boot", "boot-loader", "kernel", "initrd", "command-line"]
 BEFORE, NOW_BOOTED = (
     event_logs.boot_log(event_logs.BootOptions(revoked=revoked, seed=2, command_line=line))
     for revoked, line in ((3, "root=/dev/sda2 ro quiet"), (6, "root=/dev/sda2 ro quiet init=/bin/sh"))
@@ -131,7 +132,7 @@ def _kept(number: int, log: event_logs.BootLog) -> Kept:
         at=NOW,
         policy="strict@1",
         outcomes=(),
-        boot_state_appraised=True,
+        boot_state_appraised=tuple(Subject),
         pcr_digest=None,
     )
     data = log.serialise()
@@ -171,7 +172,7 @@ def fleet() -> Stub:
                 at=_at(seconds=12),
                 result_id=18,
                 policy="strict@1",
-                boot_state_appraised=True,
+                boot_state_appraised=COMPARED,
                 checks=[
                     {"check": "tpm-quote", "outcome": "passed"},
                     {"check": "clock", "outcome": "passed"},
@@ -184,7 +185,7 @@ def fleet() -> Stub:
                     },
                 ],
             ),
-            result(IDS[2], at=_at(days=3), result_id=17, boot_state_appraised=True, policy="strict@1"),
+            result(IDS[2], at=_at(days=3), result_id=17, boot_state_appraised=COMPARED, policy="strict@1"),
         ],
         reports={18: _report(17, BEFORE, NOW_BOOTED)},
         audit=[

@@ -69,7 +69,7 @@ from attestation.pki.profiles import ProfileName
 from attestation.pki.request import MAX_CSR_BYTES, parse_csr
 from attestation.reference import compose, diff, parse_policy
 from attestation.reference.patterns import words_of
-from attestation.results import Assurance, AttestationResult, Passed, Verdict
+from attestation.results import Assurance, AttestationResult, Passed, Subject, Verdict
 from attestation.results.ar4si import Tier, tier_of, worst
 from attestation.results.ear import Profile, ear_claims, parse_ear
 from attestation.testing import BootOptions, LogDefect, LogQuirk, SoftwareAK, boot_log
@@ -352,7 +352,7 @@ def _results() -> list[bytes]:
         at=AT,
         policy="fleet@1+workers@3",
         outcomes=(Passed("tpm-quote"), Passed("pcr4"), Passed("pcr7")),
-        boot_state_appraised=True,
+        boot_state_appraised=tuple(Subject),
         pcr_digest="00" * 32,
     )
     return [

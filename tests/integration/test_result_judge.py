@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from attestation.keys import KeySigner
-from attestation.results import Assurance, AttestationResult, Passed, Verdict
+from attestation.results import Assurance, AttestationResult, Passed, Subject, Verdict
 from attestation.results.ear import TYP, Profile, ear_claims
 from tests.fixtures.openid.provider import install
 
@@ -59,7 +59,7 @@ def test_jose_believes_what_we_sign(judge: Path, profile: Profile) -> None:
             at=at,
             policy="workers@3",
             outcomes=(Passed("tpm-quote"), Passed("pcr7")),
-            boot_state_appraised=True,
+            boot_state_appraised=tuple(Subject),
             pcr_digest="00" * 32,
         ),
         machine_id="7a0e3c1e-6a43-4c5b-9d0a-000000000001",

@@ -64,14 +64,14 @@ def explain(
     trusted = machine.status is Status.ATTESTED and machine.trust is Trust.VERIFIED
     status, steps = _status(machine, short, at)
     why = [status, *_trust(machine, at), f"Assurance {machine.assurance}: {ASSURANCE[machine.assurance]}."]
-    if newest is not None and not newest.boot_state_appraised:
+    if newest is not None and any(c.check == "boot-state" for c in newest.checks):
         reported = ", ".join(clean(c.check) for c in newest.checks if c.outcome == "reported")
         why.append(
             f"Boot state not appraised: the policy {clean(newest.policy or 'none')} only reports, and these "
             f"rules do not hold: {reported}."
             if reported
-            else f"Boot state not appraised: the policy {clean(newest.policy or 'none')} demands no PCR "
-            "with an expected value, so what software booted is unknown."
+            else f"Boot state not appraised: the policy {clean(newest.policy or 'none')} compares nothing that this "
+            "machine measured with an expected value, so what software booted is unknown."
         )
     if machine.status not in (Status.REJECTED, Status.REVOKED):
         if machine.ak_activated_at is None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from attestation.results.ar4si import BOOTED
 from attestation_cli.render import Cell, Column, cell, clean, display_width, moment_cell, shorten, wrap
 from attestation_cli.session import Session
 
 if TYPE_CHECKING:
-    from attestation.api import BootDetail, MeasuredEvent, PCRChange, ResultReport
+    from attestation.api import BootDetail, MeasuredEvent, PCRChange, ResultDetail, ResultReport
 
 MOST_ENTRIES = 8
 MOST_TEXT = 100
@@ -24,7 +25,8 @@ def summary(report: ResultReport, now: datetime) -> list[tuple[str, Cell]]:
         ("policy", cell(report.policy)),
         ("policy sha256", cell(report.policy_sha256)),
         ("assurance", cell(report.assurance)),
-        ("boot state", cell("appraised" if report.boot_state_appraised else "not appraised")),
+        ("boot state", cell(appraised(report))),
+        ("compared", cell(", ".join(report.boot_state_appraised) or None)),
         ("event log", _log(report.event_log_sha256, kept=report.event_log_kept)),
     ]
     if report.ima_log_sha256 is not None:
@@ -34,6 +36,12 @@ def summary(report: ResultReport, now: datetime) -> list[tuple[str, Cell]]:
     if report.boot is not None:
         rows += _boot(report.boot)
     return rows
+
+
+def appraised(result: ResultDetail) -> str:
+    """Return one word or two for how much of the boot was compared and is as expected."""
+    found = set(result.boot_state_appraised)
+    return "appraised" if found >= BOOTED else "in part" if found else "not appraised"
 
 
 def _log(sha256: str | None, *, kept: bool) -> Cell:

@@ -10,17 +10,29 @@ from typing import Any, NamedTuple
 import pytest
 
 from attestation.appraisal import Appraisal, Case, Evidence, appraise, no_advisories
-from attestation.appraisal.appraise import firmware_words, judge_clock, keys_of
+from attestation.appraisal.appraise import BOOT_STATE_NOT_APPRAISED, firmware_words, judge_clock, keys_of
 from attestation.errors import ChallengeMismatch, PCRDigestMismatch, SignatureInvalid
 from attestation.evidence import tpm_quote
 from attestation.machines import ClockState, Role
 from attestation.reference import IDENTITY_ONLY, Policy, compose, parse_policy
-from attestation.results import Assurance, Failed, Flagged, Outcome, Passed, Reported, Undecided, Verdict
+from attestation.results import (
+    Assurance,
+    Failed,
+    Flagged,
+    Outcome,
+    Passed,
+    Reported,
+    Subject,
+    Undecided,
+    Verdict,
+)
+from attestation.results.ar4si import TrustClaim, trust_vector
 from attestation.tpm import PCRSelection
 from tests.vectors import forge
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 SHA256 = forge.SHA256
+LONE_SEPARATOR = bytes.fromhex("3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969")
 VALUES = {SHA256: {i: forge.PCRS[i] for i in forge.SELECTED}}
 
 
@@ -86,7 +98,7 @@ def test_good_evidence_under_a_policy_that_holds() -> None:
         Passed("pcr7"),
     )
     assert (found.result.at, found.result.policy) == (AT, "workers@1")
-    assert found.result.boot_state_appraised
+    assert found.result.boot_state_appraised == (Subject.SECURE_BOOT_SETTINGS,)
     assert found.result.pcr_digest == forge.pcr_digest(SHA256, [forge.PCRS[i] for i in forge.SELECTED]).hex()
     assert found.clock == NOW
     assert found.claims is not None
@@ -103,7 +115,7 @@ def test_a_value_that_the_policy_does_not_accept() -> None:
     assert found.error is None
     assert found.result.failed == (Failed("pcr7", "00" * 32, forge.PCRS[7].hex()),)
     assert Passed("pcr4") in found.result.outcomes
-    assert found.result.boot_state_appraised
+    assert found.result.boot_state_appraised == (Subject.BOOT_LOADER,)
 
 
 def test_a_pcr_that_was_not_quoted_fails() -> None:
@@ -148,7 +160,7 @@ def test_no_policy_is_indeterminate() -> None:
     found = appraise(evidence(), case(None), AT)
     assert found.result.verdict is Verdict.INDETERMINATE
     assert Undecided("policy", "no policy applies to this machine") in found.result.outcomes
-    assert (found.result.policy, found.result.boot_state_appraised, found.error) == (None, False, None)
+    assert (found.result.policy, found.result.boot_state_appraised, found.error) == (None, (), None)
 
 
 @pytest.mark.parametrize("now", [policy(2), IDENTITY_ONLY])
@@ -376,7 +388,7 @@ def test_rules_that_are_only_reported_leave_the_boot_state_unappraised() -> None
     )
     both = compose([stating(), trial])
     found = appraise(evidence(), case(both), AT).result
-    assert (found.verdict, found.boot_state_appraised) == (Verdict.VERIFIED, False)
+    assert (found.verdict, found.boot_state_appraised) == (Verdict.VERIFIED, ())
     held = compose([stating(), stating("report", name="more", firmware={"min": {"IFX": "9"}})])
     found = appraise(evidence(), replace(case(held), ek_vendor="IFX"), AT).result
     assert not found.boot_state_appraised
@@ -553,3 +565,24 @@ def test_logs_are_judged_under_rules_that_read_them() -> None:
 def test_no_advisories_without_a_list() -> None:
     """A service without one says nothing of firmware."""
     assert no_advisories(vendor="IFX", version=1, ak_is_ecc=False, rsa_moduli=(15,)) == ()
+
+
+@pytest.mark.parametrize("value", [bytes(32), b"\xff" * 32, LONE_SEPARATOR])
+def test_a_machine_that_measured_nothing_is_never_affirmed(value: bytes) -> None:
+    """The rules of a careless policy hold, and nothing was compared by that: every such machine has these values."""
+    values = dict.fromkeys(forge.SELECTED, value)
+    rules: dict[str, Any] = {f"p{pcr}": {"any_of": [value.hex()]} for pcr in forge.SELECTED}
+    quote = tpm_quote.parse(*forge.quote("p256", values=list(values.values())))
+    found = appraise(made(quote, {SHA256: values}), case(policy(**rules)), AT)
+    assert found.result.verdict is Verdict.VERIFIED
+    assert Passed("pcr4") in found.result.outcomes
+    assert found.result.boot_state_appraised == ()
+    assert BOOT_STATE_NOT_APPRAISED in found.result.outcomes
+    assert trust_vector(found.result, Assurance.TOFU) == {TrustClaim.INSTANCE_IDENTITY: 2}
+
+
+def test_a_log_that_merely_replays_and_pcr_0_alone_affirm_no_executables() -> None:
+    """The policy compares the firmware and wants a log: of what booted, nothing was compared."""
+    found = appraise(evidence(), case(policy(p0={"any_of": [forge.PCRS[0].hex()]})), AT).result
+    assert (found.verdict, found.boot_state_appraised) == (Verdict.VERIFIED, (Subject.FIRMWARE,))
+    assert TrustClaim.EXECUTABLES not in trust_vector(found, Assurance.TOFU)

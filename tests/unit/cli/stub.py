@@ -73,9 +73,12 @@ def result(machine_id: str, verdict: str = "Verified", **changes: Any) -> dict[s
         "at": NOW,
         "verdict": verdict,
         "policy": "identity-only@1",
-        "boot_state_appraised": False,
+        "boot_state_appraised": [],
         "pcr_digest": HASH,
-        "checks": [{"check": "quote", "outcome": "passed"}],
+        "checks": [
+            {"check": "quote", "outcome": "passed"},
+            {"check": "boot-state", "outcome": "flagged", "note": "boot state not appraised"},
+        ],
         **changes,
     }
 

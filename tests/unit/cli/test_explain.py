@@ -58,12 +58,15 @@ def test_a_trusted_machine_is_said_to_be() -> None:
 
 def test_an_appraised_boot_state_is_not_called_unappraised() -> None:
     """The remark belongs to policies that compare no PCR."""
-    assert "not appraised" not in text(told(result(A, boot_state_appraised=True)))
+    assert "not appraised" not in text(told(result(A, boot_state_appraised=["firmware"], checks=[])))
 
 
 def test_rules_that_are_only_reported_are_named() -> None:
     """The operator sees what would fail under `enforce`, with expected and found; nothing is called failed."""
-    checks = [{"check": "pcr-7", "outcome": "reported", "expected": "aa", "found": "bb"}]
+    checks = [
+        {"check": "pcr-7", "outcome": "reported", "expected": "aa", "found": "bb"},
+        {"check": "boot-state", "outcome": "flagged", "note": "boot state not appraised"},
+    ]
     found = told(result(A, checks=checks))
     assert "only reports, and these rules do not hold: pcr-7." in text(found)
     assert [(c.check, c.found) for c in found.checks] == [("pcr-7", "bb")]

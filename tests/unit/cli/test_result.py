@@ -13,7 +13,16 @@ from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from attestation.keys import KeySigner
-from attestation.results import Assurance, AttestationResult, Failed, Flagged, Outcome, Passed, conclude
+from attestation.results import (
+    Assurance,
+    AttestationResult,
+    Failed,
+    Flagged,
+    Outcome,
+    Passed,
+    Subject,
+    conclude,
+)
 from attestation.results.ear import TYP, Profile, ear_claims
 from attestation_cli.main import cli
 from attestation_cli.session import Session
@@ -21,6 +30,14 @@ from tests.unit.cli.stub import Stub
 
 SIGNER = KeySigner(ec.generate_private_key(ec.SECP384R1()))
 NONCE = "b3IgdGhpcnR5LXR3byByYW5kb20gYnl0ZXMgaGVyZSE="
+BOOT = (
+    Subject.FIRMWARE_SETTINGS,
+    Subject.SECURE_BOOT_SETTINGS,
+    Subject.BOOT_LOADER,
+    Subject.KERNEL,
+    Subject.INITRD,
+    Subject.COMMAND_LINE,
+)
 GOOD: tuple[Outcome, ...] = (Passed("tpm-quote"), Passed("pcr4"), Passed("pcr7"))
 
 
@@ -32,7 +49,7 @@ def claims(*outcomes: Outcome, age: timedelta = timedelta(seconds=5), **more: An
             at=at,
             policy="fleet@1+workers@3",
             outcomes=outcomes,
-            boot_state_appraised=any(o.check.startswith("pcr") for o in outcomes),
+            boot_state_appraised=BOOT if Passed("pcr4") in outcomes else (),
             pcr_digest="00" * 32,
         ),
         machine_id="7a0e3c1e-6a43-4c5b-9d0a-000000000001",
@@ -81,6 +98,9 @@ def test_a_good_result_in_words(keys: Path) -> None:
     assert told["configuration"] == "known and approved (2)"
     assert told["hardware"] == "genuine (2)"
     assert told["checks"] == "tpm-quote passed, pcr4 passed, pcr7 passed"
+    assert told["compared"] == (
+        "firmware-settings, secure-boot-settings, boot-loader, kernel, initrd, command-line"
+    )
     assert "file system" not in told
 
 
@@ -88,7 +108,7 @@ def test_what_nothing_is_said_of_is_seen(keys: Path) -> None:
     """A result that says nothing of the boot says so, instead of leaving it to be assumed."""
     done = run(claims(Passed("tpm-quote")), "--keys", str(keys))
     assert done.exit_code == 0
-    assert done.stdout.count("nothing is said: the boot state was not appraised") == 2
+    assert done.stdout.count("nothing is said: not all that it needs was compared") == 2
 
 
 def test_a_bad_result(keys: Path) -> None:

@@ -15,7 +15,16 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from attestation.errors import ResultTokenRejected
 from attestation.keys import DIRECTIVE_TYP, KeySigner, verify_ear
-from attestation.results import Assurance, AttestationResult, Failed, Outcome, Passed, Undecided, conclude
+from attestation.results import (
+    Assurance,
+    AttestationResult,
+    Failed,
+    Outcome,
+    Passed,
+    Subject,
+    Undecided,
+    conclude,
+)
 from attestation.results.ar4si import Tier
 from attestation.results.ear import TYP, Profile, ear_claims
 
@@ -43,7 +52,7 @@ def claims(outcomes: tuple[Outcome, ...] = GOOD, profile: Profile = Profile.EAR_
             at=AT,
             policy="workers@3",
             outcomes=outcomes,
-            boot_state_appraised=True,
+            boot_state_appraised=tuple(Subject),
             pcr_digest="00" * 32,
         ),
         machine_id="7a0e3c1e-6a43-4c5b-9d0a-000000000001",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 import pytest
@@ -14,12 +15,14 @@ from attestation.results import (
     Outcome,
     Passed,
     Reported,
+    Subject,
     Undecided,
     Verdict,
     conclude,
 )
 from attestation.results.ar4si import (
     ANY,
+    BOOTED,
     HIGHEST,
     LOWEST,
     MEANINGS,
@@ -34,22 +37,23 @@ from attestation.results.ar4si import (
 )
 
 QUOTE = Passed("tpm-quote")
+SETTINGS = {Subject.FIRMWARE_SETTINGS, Subject.SECURE_BOOT_SETTINGS}
 WARNED = Flagged("firmware-blocklist", "CVE-2023-1017")
 
 
-def result(*outcomes: Outcome, appraised: bool = True) -> AttestationResult:
+def result(*outcomes: Outcome, appraised: Collection[Subject] = ()) -> AttestationResult:
     return AttestationResult(
         verdict=conclude(outcomes),
         at=datetime(2026, 11, 21, tzinfo=UTC),
         policy="workers@3",
         outcomes=outcomes,
-        boot_state_appraised=appraised,
+        boot_state_appraised=tuple(appraised),
         pcr_digest="00" * 32,
     )
 
 
 def vector(
-    *outcomes: Outcome, appraised: bool = True, assurance: Assurance = Assurance.TOFU
+    *outcomes: Outcome, appraised: Collection[Subject] = (), assurance: Assurance = Assurance.TOFU
 ) -> dict[str, int]:
     return {str(k): v for k, v in trust_vector(result(*outcomes, appraised=appraised), assurance).items()}
 
@@ -80,46 +84,55 @@ def test_the_worst_tier() -> None:
     ("outcomes", "appraised", "expected"),
     [
         # Who it is.
-        ((QUOTE,), False, {"instance-identity": 2}),
-        ((), False, {}),
-        ((Passed("clock"),), False, {}),
-        ((Failed("tpm-quote", "a", "b"),), False, {"instance-identity": 99}),
-        ((QUOTE, Failed("clock-regressed", "a", "b")), False, {"instance-identity": 96}),
-        ((QUOTE, Failed("assurance", "a", "b")), False, {"instance-identity": 97}),
+        ((QUOTE,), (), {"instance-identity": 2}),
+        ((), (), {}),
+        ((Passed("clock"),), (), {}),
+        ((Failed("tpm-quote", "a", "b"),), (), {"instance-identity": 99}),
+        ((QUOTE, Failed("clock-regressed", "a", "b")), (), {"instance-identity": 96}),
+        ((QUOTE, Failed("assurance", "a", "b")), (), {"instance-identity": 97}),
         (
             (QUOTE, Failed("assurance", "a", "b"), Failed("clock-safe", "a", "b")),
-            False,
+            (),
             {"instance-identity": 97},
         ),
-        ((QUOTE, Failed("ek-key-attestation", "a", "b")), False, {"instance-identity": 99}),
-        ((QUOTE, Undecided("policy", "none")), False, {"instance-identity": 2}),
+        ((QUOTE, Failed("ek-key-attestation", "a", "b")), (), {"instance-identity": 99}),
+        ((QUOTE, Undecided("policy", "none")), (), {"instance-identity": 2}),
         # What it booted.
-        ((QUOTE, Passed("pcr4")), True, {"instance-identity": 2, "executables": 3}),
-        ((QUOTE, Passed("pcr4")), False, {"instance-identity": 2}),
-        ((QUOTE, Passed("pcr4"), Passed("ima-list")), True, {"instance-identity": 2, "executables": 2}),
-        ((QUOTE, Failed("pcr4", "a", "b")), True, {"instance-identity": 2, "executables": 33}),
-        ((QUOTE, Failed("event-log", "a", "b")), False, {"instance-identity": 2, "executables": 33}),
+        ((QUOTE, Passed("pcr4")), BOOTED, {"instance-identity": 2, "executables": 3}),
+        ((QUOTE, Passed("pcr4")), {Subject.BOOT_LOADER}, {"instance-identity": 2}),
+        ((QUOTE, Passed("event-log")), set(), {"instance-identity": 2}),
+        ((QUOTE, Passed("pcr0")), {Subject.FIRMWARE}, {"instance-identity": 2}),
+        *(((QUOTE,), BOOTED - {missing}, {"instance-identity": 2}) for missing in sorted(BOOTED)),
+        ((QUOTE,), BOOTED | {Subject.FILES}, {"instance-identity": 2, "executables": 2}),
+        ((QUOTE,), {Subject.FILES}, {"instance-identity": 2}),
+        ((QUOTE, Failed("pcr4", "a", "b")), (), {"instance-identity": 2, "executables": 33}),
+        ((QUOTE, Failed("pcr0", "a", "b")), BOOTED, {"instance-identity": 2, "executables": 33}),
+        ((QUOTE, Failed("event-log", "a", "b")), (), {"instance-identity": 2, "executables": 33}),
         # How it is set up.
-        ((QUOTE, Passed("pcr7")), True, {"instance-identity": 2, "configuration": 2}),
-        ((QUOTE, Passed("secure-boot")), True, {"instance-identity": 2, "configuration": 3}),
-        ((QUOTE, Failed("secure-boot", "a", "b")), True, {"instance-identity": 2, "configuration": 96}),
+        ((QUOTE,), SETTINGS, {"instance-identity": 2, "configuration": 2}),
+        ((QUOTE,), {Subject.SECURE_BOOT_SETTINGS}, {"instance-identity": 2}),
+        ((QUOTE,), {Subject.PARTITION_TABLE, Subject.SHIM_KEYS}, {"instance-identity": 2}),
+        ((QUOTE,), {Subject.SECURE_BOOT}, {"instance-identity": 2, "configuration": 3}),
+        ((QUOTE, Failed("secure-boot", "a", "b")), SETTINGS, {"instance-identity": 2, "configuration": 96}),
         (
-            (QUOTE, Passed("pcr4"), Failed("pcr7", "a", "b")),
-            True,
+            (QUOTE, Failed("pcr7", "a", "b")),
+            BOOTED,
             {"instance-identity": 2, "executables": 3, "configuration": 96},
         ),
         # A failure that speaks of no single claim, and a rule that was only reported, affirm nothing of the boot.
-        ((QUOTE, Passed("pcr4"), Failed("max-age", "a", "b")), True, {"instance-identity": 2}),
-        ((QUOTE, Passed("pcr4"), Passed("pcr7"), Reported("pcr0", "a", "b")), True, {"instance-identity": 2}),
+        ((QUOTE, Failed("max-age", "a", "b")), Subject, {"instance-identity": 2}),
+        ((QUOTE, Reported("pcr0", "a", "b")), Subject, {"instance-identity": 2}),
         # What it is made of.
-        ((QUOTE, Failed("firmware-blocklist", "a", "b")), False, {"instance-identity": 2, "hardware": 96}),
-        ((QUOTE, WARNED), False, {"instance-identity": 2, "hardware": 32}),
-        ((QUOTE, Flagged("firmware-changed", "1 -> 2")), False, {"instance-identity": 2}),
-        ((QUOTE, Flagged("firmware-note", "faulTPM")), False, {"instance-identity": 2}),
+        ((QUOTE, Failed("firmware-blocklist", "a", "b")), (), {"instance-identity": 2, "hardware": 96}),
+        ((QUOTE, WARNED), (), {"instance-identity": 2, "hardware": 32}),
+        ((QUOTE, Flagged("firmware-changed", "1 -> 2")), (), {"instance-identity": 2}),
+        ((QUOTE, Flagged("firmware-note", "faulTPM")), (), {"instance-identity": 2}),
     ],
 )
-def test_vectors(outcomes: tuple[Outcome, ...], appraised: bool, expected: dict[str, int]) -> None:
-    """Each claim comes from its own checks; what no check speaks of is left out."""
+def test_vectors(
+    outcomes: tuple[Outcome, ...], appraised: Collection[Subject], expected: dict[str, int]
+) -> None:
+    """What is affirmed of the boot was compared; what no check speaks of is left out."""
     assert vector(*outcomes, appraised=appraised) == expected
 
 
@@ -127,8 +140,8 @@ def test_vectors(outcomes: tuple[Outcome, ...], appraised: bool, expected: dict[
 def test_hardware_is_genuine_where_its_maker_says_so(assurance: Assurance) -> None:
     """Only a vendor's chain or an import of this very EK makes the hardware genuine; a warning stays a warning."""
     genuine = assurance in (Assurance.EK_CHAIN, Assurance.EK_ALLOWLIST)
-    assert vector(QUOTE, appraised=False, assurance=assurance).get("hardware", 0) == (2 if genuine else 0)
-    assert vector(QUOTE, WARNED, appraised=False, assurance=assurance)["hardware"] == 32
+    assert vector(QUOTE, assurance=assurance).get("hardware", 0) == (2 if genuine else 0)
+    assert vector(QUOTE, WARNED, assurance=assurance)["hardware"] == 32
 
 
 def test_what_a_check_is_about() -> None:

@@ -21,6 +21,7 @@ from attestation.results import (
     Outcome,
     Passed,
     Reported,
+    Subject,
     Undecided,
     conclude,
 )
@@ -29,6 +30,7 @@ from attestation.results.ear import TYP, Profile, ear_claims, parse_ear, policy_
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 NONCE = "b3IgdGhpcnR5LXR3byByYW5kb20gYnl0ZXMgaGVyZSE="
+BOOT = (Subject.BOOT_LOADER, Subject.KERNEL, Subject.INITRD, Subject.COMMAND_LINE)
 EVERY: tuple[Outcome, ...] = (
     Passed("tpm-quote"),
     Passed("clock"),
@@ -41,7 +43,10 @@ EVERY: tuple[Outcome, ...] = (
 
 
 def made(
-    *outcomes: Outcome, appraised: bool = True, policy: str | None = "fleet@1+workers@3", **more: Any
+    *outcomes: Outcome,
+    appraised: tuple[Subject, ...] = BOOT,
+    policy: str | None = "fleet@1+workers@3",
+    **more: Any,
 ) -> Any:
     result = AttestationResult(
         verdict=conclude(outcomes),
@@ -90,7 +95,7 @@ def test_the_draft_profile() -> None:
                 "ear_verifier_claims": {
                     "verdict": "Verified",
                     "assurance": "ek-chain",
-                    "boot_state_appraised": True,
+                    "boot_state_appraised": ["boot-loader", "kernel", "initrd", "command-line"],
                 },
             }
         },
@@ -100,9 +105,7 @@ def test_the_draft_profile() -> None:
 
 def test_the_profile_of_2023() -> None:
     """The older profile says the same under its own names, and has one text for the policy."""
-    claims = made(
-        Passed("tpm-quote"), profile=Profile.VERAISON_2023, appraised=False, policy_sha256="11" * 32
-    )
+    claims = made(Passed("tpm-quote"), profile=Profile.VERAISON_2023, appraised=(), policy_sha256="11" * 32)
     assert claims["eat_profile"] == "tag:github.com,2023:veraison/ear"
     assert claims["ear.verifier-id"] == {"developer": "itl-attestation", "build": "0.1.0"}
     assert claims["submods"]["tpm"] == {
@@ -117,7 +120,7 @@ def test_the_profile_of_2023() -> None:
         "ear.veraison.policy-claims": {
             "verdict": "Verified",
             "assurance": "ek-chain",
-            "boot_state_appraised": False,
+            "boot_state_appraised": [],
         },
     }
     assert parse_ear(claims).submods["tpm"].policies == ("fleet@1+workers@3",)
@@ -142,14 +145,14 @@ def test_checks_are_told_only_where_asked() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     """No policy, no digest, no claim: no member, rather than an empty one."""
-    submodule = made(policy=None, pcr_digest=None, assurance=Assurance.NONE)["submods"]["tpm"]
+    submodule = made(appraised=(), policy=None, pcr_digest=None, assurance=Assurance.NONE)["submods"]["tpm"]
     assert submodule == {
         "ear_status": "none",
         "ear_attester_claims": {"ueid": UEID, "ek_fingerprint": "ab" * 48},
         "ear_verifier_claims": {
             "verdict": "Indeterminate",
             "assurance": "none",
-            "boot_state_appraised": True,
+            "boot_state_appraised": [],
         },
     }
 
@@ -297,7 +300,7 @@ def test_what_the_reader_refuses_is_never_written() -> None:
                 at=AT,
                 policy=None,
                 outcomes=(),
-                boot_state_appraised=False,
+                boot_state_appraised=(),
                 pcr_digest=None,
             ),
             machine_id="x",

@@ -61,13 +61,13 @@ def test_every_combination_of_up_to_four() -> None:
             assert (conclude(outcomes) is Verdict.FAILED) == (BAD in outcomes)
 
 
-def result(*outcomes: Outcome, appraised: bool = True) -> AttestationResult:
+def result(*outcomes: Outcome) -> AttestationResult:
     return AttestationResult(
         verdict=conclude(outcomes),
         at=AT,
         policy="workers@3",
         outcomes=outcomes,
-        boot_state_appraised=appraised,
+        boot_state_appraised=(),
         pcr_digest="00" * 32,
     )
 

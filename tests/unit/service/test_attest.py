@@ -288,7 +288,7 @@ async def test_result_tokens(service: Service) -> None:
     assert claims["submods"]["tpm"]["ear_verifier_claims"] == {
         "verdict": "Verified",
         "assurance": "tofu",
-        "boot_state_appraised": False,
+        "boot_state_appraised": [],
     }
     assert "attestation_result" not in await service.attest(node)
     assert "attestation_result" in await service.attest(node, want_result=True)

@@ -314,7 +314,7 @@ def test_every_kind_of_outcome_is_shown() -> None:
             Reported("e", "x", "y"),
             Undecided("f", "r"),
         ),
-        boot_state_appraised=False,
+        boot_state_appraised=(),
         pcr_digest=None,
     )
     stored = StoredResult(result_id=1, machine_id="m", result=result, evidence=StoredEvidence())

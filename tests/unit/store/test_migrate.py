@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import sqlite3
 import subprocess
@@ -205,3 +206,43 @@ def test_a_log_that_somebody_changed_does_not_become_a_tree(tmp_path: Path, spoi
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT version_num FROM alembic_version").fetchall() == [("0001",)]
         assert db.execute("SELECT name FROM sqlite_master WHERE name LIKE 'audit_nodes%'").fetchall() == []
+
+
+def test_old_results_say_what_was_compared(tmp_path: Path) -> None:
+    """A row that said only yes tells it from its checks and values; one that said no, or has no values, nothing.
+
+    PCR 0 alone was once enough for "appraised", and so was a PCR that holds nothing.
+    """
+    path = tmp_path / "old.db"
+    path.touch()
+    config = Config()
+    config.set_main_option("script_location", "attestation.store:migrations")
+    with connection_to(path) as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0009")
+        connection.commit()
+    passed = json.dumps([["passed", f"pcr{pcr}", ""] for pcr in (0, 4, 8, 9)])
+    values = json.dumps({str(pcr): "aa" * 32 for pcr in (0, 4, 8, 9)})
+    rows = [
+        (1, passed, "sha256", values),
+        (1, passed, "sha256", json.dumps({"0": "aa" * 32, "4": "00" * 32})),
+        (0, passed, "sha256", values),
+        (1, passed, None, None),
+    ]
+    with closing(sqlite3.connect(path)) as db:
+        db.executemany(
+            "INSERT INTO attestation_results (machine_id, at, verdict, boot_state_appraised, outcomes, pcr_bank, "
+            "pcr_values) VALUES ('m', 1, 'Verified', ?, ?, ?, ?)",
+            rows,
+        )
+        db.commit()
+    migrate(f"sqlite:///{path}")
+    store = open_store(f"sqlite:///{path}")
+    found = store.read_sync(lambda tx: tx.results.page("m", None, 10)).items
+    store.close()
+    assert [list(each.result.boot_state_appraised) for each in reversed(found)] == [
+        ["firmware", "boot-loader", "kernel", "initrd", "command-line"],
+        ["firmware"],
+        [],
+        [],
+    ]

@@ -337,6 +337,8 @@ def results(
         session.emit(f"{name_of(detail)}, assurance {detail.assurance}: {listed[0].verdict}")
         _checks(session, tuple(listed[0].checks))
         return
+    from attestation_cli.result_screen import appraised
+
     now = datetime.now(UTC)
     session.emit_table(
         [
@@ -353,7 +355,7 @@ def results(
                 moment_cell(r.at, now),
                 cell(r.verdict),
                 cell(r.policy),
-                cell("appraised" if r.boot_state_appraised else "not appraised"),
+                cell(appraised(r)),
                 cell(", ".join(c.check for c in r.checks if c.outcome in ("failed", "undecided")) or None),
             ]
             for r in listed

@@ -157,7 +157,10 @@ def _submodule_rows(submodule: Submodule) -> list[tuple[str, Cell]]:
             rows.append((claim.value.replace("-", " "), Cell(words, COLOURS[tier_of(value).value])))
         elif claim in (TrustClaim.CONFIGURATION, TrustClaim.EXECUTABLES):
             # What somebody might take for granted must be seen to be missing.
-            rows.append((claim.value, cell("nothing is said: the boot state was not appraised")))
+            rows.append((claim.value, cell("nothing is said: not all that it needs was compared")))
+    compared = submodule.verifier.get("boot_state_appraised")
+    if isinstance(compared, list):
+        rows.append(("compared", cell(clean(", ".join(map(str, compared))) or None)))
     checks = submodule.verifier.get("checks")
     if isinstance(checks, list):
         told = [f"{check.get('code')} {check.get('outcome')}" for check in checks if isinstance(check, dict)]

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from attestation.api.approvals import ApprovalDetail
 from attestation.api.base import AssignedIP, ClusterId, Hostname, Reason, Wire
 from attestation.machines import DEFAULT_CLUSTER, Role, Status, Trust
-from attestation.results import Assurance, Verdict
+from attestation.results import Assurance, Subject, Verdict
 
 __all__ = [
     "AllowListEntry",
@@ -212,7 +212,9 @@ class ResultDetail(Wire):
     at: datetime
     verdict: Verdict
     policy: str | None
-    boot_state_appraised: bool
+    boot_state_appraised: list[Subject] = Field(
+        description="What of the boot was compared with reference values and is as expected"
+    )
     pcr_digest: str | None
     checks: list[CheckDetail]
 

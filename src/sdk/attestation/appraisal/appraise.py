@@ -32,11 +32,12 @@ from attestation.results import (
     Flagged,
     Outcome,
     Passed,
-    Reported,
+    Subject,
     Undecided,
     Verdict,
     conclude,
 )
+from attestation.results.appraised import appraised
 from attestation.results.ar4si import FIRMWARE_WARNING
 from attestation.tpm import PCRSelection, parse_public
 
@@ -178,7 +179,7 @@ def appraise(evidence: Evidence, case: Case, at: datetime) -> Appraisal:
         return _appraisal(at, policy, [refused], error=error)
     outcomes: list[Outcome] = [_QUOTE]
     event_log: EventLogClaims | None = None
-    appraised = False
+    subjects: tuple[Subject, ...] = ()
     clock = _clock_state(claims)
     outcomes += judge_clock(
         clock,
@@ -203,10 +204,10 @@ def appraise(evidence: Evidence, case: Case, at: datetime) -> Appraisal:
         if policy.ima is not None:
             outcomes += judge_ima(evidence.ima_log, policy.ima, policy.bank, quoted)
         outcomes += policy.judge(quoted)
-        appraised = policy.appraises_boot and not (
-            policy.reports and any(type(o) is Reported for o in outcomes[before_boot:])
-        )
-        if not appraised:
+        of_boot = outcomes[before_boot:]
+        if policy.appraises_boot:
+            subjects = appraised(of_boot, quoted, policy.bank)
+        if not subjects and not any(type(o) is Failed for o in of_boot):
             outcomes.append(BOOT_STATE_NOT_APPRAISED)
     before = case.clock
     return _appraisal(
@@ -218,7 +219,7 @@ def appraise(evidence: Evidence, case: Case, at: datetime) -> Appraisal:
         rebooted=before is not None and clock.reset_count != before.reset_count,
         firmware_changed=before is not None and clock.firmware_version != before.firmware_version,
         event_log=event_log,
-        appraised=appraised,
+        subjects=subjects,
     )
 
 
@@ -396,7 +397,7 @@ def _appraisal(
     rebooted: bool = False,
     firmware_changed: bool = False,
     event_log: EventLogClaims | None = None,
-    appraised: bool = False,
+    subjects: tuple[Subject, ...] = (),
 ) -> Appraisal:
     verdict = conclude(outcomes)
     result = AttestationResult(
@@ -404,7 +405,7 @@ def _appraisal(
         at=at,
         policy=policy.ref if policy is not None else None,
         outcomes=tuple(outcomes),
-        boot_state_appraised=appraised and verdict is not Verdict.INDETERMINATE,
+        boot_state_appraised=() if verdict is Verdict.INDETERMINATE else subjects,
         pcr_digest=claims.pcr_digest.hex() if claims is not None else None,
     )
     return Appraisal(

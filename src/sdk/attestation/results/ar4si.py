@@ -11,7 +11,15 @@ from enum import StrEnum
 from typing import Final
 
 from attestation.results.assurance import Assurance
-from attestation.results.result import AttestationResult, Failed, Flagged, Passed, Reported, Verdict
+from attestation.results.result import (
+    AttestationResult,
+    Failed,
+    Flagged,
+    Passed,
+    Reported,
+    Subject,
+    Verdict,
+)
 
 
 class Tier(StrEnum):
@@ -133,6 +141,23 @@ _ABOUT: Final[tuple[tuple[str, TrustClaim], ...]] = (
 _CONFIGURATION_PCRS: Final = frozenset({1, 3, 5, 7, 12, 14})
 """Settings, boot order, partition table, Secure Boot, command line of a UKI, MOK ([PFP] 2.3.4; systemd-stub)."""
 
+BOOTED: Final = frozenset({Subject.BOOT_LOADER, Subject.KERNEL, Subject.INITRD, Subject.COMMAND_LINE})
+"""What decides which programs ran during the boot; one of them unknown, and any could have."""
+RESTS_ON: Final[tuple[tuple[TrustClaim, int, frozenset[Subject]], ...]] = (
+    (TrustClaim.EXECUTABLES, 2, BOOTED | {Subject.FILES}),
+    (TrustClaim.EXECUTABLES, 3, BOOTED),
+    (
+        TrustClaim.CONFIGURATION,
+        2,
+        frozenset({Subject.FIRMWARE_SETTINGS, Subject.SECURE_BOOT_SETTINGS}),
+    ),
+    (TrustClaim.CONFIGURATION, 3, frozenset({Subject.SECURE_BOOT})),
+)
+"""What must have been compared for a claim to be affirmed with a value; the first row that holds decides.
+
+Less affirms nothing: a claim over part of the boot would be read as one over all of it.
+"""
+
 _OF_IDENTITY: Final = {"tpm-quote": 99, "ek-key": 99, "assurance": 97}
 
 
@@ -146,41 +171,40 @@ def about(check: str) -> TrustClaim | None:
 def trust_vector(result: AttestationResult, assurance: Assurance) -> dict[TrustClaim, int]:
     """Return what the checks of *result* say, claim by claim; what they say nothing of is left out.
 
-    A failed check that speaks of no single claim withdraws what would be affirmed of the boot; a rule that was
-    only reported affirms nothing either.
+    What the machine booted is affirmed only by what was compared (`RESTS_ON`). A failed check that speaks of no
+    single claim withdraws that; a rule that was only reported affirms nothing either.
 
     Args:
         result: An appraisal of authentic evidence.
         assurance: How well the identity of the machine is vouched for.
     """
     failed: dict[TrustClaim | None, list[str]] = {}
-    passed: dict[TrustClaim | None, list[str]] = {}
-    reported: set[TrustClaim | None] = set()
+    quoted = False
+    reported = False
     for outcome in result.outcomes:
         if isinstance(outcome, Failed):
             failed.setdefault(about(outcome.check), []).append(outcome.check)
         elif isinstance(outcome, Passed):
-            passed.setdefault(about(outcome.check), []).append(outcome.check)
+            quoted = quoted or outcome.check == "tpm-quote"
         elif isinstance(outcome, Reported):
-            reported.add(about(outcome.check))
+            reported = True
     vector: dict[TrustClaim, int] = {}
 
     identity = TrustClaim.INSTANCE_IDENTITY
     if identity in failed:
         vector[identity] = max(_value_of_identity(check) for check in failed[identity])
-    elif "tpm-quote" in passed.get(identity, ()):
+    elif quoted:
         vector[identity] = 2
 
-    boot = result.boot_state_appraised and None not in failed and not reported
-    configuration, executables = TrustClaim.CONFIGURATION, TrustClaim.EXECUTABLES
-    if configuration in failed:
-        vector[configuration] = 96
-    elif boot and configuration in passed:
-        vector[configuration] = 2 if any(check.startswith("pcr") for check in passed[configuration]) else 3
-    if executables in failed:
-        vector[executables] = 33
-    elif boot and executables in passed:
-        vector[executables] = 2 if any(check.startswith("ima") for check in passed[executables]) else 3
+    appraised = frozenset(() if None in failed or reported else result.boot_state_appraised)
+    for claim, value in ((TrustClaim.CONFIGURATION, 96), (TrustClaim.EXECUTABLES, 33)):
+        if claim in failed:
+            vector[claim] = value
+            continue
+        for rests, affirmed, needed in RESTS_ON:
+            if rests is claim and needed <= appraised:
+                vector[claim] = affirmed
+                break
 
     if TrustClaim.HARDWARE in failed:
         vector[TrustClaim.HARDWARE] = 96

@@ -149,8 +149,8 @@ def ear_claims(
 ) -> dict[str, Any]:
     """Return the claims set of an EAR.
 
-    `executables` and `configuration` are left out where no PCR was compared: a result under `identity-only`
-    affirms who the machine is and nothing of what it runs.
+    `executables` and `configuration` are left out where less was compared than they need: a result under
+    `identity-only` affirms who the machine is and nothing of what it runs.
 
     Args:
         result: The appraisal's result, over authentic evidence.
@@ -174,7 +174,7 @@ def ear_claims(
     verifier: dict[str, Any] = {
         "verdict": result.verdict.value,
         "assurance": assurance.value,
-        "boot_state_appraised": result.boot_state_appraised,
+        "boot_state_appraised": [subject.value for subject in result.boot_state_appraised],
     }
     if tell_checks:
         verifier["checks"] = [

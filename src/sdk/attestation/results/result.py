@@ -20,6 +20,27 @@ class Verdict(StrEnum):
     INDETERMINATE = "Indeterminate"
 
 
+class Subject(StrEnum):
+    """What of a boot can be compared with reference values (`attestation.results.appraised`)."""
+
+    FIRMWARE = "firmware"
+    FIRMWARE_SETTINGS = "firmware-settings"
+    OPTION_ROMS = "option-roms"
+    OPTION_ROM_SETTINGS = "option-rom-settings"
+    PARTITION_TABLE = "partition-table"
+    VENDOR_EVENTS = "vendor-events"
+    SECURE_BOOT = "secure-boot"
+    SECURE_BOOT_SETTINGS = "secure-boot-settings"
+    SHIM_KEYS = "shim-keys"
+    BOOT_LOADER = "boot-loader"
+    KERNEL = "kernel"
+    INITRD = "initrd"
+    COMMAND_LINE = "command-line"
+    SYSTEM_EXTENSIONS = "system-extensions"
+    SYSTEM_IDENTITY = "system-identity"
+    FILES = "files"
+
+
 @dataclass(frozen=True, slots=True)
 class Passed:
     """A check that held. `note` says what was established, where that is not plain from the name."""
@@ -49,7 +70,7 @@ class Flagged:
 class Reported:
     """A rule of a policy in mode `report` that does not hold: it would be Failed under `enforce`.
 
-    It decides nothing. A boot state with such an outcome counts as not appraised.
+    It decides nothing. Of a boot state with such an outcome nothing counts as appraised.
     """
 
     check: str
@@ -77,8 +98,8 @@ class AttestationResult:
         at: The instant of the appraisal, UTC.
         policy: `name@version` of the policy applied, or None where there was none.
         outcomes: Every check made, in order.
-        boot_state_appraised: False where no rule about what booted was enforced, or one was only reported
-            not to hold.
+        boot_state_appraised: What of the boot was compared with reference values and is as expected; empty where
+            no rule about what booted was enforced, or one was only reported not to hold.
         pcr_digest: The quoted digest over the selected PCRs, hex, where a quote was verified.
     """
 
@@ -86,7 +107,7 @@ class AttestationResult:
     at: datetime
     policy: str | None
     outcomes: tuple[Outcome, ...]
-    boot_state_appraised: bool
+    boot_state_appraised: tuple[Subject, ...]
     pcr_digest: str | None
 
     @property

@@ -19,12 +19,15 @@ from attestation.results import (
     Outcome,
     Passed,
     Reported,
+    Subject,
     Undecided,
     Verdict,
 )
+from attestation.results.appraised import appraised
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import ResultRow, table_of
+from attestation.tpm.hashes import bank_alg
 
 _T = table_of(ResultRow)
 _C = _T.c
@@ -80,6 +83,8 @@ class StoredResult:
 
 
 def _decode(row: Row) -> StoredResult:
+    outcomes = tuple(_KINDS[word](*texts) for word, *texts in json.loads(row[7]))
+    values = {int(i): bytes.fromhex(v) for i, v in json.loads(row[9] or "{}").items()}
     return StoredResult(
         result_id=row[0],
         machine_id=row[1],
@@ -87,13 +92,17 @@ def _decode(row: Row) -> StoredResult:
             at=from_micros(row[2]),
             verdict=Verdict(row[3]),
             policy=row[4],
-            boot_state_appraised=bool(row[5]),
+            boot_state_appraised=(
+                _appraised_then(outcomes, values, row[8])
+                if row[5] is None
+                else tuple(Subject(word) for word in json.loads(row[5]))
+            ),
             pcr_digest=row[6],
-            outcomes=tuple(_KINDS[word](*texts) for word, *texts in json.loads(row[7])),
+            outcomes=outcomes,
         ),
         evidence=StoredEvidence(
             pcr_bank=row[8],
-            pcr_values={int(i): bytes.fromhex(v) for i, v in json.loads(row[9] or "{}").items()},
+            pcr_values=values,
             event_log_sha256=row[10],
             ima_log_sha256=row[11],
             policy_sha256=row[12],
@@ -103,6 +112,13 @@ def _decode(row: Row) -> StoredResult:
             ek_key_attested=None if row[16] is None else bool(row[16]),
         ),
     )
+
+
+def _appraised_then(
+    outcomes: tuple[Outcome, ...], values: Mapping[int, bytes], bank: str | None
+) -> tuple[Subject, ...]:
+    """Return what was appraised in a row of a version that stored only whether anything was."""
+    return () if bank is None else appraised(outcomes, values, bank_alg(bank))
 
 
 _ADD = Prepared(insert(_T).values({name: bindparam(name) for name in _COLUMNS}))
@@ -143,7 +159,7 @@ class Results:
             at=to_micros(result.at),
             verdict=result.verdict.value,
             policy=result.policy,
-            boot_state_appraised=result.boot_state_appraised,
+            appraised=json.dumps(result.boot_state_appraised),
             pcr_digest=result.pcr_digest,
             outcomes=json.dumps([(_WORDS[type(o)], *astuple(o)) for o in result.outcomes]),
             pcr_bank=evidence.pcr_bank,

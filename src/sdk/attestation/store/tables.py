@@ -496,7 +496,7 @@ class ResultRow(Base):
     at: Mapped[int]
     verdict: Mapped[str]
     policy: Mapped[str | None]
-    boot_state_appraised: Mapped[bool]
+    appraised: Mapped[str | None]
     pcr_digest: Mapped[str | None]
     outcomes: Mapped[str]
     pcr_bank: Mapped[str | None]

@@ -220,7 +220,7 @@ def result_detail(stored: StoredResult) -> ResultDetail:
         at=result.at,
         verdict=result.verdict,
         policy=result.policy,
-        boot_state_appraised=result.boot_state_appraised,
+        boot_state_appraised=list(result.boot_state_appraised),
         pcr_digest=result.pcr_digest,
         checks=[_check(outcome) for outcome in result.outcomes],
     )
