@@ -129,14 +129,14 @@ def log_of(entries: int) -> list[AuditEntry]:
     return made
 
 
-def database_at_0001(path: Path, rows: list[tuple[int, AuditEntry]]) -> None:
-    """Make the database that a service of the first schema left, with *rows* in its audit log."""
+def database_at_0001(path: Path, rows: list[tuple[int, AuditEntry]], *, revision: str = "0001") -> None:
+    """Make the database that a service of the first schema, or another one, left, with *rows* in its audit log."""
     path.touch()
     config = Config()
     config.set_main_option("script_location", "attestation.store:migrations")
     with connection_to(path) as connection:
         config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
+        command.upgrade(config, revision)
         connection.commit()
     names = AuditEntry.__slots__
     with closing(sqlite3.connect(path)) as db:

@@ -1029,6 +1029,11 @@ def _show(session: Session, m: MachineDetail) -> None:
         rows.append(("TPM firmware", cell(m.firmware_version + vouched, m.firmware_version)))
     if m.firmware_blocked is not None:
         rows.append(("advisory", Cell(clean(m.firmware_blocked), "red")))
+    for each in m.relatives:
+        what = "same TPM as" if each.same_chip else "hint at"
+        was = each.status or "waited, never decided about"
+        gone = f", deleted {moment(each.deleted_at, now)}" if each.deleted_at is not None else ""
+        rows.append((what, cell(f"{each.machine_id} ({was}{gone}): {each.mark}", each.machine_id)))
     optional = [
         ("not seen since its lease", m.heartbeat_missed_at),
         ("locked", m.locked_at),

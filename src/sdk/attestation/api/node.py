@@ -24,9 +24,11 @@ __all__ = [
     "ActivateRequest",
     "ActivateResponse",
     "ActivationChallenge",
+    "AlternativeCredential",
     "AttestRequest",
     "AttestResponse",
     "ConfigEnvelope",
+    "EKAlternative",
     "EKChallenge",
     "EvidenceItem",
     "IntroduceRequest",
@@ -50,6 +52,13 @@ class Hardware(Wire):
     hw_product: HardwareText = "unknown"
 
 
+class EKAlternative(Wire):
+    """Another EK of the same chip."""
+
+    ek_public: Base64 = Field(description="TPM2B_PUBLIC of that EK, base64")
+    ek_cert_pem: Base64 | None = Field(default=None, description="Base64 of its certificate, PEM or DER")
+
+
 class IntroduceRequest(Hardware):
     """`POST /api/v1/self-register` (PROTOCOL §1)."""
 
@@ -60,6 +69,9 @@ class IntroduceRequest(Hardware):
     )
     ek_chain: list[Base64] = Field(
         default_factory=list, max_length=16, description="Intermediates read from NV, DER"
+    )
+    ek_alternatives: list[EKAlternative] = Field(
+        default_factory=list, max_length=3, description="Other EKs of the same chip"
     )
     ek_fingerprint: Fingerprint
     ak_public: Base64 = Field(description="TPM2B_PUBLIC of the AK, base64")
@@ -73,6 +85,14 @@ class RegisterRequest(IntroduceRequest):
     registration_token: str | None = Field(default=None, min_length=1, max_length=256)
 
 
+class AlternativeCredential(Wire):
+    """A credential for another EK of the same chip, and the same AK."""
+
+    ek_fingerprint: str
+    credential_blob: Base64 = Field(description="TPM2B_ID_OBJECT")
+    encrypted_secret: Base64 = Field(description="TPM2B_ENCRYPTED_SECRET")
+
+
 class ActivationChallenge(Wire):
     """A credential only the introduced TPM can activate, and only for the introduced AK."""
 
@@ -80,6 +100,9 @@ class ActivationChallenge(Wire):
     credential_blob: Base64 = Field(description="TPM2B_ID_OBJECT")
     encrypted_secret: Base64 = Field(description="TPM2B_ENCRYPTED_SECRET")
     expires_at: datetime
+    alternatives: list[AlternativeCredential] = Field(
+        default_factory=list, description="One for each of `ek_alternatives`, in their order; else absent"
+    )
 
 
 class IntroduceResponse(Wire):
@@ -92,11 +115,17 @@ class IntroduceResponse(Wire):
     activation: ActivationChallenge
 
 
+Proof = Annotated[str, Field(max_length=64, description="HMAC-SHA256 over the context, base64")]
+
+
 class ActivateRequest(Wire):
     """`POST /api/v1/machines/{machine_id}/ak-activate` (PROTOCOL §2)."""
 
     challenge_id: ChallengeId
-    proof: Annotated[str, Field(max_length=64, description="HMAC-SHA256 over the context, base64")]
+    proof: Proof
+    alternative_proofs: list[Proof] = Field(
+        default_factory=list, max_length=3, description="One for each alternative credential, or none"
+    )
 
 
 class ActivateResponse(Wire):

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from attestation.api.approvals import ApprovalDetail
 from attestation.api.base import AssignedIP, ClusterId, Hostname, Reason, Wire
 from attestation.machines import DEFAULT_CLUSTER, Role, Status, Trust
+from attestation.machines.chips import MarkKind
 from attestation.results import Assurance, Subject, Verdict
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "RegistrationTokenDetail",
     "RegistrationTokenPage",
     "RegistrationTokenRequest",
+    "RelativeDetail",
     "ResultDetail",
     "ResultPage",
     "RevokeRequest",
@@ -75,6 +77,18 @@ class LastResult(Wire):
     at: datetime
     policy: str | None
     failed: str | None = Field(description="Names of the failed checks, or null")
+
+
+class RelativeDetail(Wire):
+    """Another machine with the same mark of a chip; one that was deleted stays known."""
+
+    machine_id: str
+    mark: MarkKind
+    same_chip: bool = Field(description="The mark proves that both are one TPM; else it is a hint")
+    status: Status | None = Field(
+        description="Its last one; null where it waited and was never decided about"
+    )
+    deleted_at: datetime | None
 
 
 class MachineDetail(Wire):
@@ -132,6 +146,10 @@ class MachineDetail(Wire):
         default=None, description="When it was noticed that it did not attest again in time"
     )
     last_result: LastResult | None
+    relatives: list[RelativeDetail] = Field(
+        default=[],
+        description="Machines that are or may be the same chip; only where one machine is asked for",
+    )
     approvals: list[ApprovalDetail] = Field(
         default=[], description="Live votes of dual control, oldest first"
     )

@@ -41,6 +41,7 @@ MEDIA_TYPE = "application/vnd.itl.ek-certificate"
 _PEM: Final = re.compile(
     rb"\A\s*-----BEGIN (?:TRUSTED )?CERTIFICATE-----\s([A-Za-z0-9+/=\s]+)-----END (?:TRUSTED )?CERTIFICATE-----\s*\Z"
 )
+_SERIAL_NUMBER: Final = "2.5.4.5"
 _EKU_EK: Final = "2.23.133.8.1"
 _MANUFACTURER: Final = "2.23.133.2.1"
 _MODEL: Final = "2.23.133.2.2"
@@ -132,6 +133,7 @@ class EKCertificateClaims:
         specification: TPM specification that the maker names; None where not recorded.
         security_assertions: None where not recorded: absent, or not to be read.
         anomalies: What is not as the standard demands and was accepted, in words.
+        chip_serial: Serial number of the chip in the subject (X.520 serialNumber); None where there is none.
     """
 
     subject: str
@@ -147,6 +149,7 @@ class EKCertificateClaims:
     specification: TPMSpecification | None = None
     security_assertions: SecurityAssertions | None = None
     anomalies: tuple[str, ...] = ()
+    chip_serial: str | None = None
 
 
 def parse(data: bytes) -> UnverifiedEKCertificate:
@@ -228,7 +231,13 @@ def verify(
         specification=specification,
         security_assertions=assertions,
         anomalies=read.anomalies + padding,
+        chip_serial=chip_serial(read),
     )
+
+
+def chip_serial(read: Certificate) -> str | None:
+    """Return the serialNumber (X.520, 2.5.4.5) of the subject: some makers number their chips there."""
+    return next((each.text for each in read.subject_name.attributes if each.oid == _SERIAL_NUMBER), None)
 
 
 def _check_fields(read: Certificate, at: datetime) -> None:

@@ -61,7 +61,7 @@ class Machine:
     change version n + 1.
 
     `cluster_id` is what operators decided, `desired_cluster_id` what the machine asked for; `alarm` is the newest
-    alarm about it, in words, until an operator admits it.
+    alarm about it, in words, until an operator admits it. `kept_bytes` is how much its certificates take.
 
     `event_log_sha256` names the event log (hex) that led to the PCRs last quoted. `heartbeat_missed_at` is when
     the lapse of its lease was noticed. `firmware_attested` is the firmware version (u64) that the EK itself
@@ -114,6 +114,7 @@ class Machine:
     firmware_blocked: str | None = None
     desired_cluster_id: str | None = None
     alarm: str | None = None
+    kept_bytes: int = 0
 
     def trust(self, at: datetime) -> Trust:
         """Return what the last result is worth at *at*; age and failure only lower it."""

@@ -22,6 +22,7 @@ from attestation.store.certificates import (
     RevocationReason,
 )
 from attestation.store.challenges import Challenge, Purpose
+from attestation.store.chips import AKBinding
 from attestation.store.identity import DatabaseIdentity
 from attestation.store.issuers import (
     PUBLISHED,
@@ -50,6 +51,7 @@ __all__ = [
     "MAX_LIMIT",
     "MAX_LOG_BYTES",
     "PUBLISHED",
+    "AKBinding",
     "AllowListRow",
     "Approval",
     "AttestationCase",

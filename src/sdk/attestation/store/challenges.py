@@ -32,7 +32,7 @@ class Challenge:
         proof_sha256: SHA-256 of the expected proof (`activate`); the secret itself is never stored.
         pcr_selection: Requested PCRs, JSON (`attest`).
         policy_ref: `name@version` of the policy it was issued under, or None.
-        payload: Everything judged at introduction, JSON (`activate`).
+        payload: Everything judged at introduction, JSON (`activate`); erased when it is redeemed.
         issued_at: Instant of issue.
         expires_at: From this instant on it cannot be redeemed.
         used_at: When it was redeemed, or None.
@@ -90,7 +90,7 @@ _REDEEM = Prepared(
         _C.used_at.is_(None),
         _C.expires_at > bindparam("at"),
     )
-    .values(used_at=bindparam("at"), ek_challenge=None)
+    .values(used_at=bindparam("at"), ek_challenge=None, payload=None)
 )
 
 

@@ -129,6 +129,7 @@ def decode(row: Row) -> Machine:
         _,
         desired_cluster_id,
         alarm,
+        kept_bytes,
     ) = row
     return Machine(
         machine_id=machine_id,
@@ -189,6 +190,7 @@ def decode(row: Row) -> Machine:
         firmware_blocked=firmware_blocked,
         desired_cluster_id=desired_cluster_id,
         alarm=alarm,
+        kept_bytes=kept_bytes,
     )
 
 

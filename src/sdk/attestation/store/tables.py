@@ -117,7 +117,7 @@ class MachineRow(Base):
         Index(None, "role", "id"),
         Index(None, "cluster_id", "id"),
         # The quota of machines that await approval, over all and by address.
-        Index(None, "status", "registered_from"),
+        Index(None, "status", "registered_from", "kept_bytes"),
         # Leases that ran out and that nobody was told of.
         Index(None, "trust_expires_at", sqlite_where=text(LEASED), postgresql_where=text(LEASED)),
         # Who still needs a measurement log.
@@ -188,6 +188,38 @@ class MachineRow(Base):
     search: Mapped[str]
     desired_cluster_id: Mapped[str | None]
     alarm: Mapped[str | None]
+    kept_bytes: Mapped[int] = mapped_column(server_default="0")
+
+
+class AKBindingRow(Base):
+    """An AK, by its Name, belongs to one EK for ever (PROTOCOL §8.6). No foreign key: it outlives its machine."""
+
+    __tablename__ = "ak_bindings"
+    __table_args__ = (Index(None, "ek_fingerprint"), {"sqlite_with_rowid": False})
+
+    ak_name: Mapped[bytes] = mapped_column(primary_key=True)
+    ek_fingerprint: Mapped[str]
+    machine_id: Mapped[str]
+    bound_at: Mapped[int]
+
+
+class ChipMarkRow(Base):
+    """What marks the chip of a machine. No foreign key: `ended_…` say what the machine was when it was deleted."""
+
+    __tablename__ = "chip_marks"
+    __table_args__ = (
+        CheckConstraint("kind IN ('ek', 'ek-serial', 'hw-serial', 'hw-uuid')", name="kind"),
+        _one_of("ended_as", Status),
+        Index(None, "machine_id"),
+        {"sqlite_with_rowid": False},
+    )
+
+    kind: Mapped[Key]
+    value: Mapped[Key]
+    machine_id: Mapped[Key]
+    ended_as: Mapped[str | None]
+    ended_believed: Mapped[bool | None]
+    ended_at: Mapped[int | None]
 
 
 class EKCertificateRow(Base):

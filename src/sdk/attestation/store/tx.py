@@ -11,6 +11,7 @@ from attestation.store.audit import Audit
 from attestation.store.captures import Captures
 from attestation.store.certificates import Certificates
 from attestation.store.challenges import Challenges
+from attestation.store.chips import AKBindings, ChipMarks
 from attestation.store.identity import Identity
 from attestation.store.issuers import Issuers
 from attestation.store.logs import Logs
@@ -35,6 +36,7 @@ class Tx:
 
     __slots__ = (
         "_sql",
+        "ak_bindings",
         "allow_list",
         "approvals",
         "attestations",
@@ -42,6 +44,7 @@ class Tx:
         "captures",
         "certificates",
         "challenges",
+        "chip_marks",
         "config_tokens",
         "ek_certificates",
         "identity",
@@ -60,6 +63,8 @@ class Tx:
         self._sql = sql
         self.attestations = Attestations(sql)
         self.machines = Machines(sql)
+        self.ak_bindings = AKBindings(sql)
+        self.chip_marks = ChipMarks(sql)
         self.challenges = Challenges(sql)
         self.audit = Audit(sql)
         self.outbox = Outbox(sql)

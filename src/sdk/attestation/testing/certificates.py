@@ -103,6 +103,7 @@ class EKCertificateOptions:
         quirks: Oddities to write.
         seed: Makes the serial number and all filling; None takes the EK's.
         validity: Beginning and end, instead of what *valid_days* and the defect make.
+        chip_serial: Serial number of the chip in the subject, as some makers write it.
     """
 
     manufacturer: str = SIMULATOR
@@ -113,6 +114,7 @@ class EKCertificateOptions:
     quirks: frozenset[Quirk] = frozenset()
     seed: int | None = None
     validity: tuple[datetime, datetime] | None = None
+    chip_serial: str | None = None
 
     def has(self, defect: Defect) -> bool:
         """Say whether *defect* is the one to make."""
@@ -321,6 +323,8 @@ class CertificateAuthority:
         subject = _tlv(_SEQUENCE, b"")
         if Quirk.SUBJECT_NOT_EMPTY in quirks or has(Defect.ISSUER_IS_SUBJECT):
             subject = _name([("2.5.4.3", f"TPM {rng.getrandbits(32):08x}")])
+        if options.chip_serial is not None:
+            subject = _name([("2.5.4.5", options.chip_serial)])
         issuer = self.subject
         if Quirk.UNSORTED_RDN in quirks:
             # DER sorts a SET; these are written the wrong way round.

@@ -17,11 +17,13 @@ from attestation.api import (
     MachinePage,
     PendingApproval,
     ReasonRequest,
+    RelativeDetail,
     RevokeRequest,
     RoleChangeRequest,
 )
 from attestation.errors import AssuranceTooLow, MachineChanged, MachineUnknown, TransitionForbidden
 from attestation.machines import Machine, NodeEvent, Operation, Status, next_status
+from attestation.machines.chips import MarkKind
 from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
 from attestation.results import Assurance
 from attestation.store import AllowListRow, MachineFilter, Tx
@@ -107,10 +109,31 @@ async def get_machine(machine_id: str, *, res: Resources) -> MachineDetail:
     at = res.clock.now()
 
     def work(tx: Tx) -> MachineDetail:
-        votes = tx.approvals.live_of([machine_id], at).get(machine_id, [])
-        return machine_detail(_machine(tx, machine_id), dual_control.shown(tx, votes, at), at)
+        machine = _machine(tx, machine_id)
+        votes = dual_control.shown(tx, tx.approvals.live_of([machine_id], at).get(machine_id, []), at)
+        return machine_detail(machine, votes, at).model_copy(update={"relatives": _relatives(tx, machine)})
 
     return await res.store.read(work)
+
+
+def _relatives(tx: Tx, machine: Machine) -> list[RelativeDetail]:
+    """Return who is or may be the same chip, those that are gone too."""
+    found = [
+        RelativeDetail(
+            machine_id=each.machine_id,
+            mark=each.mark.kind,
+            same_chip=each.is_same_chip,
+            status=each.status,
+            deleted_at=each.deleted_at,
+        )
+        for each in tx.chip_marks.relatives(machine.machine_id, tx.chip_marks.of(machine.machine_id))
+    ]
+    known = {machine.machine_id, *(each.machine_id for each in found)}
+    purged = [each for each, _ in tx.ak_bindings.machines_of(machine.ek_fingerprint) if each not in known]
+    return found + [
+        RelativeDetail(machine_id=each, mark=MarkKind.EK, same_chip=True, status=None, deleted_at=None)
+        for each in purged
+    ]
 
 
 async def approve(machine_id: str, request: ApproveRequest, *, res: Resources, operator: Operator) -> Answer:
@@ -291,6 +314,8 @@ async def delete(machine_id: str, *, res: Resources, operator: Operator) -> None
             at,
         )
         certificates.decide(tx, machine_id, certificates.GONE, "delete", operator, at)
+        believed = machine.ek_chain_ok or machine.ek_allow_listed or machine.role is not None
+        tx.chip_marks.end(machine_id, machine.status, at, believed=believed)
         tx.machines.delete(machine_id)
 
     await res.store.write(work)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from attestation.api import (
     ActivateRequest,
     ActivateResponse,
     ActivationChallenge,
+    AlternativeCredential,
     IntroduceRequest,
     IntroduceResponse,
     RegisterRequest,
@@ -30,7 +33,7 @@ from attestation.errors import (
     RegistrationTokenInvalid,
 )
 from attestation.evidence import ak_activation
-from attestation.evidence.ak_activation import SECRET_BYTES
+from attestation.evidence.ak_activation import SECRET_BYTES, Offer
 from attestation.machines import (
     DEFAULT_CLUSTER,
     Machine,
@@ -40,15 +43,19 @@ from attestation.machines import (
     Status,
     next_status,
 )
-from attestation.store import Challenge, RegistrationToken, Tx
+from attestation.machines.chips import Kinship, MarkKind
+from attestation.machines.chips import judge as kinship_of
+from attestation.store import AKBinding, Challenge, RegistrationToken, Tx
 from attestation.wire import b64decode, b64encode
-from attestation_service import config_tokens, crypto_policy, endorsements, limits, policy
+from attestation_service import alarms, config_tokens, crypto_policy, endorsements, limits, policy
 from attestation_service.config_tokens import IssuedToken
 from attestation_service.context import Origin, Resources
 from attestation_service.events import emit, hardware
-from attestation_service.registration.introduction import Introduction, judge
+from attestation_service.registration.introduction import Alternative, Introduction, judge
 
 PENDING_RETRY_SECONDS = 300
+MOST_MARKS = 16
+"""So many marks of a chip are kept of one machine."""
 
 MESSAGES = {
     Status.PENDING_APPROVAL: "waits for an operator's approval",
@@ -76,31 +83,47 @@ async def introduce(
     token = request.registration_token if isinstance(request, RegisterRequest) else None
     token_sha256 = config_tokens.sha256(token) if token is not None else None
 
+    alarming: list[tuple[Introduction, AKBinding]] = []
+
     def prepare(tx: Tx) -> tuple[Challenge, IntroduceResponse]:
         # 1. Not too often: parsing and sealing cost more than asking.
         limits.check(tx, limits.of_client(res.settings, origin.address), at)
         # 2. Everything that can be checked without the TPM.
-        introduction, keys = judge(
+        introduction, keys, others = judge(
             request,
             registration_token_sha256=token_sha256,
             source=origin.address,
             at=at,
             allow_simulator=res.settings.tpm_allow_simulator,
         )
-        crypto_policy.demand_tpm_keys(crypto_policy.of(res.settings), keys.ek, keys.ak)
+        for each in (keys, *others):
+            crypto_policy.demand_tpm_keys(crypto_policy.of(res.settings), each.ek, each.ak)
         limits.check(tx, limits.of_client(res.settings, origin.address, introduction.ek_fingerprint), at)
-        # 3. Known already? Then with this AK, or with none since an operator reset it.
+        # 3. An AK belongs to one EK for ever. Otherwise a revoked machine would come back under another EK of its TPM.
+        stolen = _bound_elsewhere(tx, introduction)
+        if stolen is not None:
+            alarming.append((introduction, stolen))
+            raise AKConflict(ELSEWHERE)
+        # 4. Known already? Then with this AK, or with none since an operator reset it.
         machine = tx.machines.by_ek(introduction.ek_fingerprint)
         if machine is None:
-            _admission(tx, introduction, _endorsed(tx, introduction, res, at), res, at)
+            waits = _kinship(tx, "", introduction, ()).waits
+            _admission(tx, introduction, _endorsed(tx, introduction, res, at), res, at, waits=waits)
         elif machine.ak_name not in (None, introduction.ak_name):
             raise AKConflict("another attestation key is activated for this EK; an operator resets it")
-        # 4. A secret for this TPM and this AK only; we keep what the right answer hashes to.
+        # 5. A secret for this TPM and AK only, and one for each further EK; we keep what the right answers hash to.
         machine_id = machine.machine_id if machine else str(uuid.uuid4())
         challenge_id = secrets.token_hex(16)
-        offer = ak_activation.offer(
-            keys, secret=secrets.token_bytes(SECRET_BYTES), machine_id=machine_id, challenge_id=challenge_id
+        offer, *offers = (
+            ak_activation.offer(
+                each,
+                secret=secrets.token_bytes(SECRET_BYTES),
+                machine_id=machine_id,
+                challenge_id=challenge_id,
+            )
+            for each in (keys, *others)
         )
+        introduction = introduction.expecting([each.expected_sha256 for each in offers])
         expires_at = at + timedelta(seconds=res.settings.challenge_ttl_seconds)
         challenge = Challenge(
             challenge_id=challenge_id,
@@ -124,16 +147,22 @@ async def introduce(
                 credential_blob=b64encode(offer.credential.credential_blob),
                 encrypted_secret=b64encode(offer.credential.encrypted_secret),
                 expires_at=expires_at,
+                **({"alternatives": _credentials(introduction, offers)} if offers else {}),
             ),
         )
 
-    async with limits.CountRefusals(
-        res.store,
-        limits.of_client(res.settings, origin.address),
-        at,
-        lambda e: limits.denial("introduce", e, origin),
-    ):
-        challenge, answer = await res.store.read(prepare)
+    try:
+        async with limits.CountRefusals(
+            res.store,
+            limits.of_client(res.settings, origin.address),
+            at,
+            lambda e: limits.denial("introduce", e, origin),
+        ):
+            challenge, answer = await res.store.read(prepare)
+    except AKConflict:
+        for each, bound in alarming:
+            await res.store.write(partial(_sound_stolen, introduction=each, bound=bound, at=at))
+        raise
 
     def keep(tx: Tx) -> None:
         limits.take(tx, limits.of_client(res.settings, origin.address, challenge.ek_fingerprint), at)
@@ -141,6 +170,46 @@ async def introduce(
 
     await res.store.write(keep)
     return answer
+
+
+ELSEWHERE = "this attestation key belongs to another EK"
+
+
+def _bound_elsewhere(tx: Tx, introduction: Introduction) -> AKBinding | None:
+    """Return whose the AK is, where it belongs to another EK."""
+    bound = tx.ak_bindings.get(introduction.ak_name)
+    return bound if bound is not None and bound.ek_fingerprint != introduction.ek_fingerprint else None
+
+
+def _sound_stolen(tx: Tx, introduction: Introduction, bound: AKBinding, at: datetime) -> None:
+    alarms.sound(
+        tx,
+        f"the attestation key of machine {bound.machine_id} was introduced with another EK, "
+        f"{introduction.ek_fingerprint}",
+        at,
+        subject=bound.ek_fingerprint,
+        machine=tx.machines.by_id(bound.machine_id),
+        source=introduction.source,
+    )
+
+
+def _kinship(tx: Tx, machine_id: str, introduction: Introduction, proven: Sequence[Alternative]) -> Kinship:
+    """Say whether an EK that nobody knows is one of a chip that was known, or was itself known before."""
+    relatives = tx.chip_marks.relatives(machine_id, introduction.marks(proven))
+    found = kinship_of(relatives)
+    # Known, never decided about and purged: nothing to tell, but an operator decides this time too.
+    return replace(found, waits=found.waits or bool(tx.ak_bindings.machines_of(introduction.ek_fingerprint)))
+
+
+def _credentials(introduction: Introduction, offers: Sequence[Offer]) -> list[AlternativeCredential]:
+    return [
+        AlternativeCredential(
+            ek_fingerprint=each.ek_fingerprint,
+            credential_blob=b64encode(offer.credential.credential_blob),
+            encrypted_secret=b64encode(offer.credential.encrypted_secret),
+        )
+        for each, offer in zip(introduction.alternatives, offers, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +252,10 @@ def _admission(
     res: Resources,
     at: datetime,
     *,
+    waits: bool,
     spend: bool = False,
 ) -> _Admission:
-    """Decide what a new machine becomes; `spend` takes a use of its registration token.
+    """Decide what a new machine becomes; `spend` takes a use of its registration token, `waits` passes all words over.
 
     A token admits a machine that is vouched for well enough for its role. Another one waits for an operator, and
     the token keeps its use.
@@ -195,7 +265,7 @@ def _admission(
         PendingQuotaExceeded: It would wait for approval, and too many do.
     """
     entry = tx.allow_list.get(introduction.ek_fingerprint)
-    if entry is not None:
+    if entry is not None and not waits:
         return _Admission(
             Status.REGISTERED,
             entry.role,
@@ -205,7 +275,7 @@ def _admission(
             allow_listed=True,
         )
     digest = introduction.registration_token_sha256
-    if digest is not None:
+    if digest is not None and not waits:
         token = tx.registration_tokens.get_by_hash(digest)
         if token is None or token.uses_left < 1 or token.revoked_at is not None or at >= token.expires_at:
             raise RegistrationTokenInvalid("the registration token is not valid here")
@@ -244,9 +314,9 @@ async def activate(
 
     def conclude(tx: Tx) -> ActivateResponse | AttestationError:
         limits.take(tx, counted, at)
-        # 1. Single use: the second of two racers fails here. Spent whatever follows.
-        tx.challenges.redeem(request.challenge_id, "activate", machine_id, at)
+        # 1. Single use: the second of two racers fails here. Spent whatever follows, and what it held is erased.
         challenge = tx.challenges.get(request.challenge_id)
+        tx.challenges.redeem(request.challenge_id, "activate", machine_id, at)
         assert challenge is not None
         assert challenge.proof_sha256 is not None
         assert challenge.payload is not None
@@ -259,20 +329,36 @@ async def activate(
                 ak_name=introduction.ak_name,
                 ek_fingerprint=introduction.ek_fingerprint,
             )
+            proven = _proven(introduction, request.alternative_proofs)
         except (MalformedEvidence, ActivationFailed) as e:
             limits.audit_denied(tx, _denied(machine_id, e, origin), at)
             return e
-        # 3. New, or known with this AK.
+        # 3. Asked again, like all that follows: another machine may have been faster.
+        stolen = _bound_elsewhere(tx, introduction)
+        if stolen is not None:
+            conflict = AKConflict(ELSEWHERE)
+            _sound_stolen(tx, introduction, stolen, at)
+            limits.audit_denied(tx, _denied(machine_id, conflict, origin), at)
+            return conflict
+        # 4. New, or known with this AK.
         machine = tx.machines.by_ek(introduction.ek_fingerprint)
         if machine is None:
-            machine = _create(tx, machine_id, introduction, res, at)
+            machine = _create(tx, machine_id, introduction, proven, res, at)
         elif machine.ak_name not in (None, introduction.ak_name):
             conflict = AKConflict("another attestation key is activated for this EK; an operator resets it")
             limits.audit_denied(tx, _denied(machine.machine_id, conflict, origin), at)
             return conflict
         else:
-            machine = _confirm(tx, machine, introduction, res, at)
-        # 4. A token only where an operator admitted it already; delivery still needs an attestation.
+            machine = _confirm(tx, machine, introduction, proven, res, at)
+        tx.ak_bindings.bind(
+            AKBinding(
+                ak_name=introduction.ak_name,
+                ek_fingerprint=introduction.ek_fingerprint,
+                machine_id=machine.machine_id,
+                bound_at=at,
+            )
+        )
+        # 5. A token only where an operator admitted it already; delivery still needs an attestation.
         token = None
         if machine.status is Status.REGISTERED:
             token = config_tokens.issue(tx, machine, res.settings, at)
@@ -285,6 +371,28 @@ async def activate(
     return answer
 
 
+def _proven(introduction: Introduction, proofs: Sequence[str]) -> tuple[Alternative, ...]:
+    """Return the alternatives, each of them proven; none where no proofs came.
+
+    Raises:
+        MalformedEvidence, ActivationFailed: Some are wrong or missing.
+    """
+    if not proofs:
+        return ()
+    if len(proofs) != len(introduction.alternatives):
+        raise ActivationFailed(
+            f"{len(proofs)} alternative proofs for {len(introduction.alternatives)} credentials"
+        )
+    for proof, each in zip(proofs, introduction.alternatives, strict=True):
+        ak_activation.verify(
+            ak_activation.parse(b64decode(proof, "alternative_proofs")),
+            expected_sha256=bytes.fromhex(each.expected_sha256),
+            ak_name=introduction.ak_name,
+            ek_fingerprint=each.ek_fingerprint,
+        )
+    return introduction.alternatives
+
+
 def _denied(machine_id: str, error: AttestationError, origin: Origin) -> AuditEvent:
     return AuditEvent(
         operator_cn="unknown",
@@ -295,10 +403,18 @@ def _denied(machine_id: str, error: AttestationError, origin: Origin) -> AuditEv
     )
 
 
-def _create(tx: Tx, machine_id: str, introduction: Introduction, res: Resources, at: datetime) -> Machine:
+def _create(
+    tx: Tx,
+    machine_id: str,
+    introduction: Introduction,
+    proven: Sequence[Alternative],
+    res: Resources,
+    at: datetime,
+) -> Machine:
     # Asked again: what was trusted at the introduction may be distrusted since.
     verdict = _endorsed(tx, introduction, res, at)
-    admission = _admission(tx, introduction, verdict, res, at, spend=True)
+    kinship = _kinship(tx, machine_id, introduction, proven)
+    admission = _admission(tx, introduction, verdict, res, at, waits=kinship.waits, spend=True)
     trust = judge_ek_trust(allow_listed=admission.allow_listed, chain=verdict)
     machine = Machine(
         machine_id=machine_id,
@@ -342,8 +458,12 @@ def _create(tx: Tx, machine_id: str, introduction: Introduction, res: Resources,
         last_result_key=None,
         trust_expires_at=None,
         directive_sha256=None,
+        alarm=kinship.alarm,
     )
     tx.machines.add(machine)
+    tx.chip_marks.put(machine_id, introduction.marks(proven))
+    if kinship.alarm is not None:
+        _sound_kinship(tx, machine, kinship, introduction.source, at)
     machine = _kept(tx, machine, introduction, verdict, at)
     _registered(
         tx,
@@ -356,6 +476,13 @@ def _create(tx: Tx, machine_id: str, introduction: Introduction, res: Resources,
     return machine
 
 
+def _sound_kinship(tx: Tx, machine: Machine, kinship: Kinship, source: str, at: datetime) -> None:
+    assert kinship.alarm is not None
+    assert kinship.about is not None
+    words = f"machine {machine.machine_id} ({machine.status}): {kinship.alarm}"
+    alarms.sound(tx, words, at, subject=kinship.about, machine=machine, source=source)
+
+
 def _kept(
     tx: Tx, machine: Machine, introduction: Introduction, verdict: ChainVerdict | None, at: datetime
 ) -> Machine:
@@ -365,7 +492,14 @@ def _kept(
     return endorsements.keep(tx, machine, introduction.certificate_der, introduction.chain, verdict, at)
 
 
-def _confirm(tx: Tx, machine: Machine, introduction: Introduction, res: Resources, at: datetime) -> Machine:
+def _confirm(
+    tx: Tx,
+    machine: Machine,
+    introduction: Introduction,
+    proven: Sequence[Alternative],
+    res: Resources,
+    at: datetime,
+) -> Machine:
     """Take the AK where an operator reset it; hardware hints are compared, never overwritten.
 
     A certificate of the EK that came this time is judged and kept: chips get theirs by firmware updates, too.
@@ -391,9 +525,27 @@ def _confirm(tx: Tx, machine: Machine, introduction: Introduction, res: Resource
     changed = [name for name, found in introduction.hw.items() if getattr(machine, name) != found]
     if changed:
         detail += f"; differs from the first introduction: {', '.join(changed)}"
+    _noted(tx, machine, introduction, proven, at)
     if replaced or limits.may_record(tx, machine, at):
         _registered(tx, machine, introduction, at, prev_state=status, detail=detail)
     return machine
+
+
+def _noted(
+    tx: Tx, machine: Machine, introduction: Introduction, proven: Sequence[Alternative], at: datetime
+) -> None:
+    """Note what proves more about the chip of a known machine than was known, and say if that makes it another's."""
+    known = tx.chip_marks.of(machine.machine_id)
+    new = [
+        mark
+        for mark in introduction.marks(proven)
+        if mark not in known and mark.kind in (MarkKind.EK, MarkKind.EK_SERIAL)
+    ]
+    kinship = kinship_of(tx.chip_marks.relatives(machine.machine_id, new))
+    # Anybody can make EKs in software, and show another one each time.
+    tx.chip_marks.put(machine.machine_id, new[: max(0, MOST_MARKS - len(known))])
+    if kinship.alarm is not None:
+        _sound_kinship(tx, machine, kinship, introduction.source, at)
 
 
 def _registered(

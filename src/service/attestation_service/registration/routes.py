@@ -61,7 +61,7 @@ INTRODUCTION = (
 )
 async def self_register(request: IntroduceRequest, res: Res, origin: From) -> Response:
     """Answer with a credential only the introduced TPM can open; nothing but the challenge is stored."""
-    return reply(await handlers.introduce(request, res=res, origin=origin))
+    return reply(await handlers.introduce(request, res=res, origin=origin), exclude_unset=True)
 
 
 @router.post(
@@ -74,7 +74,7 @@ async def self_register(request: IntroduceRequest, res: Res, origin: From) -> Re
 )
 async def register(request: RegisterRequest, res: Res, origin: From) -> Response:
     """As `self-register`; the token is spent by the activation."""
-    return reply(await handlers.introduce(request, res=res, origin=origin))
+    return reply(await handlers.introduce(request, res=res, origin=origin), exclude_unset=True)
 
 
 @router.post(

@@ -1,0 +1,239 @@
+"""A TPM that was revoked does not come back under another of its keys (PROTOCOL §8.6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from attestation.testing.certificates import EKCertificateOptions, make_ek_certificate
+from attestation.wire import b64encode
+from tests.fixtures.vendor import IFX, ISSUER, MADE
+from tests.unit.service.conftest import Service
+from tests.unit.service.node import SoftwareNode
+from tests.unit.service.test_registration import REGISTER, code, token
+
+pytestmark = pytest.mark.anyio
+
+
+def certified(node: SoftwareNode, serial: str | None = None) -> dict[str, Any]:
+    """Return what an introduction carries of a vendor's certificate that numbers the chip."""
+    options = EKCertificateOptions(manufacturer=IFX, chip_serial=serial)
+    return {
+        "ek_source": "cert",
+        "ek_cert_pem": b64encode(make_ek_certificate(node.ek, ISSUER, at=MADE, options=options)),
+        "ek_chain": [b64encode(ISSUER.certificate)],
+    }
+
+
+async def revoked(service: Service, **members: Any) -> SoftwareNode:
+    """Return a machine that was admitted and revoked."""
+    node = SoftwareNode()
+    if "serial" in members:
+        members |= certified(node, members.pop("serial"))
+    await service.introduce(node, **members)
+    await service.act(node, "approve", {"role": "worker-app"})
+    await service.act(node, "revoke")
+    return node
+
+
+def second_ek(first: SoftwareNode) -> SoftwareNode:
+    """Return the same TPM under another of its EKs: the attestation key is the same."""
+    other = SoftwareNode()
+    other._ak, other.ak = first._ak, first.ak
+    return other
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_one_ak_belongs_to_one_ek_for_ever(service: Service, gone: bool) -> None:
+    """Also after revocation and deletion: the second EK of a revoked machine gets 409, and operators hear of it."""
+    thief = await revoked(service)
+    if gone:
+        await service.store.write(lambda tx: tx.machines.delete(thief.machine_id))
+    issued = await token(service, uses=5)
+    other = second_ek(thief)
+    body = other.introduction(registration_token=issued["token"], **certified(other))
+    answer = await service.post("/api/v1/register", body)
+    assert (answer.status_code, code(answer)) == (409, "ak-conflict")
+    (alarm,) = await service.audit(action="alarm")
+    assert thief.machine_id in alarm["detail"]
+    assert other.ek_fingerprint in alarm["detail"]
+    assert alarm["source_ip"] == "192.0.2.7"
+
+
+async def test_of_two_eks_the_first_proof_keeps_the_ak(service: Service) -> None:
+    """Both introduce themselves before either proves anything: the second proof is a conflict, spent, and told."""
+    one = SoftwareNode()
+    two = second_ek(one)
+    bodies = [n.activation((await service.post(REGISTER, n.introduction())).json()) for n in (one, two)]
+    for node, body, status in ((one, bodies[0], 200), (two, bodies[1], 409)):
+        answer = await service.post(f"/api/v1/machines/{node.machine_id}/ak-activate", body)
+        assert answer.status_code == status
+    assert len(await service.audit(action="alarm")) == 1
+
+
+async def test_one_ek_may_have_many_aks_one_after_the_other(service: Service) -> None:
+    """After a reset another one is activated; the first one is still of this EK alone."""
+    node = SoftwareNode()
+    await service.introduce(node)
+    first = second_ek(node)
+    await service.act(node, "ak-reset", {"reason": "cleared"})
+    node.new_ak()
+    await service.introduce(node)
+    assert code(await service.post(REGISTER, first.introduction())) == "ak-conflict"
+
+
+@pytest.mark.parametrize("how", ["token", "allow-list"])
+async def test_the_serial_number_of_the_chip_links_its_eks(service: Service, how: str) -> None:
+    """A new EK and a new AK of a revoked chip: the certificates give it away, whatever token or list says."""
+    thief = await revoked(service, serial="TPM-4711")
+    other, stranger = SoftwareNode(), SoftwareNode()
+    for node, serial in ((other, "tpm-4711 "), (stranger, "TPM-4712")):
+        members = certified(node, serial)
+        if how == "token":
+            members["registration_token"] = (await token(service))["token"]
+        else:
+            entry = {"ek_fingerprint": node.ek_fingerprint, "role": "worker-app"}
+            await service.operator("POST", "/allow-list", {"entries": [entry]})
+        await service.introduce(node, **members)
+    detail = await service.detail(other)
+    assert (detail["status"], detail["role"]) == ("pending_approval", None)
+    assert thief.machine_id in detail["alarm"]
+    (related,) = detail["relatives"]
+    assert related["mark"] == "ek-serial"
+    assert (related["machine_id"], related["status"], related["same_chip"]) == (
+        thief.machine_id,
+        "revoked",
+        True,
+    )
+    (alarm,) = await service.audit(action="alarm")
+    assert alarm["machine_id"] == other.machine_id
+    detail = await service.detail(stranger)
+    assert (detail["status"], detail["alarm"], detail["relatives"]) == ("registered", None, [])
+    if how == "token":
+        spent = (await service.operator("GET", "/registration-tokens")).json()["items"]
+        assert sorted(each["uses_left"] for each in spent) == [0, 1]
+    # An operator may still decide; the alarm was heard.
+    assert (await service.act(other, "approve", {"role": "worker-app"}))["alarm"] is None
+
+
+async def test_after_a_deletion_an_operator_decides(service: Service) -> None:
+    """The same pair comes back: it waits with its history shown, although its EK is on the list."""
+    node = SoftwareNode()
+    await service.introduce(node)
+    first = node.machine_id
+    await service.act(node, "reject", {"reason": "not ours"})
+    assert (await service.operator("DELETE", f"/machines/{first}")).status_code == 204
+    entry = {"ek_fingerprint": node.ek_fingerprint, "role": "worker-app"}
+    await service.operator("POST", "/allow-list", {"entries": [entry]})
+    assert (await service.introduce(node))["status"] == "pending_approval"
+    detail = await service.detail(node)
+    assert detail["machine_id"] != first
+    (related,) = detail["relatives"]
+    assert (related["machine_id"], related["status"], related["mark"]) == (first, "rejected", "ek")
+    assert related["deleted_at"] is not None
+    assert f"{first} (rejected, deleted)" in detail["alarm"]
+
+
+@pytest.mark.parametrize("hint", ["hw_serial", "hw_uuid"])
+async def test_hints_raise_an_alarm_and_decide_nothing(service: Service, hint: str) -> None:
+    """The serial number of a revoked machine is told; a placeholder that all machines have is not."""
+    thief = await revoked(service, hw_serial="unknown", **{hint: "8XK2-M13"} if hint == "hw_uuid" else {})
+    if hint == "hw_serial":
+        thief = await revoked(service, hw_serial="8XK2-M13")
+    for value, told in (("8xk2-m13", True), ("unknown", False)):
+        node = SoftwareNode()
+        issued = await token(service)
+        await service.introduce(node, registration_token=issued["token"], **{hint: value})
+        detail = await service.detail(node)
+        assert detail["status"] == "registered"
+        assert ((detail["alarm"] or "").count(thief.machine_id) == 1) is told
+    assert len(await service.audit(action="alarm")) == 1
+
+
+# Several EKs of one chip, introduced together
+
+
+async def together(service: Service, node: SoftwareNode, *others: SoftwareNode, **members: Any) -> Any:
+    """Introduce *node* with further EKs and answer every credential; return the answer to the activation."""
+    members["ek_alternatives"] = [{"ek_public": b64encode(each.ek.tpm2b())} for each in others]
+    route = "register" if "registration_token" in members else "self-register"
+    answer = (await service.post(f"/api/v1/{route}", node.introduction(**members))).json()
+    body = node.activation(answer)
+    body["alternative_proofs"] = proofs(node, answer, *others)
+    return await service.post(f"/api/v1/machines/{node.machine_id}/ak-activate", body)
+
+
+def proofs(node: SoftwareNode, answer: Any, *others: SoftwareNode) -> list[str]:
+    """Return the proofs of further EKs: each by its own secret."""
+    made = []
+    for other, offer in zip(others, answer["activation"]["alternatives"], strict=True):
+        assert offer["ek_fingerprint"] == other.ek_fingerprint
+        ours = other.ak, other._ak
+        other.ak, other._ak = node.ak, node._ak
+        activation = {"challenge_id": answer["activation"]["challenge_id"], **offer}
+        made.append(other.activation({"machine_id": answer["machine_id"], "activation": activation})["proof"])
+        other.ak, other._ak = ours
+    return made
+
+
+async def test_an_ek_shown_beside_another_is_the_same_chip(service: Service) -> None:
+    """Whoever later comes under the second EK, with another AK and a token, waits."""
+    node, second = SoftwareNode(), SoftwareNode()
+    assert (await together(service, node, second)).status_code == 200
+    await service.act(node, "approve", {"role": "worker-app"})
+    await service.act(node, "revoke")
+    issued = await token(service)
+    later = await service.introduce(second, registration_token=issued["token"])
+    assert later["status"] == "pending_approval"
+    assert node.machine_id in (await service.detail(second))["alarm"]
+
+
+async def test_a_revoked_ek_shown_beside_a_new_one_holds_it_back(service: Service) -> None:
+    """The same the other way round, at the introduction itself and for a machine that is admitted already."""
+    thief = await revoked(service)
+    node = SoftwareNode()
+    issued = await token(service)
+    answer = await together(service, node, thief, registration_token=issued["token"])
+    assert answer.json()["status"] == "pending_approval"
+    admitted = SoftwareNode()
+    await service.admitted(admitted)
+    assert len(await service.audit(action="alarm")) == 1
+    assert (await together(service, admitted, thief)).status_code == 200
+    assert (await service.detail(admitted))["status"] == "attested"
+    assert len(await service.audit(action="alarm")) == 2
+
+
+@pytest.mark.parametrize("wrong", ["secret", "fewer", "more", "malformed"])
+async def test_each_ek_is_proven_by_itself(service: Service, wrong: str) -> None:
+    """Nobody claims somebody else's EK; a wrong proof spends the challenge and creates nothing."""
+    node, one, two = SoftwareNode(), SoftwareNode(), SoftwareNode()
+    alternatives = [{"ek_public": b64encode(each.ek.tpm2b())} for each in (one, two)]
+    answer = (await service.post(REGISTER, node.introduction(ek_alternatives=alternatives))).json()
+    good = proofs(node, answer, one, two)
+    body = node.activation(answer)
+    body["alternative_proofs"] = {
+        "secret": [good[0], good[0]],
+        "fewer": good[:1],
+        "more": [*good, good[0]],
+        "malformed": [good[0], "!"],
+    }[wrong]
+    refused = await service.post(f"/api/v1/machines/{node.machine_id}/ak-activate", body)
+    assert code(refused) == ("malformed-evidence" if wrong == "malformed" else "activation-failed")
+    assert (await service.operator("GET", "/machines")).json()["items"] == []
+    again = await service.post(f"/api/v1/machines/{node.machine_id}/ak-activate", body)
+    assert code(again) == "challenge-used"
+
+
+async def test_unproven_eks_count_for_nothing(service: Service) -> None:
+    """Who names another EK and shows no proof is not of its chip."""
+    node, other = SoftwareNode(), SoftwareNode()
+    alternatives = [{"ek_public": b64encode(other.ek.tpm2b())}]
+    await service.introduce(node, ek_alternatives=alternatives)
+    await service.introduce(other)
+    assert (await service.detail(other))["relatives"] == []
+    for twice in ([node], [other, other]):
+        named = [{"ek_public": b64encode(each.ek.tpm2b())} for each in twice]
+        answer = await service.post(REGISTER, node.introduction(ek_alternatives=named))
+        assert (answer.status_code, code(answer)) == (422, "request-invalid")
+    assert "alternatives" not in (await service.post(REGISTER, node.introduction())).json()["activation"]
