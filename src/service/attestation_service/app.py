@@ -65,6 +65,7 @@ from attestation_service.stats.routes import router as stats
 from attestation_service.tokens.routes import router as tokens
 from attestation_service.transparency import Log, load_log_signer
 from attestation_service.trust.routes import router as trust
+from attestation_service.write_probe import WriteProbe
 
 log = structlog.get_logger("attestation_service")
 
@@ -213,6 +214,7 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
             settings=settings,
             clock=clock,
             store=store,
+            write_probe=WriteProbe(store),
             signer=signer,
             transparency=Log(settings, clock, store, log_signer),
             anchors=anchors,

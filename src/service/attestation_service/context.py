@@ -20,6 +20,7 @@ from attestation_service.measurements import Replays
 from attestation_service.room import Room
 from attestation_service.settings import Settings
 from attestation_service.transparency import Log
+from attestation_service.write_probe import WriteProbe
 
 if TYPE_CHECKING:
     from attestation.endorsements.firmware import Blocklist
@@ -105,6 +106,7 @@ class Resources:
     settings: Settings
     clock: Clock
     store: Store
+    write_probe: WriteProbe
     signer: Signer
     transparency: Log
     anchors: Anchors

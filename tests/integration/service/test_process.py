@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -195,6 +196,29 @@ def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_a_full_disk_is_not_ready(tmp_path: Path) -> None:
+    """Nothing more fits into the database's files: /readyz says so, and says when it fits again."""
+    service = ServiceProcess(directory=tmp_path)
+    service.start()
+    try:
+        wal = tmp_path / "machines.db-wal"
+        assert service.log_file.stat().st_size < wal.stat().st_size // 2  # what it logs still fits
+        before = resource.prlimit(service.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (wal.stat().st_size, before[1]))
+        until(lambda: readiness(service) == (503, "failed: StoreUnavailable"))
+        assert httpx.get(f"{service.url}/healthz", timeout=20).status_code == 200
+        resource.prlimit(service.pid, resource.RLIMIT_FSIZE, before)
+        until(lambda: readiness(service) == (200, "ok"))
+    finally:
+        service.kill()
+
+
+def readiness(service: ServiceProcess) -> tuple[int, str]:
+    """Ask whether it is ready, and return what it says of the database."""
+    answer = httpx.get(f"{service.url}/readyz", timeout=20)
+    return answer.status_code, answer.json()["checks"]["database"]
 
 
 def test_the_factory_runs_under_any_server(tmp_path: Path) -> None:

@@ -337,10 +337,43 @@ async def test_wrong_credentials_are_limited_and_audited_within_bounds(service: 
         statuses.append(answer.status_code)
     assert statuses[0] == 401
     assert statuses[-1] == 429
-    # Before the limit ends, even the right one is not looked at: otherwise guessing would not be slower.
-    assert (await service.get("/api/v1/machines", headers=OPERATOR)).status_code == 429
+    # Who holds the right one is not locked out by the guesses of somebody behind the same address.
+    assert (await service.get("/api/v1/machines", headers=OPERATOR)).status_code == 200
+    assert (
+        await service.get("/api/v1/machines", headers={"Authorization": "Bearer wrong"})
+    ).status_code == 429
+    twice = [("Authorization", OPERATOR["Authorization"])] * 2
+    assert (await service.http.get("/api/v1/machines", headers=twice)).status_code == 429
     service.clock.advance(60)
     assert 1 <= len(await service.audit(action="denied")) <= 10
+
+
+async def test_a_short_token_waits_for_the_limit(start: Starter) -> None:
+    """One that can be guessed is not looked at beyond the limit: otherwise nothing would slow a guesser down."""
+    service = await start(admin_token="short", tpm_allow_simulator=True)
+    for _ in range(20):
+        await service.get("/api/v1/machines", headers={"Authorization": "Bearer wrong"})
+    right = {"Authorization": "Bearer short"}
+    assert (await service.get("/api/v1/machines", headers=right)).status_code == 429
+    service.clock.advance(60)
+    assert (await service.get("/api/v1/machines", headers=right)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "limited",
+    [
+        {"break_glass_networks": ("198.51.100.0/24",)},
+        {"break_glass_expires_at": datetime(2026, 1, 1, tzinfo=UTC)},
+    ],
+    ids=lambda limited: next(iter(limited)),
+)
+async def test_a_token_that_may_not_be_used_is_like_a_wrong_one(
+    start: Starter, limited: dict[str, Any]
+) -> None:
+    """From another network, or expired: 401, then 429, as guesses get; whoever found it does not learn what it is."""
+    service = await start(**limited)
+    answers = [(await service.get("/api/v1/machines", headers=OPERATOR)).status_code for _ in range(20)]
+    assert (answers[0], answers[-1]) == (401, 429)
 
 
 async def test_every_use_of_break_glass_is_logged(

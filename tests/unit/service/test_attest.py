@@ -10,6 +10,7 @@ import pytest
 from attestation.keys import verify_jwt
 from attestation.machines import Operation, Status
 from attestation.wire import b64decode, b64encode
+from attestation_service.attest import acknowledgement
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.test_registration import code
@@ -307,6 +308,31 @@ async def test_redeliver_until_fetched(service: Service) -> None:
     assert (await service.fetch(third)).status_code == 200
     assert (await service.attest(node))["action"] == "none"
     assert (await service.detail(node))["redeliver_pending"] is False
+
+
+async def test_an_acknowledgement_meets_an_operator(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine was changed between judgement and unit: judged again, and the machine hears of nothing."""
+    node = SoftwareNode()
+    await service.admitted(node)
+    await service.act(node, "lock")
+    lock = await service.attest(node)
+    body = node.acknowledgement(await service.challenge(node), lock["directive"])
+    real = acknowledgement._judge
+    judged: list[int] = []
+
+    def meanwhile(tx: Any, *rest: Any) -> Any:
+        found = real(tx, *rest)
+        judged.append(found.machine.version)
+        if len(judged) == 1:
+            service.store.write_sync(lambda tx: tx.machines.update(found.machine, redeliver=True))
+        return found
+
+    monkeypatch.setattr(acknowledgement, "_judge", meanwhile)
+    answer = await service.post(f"/api/v1/machines/{node.machine_id}/ack", body)
+    assert answer.status_code == 200, answer.text
+    assert judged == [judged[0], judged[0] + 1]
 
 
 async def test_acknowledgements_that_prove_nothing(service: Service) -> None:

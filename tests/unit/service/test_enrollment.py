@@ -26,9 +26,8 @@ from attestation.machines import NodeEvent, Status
 from attestation.store import OutboxEvent, Tx
 from attestation.tpm import CertifyInfo
 from attestation.wire import b64decode, b64encode
-from attestation_service import certification, server_keys
+from attestation_service import attempts, certification, server_keys
 from attestation_service.authority import issuance
-from attestation_service.enrollment import handlers
 from tests.fixtures.machine import refused as outcome_of
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.node import SoftwareNode
@@ -855,7 +854,7 @@ async def test_operators_who_never_stop(ca: Service, monkeypatch: pytest.MonkeyP
     challenge = await certificate_challenge(ca, node)
     body = cert_request(node, challenge, ecc_key())
     assert outcome_of(await send(ca, node, body)) == (409, "machine-changed")
-    assert len(count) == handlers.ATTEMPTS
+    assert len(count) == attempts.ATTEMPTS
     monkeypatch.setattr(certification, "wanted", real)
     assert (await send(ca, node, body)).status_code == 200
 

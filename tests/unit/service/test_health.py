@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from attestation.errors import StoreUnavailable
+from attestation_service import write_probe
 from attestation_service.health import handlers
+from attestation_service.write_probe import WriteProbe
 from tests.unit.service.conftest import Service
 from tests.unit.service.node import SoftwareNode
 
@@ -46,6 +52,43 @@ async def test_the_database_does_not_answer(service: Service) -> None:
     status, parts = await ready(service)
     assert (status, parts["database"], parts["ca_directory"]) == (503, "failed: StoreUnavailable", "ok")
     assert (await service.get("/healthz")).status_code == 200
+
+
+async def test_the_database_takes_no_writes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk goes on answering whoever reads: ready is who can write. Many who ask cost one write in a while."""
+    seconds, writes, full = [1000.0], [], [False]
+    real = service.store.write
+
+    async def write(work: Any) -> Any:
+        writes.append(work)
+        if full[0]:
+            raise StoreUnavailable("database or disk is full")
+        return await real(work)
+
+    monkeypatch.setattr(service.store, "write", write)
+    probe = WriteProbe(service.store, lambda: seconds[0])
+    service.app.state.resources = dataclasses.replace(service.resources, write_probe=probe)
+    rows = []
+    for _ in range(3):
+        assert (await ready(service))[0] == 200
+        rows.append(rate_limits(service))
+    assert rows == [rows[0]] * 3
+    assert len(writes) == 1
+    full[0] = True
+    seconds[0] += write_probe.GOOD_SECONDS
+    answers = await asyncio.gather(*(ready(service) for _ in range(5)))
+    assert {(status, parts["database"]) for status, parts in answers} == {(503, "failed: StoreUnavailable")}
+    assert len(writes) == 2
+    full[0] = False
+    seconds[0] += write_probe.BAD_SECONDS
+    assert (await ready(service))[0] == 200
+    assert rate_limits(service) == rows[0]
+
+
+def rate_limits(service: Service) -> int:
+    """Return how many rows the table of the probe has."""
+    with closing(sqlite3.connect(service.directory / "machines.db")) as database:
+        return int(database.execute("SELECT count(*) FROM rate_limits").fetchone()[0])
 
 
 async def test_the_database_hangs(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -374,7 +374,7 @@ class Machines:
             self._sql.run(statement, of_machine=machine.machine_id, of_version=machine.version, **columns)
             != 1
         ):
-            raise MachineChanged(f"machine {machine.machine_id} is no longer at version {machine.version}")
+            raise MachineChanged(f"machine {machine.machine_id} was changed meanwhile; ask again")
         return after
 
     def renew(

@@ -26,6 +26,7 @@ from attestation.machines import Machine, NodeEvent, Operation, Status, next_sta
 from attestation.store import Challenge, Tx
 from attestation.wire import hexdecode
 from attestation_service import challenges, limits
+from attestation_service.attempts import until_unchanged
 from attestation_service.attest.handlers import denied, known_machine, parse_quote
 from attestation_service.context import Origin, Resources
 from attestation_service.events import emit
@@ -49,9 +50,13 @@ async def acknowledge(machine_id: str, request: AckRequest, *, res: Resources, o
         MachineUnknown, ChallengeUnknown, ChallengeUsed, ChallengeExpired: There is nothing to judge.
         MalformedEvidence, EvidenceRejected, AKNotActivated: It proves nothing; the challenge is spent.
         TransitionForbidden: Not for the last directive; the challenge is spent.
-        MachineChanged: An operator's act came between.
+        MachineChanged: Operators changed the machine faster than it could be judged.
         RateLimited: Too often.
     """
+    return await until_unchanged(lambda: _acknowledge(machine_id, request, res, origin))
+
+
+async def _acknowledge(machine_id: str, request: AckRequest, res: Resources, origin: Origin) -> AckResponse:
     at = res.clock.now()
     counted = limits.of_client(res.settings, origin.address, machine_id)
     async with limits.CountRefusals(res.store, counted, at):

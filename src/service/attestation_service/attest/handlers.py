@@ -24,7 +24,6 @@ from attestation.errors import (
     AttestationError,
     EKFingerprintMismatch,
     EvidenceRejected,
-    MachineChanged,
     MachineRejected,
     MachineUnknown,
     MalformedEvidence,
@@ -50,6 +49,7 @@ from attestation_service import (
     measurements,
     policy,
 )
+from attestation_service.attempts import until_unchanged
 from attestation_service.attest import key_attestation
 from attestation_service.attest.decision import Decision, decide
 from attestation_service.attest.key_attestation import Offered
@@ -61,9 +61,6 @@ DIRECTIVE_SECONDS: Final = 300
 MAX_QUOTE_BYTES: Final = 4096
 AGAIN_SECONDS: Final = 1
 """After an answer that could not be decided, the next challenge is answered at once."""
-ATTEMPTS: Final = 3
-"""An operator's act that comes between reading and writing has the case judged anew."""
-
 REFUSALS: Final = (
     MalformedEvidence,
     EvidenceRejected,
@@ -146,12 +143,7 @@ async def attest(request: AttestRequest, *, res: Resources, origin: Origin) -> A
         MachineChanged: Operators changed the machine faster than it could be judged.
         RateLimited: Too often.
     """
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return await _attest(request, res, origin)
-        except MachineChanged:
-            continue
-    return await _attest(request, res, origin)
+    return await until_unchanged(lambda: _attest(request, res, origin))
 
 
 async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> AttestResponse:

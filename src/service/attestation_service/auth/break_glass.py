@@ -13,13 +13,12 @@ from datetime import datetime
 from pydantic import SecretStr
 
 from attestation.clock import rfc3339
-from attestation.errors import Unauthenticated
 from attestation.machines import OperatorEvent
 from attestation.store import RateLimit, Tx
 from attestation_service import limits
 from attestation_service.auth.identity import BREAK_GLASS_NAME, Method, Operator
 from attestation_service.context import Origin
-from attestation_service.settings import Settings
+from attestation_service.settings import SHORT_TOKEN_CHARACTERS, Settings
 
 MAX_TOKEN_CHARACTERS = 4096
 
@@ -33,18 +32,25 @@ def matches(presented: str, token: SecretStr) -> bool:
     )
 
 
-def admit(settings: Settings, origin: Origin, at: datetime) -> Operator:
-    """Return the identity of whoever presented the token, where it may be used at all.
+def is_short(settings: Settings) -> bool:
+    """Return True where the token is so short that it could be guessed, which every start warns of."""
+    token = settings.admin_token
+    return token is not None and len(token.get_secret_value()) < SHORT_TOKEN_CHARACTERS
 
-    Raises:
-        Unauthenticated: It has expired, or may not be used from this address. The answer is that of a wrong
-            token: whoever found it need not learn that it is the right one.
+
+def holder(presented: str, settings: Settings, origin: Origin, at: datetime) -> Operator | None:
+    """Return the identity of whoever presented the token; None where it is another, or may not be used.
+
+    One that has expired, or may not be used from this address, is like a wrong one to the end: whoever found it need
+    not learn that it is the right one.
     """
+    if settings.admin_token is None or not matches(presented, settings.admin_token):
+        return None
     expires_at = settings.break_glass_expires_at
     if expires_at is not None and at >= expires_at:
-        raise Unauthenticated("the operator credential is not valid")
+        return None
     if settings.break_glass_networks and not _within(origin.address, settings):
-        raise Unauthenticated("the operator credential is not valid")
+        return None
     return Operator(
         cn=BREAK_GLASS_NAME,
         sub=None,

@@ -50,6 +50,7 @@ from attestation.store import Certificate, CertificateFilter, Challenge, Tx
 from attestation.tpm import parse_public
 from attestation.wire import b64decode
 from attestation_service import certification, challenges, limits, server_keys
+from attestation_service.attempts import until_unchanged
 from attestation_service.authority.issuance import Issued, Wanted
 from attestation_service.certification import Subject
 from attestation_service.context import Origin, Resources
@@ -59,9 +60,6 @@ from attestation_service.settings import Settings
 log = structlog.get_logger("attestation_service.enrollment")
 
 MAX_PART_BYTES: Final = 4096
-ATTEMPTS: Final = 3
-"""An operator's act that comes between reading and writing has the request judged anew."""
-
 REFUSALS: Final = (
     MalformedEvidence,
     EvidenceRejected,
@@ -146,12 +144,7 @@ async def request_cert(
         RateLimited: Too often, or too many live certificates.
         Unavailable: The CA cannot sign now.
     """
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return await _request_cert(machine_id, request, res, origin)
-        except MachineChanged:
-            continue
-    return await _request_cert(machine_id, request, res, origin)
+    return await until_unchanged(lambda: _request_cert(machine_id, request, res, origin))
 
 
 async def _request_cert(

@@ -59,6 +59,7 @@ async def _ask(name: str, part: Callable[[Resources], Awaitable[str]], res: Reso
 
 async def _database(res: Resources) -> str:
     await res.store.read(lambda tx: tx.audit.page(None, 1))
+    await res.write_probe.demand()
     return OK
 
 
