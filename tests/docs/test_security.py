@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.docs.pages import ROOT, text
+from tools.controls.__main__ import deletions, rows
 
 PAGE = text("SECURITY.md")
 ROWS = re.findall(r"^\| \*\*(T\d+)\*\* (.+?) \| (.+?) \| (.+?) \|$", PAGE, flags=re.MULTILINE)
@@ -27,3 +28,10 @@ def test_every_threat_has_a_test() -> None:
     assert [row[0] for row in ROWS] == [f"T{i}" for i in range(1, len(ROWS) + 1)]
     for _, _, _, tests in ROWS:
         assert "::test_" in tests
+
+
+def test_what_the_exercise_deletes_stands_there() -> None:
+    """Each control that `tools/controls` takes out on trial is where it is looked for, and its tests are the row's."""
+    known, written = rows(), list(deletions())
+    assert written
+    assert [(d.row, d.file, wrong) for d in written if (wrong := d.wrong(known))] == []

@@ -446,7 +446,7 @@ active proctype network() {
         owner = 0; action = 0; k = 0 }
 
     /* ---- operators; the dishonest one does what any single operator may */
-    :: !calm && acts < ACTS && (status[A] == ATTESTED || status[A] == REGISTERED) -> atomic {
+    :: !calm && acts < ACTS && status[A] == ATTESTED -> atomic {
         printf("an operator locks A\n"); acts++; last_directive = 0; status[A] = LOCKED; unlock_owed = 0; look_around() }
     :: !calm && acts < ACTS && status[A] == LOCKED -> atomic {
         printf("an operator unlocks A\n"); acts++; last_directive = 0; status[A] = ATTESTED; unlock_owed = 1; look_around() }

@@ -71,9 +71,14 @@ def test_a_refusal_names_both() -> None:
 
 def test_only_an_operator_leaves_where_an_operator_put_a_machine() -> None:
     """FAULTS R5: activation, attestation and acknowledgement never leave these four."""
-    for status in ("pending_approval", "locked", "revoked", "rejected"):
-        for operation, after in zip(COLUMNS[:3], EXPECTED[status][:3], strict=True):
-            assert after in (status, NO, SHUT), (status, operation)
+    machines_own = (Operation.ACTIVATE, Operation.ATTEST, Operation.ACKNOWLEDGE)
+    for status in (Status.PENDING_APPROVAL, Status.LOCKED, Status.REVOKED, Status.REJECTED):
+        for operation in machines_own:
+            try:
+                after = next_status(status, operation)
+            except (TransitionForbidden, MachineRejected):
+                continue
+            assert after is status, (status, operation)
 
 
 def test_nothing_leaves_revoked_or_rejected() -> None:

@@ -1,0 +1,1 @@
+"""Each control of SECURITY.md, deleted on trial: its tests must fail."""
