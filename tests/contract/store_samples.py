@@ -116,6 +116,8 @@ def a_full_machine(number: int = 1) -> Machine:
         firmware_blocked="CVE-2017-15361",
         desired_cluster_id="cluster-y",
         alarm="two of it",
+        unlock_pending=True,
+        pinned_keys=b"\x0b" * 32,
         directive_sha256=b"d" * 32,
     )
 

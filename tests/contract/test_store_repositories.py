@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -207,28 +207,6 @@ def test_an_expired_or_unknown_config_token_delivers_nothing(store: Store) -> No
         consume(store, sha256, b"x")
     with pytest.raises(ConfigTokenUnknown):
         consume(store, b"?" * 32, b"x")
-
-
-def test_a_config_token_waits_until_it_is_fetched(store: Store) -> None:
-    """It waits while its first delivery may still come: not used, not withdrawn, not expired, of this machine."""
-
-    def waits(machine_id: str = MACHINE.machine_id, at: datetime = NOW) -> bool:
-        return store.read_sync(lambda tx: tx.config_tokens.is_waiting(machine_id, at))
-
-    assert not waits()
-    fetched = config_token(store)
-    assert waits()
-    assert not waits("another")
-    assert not waits(at=NOW + 365 * 24 * 60 * MINUTE)
-    consume(store, fetched, b"first")
-    assert not waits()
-
-
-def test_a_withdrawn_config_token_waits_for_nothing(store: Store) -> None:
-    """Nobody will fetch what was withdrawn."""
-    config_token(store)
-    store.write_sync(lambda tx: tx.config_tokens.withdraw(MACHINE.machine_id, NOW))
-    assert not store.read_sync(lambda tx: tx.config_tokens.is_waiting(MACHINE.machine_id, NOW))
 
 
 @pytest.mark.parametrize("used", [False, True])

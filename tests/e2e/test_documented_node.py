@@ -49,8 +49,7 @@ def test_the_node_of_the_page_is_accepted(service: ServiceProcess, tmp_path: Pat
         )
     assert done.returncode == 0, done.stderr
     answers = [json.loads(part) for part in re.findall(r"^\{.*?^\}", done.stdout, re.MULTILINE | re.DOTALL)]
-    assert answers[0]["status"] == "pending_approval"
-    assert answers[0]["service_keys"]["keys"]
+    assert answers[0] == {"status": "pending_approval"}
     assert answers[-1] == {
         "status": "pending_approval",
         "action": "none",

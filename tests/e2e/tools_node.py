@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import time
@@ -266,10 +267,36 @@ class ToolsNode:
         assert len(secret) == 32
         answer = self.post(
             f"/machines/{self.machine_id}/ak-activate",
-            {"challenge_id": activation["challenge_id"], "proof": self.proof(activation, secret)},
+            {
+                "challenge_id": activation["challenge_id"],
+                "proof": self.proof(activation, secret),
+                "node_nonce": self.new_nonce(),
+            },
         )
         self.status, self.service_keys = answer["status"], answer["service_keys"]
+        welcome = self.statement(answer["welcome"], "itl-welcome+jwt")
+        assert welcome["challenge_id"] == activation["challenge_id"]
+        assert welcome["status"] == answer["status"]
         return answer
+
+    # §8
+
+    def new_nonce(self) -> str:
+        """Choose a nonce for the next request."""
+        self._node_nonce = b64(secrets.token_bytes(32))
+        return self._node_nonce
+
+    def statement(self, token: str, kind: str) -> dict[str, Any]:
+        """Verify a statement: signed, of this kind, for this TPM, in answer to the request just sent."""
+        assert json.loads(_b64url(token.partition(".")[0]))["typ"] == kind
+        claims = self.verified(token)
+        assert claims["binding"] == {
+            "machine_id": self.machine_id,
+            "ek_fingerprint": self.ek_fingerprint,
+            "ak_name": self.tools.bytes("ak.name").hex(),
+        }
+        assert claims["node_nonce"] == self._node_nonce
+        return claims
 
     # §§3-4
 
@@ -310,6 +337,7 @@ class ToolsNode:
             "pcr_quote": b64(quote),
             "pcr_signature": b64(signature),
             "pcr_values": self.pcr_values(selection),
+            "node_nonce": self.new_nonce(),
         }
         return body | more
 
@@ -319,11 +347,10 @@ class ToolsNode:
         answer = self.post("/attest", self.evidence(challenge, **more))
         self.status, self._challenge = answer["status"], answer["next_challenge"]
         if answer["action"] != "none":
-            directive = self.verified(answer["directive"])
-            assert directive["machine_id"] == self.machine_id
+            directive = self.statement(answer["directive"], "itl-directive+jwt")
             assert directive["action"] == answer["action"]
             assert directive["nonce"] == challenge["nonce"]
-            assert directive["exp"] > time.time()
+            self._token_id = directive.get("token_id")
         return answer
 
     def verified(self, token: str) -> dict[str, Any]:
@@ -346,8 +373,14 @@ class ToolsNode:
     # §5
 
     def fetch(self, config_token: str) -> dict[str, Any]:
-        """Fetch the sealed configuration."""
-        return _checked(self._http.get(f"/api/v1/config/{config_token}", headers={"Accept": ENVELOPE}))
+        """Fetch the sealed configuration; directive, envelope and statement name the same one."""
+        headers = {"Accept": ENVELOPE, "Itl-Node-Nonce": self.new_nonce()}
+        response = self._http.get(f"/api/v1/config/{config_token}", headers=headers)
+        envelope = _checked(response)
+        claims = self.statement(response.headers["Itl-Config-Signature"], "itl-config+jwt")
+        assert claims["token_id"] == envelope["token_id"] == self._token_id
+        assert claims["config_sha256"] == envelope["config_sha256"]
+        return envelope
 
     def unseal(self, envelope: dict[str, Any]) -> bytes:
         """Open the envelope: the key inside the TPM, the configuration with AES-256-GCM."""
@@ -371,7 +404,8 @@ class ToolsNode:
         """Acknowledge a directive with a quote over nonce, directive and outcome."""
         challenge = self.challenge()
         digest = hashlib.sha256(directive.encode()).digest()
-        qualifying = hashlib.sha256(base64.b64decode(challenge["nonce"]) + digest + outcome.encode()).digest()
+        nonce = base64.b64decode(challenge["nonce"])
+        qualifying = hashlib.sha256(b"itl-ack-v2\0" + nonce + digest + outcome.encode()).digest()
         quote, signature = self.quote(challenge["pcr_selection"], qualifying)
         return self.post(
             f"/machines/{self.machine_id}/ack",

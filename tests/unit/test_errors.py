@@ -73,6 +73,7 @@ CODES = {
     "MalformedNote": "malformed-note",
     "ModuleUnusable": "module-unusable",
     "NotAcceptable": "not-acceptable",
+    "AgentTooOld": "agent-too-old",
     "NotAuthentic": "not-authentic",
     "NoteRejected": "note-rejected",
     "OperatorAccessNotConfigured": "operator-access-not-configured",

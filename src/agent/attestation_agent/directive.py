@@ -1,23 +1,37 @@
-"""What a machine obeys: an order that the service signed, for this machine, for the challenge it just answered.
+"""What a machine believes: what the service signed for this TPM, in answer to the request just sent (PROTOCOL §8).
 
-Pure. The answer around a directive is not signed: nothing in it is an order (PROTOCOL §4, FAULTS R7).
+Pure. The answer around a statement is not signed: nothing in it is an order, and nothing in it says who we are.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from attestation.api import ConfigEnvelope
-from attestation.errors import MalformedEvidence
-from attestation.keys import CONFIG_TYP, DIRECTIVE_TYP, TRUST_BUNDLE_TYP, JWSRejected, verify_jwt
-from attestation.wire import b64decode
+from attestation.keys import (
+    CONFIG_TYP,
+    DIRECTIVE_TYP,
+    KEYS_TYP,
+    TRUST_BUNDLE_TYP,
+    WELCOME_TYP,
+    Binding,
+    JWSRejected,
+    thumbprints,
+    verify_jwt,
+    verify_kept,
+    verify_statement,
+)
+from attestation.machines import Status
+from attestation.wire import b64encode
 from attestation_agent.exits import DirectiveRejected
+
+T = TypeVar("T")
 
 CLOCK_SKEW_SECONDS: Final = 60
 
@@ -27,6 +41,7 @@ class Action(StrEnum):
 
     APPLY_CONFIG = "apply-config"
     LOCK = "lock"
+    UNLOCK = "unlock"
     WIPE = "wipe"
 
 
@@ -37,54 +52,65 @@ class Directive:
     Args:
         action: What to do.
         token: The compact JWS.
+        token_id: Of the configuration to apply; None of other orders.
     """
 
     action: Action
     token: str
+    token_id: str | None
 
 
-def verify(token: str, *, keys: Mapping[str, Any], machine_id: str, nonce: bytes, at: datetime) -> Directive:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What an answer must be meant for.
+
+    Args:
+        to: Our own TPM, under the id with which we asked.
+        node_nonce: The 32 bytes sent with the request.
+    """
+
+    to: Binding
+    node_nonce: bytes
+
+
+def verify(token: str, *, keys: Mapping[str, Any], asked: Request, nonce: bytes) -> Directive:
     """Return the order in *token*, if it is one for this machine and this moment.
 
     Args:
         token: Compact JWS as received.
         keys: The pinned JWK set.
-        machine_id: Our own id.
-        nonce: The 32 bytes of the challenge that we answered in this very exchange.
-        at: Now, UTC.
+        asked: What we asked.
+        nonce: The 32 bytes of the challenge that we quoted with it.
 
     Raises:
         DirectiveRejected: With the reason.
     """
-    # 1. The service signed it. Otherwise anybody on the way gives orders.
-    # 2. For this machine. Otherwise the order to wipe another machine wipes this one.
-    action, claims = _signed(token, keys, machine_id)
-    # 3. In answer to the challenge just answered. Otherwise an order of last year is played back.
-    try:
-        answered = b64decode(_text(claims, "nonce"), "nonce", max_bytes=64)
-    except MalformedEvidence as e:
-        raise DirectiveRejected("the directive's nonce is not base64") from e
-    if not hmac.compare_digest(answered, nonce):
+    claims = _statement(token, DIRECTIVE_TYP, keys, asked, "directive")
+    # For the evidence that we gave, too: the order follows from it.
+    if not hmac.compare_digest(_text(claims, "nonce").encode(), b64encode(nonce).encode()):
         raise DirectiveRejected("the directive answers another challenge than ours")
-    # 4. In its time. The nonce is fresh already; this bounds how long an answer may be held back.
-    _valid_at(claims, at)
-    return Directive(action=action, token=token)
+    return _order(token, claims)
 
 
-def verify_again(token: str, *, keys: Mapping[str, Any], machine_id: str) -> Directive:
-    """Return an order that was verified and kept before: its challenge is spent, its signature is not.
+def verify_again(token: str, *, keys: Mapping[str, Any], to: Binding) -> Directive:
+    """Return an order that was verified and kept before: its request is over, its signature and addressee are not.
 
     Raises:
         DirectiveRejected: What was kept is not an order for this machine.
     """
-    action, _ = _signed(token, keys, machine_id)
-    return Directive(action=action, token=token)
+    kept = _believed(lambda: verify_kept(token, typ=DIRECTIVE_TYP, keys=keys, to=to), "directive")
+    return _order(token, kept)
 
 
 def verify_delivery(
-    signature: str | None, envelope: ConfigEnvelope, *, keys: Mapping[str, Any], machine_id: str, at: datetime
+    signature: str | None,
+    envelope: ConfigEnvelope,
+    *,
+    order: Directive,
+    keys: Mapping[str, Any],
+    asked: Request,
 ) -> None:
-    """Check that the service, and lately, sent this configuration to this machine.
+    """Check that the service sent this configuration to this machine now, and that it is the one ordered.
 
     Anybody can seal to public keys: without this, whoever stands between could put a configuration of their
     own, or an old one, in the place of ours.
@@ -92,18 +118,50 @@ def verify_delivery(
     Args:
         signature: Compact JWS that came with the envelope.
         envelope: As received.
+        order: The directive that announced it.
         keys: The pinned JWK set.
-        machine_id: Our own id.
-        at: Now, UTC.
+        asked: What we asked.
 
     Raises:
         DirectiveRejected: With the reason.
     """
-    claims = _accompanying(signature, keys, CONFIG_TYP, "configuration")
-    wanted = (machine_id, envelope.token_id, envelope.config_sha256)
-    if tuple(_text(claims, name) for name in ("machine_id", "token_id", "config_sha256")) != wanted:
-        raise DirectiveRejected("the signature is for another configuration, or for another machine")
-    _valid_at(claims, at)
+    claims = _statement(signature, CONFIG_TYP, keys, asked, "configuration")
+    said = (_text(claims, "token_id"), _text(claims, "config_sha256"))
+    if said != (envelope.token_id, envelope.config_sha256):
+        raise DirectiveRejected("the signature is for another configuration")
+    if order.token_id != envelope.token_id:
+        raise DirectiveRejected("the configuration is not the one that was ordered")
+
+
+def verify_welcome(
+    token: str | None, *, keys: Mapping[str, Any], asked: Request, challenge_id: str
+) -> Status:
+    """Return the status of this machine, once the service says that it is the one with which we asked.
+
+    Raises:
+        DirectiveRejected: With the reason.
+    """
+    claims = _statement(token, WELCOME_TYP, keys, asked, "activation")
+    if _text(claims, "challenge_id") != challenge_id:
+        raise DirectiveRejected("the welcome answers another activation than ours")
+    try:
+        return Status(_text(claims, "status"))
+    except ValueError as e:
+        raise DirectiveRejected("the welcome has a status that we do not know") from e
+
+
+def verify_keys(token: str, *, keys: Mapping[str, Any], asked: Request) -> dict[str, Any]:
+    """Return the JWK set to pin from now on: named by a key that is pinned now.
+
+    Raises:
+        DirectiveRejected: With the reason.
+    """
+    claims = _statement(token, KEYS_TYP, keys, asked, "change of keys")
+    named = claims.get("keys")
+    if not isinstance(named, dict):
+        raise DirectiveRejected("the change of keys names none")
+    found = _believed(lambda: thumbprints(named), "change of keys")
+    return {"keys": list(found.values())}
 
 
 def verify_trust_bundle(
@@ -122,52 +180,55 @@ def verify_trust_bundle(
     Raises:
         DirectiveRejected: With the reason.
     """
-    claims = _accompanying(signature, keys, TRUST_BUNDLE_TYP, "trust bundle")
+    if signature is None:
+        raise DirectiveRejected("the trust bundle came without a signature of the service")
+    token = signature
+    claims = _believed(lambda: verify_jwt(token, dict(keys), typ=TRUST_BUNDLE_TYP), "trust bundle")
     if not hmac.compare_digest(_text(claims, "bundle_sha256"), hashlib.sha256(bundle).hexdigest()):
         raise DirectiveRejected("the signature is for another trust bundle")
     if _text(claims, "purpose") != "machine":
         raise DirectiveRejected("the trust bundle is not the one of machines")
-    _valid_at(claims, at)
-
-
-def _accompanying(signature: str | None, keys: Mapping[str, Any], typ: str, what: str) -> dict[str, Any]:
-    """Return the claims of the signature that came beside something."""
-    if signature is None:
-        raise DirectiveRejected(f"the {what} came without a signature of the service")
-    try:
-        return verify_jwt(signature, dict(keys), typ=typ)
-    except JWSRejected as e:
-        raise DirectiveRejected(f"the {what} is not signed by the pinned keys: {e}") from e
-
-
-def _valid_at(claims: Mapping[str, Any], at: datetime) -> None:
+    # It is the same for all who ask, so it has no nonce: the clock bounds how old it may be.
     now = at.timestamp()
     if not _number(claims, "iat") - CLOCK_SKEW_SECONDS <= now < _number(claims, "exp") + CLOCK_SKEW_SECONDS:
-        raise DirectiveRejected("the directive is not valid at this time; is the clock of this node right?")
+        raise DirectiveRejected(
+            "the trust bundle is not valid at this time; is the clock of this node right?"
+        )
 
 
-def _signed(token: str, keys: Mapping[str, Any], machine_id: str) -> tuple[Action, dict[str, Any]]:
+def _statement(
+    token: str | None, typ: str, keys: Mapping[str, Any], asked: Request, what: str
+) -> dict[str, Any]:
+    return _believed(
+        lambda: verify_statement(token, typ=typ, keys=keys, to=asked.to, node_nonce=asked.node_nonce), what
+    )
+
+
+def _believed(verified: Callable[[], T], what: str) -> T:
     try:
-        claims = verify_jwt(token, dict(keys), typ=DIRECTIVE_TYP)
+        return verified()
     except JWSRejected as e:
-        raise DirectiveRejected(f"the directive is not signed by the pinned keys: {e}") from e
-    if not hmac.compare_digest(_text(claims, "machine_id").encode(), machine_id.encode()):
-        raise DirectiveRejected("the directive is for another machine")
+        raise DirectiveRejected(f"the {what} is not proven: {e}") from e
+
+
+def _order(token: str, claims: Mapping[str, Any]) -> Directive:
     try:
-        return Action(_text(claims, "action")), claims
+        action = Action(_text(claims, "action"))
     except ValueError as e:
         raise DirectiveRejected("the directive orders something that we do not know") from e
+    token_id = _text(claims, "token_id") if action is Action.APPLY_CONFIG else None
+    return Directive(action=action, token=token, token_id=token_id)
 
 
 def _text(claims: Mapping[str, Any], name: str) -> str:
     value = claims.get(name)
     if not isinstance(value, str):
-        raise DirectiveRejected(f"the directive has no {name}")
+        raise DirectiveRejected(f"the statement has no {name}")
     return value
 
 
 def _number(claims: Mapping[str, Any], name: str) -> int:
     value = claims.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise DirectiveRejected(f"the directive has no {name}")
+        raise DirectiveRejected(f"the statement has no {name}")
     return value

@@ -61,6 +61,12 @@ class ServiceKeysChanged(AgentError):
     code = "service-keys-changed"
 
 
+class ServiceTooOld(AgentError):
+    """The service does not know the nonce that binds its statements to this machine; nothing of it can be obeyed."""
+
+    code = "service-too-old"
+
+
 class AnswerRefused(AgentError):
     """The service's answer contradicts what was asked."""
 

@@ -1,21 +1,25 @@
-"""The agent's life: introduce, activate, attest, obey what is proven, come again (PROTOCOL §§1-6).
+"""The agent's life: introduce, activate, attest, obey what is proven, come again (PROTOCOL §§1-6, 8).
 
-Whom it believes: the service's keys, pinned at first use. What it obeys: verified directives, nothing else. An
-answer's `status` and `message` are hints for people and for the rhythm; no network answer ends a resident agent.
+Whom it believes: the service's keys, pinned at the first activation. What changes it: statements of theirs that name
+this TPM and answer the request just sent. An answer's `status`, `action` and `message` are for people; a `404` or any
+other refusal makes it try again. No network answer ends a resident agent.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import json
+import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from attestation.api import (
     AckRequest,
     ActivateRequest,
+    ActivateResponse,
     AttestRequest,
     AttestResponse,
     ConfigEnvelope,
@@ -39,15 +43,24 @@ from attestation.errors import (
     MachineUnknown,
     MalformedEvidence,
     RegistrationTokenInvalid,
+    RequestInvalid,
     TPMResponseError,
 )
 from attestation.evidence import ak_activation, ek_key_attestation
+from attestation.keys import (
+    NODE_NONCE_BYTES,
+    Binding,
+    JWSRejected,
+    acknowledgement,
+    key_set_sha256,
+    thumbprints,
+)
 from attestation.machines import Status
 from attestation.tpm import PCRSelection, parse_public
 from attestation.wire import b64decode, b64encode
 from attestation_agent import directive as directives
 from attestation_agent.commands import Outcome
-from attestation_agent.directive import Action, Directive
+from attestation_agent.directive import Action, Directive, Request
 from attestation_agent.exits import (
     AgentError,
     AnswerRefused,
@@ -55,6 +68,8 @@ from attestation_agent.exits import (
     ConfigNotOpened,
     DirectiveRejected,
     Exit,
+    ServiceKeysChanged,
+    ServiceTooOld,
     UsageError,
     WipeFailed,
     exit_of,
@@ -73,6 +88,13 @@ CHALLENGE_MARGIN = timedelta(seconds=5)
 APPLY_AGAIN_FIRST = timedelta(seconds=60)
 APPLY_AGAIN_MOST = timedelta(hours=1)
 MAX_TOKEN_FILE_BYTES: Final = 1024
+MAX_KEYS_FILE_BYTES: Final = 65_536
+LOCK_FAILED: Final = "lock_failed"
+UNLOCK_FAILED: Final = "unlock_failed"
+ORDERED: Final = frozenset({Status.LOCKED, Status.REVOKED, LOCK_FAILED, UNLOCK_FAILED})
+"""What an order made of this machine: only an order changes it, or a welcome under another name."""
+
+T = TypeVar("T")
 
 _STATUS_EXITS: Final = {
     Status.PENDING_APPROVAL: Exit.PENDING_APPROVAL,
@@ -179,11 +201,13 @@ class Exchange:
     Args:
         known: Who we are.
         nonce: The 32 bytes that we quoted.
-        answer: Not authentic by itself; only its directive can be.
+        asked: What a statement in it must be for.
+        answer: Not authentic by itself; only its statements can be.
     """
 
     known: KnownAs
     nonce: bytes
+    asked: Request
     answer: AttestResponse
 
 
@@ -204,6 +228,7 @@ class Agent:
         self._edge = edge
         self._tpm: TPM | None = None
         self._identity: Identity | None = None
+        self._ak_name: bytes | None = None
         self._next: QuoteChallenge | None = None
         self._logs = Measurements(settings.event_log, settings.ima_log, edge.log.warning)
         self._certifies = True
@@ -271,6 +296,8 @@ class Agent:
             return self._wipe_now(known, order.directive, again_seconds=1)
         exchange = self._attest(known)
         answer = exchange.answer
+        if answer.next_keys is not None:
+            self._follow_keys(known, answer.next_keys, exchange.asked)
         order_given = self._verified(exchange)
         self._edge.log.info(
             "attested.answer",
@@ -287,6 +314,8 @@ class Agent:
                 return self._deliver(exchange, order_given)
             case Action.LOCK:
                 return self._lock(exchange, order_given)
+            case Action.UNLOCK:
+                return self._unlock(exchange, order_given)
             case Action.WIPE:
                 return self._wipe(exchange, order_given)
 
@@ -300,9 +329,8 @@ class Agent:
         order = directives.verify(
             answer.directive,
             keys=self._pinned_keys(),
-            machine_id=exchange.known.machine_id,
+            asked=exchange.asked,
             nonce=exchange.nonce,
-            at=self._edge.clock.now(),
         )
         if order.action != answer.action:
             raise DirectiveRejected(f"the answer wants {answer.action}, its directive {order.action}")
@@ -316,9 +344,11 @@ class Agent:
         return keys
 
     def _settle(self, exchange: Exchange) -> Round:
-        """Take note of an answer that orders nothing."""
+        """End a round in which nothing was ordered: what was ordered before may still be to do.
+
+        The status is not signed. It ends `--once` with a code, and it can delay; it drops nothing and begins nothing.
+        """
         answer = exchange.answer
-        self._state.set_status(answer.status)
         again_seconds = answer.reattest_after_seconds
         code = _STATUS_EXITS[answer.status]
         if answer.status is Status.ATTESTED:
@@ -326,8 +356,6 @@ class Agent:
             if pending is not None and (self._apply_at is None or self._edge.clock.now() >= self._apply_at):
                 failed = self._apply(exchange.known, pending)
                 code = Exit.OK if failed is None else exit_of(failed)
-        elif answer.status in (Status.LOCKED, Status.REVOKED, Status.REJECTED):
-            self._state.set_pending_config(None)
         order = self._state.wipe_order()
         if order is not None and answer.status is Status.REVOKED:
             # Ordered, verified, and no longer asked for: our acknowledgement arrived, its answer did not.
@@ -341,10 +369,15 @@ class Agent:
         known = self._state.known_as()
         if known is not None and known.ek_fingerprint == self._fingerprint():
             return known
-        return self._enrol(self._registration_token() if known is None else None)
+        return self._enrol(*self._registration_token()) if known is None else self._enrol()
 
-    def _enrol(self, registration_token: str | None = None) -> KnownAs:
-        """Introduce the TPM, prove that the AK lives in it, and pin the service's keys."""
+    def _enrol(self, registration_token: str | None = None, given_sha256: str | None = None) -> KnownAs:
+        """Introduce the TPM and prove that the AK lives in it; only a welcome for this TPM changes anything.
+
+        Args:
+            registration_token: Admits this machine.
+            given_sha256: `key_set_sha256` of the keys to believe at the first activation, hex.
+        """
         identity, tpm = self._identify(), self._open_tpm()
         ak_public = tpm.ak_public()
         members = {
@@ -381,42 +414,145 @@ class Agent:
             ek_public=identity.ek_public,
             ak_name=parse_public(ak_public).name,
         )
-        activated = self._client.activate(
-            introduced.machine_id, ActivateRequest(challenge_id=offered.challenge_id, proof=b64encode(proof))
+        asked = self._request(introduced.machine_id)
+        activated = self._answered(
+            lambda: self._client.activate(
+                introduced.machine_id,
+                ActivateRequest(
+                    challenge_id=offered.challenge_id,
+                    proof=b64encode(proof),
+                    node_nonce=b64encode(asked.node_nonce),
+                ),
+            )
         )
-        if activated.machine_id != introduced.machine_id:
-            raise AnswerRefused("the service activated another machine than it introduced")
-        if self._state.pin(activated.service_keys):
-            self._edge.log.info("service_keys.pinned")
-        known = KnownAs(machine_id=activated.machine_id, ek_fingerprint=self._fingerprint())
-        if known != self._state.known_as():
+        # Until here nothing was signed. Who answers, for this TPM, under this id, now: this says so.
+        keys, pinned_by = self._keys_of(activated, given_sha256)
+        status = directives.verify_welcome(
+            activated.welcome, keys=keys, asked=asked, challenge_id=offered.challenge_id
+        )
+        self._pin(keys, pinned_by)
+        self._remember(KnownAs(machine_id=introduced.machine_id, ek_fingerprint=self._fingerprint()), status)
+        known = self._state.known_as()
+        assert known is not None
+        if activated.next_keys is not None:
+            self._follow_keys(known, activated.next_keys, asked)
+        return known
+
+    def _remember(self, known: KnownAs, status: Status) -> None:
+        """Keep who we are to the service, which it just signed."""
+        before = self._state.known_as()
+        if before is not None and before != known:
             # What was kept is another machine's: its record was deleted, or the disk sits in another box.
             self._state.set_pending_config(None)
             self._state.set_wipe_order(None)
+            self._state.set_status(None)
         self._state.remember(known, at=self._edge.clock.now())
-        self._state.set_status(activated.status)
+        # That it is locked is no order to lock itself: this comes with its first attestation.
+        if status not in ORDERED and self._state.status() not in ORDERED:
+            self._state.set_status(status)
         self._next = None
         self._edge.log.info(
-            "activated",
-            machine_id=known.machine_id,
-            ek_fingerprint=known.ek_fingerprint,
-            status=activated.status,
+            "activated", machine_id=known.machine_id, ek_fingerprint=known.ek_fingerprint, status=status
         )
-        return known
 
-    def _registration_token(self) -> str | None:
+    # Whom it believes
+
+    def _request(self, machine_id: str) -> Request:
+        """Return what the answer to a request under *machine_id* must be for."""
+        return Request(to=self._binding(machine_id), node_nonce=secrets.token_bytes(NODE_NONCE_BYTES))
+
+    def _binding(self, machine_id: str) -> Binding:
+        if self._ak_name is None:
+            self._ak_name = parse_public(self._open_tpm().ak_public()).name
+        return Binding(machine_id=machine_id, ek_fingerprint=self._fingerprint(), ak_name=self._ak_name)
+
+    def _answered(self, send: Callable[[], T]) -> T:
+        """Send a request that carries a nonce of ours.
+
+        Raises:
+            ServiceTooOld: The service does not know what that is.
+        """
+        try:
+            return send()
+        except RequestInvalid as e:
+            if any(each.field.endswith("node_nonce") for each in getattr(e, "errors", ())):
+                raise ServiceTooOld(
+                    "the service refuses node_nonce: it is too old for this agent, which would not know whether "
+                    "it is meant; nothing was changed"
+                ) from e
+            raise
+
+    def _keys_of(
+        self, activated: ActivateResponse, given_sha256: str | None
+    ) -> tuple[Mapping[str, Any], str | None]:
+        """Return the keys that the welcome must be signed by, and by whose word where they are not pinned yet.
+
+        Raises:
+            ServiceKeysChanged: The service shows none of those that are pinned or were given.
+        """
+        try:
+            shown = thumbprints(activated.service_keys)
+        except JWSRejected as e:
+            raise ServiceKeysChanged(f"the service shows no keys: {e}") from e
+        pinned = self._state.service_keys()
+        if pinned is not None:
+            if not thumbprints(pinned).keys() & shown.keys():
+                raise ServiceKeysChanged(
+                    "the service shows other keys than those pinned. If the service was rebuilt on purpose, remove "
+                    f"{self._state.directory / 'service-keys.json'}; otherwise somebody is in between"
+                )
+            return pinned, None
+        if self._settings.service_keys_file is not None:
+            return _keys_in(self._settings.service_keys_file), "file"
+        if given_sha256 is None:
+            return activated.service_keys, "first use"
+        for chosen in _subsets(shown):
+            if key_set_sha256(frozenset(chosen)).hex() == given_sha256:
+                return {"keys": [shown[name] for name in chosen]}, "digest"
+        raise ServiceKeysChanged(
+            "the service shows other keys than those that came with the registration token; "
+            "somebody is in between, or the keys were changed since"
+        )
+
+    def _pin(self, keys: Mapping[str, Any], pinned_by: str | None) -> None:
+        if pinned_by is None:
+            return
+        self._state.pin(keys)
+        tell = self._edge.log.warning if pinned_by == "first use" else self._edge.log.info
+        tell("service_keys.pinned", by=pinned_by, sha256=key_set_sha256(thumbprints(keys)).hex())
+
+    def _follow_keys(self, known: KnownAs, token: str, asked: Request) -> None:
+        """Pin what a key that is pinned names next, and say so; anything else changes nothing."""
+        try:
+            keys = directives.verify_keys(token, keys=self._pinned_keys(), asked=asked)
+        except DirectiveRejected as e:
+            self._edge.log.warning("service_keys.refused", reason=str(e))
+            return
+        self._state.pin(keys)
+        digest = key_set_sha256(thumbprints(keys))
+        self._edge.log.info("service_keys.changed", sha256=digest.hex())
+        self._try_to_acknowledge(known, digest, None)
+
+    def _registration_token(self) -> tuple[str | None, str | None]:
+        """Return the token that admits this machine, and the digest of the service's keys where it came along."""
         path = self._settings.registration_token_file
         if path is None:
-            return None
+            return None, None
         try:
             with path.open(encoding="ascii") as file:
-                token = file.read(MAX_TOKEN_FILE_BYTES).strip()
+                words = file.read(MAX_TOKEN_FILE_BYTES).split()
         except (OSError, UnicodeDecodeError) as e:
             reason = e.strerror if isinstance(e, OSError) else "not text"
             raise UsageError(f"registration token file {path}: {reason}") from e
-        if not 1 <= len(token) <= 256:
+        if not 1 <= len(words) <= 2 or not 1 <= len(words[0]) <= 256:
             raise UsageError(f"registration token file {path} holds no token")
-        return token
+        if len(words) == 1:
+            return words[0], None
+        if len(words[1]) != 64 or not set(words[1]) <= set("0123456789abcdef"):
+            raise UsageError(
+                f"registration token file {path}: its second word is no SHA-256 of the service's keys"
+            )
+        return words[0], words[1]
 
     # §§3-4: challenge and attest
 
@@ -445,30 +581,31 @@ class Agent:
 
     def _attest_once(self, known: KnownAs) -> Exchange:
         challenge, nonce = self._challenge(known)
+        asked = self._request(known.machine_id)
         quote = self._open_tpm().quote(nonce, _selection(challenge))
-        answer = self._client.attest(
-            AttestRequest.model_validate(
-                {
-                    "machine_id": known.machine_id,
-                    "ek_fingerprint": known.ek_fingerprint,
-                    "nonce_id": challenge.nonce_id,
-                    "pcr_quote": b64encode(quote.attest),
-                    "pcr_signature": b64encode(quote.signature),
-                    "pcr_values": pcr_values_on_wire(quote),
-                    "event_log": self._logs.boot(required=challenge.event_log == "required"),
-                    "evidence": [
-                        *self._key_certification(challenge, nonce),
-                        *(self._logs.ima() if IMA_KIND in challenge.evidence else []),
-                    ],
-                    **read_hardware(self._settings.sysfs),
-                }
-            )
+        evidence = AttestRequest.model_validate(
+            {
+                "machine_id": known.machine_id,
+                "ek_fingerprint": known.ek_fingerprint,
+                "nonce_id": challenge.nonce_id,
+                "pcr_quote": b64encode(quote.attest),
+                "pcr_signature": b64encode(quote.signature),
+                "pcr_values": pcr_values_on_wire(quote),
+                "event_log": self._logs.boot(required=challenge.event_log == "required"),
+                "evidence": [
+                    *self._key_certification(challenge, nonce),
+                    *(self._logs.ima() if IMA_KIND in challenge.evidence else []),
+                ],
+                "node_nonce": b64encode(asked.node_nonce),
+                **read_hardware(self._settings.sysfs),
+            }
         )
+        answer = self._answered(lambda: self._client.attest(evidence))
         if answer.machine_id != known.machine_id:
             raise AnswerRefused("the service answered about another machine")
         self._next = answer.next_challenge
         self._logs.answered(answer.status)
-        return Exchange(known=known, nonce=nonce, answer=answer)
+        return Exchange(known=known, nonce=nonce, asked=asked, answer=answer)
 
     def _key_certification(self, challenge: QuoteChallenge, nonce: bytes) -> list[dict[str, object]]:
         """Answer the second protocol, where the challenge offers a key: the EK vouches for AK and firmware.
@@ -510,21 +647,25 @@ class Agent:
         answer = exchange.answer
         if answer.config_token is None:
             raise AnswerRefused("the service orders apply-config without a token to fetch it by")
-        delivery = self._client.fetch_config(answer.config_token)
+        if order.token_id in self._state.applied():
+            raise AnswerRefused("the service orders a configuration that was applied already")
+        asked = self._request(exchange.known.machine_id)
+        delivery = self._client.fetch_config(answer.config_token, asked.node_nonce)
         if delivery is None:
             raise AnswerRefused("the service orders apply-config, but gives no sealed configuration")
         envelope = delivery.envelope
         directives.verify_delivery(
             delivery.signature,
             envelope,
+            order=order,
             keys=self._pinned_keys(),
-            machine_id=exchange.known.machine_id,
-            at=self._edge.clock.now(),
+            asked=asked,
         )
         # The token is spent. Sealed, the configuration may lie on disk: only this TPM opens it.
         pending = PendingConfig(envelope=envelope, directive=order.token, acknowledged=False)
         self._state.set_pending_config(pending)
-        self._state.set_status(answer.status)
+        if self._state.status() not in ORDERED:
+            self._state.set_status(Status.ATTESTED)
         self._apply_pause = APPLY_AGAIN_FIRST
         failed = self._apply(exchange.known, pending)
         if failed is not None and self._settings.once:
@@ -546,10 +687,12 @@ class Agent:
             self._edge.log.info(
                 "config.applied", config_sha256=envelope.config_sha256, path=str(self._settings.config_path)
             )
+            # Noted first: power that fails between these two lines must not apply it again.
+            self._state.add_applied(envelope.token_id)
             self._state.set_pending_config(None)
         if not pending.acknowledged:
             # It is applied, or kept for later: that nobody heard of it is no reason to do it again.
-            self._try_to_acknowledge(known, pending.directive, failed.code if failed else None)
+            self._try_to_acknowledge(known, _digest(pending.directive), failed.code if failed else None)
         return failed
 
     def _open_envelope(self, known: KnownAs, envelope: ConfigEnvelope) -> bytes:
@@ -590,10 +733,25 @@ class Agent:
             outcome = self._edge.run(self._settings.lock_command) if self._settings.lock_command else None
             failed = outcome is not None and not outcome.ok
             # A failed command is tried again at the next directive.
-            self._state.set_status("lock_failed" if failed else Status.LOCKED)
+            self._state.set_status(LOCK_FAILED if failed else Status.LOCKED)
             self._edge.log.warning("locked", command=outcome.text if outcome else "none configured")
-            self._try_to_acknowledge(exchange.known, order.token, "lock command failed" if failed else None)
+            failure = "lock command failed" if failed else None
+            self._try_to_acknowledge(exchange.known, _digest(order.token), failure)
         return Round(exit=Exit.LOCKED, again_seconds=answer.reattest_after_seconds)
+
+    def _unlock(self, exchange: Exchange, order: Directive) -> Round:
+        """Run the unlock command where this machine is locked, and acknowledge: the order comes until we do."""
+        failed = False
+        if self._state.status() in (Status.LOCKED, LOCK_FAILED, UNLOCK_FAILED):
+            outcome = self._edge.run(self._settings.unlock_command) if self._settings.unlock_command else None
+            failed = outcome is not None and not outcome.ok
+            self._state.set_status(UNLOCK_FAILED if failed else Status.ATTESTED)
+            self._edge.log.warning("unlocked", command=outcome.text if outcome else "none configured")
+        failure = "unlock command failed" if failed else None
+        self._try_to_acknowledge(exchange.known, _digest(order.token), failure)
+        return Round(
+            exit=Exit.LOCKED if failed else Exit.OK, again_seconds=exchange.answer.reattest_after_seconds
+        )
 
     def _wipe(self, exchange: Exchange, order: Directive) -> Round:
         """Acknowledge, then wipe: afterwards there is nobody left to say so (PROTOCOL §6)."""
@@ -603,11 +761,11 @@ class Agent:
         if not self._settings.wipe_command:
             # "done" would be a lie: the machine keeps its disks.
             self._edge.log.error("wipe.impossible", reason="no wipe command is configured")
-            self._acknowledge(exchange.known, order.token, "no wipe command is configured")
+            self._acknowledge(exchange.known, _digest(order.token), "no wipe command is configured")
             return Round(exit=Exit.REVOKED, again_seconds=answer.reattest_after_seconds)
         # Kept before the acknowledgement: after it, the service does not ask again, and power may fail here.
         self._state.set_wipe_order(WipeOrder(directive=order.token, acknowledged=False))
-        self._acknowledge(exchange.known, order.token, None)
+        self._acknowledge(exchange.known, _digest(order.token), None)
         self._state.set_wipe_order(WipeOrder(directive=order.token, acknowledged=True))
         return self._wipe_now(exchange.known, order.token, again_seconds=answer.reattest_after_seconds)
 
@@ -616,7 +774,7 @@ class Agent:
         keys = self._state.service_keys()
         if keys is None:
             raise DirectiveRejected("the order to wipe that was kept cannot be verified any more")
-        order = directives.verify_again(token, keys=keys, machine_id=known.machine_id)
+        order = directives.verify_again(token, keys=keys, to=self._binding(known.machine_id))
         # An order to lock, put where an order to wipe was kept, must not become one.
         if order.action is not Action.WIPE:
             raise DirectiveRejected("the order that was kept is not one to wipe")
@@ -630,22 +788,18 @@ class Agent:
 
     # §6: acknowledge
 
-    def _try_to_acknowledge(self, known: KnownAs, token: str, failure: str | None) -> None:
+    def _try_to_acknowledge(self, known: KnownAs, digest: bytes, failure: str | None) -> None:
         """Acknowledge; a failure to do so is logged and nothing more."""
         try:
-            self._acknowledge(known, token, failure)
+            self._acknowledge(known, digest, failure)
         except AttestationError as e:
             self._edge.log.warning("ack.failed", code=e.code, reason=str(e))
 
-    def _acknowledge(self, known: KnownAs, token: str, failure: str | None) -> None:
-        """Quote the outcome of the directive *token*: `done`, or `failed` with *failure* in words.
-
-        qualifyingData = SHA-256(nonce ‖ SHA-256 of the compact JWS ‖ outcome in ASCII).
-        """
+    def _acknowledge(self, known: KnownAs, digest: bytes, failure: str | None) -> None:
+        """Quote the outcome of what *digest* names, an order or a set of keys: `done`, or `failed` and why."""
         outcome: Literal["done", "failed"] = "done" if failure is None else "failed"
-        digest = hashlib.sha256(token.encode("ascii")).digest()
         challenge, nonce = self._challenge(known)
-        said = hashlib.sha256(nonce + digest + outcome.encode("ascii")).digest()
+        said = acknowledgement(nonce, digest, outcome)
         quote = self._open_tpm().quote(said, _selection(challenge))
         self._client.ack(
             known.machine_id,
@@ -670,7 +824,7 @@ class Agent:
     def _close_tpm(self, *, announce: bool) -> None:
         """Let go of the TPM; *announce* says TPM2_Shutdown first, so that it need not suspect an attack."""
         tpm, self._tpm = self._tpm, None
-        self._identity = None
+        self._identity = self._ak_name = None
         if tpm is None:
             return
         try:
@@ -701,3 +855,34 @@ def pcr_values_on_wire(quote: Quote) -> dict[str, dict[str, str]]:
 
 def _selection(challenge: QuoteChallenge) -> PCRSelection:
     return PCRSelection.from_names(challenge.pcr_selection)
+
+
+def _digest(token: str) -> bytes:
+    """Return what an acknowledgement names a directive by: SHA-256 of the compact JWS."""
+    return hashlib.sha256(token.encode("ascii")).digest()
+
+
+def _keys_in(path: Path) -> dict[str, Any]:
+    """Return the JWK set that an administrator put at *path*.
+
+    Raises:
+        UsageError: There is none.
+    """
+    try:
+        with path.open("rb") as file:
+            keys = json.loads(file.read(MAX_KEYS_FILE_BYTES))
+        thumbprints(keys)
+    except OSError as e:
+        raise UsageError(f"service keys file {path}: {e.strerror}") from e
+    except (ValueError, AttributeError, RecursionError, JWSRejected) as e:
+        raise UsageError(f"service keys file {path} holds no JWK set") from e
+    found: dict[str, Any] = keys
+    return found
+
+
+def _subsets(names: Mapping[str, Any]) -> list[list[str]]:
+    """Return every choice of *names* but none at all: at most fifteen."""
+    found: list[list[str]] = [[]]
+    for name in names:
+        found += [[*chosen, name] for chosen in found]
+    return found[1:]

@@ -33,9 +33,11 @@ class Settings:
     cluster_id: str
     desired_role: Role | None
     registration_token_file: Path | None
+    service_keys_file: Path | None
     config_path: Path
     apply_command: tuple[str, ...]
     lock_command: tuple[str, ...]
+    unlock_command: tuple[str, ...]
     wipe_command: tuple[str, ...]
     command_timeout_seconds: float
     ca_file: Path | None
@@ -201,7 +203,15 @@ OPTIONS: Final = (
         variable="ITL_REGISTRATION_TOKEN_FILE",
         read=Path,
         default=None,
-        help="file with a registration token; used once, at the first introduction",
+        help="file with a registration token, and after it the digest of the service's keys, if an operator gave it; "
+        "used once, at the first introduction",
+    ),
+    Option(
+        name="service_keys_file",
+        variable="ITL_SERVICE_KEYS_FILE",
+        read=Path,
+        default=None,
+        help="JWK set of the service to pin at the first activation, e.g. from the image (default trust on first use)",
     ),
     Option(
         name="config_path",
@@ -223,6 +233,13 @@ OPTIONS: Final = (
         read=_command,
         default=(),
         help="run when the machine is locked, without a shell",
+    ),
+    Option(
+        name="unlock_command",
+        variable="ITL_UNLOCK_COMMAND",
+        read=_command,
+        default=(),
+        help="run when the lock is over, without a shell",
     ),
     Option(
         name="wipe_command",

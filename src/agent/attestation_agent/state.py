@@ -1,9 +1,10 @@
 """What the agent remembers between runs. Nothing in it is secret.
 
 machine.json          which machine this TPM is to the service
-service-keys.json     the keys of the service, pinned at first use
-status                the last status heard, for other programs on the node
+service-keys.json     the keys of the service, pinned at the first activation
+status                what the service last said in a statement, for other programs on the node
 pending-config.json   a sealed configuration that was not applied yet; only this TPM opens it
+applied.json          the configurations that were applied, by their token ids: none is applied twice
 wipe.json             an order to wipe that was verified and is not carried out yet
 """
 
@@ -24,14 +25,14 @@ from pydantic import ValidationError
 
 from attestation.api import ConfigEnvelope
 from attestation.clock import rfc3339
-from attestation.wire import canonical_json
+from attestation.keys import JWSRejected, thumbprints
 from attestation_agent.exits import ServiceKeysChanged, UsageError
 from attestation_agent.files import remove, write_atomically
 
 _MACHINE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _FINGERPRINT = re.compile(r"[0-9a-f]{96}\Z")
 _MAX_FILE_BYTES = 4 << 20
-_KEY_MEMBERS = ("kty", "crv", "x", "y", "n", "e")
+_MAX_APPLIED = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,44 +146,40 @@ class State:
         if not (self.directory / "service-keys.json").exists():
             return None
         keys = self._read_json("service-keys.json")
-        if not isinstance(keys, dict) or not essence(keys):
-            raise ServiceKeysChanged(
-                f"{self.directory / 'service-keys.json'} holds no keys; restore or remove it"
-            )
-        return keys
+        try:
+            thumbprints(keys if isinstance(keys, dict) else {})
+        except JWSRejected as e:
+            file = self.directory / "service-keys.json"
+            raise ServiceKeysChanged(f"{file} holds no keys; restore or remove it") from e
+        found: dict[str, Any] = keys
+        return found
 
-    def pin(self, offered: Mapping[str, Any]) -> bool:
-        """Pin the keys of the service at first use; afterwards compare. Return True where they are new.
+    def pin(self, keys: Mapping[str, Any]) -> None:
+        """Pin the keys of the service: at the first activation, and what a key that is pinned names next.
 
         Raises:
-            ServiceKeysChanged: Other keys than those pinned, or none.
+            ServiceKeysChanged: There are none.
         """
-        found = essence(offered)
-        if not found:
-            raise ServiceKeysChanged("the service shows no public key")
-        pinned = self.service_keys()
-        if pinned is None:
-            self._write_json("service-keys.json", dict(offered))
-            return True
-        if essence(pinned) != found:
-            raise ServiceKeysChanged(
-                "the service shows other keys than those pinned at first use. If the service was rebuilt on "
-                f"purpose, remove {self.directory / 'service-keys.json'}; otherwise somebody is in between"
-            )
-        return False
+        try:
+            thumbprints(keys)
+        except JWSRejected as e:
+            raise ServiceKeysChanged(f"the service shows no keys: {e}") from e
+        self._write_json("service-keys.json", {"keys": keys["keys"]})
 
     # What we were told
 
     def status(self) -> str | None:
-        """Return the last status heard."""
+        """Return what the service last said in a statement; `lock_failed`, `unlock_failed` where a command failed."""
         try:
             return (self.directory / "status").read_text(encoding="ascii").strip() or None
         except (OSError, UnicodeDecodeError):
             return None
 
-    def set_status(self, status: str) -> None:
-        """Keep the last status heard; written only when it changes."""
-        if status != self.status():
+    def set_status(self, status: str | None) -> None:
+        """Keep it, or forget it; written only when it changes."""
+        if status is None:
+            self._remove("status")
+        elif status != self.status():
             write_atomically(self.directory / "status", f"{status}\n".encode("ascii"))
 
     def pending_config(self) -> PendingConfig | None:
@@ -214,6 +211,15 @@ class State:
             },
         )
 
+    def applied(self) -> list[str]:
+        """Return the token ids of the configurations that were applied, the newest last."""
+        found = self._read_json("applied.json")
+        return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+
+    def add_applied(self, token_id: str) -> None:
+        """Note that this configuration was applied."""
+        self._write_json("applied.json", [*self.applied(), token_id][-_MAX_APPLIED:])
+
     def wipe_order(self) -> WipeOrder | None:
         """Return the order to wipe that is not carried out yet."""
         order = self._read_json("wipe.json")
@@ -235,20 +241,10 @@ class State:
         except (OSError, ValueError, RecursionError):
             return None
 
-    def _write_json(self, name: str, members: Mapping[str, Any]) -> None:
-        write_atomically(self.directory / name, json.dumps(members, sort_keys=True).encode("ascii"))
+    def _write_json(self, name: str, content: Mapping[str, Any] | list[str]) -> None:
+        write_atomically(self.directory / name, json.dumps(content, sort_keys=True).encode("ascii"))
 
     def _remove(self, name: str) -> None:
         path = self.directory / name
         if path.exists():
             remove(path)
-
-
-def essence(jwks: Mapping[str, Any]) -> frozenset[bytes]:
-    """Return what makes the keys of a JWK set what they are (the members of RFC 7638); empty where it has none."""
-    keys = jwks.get("keys")
-    if not isinstance(keys, list) or not all(isinstance(key, dict) for key in keys):
-        return frozenset()
-    return frozenset(
-        canonical_json({name: str(key[name]) for name in _KEY_MEMBERS if name in key}) for key in keys
-    )

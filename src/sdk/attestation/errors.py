@@ -42,6 +42,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     ├── RateLimited                    too often; `retry_after_seconds` says when again
     │   └── PendingQuotaExceeded
     ├── NotAcceptable                  the representation asked for is not served
+    ├── AgentTooOld                    the machine speaks a protocol that would make it obey others too
     ├── Unauthenticated                who are you
     ├── Forbidden                      you may not
     │   ├── ClientCertificateUntrusted  InsecureTransport  BreakGlassCannotVote  CrossSiteRequest
@@ -479,6 +480,12 @@ class NotAcceptable(AttestationError):
     """The representation asked for is not served."""
 
     code = "not-acceptable"
+
+
+class AgentTooOld(AttestationError):
+    """There is something for the machine to obey, and its request had no nonce that would bind it to this machine."""
+
+    code = "agent-too-old"
 
 
 class Unauthenticated(AttestationError):

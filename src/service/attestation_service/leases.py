@@ -56,11 +56,7 @@ def note(tx: Tx, before: datetime, at: datetime) -> int:
         if not tx.machines.miss(machine.machine_id, before, at):
             continue
         missed += 1
-        waiting = tx.config_tokens.is_waiting(machine.machine_id, at)
         tx.config_tokens.withdraw(machine.machine_id, at)
-        if waiting:
-            # It went away with a configuration that it never fetched: it gets a new token when it is back.
-            tx.machines.update(machine, redeliver=True)
         assert machine.trust_expires_at is not None
         ended = rfc3339(machine.trust_expires_at)
         tx.audit.append(

@@ -21,6 +21,7 @@ from starlette.routing import compile_path
 
 from attestation.api import FieldError, Problem
 from attestation.errors import (
+    AgentTooOld,
     AttestationError,
     Conflict,
     EvidenceRejected,
@@ -44,6 +45,7 @@ log = structlog.get_logger("attestation_service")
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:itl:problem:"
 RETRY_UNAVAILABLE_SECONDS: Final = 5
+NODE_PROTOCOL: Final = "itl-node/2"
 MAX_FIELD_ERRORS: Final = 10
 
 STATUS: Final[Mapping[type[AttestationError], int]] = {
@@ -55,6 +57,7 @@ STATUS: Final[Mapping[type[AttestationError], int]] = {
     RequestInvalid: 422,
     RateLimited: 429,
     NotAcceptable: 406,
+    AgentTooOld: 426,
     Unauthenticated: 401,
     Forbidden: 403,
     Unavailable: 503,
@@ -99,6 +102,9 @@ def from_error(error: AttestationError, instance: str) -> tuple[Problem, dict[st
         headers["Retry-After"] = str(error.retry_after_seconds)
     elif isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="itl-attestation"'
+    elif isinstance(error, AgentTooOld):
+        # RFC 9110 §15.5.22: an answer with this status says what to upgrade to.
+        headers |= {"Upgrade": NODE_PROTOCOL, "Connection": "Upgrade"}
     elif isinstance(error, Unavailable | KeyUnusable):
         headers["Retry-After"] = str(RETRY_UNAVAILABLE_SECONDS)
     return problem(code, status, detail, instance), headers

@@ -148,6 +148,7 @@ class Settings(BaseSettings):
     crypto_policy: Literal["default", "cnsa1", "cnsa2"] = "default"
     compat_server_keys: bool = False
     compat_offline_bundle: bool = False
+    compat_protocol_1: bool = False
 
     # Proof
     challenge_ttl_seconds: Annotated[int, Field(ge=5, le=60)] = 60
@@ -392,6 +393,10 @@ class Settings(BaseSettings):
             (
                 self.compat_offline_bundle,
                 "ITL_COMPAT_OFFLINE_BUNDLE=true: a machine's key and configuration may leave in one file",
+            ),
+            (
+                self.compat_protocol_1,
+                "ITL_COMPAT_PROTOCOL_1=true: old agents get orders and configurations that others can be made to obey",
             ),
             (not self.rate_limits, "ITL_RATE_LIMITS=false: strangers are not slowed down"),
             (

@@ -15,6 +15,7 @@ import pytest
 
 from attestation.errors import DeviceError
 from attestation.evidence import ek_key_attestation
+from attestation.keys import key_set_sha256, thumbprints
 from attestation.tpm import parse_attest
 from attestation.wire import b64decode, b64encode
 from attestation_agent.commands import Outcome
@@ -104,6 +105,7 @@ def test_nothing_secret_is_kept_or_logged(tmp_path: Path) -> None:
         assert secret not in kept
         assert secret not in said
     assert sorted(p.name for p in world.settings.state_dir.iterdir()) == [
+        "applied.json",
         "machine.json",
         "service-keys.json",
         "status",
@@ -121,11 +123,12 @@ def test_nothing_secret_is_kept_or_logged(tmp_path: Path) -> None:
     ],
 )
 def test_once_ends_with_the_code_of_the_status(tmp_path: Path, status: str, code: Exit) -> None:
-    """Scripts at boot can tell them apart; the status is kept for others on the node."""
+    """Scripts at boot can tell them apart."""
     world = World(tmp_path)
     world.service.status = status
     assert world.run() is code
-    assert world.state.status() == status
+    # Kept for others on the node where the welcome said it; to be locked or revoked is an order, and none came.
+    assert world.state.status() == (status if status not in ("locked", "revoked") else None)
 
 
 def test_a_rejected_machine_ends_once_with_its_code(tmp_path: Path) -> None:
@@ -357,10 +360,13 @@ def test_without_pins_nobody_is_obeyed(tmp_path: Path) -> None:
 def test_an_activation_of_another_machine_is_refused(tmp_path: Path) -> None:
     """Nothing is pinned or remembered."""
     world = World(tmp_path)
-    world.service.alter = lambda path, body: (
-        {**body, "machine_id": OTHER_ID} if path.endswith("ak-activate") else body
-    )
-    assert world.run() is Exit.REFUSED
+
+    def mislead(claims: dict[str, Any]) -> str:
+        other = {**claims["binding"], "machine_id": OTHER_ID}
+        return world.service.sign({**claims, "binding": other}, typ="itl-welcome+jwt")
+
+    world.service.welcome = mislead
+    assert world.run() is Exit.NOT_AUTHENTIC
     assert world.state.known_as() is None
     assert world.state.service_keys() is None
 
@@ -375,13 +381,14 @@ def test_an_activation_of_another_machine_is_refused(tmp_path: Path) -> None:
         "unsigned",
         "another-key",
         "another-machine",
+        "another-ek",
+        "another-ak",
+        "protocol-1",
         "another-nonce",
-        "expired",
-        "from-the-future",
+        "another-request",
         "another-type",
         "another-action",
         "another-word",
-        "no-expiry",
         "garbage",
     ],
 )
@@ -399,22 +406,24 @@ def test_an_order_that_is_not_proven_is_not_obeyed(tmp_path: Path, action: str, 
             case "another-key":
                 return signer(tmp_path, "another").sign_jwt(claims, typ="itl-directive+jwt")
             case "another-machine":
-                claims["machine_id"] = OTHER_ID
+                claims["binding"]["machine_id"] = OTHER_ID
+            case "another-ek":
+                claims["binding"]["ek_fingerprint"] = "0" * 96
+            case "another-ak":
+                claims["binding"]["ak_name"] = "000b" + "0" * 64
+            case "protocol-1":
+                claims["machine_id"] = claims.pop("binding")["machine_id"]
+                del claims["node_nonce"]
             case "another-nonce":
                 claims["nonce"] = "A" * 43 + "="
-            case "expired":
-                claims["exp"] = claims["iat"] - 100
-            case "from-the-future":
-                claims["iat"] += 1000
-                claims["exp"] += 1000
+            case "another-request":
+                claims["node_nonce"] = "A" * 43 + "="
             case "another-type":
                 return world.service.sign(claims, typ="JWT")
             case "another-action":
                 claims["action"] = "lock" if action != "lock" else "wipe"
             case "another-word":
                 claims["action"] = "none"
-            case "no-expiry":
-                del claims["exp"]
             case "garbage":
                 return "a.b.c"
         return world.service.sign(claims)
@@ -432,18 +441,17 @@ def test_an_order_that_is_not_proven_is_not_obeyed(tmp_path: Path, action: str, 
 def test_a_replayed_order_is_not_obeyed(tmp_path: Path, action: str) -> None:
     """Yesterday's genuine directive is worth nothing today."""
     world = attested(World(tmp_path, lock_command="lock", wipe_command="wipe"))
-    old = world.service.sign(
-        {
-            "machine_id": MACHINE_ID,
-            "action": action,
-            "nonce": "A" * 43 + "=",
-            "iat": 1_700_000_000,
-            "exp": 4_000_000_000,
-        }
-    )
-    world.service.action, world.service.directive = action, lambda claims: old
+    world.service.node_nonce = "A" * 43 + "="
+    old = world.service.claims(action=action)
+    # Even if the challenge of then is handed out again, and whatever the clock of the machine says.
+    world.service.action = action
+    world.service.directive = lambda claims: world.service.sign({**old, "nonce": claims["nonce"]})
     assert world.run() is Exit.NOT_AUTHENTIC
     assert world.commands == []
+    world.service.directive = None
+    world.clock.at -= timedelta(days=9000)
+    assert world.run() in (Exit.LOCKED, Exit.REVOKED)
+    assert len(world.commands) == 1
 
 
 def test_a_resident_agent_ignores_a_forged_order_and_goes_on(tmp_path: Path) -> None:
@@ -472,6 +480,22 @@ def test_a_lock_is_obeyed_once_and_acknowledged_once(tmp_path: Path) -> None:
     assert world.state.status() == "locked"
     world.service.status, world.service.action = "attested", "none"
     world.run(rounds=1)
+    assert world.state.status() == "locked"
+
+
+def test_an_unlock_is_an_order_and_acknowledged_until_the_service_heard_it(tmp_path: Path) -> None:
+    """The command runs once; the acknowledgement goes out for every order, because the service repeats it."""
+    world = attested(World(tmp_path, once=False, lock_command="lock", unlock_command="unlock --now"))
+    world.service.status, world.service.action = "locked", "lock"
+    world.run(rounds=1)
+    world.service.status, world.service.action = "attested", "unlock"
+    world.command = Outcome(ok=False, text="exit status 1")
+    world.run(rounds=1)
+    assert world.state.status() == "unlock_failed"
+    world.command = Outcome(ok=True, text="exit status 0")
+    world.run(rounds=2)
+    assert world.commands == [("lock",), ("unlock", "--now"), ("unlock", "--now")]
+    assert [ack["outcome"] for ack in world.service.acks[-3:]] == ["failed", "done", "done"]
     assert world.state.status() == "attested"
 
 
@@ -600,12 +624,13 @@ def test_a_kept_order_does_not_wipe_another_machine(tmp_path: Path) -> None:
 
 
 def test_an_order_planted_in_the_state_is_not_obeyed(tmp_path: Path) -> None:
-    """What was kept must still verify under the pinned keys."""
+    """What was kept must still verify under the pinned keys, and for this very TPM."""
     world = attested(World(tmp_path, wipe_command="wipe"))
-    forged = signer(tmp_path, "another").sign_jwt(
-        {"machine_id": MACHINE_ID, "action": "wipe"}, typ="itl-directive+jwt"
-    )
-    for token in (forged, "a.b.c", world.service.sign({"machine_id": MACHINE_ID, "action": "lock"})):
+    order = world.service.claims(action="wipe", nonce="")
+    another_ak = {**order, "binding": {**order["binding"], "ak_name": "000b" + "0" * 64}}
+    forged = signer(tmp_path, "another").sign_jwt(order, typ="itl-directive+jwt")
+    lock = world.service.sign({**order, "action": "lock"})
+    for token in (forged, "a.b.c", lock, world.service.sign(another_ak)):
         (world.settings.state_dir / "wipe.json").write_text(
             json.dumps({"directive": token, "acknowledged": True})
         )
@@ -626,7 +651,7 @@ FORGED_DELIVERIES: dict[str, Forgery] = {
     ),
     "a directive": lambda world, claims: world.service.sign(claims),
     "another machine": lambda world, claims: world.service.sign(
-        {**claims, "machine_id": OTHER_ID}, typ="itl-config+jwt"
+        {**claims, "binding": {**claims["binding"], "machine_id": OTHER_ID}}, typ="itl-config+jwt"
     ),
     "another token": lambda world, claims: world.service.sign(
         {**claims, "token_id": "f" * 16}, typ="itl-config+jwt"
@@ -635,10 +660,11 @@ FORGED_DELIVERIES: dict[str, Forgery] = {
         {**claims, "config_sha256": "0" * 64}, typ="itl-config+jwt"
     ),
     "an old one": lambda world, claims: world.service.sign(
-        {**claims, "iat": claims["iat"] - 1000, "exp": claims["iat"] - 100}, typ="itl-config+jwt"
+        {**claims, "node_nonce": "A" * 43 + "="}, typ="itl-config+jwt"
     ),
-    "without an end": lambda world, claims: world.service.sign(
-        {k: v for k, v in claims.items() if k != "exp"}, typ="itl-config+jwt"
+    "of protocol 1": lambda world, claims: world.service.sign(
+        {"machine_id": MACHINE_ID, **{k: v for k, v in claims.items() if k not in ("binding", "node_nonce")}},
+        typ="itl-config+jwt",
     ),
 }
 
@@ -732,18 +758,47 @@ def test_power_lost_between_fetch_and_apply_does_not_lose_the_configuration(
     assert [ack["outcome"] for ack in world.service.acks] == ["done"]
 
 
-@pytest.mark.parametrize("status", ["locked", "revoked"])
-def test_a_machine_that_lost_its_standing_applies_nothing_kept(tmp_path: Path, status: str) -> None:
-    """What was waiting is thrown away."""
+@pytest.mark.parametrize(("status", "action"), [("locked", "lock"), ("revoked", "wipe"), ("revoked", "none")])
+def test_a_machine_that_lost_its_standing_applies_nothing_kept(
+    tmp_path: Path, status: str, action: str
+) -> None:
+    """An order throws away what was waiting; a status by itself only delays it."""
     world = World(tmp_path, once=False, apply_command="apply")
     world.service.status, world.service.action = "attested", "apply-config"
     world.command = Outcome(ok=False, text="exit status 3")
     world.run(rounds=1)
-    world.service.status = status
+    world.service.status, world.service.action = status, action
     world.clock.at += timedelta(hours=1)
     world.run(rounds=1)
     assert len(world.commands) == 1
-    assert world.state.pending_config() is None
+    assert (world.state.pending_config() is None) is (action != "none")
+
+
+def test_a_configuration_is_applied_once(tmp_path: Path) -> None:
+    """The same token id again, however well it is signed: nothing is fetched or run."""
+    world = attested(World(tmp_path, apply_command="apply"))
+    world.commands.clear()
+    world.service.action = "apply-config"
+    assert world.run() is Exit.REFUSED
+    assert not any(path.startswith("/config/") for path in world.service.paths())
+    assert world.commands == []
+    world.service.token_id = "f" * 16
+    assert world.run() is Exit.OK
+    assert len(world.commands) == 1
+
+
+def test_only_the_configuration_that_was_ordered_is_applied(tmp_path: Path) -> None:
+    """Signed, fresh, for this machine, and another than the directive names."""
+    world = World(tmp_path, apply_command="apply")
+    world.service.status, world.service.action = "attested", "apply-config"
+    world.service.directive = lambda claims: world.service.sign({**claims, "token_id": "f" * 16})
+    assert world.run() is Exit.NOT_AUTHENTIC
+    assert world.commands == []
+    world.service.action = "apply-config"
+    world.service.directive = lambda claims: world.service.sign(
+        {name: value for name, value in claims.items() if name != "token_id"}
+    )
+    assert world.run() is Exit.NOT_AUTHENTIC
 
 
 @pytest.mark.parametrize("answer", ["no token", "pending answer"])
@@ -954,3 +1009,100 @@ def test_a_tpm_that_is_too_slow_attests_without(tmp_path: Path) -> None:
     assert world.run() is Exit.PENDING_APPROVAL
     assert "key_certification.too_slow" in world.events.names()
     assert not _attested(world)[-1].get("evidence")
+
+
+# Old services, and keys that somebody gave
+
+
+def recorded(name: str) -> httpx.Response:
+    """Return an answer of a service of protocol 1, as it was recorded."""
+    found = json.loads((Path(__file__).parent / "answers_of_protocol_1.json").read_text())[name]
+    return httpx.Response(found["status"], headers=found["headers"], json=found["body"])
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_service_that_is_too_old_is_told_so_and_changes_nothing(tmp_path: Path, known: bool) -> None:
+    """Its `422` names node_nonce; the agent says what that means, and stays as it is."""
+    world = World(tmp_path)
+    if known:
+        attested(world)
+    state = world.settings.state_dir
+    before = {p.name: p.read_bytes() for p in state.iterdir()}
+    refused = "/attest" if known else f"/machines/{MACHINE_ID}/ak-activate"
+    world.service.before = lambda path, body: recorded("node_nonce") if path == refused else None
+    assert world.run() is Exit.REFUSED
+    assert {p.name: p.read_bytes() for p in state.iterdir()} == before
+    assert "too old for this agent" in str(world.events.entries[-1])
+    assert world.events.entries[-1][1]["code"] == "service-too-old"
+
+
+def test_an_activation_without_a_welcome_changes_nothing(tmp_path: Path) -> None:
+    """As a service answers that leaves the nonce out of account, or somebody who took the welcome away."""
+    world = World(tmp_path)
+    world.service.welcome = lambda claims: None
+    assert world.run() is Exit.NOT_AUTHENTIC
+    assert list(world.settings.state_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize("member", ["challenge_id", "node_nonce", "status"])
+def test_a_welcome_for_another_activation_changes_nothing(tmp_path: Path, member: str) -> None:
+    """Each of its claims counts."""
+    world = World(tmp_path)
+    other = {"challenge_id": "0" * 32, "node_nonce": "A" * 43 + "=", "status": "king"}
+    world.service.welcome = lambda claims: world.service.sign(
+        {**claims, member: other[member]}, typ="itl-welcome+jwt"
+    )
+    assert world.run() is Exit.NOT_AUTHENTIC
+    assert list(world.settings.state_dir.iterdir()) == []
+
+
+def _given(tmp_path: Path, jwks: dict[str, Any]) -> str:
+    digest = key_set_sha256(thumbprints(jwks)).hex()
+    (tmp_path / "token").write_text(f"r3g-t0ken\n{digest}\n")
+    return str(tmp_path / "token")
+
+
+def test_keys_given_beside_the_token_are_the_only_ones_believed(tmp_path: Path) -> None:
+    """Others are refused before anything is kept; of a set that grew since, those are pinned that were given."""
+    world = World(tmp_path)
+    token = _given(tmp_path, world.service.signer.jwks())
+    world = World(tmp_path, registration_token_file=token)
+    honest, world.service.signer = world.service.signer, signer(tmp_path, "in-between")
+    assert world.run() is Exit.NOT_AUTHENTIC
+    assert list(world.settings.state_dir.iterdir()) == []
+    world.service.signer = honest
+    more = {"keys": [*signer(tmp_path, "next").jwks()["keys"], *honest.jwks()["keys"]]}
+    world.service.alter = lambda path, body: (
+        {**body, "service_keys": more} if path.endswith("ak-activate") else body
+    )
+    assert world.run() is Exit.PENDING_APPROVAL
+    assert world.state.service_keys() == honest.jwks()
+    assert ("service_keys.pinned", "digest") in [(e, f.get("by")) for e, f in world.events.entries]
+
+
+def test_keys_in_a_file_are_the_only_ones_believed(tmp_path: Path) -> None:
+    """Of the image, for example; the file is read at the first activation only."""
+    keys = tmp_path / "keys.json"
+    world = World(tmp_path, service_keys_file=str(keys))
+    for wrong in (None, "", "[]", '{"keys": []}', "[" * 60_000):
+        if wrong is not None:
+            keys.write_text(wrong)
+        assert world.run() is Exit.USAGE
+        assert list(world.settings.state_dir.iterdir()) == []
+    keys.write_text(json.dumps(signer(tmp_path, "another").jwks()))
+    assert world.run() is Exit.NOT_AUTHENTIC
+    keys.write_text(json.dumps(world.service.signer.jwks()))
+    assert world.run() is Exit.PENDING_APPROVAL
+    keys.unlink()
+    assert world.run() is Exit.PENDING_APPROVAL
+
+
+def test_first_use_is_warned_of_once(tmp_path: Path) -> None:
+    """Nobody vouched for these keys; the log says so, with what an operator can compare."""
+    world = World(tmp_path)
+    world.run()
+    world.run()
+    pinned = [fields for event, fields in world.events.entries if event == "service_keys.pinned"]
+    assert pinned == [
+        {"by": "first use", "sha256": key_set_sha256(thumbprints(world.service.signer.jwks())).hex()}
+    ]

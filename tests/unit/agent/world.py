@@ -89,6 +89,11 @@ class Service:
     status: str = "pending_approval"
     action: str = "none"
     config: bytes = CONFIG
+    token_id: str = "0123456789abcdef"
+    node_nonce: str = ""
+    """Of the request that is answered."""
+    welcome: Callable[[dict[str, Any]], str | None] | None = None
+    """Makes another welcome out of the claims of the right one."""
     reattest_after_seconds: int = 45
     directive: Callable[[dict[str, Any]], str | None] | None = None
     """Makes another directive out of the claims of the right one."""
@@ -111,6 +116,7 @@ class Service:
         path = request.url.path.removeprefix("/api/v1")
         body = json.loads(request.content) if request.content else dict(request.url.params)
         self.requests.append((path, body))
+        self.node_nonce = body.get("node_nonce") or request.headers.get("itl-node-nonce", "")
         early = self.before(path, body)
         if early is not None:
             return early
@@ -167,6 +173,8 @@ class Service:
     def _activate(self, body: dict[str, Any]) -> dict[str, Any]:
         assert body["challenge_id"] == self.activation[0]
         assert hashlib.sha256(b64decode(body["proof"], "proof")).digest() == self.activation[1]
+        self.welcome_claims = self.claims(challenge_id=body["challenge_id"], status=self.status)
+        make = self.welcome or (lambda claims: self.sign(claims, typ="itl-welcome+jwt"))
         return {
             "machine_id": self.machine_id,
             "status": self.status,
@@ -174,6 +182,23 @@ class Service:
             "ak_accepted": True,
             "message": "accepted",
             "service_keys": self.signer.jwks(),
+            "welcome": make(self.welcome_claims),
+        }
+
+    def claims(self, **more: Any) -> dict[str, Any]:
+        """Return the claims of a statement for the machine that asked last."""
+        now = int(self.clock.now().timestamp())
+        binding = {
+            "machine_id": self.machine_id,
+            "ek_fingerprint": self.ek.fingerprint(),
+            "ak_name": self.ak.name.hex(),
+        }
+        return {
+            "binding": binding,
+            "node_nonce": self.node_nonce,
+            "iat": now,
+            "exp": now + 300,
+            **more,
         }
 
     def _challenge(self) -> dict[str, Any]:
@@ -192,14 +217,9 @@ class Service:
         nonce = self.nonces.pop(body["nonce_id"])
         token = None
         if self.action != "none":
-            now = int(self.clock.now().timestamp())
-            claims = {
-                "machine_id": self.machine_id,
-                "action": self.action,
-                "nonce": b64encode(nonce),
-                "iat": now,
-                "exp": now + 300,
-            }
+            claims = self.claims(action=self.action, nonce=b64encode(nonce))
+            if self.action == "apply-config":
+                claims["token_id"] = self.token_id
             make = self.directive or self.sign
             token = self.last_directive = make(claims)
         return {
@@ -230,16 +250,9 @@ class Service:
             ek=self.ek,
             ak_name=self.ak.name,
             machine_id=self.machine_id,
-            token_id="0123456789abcdef",
+            token_id=self.token_id,
         )
-        now = int(self.clock.now().timestamp())
-        self.config_claims = {
-            "machine_id": self.machine_id,
-            "token_id": sealed.token_id,
-            "config_sha256": sealed.config_sha256,
-            "iat": now,
-            "exp": now + 300,
-        }
+        self.config_claims = self.claims(token_id=sealed.token_id, config_sha256=sealed.config_sha256)
         return {
             "format": "ek-aes256gcm-v2",
             "machine_id": sealed.machine_id,
@@ -254,7 +267,7 @@ class Service:
     def _ack(self, body: dict[str, Any]) -> dict[str, Any]:
         nonce = self.nonces.pop(body["nonce_id"])
         body["qualifying_data"] = hashlib.sha256(
-            nonce + bytes.fromhex(body["directive_sha256"]) + body["outcome"].encode()
+            b"itl-ack-v2\0" + nonce + bytes.fromhex(body["directive_sha256"]) + body["outcome"].encode()
         ).digest()
         self.acks.append(body)
         return {"machine_id": self.machine_id, "status": self.status, "message": "recorded"}

@@ -490,7 +490,7 @@ NODE_ROUTES: list[tuple[str, str, Callable[[NodeClient], Any]]] = [
     ("POST", "/api/v1/register", lambda c: c.introduce(introduce(RegisterRequest))),
     ("GET", "/api/v1/attest/challenge", lambda c: c.challenge(MACHINE_ID)),
     ("POST", "/api/v1/attest", lambda c: c.attest(ATTEST)),
-    ("GET", "/api/v1/config/t0ken", lambda c: c.fetch_config("t0ken")),
+    ("GET", "/api/v1/config/t0ken", lambda c: c.fetch_config("t0ken", bytes(32))),
     ("GET", f"{MACHINE}/challenge", lambda c: c.certificate_challenge(MACHINE_ID, "certify")),
     ("POST", f"{MACHINE}/request-cert", lambda c: c.request_certificate(MACHINE_ID, CERTIFY)),
     ("POST", "/api/v1/machines/enroll", lambda c: c.enroll(ENROLL)),
@@ -568,7 +568,7 @@ def test_the_pending_answer_is_no_configuration() -> None:
         200, content=b"kind: KmsgLogConfig", headers={"Content-Type": "application/yaml"}
     )
     script = Script(pending)
-    assert node(script).fetch_config("t0ken") is None
+    assert node(script).fetch_config("t0ken", bytes(32)) is None
     assert script.requests[0].headers["Accept"] == "application/vnd.itl.config.encrypted+json"
 
 
@@ -592,7 +592,7 @@ def test_the_envelope_is_read() -> None:
             "Itl-Config-Signature": "a.b.c",
         },
     )
-    sealed = node(lambda r: answer).fetch_config("t0ken")
+    sealed = node(lambda r: answer).fetch_config("t0ken", bytes(32))
     assert sealed is not None
     assert sealed.envelope.model_dump() == envelope
     assert sealed.signature == "a.b.c"

@@ -20,7 +20,7 @@ from attestation_service.app import create_app
 from attestation_service.context import Resources
 from attestation_service.settings import Settings
 from tests.fixtures.vendor import write_bundle
-from tests.unit.service.node import SEALED, SoftwareNode
+from tests.unit.service.node import SEALED, SoftwareNode, node_nonce
 
 TOKEN = "break-glass-token-of-more-than-32-characters"
 OPERATOR = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
@@ -150,7 +150,7 @@ class Service:
 
     async def fetch(self, token: str, accept: str | None = SEALED) -> httpx.Response:
         """Fetch a configuration."""
-        headers = {"Accept": accept} if accept is not None else {"Accept": ""}
+        headers = {"Accept": accept if accept is not None else "", "Itl-Node-Nonce": node_nonce()}
         return await self.get(f"/api/v1/config/{token}", headers=headers)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 import struct
 from collections.abc import Mapping
 from dataclasses import replace
@@ -49,6 +50,11 @@ AK_ATTRIBUTES = 0x00050472
 def rsa_key() -> rsa.RSAPrivateKey:
     """Return one RSA-2048 key: making one costs more than a test."""
     return rsa.generate_private_key(65537, 2048)
+
+
+def node_nonce() -> str:
+    """Return what a machine chooses anew for each request."""
+    return b64encode(secrets.token_bytes(32))
 
 
 def sealed_public(public: Public) -> Public:
@@ -130,7 +136,7 @@ class SoftwareNode:
             ek_public=self.ek.tpm2b(),
             ak_name=self.ak.name,
         )
-        return {"challenge_id": offer["challenge_id"], "proof": b64encode(proof)}
+        return {"challenge_id": offer["challenge_id"], "proof": b64encode(proof), "node_nonce": node_nonce()}
 
     def activate(self, credential_blob: str, encrypted_secret: str) -> bytes:
         """TPM2_ActivateCredential, in Python."""
@@ -177,6 +183,7 @@ class SoftwareNode:
             "ek_fingerprint": self.ek_fingerprint,
             "nonce_id": challenge["nonce_id"],
             "pcr_values": {"sha256": {str(i): self.pcrs[i].hex() for i in selection["sha256"]}},
+            "node_nonce": node_nonce(),
             **self.quote(selection, b64decode(challenge["nonce"], "nonce")),
         } | members
 
@@ -210,7 +217,8 @@ class SoftwareNode:
     ) -> dict[str, Any]:
         """Return the body of an acknowledgement of *directive*."""
         digest = hashlib.sha256(directive.encode()).digest()
-        said = hashlib.sha256(b64decode(challenge["nonce"], "nonce") + digest + outcome.encode()).digest()
+        nonce = b64decode(challenge["nonce"], "nonce")
+        said = hashlib.sha256(b"itl-ack-v2\0" + nonce + digest + outcome.encode()).digest()
         return {
             "nonce_id": challenge["nonce_id"],
             "directive_sha256": digest.hex(),

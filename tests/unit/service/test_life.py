@@ -49,7 +49,7 @@ async def test_directives_verify_and_wipe_is_acknowledged(service: Service) -> N
     assert (locked["status"], locked["action"]) == ("locked", "lock")
     claims = verify_jwt(locked["directive"], keys, typ="itl-directive+jwt")
     assert claims["nonce"] == challenge["nonce"]
-    assert (claims["machine_id"], claims["action"]) == (node.machine_id, "lock")
+    assert (claims["binding"]["machine_id"], claims["action"]) == (node.machine_id, "lock")
     await service.act(node, "revoke", {"wipe": True})
     wipe = await service.attest(node)
     assert (wipe["status"], wipe["action"]) == ("revoked", "wipe")
@@ -72,6 +72,7 @@ async def test_one_round_trip_in_steady_state(service: Service) -> None:
     """The challenge of the last answer is good for the next; nothing but the lease changes."""
     node = SoftwareNode()
     answer = await service.admitted(node)
+    await service.fetch(answer["config_token"])
     answer = (await service.post("/api/v1/attest", node.attestation(answer["next_challenge"]))).json()
     assert answer["action"] == "none"
     before = len(await service.audit())

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 CLUSTER_ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
+NODE_NONCE_PATTERN = r"^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$"
 HOSTNAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$"
 
 
@@ -43,3 +44,10 @@ MachineId = Annotated[
 ]
 ChallengeId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="16 random bytes, hex")]
 Reason = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$")]
+NodeNonce = Annotated[
+    str,
+    Field(
+        pattern=NODE_NONCE_PATTERN,
+        description="32 random bytes that the machine chose for this request, base64; every statement carries them",
+    ),
+]

@@ -1,4 +1,4 @@
-"""What a machine says to the service and what it gets back (PROTOCOL §§1-6)."""
+"""What a machine says to the service and what it gets back (PROTOCOL §§1-6, 8)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from attestation.api.base import (
     Fingerprint,
     HardwareText,
     MachineId,
+    NodeNonce,
     Wire,
 )
 from attestation.machines import DEFAULT_CLUSTER, Role, Status
@@ -36,6 +37,8 @@ __all__ = [
     "QuoteChallenge",
     "RegisterRequest",
 ]
+
+NEXT_KEYS = "Compact JWS `itl-keys+jwt`: the key set to pin from now on, signed by a key that is pinned now"
 
 PCRValues = dict[
     Annotated[str, Field(pattern=r"^[a-z0-9_]{1,16}$")],
@@ -126,17 +129,22 @@ class ActivateRequest(Wire):
     alternative_proofs: list[Proof] = Field(
         default_factory=list, max_length=3, description="One for each alternative credential, or none"
     )
+    node_nonce: NodeNonce | None = None
 
 
 class ActivateResponse(Wire):
-    """The AK is accepted; the node pins `service_keys`."""
+    """The AK is accepted. Only `welcome` says so to the machine; it pins `service_keys` where it pinned none."""
 
     machine_id: MachineId
     status: Status
     role: Role | None
     ak_accepted: Literal[True] = True
     message: str
-    service_keys: dict[str, Any] = Field(description="JWK set (RFC 7517) that signs directives and results")
+    service_keys: dict[str, Any] = Field(description="JWK set (RFC 7517) that signs statements and results")
+    welcome: str | None = Field(
+        default=None, description="Compact JWS `itl-welcome+jwt`, for this TPM and this request"
+    )
+    next_keys: str | None = Field(default=None, description=NEXT_KEYS)
     iso_url: str | None = None
     config_token: str | None = None
     config_url: str | None = None
@@ -187,9 +195,10 @@ class AttestRequest(Hardware):
     event_log: Annotated[str, Field(max_length=1_400_000)] | None = None
     evidence: list[EvidenceItem] = Field(default_factory=list, max_length=8)
     want_result: bool = False
+    node_nonce: NodeNonce | None = None
 
 
-Action = Literal["none", "apply-config", "lock", "wipe"]
+Action = Literal["none", "apply-config", "lock", "unlock", "wipe"]
 
 
 class AttestResponse(Wire):
@@ -204,8 +213,9 @@ class AttestResponse(Wire):
     config_token: str | None = None
     config_url: str | None = None
     directive: str | None = Field(
-        default=None, description="Compact JWS over the action and the nonce just used"
+        default=None, description="Compact JWS `itl-directive+jwt`: the action, for this TPM and this request"
     )
+    next_keys: str | None = Field(default=None, description=NEXT_KEYS)
     attestation_result: str | None = Field(default=None, description="EAR as a JWT")
     reattest_after_seconds: int
     next_challenge: QuoteChallenge

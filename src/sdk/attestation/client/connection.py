@@ -181,12 +181,13 @@ class Connection:
         params: Mapping[str, str | int] | None = None,
         body: BaseModel | Mapping[str, Any] | None = None,
         accept: str = "application/json",
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Send a request, repeat it where that is safe, and return the successful answer."""
         attempt = 1
         while True:
             try:
-                return self._send(method, path, params, body, accept)
+                return self._send(method, path, params, body, {"Accept": accept, **(headers or {})})
             except APIError as e:
                 # 429 says that nothing was done, so any method may come again.
                 again = e.status == 429 or (e.status in (502, 503, 504) and method in _IDEMPOTENT)
@@ -212,9 +213,9 @@ class Connection:
         path: str,
         params: Mapping[str, str | int] | None,
         body: BaseModel | Mapping[str, Any] | None,
-        accept: str,
+        headers: Mapping[str, str],
     ) -> Answer:
-        answer = self._exchange(method, f"{API_PREFIX}{path}", params, body, accept)
+        answer = self._exchange(method, f"{API_PREFIX}{path}", params, body, headers)
         if 200 <= answer.status < 300:
             return answer
         raise self._refused(answer)
@@ -256,7 +257,7 @@ class Connection:
             ServiceUnreachable: No answer.
             AnswerInvalid: Not an answer of this service.
         """
-        answer = self._exchange("GET", path, None, None, accept)
+        answer = self._exchange("GET", path, None, None, {"Accept": accept})
         if answer.status == 200:
             return answer
         raise self._refused(answer)
@@ -268,7 +269,7 @@ class Connection:
             ServiceUnreachable: No answer.
             AnswerInvalid: Too long, or compressed.
         """
-        return self._exchange("GET", path, None, None, "application/json")
+        return self._exchange("GET", path, None, None, {"Accept": "application/json"})
 
     def _exchange(
         self,
@@ -276,10 +277,10 @@ class Connection:
         path: str,
         params: Mapping[str, str | int] | None,
         body: BaseModel | Mapping[str, Any] | None,
-        accept: str,
+        more: Mapping[str, str],
     ) -> Answer:
         deadline = time.monotonic() + DEADLINE_SECONDS
-        headers = {**self._headers, "Accept": accept}
+        headers = {**self._headers, **more}
         content: bytes | None = None
         if method != "GET":
             # Also without a body: what a form could send is no act of an operator.

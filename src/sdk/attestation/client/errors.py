@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from attestation.errors import (
+    AgentTooOld,
     AttestationError,
     Conflict,
     Expired,
@@ -121,6 +122,7 @@ _BY_STATUS = {
     409: Conflict.code,
     410: Expired.code,
     422: RequestInvalid.code,
+    426: AgentTooOld.code,
     429: RateLimited.code,
     502: Unavailable.code,
     503: Unavailable.code,

@@ -1,4 +1,4 @@
-"""What a machine asks of the service (PROTOCOL §§1-6)."""
+"""What a machine asks of the service (PROTOCOL §§1-6, 8)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from attestation.api import (
     RegisterRequest,
 )
 from attestation.client.connection import ONCE, Connection, Retries, parse, segment
-from attestation.keys import CONFIG_SIGNATURE_HEADER, TRUST_BUNDLE_HEADER
+from attestation.keys import CONFIG_SIGNATURE_HEADER, NODE_NONCE_HEADER, TRUST_BUNDLE_HEADER
 from attestation.wire import b64encode
 
 if TYPE_CHECKING:
@@ -121,9 +121,14 @@ class NodeClient:
         """Send a quote (§4). The answer's `action` may not be obeyed, only its verified `directive`."""
         return self._http.call("POST", "/attest", AttestResponse, body=request)
 
-    def fetch_config(self, config_token: str) -> SealedConfig | None:
+    def fetch_config(self, config_token: str, node_nonce: bytes) -> SealedConfig | None:
         """Fetch the sealed configuration (§5), or None where the service gives its pending answer."""
-        answer = self._http.send("GET", f"/config/{segment(config_token)}", accept=ENVELOPE_MEDIA_TYPE)
+        answer = self._http.send(
+            "GET",
+            f"/config/{segment(config_token)}",
+            accept=ENVELOPE_MEDIA_TYPE,
+            headers={NODE_NONCE_HEADER: b64encode(node_nonce)},
+        )
         if answer.media_type != ENVELOPE_MEDIA_TYPE:
             return None
         return SealedConfig(

@@ -2,9 +2,6 @@
 
 from attestation.keys.ear import verify_ear
 from attestation.keys.jws import (
-    CONFIG_SIGNATURE_HEADER,
-    CONFIG_TYP,
-    DIRECTIVE_TYP,
     TRUST_BUNDLE_HEADER,
     TRUST_BUNDLE_TYP,
     JWSRejected,
@@ -13,14 +10,34 @@ from attestation.keys.jws import (
 from attestation.keys.notes import NoteKey, load_ed25519, load_mldsa44
 from attestation.keys.open import KeyOptions, OpenKey, create_key, open_key
 from attestation.keys.signer import FileSigner, KeySigner, Signer, load_signer
+from attestation.keys.statements import (
+    CONFIG_SIGNATURE_HEADER,
+    CONFIG_TYP,
+    DIRECTIVE_TYP,
+    KEYS_TYP,
+    NODE_NONCE_BYTES,
+    NODE_NONCE_HEADER,
+    WELCOME_TYP,
+    Binding,
+    acknowledgement,
+    key_set_sha256,
+    thumbprints,
+    verify_kept,
+    verify_statement,
+)
 from attestation.keys.uri import parse_key_uri
 
 __all__ = [
     "CONFIG_SIGNATURE_HEADER",
     "CONFIG_TYP",
     "DIRECTIVE_TYP",
+    "KEYS_TYP",
+    "NODE_NONCE_BYTES",
+    "NODE_NONCE_HEADER",
     "TRUST_BUNDLE_HEADER",
     "TRUST_BUNDLE_TYP",
+    "WELCOME_TYP",
+    "Binding",
     "FileSigner",
     "JWSRejected",
     "KeyOptions",
@@ -28,12 +45,17 @@ __all__ = [
     "NoteKey",
     "OpenKey",
     "Signer",
+    "acknowledgement",
     "create_key",
+    "key_set_sha256",
     "load_ed25519",
     "load_mldsa44",
     "load_signer",
     "open_key",
     "parse_key_uri",
+    "thumbprints",
     "verify_ear",
     "verify_jwt",
+    "verify_kept",
+    "verify_statement",
 ]

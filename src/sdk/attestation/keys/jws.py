@@ -13,15 +13,6 @@ from attestation.keys.signer import ALGORITHM
 
 MAX_JWS_BYTES = 65_536
 
-DIRECTIVE_TYP = "itl-directive+jwt"
-"""Header `typ` of a directive: {machine_id, action, nonce, iat, exp} (PROTOCOL §4)."""
-
-CONFIG_TYP = "itl-config+jwt"
-"""Header `typ` of a configuration's signature: {machine_id, token_id, config_sha256, iat, exp} (docs/adr/0013)."""
-
-CONFIG_SIGNATURE_HEADER = "Itl-Config-Signature"
-"""HTTP header of a delivery that carries it: an envelope alone proves nothing about who sealed it."""
-
 TRUST_BUNDLE_TYP = "itl-trust-bundle+jwt"
 """Header `typ` of a trust bundle's signature: {bundle_sha256, purpose, iat, exp} (docs/adr/0039).
 
@@ -57,7 +48,7 @@ def verify_jwt(token: str, jwks: dict[str, Any], *, typ: str) -> dict[str, Any]:
     try:
         keys = KeySet.import_key_set(jwks)  # type: ignore[arg-type]  # a TypedDict there, checked by the call
         decoded = jwt.decode(token, keys, algorithms=[ALGORITHM])
-    except (JoseError, ValueError, TypeError, KeyError, AttributeError) as e:
+    except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise JWSRejected(f"token does not verify under the pinned keys ({type(e).__name__})") from e
     if decoded.header.get("typ") != typ:
         raise JWSRejected(f"token is not of type {typ}")

@@ -65,7 +65,9 @@ class Machine:
 
     `event_log_sha256` names the event log (hex) that led to the PCRs last quoted. `heartbeat_missed_at` is when
     the lapse of its lease was noticed. `firmware_attested` is the firmware version (u64) that the EK itself
-    vouched for, `firmware_blocked` the advisory that forbids the firmware, or None.
+    vouched for, `firmware_blocked` the advisory that forbids the firmware, or None. `unlock_pending`: an operator
+    unlocked it, and it has not acknowledged that yet. `pinned_keys` names the key set (`keys.key_set_sha256`) that it
+    acknowledged to pin, or None where it was never asked.
     """
 
     machine_id: str
@@ -115,6 +117,8 @@ class Machine:
     desired_cluster_id: str | None = None
     alarm: str | None = None
     kept_bytes: int = 0
+    unlock_pending: bool = False
+    pinned_keys: bytes | None = None
 
     def trust(self, at: datetime) -> Trust:
         """Return what the last result is worth at *at*; age and failure only lower it."""

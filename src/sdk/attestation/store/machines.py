@@ -130,6 +130,8 @@ def decode(row: Row) -> Machine:
         desired_cluster_id,
         alarm,
         kept_bytes,
+        unlock_pending,
+        pinned_keys,
     ) = row
     return Machine(
         machine_id=machine_id,
@@ -191,6 +193,8 @@ def decode(row: Row) -> Machine:
         desired_cluster_id=desired_cluster_id,
         alarm=alarm,
         kept_bytes=kept_bytes,
+        unlock_pending=bool(unlock_pending),
+        pinned_keys=pinned_keys,
     )
 
 

@@ -22,6 +22,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    false,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -189,6 +190,8 @@ class MachineRow(Base):
     desired_cluster_id: Mapped[str | None]
     alarm: Mapped[str | None]
     kept_bytes: Mapped[int] = mapped_column(server_default="0")
+    unlock_pending: Mapped[bool] = mapped_column(server_default=false())
+    pinned_keys: Mapped[bytes | None]
 
 
 class AKBindingRow(Base):

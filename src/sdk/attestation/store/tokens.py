@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import bindparam, insert, select, update
 
 from attestation.clock import from_micros, to_micros
 from attestation.errors import (
@@ -240,17 +240,6 @@ _T_WITHDRAW = Prepared(
     .values(withdrawn_at=bindparam("at"), answer=None, answer_until=None)
 )
 
-_T_WAITING = Prepared(
-    select(func.count())
-    .select_from(_T)
-    .where(
-        _TC.machine_id == bindparam("of_machine"),
-        _TC.used_at.is_(None),
-        _TC.withdrawn_at.is_(None),
-        _TC.expires_at > bindparam("at"),
-    )
-)
-
 
 class ConfigTokens:
     """The config tokens, inside one unit of work."""
@@ -330,11 +319,6 @@ class ConfigTokens:
         if stored is None:
             raise ConfigTokenConsumed("the config token was used, withdrawn or has expired")
         return stored, False
-
-    def is_waiting(self, machine_id: str, at: datetime) -> bool:
-        """Return True if a token of the machine may still be fetched for the first time."""
-        row = self._sql.row(_T_WAITING, of_machine=machine_id, at=to_micros(at))
-        return row is not None and row[0] > 0
 
     def withdraw(self, machine_id: str, at: datetime) -> int:
         """Take the right from all tokens of a machine, and their answers; return how many lost it."""

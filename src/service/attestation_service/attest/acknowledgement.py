@@ -1,7 +1,4 @@
-"""The acknowledgement of a directive: a quote that carries the outcome (PROTOCOL §6).
-
-qualifyingData = SHA-256(nonce ‖ directive_sha256, 32 raw bytes ‖ outcome in ASCII)
-"""
+"""The acknowledgement of a directive: a quote that carries the outcome (PROTOCOL §§6, 8.4)."""
 
 from __future__ import annotations
 
@@ -22,6 +19,7 @@ from attestation.errors import (
     TransitionForbidden,
 )
 from attestation.evidence import tpm_quote
+from attestation.keys import acknowledgement
 from attestation.machines import Machine, NodeEvent, Operation, Status, next_status
 from attestation.store import Challenge, Tx
 from attestation.wire import hexdecode
@@ -30,6 +28,7 @@ from attestation_service.attempts import until_unchanged
 from attestation_service.attest.handlers import denied, known_machine, parse_quote
 from attestation_service.context import Origin, Resources
 from attestation_service.events import emit
+from attestation_service.settings import Settings
 
 REFUSALS = (MalformedEvidence, EvidenceRejected, AKNotActivated, MachineRejected, TransitionForbidden)
 
@@ -60,7 +59,7 @@ async def _acknowledge(machine_id: str, request: AckRequest, res: Resources, ori
     at = res.clock.now()
     counted = limits.of_client(res.settings, origin.address, machine_id)
     async with limits.CountRefusals(res.store, counted, at):
-        judged = await res.store.read(lambda tx: _judge(tx, machine_id, request, counted, at))
+        judged = await res.store.read(lambda tx: _judge(tx, machine_id, request, counted, res.settings, at))
 
     def conclude(tx: Tx) -> AckResponse | AttestationError:
         limits.take(tx, counted, at)
@@ -77,7 +76,14 @@ async def _acknowledge(machine_id: str, request: AckRequest, res: Resources, ori
     return answer
 
 
-def _judge(tx: Tx, machine_id: str, request: AckRequest, counted: limits.Limits, at: datetime) -> _Judged:
+def _judge(
+    tx: Tx,
+    machine_id: str,
+    request: AckRequest,
+    counted: limits.Limits,
+    settings: Settings,
+    at: datetime,
+) -> _Judged:
     limits.check(tx, counted, at)
     machine = known_machine(tx, machine_id)
     challenge = challenges.open_challenge(tx, request.nonce_id, machine_id, at)
@@ -88,10 +94,15 @@ def _judge(tx: Tx, machine_id: str, request: AckRequest, counted: limits.Limits,
         #    that a stolen machine was wiped.
         if machine.ak_public is None:
             raise AKNotActivated("this machine has no activated attestation key")
-        said = hashlib.sha256(challenge.nonce + directive + request.outcome.encode("ascii"))
+        quote = parse_quote(request.pcr_quote, request.pcr_signature)
+        said = acknowledgement(challenge.nonce, directive, request.outcome)
+        if settings.compat_protocol_1:
+            # Had no prefix of its own. Nothing is believed by looking: the signature decides below.
+            older = hashlib.sha256(challenge.nonce + directive + request.outcome.encode("ascii")).digest()
+            said = older if quote.attest.extra_data == older else said
         tpm_quote.verify_acknowledgement(
-            parse_quote(request.pcr_quote, request.pcr_signature),
-            qualifying_data=said.digest(),
+            quote,
+            qualifying_data=said,
             key=tpm_quote.enrolled_key(machine.ak_public, machine.ek_public),
             selection=challenges.selection(challenge),
         )
@@ -111,6 +122,9 @@ def _record(tx: Tx, machine: Machine, request: AckRequest, origin: Origin, at: d
     wiped = wipe and request.outcome == "done"
     if wiped:
         changes |= {"wipe_pending": False, "wiped_at": at}
+    if machine.status is Status.ATTESTED and machine.unlock_pending and request.outcome == "done":
+        # The act voided every directive before it, and nothing else is ordered until this: it was the unlock.
+        changes |= {"unlock_pending": False}
     after = tx.machines.update(machine, **changes)
     tx.audit.append(
         AuditEvent(

@@ -48,7 +48,8 @@ def decide(machine: Machine, appraisal: Appraisal, policy: Policy) -> Decision:
     affirming = verdict is Verdict.VERIFIED
     status = allowed if affirming else machine.status
     due = machine.status is Status.REGISTERED or (machine.status is Status.ATTESTED and machine.redeliver)
-    deliver = affirming and due
+    # An order at a time: the configuration comes when the machine said that it is unlocked.
+    deliver = affirming and due and not machine.unlock_pending
     key = _key(appraisal, policy)
     return Decision(
         status=status,
@@ -66,6 +67,8 @@ def _action(machine: Machine, *, deliver: bool) -> Action:
         return "lock"
     if machine.status is Status.REVOKED and machine.wipe_pending:
         return "wipe"
+    if machine.status is Status.ATTESTED and machine.unlock_pending:
+        return "unlock"
     return "apply-config" if deliver else "none"
 
 

@@ -20,6 +20,7 @@ from attestation.appraisal import Appraisal, Case, Evidence, appraise
 from attestation.audit import AuditEvent
 from attestation.clock import rfc3339
 from attestation.errors import (
+    AgentTooOld,
     AKNotActivated,
     AttestationError,
     EKFingerprintMismatch,
@@ -48,6 +49,7 @@ from attestation_service import (
     limits,
     measurements,
     policy,
+    statements,
 )
 from attestation_service.attempts import until_unchanged
 from attestation_service.attest import key_attestation
@@ -56,8 +58,8 @@ from attestation_service.attest.key_attestation import Offered
 from attestation_service.context import Origin, Resources
 from attestation_service.events import emit
 from attestation_service.firmware import vendor_of
+from attestation_service.settings import Settings
 
-DIRECTIVE_SECONDS: Final = 300
 MAX_QUOTE_BYTES: Final = 4096
 AGAIN_SECONDS: Final = 1
 """After an answer that could not be decided, the next challenge is answered at once."""
@@ -152,7 +154,11 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
     # Load and judge in one hop to the reader thread: pure, so it may run twice, and never on the loop.
     async with limits.CountRefusals(res.store, counted, at):
         judged = await res.store.read(lambda tx: judge(tx, request, counted, res, origin, at))
-    signed = await _sign(judged, request, res, at)
+    judged, withheld = _without_orders(judged, request, res.settings)
+    delivers = judged.decision is not None and judged.decision.deliver
+    # The directive names its token, so it is made before anything is signed; it has no right yet.
+    token = config_tokens.make(judged.machine, res.settings, at) if delivers else None
+    signed = await _sign(judged, request, token, res, at)
     fresh = key_attestation.offer_next(
         challenges.make(
             judged.machine, judged.policy, res.settings, at, event_log_known=judged.event_log_known
@@ -170,8 +176,10 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
         if judged.refusal is not None:
             limits.audit_denied(tx, denied(judged.machine, judged.refusal, origin), at)
             return judged.refusal
+        record(tx, judged, signed, token, origin, at)
+        if withheld is not None:
+            return withheld
         tx.challenges.issue(fresh.challenge)
-        token = record(tx, judged, signed, res, origin, at)
         return _answer(judged, signed, token, fresh, res)
 
     async with limits.CountRefusals(res.store, counted, at):
@@ -256,7 +264,9 @@ def judge(
         appraisal = appraise(evidence, case, at)
         if appraisal.error is not None:
             raise appraisal.error
-        decision = decide(machine, appraisal, found.policy)
+        # In protocol 1 an unlock was no order: such an agent believes the status.
+        told = machine if request.node_nonce is not None else replace(machine, unlock_pending=False)
+        decision = decide(told, appraisal, found.policy)
         assert appraisal.claims is not None
         quoted = appraisal.claims.pcrs.get(bank, {})
         remembered = measurements.remember(
@@ -278,8 +288,13 @@ def judge(
 
 
 def record(
-    tx: Tx, judged: Judged, signed: Signed, res: Resources, origin: Origin, at: datetime
-) -> config_tokens.IssuedToken | None:
+    tx: Tx,
+    judged: Judged,
+    signed: Signed,
+    token: config_tokens.MadeToken | None,
+    origin: Origin,
+    at: datetime,
+) -> None:
     """Write what an authentic appraisal changes: trust, and on change history, audit, event and token.
 
     Raises:
@@ -297,7 +312,7 @@ def record(
             changes["directive_sha256"] = signed.directive_sha256
         if any(getattr(machine, name) != value for name, value in changes.items()):
             tx.machines.update(machine, **changes)
-        return None
+        return
     logs = judged.remembered
     assert logs is not None
     if logs.logs:
@@ -324,7 +339,8 @@ def record(
         after = machine
     else:
         if decision.status is not machine.status:
-            trust |= {"status": decision.status, "attested_at": at}
+            # The configuration is offered until it was fetched: a lost answer loses nothing (PROTOCOL §8.7).
+            trust |= {"status": decision.status, "attested_at": at, "redeliver": True}
         if decision.status is not machine.status or decision.action != "none":
             trust |= {"directive_sha256": signed.directive_sha256}
         after = tx.machines.update(machine, **trust)
@@ -336,7 +352,8 @@ def record(
         _tell(tx, judged, after, origin, at)
         if not affirming:
             tx.config_tokens.withdraw(machine.machine_id, at)
-    return config_tokens.issue(tx, after, res.settings, at) if decision.deliver else None
+    if token is not None:
+        config_tokens.store(tx, token, at)
 
 
 def _bounded(
@@ -405,7 +422,28 @@ def _tell(tx: Tx, judged: Judged, after: Machine, origin: Origin, at: datetime) 
         emit(tx, NodeEvent.FIRMWARE_CHANGED, after, at)
 
 
-async def _sign(judged: Judged, request: AttestRequest, res: Resources, at: datetime) -> Signed:
+def _without_orders(
+    judged: Judged, request: AttestRequest, settings: Settings
+) -> tuple[Judged, AgentTooOld | None]:
+    """Return what is told to this agent, and the refusal where an old one would obey without asking whom it is for.
+
+    What it proved counts, and operators see it.
+    """
+    if judged.decision is not None and judged.decision.action != "none":
+        try:
+            statements.demand_nonce(request.node_nonce, settings)
+        except AgentTooOld as e:
+            return replace(judged, decision=replace(judged.decision, action="none", deliver=False)), e
+    return judged, None
+
+
+async def _sign(
+    judged: Judged,
+    request: AttestRequest,
+    token: config_tokens.MadeToken | None,
+    res: Resources,
+    at: datetime,
+) -> Signed:
     """Sign what this answer needs, off the loop: a P-384 signature costs more than all the rest together."""
     decision, appraisal = judged.decision, judged.appraisal
     if decision is None or appraisal is None:
@@ -419,13 +457,10 @@ async def _sign(judged: Judged, request: AttestRequest, res: Resources, at: date
     def sign() -> Signed:
         directive = result = None
         if decision.action != "none":
-            claims = {
-                "machine_id": machine.machine_id,
-                "action": decision.action,
-                "nonce": b64encode(nonce),
-                "iat": int(at.timestamp()),
-                "exp": int(at.timestamp()) + DIRECTIVE_SECONDS,
-            }
+            named = {"token_id": token.stored.token_id} if token is not None else {}
+            claims = statements.claims(
+                machine, request.node_nonce, at, action=decision.action, nonce=b64encode(nonce), **named
+            )
             directive = res.signer.sign_jwt(claims, typ=DIRECTIVE_TYP)
         if wants_result:
             result = res.signer.sign_jwt(_ear(judged, appraisal, res), typ=EAR_TYPE)
@@ -453,7 +488,7 @@ def _ear(judged: Judged, appraisal: Appraisal, res: Resources) -> dict[str, Any]
 def _answer(
     judged: Judged,
     signed: Signed,
-    token: config_tokens.IssuedToken | None,
+    token: config_tokens.MadeToken | None,
     fresh: Offered,
     res: Resources,
 ) -> AttestResponse:
@@ -468,8 +503,8 @@ def _answer(
         role=machine.role,
         message=decision.message,
         action=decision.action,
-        config_token=token.token if token else None,
-        config_url=token.url if token else None,
+        config_token=token.issued.token if token else None,
+        config_url=token.issued.url if token else None,
         directive=signed.directive,
         attestation_result=signed.result,
         reattest_after_seconds=leases.interval_seconds(machine, judged.policy, res.settings)

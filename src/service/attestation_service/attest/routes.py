@@ -9,6 +9,7 @@ from fastapi import Path, Query, Response
 from attestation.api import AckRequest, AckResponse, AttestRequest, AttestResponse, QuoteChallenge
 from attestation.api.base import MachineId
 from attestation.errors import (
+    AgentTooOld,
     AKNotActivated,
     AlgorithmForbidden,
     ChallengeExpired,
@@ -49,6 +50,7 @@ hot = machine_router("node: attestation", route_class=LeanRoute)
         AlgorithmForbidden,
         AKNotActivated,
         MachineRejected,
+        AgentTooOld,
         body=True,
     ),
     openapi_extra=access("machine", logs=True),

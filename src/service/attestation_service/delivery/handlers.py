@@ -27,7 +27,7 @@ from attestation.machines import Machine, NodeEvent, Status, Trust
 from attestation.store import ConfigToken, Tx
 from attestation.tpm import parse_public
 from attestation.wire import b64encode
-from attestation_service import config_tokens, limits, policy
+from attestation_service import config_tokens, limits, policy, statements
 from attestation_service.context import Origin, Resources
 from attestation_service.delivery.machine_config import Overrides, load_base, merge
 from attestation_service.events import emit
@@ -35,7 +35,6 @@ from attestation_service.settings import Settings
 
 SEALED: Final = "application/vnd.itl.config.encrypted+json"
 PLAIN: Final = "application/yaml"
-SIGNATURE_SECONDS: Final = 300
 
 Wanted = Literal["sealed", "plain"]
 
@@ -47,7 +46,7 @@ class Delivered:
     Args:
         body: The answer.
         media_type: Of the answer.
-        signature: JWS over machine, token and digest of a sealed configuration (docs/adr/0013).
+        signature: Statement about a sealed configuration (docs/adr/0013, docs/adr/0045).
     """
 
     body: bytes
@@ -71,10 +70,20 @@ class _Due:
     repeat: bytes | None
 
 
-async def fetch(config_token: str, wanted: Wanted, *, res: Resources, origin: Origin) -> Delivered | Pending:
+async def fetch(
+    config_token: str, wanted: Wanted, node_nonce: str | None, *, res: Resources, origin: Origin
+) -> Delivered | Pending:
     """Deliver the configuration that *config_token* gives a right to.
 
+    Args:
+        config_token: The token.
+        wanted: Form of the answer.
+        node_nonce: What the machine chose for this request, base64; None of an old agent, and of plain clients.
+        res: What the application owns.
+        origin: Where the request came from.
+
     Raises:
+        AgentTooOld: A sealed configuration for a machine that could not tell whether it is meant.
         ConfigTokenUnknown: No such token.
         ConfigTokenConsumed: Used, withdrawn or expired.
         NotAcceptable: Plaintext was asked for, and only envelopes are served.
@@ -96,11 +105,13 @@ async def fetch(config_token: str, wanted: Wanted, *, res: Resources, origin: Or
         return due
     if wanted == "plain" and res.settings.require_encrypted_delivery:
         raise NotAcceptable(f"encrypted delivery required: send Accept: {SEALED}")
+    if wanted == "sealed":
+        statements.demand_nonce(node_nonce, res.settings)
     if due.repeat is not None:
         if wanted == "plain":
             # Plaintext is never repeated, and a sealed answer is no YAML.
             raise ConfigTokenConsumed("the config token was used")
-        return await _signed(Delivered(due.repeat, SEALED), res, at)
+        return await _signed(Delivered(due.repeat, SEALED), due.machine, node_nonce, res, at)
     # Files and YAML, never on the loop and never inside a unit. A failure here is an error, never plaintext.
     answer, config_sha256 = await asyncio.to_thread(_prepare, due, wanted, res)
 
@@ -126,21 +137,24 @@ async def fetch(config_token: str, wanted: Wanted, *, res: Resources, origin: Or
         return Delivered(stored if sealed else answer, SEALED if sealed else PLAIN)
 
     delivered = await res.store.write(conclude)
-    return await _signed(delivered, res, at) if isinstance(delivered, Delivered) else delivered
+    if isinstance(delivered, Pending):
+        return delivered
+    return await _signed(delivered, due.machine, node_nonce, res, at)
 
 
-async def _signed(delivered: Delivered, res: Resources, at: datetime) -> Delivered:
-    """Sign what is sealed: anybody can seal to public keys, so the seal alone does not say that it was us."""
+async def _signed(
+    delivered: Delivered, machine: Machine, node_nonce: str | None, res: Resources, at: datetime
+) -> Delivered:
+    """Sign what is sealed: anybody can seal to public keys, so the seal alone does not say that it was us.
+
+    Anew for every fetch, also of the same bytes: each has its own nonce.
+    """
     if delivered.media_type != SEALED:
         return delivered
     envelope = ConfigEnvelope.model_validate_json(delivered.body)
-    claims = {
-        "machine_id": envelope.machine_id,
-        "token_id": envelope.token_id,
-        "config_sha256": envelope.config_sha256,
-        "iat": int(at.timestamp()),
-        "exp": int(at.timestamp()) + SIGNATURE_SECONDS,
-    }
+    claims = statements.claims(
+        machine, node_nonce, at, token_id=envelope.token_id, config_sha256=envelope.config_sha256
+    )
     signature = await asyncio.to_thread(res.signer.sign_jwt, claims, typ=CONFIG_TYP)
     return replace(delivered, signature=signature)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import Path, Query, Request, Response
+from fastapi import Header, Path, Query, Request, Response
 
 from attestation.api import ConfigEnvelope, OfflineBundle
-from attestation.api.base import MachineId
+from attestation.api.base import MachineId, NodeNonce
 from attestation.errors import (
+    AgentTooOld,
     AttestationError,
     BaseConfigInvalid,
     BaseConfigMissing,
@@ -28,7 +29,7 @@ from attestation.errors import (
     TransitionForbidden,
     Unavailable,
 )
-from attestation.keys import CONFIG_SIGNATURE_HEADER
+from attestation.keys import CONFIG_SIGNATURE_HEADER, NODE_NONCE_HEADER
 from attestation_service import problems
 from attestation_service.auth import OperatorDep
 from attestation_service.context import From, Res, Resources
@@ -54,7 +55,7 @@ def _delivered() -> dict[int | str, dict[str, Any]]:
     sealed["content"]["text/plain"] = {"schema": {"type": "string"}}
     sealed["headers"] = {
         CONFIG_SIGNATURE_HEADER: {
-            "description": "JWS by the service over {machine_id, token_id, config_sha256, iat, exp}; with an envelope",
+            "description": "Compact JWS `itl-config+jwt`: token_id and config_sha256, for this TPM and request",
             "schema": {"type": "string"},
         }
     }
@@ -86,7 +87,12 @@ def _errors(*errors: type[AttestationError]) -> dict[int | str, dict[str, Any]]:
     response_class=Response,
     responses={
         **_errors(
-            ConfigTokenUnknown, ConfigTokenConsumed, NotAcceptable, BaseConfigMissing, BaseConfigInvalid
+            ConfigTokenUnknown,
+            ConfigTokenConsumed,
+            NotAcceptable,
+            AgentTooOld,
+            BaseConfigMissing,
+            BaseConfigInvalid,
         ),
         **_pending(),
         **_delivered(),
@@ -94,13 +100,17 @@ def _errors(*errors: type[AttestationError]) -> dict[int | str, dict[str, Any]]:
     openapi_extra=access("machine"),
 )
 async def fetch(
-    config_token: Annotated[str, Path(max_length=256)], request: Request, res: Res, origin: From
+    config_token: Annotated[str, Path(max_length=256)],
+    request: Request,
+    res: Res,
+    origin: From,
+    node_nonce: Annotated[NodeNonce | None, Header(alias=NODE_NONCE_HEADER)] = None,
 ) -> Response:
     """The same answer may be fetched again for a few minutes; then `token-consumed`."""
     accept = request.headers.get("accept")
     wanted: handlers.Wanted = "sealed" if accepts(accept, SEALED) else "plain"
     try:
-        found = await handlers.fetch(config_token, wanted, res=res, origin=origin)
+        found = await handlers.fetch(config_token, wanted, node_nonce, res=res, origin=origin)
     except AttestationError as e:
         if asks_for_json(accept):
             raise

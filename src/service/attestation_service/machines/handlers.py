@@ -186,7 +186,7 @@ async def lock(machine_id: str, request: LockRequest, *, res: Resources, operato
     act = Act(
         operation=Operation.LOCK,
         action="lock",
-        changes={"locked_at": at, "trust_expires_at": None},
+        changes={"locked_at": at, "trust_expires_at": None, "unlock_pending": False},
         detail=request.reason,
         event=NodeEvent.LOCKED,
         meta={"reason": request.reason},
@@ -197,11 +197,14 @@ async def lock(machine_id: str, request: LockRequest, *, res: Resources, operato
 
 
 async def unlock(machine_id: str, request: LockRequest, *, res: Resources, operator: Operator) -> Answer:
-    """End a lock; a configuration still needs a fresh quote, so the old lease is not given back."""
+    """End a lock; a configuration still needs a fresh quote, so the old lease is not given back.
+
+    The machine is ordered to unlock itself until it has acknowledged that.
+    """
     act = Act(
         operation=Operation.UNLOCK,
         action="unlock",
-        changes={"locked_at": None, "trust_expires_at": None},
+        changes={"locked_at": None, "trust_expires_at": None, "unlock_pending": True},
         detail=request.reason,
         event=NodeEvent.UNLOCKED,
         meta={"reason": request.reason},

@@ -6,6 +6,7 @@ answer to it, made inside the TPM, creates the row.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import uuid
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ from attestation.errors import (
 )
 from attestation.evidence import ak_activation
 from attestation.evidence.ak_activation import SECRET_BYTES, Offer
+from attestation.keys import WELCOME_TYP
 from attestation.machines import (
     DEFAULT_CLUSTER,
     Machine,
@@ -47,7 +49,15 @@ from attestation.machines.chips import Kinship, MarkKind
 from attestation.machines.chips import judge as kinship_of
 from attestation.store import AKBinding, Challenge, RegistrationToken, Tx
 from attestation.wire import b64decode, b64encode
-from attestation_service import alarms, config_tokens, crypto_policy, endorsements, limits, policy
+from attestation_service import (
+    alarms,
+    config_tokens,
+    crypto_policy,
+    endorsements,
+    limits,
+    policy,
+    statements,
+)
 from attestation_service.config_tokens import IssuedToken
 from attestation_service.context import Origin, Resources
 from attestation_service.events import emit, hardware
@@ -312,7 +322,7 @@ async def activate(
     counted = limits.of_client(res.settings, origin.address, machine_id)
     await res.store.read(lambda tx: limits.check(tx, counted, at))
 
-    def conclude(tx: Tx) -> ActivateResponse | AttestationError:
+    def conclude(tx: Tx) -> tuple[Machine, IssuedToken | None] | AttestationError:
         limits.take(tx, counted, at)
         # 1. Single use: the second of two racers fails here. Spent whatever follows, and what it held is erased.
         challenge = tx.challenges.get(request.challenge_id)
@@ -362,13 +372,13 @@ async def activate(
         token = None
         if machine.status is Status.REGISTERED:
             token = config_tokens.issue(tx, machine, res.settings, at)
-        return _activated(machine, token, res)
+        return machine, token
 
     async with limits.CountRefusals(res.store, counted, at):
-        answer = await res.store.write(conclude)
-    if isinstance(answer, AttestationError):
-        raise answer
-    return answer
+        concluded = await res.store.write(conclude)
+    if isinstance(concluded, AttestationError):
+        raise concluded
+    return await _activated(*concluded, request, res, at)
 
 
 def _proven(introduction: Introduction, proofs: Sequence[str]) -> tuple[Alternative, ...]:
@@ -573,10 +583,24 @@ def _registered(
     emit(tx, NodeEvent.REGISTERED, machine, at, node=node, meta={"source_ip": introduction.source})
 
 
-def _activated(machine: Machine, token: IssuedToken | None, res: Resources) -> ActivateResponse:
+async def _activated(
+    machine: Machine, token: IssuedToken | None, request: ActivateRequest, res: Resources, at: datetime
+) -> ActivateResponse:
+    """Answer, with a welcome where the machine can tell whether it is meant: only that changes who it is."""
     offers: dict[str, str] = {}
+    if request.node_nonce is not None:
+        named = {"role": machine.role, "hostname": machine.hostname}
+        claims = statements.claims(
+            machine,
+            request.node_nonce,
+            at,
+            challenge_id=request.challenge_id,
+            status=machine.status,
+            **{name: value for name, value in named.items() if value is not None},
+        )
+        offers["welcome"] = await asyncio.to_thread(res.signer.sign_jwt, claims, typ=WELCOME_TYP)
     if token is not None:
-        offers = {"config_token": token.token, "config_url": token.url}
+        offers |= {"config_token": token.token, "config_url": token.url}
         if res.settings.iso_url:
             offers["iso_url"] = res.settings.iso_url
     return ActivateResponse(
