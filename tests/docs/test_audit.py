@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 
+from attestation.store.audit import CHANGED
+from attestation_service.database import ADOPTING
 from tests.docs.pages import ROOT, text
 
 SOURCES = "\n".join(
     path.read_text(encoding="utf-8") for path in ROOT.glob("src/service/attestation_service/**/*.py")
 )
-ACTIONS = set(re.findall(r"\.event\(\s*\"([a-z_]+)\"", SOURCES)) | set(
-    re.findall(r"\baction=\"([a-z_]+)\"(?! if)", SOURCES)
-) - {"store_true", "version", "none"}
+ACTIONS = (
+    {CHANGED, *ADOPTING}
+    | set(re.findall(r"\.event\(\s*\"([a-z_]+)\"", SOURCES))
+    | set(re.findall(r"\baction=\"([a-z_]+)\"(?! if)", SOURCES)) - {"store_true", "version", "none"}
+)
 
 
 def test_every_action_is_explained() -> None:

@@ -21,6 +21,7 @@ from fastapi.exceptions import RequestValidationError
 
 from attestation.appraisal.explain import describe, explain
 from attestation.audit import checkpoint, leaf_hash_of, note, tiles, witness
+from attestation.audit.authority import MARK, changes_of, with_changes
 from attestation.audit.export import LogVerifier, Pinned
 from attestation.audit.merkle import consistency_proof
 from attestation.clock import parse_rfc3339, rfc3339
@@ -603,6 +604,14 @@ def audit_memory(data: bytes) -> None:
         assert memory.parse(memory.serialise(found)) == found
 
 
+def audit_rows(data: bytes) -> None:
+    """`changes_of`: what an entry says of rows; what was read is told the same."""
+    with contextlib.suppress(MalformedEvidence):
+        told = list(changes_of(data.decode("utf-8", "replace")))
+        detail, rest = with_changes(None, told)
+        assert [*changes_of(detail), *rest] == told
+
+
 # ---------------------------------------------------------------- operators' tokens
 
 TOKEN_RULES = Rules(
@@ -1118,6 +1127,11 @@ TARGETS: Final[dict[str, Target]] = {
         ima_log_target,
         lambda: [_ima_list(), *_files("tpm2-tss/sml-ima*.bin", "ovmf/n1/sb-on/ima.bin")],
         4096,
+    ),
+    "audit_rows": Target(
+        audit_rows,
+        lambda: [f'x{MARK}[["vote","a/b",null,"{"0" * 32}"],["machine","c","{"1" * 32}",null]]'.encode()],
+        2048,
     ),
     "audit_memory": Target(audit_memory, lambda: [memory.serialise(_MEMORY)], 2048),
 }

@@ -198,7 +198,14 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     log_signer = await asyncio.to_thread(load_log_signer, settings, create=True)
     anchors = await asyncio.to_thread(Anchors, settings)
     advisories = await asyncio.to_thread(load_advisories, settings)
-    store = open_store(settings.db_url, StoreSettings(results_kept=settings.result_history))
+    hurried, loop = asyncio.Event(), asyncio.get_running_loop()
+    store = open_store(
+        settings.db_url,
+        StoreSettings(
+            results_kept=settings.result_history,
+            on_authority=lambda: loop.call_soon_threadsafe(hurried.set),
+        ),
+    )
     authority = None
     certificates = None
     parser = Parser()
@@ -216,7 +223,7 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
             store=store,
             write_probe=WriteProbe(store),
             signer=signer,
-            transparency=Log(settings, clock, store, log_signer),
+            transparency=Log(settings, clock, store, log_signer, hurried),
             anchors=anchors,
             advisories=advisories,
             replays=Replays(settings.event_log_cache_mib << 20),

@@ -28,6 +28,10 @@ log = structlog.get_logger("attestation_service.database")
 SERVICE = "service"
 """Who, in the audit: nobody is logged in on the host."""
 
+BOUND, ACCEPTED = "database_bound", "database_accepted"
+ADOPTING = frozenset({BOUND, ACCEPTED})
+"""Actions that may tell of rows that no entry told of before."""
+
 WHAT_TO_DO = (
     "Bring the right database back. If this one is a backup that you restored on purpose, run "
     "`attestation-service --accept-restored-database` once (docs/operate/backup.md). If you want to begin anew, with "
@@ -125,7 +129,9 @@ def accept(settings: Settings, store: Store, clock: Clock) -> None:
                 ended = (*ended, memory.last)
         accepted = Memory(database=identity.database_id, last=_nothing(settings), ended=ended)
         _demand_fresh_name(settings, accepted)
-        now = store.write_sync(lambda tx: _record(tx, accepted, told, clock.now()))
+        now = store.write_sync(
+            lambda tx: _record(tx, accepted, told, clock.now(), adopts=identity.bound_at is None)
+        )
         file.write(replace(accepted, last=now))
         log.warning("database.accepted", database=identity.database_id, size=now.size, told=told)
 
@@ -157,20 +163,30 @@ def _bind(tx: Tx, at: datetime) -> None:
     tx.identity.bind(at)
     if size := tx.audit.tree.size():
         told = f"{size} entries were there before the keys of the log remembered their database"
-        tx.audit.append(AuditEvent(operator_cn=SERVICE, action="database_bound", detail=told), at)
+        tx.audit.append(AuditEvent(operator_cn=SERVICE, action=BOUND, detail=told), at)
+    _adopt(tx, BOUND, at)
 
 
-def _record(tx: Tx, accepted: Memory, told: str, at: datetime) -> Checkpoint:
+def _adopt(tx: Tx, action: str, at: datetime) -> None:
+    """Tell of every row of authority that is there: no entry of a version before said what it wrote."""
+    for rows in tx.state.adopt():
+        told = f"{rows} rows of authority were there before"
+        tx.audit.append(AuditEvent(operator_cn=SERVICE, action=action, detail=told), at)
+
+
+def _record(tx: Tx, accepted: Memory, told: str, at: datetime, *, adopts: bool) -> Checkpoint:
     """Tell the audit of an accepted database; return where its log is now."""
     tree = tx.audit.tree
-    size = tree.size()
     detail = (
-        f"database {accepted.database} accepted by uid {os.getuid()} of the host, with {size} entries: {told}; "
+        f"database {accepted.database} accepted by uid {os.getuid()} of the host, with {tree.size()} entries: {told}; "
         f"the log goes on as {accepted.last.origin}"
     )
     tx.identity.bind(at)
-    tx.audit.append(AuditEvent(operator_cn=SERVICE, action="database_accepted", detail=detail), at)
-    return Checkpoint(origin=accepted.last.origin, size=size + 1, root=root(tree, size + 1))
+    tx.audit.append(AuditEvent(operator_cn=SERVICE, action=ACCEPTED, detail=detail), at)
+    if adopts:
+        _adopt(tx, ACCEPTED, at)
+    size = tree.size()
+    return Checkpoint(origin=accepted.last.origin, size=size, root=root(tree, size))
 
 
 def _nothing(settings: Settings) -> Checkpoint:

@@ -301,6 +301,7 @@ async def test_a_good_log_is_valid(service: Service, auditor: dict[str, str]) ->
         "tree_root": base64.b64encode(signed.checkpoint.root).decode(),
         "checkpoints": 4,
         "checkpoint_size": 4_500,
+        "state": {"rows": 0, "adopted": 0, "unproven": [], "more": 0},
     }
 
 

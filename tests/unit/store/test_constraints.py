@@ -15,6 +15,7 @@ from attestation.store import (
     CountersignatureKind,
     StoredCheckpoint,
     StoreSettings,
+    Tx,
     migrate,
     open_store,
 )
@@ -32,18 +33,23 @@ from tests.contract.store_samples import (
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     """A connection of ours to a database with a row in most tables."""
+
+    def machine(tx: Tx) -> None:
+        tx.machines.add(a_machine())
+        tx.audit.append(AuditEvent(operator_cn="a", action="b", detail="0"), NOW)
+
+    def token(tx: Tx) -> None:
+        tx.registration_tokens.add(a_registration_token())
+        tx.audit.append(AuditEvent(operator_cn="a", action="b", detail="1"), NOW)
+
     path = tmp_path / "store.db"
     migrate(f"sqlite:///{path}")
     store = open_store(f"sqlite:///{path}")
-    store.write_sync(lambda tx: tx.machines.add(a_machine()))
+    store.write_sync(machine)
     store.write_sync(lambda tx: tx.challenges.issue(a_challenge()))
-    store.write_sync(lambda tx: tx.registration_tokens.add(a_registration_token()))
+    store.write_sync(token)
     store.write_sync(lambda tx: tx.config_tokens.issue(a_config_token()))
     store.write_sync(lambda tx: tx.results.add(a_machine().machine_id, a_result()))
-    for n in range(2):
-        store.write_sync(
-            lambda tx, n=n: tx.audit.append(AuditEvent(operator_cn="a", action="b", detail=str(n)), NOW)  # type: ignore[misc]
-        )
     checkpoint = StoredCheckpoint(size=2, root=bytes(32), note="note", created_at=NOW)
     stamp = Countersignature(kind=CountersignatureKind.TIMESTAMP, signer="tsa", value=b"x", created_at=NOW)
     store.write_sync(lambda tx: tx.audit.tree.add_checkpoint(checkpoint))

@@ -16,6 +16,7 @@ from attestation_cli.render import Cell, Column, cell, clean
 from attestation_cli.session import Session, output_option, pass_session
 
 if TYPE_CHECKING:
+    from attestation.api import AuditState
     from attestation.audit.checkpoint import Signer
     from attestation_cli.audit_file import Checked
 
@@ -64,6 +65,8 @@ def list_(session: Session, machine_id: str | None, action: str | None, limit: i
             session.emit_json(entries)
             return
         found = list(entries)
+    from attestation.audit.authority import words_of  # here: whoever asks for help need not wait for it
+
     session.emit_table(
         [
             Column("ID"),
@@ -89,7 +92,7 @@ def list_(session: Session, machine_id: str | None, action: str | None, limit: i
                     if e.new_state not in (None, e.prev_state)
                     else None
                 ),
-                cell(e.detail),
+                cell(words_of(e.detail), e.detail),
                 cell(e.source_ip),
                 cell(e.operator_sub),
                 cell(e.entry_hash),
@@ -412,8 +415,10 @@ def _verify_at_service(ctx: click.Context, session: Session) -> NoReturn:
             ("tree root", cell(verdict.tree_root)),
             ("checkpoints", cell(verdict.checkpoints)),
         ]
-        if not verdict.valid:
+        if verdict.state is None:
             rows += _broken(verdict.first_invalid_id, verdict.error)
+        else:
+            rows += _state(verdict.state)
         session.emit_fields(rows)
     ctx.exit(0 if verdict.valid else 1)
 
@@ -489,6 +494,22 @@ _ALONE = "that others saw the entries {} to {}: they are signed by the log alone
 
 def _word(*, valid: bool) -> Cell:
     return Cell("VALID", "green") if valid else Cell("INVALID", "red")
+
+
+def _state(state: AuditState) -> list[tuple[str, Cell]]:
+    """Say what the comparison of the rows that give authority with the log found."""
+    rows = [("rows compared", cell(state.rows))]
+    if state.adopted:
+        rows.append(
+            ("from before", cell(f"{state.adopted} rows that an upgrade found: no entry says who wrote them"))
+        )
+    rows += [("unproven", Cell(f"{each.kind} {each.key}: {each.problem}", "red")) for each in state.unproven]
+    if state.more:
+        rows.append(("unproven", Cell(f"and {state.more} more", "red")))
+    if state.unproven:
+        advice = "somebody wrote to the database past the service: lock what these rows admit, keep a copy"
+        rows.append(("what to do", cell(advice)))
+    return rows
 
 
 def _broken(first_invalid_id: int | None, error: str | None) -> list[tuple[str, Cell]]:

@@ -23,6 +23,7 @@ __all__ = [
     "ApproveRequest",
     "AuditEntryDetail",
     "AuditPage",
+    "AuditState",
     "AuditVerification",
     "CheckDetail",
     "EKCertificateDetail",
@@ -46,6 +47,7 @@ __all__ = [
     "ResultPage",
     "RevokeRequest",
     "RoleChangeRequest",
+    "UnprovenRow",
 ]
 
 
@@ -353,8 +355,26 @@ class AuditPage(Wire):
     next_cursor: Cursor
 
 
+class UnprovenRow(Wire):
+    """A row that gives authority and is not what the audit log says, or an entry whose row is not there."""
+
+    kind: str = Field(description="Which kind of row", examples=["allow-list"])
+    key: str = Field(description="Which one: its EK, id, serial number or place")
+    problem: str = Field(description="What is wrong, in words")
+    entry_id: int | None = Field(description="The last entry about it; null where there is none")
+
+
+class AuditState(Wire):
+    """The rows that give authority, compared with the log."""
+
+    rows: int = Field(description="Rows that give authority now")
+    adopted: int = Field(description="Of these, those that an upgrade found; no entry says who wrote them")
+    unproven: list[UnprovenRow] = Field(description="What does not fit, a hundred at most")
+    more: int = Field(description="How many there are beyond these")
+
+
 class AuditVerification(Wire):
-    """What a walk over the whole log found: chain, tree and stored checkpoints."""
+    """What a walk over the whole log found: chain, tree and stored checkpoints; and the rows that rest on it."""
 
     valid: bool
     entries: int = Field(description="Entries that were good")
@@ -365,6 +385,7 @@ class AuditVerification(Wire):
     tree_root: str | None = Field(default=None, description="Its root, base64; null where invalid")
     checkpoints: int = Field(default=0, description="Signed checkpoints that the log still has as beginnings")
     checkpoint_size: int | None = Field(default=None, description="Entries that the newest of them covers")
+    state: AuditState | None = Field(default=None, description="Null where the log itself is invalid")
 
 
 class PolicyDetail(Wire):

@@ -12,6 +12,7 @@ from attestation.store.approvals import Approval
 from attestation.store.attestations import AttestationCase
 from attestation.store.audit import AuditFilter
 from attestation.store.audit_tree import Countersignature, CountersignatureKind, StoredCheckpoint
+from attestation.store.authority import KINDS, NOT_AUTHORITY, Kind
 from attestation.store.base import Store, StoreSettings
 from attestation.store.captures import Capture, CaptureFilter
 from attestation.store.certificates import (
@@ -41,6 +42,7 @@ from attestation.store.policies import FLEET, PolicyAssignment, PolicyChange, Sc
 from attestation.store.purge import Purged
 from attestation.store.rate_limits import RateLimit, wait
 from attestation.store.results import StoredEvidence, StoredResult
+from attestation.store.sql import row_of
 from attestation.store.sqlite import SQLiteStore
 from attestation.store.tokens import ConfigToken, RegistrationToken
 from attestation.store.trust import StoredEKCertificate, TrustCertificate, TrustRole, TrustStatus
@@ -48,8 +50,10 @@ from attestation.store.tx import Tx
 
 __all__ = [
     "FLEET",
+    "KINDS",
     "MAX_LIMIT",
     "MAX_LOG_BYTES",
+    "NOT_AUTHORITY",
     "PUBLISHED",
     "AKBinding",
     "AllowListRow",
@@ -70,6 +74,7 @@ __all__ = [
     "IssuerAlgorithm",
     "IssuerPurpose",
     "IssuerState",
+    "Kind",
     "ListedCertificate",
     "LogKind",
     "MachineCounts",
@@ -100,6 +105,7 @@ __all__ = [
     "migrate",
     "open_store",
     "pack",
+    "row_of",
     "sqlite_path",
     "wait",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
@@ -10,11 +11,22 @@ from operator import attrgetter
 from sqlalchemy import bindparam, insert, select
 
 from attestation.audit import GENESIS_HASH, AuditEntry, AuditEvent, canonical_members, linked
+from attestation.audit.authority import MARK, Change, with_changes
 from attestation.audit.merkle import leaf_hash
+from attestation.clock import Clock
 from attestation.store.audit_tree import AuditTree
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import AuditRow, table_of
+
+CHANGED = "authority_changed"
+"""An entry about rows of authority whose unit told nothing else, or too much for one entry."""
+
+_NOBODY = AuditEvent(operator_cn="service", action=CHANGED)
+"""What changes without anybody's act, e.g. where old rows are purged."""
+
+MACHINE = "machine"
+"""Whose own acts are many, and give no authority that an operator did not give before."""
 
 _T = table_of(AuditRow)
 _C = _T.c
@@ -53,6 +65,12 @@ _members = attrgetter(*_COLUMNS)
 _HASHED = _COLUMNS[:-1]
 _AFTER = Prepared(select(_T).where(_C.id > bindparam("after")).order_by(_C.id).limit(bindparam("rows")))
 
+_AUTHORITY_AFTER = Prepared(
+    select(_C.id)
+    .where(_C.id > bindparam("after"), _C.operator_cn != MACHINE, _C.detail.contains(MARK))
+    .limit(1)
+)
+
 
 @lru_cache(maxsize=8)
 def _page(filters: tuple[str, ...]) -> Prepared:
@@ -67,10 +85,12 @@ def _page(filters: tuple[str, ...]) -> Prepared:
 class Audit:
     """The audit log, inside one unit of work."""
 
-    __slots__ = ("_sql", "tree")
+    __slots__ = ("_about", "_sql", "hurries", "tree")
 
     def __init__(self, sql: Executor) -> None:
         self._sql = sql
+        self._about = _NOBODY
+        self.hurries = False
         self.tree = AuditTree(sql)
 
     def append(self, event: AuditEvent, at: datetime) -> AuditEntry:
@@ -78,7 +98,38 @@ class Audit:
 
         Its id is that of the last entry plus one, never one that the database chose: an id that a rolled back
         unit used up would leave a gap, and the entry's place in the tree is its id less one.
+
+        It tells of the rows of authority that the unit changed before it (`attestation.audit.authority`).
         """
+        self._about = event
+        changes = self._sql.changes()
+        self._note(changes)
+        detail, rest = with_changes(event.detail, changes)
+        entry = self._add(event if detail == event.detail else replace(event, detail=detail), at)
+        self._tell(rest, at)
+        return entry
+
+    def begin(self) -> None:
+        """Begin a unit: nobody has acted in it yet."""
+        self._about, self.hurries = _NOBODY, False
+
+    def settle(self, clock: Clock) -> None:
+        """End a unit: what no entry told of the rows of authority that it changed gets an entry of its own."""
+        if changes := self._sql.changes():
+            self._note(changes)
+            self._tell(changes, clock.now())
+
+    def _note(self, changes: Sequence[Change]) -> None:
+        self.hurries = self.hurries or (bool(changes) and self._about.operator_cn != MACHINE)
+
+    def _tell(self, changes: Sequence[Change], at: datetime) -> None:
+        """Tell of *changes*, by who acted last in this unit."""
+        while changes:
+            detail, changes = with_changes(None, changes)
+            told = replace(self._about, action=CHANGED, prev_state=None, new_state=None, detail=detail)
+            self._add(told, at)
+
+    def _add(self, event: AuditEvent, at: datetime) -> AuditEntry:
         last = self._sql.row(_LAST)
         last_id, prev_hash = (0, GENESIS_HASH) if last is None else last
         entry, data = linked(event, at=at, prev_hash=prev_hash)
@@ -106,6 +157,10 @@ class Audit:
     def entries(self, after_id: int, limit: int) -> list[tuple[int, AuditEntry]]:
         """Return the *limit* entries after row *after_id* in ascending order, for a verifier that walks."""
         return [_decode(row) for row in self._sql.rows(_AFTER, after=after_id, rows=limit)]
+
+    def authority_after(self, entry_id: int) -> bool:
+        """Return True if an entry after *entry_id* tells of an act, not of a machine's own, on a row of authority."""
+        return self._sql.row(_AUTHORITY_AFTER, after=entry_id) is not None
 
     def walk(self, after_id: int, limit: int) -> list[tuple[int, str, str, bytes]]:
         """Return id, prev_hash, entry_hash and canonical bytes of the *limit* entries after row *after_id*.

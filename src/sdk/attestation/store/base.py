@@ -26,6 +26,8 @@ class StoreSettings:
         gather_seconds: How long a group waits for more, if the one before was not of one unit only.
         queue_size: Most units that wait; beyond it a write is refused at once with `StoreUnavailable`.
         results_kept: Attestation results kept per machine.
+        on_authority: Called, on the writer's thread, after a commit with an entry that tells of an act, not of a
+            machine's own, on a row of authority. It must neither block nor raise.
     """
 
     busy_timeout_seconds: float = 5.0
@@ -34,6 +36,7 @@ class StoreSettings:
     gather_seconds: float = 0.002
     queue_size: int = 10_000
     results_kept: int = 20
+    on_authority: Callable[[], object] | None = None
 
 
 class Store(Protocol):

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
+from sqlalchemy import Delete, Update, bindparam
+from sqlalchemy import Insert as InsertStatement
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
+
+from attestation.audit.authority import Change, digest, key_of
+from attestation.store.authority import KINDS, Kind
 
 Row = Sequence[Any]
 Insert = Callable[..., Any]
@@ -43,6 +49,53 @@ class Compiled:
     names: tuple[str, ...]
     constants: Mapping[str, object]
     arrange: Callable[[Mapping[str, object]], tuple[object, ...]]
+    watched: Watched | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a statement does to rows of authority.
+
+    Args:
+        kind: Which table.
+        before: Reads the rows that it is about to change.
+        inserts: It may make the row that its values name.
+    """
+
+    kind: Kind
+    before: Prepared
+    inserts: bool
+
+
+def _watched(statement: ClauseElement) -> Watched | None:
+    """Return what *statement* may change of what gives authority; None where nothing."""
+    if not isinstance(statement, InsertStatement | Update | Delete):
+        return None
+    kind = KINDS.get(getattr(statement.table, "name", ""))
+    if kind is None:
+        return None
+    if isinstance(statement, InsertStatement):
+        return Watched(kind, _by_key(kind), inserts=True)
+    if isinstance(statement, Update):
+        # What it sets stands nowhere else: compiled, it is text.
+        changed = {getattr(column, "key", column) for column in statement._values or ()}  # noqa: SLF001
+        if changed.isdisjoint((*kind.key, *kind.columns)):
+            return None
+    rows = kind.select()
+    if statement.whereclause is not None:
+        rows = rows.where(statement.whereclause)
+    return Watched(kind, Prepared(rows), inserts=False)
+
+
+@lru_cache(maxsize=64)
+def _by_key(kind: Kind) -> Prepared:
+    return Prepared(kind.select().where(*(kind.table.c[name] == bindparam(name) for name in kind.key)))
+
+
+def row_of(kind: Kind, row: Row) -> tuple[str, str | None]:
+    """Return key and digest of a row that `Kind.select` read; no digest where it gives nothing."""
+    keys = len(kind.key)
+    return key_of(row[:keys]), digest(row[keys + 1 :]) if row[keys] else None
 
 
 class Prepared:
@@ -88,7 +141,13 @@ class Prepared:
         if self._index is not None and target.dialect.name == "sqlite":
             table, index = self._index
             text = text.replace(f"FROM {table} \nWHERE", f"FROM {table} INDEXED BY {index} \nWHERE", 1)
-        return Compiled(text=text, names=names, constants=constants, arrange=_arranger(names))
+        return Compiled(
+            text=text,
+            names=names,
+            constants=constants,
+            arrange=_arranger(names),
+            watched=_watched(statement),
+        )
 
 
 def _arranger(names: tuple[str, ...]) -> Callable[[Mapping[str, object]], tuple[object, ...]]:
@@ -122,20 +181,57 @@ class Cursor(Protocol):
 
 
 class Executor:
-    """Runs prepared statements on one cursor of one dialect."""
+    """Runs prepared statements on one cursor of one dialect, and remembers what they change of what gives authority."""
 
-    __slots__ = ("_cursor", "_dialect")
+    __slots__ = ("_cursor", "_dialect", "_touched")
 
     def __init__(self, cursor: Cursor, dialect: str) -> None:
         self._cursor = cursor
         self._dialect = dialect
+        # Rows of authority that the unit touched and no entry told of yet: their keys, and digests before.
+        self._touched: dict[tuple[str, str], tuple[Kind, Mapping[str, object], str | None]] = {}
 
     def _execute(self, statement: Prepared, values: Mapping[str, object]) -> Cursor:
         compiled = statement.compiled(self._dialect)
         if compiled.constants:
             values = {**compiled.constants, **values}
+        if compiled.watched is not None:
+            self._touch(compiled.watched, values)
         self._cursor.execute(compiled.text, compiled.arrange(values))
         return self._cursor
+
+    def _touch(self, watched: Watched, values: Mapping[str, object]) -> None:
+        """Remember what the rows are that are about to change."""
+        kind = watched.kind
+        rows = self.rows(watched.before, **values)
+        if watched.inserts and not rows:
+            key = {name: values[name] for name in kind.key}
+            self._touched.setdefault((kind.name, key_of(key.values())), (kind, key, None))
+        for row in rows:
+            text, before = row_of(kind, row)
+            key = dict(zip(kind.key, row, strict=False))
+            self._touched.setdefault((kind.name, text), (kind, key, before))
+
+    def changes(self) -> list[Change]:
+        """Take what changed of what gives authority since this was asked last, for an entry to tell."""
+        found = []
+        touched, self._touched = self._touched, {}
+        for (name, text), (kind, key, before) in touched.items():
+            row = self.row(_by_key(kind), **key)
+            after = None if row is None else row_of(kind, row)[1]
+            if before != after:
+                found.append(Change(name, text, before, after))
+        return found
+
+    def take_for_new(self, kind: Kind, rows: Sequence[Row]) -> None:
+        """Let the next entry tell of *rows*, which `Kind.select` read, as if the unit had made them."""
+        for row in rows:
+            key = dict(zip(kind.key, row, strict=False))
+            self._touched[kind.name, key_of(key.values())] = (kind, key, None)
+
+    def forget(self) -> None:
+        """Begin a unit: what the one before did is told, or undone."""
+        self._touched.clear()
 
     def run(self, statement: Prepared, /, **values: object) -> int:
         """Run a statement and return how many rows it changed."""

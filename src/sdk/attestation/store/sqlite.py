@@ -222,11 +222,14 @@ class _Writer(_Worker):
         execute = self._cursor.execute
         tx = self._tx
         self._begin()
+        told = False
         for unit in group:
             execute("SAVEPOINT unit")
             unit.error = None
+            tx.begin()
             try:
                 unit.value = unit.work(tx)
+                told = tx.settle() or told
             except BaseException as e:  # whatever a unit raises is its caller's, never the writer's
                 if not self._connection.in_transaction:
                     # SQLite itself rolled all back (disk full, I/O error): the group, not this unit, failed.
@@ -235,6 +238,9 @@ class _Writer(_Worker):
                 unit.error = _unavailable(e) if isinstance(e, sqlite3.Error) and _is_ours(e) else e
             execute("RELEASE unit")
         execute("COMMIT")
+        if told and self._settings.on_authority is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody signs there
+                self._settings.on_authority()
 
     def _begin(self) -> None:
         """Take the write lock, asking every half millisecond.

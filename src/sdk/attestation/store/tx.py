@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from attestation.clock import SystemClock
 from attestation.store.allow_list import AllowList
 from attestation.store.approvals import Approvals
 from attestation.store.attestations import Attestations
@@ -22,8 +23,11 @@ from attestation.store.purge import Purged, purge
 from attestation.store.rate_limits import RateLimits
 from attestation.store.results import Results
 from attestation.store.sql import Executor
+from attestation.store.state import State
 from attestation.store.tokens import ConfigTokens, RegistrationTokens
 from attestation.store.trust import EKCertificates, Trust
+
+_CLOCK = SystemClock()
 
 
 class Tx:
@@ -56,6 +60,7 @@ class Tx:
         "rate_limits",
         "registration_tokens",
         "results",
+        "state",
         "trust",
     )
 
@@ -78,10 +83,25 @@ class Tx:
         self.policies = Policies(sql)
         self.captures = Captures(sql)
         self.ek_certificates = EKCertificates(sql)
+        self.state = State(sql)
         self.trust = Trust(sql)
         self.identity = Identity(sql)
         self.issuers = Issuers(sql)
         self.certificates = Certificates(sql, self.issuers)
+
+    def begin(self) -> None:
+        """Begin a unit that writes."""
+        self._sql.forget()
+        self.audit.begin()
+
+    def settle(self) -> bool:
+        """End a unit that writes: the audit tells of every row of authority that it changed.
+
+        Returns:
+            True if it was an act, not of a machine's own, on one.
+        """
+        self.audit.settle(_CLOCK)
+        return self.audit.hurries
 
     def purge(self, at: datetime, batch: int = 500) -> Purged:
         """Delete up to *batch* rows of each kind that nothing needs at *at*; return how many went."""

@@ -26,7 +26,7 @@ from attestation_service.context import Resources
 
 COLUMNS = tuple(AllowListEntry.model_fields)
 REQUIRED_COLUMNS = ("ek_fingerprint", "role")
-ENTRIES_PER_AUDIT = 200
+ENTRIES_PER_AUDIT = 80
 """So many EKs are named in one audit entry, which is limited in length."""
 
 
@@ -85,10 +85,11 @@ async def import_entries(
         if agreed.voters:
             told = agreed.told(f"{len(rows)} entries")
             tx.audit.append(operator.event("allow_list_approved", detail=told), at)
-        added = sum(tx.allow_list.put(row) for row in rows)
+        added = 0
         for first in range(0, len(rows), ENTRIES_PER_AUDIT):
-            named = _summary(rows[first : first + ENTRIES_PER_AUDIT])
-            tx.audit.append(operator.event("allow_list_import", detail=named), at)
+            some = rows[first : first + ENTRIES_PER_AUDIT]
+            added += sum(tx.allow_list.put(row) for row in some)
+            tx.audit.append(operator.event("allow_list_import", detail=_summary(some)), at)
         return AllowListImported(added=added, replaced=len(rows) - added)
 
     return await dual_control.write(work, res=res, operator=operator, at=at)

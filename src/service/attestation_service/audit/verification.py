@@ -1,4 +1,4 @@
-"""One walk over the whole log: chain, tree, and every checkpoint that is stored; in constant memory."""
+"""One walk over the whole log: chain, tree, stored checkpoints, and the rows that rest on it; in constant memory."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attestation.api import AuditVerification
+from attestation.api import AuditState, AuditVerification
 from attestation.errors import LogBroken, LogRejected, MalformedNote
-from attestation.store import StoredCheckpoint, Tx
+from attestation.store import KINDS, StoredCheckpoint, Tx
 from attestation.wire import b64encode
+from attestation_service.audit.ledger import Ledger
 from attestation_service.context import Resources
 from attestation_service.transparency import LogSigner, Page, Walk, page
 from attestation_service.transparency.memory import MemoryUnusable
 
 _NO_END = 1 << 62
+PAGE_ROWS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def demand(size: int, covered: Sequence[int]) -> None:
 
 
 async def verify(*, res: Resources) -> AuditVerification:
-    """Walk the whole log in pages: constant memory, no transaction longer than one page.
+    """Walk the whole log in pages: constant memory, no transaction longer than one page. Then compare the state.
 
     Entries appended meanwhile are part of the walk; entries cannot change behind it, because the chain would
     not fit any more.
@@ -106,13 +108,18 @@ async def verify(*, res: Resources) -> AuditVerification:
     found = _Verification(res.transparency.signer)
     walk = found.walk
     signed = res.transparency.signed
+    ledger = Ledger()
     try:
-        while await asyncio.to_thread(found.take, await res.store.scan(found.step)):
-            pass
+        more = True
+        while more:
+            step = await res.store.scan(found.step)
+            more = await asyncio.to_thread(found.take, step)
+            await asyncio.to_thread(ledger.tell, step.page.entries)
         # What this process signed last is known without the database.
         if signed is not None:
             demand(walk.size, [signed.size] if signed.size > walk.size else [])
         await res.transparency.demand_continued()
+        state = await _state(ledger, walk.size, res)
     except (LogRejected, MalformedNote, MemoryUnusable) as e:
         return AuditVerification(
             valid=False,
@@ -121,14 +128,35 @@ async def verify(*, res: Resources) -> AuditVerification:
             first_invalid_id=e.entry_id if isinstance(e, LogBroken) else None,
             error=str(e),
         )
+    finally:
+        ledger.close()
+    first = next(iter(state.unproven), None)
     return AuditVerification(
-        valid=True,
+        valid=first is None,
         entries=walk.size,
         root_hash=walk.last_hash if walk.size else None,
         first_invalid_id=None,
-        error=None,
+        error=f"{first.kind} {first.key}: {first.problem}" if first is not None else None,
         tree_size=walk.size,
         tree_root=b64encode(walk.root()),
         checkpoints=found.checkpoints,
         checkpoint_size=found.newest,
+        state=state,
     )
+
+
+async def _state(ledger: Ledger, size: int, res: Resources) -> AuditState:
+    """Compare every row of authority with what the log of *size* entries, which *ledger* was told, says of it."""
+    for kind in KINDS.values():
+        after: Sequence[object] | None = None
+        while rows := await res.store.scan(
+            lambda tx, kind=kind, after=after: tx.state.page(kind, after, PAGE_ROWS)  # type: ignore[misc]
+        ):
+            await asyncio.to_thread(ledger.find, kind, rows)
+            after = rows[-1][: len(kind.key)]
+    # What was appended since tells which rows changed while they were read.
+    seen = size
+    while entries := (await res.store.scan(lambda tx, seen=seen: page(tx, seen))).entries:  # type: ignore[misc]
+        await asyncio.to_thread(ledger.tell, entries)
+        seen = entries[-1][0]
+    return await asyncio.to_thread(ledger.compare, size)

@@ -307,6 +307,10 @@ async def delete(machine_id: str, *, res: Resources, operator: Operator) -> None
             raise TransitionForbidden(
                 f"only a rejected or wiped machine can be deleted; this one is {machine.status}"
             )
+        certificates.decide(tx, machine_id, certificates.GONE, "delete", operator, at)
+        believed = machine.ek_chain_ok or machine.ek_allow_listed or machine.role is not None
+        tx.chip_marks.end(machine_id, machine.status, at, believed=believed)
+        tx.machines.delete(machine_id)
         tx.audit.append(
             operator.event(
                 "delete",
@@ -316,10 +320,6 @@ async def delete(machine_id: str, *, res: Resources, operator: Operator) -> None
             ),
             at,
         )
-        certificates.decide(tx, machine_id, certificates.GONE, "delete", operator, at)
-        believed = machine.ek_chain_ok or machine.ek_allow_listed or machine.role is not None
-        tx.chip_marks.end(machine_id, machine.status, at, believed=believed)
-        tx.machines.delete(machine_id)
 
     await res.store.write(work)
     _make_lists(res)

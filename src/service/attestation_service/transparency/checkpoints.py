@@ -1,5 +1,7 @@
 """Signing the log as it is: every so many entries or seconds, and only what continues what was signed before.
 
+After an act that gives authority it is signed at once: what is not signed yet can be cut off by who has the database.
+
 Every worker runs this. Before a signature is made the new tree is proven to begin with the newest checkpoint in
 the database, if this log signed it, and with the newest that the keys remember, which no database can take back
 and which is written beside them before each signature; and the entries since then are compared with the tree.
@@ -12,6 +14,7 @@ No transaction is held while signing or talking to others, and nothing waits for
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -45,6 +48,8 @@ log = structlog.get_logger("attestation_service.audit")
 
 MAX_WITNESSES: Final = MAX_SIGNATURES - len(LOG_TYPES)
 TICK_SECONDS: Final = 1.0
+TOGETHER_SECONDS: Final = 0.05
+"""So long an act that gives authority waits for others before the log is signed."""
 ATTEMPTS: Final = 5
 """So often a signature is tried while other workers sign; then it waits for the next tick."""
 
@@ -104,10 +109,19 @@ class Log:
         clock: Tells the time.
         store: Where log and checkpoints are.
         signer: The log's keys.
+        hurried: Set where an act was committed that is to be signed at once.
     """
 
-    def __init__(self, settings: Settings, clock: Clock, store: Store, signer: LogSigner) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        store: Store,
+        signer: LogSigner,
+        hurried: asyncio.Event | None = None,
+    ) -> None:
         self.signer = signer
+        self.hurried = hurried or asyncio.Event()
         self.refused: str | None = None
         self.failures: Counter[str] = Counter()
         self.others = countersigners(settings)
@@ -127,7 +141,12 @@ class Log:
         """Sign and tell others again and again until cancelled; an error is logged and waited out."""
         while True:
             # Jitter: workers that started together shall not all sign at the same moment.
-            await asyncio.sleep(TICK_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311 -- no secret
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS * random.uniform(0.5, 1.5)):  # noqa: S311 -- no secret
+                    await self.hurried.wait()
+                    # One signature for acts that come together.
+                    await asyncio.sleep(TOGETHER_SECONDS)
+            self.hurried.clear()
             try:
                 await self.advance(force=False)
                 await self.tell_others()
@@ -181,7 +200,11 @@ class Log:
         if newest.size > size or (self.signed is not None and self.signed.size > size):
             return True  # entries are gone; looking closer will say so
         return size > newest.size and (
-            force or size - newest.size >= self._entries or at - newest.created_at >= self._interval
+            force
+            or size - newest.size >= self._entries
+            or at - newest.created_at >= self._interval
+            # Who was given authority, and by whom, is signed at once: until then its entry can be cut off.
+            or tx.audit.authority_after(newest.size)
         )
 
     async def _sign(self, at: datetime) -> bool:

@@ -1,0 +1,125 @@
+"""Which rows give authority: whoever writes one admits a machine, or decides by what machines are judged.
+
+What the service writes into such a row is told by the audit entry of the same unit (`attestation.audit.authority`),
+without anybody having to think of it: `sql.py` reads the row before and after. A new table of authority is one line
+here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import ColumnElement, Select, Table, and_, select, true
+
+from attestation.store.tables import (
+    AKBindingRow,
+    AllowListTableRow,
+    ApprovalRow,
+    CertificateRow,
+    ChipMarkRow,
+    IssuerRow,
+    MachineRow,
+    PolicyAssignmentRow,
+    PolicyRow,
+    RegistrationTokenRow,
+    TrustCertificateRow,
+    table_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One table of authority.
+
+    Args:
+        name: What people call such a row.
+        table: Where it is.
+        key: The columns that name it, all written by whoever inserts it.
+        columns: Those that say what it gives. What changes without anybody's act is not among them.
+        counts: Which rows give anything; the others are as if they were not there.
+    """
+
+    name: str
+    table: Table
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    counts: ColumnElement[bool]
+
+    def select(self) -> Select[tuple[object, ...]]:
+        """Return the query for rows: key, whether it counts, columns."""
+        c = self.table.c
+        return select(
+            *(c[name] for name in self.key), self.counts.label("counts"), *(c[name] for name in self.columns)
+        )
+
+
+def _kind(name: str, row: type, key: str, columns: str, *, nothing: tuple[str, ...] = ()) -> Kind:
+    table = table_of(row)
+    counts = and_(true(), *(table.c.state != state for state in nothing))
+    return Kind(name, table, tuple(key.split()), tuple(columns.split()), counts)
+
+
+KINDS: Final = {
+    kind.table.name: kind
+    for kind in (
+        _kind(
+            "machine",
+            MachineRow,
+            "machine_id",
+            "ek_fingerprint ek_public status role cluster_id hostname assigned_ip ek_allow_listed ak_public ak_name",
+        ),
+        _kind("ak-binding", AKBindingRow, "ak_name", "ek_fingerprint machine_id"),
+        _kind("chip-mark", ChipMarkRow, "kind value machine_id", "ended_as ended_believed"),
+        _kind("allow-list", AllowListTableRow, "ek_fingerprint", "role hostname assigned_ip cluster_id"),
+        _kind(
+            "token",
+            RegistrationTokenRow,
+            "token_id",
+            "token_sha256 role hostname assigned_ip cluster_id uses uses_left expires_at revoked_at minimum_assurance",
+        ),
+        _kind(
+            "vote",
+            ApprovalRow,
+            "proposal_digest operator_sub created_at",
+            "action machine_id operator_cn role proposal expires_at consumed_at withdrawn_at lapsed_at void "
+            "certificate",
+        ),
+        _kind("policy", PolicyRow, "name version", "sha256 document"),
+        _kind("assignment", PolicyAssignmentRow, "scope subject", "policy_name policy_version"),
+        _kind("anchor", TrustCertificateRow, "sha256", "certificate role vendor status"),
+        _kind(
+            "ca-key",
+            IssuerRow,
+            "issuer_id",
+            "purpose algorithm state key_uri spki_sha256 certificate cross_certificates",
+            nothing=("reserved", "abandoned"),
+        ),
+        _kind(
+            "certificate",
+            CertificateRow,
+            "serial",
+            "issuer_id profile state machine_id spki_sha256 not_after certificate",
+            nothing=("reserved", "void"),
+        ),
+    )
+}
+"""By the name of the table."""
+
+NOT_AUTHORITY: Final = {
+    "database_identity": "names the database; the keys beside it remember it",
+    "ek_certificates": "who vouches for a TPM: evidence, judged again by the bundle in force",
+    "measurement_logs": "evidence",
+    "attestation_results": "what was judged; what it gave is in the machine's row",
+    "challenges": "asks for evidence, and admits nobody without",
+    "config_tokens": "good for one delivery, sealed to the TPM that the machine's row names",
+    "ca_crls": "signed, and made anew from the certificates",
+    "audit_log": "the log itself",
+    "audit_nodes": "the log's tree, compared with it",
+    "audit_checkpoints": "signed",
+    "audit_countersignatures": "signed by others",
+    "outbox": "tells of what was done",
+    "rate_limits": "slows down",
+    "policy_history": "tells of what was assigned",
+}
+"""Every other table, and why a row of it gives nothing by itself."""
