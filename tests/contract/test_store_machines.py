@@ -167,9 +167,9 @@ def test_pending_machines_are_counted_over_all_and_by_address(store: Store) -> N
         tx.machines.add(a_machine(4, registered_from="192.0.2.2", status=Status.REGISTERED))
 
     store.write_sync(work)
-    assert store.read_sync(lambda tx: tx.machines.count_pending()) == 3
-    assert store.read_sync(lambda tx: tx.machines.count_pending("192.0.2.2")) == 2
-    assert store.read_sync(lambda tx: tx.machines.count_pending("192.0.2.9")) == 0
+    assert store.read_sync(lambda tx: tx.machines.pending().rows) == 3
+    assert store.read_sync(lambda tx: tx.machines.pending("192.0.2.2").rows) == 2
+    assert store.read_sync(lambda tx: tx.machines.pending("192.0.2.9").rows) == 0
 
 
 def all_pages(store: Store, wanted: MachineFilter, limit: int) -> list[Machine]:

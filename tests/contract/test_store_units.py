@@ -77,7 +77,7 @@ def test_a_unit_sees_what_the_one_before_it_did(store: Store) -> None:
         def unit(number: int) -> Any:
             def work(tx: Any) -> int:
                 tx.machines.add(a_machine(number))
-                return int(tx.machines.count_pending())
+                return int(tx.machines.pending().rows)
 
             return work
 
@@ -127,9 +127,9 @@ def test_a_read_is_one_snapshot(store: Store) -> None:
     """What is committed in the middle of a read does not show in it."""
 
     def work(tx: Any) -> tuple[int, int]:
-        before = tx.machines.count_pending()
+        before = tx.machines.pending().rows
         store.write_sync(lambda other: other.machines.add(a_machine()))
-        return before, tx.machines.count_pending()
+        return before, tx.machines.pending().rows
 
     assert store.read_sync(work) == (0, 0)
     assert len(stored(store)) == 1

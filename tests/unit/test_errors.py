@@ -86,6 +86,7 @@ CODES = {
     "ProofRejected": "proof-rejected",
     "ProofUnavailable": "proof-unavailable",
     "RateLimited": "rate-limited",
+    "RegistrationForbidden": "registration-forbidden",
     "RegistrationTokenInvalid": "registration-token-invalid",
     "RegistrationTokenUnknown": "registration-token-unknown",
     "RequestInvalid": "request-invalid",

@@ -21,7 +21,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── AKAttributesRejected
     │   ├── ActivationFailed
     │   ├── AKNotActivated
-    │   ├── RegistrationTokenInvalid
+    │   ├── RegistrationTokenInvalid  RegistrationForbidden
     │   ├── CertificateUntrusted       a certificate of ours, presented: not ours, expired, revoked, of another
     │   └── MachineRejected  MachineNotAdmitted
     ├── Unknown                        it does not exist (any more)
@@ -243,6 +243,12 @@ class RegistrationTokenInvalid(NotAuthentic):
     """The registration token is unknown, spent, expired, revoked or for something else."""
 
     code = "registration-token-invalid"
+
+
+class RegistrationForbidden(NotAuthentic):
+    """Machines may not be introduced from this network."""
+
+    code = "registration-forbidden"
 
 
 class MachineRejected(NotAuthentic):

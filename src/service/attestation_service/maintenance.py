@@ -12,7 +12,7 @@ import structlog
 
 from attestation.errors import AttestationError
 from attestation.store import OutboxEvent
-from attestation_service import leases, operator_ca
+from attestation_service import leases, operator_ca, pending
 from attestation_service.context import Resources
 from attestation_service.endorsements import rejudge
 
@@ -42,6 +42,7 @@ async def once(res: Resources) -> None:
     while await _drain(res):
         pass
     await rejudge(res)
+    await pending.purge(res)
     purged = PURGE_BATCH
     while purged >= PURGE_BATCH:
         purged = (await res.store.write(lambda tx: tx.purge(res.clock.now(), PURGE_BATCH))).total

@@ -7,6 +7,7 @@ Whole sites have a /48. An IPv4 address is a unit of its own, also when it comes
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection
 from functools import lru_cache
 
 NETWORK_BITS = 64
@@ -29,6 +30,16 @@ def site_of(address: str) -> str | None:
     if parsed is None or parsed.ipv4_mapped is not None:
         return None
     return str(ipaddress.IPv6Network((int(parsed), SITE_BITS), strict=False))
+
+
+def is_inside(address: str, networks: Collection[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:
+    """Return True if *address* is in one of *networks*; what is no address is in none, a mapped one is IPv4."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return any((mapped or parsed) in network for network in networks)
 
 
 def _v6(address: str) -> ipaddress.IPv6Address | None:

@@ -187,6 +187,12 @@ class Settings(BaseSettings):
     body_min_kib_per_second: Annotated[int, Field(ge=1, le=1_024)] = 16
     pending_limit: Annotated[int, Field(ge=1)] = 10_000
     pending_limit_per_address: Annotated[int, Field(ge=1)] = 1_000
+    pending_mib: Annotated[int, Field(ge=1, le=10_240)] = 128
+    pending_mib_per_address: Annotated[int, Field(ge=1, le=10_240)] = 16
+    pending_days: Annotated[int, Field(ge=1, le=3_650)] = 30
+    introduced_mib: Annotated[int, Field(ge=1, le=10_240)] = 256
+    introduced_mib_per_network: Annotated[int, Field(ge=1, le=10_240)] = 32
+    registration_nets: Annotated[tuple[Network, ...], *CommaList] = ()
 
     # Housekeeping
     result_history: Annotated[int, Field(ge=1, le=10_000)] = 20

@@ -59,7 +59,7 @@ def test_a_group_is_repeated_and_then_refused(path: Path, failures: int, stored:
             store.write_sync(work)
     assert len(runs) == 3
     assert len(store.read_sync(lambda tx: tx.machines.page(MachineFilter(), None, 9)).items) == stored
-    assert store.write_sync(lambda tx: tx.machines.count_pending()) == stored
+    assert store.write_sync(lambda tx: tx.machines.pending().rows) == stored
     store.close()
 
 
@@ -72,7 +72,7 @@ def test_a_writer_that_holds_the_lock_is_waited_for_and_then_given_up(path: Path
         with pytest.raises(StoreUnavailable):
             store.write_sync(lambda tx: None)
         assert 0.5 < time.monotonic() - started < 5
-        assert store.read_sync(lambda tx: tx.machines.count_pending()) == 0
+        assert store.read_sync(lambda tx: tx.machines.pending().rows) == 0
         other.execute("ROLLBACK")
     store.write_sync(lambda tx: tx.machines.add(a_machine()))
     store.close()
@@ -83,6 +83,6 @@ def test_a_database_without_tables_is_unavailable(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/empty.db", SETTINGS)
     for use in (store.read_sync, store.write_sync):
         with pytest.raises(StoreUnavailable):
-            use(lambda tx: tx.machines.count_pending())
+            use(lambda tx: tx.machines.pending().rows)
         assert use(lambda tx: 1) == 1
     store.close()

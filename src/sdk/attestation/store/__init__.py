@@ -39,7 +39,7 @@ from attestation.store.migrate import migrate, sqlite_path
 from attestation.store.outbox import OutboxEvent
 from attestation.store.pages import MAX_LIMIT, Page
 from attestation.store.policies import FLEET, PolicyAssignment, PolicyChange, Scope, StoredPolicy
-from attestation.store.purge import Purged
+from attestation.store.purge import CHALLENGE_KEPT, Purged
 from attestation.store.rate_limits import RateLimit, wait
 from attestation.store.results import StoredEvidence, StoredResult
 from attestation.store.sql import row_of
@@ -49,6 +49,7 @@ from attestation.store.trust import StoredEKCertificate, TrustCertificate, Trust
 from attestation.store.tx import Tx
 
 __all__ = [
+    "CHALLENGE_KEPT",
     "FLEET",
     "KINDS",
     "MAX_LIMIT",

@@ -62,6 +62,14 @@ class MachineCounts:
     by_trust: Mapping[Trust, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """How many machines await approval, and how many bytes their certificates take."""
+
+    rows: int
+    kept_bytes: int
+
+
 def _micros(at: datetime | None) -> int | None:
     return None if at is None else to_micros(at)
 
@@ -289,10 +297,10 @@ _MISS = Prepared(
 )
 _DELETE = Prepared(delete(_T).where(_C.machine_id == bindparam("machine_id")))
 _PENDING = _C.status == Status.PENDING_APPROVAL.value
-_COUNT_PENDING = Prepared(select(func.count()).select_from(_T).where(_PENDING))
-_COUNT_PENDING_FROM = Prepared(
-    select(func.count()).select_from(_T).where(_PENDING, _C.registered_from == bindparam("registered_from"))
-)
+_WEIGHED = select(func.count(), func.coalesce(func.sum(_C.kept_bytes), 0)).select_from(_T).where(_PENDING)
+_WEIGH_PENDING = Prepared(_WEIGHED)
+_WEIGH_PENDING_FROM = Prepared(_WEIGHED.where(_C.registered_from == bindparam("registered_from")))
+_OLDEST_PENDING = Prepared(select(_T).where(_PENDING).order_by(_C.id).limit(bindparam("rows")))
 _COUNT_BY_STATUS = Prepared(select(_C.status, func.count()).group_by(_C.status))
 _COUNT_BY_ROLE = Prepared(select(_C.role, func.count()).group_by(_C.role))
 # The same rule as `Machine.trust`; a test compares them.
@@ -478,12 +486,16 @@ class Machines:
             values |= {"part": f"%{text}%", "start": f"{text}%"}
         return page_of("machines", self._sql.rows(_page(tuple(filters)), **values), limit, decode)
 
-    def count_pending(self, registered_from: str | None = None) -> int:
-        """Return how many machines await approval, of all or of one address."""
+    def pending(self, registered_from: str | None = None) -> Pending:
+        """Return how many machines await approval and what they keep, of all or of one address."""
         row = (
-            self._sql.row(_COUNT_PENDING)
+            self._sql.row(_WEIGH_PENDING)
             if registered_from is None
-            else self._sql.row(_COUNT_PENDING_FROM, registered_from=registered_from)
+            else self._sql.row(_WEIGH_PENDING_FROM, registered_from=registered_from)
         )
         assert row is not None
-        return int(row[0])
+        return Pending(rows=int(row[0]), kept_bytes=int(row[1]))
+
+    def oldest_pending(self, limit: int) -> list[Machine]:
+        """Return machines that await approval, in the order in which they came."""
+        return [decode(row) for row in self._sql.rows(_OLDEST_PENDING, rows=limit)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ScalarSelect, bindparam, case, select
+from sqlalchemy import ScalarSelect, bindparam, case, select, update
 from sqlalchemy.sql import ClauseElement
 
 from attestation.clock import to_micros
@@ -74,6 +74,11 @@ def _take(rows: int) -> Prepared:
 _TAKE = {rows: _take(rows) for rows in (1, 2)}
 
 
+_GIVE_BACK = Prepared(
+    update(_T).where(_C.key == bindparam("of_key")).values(tat_us=_C.tat_us - bindparam("back_us"))
+)
+
+
 class RateLimits:
     """The rate limits, inside one unit of work."""
 
@@ -87,13 +92,17 @@ class RateLimits:
         row = self._sql.row(_CHECK, key=key)
         return wait(None if row is None else row[0], at, limit)
 
-    def take(self, key: str, at: datetime, limit: RateLimit) -> None:
-        """Count one request that was allowed.
+    def take(self, key: str, at: datetime, limit: RateLimit, *, units: int = 1) -> None:
+        """Count a request that was allowed, as so many where it costs more than one.
 
         What raced past `check` at the same time is counted too, so the rate holds over time.
         """
         at_us = to_micros(at)
-        self._sql.run(_TAKE[1], at=at_us, key0=key, tat0=at_us + limit.interval_us)
+        self._sql.run(_TAKE[1], at=at_us, key0=key, tat0=at_us + units * limit.interval_us)
+
+    def give_back(self, key: str, limit: RateLimit, *, units: int) -> None:
+        """Take back what was counted: it is free again."""
+        self._sql.run(_GIVE_BACK, of_key=key, back_us=units * limit.interval_us)
 
     def take_both(self, one: tuple[str, RateLimit], other: tuple[str, RateLimit], at: datetime) -> None:
         """Count one request under two different keys, as `take` does."""

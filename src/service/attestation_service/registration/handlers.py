@@ -30,7 +30,7 @@ from attestation.errors import (
     AKConflict,
     AttestationError,
     MalformedEvidence,
-    PendingQuotaExceeded,
+    RegistrationForbidden,
     RegistrationTokenInvalid,
 )
 from attestation.evidence import ak_activation
@@ -55,15 +55,16 @@ from attestation_service import (
     crypto_policy,
     endorsements,
     limits,
+    pending,
     policy,
     statements,
 )
 from attestation_service.config_tokens import IssuedToken
 from attestation_service.context import Origin, Resources
 from attestation_service.events import emit, hardware
+from attestation_service.networks import is_inside
 from attestation_service.registration.introduction import Alternative, Introduction, judge
 
-PENDING_RETRY_SECONDS = 300
 MOST_MARKS = 16
 """So many marks of a chip are kept of one machine."""
 
@@ -86,16 +87,25 @@ async def introduce(
         AKConflict: Another AK is activated for this EK.
         PendingQuotaExceeded: Too many machines await approval.
         RegistrationTokenInvalid: The token presented admits nobody.
-        RateLimited: Too often from this address or for this EK.
+        RegistrationForbidden: Not from a network that may introduce machines.
+        RateLimited: Too often from this address or for this EK, or too much is not answered yet.
         MalformedEvidence, NotAuthentic, RequestInvalid: See `introduction.judge`.
     """
     at = res.clock.now()
+    networks = res.settings.registration_nets
+    if networks and not is_inside(origin.address, networks):
+        refused = RegistrationForbidden("machines may not be introduced from this network")
+        await limits.count(res, origin)
+        await res.store.write(
+            lambda tx: limits.audit_denied(tx, limits.denial("introduce", refused, origin), at)
+        )
+        raise refused
     token = request.registration_token if isinstance(request, RegisterRequest) else None
     token_sha256 = config_tokens.sha256(token) if token is not None else None
 
     alarming: list[tuple[Introduction, AKBinding]] = []
 
-    def prepare(tx: Tx) -> tuple[Challenge, IntroduceResponse]:
+    def prepare(tx: Tx) -> tuple[Challenge, IntroduceResponse, bool]:
         # 1. Not too often: parsing and sealing cost more than asking.
         limits.check(tx, limits.of_client(res.settings, origin.address), at)
         # 2. Everything that can be checked without the TPM.
@@ -109,6 +119,9 @@ async def introduce(
         for each in (keys, *others):
             crypto_policy.demand_tpm_keys(crypto_policy.of(res.settings), each.ek, each.ak)
         limits.check(tx, limits.of_client(res.settings, origin.address, introduction.ek_fingerprint), at)
+        verdict = _endorsed(tx, introduction, res, at)
+        introduction = replace(introduction, vouched=_is_vouched(tx, introduction, verdict))
+        pending.check_room(tx, res.settings, origin.address, vouched=introduction.vouched, at=at)
         # 3. An AK belongs to one EK for ever. Otherwise a revoked machine would come back under another EK of its TPM.
         stolen = _bound_elsewhere(tx, introduction)
         if stolen is not None:
@@ -118,7 +131,7 @@ async def introduce(
         machine = tx.machines.by_ek(introduction.ek_fingerprint)
         if machine is None:
             waits = _kinship(tx, "", introduction, ()).waits
-            _admission(tx, introduction, _endorsed(tx, introduction, res, at), res, at, waits=waits)
+            _admission(tx, introduction, verdict, res, at, waits=waits)
         elif machine.ak_name not in (None, introduction.ak_name):
             raise AKConflict("another attestation key is activated for this EK; an operator resets it")
         # 5. A secret for this TPM and AK only, and one for each further EK; we keep what the right answers hash to.
@@ -146,7 +159,7 @@ async def introduce(
             expires_at=expires_at,
         )
         status = machine.status if machine else Status.PENDING_APPROVAL
-        return challenge, IntroduceResponse(
+        answer = IntroduceResponse(
             machine_id=machine_id,
             status=status,
             # What an operator granted is told to whoever proved to be that machine, at the activation.
@@ -160,6 +173,7 @@ async def introduce(
                 **({"alternatives": _credentials(introduction, offers)} if offers else {}),
             ),
         )
+        return challenge, answer, introduction.vouched
 
     try:
         async with limits.CountRefusals(
@@ -168,7 +182,7 @@ async def introduce(
             at,
             lambda e: limits.denial("introduce", e, origin),
         ):
-            challenge, answer = await res.store.read(prepare)
+            challenge, answer, vouched = await res.store.read(prepare)
     except AKConflict:
         for each, bound in alarming:
             await res.store.write(partial(_sound_stolen, introduction=each, bound=bound, at=at))
@@ -176,6 +190,8 @@ async def introduce(
 
     def keep(tx: Tx) -> None:
         limits.take(tx, limits.of_client(res.settings, origin.address, challenge.ek_fingerprint), at)
+        size_bytes = len(challenge.payload or "")
+        pending.take_room(tx, res.settings, origin.address, size_bytes, vouched=vouched, at=at)
         tx.challenges.issue(challenge)
 
     await res.store.write(keep)
@@ -209,6 +225,16 @@ def _kinship(tx: Tx, machine_id: str, introduction: Introduction, proven: Sequen
     found = kinship_of(relatives)
     # Known, never decided about and purged: nothing to tell, but an operator decides this time too.
     return replace(found, waits=found.waits or bool(tx.ak_bindings.machines_of(introduction.ek_fingerprint)))
+
+
+def _is_vouched(tx: Tx, introduction: Introduction, verdict: ChainVerdict | None) -> bool:
+    """Return True where strangers cannot take this machine's place: it is known, on the list, or a vendor's."""
+    if verdict is not None and verdict.ok:
+        return True
+    machine = tx.machines.by_ek(introduction.ek_fingerprint)
+    if machine is not None and machine.status is not Status.PENDING_APPROVAL:
+        return True
+    return tx.allow_list.get(introduction.ek_fingerprint) is not None
 
 
 def _credentials(introduction: Introduction, offers: Sequence[Offer]) -> list[AlternativeCredential]:
@@ -295,14 +321,7 @@ def _admission(
             return _Admission(
                 Status.REGISTERED, token.role, token.hostname, token.assigned_ip, token.cluster_id
             )
-    settings = res.settings
-    if (
-        tx.machines.count_pending(introduction.source) >= settings.pending_limit_per_address
-        or tx.machines.count_pending() >= settings.pending_limit
-    ):
-        raise PendingQuotaExceeded(
-            "too many machines await approval", retry_after_seconds=PENDING_RETRY_SECONDS
-        )
+    pending.check_quota(tx, res.settings, introduction.source)
     return _Admission(Status.PENDING_APPROVAL)
 
 
@@ -331,6 +350,9 @@ async def activate(
         assert challenge.proof_sha256 is not None
         assert challenge.payload is not None
         introduction = Introduction.from_json(challenge.payload)
+        pending.give_room(
+            tx, res.settings, introduction.source, len(challenge.payload), vouched=introduction.vouched
+        )
         # 2. Only the TPM that holds EK and AK knows the secret. A wrong proof changes nothing else.
         try:
             ak_activation.verify(
@@ -469,6 +491,7 @@ def _create(
         trust_expires_at=None,
         directive_sha256=None,
         alarm=kinship.alarm,
+        kept_bytes=introduction.kept_bytes,
     )
     tx.machines.add(machine)
     tx.chip_marks.put(machine_id, introduction.marks(proven))
@@ -532,6 +555,8 @@ def _confirm(
                 f"; EK certificate {shown.sha256[:16]} instead of {known.sha256[:16] if known else 'none'}"
             )
         machine = _kept(tx, machine, introduction, verdict, at)
+        if machine.kept_bytes != introduction.kept_bytes:
+            machine = tx.machines.update(machine, kept_bytes=introduction.kept_bytes)
     changed = [name for name, found in introduction.hw.items() if getattr(machine, name) != found]
     if changed:
         detail += f"; differs from the first introduction: {', '.join(changed)}"

@@ -61,6 +61,7 @@ class Introduction:
         cluster_id: Another wish.
         registration_token_sha256: SHA-256 of the token presented, or None.
         source: Address it came from.
+        vouched: Somebody answers for its EK.
     """
 
     ek_public: bytes
@@ -79,6 +80,13 @@ class Introduction:
     cluster_id: str
     registration_token_sha256: bytes | None
     source: str
+    vouched: bool = False
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much its certificates take where they are stored."""
+        certificate = len(self.certificate_der or b"")
+        return certificate + sum(len(b64encode(der)) for der in self.chain)
 
     def expecting(self, proofs_sha256: Sequence[bytes]) -> Self:
         """Return it with what the proofs of its alternatives must hash to, 32 bytes each, in their order."""

@@ -28,6 +28,7 @@ from attestation.errors import (
     MachineChanged,
     MalformedEvidence,
     PendingQuotaExceeded,
+    RegistrationForbidden,
     RegistrationTokenInvalid,
     RequestInvalid,
 )
@@ -48,6 +49,7 @@ INTRODUCTION = (
     AlgorithmForbidden,
     RequestInvalid,
     PendingQuotaExceeded,
+    RegistrationForbidden,
 )
 
 

@@ -1,0 +1,124 @@
+"""What machines that nobody admitted may take of us: bytes while they introduce themselves, rows while they wait.
+
+Anybody can introduce a machine, and anybody who makes an EK in software can have it wait for approval. What an
+introduction keeps is small (`registration.introduction`), counted in bytes until it is purged, given back when it is
+answered, and bounded per network and in all. Whoever is vouched for has a budget that strangers cannot use up.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+
+from attestation.audit import AuditEvent
+from attestation.errors import PendingQuotaExceeded, RateLimited
+from attestation.machines import Machine
+from attestation.store import CHALLENGE_KEPT, RateLimit, Tx
+from attestation_service.context import Resources
+from attestation_service.networks import network_of
+from attestation_service.settings import Settings
+
+log = structlog.get_logger("attestation_service.pending")
+
+BATCH: Final = 100
+RETRY_SECONDS: Final = 300
+KIB_PER_MIB: Final = 1024
+
+
+def check_room(tx: Tx, settings: Settings, address: str, *, vouched: bool, at: datetime) -> None:
+    """Refuse an introduction where those that were not answered yet hold too many bytes.
+
+    Raises:
+        RateLimited: With the seconds to wait.
+    """
+    for key, limit in _budgets(settings, address, vouched=vouched):
+        seconds = tx.rate_limits.check(key, at, limit)
+        if seconds is not None:
+            raise RateLimited("too many introductions are not answered yet", retry_after_seconds=seconds)
+
+
+def take_room(
+    tx: Tx, settings: Settings, address: str, size_bytes: int, *, vouched: bool, at: datetime
+) -> None:
+    """Count what an introduction keeps."""
+    for key, limit in _budgets(settings, address, vouched=vouched):
+        tx.rate_limits.take(key, at, limit, units=_kib(size_bytes))
+
+
+def give_room(tx: Tx, settings: Settings, address: str, size_bytes: int, *, vouched: bool) -> None:
+    """Give back what an introduction kept: it was answered, and is erased."""
+    for key, limit in _budgets(settings, address, vouched=vouched):
+        tx.rate_limits.give_back(key, limit, units=_kib(size_bytes))
+
+
+def _budgets(settings: Settings, address: str, *, vouched: bool) -> tuple[tuple[str, RateLimit], ...]:
+    """Return the budgets, in KiB for as long as an introduction is kept at most."""
+    if not settings.rate_limits:
+        return ()
+    kept_seconds = settings.challenge_ttl_seconds + CHALLENGE_KEPT.total_seconds()
+    who = "vouched" if vouched else "anybody"
+    return tuple(
+        (key, RateLimit(requests=mib * KIB_PER_MIB, per_seconds=kept_seconds))
+        for key, mib in (
+            (f"introduced:{who}:{network_of(address)}", settings.introduced_mib_per_network),
+            (f"introduced:{who}", settings.introduced_mib),
+        )
+    )
+
+
+def _kib(size_bytes: int) -> int:
+    return -(-size_bytes // 1024)
+
+
+def check_quota(tx: Tx, settings: Settings, address: str) -> None:
+    """Refuse another machine that would wait for approval where too many do, or keep too much.
+
+    Raises:
+        PendingQuotaExceeded: Of this address or of all, in rows or in bytes.
+    """
+    of_address, of_all = tx.machines.pending(address), tx.machines.pending()
+    if (
+        of_address.rows >= settings.pending_limit_per_address
+        or of_all.rows >= settings.pending_limit
+        or of_address.kept_bytes >= settings.pending_mib_per_address << 20
+        or of_all.kept_bytes >= settings.pending_mib << 20
+    ):
+        raise PendingQuotaExceeded("too many machines await approval", retry_after_seconds=RETRY_SECONDS)
+
+
+async def purge(res: Resources) -> None:
+    """Delete machines that nobody decided about in time, in small batches; any number of workers may do it.
+
+    Their attestation keys stay bound, so who comes back waits again, and is seen to have been here.
+    """
+    at = res.clock.now()
+    before = at - timedelta(days=res.settings.pending_days)
+    while await res.store.read(lambda tx: _due(tx, before)):
+        gone = await res.store.write(lambda tx: _purge(tx, before, at))
+        log.info("pending.purged", machines=gone)
+
+
+def _due(tx: Tx, before: datetime) -> list[Machine]:
+    # Rows are numbered as they came, so the oldest are found without reading all that wait.
+    return [each for each in tx.machines.oldest_pending(BATCH) if each.registered_at < before]
+
+
+def _purge(tx: Tx, before: datetime, at: datetime) -> int:
+    due = _due(tx, before)
+    for machine in due:
+        tx.audit.append(
+            AuditEvent(
+                operator_cn="service",
+                action="pending_purged",
+                machine_id=machine.machine_id,
+                prev_state=machine.status,
+                detail=f"nobody decided about it; EK {machine.ek_fingerprint}",
+            ),
+            at,
+        )
+        tx.approvals.void(machine.machine_id, at)
+        tx.chip_marks.forget(machine.machine_id)
+        tx.machines.delete(machine.machine_id)
+    return len(due)
