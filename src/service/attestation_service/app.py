@@ -39,6 +39,7 @@ from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.authority import open_authority
 from attestation_service.bodies import Parser
 from attestation_service.ca.routes import router as ca
+from attestation_service.connections import STATE_KEY, Door
 from attestation_service.context import Resources
 from attestation_service.delivery.routes import operators as delivery_operators
 from attestation_service.delivery.routes import router as delivery
@@ -62,6 +63,7 @@ from attestation_service.results.routes import router as results
 from attestation_service.room import Room
 from attestation_service.settings import Settings
 from attestation_service.stats.routes import router as stats
+from attestation_service.tls import ServerTLS
 from attestation_service.tokens.routes import router as tokens
 from attestation_service.transparency import Log, load_log_signer
 from attestation_service.trust.routes import router as trust
@@ -117,7 +119,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     in_flight = InFlight()
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Door]]:
         logs.configure(chosen.log_level)
         for warning in chosen.warnings():
             log.warning("settings.weakened", warning=warning)
@@ -125,6 +127,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
             log.info("settings.notice", notice=notice)
         async with owned(chosen, clock or SystemClock()) as resources:
             app.state.resources = resources
+            door = Door(chosen, ServerTLS.of(chosen))
             await weakenings.record(resources)
             tasks = [
                 asyncio.create_task(maintenance.run(resources)),
@@ -135,7 +138,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
             spare_the_collector()
             log.info("service.started", version=__version__, pid=os.getpid())
             try:
-                yield
+                yield {STATE_KEY: door}
             finally:
                 # Accepted requests first, then what serves them.
                 if not await in_flight.drained(chosen.shutdown_seconds):

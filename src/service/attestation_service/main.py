@@ -96,9 +96,8 @@ def _prepare_and_tell(settings: Settings, told: Connection) -> None:
 def _server(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     """Return the arguments of `uvicorn.Config`."""
     from attestation_service.app import create_app
-    from attestation_service.tls import PROTOCOL, ServerTLS
+    from attestation_service.connections import PROTOCOL
 
-    tls = ServerTLS.of(settings)
     return {
         "app": create_app(settings),
         "host": options.host,
@@ -109,7 +108,7 @@ def _server(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
         "proxy_headers": False,  # ours: only trusted proxies are believed
         "server_header": False,
         "timeout_graceful_shutdown": settings.shutdown_seconds,
-        **({"http": PROTOCOL, "ssl_context_factory": tls} if tls is not None else {}),
+        "http": PROTOCOL,
     }
 
 

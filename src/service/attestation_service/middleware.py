@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attestation.audit import AuditEvent
-from attestation.errors import ClientCertificateUntrusted, InsecureTransport
+from attestation.errors import ClientCertificateUntrusted, InsecureTransport, ServiceBusy
 from attestation_service import limits, problems
 from attestation_service.context import Origin, resources_of, set_origin
 from attestation_service.lean import AllowedBodies
@@ -45,7 +45,7 @@ check it first."""
 STRICT_TRANSPORT = (b"strict-transport-security", b"max-age=31536000; includeSubDomains")
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}\Z")
-_HEADERS = [
+HEADERS = [
     (b"cache-control", b"no-store"),  # the first: left out where a route says otherwise
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -97,9 +97,11 @@ class Border:
         self._bodies = bodies
         self._proxies = Proxies(settings)
         self._high_assurance = settings.high_assurance
-        self._headers = [*_HEADERS, STRICT_TRANSPORT] if settings.high_assurance else _HEADERS
+        self._headers = [*HEADERS, STRICT_TRANSPORT] if settings.high_assurance else HEADERS
         self._access_log = settings.access_log
         self._in_flight = in_flight
+        self._at_once = settings.requests_at_once
+        self._serving = 0
         # Request ids need to be unique, not secret: random once per process, then counted.
         self._id_prefix = secrets.token_hex(8)
         self._id_count = itertools.count(1)
@@ -114,6 +116,22 @@ class Border:
             raise InsecureTransport(
                 "TLS 1.3 with AES-256-GCM-SHA384 is needed, seen by us or by a trusted proxy"
             )
+
+    async def _within_reason(
+        self, which: tuple[str, str], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serve a request that is here, unless so many are being served that it would only wait.
+
+        Raises:
+            ServiceBusy: So many are.
+        """
+        if self._serving >= self._at_once and which[1] not in PROBES:
+            raise ServiceBusy(f"{self._at_once} requests are being served")
+        self._serving += 1
+        try:
+            await self._lanes.get(which, self._app)(scope, receive, send)
+        finally:
+            self._serving -= 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -157,7 +175,7 @@ class Border:
                 intake = resources_of(scope).room.intake(address)
                 allowed = self._bodies.of(method, path)
                 receive = whole(await intake.read(receive, allowed, _announced(headers)), receive)
-            await self._lanes.get((method, path), self._app)(scope, receive, answer)
+            await self._within_reason((method, path), scope, receive, answer)
         except ClientDisconnect:
             log.debug("request.left")  # there is nobody to answer
         except Exception as e:  # noqa: BLE001 -- the outermost border: nothing behind it would answer

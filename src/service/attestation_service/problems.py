@@ -73,6 +73,7 @@ FRAMEWORK_CODES: Final[Mapping[int, str]] = {
     413: "body-too-large",
     415: "unsupported-media-type",
     422: "schema-violation",
+    431: "head-too-large",
     500: "internal-error",
 }
 """Codes of what the framework finds wrong before a handler runs."""

@@ -108,7 +108,7 @@ class Proxies:
             scope[_KEY] = seen
             return peer, seen
         scope["headers"] = [header for header in headers if header[0] not in _READ]
-        near = peer == UNIX or _within(peer, self._networks)
+        near = peer == UNIX or within(peer, self._networks)
         # Exactly one secret: of two, somebody else may have sent the first.
         secrets = _values(said, SECRET_HEADER)
         proven = (
@@ -185,7 +185,7 @@ def _claimed_address(peer: str, said: Headers, proxies: Collection[Network]) -> 
         except ValueError:
             return address
         address = candidate
-        if not _within(candidate, proxies):
+        if not within(candidate, proxies):
             return candidate
     return address
 
@@ -199,7 +199,8 @@ def _values(headers: Headers, name: bytes) -> list[bytes]:
     return [value for key, value in headers if key == name]
 
 
-def _within(address: str, networks: Iterable[Network]) -> bool:
+def within(address: str, networks: Iterable[Network]) -> bool:
+    """Return True if *address* is an IP address in one of *networks*."""
     if not networks:
         return False
     try:

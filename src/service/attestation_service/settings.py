@@ -185,6 +185,11 @@ class Settings(BaseSettings):
     body_memory_mib_per_address: Annotated[int, Field(ge=4, le=65_536)] = 16
     body_seconds: Annotated[float, Field(ge=1, le=600)] = 10.0
     body_min_kib_per_second: Annotated[int, Field(ge=1, le=1_024)] = 16
+    connections: Annotated[int, Field(ge=16, le=1_000_000)] = 4_096
+    connections_per_address: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    head_seconds: Annotated[float, Field(ge=1, le=600)] = 10.0
+    write_seconds: Annotated[float, Field(ge=1, le=600)] = 30.0
+    requests_at_once: Annotated[int, Field(ge=1, le=100_000)] = 1_024
     pending_limit: Annotated[int, Field(ge=1)] = 10_000
     pending_limit_per_address: Annotated[int, Field(ge=1)] = 1_000
     pending_mib: Annotated[int, Field(ge=1, le=10_240)] = 128

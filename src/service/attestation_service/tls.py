@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn, cast
 
 import structlog
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from attestation.algorithms import Policy
 from attestation_service import crypto_policy, operator_ca
@@ -29,9 +26,6 @@ from attestation_service.crypto_policy import TLS_GROUP
 from attestation_service.settings import Settings, SettingsInvalid
 
 log = structlog.get_logger("attestation_service.tls")
-
-PROTOCOL: Final = "attestation_service.tls:Protocol"
-"""Import name of the protocol class: workers are other processes."""
 
 _VERSIONS: Final = {
     "TLSv1.2": (ssl.TLSVersion.TLSv1_2, 0x0303),
@@ -41,7 +35,7 @@ _VERSIONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTLS:
-    """What the handshake needs; it travels to worker processes, which make the context of it.
+    """What the handshake needs.
 
     Args:
         certificate: PEM, the service's certificate and what leads to its CA.
@@ -75,14 +69,6 @@ class ServerTLS:
             own_client_ca=operator_ca.file_of(settings),
             group=TLS_GROUP if crypto_policy.of(settings) is not Policy.DEFAULT else None,
         )
-
-    def __call__(self, _config: uvicorn.Config, _default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-        """Build the context of one process (uvicorn's `ssl_context_factory`).
-
-        Raises:
-            SettingsInvalid: A file cannot be used, or no suite is left.
-        """
-        return Reloading(self).context
 
 
 class _Handshake(ssl.SSLObject):
@@ -180,38 +166,11 @@ class Reloading:
         connection.context = self.context
 
 
-class Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, which also tells the application what TLS it came by."""
-
-    _tls: dict[object, object] | None = None
-    _refused = False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Look at what was negotiated, once per connection."""
-        super().connection_made(transport)
-        negotiated: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-        if negotiated is None:
-            return
-        suite = negotiated.cipher()
-        name = suite[0] if suite else ""
-        allowed = cast("ServerContext", negotiated.context).suites
-        if name not in allowed:
-            self._refused = True
-            log.warning("tls.suite_refused", client=self.client[0] if self.client else "unix", suite=name)
-            transport.abort()
-            return
-        self._tls = extension(negotiated, allowed[name])
-
-    def data_received(self, data: bytes) -> None:
-        """Read what came, unless the connection was refused."""
-        if not self._refused:
-            super().data_received(data)
-
-    def on_message_begin(self) -> None:
-        """Begin a request."""
-        super().on_message_begin()
-        if self._tls is not None:
-            self.scope["extensions"] = {"tls": self._tls}
+def negotiated_suite(connection: asyncio.BaseTransport) -> int | None:
+    """Return the suite of *connection* as on the wire; None where it is none that may be used."""
+    negotiated: ssl.SSLObject = connection.get_extra_info("ssl_object")
+    suite = negotiated.cipher()
+    return cast("ServerContext", negotiated.context).suites.get(suite[0] if suite else "")
 
 
 def extension(negotiated: ssl.SSLObject, suite: int) -> dict[object, object]:

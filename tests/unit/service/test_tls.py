@@ -1,8 +1,7 @@
-"""TLS of our own: what stops the start, and what travels to the workers."""
+"""TLS of our own: what stops the start."""
 
 from __future__ import annotations
 
-import pickle
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -56,11 +55,6 @@ def test_without_a_ca_no_certificate_is_asked_for(tls: ServerTLS) -> None:
 def test_without_a_certificate_tls_ends_elsewhere() -> None:
     """Plain HTTP for a proxy is the default."""
     assert ServerTLS.of(Settings()) is None
-
-
-def test_it_travels_to_other_processes(tls: ServerTLS) -> None:
-    """Workers are spawned: what they get is pickled, and they build the context themselves."""
-    assert pickle.loads(pickle.dumps(tls)) == tls
 
 
 def test_older_versions_need_older_suites(tls: ServerTLS) -> None:
