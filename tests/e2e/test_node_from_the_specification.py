@@ -125,6 +125,9 @@ def test_a_machine_goes_from_nothing_to_an_opened_configuration_and_a_wipe(
     operator.act(node.machine_id, "lock", reason="maintenance")
     assert node.attest()["action"] == "lock"
     operator.act(node.machine_id, "unlock")
+    answer = node.attest()
+    assert answer["action"] == "unlock"
+    node.acknowledge(answer["directive"])
     assert node.attest()["action"] == "none"
     operator.act(node.machine_id, "revoke", wipe=True, reason="retired")
     answer = node.attest()

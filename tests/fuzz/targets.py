@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_crl
 from cryptography.x509.verification import Store
@@ -62,6 +63,7 @@ from attestation.evidence import (
     key_certification,
     tpm_quote,
 )
+from attestation.keys import Binding, JWSRejected, KeySigner, statements
 from attestation.keys.uri import parse_key_uri
 from attestation.pki.content import tbs_of
 from attestation.pki.lint import lint
@@ -975,6 +977,37 @@ def certificate_lint(data: bytes) -> None:
         assert tbs_of(data) == tbs_of(_OUR_CERTIFICATE)
 
 
+_SERVICE = KeySigner(ec.derive_private_key(7, ec.SECP384R1()))
+_ADDRESSEE = Binding(
+    machine_id="7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d", ek_fingerprint="ab" * 48, ak_name=b"n" * 34
+)
+
+
+def _statements() -> list[bytes]:
+    claims = statements.claims(
+        _ADDRESSEE, b64encode(bytes(32)), datetime(2026, 11, 22, tzinfo=UTC), action="lock"
+    )
+    return [_SERVICE.sign_jwt(claims, typ=statements.DIRECTIVE_TYP).encode()]
+
+
+def statement(data: bytes) -> None:
+    """`verify_statement`: claims only of what the service signed for this machine and request."""
+    token, keys = data.decode("latin-1"), _SERVICE.jwks()
+    with contextlib.suppress(JWSRejected):
+        found = statements.verify_statement(
+            token, typ=statements.DIRECTIVE_TYP, keys=keys, to=_ADDRESSEE, node_nonce=bytes(32)
+        )
+        assert found["action"] == "lock"
+
+
+def key_set(data: bytes) -> None:
+    """`thumbprints` over any JSON object."""
+    with contextlib.suppress(JWSRejected, ValueError, RecursionError):
+        found = json.loads(data)
+        if isinstance(found, dict):
+            assert statements.thumbprints(found)
+
+
 TARGETS: Final[dict[str, Target]] = {
     "ocsp_request": Target(ocsp_request, _ocsp_requests, max_bytes=MAX_REQUEST_BYTES + 8),
     "trust_manifest": Target(
@@ -1050,6 +1083,8 @@ TARGETS: Final[dict[str, Target]] = {
         2048,
     ),
     "result_claims": Target(result_claims, _results, 4096),
+    "statement": Target(statement, _statements, 1400),
+    "key_set": Target(key_set, lambda: [json.dumps(_SERVICE.jwks()).encode()], 1400),
     "activation_proof": Target(activation_proof, lambda: [bytes(32), bytes(31)], 64),
     "tpm_response": Target(tpm_response, _responses, 4200),
     "ek_certificate": Target(ek_certificate_target, _certificates, 8300),

@@ -427,6 +427,11 @@ class Agent:
         )
         # Until here nothing was signed. Who answers, for this TPM, under this id, now: this says so.
         keys, pinned_by = self._keys_of(activated, given_sha256)
+        if activated.next_keys is not None and (
+            followed := self._next_keys(activated.next_keys, keys, asked)
+        ):
+            # Whoever was away while the keys changed knows only the one before, and it names the one that signs now.
+            keys, pinned_by = followed, pinned_by or "succession"
         status = directives.verify_welcome(
             activated.welcome, keys=keys, asked=asked, challenge_id=offered.challenge_id
         )
@@ -434,8 +439,6 @@ class Agent:
         self._remember(KnownAs(machine_id=introduced.machine_id, ek_fingerprint=self._fingerprint()), status)
         known = self._state.known_as()
         assert known is not None
-        if activated.next_keys is not None:
-            self._follow_keys(known, activated.next_keys, asked)
         return known
 
     def _remember(self, known: KnownAs, status: Status) -> None:
@@ -521,12 +524,17 @@ class Agent:
         tell = self._edge.log.warning if pinned_by == "first use" else self._edge.log.info
         tell("service_keys.pinned", by=pinned_by, sha256=key_set_sha256(thumbprints(keys)).hex())
 
-    def _follow_keys(self, known: KnownAs, token: str, asked: Request) -> None:
-        """Pin what a key that is pinned names next, and say so; anything else changes nothing."""
+    def _next_keys(self, token: str, keys: Mapping[str, Any], asked: Request) -> dict[str, Any] | None:
         try:
-            keys = directives.verify_keys(token, keys=self._pinned_keys(), asked=asked)
+            return directives.verify_keys(token, keys=keys, asked=asked)
         except DirectiveRejected as e:
             self._edge.log.warning("service_keys.refused", reason=str(e))
+            return None
+
+    def _follow_keys(self, known: KnownAs, token: str, asked: Request) -> None:
+        """Pin what a key that is pinned names next, and say so; anything else changes nothing."""
+        keys = self._next_keys(token, self._pinned_keys(), asked)
+        if keys is None:
             return
         self._state.pin(keys)
         digest = key_set_sha256(thumbprints(keys))

@@ -17,7 +17,6 @@ from fastapi import FastAPI
 
 from attestation.api import AllowListImport, ConfigEnvelope, Readiness
 from attestation.clock import Clock, SystemClock
-from attestation.keys import load_signer
 from attestation.store import StoreSettings, migrate, open_store
 from attestation_service import (
     __version__,
@@ -61,6 +60,7 @@ from attestation_service.policies.routes import router as policies
 from attestation_service.registration.routes import router as registration
 from attestation_service.results.routes import router as results
 from attestation_service.room import Room
+from attestation_service.service_keys import load_service_keys
 from attestation_service.settings import Settings
 from attestation_service.stats.routes import router as stats
 from attestation_service.tls import ServerTLS
@@ -191,8 +191,7 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     await asyncio.to_thread(database.demand_present, settings)
     await asyncio.to_thread(migrate, settings.db_url)
     await asyncio.to_thread(crypto_policy.check_files, settings)
-    key_options = crypto_policy.service_key_options(settings)
-    signer = await asyncio.to_thread(load_signer, settings.service_key_uri, create=True, options=key_options)
+    signer = await asyncio.to_thread(load_service_keys, settings)
     oidc = None
     if settings.oidc:
         from attestation_service.auth.oidc import OIDC  # here: without a provider, no worker needs its client

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 from fastapi import Depends, Request
 
 from attestation.clock import Clock
-from attestation.keys import Signer
 from attestation.store import Store, Tx
 from attestation_service.bodies import Parser
 from attestation_service.measurements import Replays
 from attestation_service.room import Room
+from attestation_service.service_keys import ServiceKeys
 from attestation_service.settings import Settings
 from attestation_service.transparency import Log
 from attestation_service.write_probe import WriteProbe
@@ -107,7 +107,7 @@ class Resources:
     clock: Clock
     store: Store
     write_probe: WriteProbe
-    signer: Signer
+    signer: ServiceKeys
     transparency: Log
     anchors: Anchors
     advisories: Blocklist

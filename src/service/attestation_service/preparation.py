@@ -11,11 +11,11 @@ import structlog
 
 from attestation.clock import Clock, SystemClock
 from attestation.errors import AttestationError
-from attestation.keys import load_signer
 from attestation.store import Store, migrate, open_store
 from attestation_service import crypto_policy, database, operator_ca
 from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.authority import open_authority
+from attestation_service.service_keys import load_service_keys
 from attestation_service.settings import Settings, SettingsInvalid
 from attestation_service.tls import ServerTLS, build
 from attestation_service.transparency import countersigners, load_log_signer
@@ -46,7 +46,7 @@ def _prepare(settings: Settings) -> None:
     database.demand_present(settings)
     _with_store(settings, database.recognise)
     crypto_policy.check_files(settings)
-    load_signer(settings.service_key_uri, create=True, options=crypto_policy.service_key_options(settings))
+    load_service_keys(settings)
     load_log_signer(settings, create=True)
     if settings.has_ca:
         _with_store(settings, _authority)

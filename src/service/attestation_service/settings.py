@@ -74,6 +74,8 @@ class Settings(BaseSettings):
     enrollment_ca_dir: Path = Path("/var/lib/itl-reg/ca")
     config_cache_dir: Path = Path("/var/lib/itl-reg/configs")
     service_key: str | None = None
+    service_key_next: str | None = None
+    service_key_previous: str | None = None
     installer_image: str = ""
     iso_url: str = ""
 
@@ -279,6 +281,16 @@ class Settings(BaseSettings):
                 "ITL_REATTEST_SECONDS must be less than ITL_CHALLENGE_TTL_SECONDS, "
                 "or every attestation needs a second round trip"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _one_change_of_keys(self) -> Self:
+        if self.service_key_next and self.service_key_previous:
+            raise ValueError(
+                "ITL_SERVICE_KEY_NEXT and ITL_SERVICE_KEY_PREVIOUS: finish one change before the next"
+            )
+        if self.service_key_uri in (self.service_key_next, self.service_key_previous):
+            raise ValueError("ITL_SERVICE_KEY_NEXT or _PREVIOUS is the key that signs now")
         return self
 
     @model_validator(mode="after")

@@ -1106,3 +1106,73 @@ def test_first_use_is_warned_of_once(tmp_path: Path) -> None:
     assert pinned == [
         {"by": "first use", "sha256": key_set_sha256(thumbprints(world.service.signer.jwks())).hex()}
     ]
+
+
+Change = Callable[[World, dict[str, Any]], str]
+
+FORGED_CHANGES: dict[str, Change] = {
+    "by the new key": lambda world, claims: signer(world.tmp_path, "another").sign_jwt(
+        claims, typ="itl-keys+jwt"
+    ),
+    "a directive": lambda world, claims: world.service.sign(claims),
+    "another TPM": lambda world, claims: world.service.sign(
+        {**claims, "binding": {**claims["binding"], "ek_fingerprint": "0" * 96}}, typ="itl-keys+jwt"
+    ),
+    "an old one": lambda world, claims: world.service.sign(
+        {**claims, "node_nonce": "A" * 43 + "="}, typ="itl-keys+jwt"
+    ),
+    "no keys": lambda world, claims: world.service.sign({**claims, "keys": {"keys": []}}, typ="itl-keys+jwt"),
+    "no set": lambda world, claims: world.service.sign({**claims, "keys": "none"}, typ="itl-keys+jwt"),
+    "garbage": lambda world, claims: "a.b.c",
+}
+
+
+def changing(world: World, make: Change) -> dict[str, Any]:
+    """Let each answer name another set of keys; return the set."""
+    keys = {"keys": [*world.service.signer.jwks()["keys"], *signer(world.tmp_path, "another").jwks()["keys"]]}
+
+    def offer(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path == "/attest" or path.endswith("ak-activate"):
+            return {**body, "next_keys": make(world, world.service.claims(keys=keys))}
+        return body
+
+    world.service.alter = offer
+    return keys
+
+
+@pytest.mark.parametrize("forgery", FORGED_CHANGES.values(), ids=FORGED_CHANGES.keys())
+@pytest.mark.parametrize("activates", [False, True])
+def test_a_change_of_keys_that_is_not_proven_changes_nothing(
+    tmp_path: Path, forgery: Change, activates: bool
+) -> None:
+    """The pins stay as they are, and so does the machine: what came beside it is judged by itself."""
+    world = attested(World(tmp_path))
+    if activates:
+        (world.settings.state_dir / "machine.json").unlink()
+    pins = world.settings.state_dir / "service-keys.json"
+    before = pins.read_bytes()
+    acks = len(world.service.acks)
+    changing(world, forgery)
+    assert world.run() is Exit.OK
+    assert pins.read_bytes() == before
+    assert len(world.service.acks) == acks
+    assert "service_keys.refused" in world.events.names()
+
+
+def test_a_change_of_keys_is_pinned_and_acknowledged_by_its_digest(tmp_path: Path) -> None:
+    """From then on the new key gives orders, in the very same answer too."""
+    world = attested(World(tmp_path, lock_command="lock"))
+    keys = changing(world, lambda world, claims: world.service.sign(claims, typ="itl-keys+jwt"))
+    world.service.action = "lock"
+    world.service.directive = lambda claims: signer(tmp_path, "another").sign_jwt(
+        claims, typ="itl-directive+jwt"
+    )
+    assert world.run() is Exit.LOCKED
+    assert world.commands == [("lock",)]
+    pinned = world.state.service_keys()
+    assert pinned is not None
+    assert thumbprints(pinned) == thumbprints(keys)
+    digest = key_set_sha256(thumbprints(keys))
+    ack = world.service.acks[-2]
+    assert (ack["directive_sha256"], ack["outcome"]) == (digest.hex(), "done")
+    assert parse_attest(b64decode(ack["pcr_quote"], "q")).extra_data == ack["qualifying_data"]

@@ -192,7 +192,10 @@ class Stub:
                     },
                 )
             case "POST", "/registration-tokens":
-                return httpx.Response(200, json=token(token="s3cr3t-token", **json.loads(request.content)))
+                return httpx.Response(
+                    200,
+                    json=token(token="s3cr3t-token", jwks_sha256="ab" * 32, **json.loads(request.content)),
+                )
             case "GET", "/registration-tokens":
                 return page([token()])
             case "POST", "/allow-list":

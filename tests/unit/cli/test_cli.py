@@ -518,11 +518,14 @@ def test_a_token_is_shown_once_or_written_to_a_private_file(tmp_path: Path) -> N
     stub = Stub()
     done = run(stub, "token", "create", "--role", "worker-app", "--expires-in", "12h", "--uses", "2")
     assert "s3cr3t-token" in done.stdout
-    assert stub.acts[0][2] == {"role": "worker-app", "uses": 2, "expires_in_seconds": 43_200}
+    assert "ab" * 32 in "".join(done.stdout.split())
+    asked = {"role": "worker-app", "uses": 2, "expires_in_seconds": 43_200}
+    assert stub.acts[0][2] == {**asked, "minimum_assurance": "ek-chain"}
     file = tmp_path / "token"
     done = run(stub, "token", "create", "--role", "worker-app", "--out", str(file))
     assert "s3cr3t-token" not in done.output
-    assert file.read_text() == "s3cr3t-token\n"
+    # As the agent reads it: the token, and whom to believe.
+    assert file.read_text() == f"s3cr3t-token {'ab' * 32}\n"
     assert file.stat().st_mode & 0o777 == 0o600
 
 

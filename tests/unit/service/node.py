@@ -213,10 +213,15 @@ class SoftwareNode:
         return {"media_type": "application/vnd.itl.tpm-ek-certify", "value": value}
 
     def acknowledgement(
-        self, challenge: Mapping[str, Any], directive: str, outcome: str = "done", **members: Any
+        self,
+        challenge: Mapping[str, Any],
+        directive: str,
+        outcome: str = "done",
+        digest: bytes | None = None,
+        **members: Any,
     ) -> dict[str, Any]:
-        """Return the body of an acknowledgement of *directive*."""
-        digest = hashlib.sha256(directive.encode()).digest()
+        """Return the body of an acknowledgement of *directive*, or of what *digest* names."""
+        digest = digest or hashlib.sha256(directive.encode()).digest()
         nonce = b64decode(challenge["nonce"], "nonce")
         said = hashlib.sha256(b"itl-ack-v2\0" + nonce + digest + outcome.encode()).digest()
         return {

@@ -17,7 +17,7 @@ from attestation_cli.render import Column, cell, clean, moment_cell, span
 from attestation_cli.session import Session, checked, output_option, pass_session
 
 if TYPE_CHECKING:
-    from attestation.api import RegistrationTokenRequest
+    from attestation.api import RegistrationTokenCreated, RegistrationTokenRequest
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -85,7 +85,8 @@ def create(
 ) -> None:
     """Issue a token. It is shown this once: the service keeps a hash only.
 
-    With --out it is written to a new file that only you can read, and shown nowhere. Where dual control asks
+    With --out it is written to a new file that only you can read, with the digest of the service's keys as the
+    agent wants it, and shown nowhere. Where dual control asks
     for several people, this is your vote, and whoever completes the quorum gets the token.
 
     \b
@@ -119,7 +120,7 @@ def create(
             if out is not None and isinstance(created, PendingApproval):
                 out.unlink()
             elif file is not None and not isinstance(created, PendingApproval):
-                os.write(file, f"{created.token}\n".encode())
+                os.write(file, f"{_for_agent(created)}\n".encode())
         except BaseException:
             if out is not None:
                 out.unlink(missing_ok=True)
@@ -141,10 +142,17 @@ def create(
         ("uses", cell(created.uses)),
         ("expires", moment_cell(created.expires_at, datetime.now(UTC))),
         ("token", cell(f"written to {out}" if out else created.token)),
+        ("service keys", cell(created.jwks_sha256 or "-")),
     ]
     session.emit_fields(rows)
     if out is None:
         session.note("The token is not shown again. Whoever has it can admit machines.")
+        session.note("Give the agent both: the token, a blank, and the digest of the service's keys.")
+
+
+def _for_agent(created: RegistrationTokenCreated) -> str:
+    """Return what the agent reads from its token file: the token, and whom to believe."""
+    return " ".join(filter(None, (created.token, created.jwks_sha256)))
 
 
 def _again(request: RegistrationTokenRequest, out: Path | None) -> list[str]:

@@ -281,6 +281,11 @@ class RegistrationTokenCreated(RegistrationTokenDetail):
     """A registration token, with its secret: shown this once, stored hashed."""
 
     token: str
+    jwks_sha256: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="Digest of the service's keys: beside the token, it tells a new machine whom to believe",
+    )
 
 
 class RegistrationTokenPage(Wire):

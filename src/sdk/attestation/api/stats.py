@@ -24,3 +24,6 @@ class Stats(Wire):
     by_role: dict[Role, Count] = Field(description="Every role; those without one are in `without_role`")
     without_role: Count
     by_trust: dict[Trust, Count] = Field(description="What the last result is worth at `at`")
+    service_keys_pinned: Count = Field(
+        default=0, description="Machines that acknowledged the key set which `/service-keys` shows now"
+    )

@@ -29,7 +29,7 @@ CONFIG_TYP: Final = "itl-config+jwt"
 """Header `typ` of a delivery: `token_id`, `config_sha256`. Anybody can seal to public keys (docs/adr/0013)."""
 
 KEYS_TYP: Final = "itl-keys+jwt"
-"""Header `typ` of a change of keys: `keys`, the JWK set to pin from now on (docs/adr/0047)."""
+"""Header `typ` of a change of keys: `keys`, the JWK set to pin from now on (docs/adr/0046)."""
 
 CONFIG_SIGNATURE_HEADER: Final = "Itl-Config-Signature"
 """HTTP header of a delivery that carries its statement."""

@@ -301,6 +301,9 @@ _WEIGHED = select(func.count(), func.coalesce(func.sum(_C.kept_bytes), 0)).selec
 _WEIGH_PENDING = Prepared(_WEIGHED)
 _WEIGH_PENDING_FROM = Prepared(_WEIGHED.where(_C.registered_from == bindparam("registered_from")))
 _OLDEST_PENDING = Prepared(select(_T).where(_PENDING).order_by(_C.id).limit(bindparam("rows")))
+_COUNT_PINNED = Prepared(
+    select(func.count()).select_from(_T).where(_C.pinned_keys == bindparam("pinned_keys"))
+)
 _COUNT_BY_STATUS = Prepared(select(_C.status, func.count()).group_by(_C.status))
 _COUNT_BY_ROLE = Prepared(select(_C.role, func.count()).group_by(_C.role))
 # The same rule as `Machine.trust`; a test compares them.
@@ -454,6 +457,12 @@ class Machines:
                 Trust(word): count for word, count in self._sql.rows(_COUNT_BY_TRUST, at=to_micros(at))
             },
         )
+
+    def count_pinned(self, pinned_keys: bytes) -> int:
+        """Return how many machines acknowledged this key set of the service."""
+        row = self._sql.row(_COUNT_PINNED, pinned_keys=pinned_keys)
+        assert row is not None
+        return int(row[0])
 
     def delete(self, machine_id: str) -> bool:
         """Delete a machine with its results and config tokens; return False if there was none.

@@ -28,7 +28,6 @@ from attestation_service.attempts import until_unchanged
 from attestation_service.attest.handlers import denied, known_machine, parse_quote
 from attestation_service.context import Origin, Resources
 from attestation_service.events import emit
-from attestation_service.settings import Settings
 
 REFUSALS = (MalformedEvidence, EvidenceRejected, AKNotActivated, MachineRejected, TransitionForbidden)
 
@@ -40,6 +39,8 @@ class _Judged:
     machine: Machine
     challenge: Challenge
     refusal: AttestationError | None = None
+    pinned: bytes | None = None
+    """The key set that was acknowledged in place of a directive."""
 
 
 async def acknowledge(machine_id: str, request: AckRequest, *, res: Resources, origin: Origin) -> AckResponse:
@@ -59,7 +60,7 @@ async def _acknowledge(machine_id: str, request: AckRequest, res: Resources, ori
     at = res.clock.now()
     counted = limits.of_client(res.settings, origin.address, machine_id)
     async with limits.CountRefusals(res.store, counted, at):
-        judged = await res.store.read(lambda tx: _judge(tx, machine_id, request, counted, res.settings, at))
+        judged = await res.store.read(lambda tx: _judge(tx, machine_id, request, counted, res, at))
 
     def conclude(tx: Tx) -> AckResponse | AttestationError:
         limits.take(tx, counted, at)
@@ -67,6 +68,8 @@ async def _acknowledge(machine_id: str, request: AckRequest, res: Resources, ori
         if judged.refusal is not None:
             limits.audit_denied(tx, denied(judged.machine, judged.refusal, origin, "ack"), at)
             return judged.refusal
+        if judged.pinned is not None:
+            return _record_keys(tx, judged.machine, judged.pinned)
         return _record(tx, judged.machine, request, origin, at)
 
     async with limits.CountRefusals(res.store, counted, at):
@@ -81,7 +84,7 @@ def _judge(
     machine_id: str,
     request: AckRequest,
     counted: limits.Limits,
-    settings: Settings,
+    res: Resources,
     at: datetime,
 ) -> _Judged:
     limits.check(tx, counted, at)
@@ -96,7 +99,7 @@ def _judge(
             raise AKNotActivated("this machine has no activated attestation key")
         quote = parse_quote(request.pcr_quote, request.pcr_signature)
         said = acknowledgement(challenge.nonce, directive, request.outcome)
-        if settings.compat_protocol_1:
+        if res.settings.compat_protocol_1:
             # Had no prefix of its own. Nothing is believed by looking: the signature decides below.
             older = hashlib.sha256(challenge.nonce + directive + request.outcome.encode("ascii")).digest()
             said = older if quote.attest.extra_data == older else said
@@ -106,13 +109,25 @@ def _judge(
             key=tpm_quote.enrolled_key(machine.ak_public, machine.ek_public),
             selection=challenges.selection(challenge),
         )
-        # 2. For the last directive that we sent. An operator's act makes the one before it void.
+        # 2. For the keys that it is told of. It believes them, or says so: to whoever knows the AK, it is the same.
+        if request.outcome == "done" and hmac.compare_digest(directive, res.signer.sha256):
+            if machine.status is Status.REJECTED:
+                raise MachineRejected("an operator rejected this machine")
+            return _Judged(machine=machine, challenge=challenge, pinned=directive)
+        # 3. For the last directive that we sent. An operator's act makes the one before it void.
         next_status(machine.status, Operation.ACKNOWLEDGE)
         if machine.directive_sha256 is None or not hmac.compare_digest(machine.directive_sha256, directive):
             raise TransitionForbidden("this is not the last directive sent to this machine")
     except REFUSALS as refusal:
         return _Judged(machine=machine, challenge=challenge, refusal=refusal)
     return _Judged(machine=machine, challenge=challenge)
+
+
+def _record_keys(tx: Tx, machine: Machine, pinned: bytes) -> AckResponse:
+    """Note which keys the machine pinned, so that it is told no more; not in the audit, for nothing was decided."""
+    if machine.pinned_keys != pinned:
+        tx.machines.update(machine, pinned_keys=pinned)
+    return AckResponse(machine_id=machine.machine_id, status=machine.status, message="recorded")
 
 
 def _record(tx: Tx, machine: Machine, request: AckRequest, origin: Origin, at: datetime) -> AckResponse:

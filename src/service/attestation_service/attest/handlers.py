@@ -98,6 +98,7 @@ class Signed:
 
     directive: str | None
     result: str | None
+    next_keys: str | None = None
 
     @property
     def directive_sha256(self) -> bytes | None:
@@ -449,9 +450,10 @@ async def _sign(
     if decision is None or appraisal is None:
         return Signed(directive=None, result=None)
     wants_result = request.want_result or decision.verdict_changed
-    if decision.action == "none" and not wants_result:
-        return Signed(directive=None, result=None)
     machine, nonce = judged.machine, judged.challenge.nonce
+    wants_keys = res.signer.unknown_to(machine, request.node_nonce)
+    if decision.action == "none" and not wants_result and not wants_keys:
+        return Signed(directive=None, result=None)
     assert nonce is not None
 
     def sign() -> Signed:
@@ -464,7 +466,8 @@ async def _sign(
             directive = res.signer.sign_jwt(claims, typ=DIRECTIVE_TYP)
         if wants_result:
             result = res.signer.sign_jwt(_ear(judged, appraisal, res), typ=EAR_TYPE)
-        return Signed(directive=directive, result=result)
+        next_keys = res.signer.statement(machine, request.node_nonce, at) if wants_keys else None
+        return Signed(directive=directive, result=result, next_keys=next_keys)
 
     return await asyncio.to_thread(sign)
 
@@ -506,6 +509,7 @@ def _answer(
         config_token=token.issued.token if token else None,
         config_url=token.issued.url if token else None,
         directive=signed.directive,
+        next_keys=signed.next_keys,
         attestation_result=signed.result,
         reattest_after_seconds=leases.interval_seconds(machine, judged.policy, res.settings)
         if decided

@@ -624,6 +624,10 @@ async def _activated(
             **{name: value for name, value in named.items() if value is not None},
         )
         offers["welcome"] = await asyncio.to_thread(res.signer.sign_jwt, claims, typ=WELCOME_TYP)
+        if res.signer.unknown_to(machine, request.node_nonce):
+            offers["next_keys"] = await asyncio.to_thread(
+                res.signer.statement, machine, request.node_nonce, at
+            )
     if token is not None:
         offers |= {"config_token": token.token, "config_url": token.url}
         if res.settings.iso_url:

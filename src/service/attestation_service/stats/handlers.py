@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from attestation.api import Stats
 from attestation.machines import Role, Status, Trust
+from attestation.store import MachineCounts, Tx
 from attestation_service.context import Resources
 
 
 async def stats(*, res: Resources) -> Stats:
     """Count the machines."""
     at = res.clock.now()
-    counts = await res.store.read(lambda tx: tx.machines.counts(at))
+
+    def work(tx: Tx) -> tuple[MachineCounts, int]:
+        return tx.machines.counts(at), tx.machines.count_pinned(res.signer.sha256)
+
+    counts, pinned = await res.store.read(work)
     return Stats(
         at=at,
         machines=sum(counts.by_status.values()),
@@ -18,4 +23,5 @@ async def stats(*, res: Resources) -> Stats:
         by_role={role: counts.by_role.get(role, 0) for role in Role},
         without_role=counts.by_role.get(None, 0),
         by_trust={trust: counts.by_trust.get(trust, 0) for trust in Trust},
+        service_keys_pinned=pinned,
     )

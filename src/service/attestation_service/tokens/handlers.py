@@ -61,7 +61,7 @@ async def create(
             f"cluster {token.cluster_id or DEFAULT_CLUSTER}, assurance at least {token.minimum_assurance}"
         )
         tx.audit.append(operator.event("token_issued", detail=agreed.told(told)), at)
-        return RegistrationTokenCreated(token=secret, **_members(token))
+        return RegistrationTokenCreated(token=secret, jwks_sha256=res.signer.sha256.hex(), **_members(token))
 
     return await dual_control.write(work, res=res, operator=operator, at=at)
 
