@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attestation.errors import EKConflict, MachineChanged, RequestInvalid
+from attestation.errors import EKConflict, MachineChanged, NameInUse, RequestInvalid
 from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status
+from attestation.machines.names import names_of
 from attestation.results import Assurance, Verdict
 from attestation.store import MachineFilter, Page, Store, machines
 from tests.contract.store_samples import MINUTE, NOW, a_full_machine, a_machine
@@ -101,7 +102,9 @@ def test_an_update_changes_what_it_names_and_the_version(store: Store, changes: 
         return after
 
     after = store.write_sync(work)
-    assert after == dataclasses.replace(before, **changes, version=before.version + 1)
+    # Who is given a name that nobody else has shares none.
+    shares = before.shares_names and "hostname" not in changes
+    assert after == dataclasses.replace(before, **changes, version=before.version + 1, shares_names=shares)
     assert store.read_sync(lambda tx: tx.machines.by_id(before.machine_id)) == after
 
 
@@ -193,6 +196,8 @@ MACHINES = st.lists(
             "role": st.sampled_from([None, Role.CONTROLPLANE]),
             "cluster_id": st.sampled_from(["default", "other"]),
             "hostname": st.none() | NAMES,
+            # So that a search may find several of one name.
+            "shares_names": st.just(True),
             "hw_serial": NAMES,
         }
     ),
@@ -416,3 +421,101 @@ def test_who_is_overdue_is_found_by_the_index() -> None:
     statement = machines._LAPSED.compiled("sqlite")
     assert "FROM machines INDEXED BY ix_machines_trust_expires_at" in statement.text
     assert "INDEXED BY" not in machines._LAPSED.compiled("postgresql").text
+
+
+def _called(number: int, hostname: str | None, assigned_ip: str | None, **more: Any) -> Machine:
+    return a_machine(
+        number,
+        status=Status.ATTESTED,
+        role=Role.WORKER_APP,
+        hostname=hostname,
+        assigned_ip=assigned_ip,
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("hostname", "assigned_ip"),
+    [
+        ("cp-1", None),
+        ("CP-1.", None),
+        (None, "10.0.0.11/24"),
+        (None, "10.0.0.11/8"),
+        (None, "::ffff:10.0.0.11/120"),
+        ("else", "10.0.0.11/24"),
+    ],
+)
+def test_no_two_of_a_cluster_are_called_alike(
+    store: Store, hostname: str | None, assigned_ip: str | None
+) -> None:
+    """However it is spelt: neither a new machine nor one that gets another name or cluster."""
+    first = _called(1, "cp-1", "10.0.0.11/24")
+    store.write_sync(lambda tx: tx.machines.add(first))
+    same = _called(2, hostname, assigned_ip)
+    elsewhere = dataclasses.replace(same, cluster_id="other")
+    named = {"hostname": hostname, "assigned_ip": assigned_ip}
+    with pytest.raises(NameInUse, match=first.machine_id):
+        store.write_sync(lambda tx: tx.machines.add(same))
+    store.write_sync(lambda tx: tx.machines.add(elsewhere))
+    with pytest.raises(NameInUse):
+        store.write_sync(lambda tx: tx.machines.update(elsewhere, cluster_id="default"))
+    bare = dataclasses.replace(a_machine(3), role=Role.WORKER_APP)
+    store.write_sync(lambda tx: tx.machines.add(bare))
+    with pytest.raises(NameInUse):
+        store.write_sync(lambda tx: tx.machines.update(bare, **named))
+    found = store.read_sync(lambda tx: tx.machines.namesakes(names_of(hostname, assigned_ip), besides="x"))
+    assert [each.machine_id for each in found] == [first.machine_id, elsewhere.machine_id]
+
+
+@pytest.mark.parametrize("status", [Status.REVOKED, Status.REJECTED])
+def test_who_is_out_keeps_the_words_and_frees_the_name(store: Store, status: Status) -> None:
+    """The record still says how it was called; another one may be called so, and it does not come back."""
+    first = _called(1, "cp-1", "10.0.0.11/24")
+
+    def work(tx: Any) -> Machine:
+        tx.machines.add(first)
+        out: Machine = tx.machines.update(first, status=status)
+        tx.machines.add(_called(2, "cp-1", "10.0.0.11/24"))
+        return out
+
+    out = store.write_sync(work)
+    assert (out.hostname, out.assigned_ip) == ("cp-1", "10.0.0.11/24")
+    assert store.read_sync(lambda tx: tx.machines.by_id(first.machine_id)) == out
+    with pytest.raises(NameInUse):
+        store.write_sync(lambda tx: tx.machines.update(out, status=Status.ATTESTED))
+
+
+@pytest.mark.parametrize(
+    "free",
+    [
+        lambda tx, first: tx.machines.update(first, status=Status.REVOKED),
+        lambda tx, first: tx.machines.update(first, hostname="cp-2"),
+        lambda tx, first: tx.machines.update(first, cluster_id="other"),
+        lambda tx, first: tx.machines.delete(first.machine_id),
+    ],
+    ids=["revoked", "renamed", "moved", "deleted"],
+)
+def test_who_shared_a_name_has_it_when_the_other_one_gives_it_up(store: Store, free: Any) -> None:
+    """It works on meanwhile, and may be locked; only a new name, or the other's end, settles it."""
+    first, second = _called(1, "cp-1", None), _called(2, "cp-1", None, shares_names=True)
+    third = _called(3, "cp-1", "10.0.0.13/24", shares_names=True)
+
+    def before(tx: Any) -> Machine:
+        for each in (first, second, third):
+            tx.machines.add(each)
+        locked: Machine = tx.machines.update(second, status=Status.LOCKED)
+        return locked
+
+    locked = store.write_sync(before)
+    assert locked.shares_names
+    assert [m.machine_id for m in store.read_sync(lambda tx: tx.machines.sharing(10))] == [
+        second.machine_id,
+        third.machine_id,
+    ]
+    with pytest.raises(NameInUse):
+        store.write_sync(lambda tx: tx.machines.update(locked, hostname="cp-1"))
+    store.write_sync(lambda tx: free(tx, first))
+    shared = [m.machine_id for m in store.read_sync(lambda tx: tx.machines.sharing(10))]
+    assert shared == [second.machine_id, third.machine_id], "those two still share it"
+    store.write_sync(lambda tx: tx.machines.update(locked, hostname="cp-9"))
+    assert store.read_sync(lambda tx: tx.machines.sharing(10)) == []

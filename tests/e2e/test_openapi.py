@@ -71,7 +71,7 @@ def map_query(context, query):
 def before_call(context, case, kwargs):
     # An act needs it without a body too; the form of a header that names the body is not for documents to say.
     if case.method.upper() != "GET" and case.media_type is None:
-        case.headers = {{**(case.headers or {{}}), "Content-Type": "application/json"}}
+        kwargs["headers"] = {{**(kwargs.get("headers") or {{}}), "Content-Type": "application/json"}}
 
 def exist(parameters):
     # What is wrong on purpose stays wrong.

@@ -50,6 +50,7 @@ from attestation.errors import (
     MalformedNote,
     NoteRejected,
     PolicyInvalid,
+    RequestInvalid,
     ResultTokenRejected,
     TPMResponseError,
     Unauthenticated,
@@ -65,6 +66,7 @@ from attestation.evidence import (
 )
 from attestation.keys import Binding, JWSRejected, KeySigner, statements
 from attestation.keys.uri import parse_key_uri
+from attestation.machines.names import canonical_address, canonical_hostname, canonical_interface, names_of
 from attestation.pki.content import tbs_of
 from attestation.pki.lint import lint
 from attestation.pki.ocsp import MAX_REQUEST_BYTES, MAX_REQUESTS, parse_ocsp_request
@@ -223,6 +225,19 @@ def key_uri(data: bytes) -> None:
         ref = parse_key_uri(data.decode("latin-1"))
         assert parse_key_uri(str(ref)) == ref
         assert "?" not in ref.shown
+
+
+def machine_names(data: bytes) -> None:
+    """Host names and addresses: one spelling each, which is its own; everything else fails in one way."""
+    text = data.decode("utf-8", "replace")
+    with contextlib.suppress(RequestInvalid):
+        name = canonical_hostname(text)
+        assert canonical_hostname(name) == canonical_hostname(name.upper() + ".") == name
+    with contextlib.suppress(RequestInvalid):
+        interface = canonical_interface(text)
+        assert canonical_interface(interface) == interface
+        assert canonical_address(text) == canonical_address(interface)
+    names_of(text, text)
 
 
 def signer_request(data: bytes) -> None:
@@ -1034,6 +1049,14 @@ TARGETS: Final[dict[str, Target]] = {
         4096,
     ),
     "trust_chain": Target(trust_chain, lambda: [_TRUSTED_EK, _TRUST_ISSUER.certificate], 8300),
+    "machine_names": Target(
+        machine_names,
+        lambda: [
+            *(b"cp-1.example.", b"B\xc3\xbccher.example", b"xn--bcher-kva"),
+            *(b"10.0.0.11/24", b"2001:DB8:0::1/64", b"::ffff:10.0.0.11/120"),
+        ],
+        256,
+    ),
     "signer_request": Target(
         signer_request,
         lambda: [

@@ -21,6 +21,7 @@ CODES = {
     "AlreadyExists": "already-exists",
     "ApprovalUnknown": "approval-unknown",
     "AssuranceTooLow": "assurance-too-low",
+    "NameInUse": "name-in-use",
     "AttestHeaderInvalid": "attest-header-invalid",
     "AttestationError": "attestation-error",
     "BaseConfigInvalid": "base-config-invalid",

@@ -31,7 +31,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   └── CertificateUnknown  IssuerUnknown
     ├── Conflict                       it exists, but not in a state that allows this
     │   ├── ChallengeUsed  AKConflict  EKConflict  TransitionForbidden
-    │   └── MachineChanged  AlreadyExists  AssuranceTooLow  RotationForbidden
+    │   └── MachineChanged  AlreadyExists  AssuranceTooLow  RotationForbidden  NameInUse
     ├── Expired                        it was good once
     │   └── ChallengeExpired  ConfigTokenConsumed
     ├── RequestInvalid                 well-formed, but the values cannot be right
@@ -387,6 +387,12 @@ class AssuranceTooLow(Conflict):
     """The identity of the machine is not vouched for as well as its role demands."""
 
     code = "assurance-too-low"
+
+
+class NameInUse(Conflict):
+    """Another machine is called so already: host names and addresses are unique in a cluster."""
+
+    code = "name-in-use"
 
 
 class RotationForbidden(Conflict):

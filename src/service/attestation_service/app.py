@@ -24,6 +24,7 @@ from attestation_service import (
     database,
     logs,
     maintenance,
+    names,
     openapi,
     problems,
     weakenings,
@@ -129,6 +130,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
             app.state.resources = resources
             door = Door(chosen, ServerTLS.of(chosen))
             await weakenings.record(resources)
+            await names.report(resources)
             tasks = [
                 asyncio.create_task(maintenance.run(resources)),
                 asyncio.create_task(resources.transparency.run()),

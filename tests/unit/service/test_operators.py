@@ -21,7 +21,7 @@ EK = "ab" * 48
 
 async def test_registration_tokens(service: Service) -> None:
     """The secret is shown once and stored hashed; creating and revoking are audited."""
-    body = {"role": "worker-app", "uses": 3, "expires_in_seconds": 3600, "hostname": "w-1"}
+    body = {"role": "worker-app", "uses": 3, "expires_in_seconds": 3600}
     answer = await service.operator("POST", "/registration-tokens", body)
     assert answer.status_code == 201
     created = answer.json()

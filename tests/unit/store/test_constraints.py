@@ -122,6 +122,30 @@ def test_the_database_refuses(db: sqlite3.Connection, sql: str, why: str) -> Non
         db.execute(sql)
 
 
+@pytest.mark.parametrize("column", ["name_key", "address_key"])
+def test_no_two_of_a_cluster_are_called_alike(db: sqlite3.Connection, column: str) -> None:
+    """Whatever a caller forgets. Another cluster, and who shared a name before it was a rule, are outside."""
+    (first,) = db.execute("SELECT * FROM machines").fetchall()
+    names = [row[1] for row in db.execute("PRAGMA table_info(machines)")]
+    insert = f"INSERT INTO machines VALUES ({', '.join('?' * len(names))})"
+    called: dict[str, object] = {column: "cp-1"}
+    others: list[dict[str, object]] = [
+        called,
+        called | {"cluster_id": "x"},
+        called | {"shares_names": 1},
+        {},
+        {},
+    ]
+    for number, changed in enumerate(others):
+        unique = {"id": 10 + number, "machine_id": str(number), "ek_fingerprint": str(number)}
+        db.execute(insert, tuple((dict(zip(names, first, strict=True)) | unique | changed).values()))
+    for where in ("cluster_id = 'x'", "shares_names", f"id = 1 OR {column} IS NULL"):
+        with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
+            db.execute(
+                f"UPDATE machines SET {column} = 'cp-1', cluster_id = 'default', shares_names = 0 WHERE {where}"
+            )
+
+
 def test_the_connection_is_durable(db: sqlite3.Connection) -> None:
     """WAL with a sync at every commit; foreign keys are enforced."""
     names = ("journal_mode", "synchronous", "foreign_keys")

@@ -129,8 +129,8 @@ def log_of(entries: int) -> list[AuditEntry]:
     return made
 
 
-def database_at_0001(path: Path, rows: list[tuple[int, AuditEntry]], *, revision: str = "0001") -> None:
-    """Make the database that a service of the first schema, or another one, left, with *rows* in its audit log."""
+def revision_of(path: Path, revision: str) -> None:
+    """Bring a database to the schema of *revision*."""
     path.touch()
     config = Config()
     config.set_main_option("script_location", "attestation.store:migrations")
@@ -138,6 +138,72 @@ def database_at_0001(path: Path, rows: list[tuple[int, AuditEntry]], *, revision
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
         connection.commit()
+
+
+def test_machines_that_are_called_alike_are_kept_and_named(tmp_path: Path) -> None:
+    """Before names were unique: the oldest has the name, each later one is marked, and nothing else changes."""
+    path = tmp_path / "store.db"
+    revision_of(path, "0010")
+    called: list[tuple[str, str, str | None, str | None]] = [
+        ("revoked", "default", "cp-1", "10.0.0.11/24"),
+        ("attested", "default", "cp-1", "10.0.0.11/24"),
+        ("attested", "other", "cp-1", "10.0.0.11/24"),
+        ("registered", "default", "CP-1.", None),
+        ("locked", "default", "cp-2", "::ffff:10.0.0.11/120"),
+        ("attested", "default", "cp-2", None),
+        ("rejected", "default", "cp-2", None),
+        ("attested", "default", "no_name", "somewhere"),
+        ("pending_approval", "default", None, None),
+    ]
+    with closing(sqlite3.connect(path)) as db:
+        columns = [row[1] for row in db.execute("PRAGMA table_info(machines)")]
+        for number, (status, cluster_id, hostname, assigned_ip) in enumerate(called):
+            row: dict[str, object] = {
+                **dict.fromkeys(
+                    ("ek_source", "ek_template", "hw_uuid", "hw_mac", "hw_serial", "hw_product"), "x"
+                ),
+                **dict.fromkeys(("ek_chain_ok", "ek_allow_listed", "wipe_pending", "redeliver"), 0),
+                "machine_id": f"m{number}",
+                "ek_fingerprint": str(number),
+                "ek_public": b"",
+                "search": "",
+                "version": 1,
+                "assurance": "tofu",
+                "registered_at": number,
+                "status": status,
+                "cluster_id": cluster_id,
+                "hostname": hostname,
+                "assigned_ip": assigned_ip,
+            }
+            db.execute(
+                f"INSERT INTO machines ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})",
+                tuple(row.values()),
+            )
+        db.commit()
+        before = db.execute(f"SELECT {', '.join(columns)} FROM machines ORDER BY id").fetchall()
+    migrate(f"sqlite:///{path}")
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute(f"SELECT {', '.join(columns)} FROM machines ORDER BY id").fetchall() == before
+        keys = db.execute("SELECT name_key, address_key, shares_names FROM machines ORDER BY id").fetchall()
+    assert keys == [
+        (None, None, 0),
+        ("cp-1", "10.0.0.11", 0),
+        ("cp-1", "10.0.0.11", 0),
+        ("cp-1", None, 1),
+        ("cp-2", "10.0.0.11", 1),
+        ("cp-2", None, 0),
+        (None, None, 0),
+        ("no_name", "somewhere", 0),
+        (None, None, 0),
+    ]
+    store = open_store(f"sqlite:///{path}")
+    assert [m.machine_id for m in store.read_sync(lambda tx: tx.machines.sharing(10))] == ["m3", "m4"]
+    store.close()
+
+
+def database_at_0001(path: Path, rows: list[tuple[int, AuditEntry]], *, revision: str = "0001") -> None:
+    """Make the database that a service of the first schema, or another one, left, with *rows* in its audit log."""
+    revision_of(path, revision)
     names = AuditEntry.__slots__
     with closing(sqlite3.connect(path)) as db:
         db.executemany(

@@ -123,6 +123,19 @@ def list_(
     now = datetime.now(UTC)
     ids = short_ids(m.text("machine_id") for m in found)
     session.emit_table(LISTED, [listed_row(m, ids[m.text("machine_id")], now) for m in found], "No machines.")
+    shared = [m for m in found if m.get("shares_names")]
+    if shared:
+        names = ", ".join(f"{ids[m.text('machine_id')]} ({clean(called(m))})" for m in shared)
+        session.note(
+            f"{len(shared)} of them have the host name or the address of another machine, from before these had to be "
+            f"unique: {names}. Revoke or replace one of the two, or give one another name with `machine role`; until "
+            "then neither gets a server certificate."
+        )
+
+
+def called(machine: Record) -> str:
+    """Return what *machine* is called, for people."""
+    return machine.optional_text("hostname") or machine.optional_text("assigned_ip") or "-"
 
 
 def listed_row(machine: Record, short: str, now: datetime) -> list[Cell]:
@@ -980,6 +993,7 @@ def _show(session: Session, m: MachineDetail) -> None:
         ("cluster", cell(m.cluster_id)),
         *([("wished cluster", cell(wish))] if wish not in (None, m.cluster_id) else []),
         ("address", cell(m.assigned_ip)),
+        *([("names", Cell("another machine has them too", "red"))] if m.shares_names else []),
         ("trust", cell(m.trust)),
         ("trust ends", moment_cell(m.trust_expires_at, now)),
         ("assurance", _assurance(m)),

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from attestation.errors import RequestInvalid
+from attestation.machines.names import canonical_hostname, canonical_interface
+
+
+def _value(canonical: Callable[[str], str], text: str) -> str:
+    """Return *text* in its one spelling; what has none is refused as a value is."""
+    try:
+        return canonical(text)
+    except RequestInvalid as e:
+        raise ValueError(str(e)) from None
+
 
 CLUSTER_ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 NODE_NONCE_PATTERN = r"^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$"
@@ -18,9 +31,15 @@ class Wire(BaseModel):
 
 
 ClusterId = Annotated[str, Field(pattern=CLUSTER_ID_PATTERN, examples=["default"])]
-Hostname = Annotated[str, Field(pattern=HOSTNAME_PATTERN, max_length=253, examples=["cp-1"])]
+Hostname = Annotated[
+    str,
+    Field(pattern=HOSTNAME_PATTERN, max_length=253, examples=["cp-1"]),
+    AfterValidator(lambda text: _value(canonical_hostname, text)),
+]
 AssignedIP = Annotated[
-    str, Field(max_length=49, description="Address with prefix length (CIDR)", examples=["10.0.0.11/24"])
+    str,
+    Field(max_length=49, description="Address with prefix length (CIDR)", examples=["10.0.0.11/24"]),
+    AfterValidator(lambda text: _value(canonical_interface, text)),
 ]
 HardwareText = Annotated[
     str,

@@ -84,7 +84,9 @@ class RotationRequest(Wire):
     )
     reason: Reason
     force: bool = Field(
-        default=False, description="Do not wait for relying parties to follow; recorded in the audit"
+        default=False,
+        strict=True,
+        description="Do not wait for relying parties to follow; recorded in the audit",
     )
 
 

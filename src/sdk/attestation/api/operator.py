@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from attestation.api.approvals import ApprovalDetail
 from attestation.api.base import AssignedIP, ClusterId, Hostname, Reason, Wire
@@ -51,14 +50,6 @@ __all__ = [
 ]
 
 
-def _is_cidr(text: str) -> str:
-    ipaddress.ip_interface(text)
-    if "/" not in text:
-        raise ValueError("an address with its prefix length is needed, e.g. 10.0.0.11/24")
-    return text
-
-
-CIDR = Annotated[AssignedIP, AfterValidator(_is_cidr)]
 Cursor = Annotated[str | None, Field(description="Pass as `cursor` to get the next page; null at the end")]
 
 
@@ -139,6 +130,9 @@ class MachineDetail(Wire):
         default=None, description="Firmware version that the EK itself vouched for, where it did"
     )
     firmware_blocked: str | None = Field(default=None, description="The advisory that forbids its firmware")
+    shares_names: bool = Field(
+        default=False, description="Another machine of its cluster had its host name or address before"
+    )
     event_log_sha256: str | None = Field(
         default=None, description="The kept event log that led to its PCRs last; null where none is known"
     )
@@ -169,12 +163,14 @@ class ApproveRequest(Wire):
 
     role: Role
     hostname: Hostname | None = None
-    assigned_ip: CIDR | None = None
+    assigned_ip: AssignedIP | None = None
     cluster_id: ClusterId = Field(
         default=DEFAULT_CLUSTER, description="Whose policies and configuration it gets"
     )
     accept_ek: bool = Field(
-        default=False, description="Admit this EK by name: it goes on the allow-list, whoever vouches for it"
+        default=False,
+        strict=True,
+        description="Admit this EK by name: it goes on the allow-list, whoever vouches for it",
     )
     reason: Reason | None = None
     expected_version: int | None = Field(
@@ -187,7 +183,7 @@ class RoleChangeRequest(Wire):
 
     role: Role
     hostname: Hostname | None = None
-    assigned_ip: CIDR | None = None
+    assigned_ip: AssignedIP | None = None
     cluster_id: ClusterId | None = None
     reason: Reason
     expected_version: int | None = Field(
@@ -210,7 +206,7 @@ class LockRequest(Wire):
 class RevokeRequest(Wire):
     """End a machine's admission for good."""
 
-    wipe: bool = False
+    wipe: bool = Field(default=False, strict=True)
     reason: Reason | None = None
 
 
@@ -251,7 +247,7 @@ class RegistrationTokenRequest(Wire):
 
     role: Role
     hostname: Hostname | None = None
-    assigned_ip: CIDR | None = None
+    assigned_ip: AssignedIP | None = None
     cluster_id: ClusterId | None = Field(default=None, description="Null is `default`")
     minimum_assurance: Assurance = Field(
         default=Assurance.EK_CHAIN, description="A machine that is vouched for less waits for an operator"
@@ -303,7 +299,7 @@ class AllowListEntry(Wire):
     ]
     role: Role
     hostname: Hostname | None = None
-    assigned_ip: CIDR | None = None
+    assigned_ip: AssignedIP | None = None
     cluster_id: ClusterId | None = Field(default=None, description="Null is `default`")
     note: Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")] | None = None
 

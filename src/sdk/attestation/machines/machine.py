@@ -68,6 +68,7 @@ class Machine:
     vouched for, `firmware_blocked` the advisory that forbids the firmware, or None. `unlock_pending`: an operator
     unlocked it, and it has not acknowledged that yet. `pinned_keys` names the key set (`keys.key_set_sha256`) that it
     acknowledged to pin, or None where it was never asked.
+    `shares_names` is True where another machine of its cluster had its host name or address before these became unique.
     """
 
     machine_id: str
@@ -119,6 +120,7 @@ class Machine:
     kept_bytes: int = 0
     unlock_pending: bool = False
     pinned_keys: bytes | None = None
+    shares_names: bool = False
 
     def trust(self, at: datetime) -> Trust:
         """Return what the last result is worth at *at*; age and failure only lower it."""

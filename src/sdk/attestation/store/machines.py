@@ -12,8 +12,9 @@ from typing import Any
 from sqlalchemy import and_, bindparam, case, delete, func, or_, select, text, update
 
 from attestation.clock import from_micros, to_micros
-from attestation.errors import EKConflict, MachineChanged, RequestInvalid
+from attestation.errors import EKConflict, MachineChanged, NameInUse, RequestInvalid
 from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status, Trust
+from attestation.machines.names import NAMELESS, Names, names_of
 from attestation.results import Assurance, Verdict
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared, Row, signed, unsigned
@@ -27,6 +28,7 @@ _ASSURANCE = {word.value: word for word in Assurance}
 _VERDICT: dict[str | None, Verdict | None] = {None: None, **{word.value: word for word in Verdict}}
 _VERDICT_WORD: dict[Verdict | None, str | None] = {word: text for text, word in _VERDICT.items()}
 _SEARCHED = frozenset({"hostname", "hw_serial", "hw_mac", "hw_uuid"})
+_NAMING = frozenset({"hostname", "assigned_ip", "cluster_id"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,23 @@ class MachineFilter:
     role: Role | None = None
     cluster_id: str | None = None
     q: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Namesake:
+    """A machine, neither revoked nor rejected, that is called like another one.
+
+    Args:
+        machine_id: Which.
+        cluster_id: Where.
+        ek_fingerprint: Of its EK, 96 lower-case hex.
+        names: What it has in common; None what not.
+    """
+
+    machine_id: str
+    cluster_id: str
+    ek_fingerprint: str
+    names: Names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +159,9 @@ def decode(row: Row) -> Machine:
         kept_bytes,
         unlock_pending,
         pinned_keys,
+        shares_names,
+        _,
+        _,
     ) = row
     return Machine(
         machine_id=machine_id,
@@ -203,6 +225,7 @@ def decode(row: Row) -> Machine:
         kept_bytes=kept_bytes,
         unlock_pending=bool(unlock_pending),
         pinned_keys=pinned_keys,
+        shares_names=bool(shares_names),
     )
 
 
@@ -237,6 +260,17 @@ def _encode(changes: Mapping[str, Any]) -> dict[str, object]:
         else:
             columns[field] = value
     return columns
+
+
+def _keys(machine: Machine) -> Names:
+    """Return what *machine* is called as it is compared; nothing where it is called nothing any more."""
+    if machine.status in NAMELESS:
+        return Names(hostname=None, address=None)
+    return names_of(machine.hostname, machine.assigned_ip)
+
+
+def _key_columns(keys: Names) -> dict[str, object]:
+    return {"name_key": keys.hostname, "address_key": keys.address}
 
 
 def _search_text(machine: Machine) -> str:
@@ -295,6 +329,20 @@ _MISS = Prepared(
     .where(_C.machine_id == bindparam("of_machine"), _OVERDUE)
     .values(heartbeat_missed_at=bindparam("at"))
 )
+# NULL equals nothing: who has no name is called like nobody.
+_CALLED = or_(_C.name_key == bindparam("name"), _C.address_key == bindparam("address"))
+_NAMESAKES = Prepared(
+    select(_C.machine_id, _C.cluster_id, _C.ek_fingerprint, _C.name_key, _C.address_key)
+    .where(_CALLED, _C.machine_id != bindparam("besides"))
+    .order_by(_C.id)
+)
+_SHARING_WITH = Prepared(
+    select(_C.machine_id, _C.name_key, _C.address_key)
+    .where(_CALLED, _C.cluster_id == bindparam("cluster_id"), _C.shares_names)
+    .order_by(_C.id)
+)
+_ALONE = Prepared(update(_T).where(_C.machine_id == bindparam("of_machine")).values(shares_names=False))
+_SHARING = Prepared(select(_T).where(_C.shares_names).order_by(_C.id).limit(bindparam("rows")))
 _DELETE = Prepared(delete(_T).where(_C.machine_id == bindparam("machine_id")))
 _PENDING = _C.status == Status.PENDING_APPROVAL.value
 _WEIGHED = select(func.count(), func.coalesce(func.sum(_C.kept_bytes), 0)).select_from(_T).where(_PENDING)
@@ -369,8 +417,11 @@ class Machines:
 
         Raises:
             EKConflict: Its id or its EK is stored already.
+            NameInUse: Another one of its cluster is called so.
         """
-        columns = _encode({name: getattr(machine, name) for name in _FIELDS})
+        if not machine.shares_names:
+            self.demand_free(machine.machine_id, machine.cluster_id, machine.hostname, machine.assigned_ip)
+        columns = _encode({name: getattr(machine, name) for name in _FIELDS}) | _key_columns(_keys(machine))
         if self._sql.run(_ADD, **columns, search=_search_text(machine)) != 1:
             raise EKConflict("this machine id or EK is registered already")
 
@@ -379,9 +430,19 @@ class Machines:
 
         Raises:
             MachineChanged: Somebody changed or deleted it since it was read.
+            NameInUse: It would be called like another one of its cluster.
         """
         after: Machine = dataclasses.replace(machine, **{**changes, "version": machine.version + 1})  # type: ignore[arg-type]  # replace() refuses unknown names itself
         columns = _encode({**changes, "version": after.version})
+        renamed = not _NAMING.isdisjoint(changes) or (machine.status in NAMELESS) != (
+            after.status in NAMELESS
+        )
+        if renamed:
+            # Only here: what was called so before it was a rule can still be locked, or attest.
+            if after.status not in NAMELESS:
+                self.demand_free(after.machine_id, after.cluster_id, after.hostname, after.assigned_ip)
+            after = dataclasses.replace(after, shares_names=False)
+            columns |= {**_key_columns(_keys(after)), "shares_names": False}
         if not _SEARCHED.isdisjoint(changes):
             columns["search"] = _search_text(after)
         statement = _update(tuple(sorted(columns)))
@@ -390,7 +451,56 @@ class Machines:
             != 1
         ):
             raise MachineChanged(f"machine {machine.machine_id} was changed meanwhile; ask again")
+        if renamed:
+            self._settle(machine)
         return after
+
+    # Names
+
+    def namesakes(self, names: Names, *, besides: str) -> list[Namesake]:
+        """Return the machines of every cluster that share one of *names* with the machine *besides*, oldest first."""
+        rows = self._sql.rows(_NAMESAKES, name=names.hostname, address=names.address, besides=besides)
+        return [
+            Namesake(
+                machine_id=machine_id,
+                cluster_id=cluster_id,
+                ek_fingerprint=ek_fingerprint,
+                names=Names(
+                    hostname=name if name == names.hostname else None,
+                    address=address if address == names.address else None,
+                ),
+            )
+            for machine_id, cluster_id, ek_fingerprint, name, address in rows
+        ]
+
+    def demand_free(
+        self, machine_id: str, cluster_id: str, hostname: str | None, assigned_ip: str | None
+    ) -> None:
+        """Check that the machine can be called so in that cluster; it need not exist yet.
+
+        Raises:
+            NameInUse: Another one is called so; the message names it, which is for operators only.
+        """
+        for other in self.namesakes(names_of(hostname, assigned_ip), besides=machine_id):
+            if other.cluster_id == cluster_id:
+                raise NameInUse(
+                    f"{other.names.told()} in cluster {cluster_id} is that of machine {other.machine_id}"
+                )
+
+    def sharing(self, limit: int) -> list[Machine]:
+        """Return machines that were called like another one before that was forbidden, oldest first."""
+        return [decode(row) for row in self._sql.rows(_SHARING, rows=limit)]
+
+    def _settle(self, freed: Machine) -> None:
+        """Where what *freed* was called leaves another one alone with its names, they are its own from now on."""
+        was = names_of(freed.hostname, freed.assigned_ip)
+        rows = self._sql.rows(
+            _SHARING_WITH, name=was.hostname, address=was.address, cluster_id=freed.cluster_id
+        )
+        for machine_id, name, address in rows:
+            others = self.namesakes(Names(hostname=name, address=address), besides=machine_id)
+            if all(other.cluster_id != freed.cluster_id for other in others):
+                self._sql.run(_ALONE, of_machine=machine_id)
 
     def renew(
         self,
@@ -469,7 +579,12 @@ class Machines:
 
         Who may be deleted is the caller's rule; the audit keeps what happened.
         """
-        return self._sql.run(_DELETE, machine_id=machine_id) == 1
+        machine = self.by_id(machine_id)
+        if machine is None:
+            return False
+        deleted = self._sql.run(_DELETE, machine_id=machine_id) == 1
+        self._settle(machine)
+        return deleted
 
     def page(self, wanted: MachineFilter, cursor: str | None, limit: int) -> Page[Machine]:
         """Return machines, newest first.

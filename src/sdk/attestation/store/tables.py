@@ -39,6 +39,12 @@ OPEN_VOTE = "consumed_at IS NULL AND withdrawn_at IS NULL AND lapsed_at IS NULL"
 LEASED = "status = 'attested' AND last_verdict = 'Verified' AND heartbeat_missed_at IS NULL"
 """What holds of a machine whose lease is worth watching."""
 
+NAMED = "name_key IS NOT NULL"
+ADDRESSED = "address_key IS NOT NULL"
+ALONE_BY_NAME = f"{NAMED} AND NOT shares_names"
+ALONE_BY_ADDRESS = f"{ADDRESSED} AND NOT shares_names"
+"""What holds of machines that are called something, and of those that no other one may be called like."""
+
 ACTIVE_ISSUER = "state = 'active'"
 """What holds of the CA key that signs; one of a kind."""
 
@@ -128,6 +134,24 @@ class MachineRow(Base):
             sqlite_where=text("event_log_sha256 IS NOT NULL"),
             postgresql_where=text("event_log_sha256 IS NOT NULL"),
         ),
+        # Nobody of a cluster is called like another one, but those who were before it was a rule.
+        Index(
+            "uq_machines_cluster_id_name_key",
+            *("cluster_id", "name_key"),
+            unique=True,
+            sqlite_where=text(ALONE_BY_NAME),
+            postgresql_where=text(ALONE_BY_NAME),
+        ),
+        Index(
+            "uq_machines_cluster_id_address_key",
+            *("cluster_id", "address_key"),
+            unique=True,
+            sqlite_where=text(ALONE_BY_ADDRESS),
+            postgresql_where=text(ALONE_BY_ADDRESS),
+        ),
+        # Who is called so, in whatever cluster.
+        Index(None, "name_key", sqlite_where=text(NAMED), postgresql_where=text(NAMED)),
+        Index(None, "address_key", sqlite_where=text(ADDRESSED), postgresql_where=text(ADDRESSED)),
         # What `q` looks through, so that a search does not read whole rows.
         Index(None, "id", "search", "machine_id", "ek_fingerprint"),
         {"sqlite_autoincrement": True},
@@ -192,6 +216,9 @@ class MachineRow(Base):
     kept_bytes: Mapped[int] = mapped_column(server_default="0")
     unlock_pending: Mapped[bool] = mapped_column(server_default=false())
     pinned_keys: Mapped[bytes | None]
+    shares_names: Mapped[bool] = mapped_column(server_default=false())
+    name_key: Mapped[str | None]
+    address_key: Mapped[str | None]
 
 
 class AKBindingRow(Base):

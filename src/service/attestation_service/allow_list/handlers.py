@@ -17,7 +17,9 @@ from attestation.api import (
     PendingApproval,
 )
 from attestation.errors import RequestInvalid
+from attestation.machines import DEFAULT_CLUSTER
 from attestation.machines.dual_control import Admission, of_allow_list
+from attestation.machines.names import names_of
 from attestation.store import AllowListRow, Tx
 from attestation_service import dual_control
 from attestation_service.auth import Operator
@@ -66,7 +68,8 @@ async def import_entries(
     """Store entries, all or none; an EK that is listed already gets the new entry.
 
     Raises:
-        RequestInvalid: An EK is named twice.
+        RequestInvalid: An EK is named twice, or two entries are called alike.
+        NameInUse: A machine with another EK is called like an entry.
         BreakGlassCannotVote: Several people must agree to it.
     """
     at = res.clock.now()
@@ -74,11 +77,14 @@ async def import_entries(
     if len(set(fingerprints)) != len(fingerprints):
         twice = next(f for f in fingerprints if fingerprints.count(f) > 1)
         raise RequestInvalid(f"EK {twice} is named twice")
+    _demand_apart(wanted.entries)
     rows = [
         AllowListRow(**entry.model_dump(), created_at=at, created_by=operator.cn) for entry in wanted.entries
     ]
 
     def work(tx: Tx) -> AllowListImported | PendingApproval:
+        for row in rows:
+            _demand_free(tx, row)
         agreed = _agreed(tx, rows, res, operator, at)
         if isinstance(agreed, PendingApproval):
             return agreed
@@ -93,6 +99,31 @@ async def import_entries(
         return AllowListImported(added=added, replaced=len(rows) - added)
 
     return await dual_control.write(work, res=res, operator=operator, at=at)
+
+
+def _demand_apart(entries: Sequence[AllowListEntry]) -> None:
+    """Check that no two of *entries* would make machines of one cluster that are called alike."""
+    seen: set[tuple[str, str]] = set()
+    for entry in entries:
+        names = names_of(entry.hostname, entry.assigned_ip)
+        for name in (names.hostname, names.address):
+            called = (entry.cluster_id or DEFAULT_CLUSTER, name or "")
+            if name is not None and called in seen:
+                raise RequestInvalid(f"two entries of cluster {called[0]} have {name}")
+            seen.add(called)
+
+
+def _demand_free(tx: Tx, row: AllowListRow) -> None:
+    """Check that no machine with another EK is called like *row*; asked again when the machine comes."""
+    if row.hostname is None and row.assigned_ip is None:
+        return
+    own = tx.machines.by_ek(row.ek_fingerprint)
+    tx.machines.demand_free(
+        own.machine_id if own is not None else "",
+        row.cluster_id or DEFAULT_CLUSTER,
+        row.hostname,
+        row.assigned_ip,
+    )
 
 
 def _agreed(

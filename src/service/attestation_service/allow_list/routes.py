@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import HTTPException, Path, Request, Response
 
 from attestation.api import AllowListImport, AllowListImported, AllowListPage
-from attestation.errors import AllowListEntryUnknown, RequestInvalid
+from attestation.errors import AllowListEntryUnknown, NameInUse, RequestInvalid
 from attestation_service.allow_list import handlers
 from attestation_service.auth import OperatorDep
 from attestation_service.bodies import media_type, parse_json
@@ -33,7 +33,7 @@ def _import_body() -> dict[str, Any]:
     operation_id="import_allow_list",
     summary="Admit EKs in advance, from JSON or CSV",
     response_model=AllowListImported,
-    responses=answers(RequestInvalid, 415, body=True, gated=True, kind="act"),
+    responses=answers(RequestInvalid, NameInUse, body=True, gated=True, kind="act"),
     openapi_extra={**access("act"), **_import_body()},
 )
 async def import_entries(request: Request, res: Res, operator: OperatorDep) -> Response:

@@ -15,7 +15,8 @@ from typing import Final
 import structlog
 from cryptography import x509
 
-from attestation.errors import CANotConfigured, CertificateNotConformant
+from attestation.errors import CANotConfigured, CertificateNotConformant, NameInUse
+from attestation.machines.names import names_of
 from attestation.pki.content import (
     SERIAL_BYTES,
     CertificateContent,
@@ -173,11 +174,22 @@ def reserve(
     Raises:
         CANotConfigured: No key signs this.
         CertificateNotConformant: The certificate of the CA has ended.
+        NameInUse: Another live machine has a name that would stand in it.
     """
+    _demand_own_names(tx, wanted)
     return tuple(
         _reserve(tx, wanted, issuer, certificate_of(issuer), settings, at)
         for issuer in issuers_for(tx, wanted, settings)
     )
+
+
+def _demand_own_names(tx: Tx, wanted: Wanted) -> None:
+    """Check that what a certificate calls a machine leads to no other one, in whatever cluster: there is one CA."""
+    names = [(name, None) for name in wanted.dns_names] + [(None, str(ip)) for ip in wanted.ip_addresses]
+    for name, address in names:
+        if tx.machines.namesakes(names_of(name, address), besides=wanted.machine_id or ""):
+            # Which one is for operators, who see it in the list of machines.
+            raise NameInUse("another machine has the same host name or address; ask an operator")
 
 
 def _reserve(

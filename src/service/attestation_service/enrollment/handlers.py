@@ -39,6 +39,7 @@ from attestation.errors import (
     MachineRejected,
     MachineUnknown,
     MalformedEvidence,
+    NameInUse,
     RateLimited,
     RequestInvalid,
 )
@@ -68,6 +69,7 @@ REFUSALS: Final = (
     AKNotActivated,
     MachineRejected,
     MachineNotAdmitted,
+    NameInUse,
     RequestInvalid,
     RateLimited,
 )
@@ -139,6 +141,7 @@ async def request_cert(
         MalformedEvidence, EvidenceRejected, CSRInvalid, AKNotActivated: It proves nothing; the challenge is spent.
         AlgorithmForbidden: The key is of a kind that ITL_CRYPTO_POLICY forbids.
         MachineRejected, MachineNotAdmitted: The machine may have none now.
+        NameInUse: Another machine has its host name or address too.
         RequestInvalid: A server without name, or a key is to be made here and that is off.
         MachineChanged: Operators changed the machine faster than it could be judged.
         RateLimited: Too often, or too many live certificates.

@@ -335,6 +335,7 @@ async def _perform(
         TransitionForbidden: Its status does not allow it.
         MachineChanged: It is not at the version that the operator saw.
         AssuranceTooLow: It is not vouched for as well as the role demands.
+        NameInUse: Another machine of its cluster is called so.
         BreakGlassCannotVote: Several people must agree to it.
     """
     at = res.clock.now()
@@ -349,6 +350,7 @@ async def _perform(
         status = next_status(before.status, act.operation)
         # 3. A role is for machines that are vouched for well enough: said now, not at every attestation to come.
         _demand_assurance(tx, before, act)
+        _demand_names(tx, before, act)
         # 4. What yields credentials of a role under dual control needs several to ask for the same.
         agreed = _agreed(tx, act, before, res, operator, at)
         if isinstance(agreed, PendingApproval):
@@ -410,6 +412,15 @@ def _demand_assurance(tx: Tx, before: Machine, act: Act) -> None:
         raise AssuranceTooLow(
             f"{role} demands {minimum}, this machine has {level}: accept its EK, trust the CA that signed its "
             "certificate, or choose another role"
+        )
+
+
+def _demand_names(tx: Tx, before: Machine, act: Act) -> None:
+    """Check that nobody else is called as the machine shall be: before somebody votes for what cannot be done."""
+    if "hostname" in act.changes:
+        cluster_id = act.changes.get("cluster_id", before.cluster_id)
+        tx.machines.demand_free(
+            before.machine_id, cluster_id, act.changes["hostname"], act.changes["assigned_ip"]
         )
 
 

@@ -58,6 +58,7 @@ def machine_detail(machine: Machine, approvals: Sequence[ApprovalDetail], at: da
         firmware_version=_firmware(clock.firmware_version) if clock else None,
         firmware_attested=None if machine.firmware_attested is None else _firmware(machine.firmware_attested),
         firmware_blocked=machine.firmware_blocked,
+        shares_names=machine.shares_names,
         event_log_sha256=machine.event_log_sha256,
         trust=machine.trust(at),
         trust_expires_at=machine.trust_expires_at,

@@ -20,6 +20,7 @@ from attestation.errors import (
     AssuranceTooLow,
     MachineChanged,
     MachineUnknown,
+    NameInUse,
     RequestInvalid,
     TransitionForbidden,
 )
@@ -86,7 +87,7 @@ async def get_machine(machine_id: Id, res: Res) -> Response:
     operation_id="approve_machine",
     summary="Admit a pending machine in a role",
     response_model=MachineDetail,
-    responses=answers(*ACT, AssuranceTooLow, body=True, gated=True, kind="act"),
+    responses=answers(*ACT, AssuranceTooLow, NameInUse, body=True, gated=True, kind="act"),
     openapi_extra=access("act"),
 )
 async def approve(machine_id: Id, request: ApproveRequest, res: Res, operator: OperatorDep) -> Response:
@@ -185,7 +186,7 @@ async def redeliver(machine_id: Id, res: Res, operator: OperatorDep) -> Response
     operation_id="change_role",
     summary="Give an admitted machine another role",
     response_model=MachineDetail,
-    responses=answers(*ACT, AssuranceTooLow, body=True, gated=True, kind="act"),
+    responses=answers(*ACT, AssuranceTooLow, NameInUse, body=True, gated=True, kind="act"),
     openapi_extra=access("act"),
 )
 async def change_role(

@@ -30,6 +30,7 @@ from attestation.errors import (
     AKConflict,
     AttestationError,
     MalformedEvidence,
+    NameInUse,
     RegistrationForbidden,
     RegistrationTokenInvalid,
 )
@@ -258,6 +259,7 @@ class _Admission:
     assigned_ip: str | None = None
     cluster_id: str | None = None
     allow_listed: bool = False
+    alarm: str | None = None
 
 
 def _endorsed(tx: Tx, introduction: Introduction, res: Resources, at: datetime) -> ChainVerdict | None:
@@ -294,15 +296,16 @@ def _admission(
     """Decide what a new machine becomes; `spend` takes a use of its registration token, `waits` passes all words over.
 
     A token admits a machine that is vouched for well enough for its role. Another one waits for an operator, and
-    the token keeps its use.
+    the token keeps its use; so does a machine that would be called like another one, whatever admits it.
 
     Raises:
         RegistrationTokenInvalid: A token was presented that admits nobody.
         PendingQuotaExceeded: It would wait for approval, and too many do.
     """
+    taken: str | None = None
     entry = tx.allow_list.get(introduction.ek_fingerprint)
     if entry is not None and not waits:
-        return _Admission(
+        admission = _Admission(
             Status.REGISTERED,
             entry.role,
             entry.hostname,
@@ -310,19 +313,37 @@ def _admission(
             entry.cluster_id,
             allow_listed=True,
         )
+        taken = _taken(tx, admission)
+        if taken is None:
+            return admission
     digest = introduction.registration_token_sha256
     if digest is not None and not waits:
         token = tx.registration_tokens.get_by_hash(digest)
         if token is None or token.uses_left < 1 or token.revoked_at is not None or at >= token.expires_at:
             raise RegistrationTokenInvalid("the registration token is not valid here")
+        admission = _Admission(
+            Status.REGISTERED, token.role, token.hostname, token.assigned_ip, token.cluster_id
+        )
         if not _waits(tx, token, verdict):
-            if spend:
-                token = tx.registration_tokens.use(digest, at)
-            return _Admission(
-                Status.REGISTERED, token.role, token.hostname, token.assigned_ip, token.cluster_id
-            )
+            taken = _taken(tx, admission)
+            if taken is None and spend:
+                tx.registration_tokens.use(digest, at)
+            if taken is None:
+                return admission
     pending.check_quota(tx, res.settings, introduction.source)
-    return _Admission(Status.PENDING_APPROVAL)
+    return _Admission(
+        Status.PENDING_APPROVAL, allow_listed=entry is not None and taken is not None, alarm=taken
+    )
+
+
+def _taken(tx: Tx, admission: _Admission) -> str | None:
+    """Return in words who else is called as *admission* says: then the machine waits, whatever admits it."""
+    cluster_id = admission.cluster_id or DEFAULT_CLUSTER
+    try:
+        tx.machines.demand_free("", cluster_id, admission.hostname, admission.assigned_ip)
+    except NameInUse as e:
+        return f"it was admitted in advance, but waits for approval: {e}"
+    return None
 
 
 async def activate(
@@ -490,13 +511,16 @@ def _create(
         last_result_key=None,
         trust_expires_at=None,
         directive_sha256=None,
-        alarm=kinship.alarm,
+        alarm=kinship.alarm or admission.alarm,
         kept_bytes=introduction.kept_bytes,
     )
     tx.machines.add(machine)
     tx.chip_marks.put(machine_id, introduction.marks(proven))
     if kinship.alarm is not None:
         _sound_kinship(tx, machine, kinship, introduction.source, at)
+    if admission.alarm is not None:
+        subject = machine.ek_fingerprint
+        alarms.sound(tx, admission.alarm, at, subject=subject, machine=machine, source=introduction.source)
     machine = _kept(tx, machine, introduction, verdict, at)
     _registered(
         tx,

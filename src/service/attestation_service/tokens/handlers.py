@@ -13,6 +13,7 @@ from attestation.api import (
     RegistrationTokenPage,
     RegistrationTokenRequest,
 )
+from attestation.errors import RequestInvalid
 from attestation.machines import DEFAULT_CLUSTER
 from attestation.machines.dual_control import of_registration_token
 from attestation.store import RegistrationToken, Tx
@@ -31,12 +32,20 @@ async def create(
     Under dual control it is made when the last voter asks, and only that one sees it.
 
     Raises:
+        RequestInvalid: A host name or address for several machines.
+        NameInUse: A machine is called so already.
         BreakGlassCannotVote: Several people must agree to it.
     """
     at = res.clock.now()
+    if request.uses > 1 and (request.hostname is not None or request.assigned_ip is not None):
+        raise RequestInvalid("a host name or an address is for one machine: such a token has one use")
     proposal = of_registration_token(**request.model_dump())
 
     def work(tx: Tx) -> RegistrationTokenCreated | PendingApproval:
+        # Told now; asked again when it is used, for much may happen until then.
+        tx.machines.demand_free(
+            "", request.cluster_id or DEFAULT_CLUSTER, request.hostname, request.assigned_ip
+        )
         agreed = dual_control.gate(tx, proposal, operator, res, at)
         if isinstance(agreed, PendingApproval):
             return agreed

@@ -11,7 +11,7 @@ from attestation.api import (
     RegistrationTokenPage,
     RegistrationTokenRequest,
 )
-from attestation.errors import RegistrationTokenUnknown, RequestInvalid
+from attestation.errors import NameInUse, RegistrationTokenUnknown, RequestInvalid
 from attestation_service.auth import OperatorDep
 from attestation_service.context import Res
 from attestation_service.dual_control import status_of
@@ -28,7 +28,7 @@ router = operator_router("operator: registration tokens")
     summary="Issue a registration token",
     status_code=201,
     response_model=RegistrationTokenCreated,
-    responses=answers(body=True, gated=True, kind="act"),
+    responses=answers(NameInUse, RequestInvalid, body=True, gated=True, kind="act"),
     openapi_extra=access("act"),
 )
 async def create(request: RegistrationTokenRequest, res: Res, operator: OperatorDep) -> Response:
