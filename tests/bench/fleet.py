@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -155,7 +156,8 @@ def attest_body(machine: SoftwareMachine) -> bytes:
     return (
         f'{{"machine_id":"{machine.machine_id}","ek_fingerprint":"{machine.ek_fingerprint}",'
         f'"nonce_id":"{nonce_id}","pcr_quote":"{base64.b64encode(attest).decode()}",'
-        f'"pcr_signature":"{base64.b64encode(signature).decode()}","pcr_values":{_PCR_TEXTS}}}'
+        f'"pcr_signature":"{base64.b64encode(signature).decode()}","pcr_values":{_PCR_TEXTS},'
+        f'"node_nonce":"{base64.b64encode(os.urandom(32)).decode()}"}}'
     ).encode()
 
 
