@@ -129,9 +129,7 @@ def accept(settings: Settings, store: Store, clock: Clock) -> None:
                 ended = (*ended, memory.last)
         accepted = Memory(database=identity.database_id, last=_nothing(settings), ended=ended)
         _demand_fresh_name(settings, accepted)
-        now = store.write_sync(
-            lambda tx: _record(tx, accepted, told, clock.now(), adopts=identity.bound_at is None)
-        )
+        now = store.write_sync(lambda tx: _record(tx, accepted, told, clock.now()))
         file.write(replace(accepted, last=now))
         log.warning("database.accepted", database=identity.database_id, size=now.size, told=told)
 
@@ -168,13 +166,15 @@ def _bind(tx: Tx, at: datetime) -> None:
 
 
 def _adopt(tx: Tx, action: str, at: datetime) -> None:
-    """Tell of every row of authority that is there: no entry of a version before said what it wrote."""
+    """Tell of every row of authority that is there, once: no entry of a version before said what it wrote."""
+    if tx.audit.tells_of_authority():
+        return
     for rows in tx.state.adopt():
         told = f"{rows} rows of authority were there before"
         tx.audit.append(AuditEvent(operator_cn=SERVICE, action=action, detail=told), at)
 
 
-def _record(tx: Tx, accepted: Memory, told: str, at: datetime, *, adopts: bool) -> Checkpoint:
+def _record(tx: Tx, accepted: Memory, told: str, at: datetime) -> Checkpoint:
     """Tell the audit of an accepted database; return where its log is now."""
     tree = tx.audit.tree
     detail = (
@@ -183,8 +183,7 @@ def _record(tx: Tx, accepted: Memory, told: str, at: datetime, *, adopts: bool) 
     )
     tx.identity.bind(at)
     tx.audit.append(AuditEvent(operator_cn=SERVICE, action=ACCEPTED, detail=detail), at)
-    if adopts:
-        _adopt(tx, ACCEPTED, at)
+    _adopt(tx, ACCEPTED, at)
     size = tree.size()
     return Checkpoint(origin=accepted.last.origin, size=size, root=root(tree, size))
 

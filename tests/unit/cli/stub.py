@@ -141,6 +141,7 @@ class Stub:
     issuers: list[dict[str, Any]] = field(default_factory=list)
     certificates: list[dict[str, Any]] = field(default_factory=list)
     valid: bool = True
+    state: dict[str, Any] | None = None
     checks: dict[str, str] = field(default_factory=lambda: {"database": "ok", "clock": "ok"})
     voters: tuple[str, ...] = ()
     """Where somebody is named, gated acts wait for another one: dual control."""
@@ -189,6 +190,7 @@ class Stub:
                         "root_hash": HASH,
                         "first_invalid_id": None if self.valid else 7,
                         "error": wrong,
+                        "state": self.state,
                     },
                 )
             case "POST", "/registration-tokens":

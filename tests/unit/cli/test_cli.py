@@ -656,6 +656,35 @@ def test_an_invalid_chain_ends_with_1(*, valid: bool, exit_code: int) -> None:
     assert ("prev_hash differs" in done.stdout) is not valid
 
 
+def test_rows_without_entries_are_named() -> None:
+    """What an intruder wrote to the database is told row by row, with what to do; each is clean text."""
+    row = {"kind": "allow-list", "key": f"{'ab' * 48}", "problem": "no entry tells of it", "entry_id": None}
+    stub = Stub(
+        valid=False, state={"rows": 9, "adopted": 4, "unproven": [row, row | {"key": "\x1b[2J"}], "more": 3}
+    )
+    done = run(stub, "audit", "verify")
+    assert done.exit_code == 1
+    for part in (
+        "INVALID",
+        f"allow-list {'ab' * 48}: no entry tells of it",
+        "and 3 more",
+        "lock what these rows",
+    ):
+        assert part in done.stdout
+    assert "4 rows that an upgrade found" in done.stdout
+    assert "\x1b[2J" not in done.stdout
+    good = run(Stub(state={"rows": 9, "adopted": 0, "unproven": [], "more": 0}), "audit", "verify")
+    assert (good.exit_code, "upgrade" in good.stdout) == (0, False)
+
+
+def test_rows_of_an_entry_are_for_programs() -> None:
+    """A reader sees the words."""
+    told = audit_entry(1) | {"detail": 'role worker-app; authority [["machine","a",null,"b"]]'}
+    listed = run(Stub(audit=[told]), "audit", "list").stdout
+    assert "role worker-app" in listed
+    assert "authority" not in listed
+
+
 def test_the_audit_is_listed_with_who_and_what() -> None:
     """Time, action, operator, change."""
     done = run(Stub(audit=[audit_entry(2), audit_entry(1)]), "audit", "list", "--limit", "1")

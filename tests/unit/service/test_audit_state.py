@@ -275,15 +275,23 @@ async def test_rows_from_before_are_judged_honestly(start: Starter) -> None:
     assert (found["rows"], found["adopted"], found["unproven"]) == (250, 250, [])
     intruder.run("DELETE FROM allow_list WHERE ek_fingerprint = ?", f"{7:096x}")
     assert [each["key"] for each in (await state(again))["unproven"]] == [f"{7:096x}"]
-    # It happens once: a row that is adopted after acts were told is named.
-    await again.operator(
-        "POST", "/registration-tokens", {"role": "worker-app", "uses": 1, "expires_in_seconds": 60}
-    )
+    # It happens once: who makes the service bind anew, and inserted a row before, is found as before.
+    intruder.run("INSERT INTO allow_list VALUES (?, ?, ?, ?, ?, ?, ?, ?)", "e" * 96, *row)
     await start.stack.aclose()
     intruder.run("UPDATE database_identity SET bound_at = NULL")
     (service.directory / "ca" / "audit-memory.json").unlink()
-    late = (await state(await start()))["unproven"]
-    assert any("adopted it after acts were told" in each["problem"] for each in late)
+    assert [each["key"] for each in (await state(await start()))["unproven"]] == ["e" * 96, f"{7:096x}"]
+
+
+def test_a_forged_adoption_is_named() -> None:
+    """Whoever appends an entry that adopts rows, after acts were told, adopts nothing."""
+    ledger = Ledger()
+    for number, action in enumerate(("allow_list_import", "database_bound"), 1):
+        detail, _ = with_changes("x", [Change("allow-list", str(number), None, "b")])
+        ledger.tell([(number, "", "", json.dumps({"action": action, "detail": detail}).encode())])
+    problems = [each.problem for each in ledger.compare(2).unproven]
+    ledger.close()
+    assert "entry 2 adopted it after acts were told" in problems
 
 
 async def test_what_changes_meanwhile_is_no_alarm(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

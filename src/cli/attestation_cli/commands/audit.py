@@ -503,7 +503,9 @@ def _state(state: AuditState) -> list[tuple[str, Cell]]:
         rows.append(
             ("from before", cell(f"{state.adopted} rows that an upgrade found: no entry says who wrote them"))
         )
-    rows += [("unproven", Cell(f"{each.kind} {each.key}: {each.problem}", "red")) for each in state.unproven]
+    rows += [
+        ("unproven", Cell(clean(f"{each.kind} {each.key}: {each.problem}"), "red")) for each in state.unproven
+    ]
     if state.more:
         rows.append(("unproven", Cell(f"and {state.more} more", "red")))
     if state.unproven:

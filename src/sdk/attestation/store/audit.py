@@ -65,11 +65,9 @@ _members = attrgetter(*_COLUMNS)
 _HASHED = _COLUMNS[:-1]
 _AFTER = Prepared(select(_T).where(_C.id > bindparam("after")).order_by(_C.id).limit(bindparam("rows")))
 
-_AUTHORITY_AFTER = Prepared(
-    select(_C.id)
-    .where(_C.id > bindparam("after"), _C.operator_cn != MACHINE, _C.detail.contains(MARK))
-    .limit(1)
-)
+_TELLS = select(_C.id).where(_C.detail.contains(MARK)).limit(1)
+_TELLS_AT_ALL = Prepared(_TELLS)
+_TELLS_AFTER = Prepared(_TELLS.where(_C.id > bindparam("after"), _C.operator_cn != MACHINE))
 
 
 @lru_cache(maxsize=8)
@@ -160,7 +158,11 @@ class Audit:
 
     def authority_after(self, entry_id: int) -> bool:
         """Return True if an entry after *entry_id* tells of an act, not of a machine's own, on a row of authority."""
-        return self._sql.row(_AUTHORITY_AFTER, after=entry_id) is not None
+        return self._sql.row(_TELLS_AFTER, after=entry_id) is not None
+
+    def tells_of_authority(self) -> bool:
+        """Return True if any entry tells of rows of authority; reads the whole log where none does."""
+        return self._sql.row(_TELLS_AT_ALL) is not None
 
     def walk(self, after_id: int, limit: int) -> list[tuple[int, str, str, bytes]]:
         """Return id, prev_hash, entry_hash and canonical bytes of the *limit* entries after row *after_id*.
