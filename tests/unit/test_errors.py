@@ -16,6 +16,7 @@ CODES = {
     "AKConflict": "ak-conflict",
     "AKNotActivated": "ak-not-activated",
     "ActivationFailed": "activation-failed",
+    "KeyRefused": "key-refused",
     "AlgorithmForbidden": "algorithm-forbidden",
     "AllowListEntryUnknown": "allow-list-entry-unknown",
     "AlreadyExists": "already-exists",

@@ -24,7 +24,7 @@ from attestation.api import CertificateChallenge, CertRequest, CertResponse
 from attestation.client import SignedBundle
 from attestation.clock import Clock, parse_rfc3339, rfc3339
 from attestation.device import TPMKey
-from attestation.errors import AttestationError, MalformedEvidence, TPMResponseError
+from attestation.errors import AttestationError, KeyRefused, MalformedEvidence, TPMResponseError
 from attestation.evidence.key_certification import csr_binding
 from attestation.machines import Status
 from attestation.tpm import parse_public
@@ -97,6 +97,8 @@ class _Progress:
     status_at: datetime | None = None
     revoked: str | None = None
     """The version whose certificate was revoked."""
+    key_refused: bool = False
+    """The service never certifies the key that we asked for: the next one is a new one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +252,8 @@ class Certificates:
 
     def _obtain(self, kind: str, current: CertificateSet | None, known: KnownAs, reason: str) -> None:
         """Get a certificate and offer it; until then nothing of the present one changes."""
-        keep = reason in ("renewal", "asked") and not self._settings.certificate_new_key
+        refused = self._progress[kind].key_refused
+        keep = reason in ("renewal", "asked") and not (self._settings.certificate_new_key or refused)
         key = parse_key_file(current.files[KEY]) if current and keep else self._pending_key(kind)
         made = self._request(kind, key, known)
         version = self._offered.replace(kind, made.files, made.about)
@@ -258,6 +261,7 @@ class Certificates:
         self._offered.answered(kind)
         progress = self._progress[kind]
         progress.proven, progress.failures, progress.bundle_failures = version, 0, 0
+        progress.key_refused = False
         self._plan_bundle(progress)
         self._log.info(
             "certificate.issued",
@@ -463,8 +467,11 @@ class Certificates:
         pause = self._rhythm.after_failure(progress.failures, getattr(error, "retry_after_seconds", None))
         code = error.code if isinstance(error, AttestationError) else type(error).__name__
         reason = str(error)[:MAX_NOTE_CHARACTERS]
+        progress.key_refused = progress.key_refused or code == KeyRefused.code
         self._log.error("certificate.failed", kind=kind, code=code, reason=reason, failures=progress.failures)
         try:
+            if code == KeyRefused.code:
+                self._offered.set_pending_key(kind, None)
             self._offered.set_notes(
                 kind,
                 {

@@ -38,7 +38,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── EKFingerprintMismatch  PolicyInvalid  ProofUnavailable
     │   ├── BundleInvalid
     │   ├── BodyTooComplex             more members, or deeper, than any honest body
-    │   └── CSRInvalid  AlgorithmForbidden
+    │   └── CSRInvalid  AlgorithmForbidden  KeyRefused
     ├── RateLimited                    too often; `retry_after_seconds` says when again
     │   └── PendingQuotaExceeded
     ├── NotAcceptable                  the representation asked for is not served
@@ -453,6 +453,12 @@ class CSRInvalid(RequestInvalid):
     """The certification request is not signed by its key, or its key is none that we certify."""
 
     code = "csr-invalid"
+
+
+class KeyRefused(RequestInvalid):
+    """This public key never gets a certificate (again): somebody else has, or may have, the private one."""
+
+    code = "key-refused"
 
 
 class AlgorithmForbidden(RequestInvalid):

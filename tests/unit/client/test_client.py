@@ -19,6 +19,7 @@ from attestation.api import (
     IntroduceRequest,
     PolicyLearnRequest,
     PolicyTestRequest,
+    RefusedKeyRequest,
     RegisterRequest,
 )
 from attestation.client import (
@@ -437,6 +438,7 @@ OPERATOR_ROUTES: list[tuple[str, str, Callable[[OperatorClient], Any]]] = [
     ("DELETE", MACHINE, lambda c: c.delete_machine(MACHINE_ID)),
     ("GET", f"{MACHINE}/certificates", lambda c: list(c.machine_certificates(MACHINE_ID))),
     ("POST", f"{MACHINE}/offline-bundle", lambda c: c.offline_bundle(MACHINE_ID)),
+    ("POST", "/ca/refused-keys", lambda c: c.refuse_key(RefusedKeyRequest(spki_sha256="0" * 64, reason="r"))),
     ("GET", "/api/v1/registration-tokens", lambda c: list(c.registration_tokens())),
     ("DELETE", "/api/v1/registration-tokens/t1", lambda c: c.revoke_registration_token("t1")),
     ("GET", "/api/v1/allow-list", lambda c: list(c.allow_list())),

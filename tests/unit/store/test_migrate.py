@@ -201,6 +201,44 @@ def test_machines_that_are_called_alike_are_kept_and_named(tmp_path: Path) -> No
     store.close()
 
 
+def test_keys_of_earlier_revocations_are_refused(tmp_path: Path) -> None:
+    """What was revoked as compromised before there was a list; nothing else."""
+    path = tmp_path / "store.db"
+    revision_of(path, "0015")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA foreign_keys=OFF")
+        for number, (key, reason) in enumerate(
+            [("a", "keyCompromise"), ("a", "keyCompromise"), ("b", "superseded"), ("c", "keyCompromise")]
+        ):
+            row = {
+                "serial": f"{number:040x}",
+                "issuer_id": "0" * 16,
+                "profile": "node-client",
+                "subject": "CN=x",
+                "state": "revoked",
+                "spki_sha256": key * 64,
+                "requester": "x",
+                "reason": reason,
+                "note": "x",
+                "not_before": 1,
+                "not_after": 9,
+                "reserved_at": 2,
+                "issued_at": 3,
+                "ended_at": 5 + number,
+                "certificate": b"x",
+                "machine_id": "m",
+            }
+            db.execute(
+                f"INSERT INTO certificates ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})",
+                tuple(row.values()),
+            )
+        db.commit()
+    migrate(f"sqlite:///{path}")
+    with closing(sqlite3.connect(path)) as db:
+        found = db.execute("SELECT spki_sha256, added_at FROM refused_keys ORDER BY spki_sha256").fetchall()
+    assert found == [("a" * 64, 5), ("c" * 64, 8)]
+
+
 def database_at_0001(path: Path, rows: list[tuple[int, AuditEntry]], *, revision: str = "0001") -> None:
     """Make the database that a service of the first schema, or another one, left, with *rows* in its audit log."""
     revision_of(path, revision)

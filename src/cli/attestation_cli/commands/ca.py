@@ -236,6 +236,55 @@ def revoke(session: Session, serial: str, reason: str, note: str | None, *, yes:
     )
 
 
+@group.command("refuse-key")
+@click.argument("spki_sha256", metavar="SHA256")
+@click.option("-r", "--reason", required=True, help="Why; kept in the audit.")
+@YES
+@output_option
+@pass_session
+def refuse_key(session: Session, spki_sha256: str, reason: str, *, yes: bool) -> None:
+    """Let a public key never get a certificate again; those that it has are revoked.
+
+    SHA256 is that of its SubjectPublicKeyInfo (64 hex), as `ca certificate` and `operator-cert list` show it. A key
+    whose certificate is revoked with keyCompromise is refused by that already.
+
+    \b
+    Examples:
+      attestation ca refuse-key 7f3ad3ac… --reason "found in a public repository"
+    """
+    from attestation.api import RefusedKeyRequest
+
+    wanted = spki_sha256.lower().replace(":", "")
+    request = checked(lambda: RefusedKeyRequest(spki_sha256=wanted, reason=reason))
+    with session.client() as client:
+        session.confirm(f"Never certify the key {wanted} again? It cannot be undone.", yes=yes)
+        answer = client.refuse_key(request)
+    session.emit_done(f"{answer.spki_sha256}: refused", answer.model_dump(mode="json"))
+
+
+@group.command("refused-keys")
+@output_option
+@pass_session
+def refused_keys(session: Session) -> None:
+    """List the keys that never get a certificate again.
+
+    \b
+    Examples:
+      attestation ca refused-keys
+    """
+    with session.client() as client:
+        if session.json:
+            session.emit_json(client.refused_keys())
+            return
+        found = list(client.refused_keys())
+    now = datetime.now(UTC)
+    session.emit_table(
+        [Column("SPKI SHA-256"), Column("WHY"), Column("SINCE"), Column("BY")],
+        [[cell(k.spki_sha256), cell(k.why), moment_cell(k.added_at, now), cell(k.added_by)] for k in found],
+        "No key is refused.",
+    )
+
+
 @group.command()
 @click.option("--issuer", metavar="ID", help="Of this CA key; default: the active one.")
 @PURPOSE

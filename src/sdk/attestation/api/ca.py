@@ -18,6 +18,9 @@ __all__ = [
     "CertificateRevokeRequest",
     "IssuerCheck",
     "IssuerDetail",
+    "RefusedKeyDetail",
+    "RefusedKeyPage",
+    "RefusedKeyRequest",
     "RotationRequest",
 ]
 
@@ -136,6 +139,29 @@ class CertificateRevokeRequest(Wire):
         "privilegeWithdrawn",
     ] = "unspecified"
     note: Reason | None = Field(default=None, description="In words for people")
+
+
+class RefusedKeyRequest(Wire):
+    """A public key that shall never get a certificate again."""
+
+    spki_sha256: Sha256 = Field(description="SHA-256 of its SubjectPublicKeyInfo, DER")
+    reason: Reason
+
+
+class RefusedKeyDetail(Wire):
+    """A public key that never gets a certificate again."""
+
+    spki_sha256: Sha256
+    why: str
+    added_at: datetime
+    added_by: str
+
+
+class RefusedKeyPage(Wire):
+    """Refused keys in the order of their digests."""
+
+    items: list[RefusedKeyDetail]
+    next_cursor: Cursor
 
 
 class IssuerCheck(Wire):

@@ -454,6 +454,14 @@ class OperatorClient:
         body = request or api.CertificateRevokeRequest()
         return self._http.call("POST", path, api.CertificateDetail, body=body)
 
+    def refuse_key(self, request: api.RefusedKeyRequest) -> api.RefusedKeyDetail:
+        """Let a public key never get a certificate again; those that it has are revoked."""
+        return self._http.call("POST", "/ca/refused-keys", api.RefusedKeyDetail, body=request)
+
+    def refused_keys(self, *, page_size: int = PAGE_SIZE) -> Iterator[api.RefusedKeyDetail]:
+        """Yield the keys that never get a certificate again, in the order of their digests."""
+        return self._pages("/ca/refused-keys", api.RefusedKeyPage, {}, page_size)
+
     # Operators' certificates
 
     def request_operator_certificate(

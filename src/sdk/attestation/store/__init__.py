@@ -41,6 +41,7 @@ from attestation.store.pages import MAX_LIMIT, Page
 from attestation.store.policies import FLEET, PolicyAssignment, PolicyChange, Scope, StoredPolicy
 from attestation.store.purge import CHALLENGE_KEPT, Purged
 from attestation.store.rate_limits import RateLimit, wait
+from attestation.store.refused_keys import RefusedKey
 from attestation.store.results import StoredEvidence, StoredResult
 from attestation.store.sql import row_of
 from attestation.store.sqlite import SQLiteStore
@@ -89,6 +90,7 @@ __all__ = [
     "Purged",
     "Purpose",
     "RateLimit",
+    "RefusedKey",
     "RegistrationToken",
     "RevocationReason",
     "Scope",

@@ -21,6 +21,7 @@ from attestation.clock import from_micros, to_micros
 from attestation.errors import CertificateUnknown
 from attestation.store.issuers import Issuers
 from attestation.store.pages import Page, before_id, checked_limit, page_of
+from attestation.store.refused_keys import RefusedKey, RefusedKeys
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import LISTED_CERTIFICATE, RESERVED_CERTIFICATE, CertificateRow, table_of
 
@@ -190,6 +191,10 @@ _REVOKE_SERIAL = Prepared(
     .values(**_REVOKED)
     .returning(_C.serial, _C.issuer_id)
 )
+_KEYS_OF = Prepared(select(_C.spki_sha256).where(_C.machine_id == bindparam("of_machine")).distinct())
+_WITH_KEY = Prepared(
+    select(_C.serial).where(_C.spki_sha256 == bindparam("of_key"), _LIVE).order_by(_C.id.desc())
+)
 _STALE = Prepared(
     select(_T)
     .where(text(RESERVED_CERTIFICATE), _C.reserved_at < bindparam("before"))
@@ -248,11 +253,12 @@ _PAGES: dict[tuple[str, ...], Prepared] = {}
 class Certificates:
     """The issuance log, inside one unit of work."""
 
-    __slots__ = ("_issuers", "_sql")
+    __slots__ = ("_issuers", "_refused", "_sql")
 
-    def __init__(self, sql: Executor, issuers: Issuers) -> None:
+    def __init__(self, sql: Executor, issuers: Issuers, refused: RefusedKeys) -> None:
         self._sql = sql
         self._issuers = issuers
+        self._refused = refused
 
     def reserve(self, planned: Certificate) -> None:
         """Take a serial number: from now on it is accounted for, whatever happens."""
@@ -305,20 +311,37 @@ class Certificates:
         return self._end(_RELEASE, of_machine=machine_id, why=why)
 
     def revoke(self, machine_id: str, reason: RevocationReason, why: str, at: datetime) -> tuple[str, ...]:
-        """Revoke every certificate of a machine that is good or held now; return their serials."""
+        """Revoke every certificate of a machine that is good or held now; return their serials.
+
+        Where that is because of its keys, no key that it ever had a certificate for gets another one.
+        """
+        if reason == "keyCompromise":
+            for (spki_sha256,) in self._sql.rows(_KEYS_OF, of_machine=machine_id):
+                self._refuse(spki_sha256, f"{reason} of machine {machine_id}", at)
         return self._end(_REVOKE_MACHINE, of_machine=machine_id, because=reason, why=why, at=to_micros(at))
+
+    def with_key(self, spki_sha256: str) -> tuple[str, ...]:
+        """Return the serials of certificates of a key that are good or held, newest first."""
+        return tuple(row[0] for row in self._sql.rows(_WITH_KEY, of_key=spki_sha256))
+
+    def _refuse(self, spki_sha256: str, why: str, at: datetime) -> None:
+        self._refused.put(RefusedKey(spki_sha256=spki_sha256, why=why, added_at=at, added_by="service"))
 
     def revoke_serial(self, serial: str, reason: RevocationReason, why: str, at: datetime) -> bool:
         """Revoke one certificate; False where it is already revoked or void.
 
+        Where that is because of its key, the key never gets another one.
+
         Raises:
             CertificateUnknown: We never reserved this serial.
         """
-        if self._end(_REVOKE_SERIAL, of_serial=serial, because=reason, why=why, at=to_micros(at)):
-            return True
         found = self.get(serial)
         if found is None:
             raise CertificateUnknown(f"no certificate {serial[:40]!r}")
+        if reason == "keyCompromise":
+            self._refuse(found.spki_sha256, f"{reason} of certificate {serial}", at)
+        if self._end(_REVOKE_SERIAL, of_serial=serial, because=reason, why=why, at=to_micros(at)):
+            return True
         return found.state == "reserved" and self.void(serial, why, at)
 
     def stale(self, before: datetime, limit: int) -> tuple[Certificate, ...]:

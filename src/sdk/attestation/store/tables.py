@@ -454,6 +454,18 @@ class CertificateRow(Base):
     note: Mapped[str | None]
 
 
+class RefusedKeyRow(Base):
+    """Public keys that never get a certificate again. No foreign key: certificates are purged, this is not."""
+
+    __tablename__ = "refused_keys"
+    __table_args__ = (CheckConstraint("length(spki_sha256) = 64", name="spki_sha256"),)
+
+    spki_sha256: Mapped[Key]
+    why: Mapped[str]
+    added_at: Mapped[int]
+    added_by: Mapped[str]
+
+
 class CRLRow(Base):
     """The newest revocation list of each of our CA keys, made when its issuer was at `revision`."""
 

@@ -21,6 +21,7 @@ from attestation.store.outbox import Outbox
 from attestation.store.policies import Policies
 from attestation.store.purge import Purged, purge
 from attestation.store.rate_limits import RateLimits
+from attestation.store.refused_keys import RefusedKeys
 from attestation.store.results import Results
 from attestation.store.sql import Executor
 from attestation.store.state import State
@@ -58,6 +59,7 @@ class Tx:
         "outbox",
         "policies",
         "rate_limits",
+        "refused_keys",
         "registration_tokens",
         "results",
         "state",
@@ -87,7 +89,8 @@ class Tx:
         self.trust = Trust(sql)
         self.identity = Identity(sql)
         self.issuers = Issuers(sql)
-        self.certificates = Certificates(sql, self.issuers)
+        self.refused_keys = RefusedKeys(sql)
+        self.certificates = Certificates(sql, self.issuers, self.refused_keys)
 
     def begin(self) -> None:
         """Begin a unit that writes."""

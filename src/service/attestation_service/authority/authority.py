@@ -36,6 +36,7 @@ from attestation_service.authority.issuance import (
     Planned,
     Wanted,
     as_issued,
+    demand_good_key,
     may_sign,
     reserve,
     sign,
@@ -158,6 +159,8 @@ class Authority:
         if any(row is None or row.state != "reserved" for row in rows):
             _void(tx, planned, "withdrawn while it was being signed", at)
             return None
+        # Refused while it was being signed: nobody gets it, and what was reserved is void.
+        demand_good_key(tx, wanted)
         issuers = [tx.issuers.get(each.issuer.issuer_id) for each in planned]
         good = [issuer for issuer in issuers if issuer is not None and may_sign(issuer, wanted)]
         if len(good) != len(planned):

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 from cryptography import x509
 
-from attestation.errors import CANotConfigured, CertificateNotConformant, NameInUse
+from attestation.errors import CANotConfigured, CertificateNotConformant, KeyRefused, NameInUse
 from attestation.machines.names import names_of
 from attestation.pki.content import (
     SERIAL_BYTES,
@@ -174,13 +174,25 @@ def reserve(
     Raises:
         CANotConfigured: No key signs this.
         CertificateNotConformant: The certificate of the CA has ended.
+        KeyRefused: The key never gets one.
         NameInUse: Another live machine has a name that would stand in it.
     """
+    demand_good_key(tx, wanted)
     _demand_own_names(tx, wanted)
     return tuple(
         _reserve(tx, wanted, issuer, certificate_of(issuer), settings, at)
         for issuer in issuers_for(tx, wanted, settings)
     )
+
+
+def demand_good_key(tx: Tx, wanted: Wanted) -> None:
+    """Check that nobody said of this key that others have it: whatever the profile, whoever asks.
+
+    Raises:
+        KeyRefused: Somebody did.
+    """
+    if tx.refused_keys.get(hashlib.sha256(wanted.spki).hexdigest()) is not None:
+        raise KeyRefused("this key never gets a certificate again; make another one")
 
 
 def _demand_own_names(tx: Tx, wanted: Wanted) -> None:

@@ -24,9 +24,13 @@ from attestation.api import (
     IssuerCheck,
     IssuerDetail,
     PendingApproval,
+    RefusedKeyDetail,
+    RefusedKeyPage,
+    RefusedKeyRequest,
     RotationRequest,
 )
 from attestation.errors import (
+    AlreadyExists,
     CANotConfigured,
     CertificateUnknown,
     RequestInvalid,
@@ -34,7 +38,15 @@ from attestation.errors import (
 )
 from attestation.keys.uri import FileRef, parse_key_uri
 from attestation.machines.dual_control import of_ca_rotation
-from attestation.store import PUBLISHED, Certificate, CertificateFilter, Issuer, IssuerAlgorithm, Tx
+from attestation.store import (
+    PUBLISHED,
+    Certificate,
+    CertificateFilter,
+    Issuer,
+    IssuerAlgorithm,
+    RefusedKey,
+    Tx,
+)
 from attestation.wire import b64encode
 from attestation_service import dual_control, votes
 from attestation_service.auth import Operator
@@ -43,6 +55,7 @@ from attestation_service.authority.keyring import validity_problem
 from attestation_service.authority.places import algorithms
 from attestation_service.context import Resources
 
+SERIALS_PER_AUDIT: Final = 20
 ENCRYPTED: Final = b"-----BEGIN ENCRYPTED PRIVATE KEY-----"
 
 
@@ -223,6 +236,56 @@ async def revoke(
     if res.revocation is not None:
         res.revocation.changed()
     return answer
+
+
+async def refuse_key(request: RefusedKeyRequest, *, res: Resources, operator: Operator) -> RefusedKeyDetail:
+    """Let a key never get a certificate again, and revoke those that it has.
+
+    Raises:
+        CANotConfigured: The service has no CA.
+        AlreadyExists: It is refused already.
+    """
+    authority_of(res)
+    at = res.clock.now()
+    key = RefusedKey(spki_sha256=request.spki_sha256, why=request.reason, added_at=at, added_by=operator.cn)
+
+    def work(tx: Tx) -> None:
+        if not tx.refused_keys.put(key):
+            raise AlreadyExists("this key is refused already")
+        revoked = [
+            serial
+            for serial in tx.certificates.with_key(key.spki_sha256)
+            if tx.certificates.revoke_serial(serial, "keyCompromise", request.reason, at)
+        ]
+        votes.end(tx, f"spki-sha256:{key.spki_sha256}", "the key of its voter was refused", at)
+        detail = f"SPKI SHA-256 {key.spki_sha256}: {key.why}"
+        tx.audit.append(operator.event("key_refused", detail=detail), at)
+        for first in range(0, len(revoked), SERIALS_PER_AUDIT):
+            named = ", ".join(revoked[first : first + SERIALS_PER_AUDIT])
+            tx.audit.append(operator.event("cert_revoked", detail=f"keyCompromise, key refused: {named}"), at)
+
+    await res.store.write(work)
+    if res.revocation is not None:
+        res.revocation.changed()
+    return refused_key_detail(key)
+
+
+async def refused_keys(cursor: str | None, limit: int, *, res: Resources) -> RefusedKeyPage:
+    """Return the keys that never get a certificate again.
+
+    Raises:
+        CANotConfigured: The service has no CA.
+    """
+    authority_of(res)
+    page = await res.store.read(lambda tx: tx.refused_keys.page(cursor, limit))
+    return RefusedKeyPage(items=[refused_key_detail(key) for key in page.items], next_cursor=page.next_cursor)
+
+
+def refused_key_detail(key: RefusedKey) -> RefusedKeyDetail:
+    """Return a refused key as operators see it."""
+    return RefusedKeyDetail(
+        spki_sha256=key.spki_sha256, why=key.why, added_at=key.added_at, added_by=key.added_by
+    )
 
 
 def _found(tx: Tx, serial: str) -> Certificate:

@@ -12,11 +12,15 @@ from attestation.api import (
     CertificateDetail,
     CertificatePage,
     CertificateRevokeRequest,
+    RefusedKeyDetail,
+    RefusedKeyPage,
+    RefusedKeyRequest,
     RotationRequest,
 )
 from attestation.api.base import MachineId
 from attestation.errors import (
     AlgorithmForbidden,
+    AlreadyExists,
     CANotConfigured,
     CertificateUnknown,
     KeyUnusable,
@@ -139,3 +143,29 @@ async def revoke(
 ) -> Response:
     """For good and at once: the next list and every answer say so."""
     return reply(await handlers.revoke(serial, request, res=res, operator=operator))
+
+
+@router.get(
+    "/ca/refused-keys",
+    operation_id="list_refused_keys",
+    summary="List the keys that never get a certificate again",
+    response_model=RefusedKeyPage,
+    responses=answers(CANotConfigured, RequestInvalid, kind="read"),
+    openapi_extra=access("read"),
+)
+async def refused_keys(res: Res, cursor: Cursor = None, limit: Limit = 50) -> Response:
+    """Of revocations with the reason keyCompromise, and of operators."""
+    return reply(await handlers.refused_keys(cursor, limit, res=res))
+
+
+@router.post(
+    "/ca/refused-keys",
+    operation_id="refuse_key",
+    summary="Let a key never get a certificate again",
+    response_model=RefusedKeyDetail,
+    responses=answers(CANotConfigured, AlreadyExists, body=True, kind="act"),
+    openapi_extra=access("act"),
+)
+async def refuse_key(request: RefusedKeyRequest, res: Res, operator: OperatorDep) -> Response:
+    """For good; the certificates that it has are revoked."""
+    return reply(await handlers.refuse_key(request, res=res, operator=operator))
