@@ -1,8 +1,8 @@
 """Rate limits of the unauthenticated routes, shared by all workers through the store.
 
-One key per client address, and one per machine (or EK) *and* address: a client that floods in the name of
-somebody else's machine slows only itself down. Checked while reading, counted while writing, so a refused
-request costs one read and no write.
+One key per client network (an address of IPv4, a /64 of IPv6; its /48 beside it), and one per machine (or EK) *and*
+network: a client that floods in the name of somebody else's machine slows only itself down. Checked while reading,
+counted while writing, so a refused request costs one read and no write.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from attestation.errors import (
 from attestation.machines import Machine, Status
 from attestation.store import PackedLog, RateLimit, Store, Tx, wait
 from attestation_service.context import Origin, Resources
+from attestation_service.networks import network_of, site_of
 from attestation_service.settings import Settings
 
 WRONG_CREDENTIAL: Final = RateLimit(requests=10, per_seconds=60)
@@ -37,6 +38,8 @@ UNADMITTED_LOGS: Final = RateLimit(requests=1, per_seconds=24 * 3600)
 """Measurement logs that are kept of a machine which no operator admitted."""
 UNADMITTED_LOGS_OF_ALL: Final = RateLimit(requests=100, per_seconds=3600)
 UNADMITTED_LOG_BYTES: Final = 256 << 10
+SITE: Final = 4
+"""So many times a network's rate may a site of IPv6 have."""
 DENIALS_OF_ALL: Final = RateLimit(requests=100, per_seconds=600)
 
 
@@ -53,8 +56,9 @@ Limits = Sequence[Counted]
 
 
 def keys_of_client(address: str, subject: str | None) -> tuple[str, str]:
-    """Return the keys of a client's address, and of its requests about *subject*."""
-    return f"address:{address}", f"machine:{subject}:{address}"
+    """Return the keys of a client's network, and of its requests about *subject*."""
+    network = network_of(address)
+    return f"address:{network}", f"machine:{subject}:{network}"
 
 
 def of_client(settings: Settings, address: str, subject: str | None = None) -> Limits:
@@ -62,24 +66,29 @@ def of_client(settings: Settings, address: str, subject: str | None = None) -> L
     if not settings.rate_limits:
         return ()
     address_key, subject_key = keys_of_client(address, subject)
-    of_address = Counted(
-        address_key,
-        _rate(settings.rate_limit_address_per_second, settings.rate_limit_address_burst),
-        "requests from this address",
+    per_second, burst = settings.rate_limit_address_per_second, settings.rate_limit_address_burst
+    of_address = Counted(address_key, _rate(per_second, burst), "requests from this address")
+    # Of one site of IPv6, all networks together: it has 65,536 of them.
+    of_site = tuple(
+        Counted(f"address:{site}", _rate(SITE * per_second, SITE * burst), "requests from this site")
+        for site in (site_of(address),)
+        if site is not None
     )
     if subject is None:
-        return (of_address,)
+        return (of_address, *of_site)
     of_subject = Counted(
         subject_key,
         _rate(settings.rate_limit_machine_per_second, settings.rate_limit_machine_burst),
         "requests for this machine",
     )
-    return (of_address, of_subject)
+    return (of_address, of_subject, *of_site)
 
 
 def of_credentials(address: str) -> Limits:
     """Return the limit of wrong operator credentials from *address*; it cannot be switched off."""
-    return (Counted(f"credential:{address}", WRONG_CREDENTIAL, "wrong credentials from this address"),)
+    return (
+        Counted(f"credential:{network_of(address)}", WRONG_CREDENTIAL, "wrong credentials from this address"),
+    )
 
 
 def check(tx: Tx, limits: Limits, at: datetime) -> None:
@@ -121,7 +130,7 @@ FREE = (RateLimited, Unavailable, MachineChanged)
 
 
 def check_loaded(limits: Limits, tats_us: Sequence[int | None], at: datetime) -> None:
-    """As `check`, on instants that were loaded with something else.
+    """As `check`, on instants of the first of *limits*, which were loaded with something else.
 
     Raises:
         RateLimited: With the seconds to wait.
@@ -214,7 +223,7 @@ def audit_denied(tx: Tx, event: AuditEvent, at: datetime) -> None:
 
 def _of_denials(event: AuditEvent) -> Limits:
     return (
-        Counted(f"denied:{event.source_ip}", DENIALS_OF_ADDRESS, "denials"),
+        Counted(f"denied:{network_of(event.source_ip or '')}", DENIALS_OF_ADDRESS, "denials"),
         Counted("denied", DENIALS_OF_ALL, "denials"),
     )
 

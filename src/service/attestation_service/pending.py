@@ -15,15 +15,17 @@ import structlog
 from attestation.audit import AuditEvent
 from attestation.errors import PendingQuotaExceeded, RateLimited
 from attestation.machines import Machine
-from attestation.store import CHALLENGE_KEPT, RateLimit, Tx
+from attestation.store import CHALLENGE_KEPT, Pending, RateLimit, Tx
 from attestation_service.context import Resources
-from attestation_service.networks import network_of
+from attestation_service.limits import SITE
+from attestation_service.networks import network_of, site_of
 from attestation_service.settings import Settings
 
 log = structlog.get_logger("attestation_service.pending")
 
 BATCH: Final = 100
 RETRY_SECONDS: Final = 300
+DAY_SECONDS: Final = 24 * 3600
 KIB_PER_MIB: Final = 1024
 
 
@@ -72,20 +74,45 @@ def _kib(size_bytes: int) -> int:
     return -(-size_bytes // 1024)
 
 
-def check_quota(tx: Tx, settings: Settings, address: str) -> None:
+def check_quota(
+    tx: Tx, settings: Settings, address: str, *, vouched: bool, at: datetime, take: bool = False
+) -> None:
     """Refuse another machine that would wait for approval where too many do, or keep too much.
 
+    Those that a vendor vouches for have a quota of their own in all: EKs made in software cannot use it up. A network
+    of IPv6 has addresses without end, so its rows are also counted as they come, for a day; *take* counts this one.
+
     Raises:
-        PendingQuotaExceeded: Of this address or of all, in rows or in bytes.
+        PendingQuotaExceeded: Of this address, network, site or of all, in rows or in bytes.
     """
-    of_address, of_all = tx.machines.pending(address), tx.machines.pending()
-    if (
-        of_address.rows >= settings.pending_limit_per_address
-        or of_all.rows >= settings.pending_limit
-        or of_address.kept_bytes >= settings.pending_mib_per_address << 20
-        or of_all.kept_bytes >= settings.pending_mib << 20
-    ):
-        raise PendingQuotaExceeded("too many machines await approval", retry_after_seconds=RETRY_SECONDS)
+    refused = PendingQuotaExceeded("too many machines await approval", retry_after_seconds=RETRY_SECONDS)
+    per_address = (settings.pending_limit_per_address, settings.pending_mib_per_address)
+    in_all = (settings.pending_limit, settings.pending_mib)
+    if _is_full(tx.machines.pending(address), *per_address):
+        raise refused
+    # Told apart only where it matters: all that wait are counted in an index, their kinds are not.
+    if _is_full(tx.machines.pending(), *in_all) and _is_full(tx.machines.pending(vouched=vouched), *in_all):
+        raise refused
+    for key, limit in _of_networks(settings, address):
+        if not vouched and tx.rate_limits.check(key, at, limit) is not None:
+            raise refused
+        if not vouched and take:
+            tx.rate_limits.take(key, at, limit)
+
+
+def _is_full(pending: Pending, rows: int, mib: int) -> bool:
+    return pending.rows >= rows or pending.kept_bytes >= mib << 20
+
+
+def _of_networks(settings: Settings, address: str) -> tuple[tuple[str, RateLimit], ...]:
+    site = site_of(address)
+    if site is None:
+        return ()
+    rows = settings.pending_limit_per_address
+    return (
+        (f"pending:{network_of(address)}", RateLimit(requests=rows, per_seconds=DAY_SECONDS)),
+        (f"pending:{site}", RateLimit(requests=SITE * rows, per_seconds=DAY_SECONDS)),
+    )
 
 
 async def purge(res: Resources) -> None:

@@ -113,7 +113,8 @@ async def test_machines_that_wait_are_bounded_in_bytes(start: Starter, limit: st
     later = await service.store.read(lambda tx: tx.machines.by_id(node.machine_id))
     assert later is not None
     await service.store.write(lambda tx: tx.machines.update(later, kept_bytes=1 << 20))
-    full = await service.post(REGISTER, SoftwareNode().introduction())
+    other = SoftwareNode()
+    full = await service.post(REGISTER, other.introduction(**vouched(other.ek)))
     assert (full.status_code, code(full)) == (429, "pending-quota-exceeded")
 
 
@@ -183,3 +184,86 @@ async def test_networks_from_which_machines_are_introduced(
         node = SoftwareNode()
         await inside.introduce(node)
         assert (await there.try_attest(node)).status_code == 200
+
+
+FLOOD: dict[str, Any] = {"trusted_proxies": ("192.0.2.0/24",)}
+"""Every test comes by a trusted proxy, which names the client."""
+
+
+async def comes_from(service: Service, address: str, node: SoftwareNode, **members: Any) -> int:
+    """Introduce *node* from *address*, and activate it; return the last status."""
+    service.http.headers["X-Forwarded-For"] = address
+    answer = await service.post(REGISTER, node.introduction(**members))
+    if answer.status_code != 200:
+        return answer.status_code
+    proof = node.activation(answer.json())
+    return (await service.post(f"/api/v1/machines/{node.machine_id}/ak-activate", proof)).status_code
+
+
+async def test_a_flood_locks_no_vendors_machine_out(start: Starter) -> None:
+    """Strangers fill what all strangers may have; a vendor's machine has a place of its own, from any network."""
+    service = await start(
+        **FLOOD, tpm_ca_bundle_dir=start.bundle(), pending_limit=3, pending_limit_per_address=2
+    )
+    for last in range(3):
+        assert await comes_from(service, f"203.0.113.{last}", SoftwareNode()) == 200
+    assert await comes_from(service, "203.0.113.9", SoftwareNode()) == 429
+    node = SoftwareNode()
+    assert await comes_from(service, "198.51.100.1", node, **vouched(node.ek)) == 200
+    assert (await service.detail(node))["ek_chain_ok"]
+    assert service.resources.room.is_proven("198.51.100.1")
+    assert not service.resources.room.is_proven("203.0.113.1")
+
+
+async def test_who_stands_on_the_list_is_proven_too(start: Starter) -> None:
+    """An operator's entry is as good as a vendor's chain: what was activated has room of its own."""
+    service, node = await start(**FLOOD), SoftwareNode()
+    entry = {"ek_fingerprint": node.ek_fingerprint, "role": "worker-app"}
+    assert (await service.operator("POST", "/allow-list", {"entries": [entry]})).status_code == 200
+    assert await comes_from(service, "198.51.100.1", node) == 200
+    assert service.resources.room.is_proven("198.51.100.1")
+
+
+async def test_a_network_of_ipv6_is_one_stranger(start: Starter) -> None:
+    """Addresses without end within a /64, and networks without end within a /48, have one quota each."""
+    service = await start(**FLOOD, pending_limit_per_address=1)
+    assert await comes_from(service, "2001:db8:1:1::1", SoftwareNode()) == 200
+    assert await comes_from(service, "2001:db8:1:1::2", SoftwareNode()) == 429
+    found = [await comes_from(service, f"2001:db8:1:{i}::1", SoftwareNode()) for i in range(2, 7)]
+    assert found == [200, 200, 200, 429, 429]
+    assert await comes_from(service, "2001:db8:2:1::1", SoftwareNode()) == 200
+
+
+@pytest.mark.parametrize("path", ["attest/challenge", "config", "attest"])
+async def test_requests_are_counted_by_network_and_site(start: Starter, path: str) -> None:
+    """A new address for each request is no new client; the whole site has four times a network's rate."""
+    limits: dict[str, Any] = {
+        **FLOOD,
+        "rate_limit_address_per_second": 0.001,
+        "rate_limit_address_burst": 4,
+        "rate_limit_machine_burst": 100,
+    }
+    service, node = await start(**limits), SoftwareNode()
+    await comes_from(service, "198.51.100.1", node)
+
+    async def ask(address: str) -> bool:
+        service.http.headers["X-Forwarded-For"] = address
+        if path == "attest":
+            answer = await service.post("/api/v1/attest", node.attestation(CHALLENGE))
+        else:
+            answer = await service.get(f"/api/v1/{path}", params={"machine_id": node.machine_id})
+        return answer.status_code == 429
+
+    assert [await ask(f"2001:db8:1:1::{i}") for i in range(5)] == [False] * 4 + [True]
+    assert [await ask(f"2001:db8:1:{i}::1") for i in range(2, 20)].count(False) == 12
+    assert not await ask("2001:db8:2::1")
+
+
+CHALLENGE = {
+    "nonce_id": "0" * 32,
+    "nonce": b64encode(bytes(32)),
+    "expires_at": "2026-11-21T12:01:00Z",
+    "pcr_selection": {"sha256": [0]},
+    "event_log": "accepted",
+    "evidence": ["tpm-quote"],
+}

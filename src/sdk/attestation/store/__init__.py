@@ -34,7 +34,7 @@ from attestation.store.issuers import (
     StoredCRL,
 )
 from attestation.store.logs import MAX_LOG_BYTES, LogKind, PackedLog, pack
-from attestation.store.machines import MachineCounts, MachineFilter, Namesake
+from attestation.store.machines import MachineCounts, MachineFilter, Namesake, Pending
 from attestation.store.migrate import migrate, sqlite_path
 from attestation.store.outbox import OutboxEvent
 from attestation.store.pages import MAX_LIMIT, Page
@@ -85,6 +85,7 @@ __all__ = [
     "OutboxEvent",
     "PackedLog",
     "Page",
+    "Pending",
     "PolicyAssignment",
     "PolicyChange",
     "Purged",

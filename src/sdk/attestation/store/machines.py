@@ -348,6 +348,7 @@ _PENDING = _C.status == Status.PENDING_APPROVAL.value
 _WEIGHED = select(func.count(), func.coalesce(func.sum(_C.kept_bytes), 0)).select_from(_T).where(_PENDING)
 _WEIGH_PENDING = Prepared(_WEIGHED)
 _WEIGH_PENDING_FROM = Prepared(_WEIGHED.where(_C.registered_from == bindparam("registered_from")))
+_WEIGH_PENDING_KIND = Prepared(_WEIGHED.where(_C.ek_chain_ok == bindparam("vouched")))
 _OLDEST_PENDING = Prepared(select(_T).where(_PENDING).order_by(_C.id).limit(bindparam("rows")))
 _COUNT_PINNED = Prepared(
     select(func.count()).select_from(_T).where(_C.pinned_keys == bindparam("pinned_keys"))
@@ -610,13 +611,19 @@ class Machines:
             values |= {"part": f"%{text}%", "start": f"{text}%"}
         return page_of("machines", self._sql.rows(_page(tuple(filters)), **values), limit, decode)
 
-    def pending(self, registered_from: str | None = None) -> Pending:
-        """Return how many machines await approval and what they keep, of all or of one address."""
-        row = (
-            self._sql.row(_WEIGH_PENDING)
-            if registered_from is None
-            else self._sql.row(_WEIGH_PENDING_FROM, registered_from=registered_from)
-        )
+    def pending(self, registered_from: str | None = None, *, vouched: bool | None = None) -> Pending:
+        """Return how many machines await approval and what they keep.
+
+        Args:
+            registered_from: Of one address only.
+            vouched: Only of those whose EK a vendor's chain vouches for, or of the others.
+        """
+        if vouched is not None:
+            row = self._sql.row(_WEIGH_PENDING_KIND, vouched=vouched)
+        elif registered_from is not None:
+            row = self._sql.row(_WEIGH_PENDING_FROM, registered_from=registered_from)
+        else:
+            row = self._sql.row(_WEIGH_PENDING)
         assert row is not None
         return Pending(rows=int(row[0]), kept_bytes=int(row[1]))
 

@@ -187,6 +187,8 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
         answer = await res.store.write(conclude)
     if isinstance(answer, AttestationError):
         raise answer
+    if judged.machine.ek_chain_ok or judged.machine.ek_allow_listed:
+        res.room.prove(origin.address)
     return answer
 
 
@@ -207,6 +209,7 @@ def judge(
         limits.check(tx, counted, at)
         raise MachineUnknown("no such machine")
     limits.check_loaded(counted, (loaded.address_tat_us, loaded.machine_tat_us), at)
+    limits.check(tx, counted[2:], at)
     # 1. The machine and an unspent challenge of its own. Without these there is nothing to judge or to spend.
     machine = loaded.machine
     challenge = challenges.still_open(loaded.challenge, request.machine_id, at)

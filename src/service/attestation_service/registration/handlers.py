@@ -330,7 +330,8 @@ def _admission(
                 tx.registration_tokens.use(digest, at)
             if taken is None:
                 return admission
-    pending.check_quota(tx, res.settings, introduction.source)
+    vouched = entry is not None or (verdict is not None and verdict.ok)
+    pending.check_quota(tx, res.settings, introduction.source, vouched=vouched, at=at, take=spend)
     return _Admission(
         Status.PENDING_APPROVAL, allow_listed=entry is not None and taken is not None, alarm=taken
     )
@@ -421,6 +422,8 @@ async def activate(
         concluded = await res.store.write(conclude)
     if isinstance(concluded, AttestationError):
         raise concluded
+    if concluded[0].ek_chain_ok or concluded[0].ek_allow_listed:
+        res.room.prove(origin.address)
     return await _activated(*concluded, request, res, at)
 
 
