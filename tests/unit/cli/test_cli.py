@@ -383,6 +383,7 @@ def test_approval_is_of_the_version_that_was_looked_at() -> None:
                 "role": "worker-app",
                 "hostname": "w-1",
                 "assigned_ip": "10.0.0.5/24",
+                "cluster_id": "default",
                 "accept_ek": False,
                 "expected_version": 7,
             },

@@ -294,7 +294,7 @@ async def test_another_cluster_is_another_configuration_after_another_proof(serv
     assert (moved["cluster_id"], moved["trust"]) == ("prod", "stale")
     assert code(await service.fetch(token)) == "token-consumed"
     (entry,) = await service.audit(action="role_change")
-    assert "cluster_id prod" in entry["detail"]
+    assert "cluster prod" in entry["detail"]
     assert "before: role worker-app, cluster default" in entry["detail"]
     assert (await service.attest(node))["action"] == "apply-config"
 

@@ -201,7 +201,10 @@ async def test_machines_are_listed_in_pages_and_by_filter(service: Service) -> N
     """Newest first; each machine once; filters combine; a foreign cursor is an error."""
     nodes = [SoftwareNode() for _ in range(5)]
     for number, node in enumerate(nodes):
-        await service.introduce(node, hw_serial=f"S{number}", cluster_id="prod" if number % 2 else "test")
+        await service.introduce(node, hw_serial=f"S{number}", cluster_id="prod")
+    for number in (1, 3):
+        granted = {"role": "linux", "cluster_id": "prod"}
+        await service.act(nodes[number], "approve", granted)
     await service.act(nodes[0], "approve", {"role": "worker-app", "hostname": "w-0"})
     seen: list[str] = []
     cursor: str | None = None
@@ -218,7 +221,7 @@ async def test_machines_are_listed_in_pages_and_by_filter(service: Service) -> N
         answer = await service.operator("GET", "/machines", params=query)
         return {machine["machine_id"] for machine in answer.json()["items"]}
 
-    assert await ids(status="registered") == {nodes[0].machine_id}
+    assert await ids(status="registered", role="worker-app") == {nodes[0].machine_id}
     assert await ids(role="worker-app") == {nodes[0].machine_id}
     assert await ids(cluster_id="prod") == {nodes[1].machine_id, nodes[3].machine_id}
     assert await ids(q="s3") == {nodes[3].machine_id}

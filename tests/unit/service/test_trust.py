@@ -199,7 +199,7 @@ async def test_an_operator_accepts_one_ek(service: Service) -> None:
         "cp-1",
     )
     (entry,) = await service.audit(action="approve")
-    assert entry["detail"] == "role controlplane, hostname cp-1, cluster_id default; EK accepted"
+    assert entry["detail"] == "role controlplane, hostname cp-1; EK accepted"
     assert (await service.attest(node))["status"] == "attested"
 
 

@@ -22,7 +22,7 @@ from attestation.api import (
     RoleChangeRequest,
 )
 from attestation.errors import AssuranceTooLow, MachineChanged, MachineUnknown, TransitionForbidden
-from attestation.machines import Machine, NodeEvent, Operation, Status, next_status
+from attestation.machines import DEFAULT_CLUSTER, Machine, NodeEvent, Operation, Status, next_status
 from attestation.machines.chips import MarkKind
 from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
 from attestation.results import Assurance
@@ -153,8 +153,7 @@ async def approve(machine_id: str, request: ApproveRequest, *, res: Resources, o
         action="approve",
         changes=granted | {"alarm": None} | (ACCEPTED_EK if request.accept_ek else {}),
         detail=_because(
-            ", ".join(f"{name} {value}" for name, value in granted.items() if value is not None)
-            + ("; EK accepted" if request.accept_ek else ""),
+            _told(granted, DEFAULT_CLUSTER) + ("; EK accepted" if request.accept_ek else ""),
             request.reason,
         ),
         event=NodeEvent.PROVISIONED,
@@ -270,7 +269,7 @@ async def change_role(
             "assigned_ip": request.assigned_ip if request.assigned_ip is not None else machine.assigned_ip,
             "cluster_id": request.cluster_id if request.cluster_id is not None else machine.cluster_id,
         }
-        told = ", ".join(f"{name} {value}" for name, value in granted.items() if value is not None)
+        moved = f", cluster {machine.cluster_id}" if granted["cluster_id"] != machine.cluster_id else ""
         return Act(
             operation=Operation.ROLE_CHANGE,
             action="role_change",
@@ -280,7 +279,7 @@ async def change_role(
                 "redeliver": machine.redeliver or machine.status is not Status.REGISTERED,
                 "trust_expires_at": None,
             },
-            detail=f"{request.reason}; {told}; before: role {machine.role}, cluster {machine.cluster_id}",
+            detail=f"{request.reason}; {_told(granted, machine.cluster_id)}; before: role {machine.role}{moved}",
             event=NodeEvent.ROLE_CHANGED,
             meta={"previous_role": machine.role, "new_role": request.role, "reason": request.reason},
             withdraws=True,
@@ -461,6 +460,15 @@ def _emit(tx: Tx, act: Act, machine: Machine, at: datetime) -> None:
     node = {"config_url": None, "iso_url": None} if act.event is NodeEvent.PROVISIONED else {}
     assert act.event is not None
     emit(tx, act.event, machine, at, node=node, meta=act.meta)
+
+
+def _told(granted: dict[str, Any], cluster_id: str) -> str:
+    """Return what a machine gets, for the audit; its cluster where that is another one than *cluster_id*."""
+    return ", ".join(
+        f"{name.removesuffix('_id')} {value}"
+        for name, value in granted.items()
+        if value is not None and (name, value) != ("cluster_id", cluster_id)
+    )
 
 
 def _because(detail: str, reason: str | None) -> str:
