@@ -279,6 +279,20 @@ def test_hold_release_revoke(ca: Store) -> None:
     assert ca.read_sync(lambda tx: tx.issuers.revisions()) == {ISSUER: before + 4}
 
 
+def test_what_nobody_got_makes_no_list_wrong(ca: Store) -> None:
+    """A serial that is given up asks for a newer list; only what somebody has is demanded of the one that is served."""
+    reserve(ca, planned(1))
+    reserve(ca, planned(2))
+    issue(ca, planned(3))
+    before = issuer(ca)
+    ca.write_sync(lambda tx: tx.certificates.void(planned(1).serial, "x", NOW))
+    ca.write_sync(lambda tx: tx.certificates.void_machine(MACHINE, "x", NOW))
+    after = issuer(ca)
+    assert (after.revision, after.demanded) == (before.revision + 2, before.demanded)
+    ca.write_sync(lambda tx: tx.certificates.hold(MACHINE, "lock", NOW))
+    assert issuer(ca).demanded == issuer(ca).revision == after.revision + 1
+
+
 def test_one_serial_is_revoked_once(ca: Store) -> None:
     """Revoking again says so; a reserved one is given up; an unknown one is an error."""
 

@@ -82,6 +82,7 @@ PRIMITIVES: Final = {
     r"aes_key_wrap_with_padding|AES_KEY_WRAP_PAD": r"aes-\d+-kwp",
     r"CBC": r"aes-\d+-cbc",
     r"PBKDF2HMAC": r"pbkdf2-\S+",
+    r"HKDF": r"hkdf-\S+",
     r"Ed25519\w+|ED25519\w*": r"ed25519",
     r"MLDSA44\w+|ML_DSA_44": r"ml-dsa-44",
     r"MLDSA65\w+": r"ml-dsa-65",

@@ -107,6 +107,7 @@ ALGORITHMS: Final[Mapping[str, Algorithm]] = MappingProxyType(
             _algorithm("hmac-sha384", Kind.MAC, "12", "FIPS 198-1"),
             _algorithm("hmac-sha512", Kind.MAC, "2", "FIPS 198-1"),
             _algorithm("pbkdf2-hmac-sha384", Kind.DERIVATION, "12", "RFC 8018 §5.2"),
+            _algorithm("hkdf-sha384", Kind.DERIVATION, "12", "RFC 5869"),
             _algorithm("aes-128-cfb", Kind.CIPHER, "", "FIPS 197, SP 800-38A"),
             _algorithm("aes-256-cfb", Kind.CIPHER, "12", "FIPS 197, SP 800-38A"),
             _algorithm("aes-256-cbc", Kind.CIPHER, "12", "FIPS 197, SP 800-38A"),
@@ -195,6 +196,7 @@ class Use(StrEnum):
     REQUEST = "proof-of-possession"
     KEY_ID = "key-identifier"
     KEY_FILE = "key-file"
+    KEPT_KEY = "kept-key"
     DEVICE_KEY = "device-key"
     WRAPPING = "wrapped-key"
     PIN = "refused-pin"
@@ -626,6 +628,14 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 where=("attestation.keys.file",),
             ),
             Entry(
+                use=Use.KEPT_KEY,
+                title="keys that answer OCSP, kept in the database",
+                algorithms=("aes-256-gcm", "hkdf-sha384", "sha384"),
+                chooser=Chooser.WE,
+                parameters="itl-ocsp-delegate/v1: under a secret of the service's key, bound to certificate and CA key",
+                where=("attestation.keys.signer", "attestation_service.pki.delegates"),
+            ),
+            Entry(
                 use=Use.DEVICE_KEY,
                 title="keys of ours on PKCS#11 tokens and in TPMs",
                 algorithms=(
@@ -670,9 +680,9 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 title="recognising a PIN or password that was refused",
                 algorithms=("sha256", "hmac-sha256"),
                 chooser=Chooser.WE,
-                parameters="under a salt of the process, in memory only",
-                where=("attestation.keys.pkcs11.worker", "attestation.keys.tpm2.worker"),
-                exemptions=(_exempt("never leaves the process", "sha256", "hmac-sha256"),),
+                parameters="under a salt of the start, in memory only",
+                where=("attestation.keys.refusals",),
+                exemptions=(_exempt("never leaves the service's processes", "sha256", "hmac-sha256"),),
             ),
             Entry(
                 use=Use.AUDIT_HASH,

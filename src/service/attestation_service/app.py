@@ -55,6 +55,7 @@ from attestation_service.measurements import Replays
 from attestation_service.middleware import Border, InFlight
 from attestation_service.operator_certificates.routes import router as operator_certificates
 from attestation_service.pki import Revocation
+from attestation_service.pki.delegates import PURPOSE
 from attestation_service.pki.routes import hot as pki_hot
 from attestation_service.pki.routes import router as pki
 from attestation_service.policies.routes import router as policies
@@ -136,6 +137,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
                 asyncio.create_task(resources.transparency.run()),
             ]
             if resources.revocation is not None:
+                await resources.revocation.responder.renew()
                 tasks.append(asyncio.create_task(resources.revocation.run()))
             spare_the_collector()
             log.info("service.started", version=__version__, pid=os.getpid())
@@ -236,7 +238,9 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
             oidc=oidc,
             certificates=certificates,
             authority=authority,
-            revocation=Revocation(settings, store, clock, authority) if authority is not None else None,
+            revocation=Revocation(settings, store, clock, authority, signer.secret(PURPOSE))
+            if authority is not None
+            else None,
         )
     finally:
         parser.close()

@@ -48,6 +48,10 @@ class ServiceKeys:
         """Return all public keys as a JWK set, the active one first."""
         return self._jwks
 
+    def secret(self, purpose: bytes) -> bytes | None:
+        """Return 32 bytes that only the active key gives; None where its device only signs."""
+        return self._active.secret(purpose)
+
     def unknown_to(self, machine: Machine, node_nonce: str | None) -> bool:
         """Return True where *machine* is to be told of the keys: a change is under way, or it missed the end of one.
 

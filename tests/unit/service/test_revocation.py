@@ -22,9 +22,10 @@ from starlette.types import Message
 from attestation.errors import SignerUnavailable
 from attestation.pki.ocsp import MAX_REQUEST_BYTES
 from attestation_service import maintenance
-from attestation_service.authority import Authority
-from attestation_service.pki import Lists, Responder, lists, responder, routes
+from attestation_service.authority import Authority, keyring
+from attestation_service.pki import Lists, Responder, delegates, lists, responder, routes
 from tests.unit.pki.revocation_kit import pki
+from tests.unit.service.ca_world import no_more, nothing, wanted
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.leaves import (
     WITH_CA,
@@ -446,7 +447,7 @@ async def test_a_key_that_retires_goes_on_listing(ca: Service) -> None:
     request = ask(await _certificate(ca, issuer.issuer_id), serial)
     assert words_of(await post_ocsp(ca, request)) == ["good"]
     await ca.store.write(lambda tx: tx.issuers.move(issuer.issuer_id, "retiring", "retired", at))
-    await ca.store.write(lambda tx: tx.issuers.bump([issuer.issuer_id]))
+    await ca.store.write(lambda tx: tx.issuers.bump([issuer.issuer_id], held_by_somebody=True))
     assert await crl(ca, issuer.issuer_id) == {}
     assert words_of(await post_ocsp(ca, request)) == ["unauthorized"]
     assert await lists_of(ca).refresh() == 0
@@ -747,12 +748,12 @@ async def test_the_key_is_delegated_once(ca: Service) -> None:
     assert serial in entry["detail"]
 
 
-async def test_the_key_is_renewed_before_its_end(ca: Service) -> None:
-    """After two thirds of its life another key is certified, by maintenance, before anybody asks."""
+async def test_the_key_is_renewed_early(ca: Service) -> None:
+    """Each day another key is certified, by maintenance: an outage of the CA's key finds six days left."""
     serial = await write_down(ca, MACHINE, "issued", hours=24 * 30)
     request = ask(await certificate_of(ca), serial)
     (first,) = ocsp.load_der_ocsp_response((await post_ocsp(ca, request)).content).certificates
-    ca.clock.advance(4.6 * 86_400)
+    ca.clock.advance(0.9 * 86_400)
     await responder_of(ca).renew()
     assert len(await ca.audit(action="cert_issued")) == 1
     ca.clock.advance(0.1 * 86_400)
@@ -760,6 +761,86 @@ async def test_the_key_is_renewed_before_its_end(ca: Service) -> None:
     assert len(await ca.audit(action="cert_issued")) == 2
     (second,) = ocsp.load_der_ocsp_response((await post_ocsp(ca, request)).content).certificates
     assert second != first
+
+
+async def test_a_start_during_an_outage_answers(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key that answers was made at a start, not at a question; the next start has it without the CA's key."""
+    first = await start(**WITH_CA)
+    serial = await write_down(first, MACHINE, "issued")
+    request = ask(await certificate_of(first), serial)
+
+    def away(*_: object) -> None:
+        raise SignerUnavailable("the token does not answer")
+
+    monkeypatch.setattr(keyring, "open_key", away)
+    for days in (0, 6.9):
+        first.clock.advance(days * 86_400)
+        second = await start(first.clock, **WITH_CA)
+        assert second.resources.authority is not None
+        assert second.resources.authority.health == "failed: signer-unavailable"
+        await maintenance.once(second.resources)
+        assert words_of(await post_ocsp(second, request)) == ["good"]
+        assert await second.audit(action="cert_voided") == []
+
+
+async def test_keys_that_answer_are_sealed(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the service's key, their certificate and their CA key: who has the database has none, nor who moves them."""
+    ca = await start(**WITH_CA)
+    (kept,) = await ca.store.read(lambda tx: tx.issuers.delegates())
+    secret = ca.resources.signer.secret(delegates.PURPOSE)
+    assert secret is not None
+    key = delegates.unseal(secret, kept.issuer_id, kept.certificate, kept.sealed_key)
+    assert key is not None
+    public = x509.load_der_x509_certificate(kept.certificate).public_key()
+    assert key.public_key() == public
+    scalar = key.private_numbers().private_value.to_bytes(48)  # type: ignore[union-attr]
+    assert scalar not in (ca.directory / "machines.db").read_bytes()
+    assert scalar not in kept.sealed_key
+    flipped = bytes([kept.sealed_key[0] ^ 1]) + kept.sealed_key[1:]
+    for wrong in (
+        (bytes(32), kept.issuer_id, kept.certificate, kept.sealed_key),
+        (secret, "0" * 16, kept.certificate, kept.sealed_key),
+        (secret, kept.issuer_id, kept.certificate + b"\0", kept.sealed_key),
+        (secret, kept.issuer_id, kept.certificate, flipped),
+        (secret, kept.issuer_id, kept.certificate, b""),
+    ):
+        assert delegates.unseal(*wrong) is None
+    # Another service key: what is there is of no use, and another one is made.
+    (ca.directory / "ca" / "service-key.pem").unlink(missing_ok=True)
+    monkeypatch.setattr(type(ca.resources.signer), "secret", lambda *_: bytes(32))
+    await start(ca.clock, **WITH_CA)
+    (after,) = await ca.store.read(lambda tx: tx.issuers.delegates())
+    assert after.certificate != kept.certificate
+    # A device that only signs seals nothing: such keys stay in memory.
+    monkeypatch.setattr(type(ca.resources.signer), "secret", lambda *_: None)
+    other = await start(ca.clock, **WITH_CA)
+    assert await ca.store.read(lambda tx: tx.issuers.delegates()) == (after,)
+    serial = await write_down(other, MACHINE, "issued")
+    assert words_of(await post_ocsp(other, ask(await certificate_of(other), serial))) == ["good"]
+
+
+async def test_what_nobody_got_takes_no_list_away(ca: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request fails because the key is away: the list is served on. When the key is back, the next one names it."""
+    served = (await ca.get("/pki/crl")).content
+    authority = ca.resources.authority
+    assert authority is not None
+
+    def away(*_: object) -> None:
+        raise SignerUnavailable("the token does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Authority, "_sign", away)
+        patch.setattr(Authority, "signing_key", away)
+        with pytest.raises(SignerUnavailable):
+            await authority.issue(wanted(), at=ca.clock.now(), admit=nothing, conclude=no_more)
+        assert await lists_of(ca).refresh() == 0
+        answer = await ca.get("/pki/crl")
+        assert (answer.status_code, answer.content) == (200, served)
+        # What somebody has and was revoked does.
+        await write_down(ca, MACHINE, "revoked")
+        assert (await ca.get("/pki/crl")).status_code == 503
+    assert await lists_of(ca).refresh() == 1
+    assert len(listed((await ca.get("/pki/crl")).content)) == 2
 
 
 async def test_no_answer_outlives_the_key(start: Starter) -> None:
@@ -803,6 +884,7 @@ async def test_who_cannot_be_delegated_does_not_try_on_and_on(
 
     serial = await write_down(ca, MACHINE, "issued")
     request = ask(await certificate_of(ca), serial)
+    responder_of(ca)._delegates.clear()
     with monkeypatch.context() as patch:
         patch.setattr(Authority, "issue", unavailable)
         for _ in range(5):

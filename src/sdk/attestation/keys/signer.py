@@ -11,10 +11,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from joserfc.jwk import ECKey
 
-from attestation.errors import KeyUnusable
+from attestation.errors import KeyUnsupported, KeyUnusable
 from attestation.keys.open import KeyOptions, create_key, open_key
 
 ALGORITHM: Final = "ES384"
@@ -37,6 +38,10 @@ class Signer(Protocol):
 
     def jwks(self) -> dict[str, Any]:
         """Return the public keys as a JWK set (RFC 7517)."""
+        ...
+
+    def secret(self, purpose: bytes) -> bytes | None:
+        """Return 32 bytes that only this key gives, others for each *purpose*; None where its device only signs."""
         ...
 
 
@@ -74,6 +79,14 @@ class KeySigner:
     def jwks(self) -> dict[str, Any]:
         """Return the public key as a JWK set; `kid` is the RFC 7638 thumbprint."""
         return {"keys": [dict(self._jwk)]}
+
+    def secret(self, purpose: bytes) -> bytes | None:
+        """Return 32 bytes by HKDF-SHA-384 from the private scalar, 48 bytes; None where a device holds it."""
+        try:
+            scalar = self._key.private_numbers().private_value
+        except KeyUnsupported:
+            return None
+        return HKDF(hashes.SHA384(), length=32, salt=None, info=purpose).derive(scalar.to_bytes(48))
 
 
 class FileSigner(KeySigner):

@@ -32,6 +32,7 @@ from attestation.store.issuers import (
     IssuerPurpose,
     IssuerState,
     StoredCRL,
+    StoredDelegate,
 )
 from attestation.store.logs import MAX_LOG_BYTES, LogKind, PackedLog, pack
 from attestation.store.machines import MachineCounts, MachineFilter, Namesake, Pending
@@ -99,6 +100,7 @@ __all__ = [
     "StoreSettings",
     "StoredCRL",
     "StoredCheckpoint",
+    "StoredDelegate",
     "StoredEKCertificate",
     "StoredEvidence",
     "StoredPolicy",

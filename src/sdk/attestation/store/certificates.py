@@ -5,7 +5,7 @@
 
 A row is reserved, durably, before anything is signed. `void` is what was reserved and may or may not have been
 signed: nobody got it, and revocation lists name it. Whatever changes what a list says also bumps the revision of
-its issuer, in the same unit.
+its issuer, in the same unit; only what concerns a certificate that somebody has makes older lists useless.
 """
 
 from __future__ import annotations
@@ -296,11 +296,11 @@ class Certificates:
 
     def void(self, serial: str, why: str, at: datetime) -> bool:
         """Give up a reserved serial number; False where it is not reserved any more."""
-        return bool(self._end(_VOID, of_serial=serial, why=why, at=to_micros(at)))
+        return bool(self._end(_VOID, given_up=True, of_serial=serial, why=why, at=to_micros(at)))
 
     def void_machine(self, machine_id: str, why: str, at: datetime) -> tuple[str, ...]:
         """Give up what is reserved for a machine: whoever is signing it now will find that nobody may get it."""
-        return self._end(_VOID_MACHINE, of_machine=machine_id, why=why, at=to_micros(at))
+        return self._end(_VOID_MACHINE, given_up=True, of_machine=machine_id, why=why, at=to_micros(at))
 
     def hold(self, machine_id: str, why: str, at: datetime) -> tuple[str, ...]:
         """Suspend every certificate of a machine that is good now; return their serials."""
@@ -395,8 +395,8 @@ class Certificates:
         """Delete up to *limit* rows of certificates that ended before *before*; return how many."""
         return self._sql.run(_PURGE, before=to_micros(before), rows=limit)
 
-    def _end(self, statement: Prepared, **values: object) -> tuple[str, ...]:
+    def _end(self, statement: Prepared, *, given_up: bool = False, **values: object) -> tuple[str, ...]:
         rows: Iterable[Row] = self._sql.rows(statement, **values)
         ended = sorted((row[0], row[1]) for row in rows)
-        self._issuers.bump(issuer for _, issuer in ended)
+        self._issuers.bump((issuer for _, issuer in ended), held_by_somebody=not given_up)
         return tuple(serial for serial, _ in ended)

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import BindParameter, and_, bindparam, case, null, or_, select, text, update
+from sqlalchemy import BindParameter, and_, bindparam, case, delete, null, or_, select, text, update
 
 from attestation.clock import from_micros, to_micros
 from attestation.errors import IssuerUnknown
 from attestation.store.sql import Executor, Prepared, Row
-from attestation.store.tables import ACTIVE_ISSUER, COMING_ISSUER, CRLRow, IssuerRow, table_of
+from attestation.store.tables import (
+    ACTIVE_ISSUER,
+    COMING_ISSUER,
+    CRLRow,
+    IssuerRow,
+    OCSPDelegateRow,
+    table_of,
+)
 from attestation.wire import b64decode, b64encode
 
 _T = table_of(IssuerRow)
 _C = _T.c
 _L = table_of(CRLRow)
 _LC = _L.c
+_D = table_of(OCSPDelegateRow)
+_DC = _D.c
 
 IssuerPurpose = Literal["machine", "operator"]
 IssuerAlgorithm = Literal["ecdsa-p384", "rsa-4096", "ml-dsa-87"]
@@ -44,7 +53,7 @@ class Issuer:
         spki_sha256: Of its SubjectPublicKeyInfo, 64 lower-case hex.
         certificate: Self-signed, DER; None while reserved.
         cross_certificates: DER: this key under the same name, certified by other keys of ours.
-        revision: Grows with everything that is revoked, held or released under it.
+        revision: Grows with everything that is revoked, held, released or given up under it.
         crl_number: Of the newest list that was begun; 0 before the first.
         lease_owner: Which process is making it.
         lease_until: Until when others leave it to that one.
@@ -53,6 +62,7 @@ class Issuer:
         activated_at: When it began to sign, last.
         retiring_at: When it ceased to, last.
         retired_at: When its last list was made.
+        demanded: The revision that a list must know to be served: what was given up since, nobody got.
     """
 
     issuer_id: str
@@ -73,6 +83,7 @@ class Issuer:
     activated_at: datetime | None
     retiring_at: datetime | None
     retired_at: datetime | None
+    demanded: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +107,25 @@ class StoredCRL:
     this_update: datetime
     next_update: datetime
     crl: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDelegate:
+    """A key that answers OCSP for a CA key.
+
+    Args:
+        issuer_id: For which.
+        certificate: What that key says of it, DER.
+        sealed_key: The private key; who may open it is the caller's business.
+        made_at: When it was certified.
+        not_after: Until when it may answer.
+    """
+
+    issuer_id: str
+    certificate: bytes
+    sealed_key: bytes = field(repr=False)
+    made_at: datetime
+    not_after: datetime
 
 
 def _instant(micros: int | None) -> datetime | None:
@@ -122,6 +152,7 @@ def _decode(row: Row) -> Issuer:
         activated_at=_instant(row[15]),
         retiring_at=_instant(row[16]),
         retired_at=_instant(row[17]),
+        demanded=row[18],
     )
 
 
@@ -155,7 +186,7 @@ _COMING = Prepared(
     )
 )
 _ALL = Prepared(select(_T).order_by(_C.reserved_at, _C.issuer_id))
-_REVISIONS = Prepared(select(_C.issuer_id, _C.revision).where(_C.certificate.is_not(None)))
+_REVISIONS = Prepared(select(_C.issuer_id, _C.demanded).where(_C.certificate.is_not(None)))
 _LEASE = Prepared(
     update(_T)
     .where(
@@ -199,6 +230,21 @@ _MOVE = Prepared(
 )
 _CROSS = Prepared(update(_T).where(_C.issuer_id == _OF).values(cross_certificates=bindparam("certificates")))
 _BUMP = Prepared(update(_T).where(_C.issuer_id == _OF).values(revision=_C.revision + 1))
+_DEMAND = Prepared(
+    update(_T).where(_C.issuer_id == _OF).values(revision=_C.revision + 1, demanded=_C.revision + 1)
+)
+_DELEGATES = Prepared(select(_D))
+_PUT_DELEGATE = Prepared(
+    lambda insert: (
+        insert(_D)
+        .values({c.name: bindparam(c.name) for c in _DC})
+        .on_conflict_do_update(
+            index_elements=[_DC.issuer_id],
+            set_={c.name: bindparam(c.name) for c in _DC if c.name != "issuer_id"},
+        )
+    )
+)
+_DROP_DELEGATE = Prepared(delete(_D).where(_DC.issuer_id == _OF))
 _CRL_COLUMNS = tuple(c.name for c in _LC)
 _LIST_MAKERS = or_(_C.state == "next", _C.state == "active", _C.state == "retiring")
 _BEGIN_CRL = Prepared(
@@ -267,6 +313,7 @@ class Issuers:
             "key_uri": key_uri,
             "cross_certificates": "[]",
             "revision": 0,
+            "demanded": 0,
             "crl_number": 0,
             "lease_owner": owner,
             "lease_until": to_micros(until),
@@ -294,7 +341,7 @@ class Issuers:
         return tuple(map(_decode, self._sql.rows(_ALL)))
 
     def revisions(self) -> Mapping[str, int]:
-        """Return the revision of every key that has a certificate: what caches of lists and answers compare."""
+        """Return the demanded revision of every key that has a certificate: what caches of answers compare."""
         return dict(map(tuple, self._sql.rows(_REVISIONS)))
 
     def lease(self, issuer_id: str, *, owner: str, at: datetime, until: datetime) -> bool:
@@ -340,10 +387,44 @@ class Issuers:
         if self._sql.run(_CROSS, of_issuer=issuer_id, certificates=text) != 1:
             raise IssuerUnknown(f"no CA key {issuer_id!r}")
 
-    def bump(self, issuer_ids: Iterable[str]) -> None:
-        """Say that something was revoked, held or released under these keys: what was made before is stale."""
+    def bump(self, issuer_ids: Iterable[str], *, held_by_somebody: bool) -> None:
+        """Say that something was revoked, held, released or given up under these keys: a newer list is due.
+
+        Args:
+            issuer_ids: Which keys.
+            held_by_somebody: It concerns certificates that somebody has. Lists that do not know it are not served any
+                more; where nobody got anything, they mislead nobody.
+        """
         for issuer_id in sorted(set(issuer_ids)):
-            self._sql.run(_BUMP, of_issuer=issuer_id)
+            self._sql.run(_DEMAND if held_by_somebody else _BUMP, of_issuer=issuer_id)
+
+    def delegates(self) -> tuple[StoredDelegate, ...]:
+        """Return the keys that answer OCSP, one at most for each CA key."""
+        return tuple(
+            StoredDelegate(
+                issuer_id=row[0],
+                certificate=row[1],
+                sealed_key=row[2],
+                made_at=from_micros(row[3]),
+                not_after=from_micros(row[4]),
+            )
+            for row in self._sql.rows(_DELEGATES)
+        )
+
+    def put_delegate(self, made: StoredDelegate) -> None:
+        """Keep a key that answers OCSP, in place of the one before."""
+        self._sql.run(
+            _PUT_DELEGATE,
+            issuer_id=made.issuer_id,
+            certificate=made.certificate,
+            sealed_key=made.sealed_key,
+            made_at=to_micros(made.made_at),
+            not_after=to_micros(made.not_after),
+        )
+
+    def drop_delegate(self, issuer_id: str) -> None:
+        """Forget the key that answered for a CA key."""
+        self._sql.run(_DROP_DELEGATE, of_issuer=issuer_id)
 
     def begin_crl(self, issuer_id: str, *, owner: str, at: datetime, until: datetime) -> int | None:
         """Begin a list of a key: return its CRLNumber, or None where somebody else is making one.

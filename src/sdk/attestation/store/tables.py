@@ -352,7 +352,8 @@ class IssuerRow(Base):
     """The keys of our CAs, each with its certificate. At most one is active, and one is to come, of a kind.
 
     A row is `reserved` before its key is made, so that whoever finds it after a crash goes on with the same URI.
-    `revision` counts what was revoked, held or released under this key; `crl_number` the CRLs it signed.
+    `revision` counts what was revoked, held, released or given up under this key; `demanded` is the newest revision
+    that a list must know to be served; `crl_number` counts the CRLs it signed.
     `cross_certificates` is a JSON list of base64 DER: this key, certified by its neighbours.
     """
 
@@ -400,6 +401,7 @@ class IssuerRow(Base):
     activated_at: Mapped[int | None]
     retiring_at: Mapped[int | None]
     retired_at: Mapped[int | None]
+    demanded: Mapped[int] = mapped_column(server_default="0")
 
 
 class CertificateRow(Base):
@@ -479,6 +481,19 @@ class CRLRow(Base):
     this_update: Mapped[int]
     next_update: Mapped[int]
     crl: Mapped[bytes]
+
+
+class OCSPDelegateRow(Base):
+    """The key that answers OCSP for each of our CA keys: its certificate, and itself, sealed to the service's key."""
+
+    __tablename__ = "ocsp_delegates"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    issuer_id: Mapped[str] = mapped_column(ForeignKey("ca_issuers.issuer_id"), primary_key=True)
+    certificate: Mapped[bytes]
+    sealed_key: Mapped[bytes]
+    made_at: Mapped[int]
+    not_after: Mapped[int]
 
 
 class AllowListTableRow(Base):

@@ -234,6 +234,10 @@ class Authority:
         """`ok`, or the code of what is wrong with a key in use."""
         return next((f"failed: {code}" for code in self._problems.values()), "ok")
 
+    def answers(self, issuer_id: str) -> bool:
+        """Return False where a key did not answer when it was tried last."""
+        return issuer_id not in self._problems
+
     async def maintain(self) -> None:
         """Finish what died halfway, void what nobody finished, try the keys, forget what is long over."""
         at = self._clock.now()

@@ -16,7 +16,7 @@ import functools
 import secrets
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -39,6 +39,11 @@ would cost a signature more, and break nothing."""
 
 WAIT_SECONDS: Final = 15.0
 """So long somebody who asks waits for the list of another worker: longer than one who died can delay it."""
+
+REST: Final = timedelta(seconds=15)
+"""So long nobody who asks has a list made again that is only better than the one there, after that failed."""
+
+_EVER: Final = datetime.min.replace(tzinfo=UTC)
 
 POLL_SECONDS: Final = 0.05
 
@@ -72,6 +77,7 @@ class Lists:
         self._owner = secrets.token_hex(8)
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._kept: dict[str, StoredCRL] = {}
+        self._resting: dict[str, datetime] = {}
 
     async def current(self, issuer_id: str) -> StoredCRL:
         """Return a list of *issuer_id* that names everything revoked before this call; made now if there is none.
@@ -89,9 +95,17 @@ class Lists:
             if kept is None:
                 raise IssuerUnknown("this CA key makes no lists any more")
             return kept
-        if kept is not None and self._serves(kept, issuer.revision):
+        if kept is None or not self._serves(kept, issuer.demanded):
+            return await self._make(issuer_id, issuer.demanded)
+        if self._serves(kept, issuer.revision) or self._clock.now() < self._resting.get(issuer_id, _EVER):
             return kept
-        return await self._make(issuer_id, issuer.revision)
+        # What it does not name nobody got: a newer one is better, and this one is no worse without the key.
+        try:
+            return await self._make(issuer_id, issuer.revision)
+        except AttestationError as e:
+            self._resting[issuer_id] = self._clock.now() + REST
+            log.warning("crl.not_made", issuer_id=issuer_id, code=e.code)
+            return kept
 
     async def refresh(self) -> int:
         """Make every list that is behind or due; return how many.

@@ -1,4 +1,7 @@
-"""The OCSP responder: a delegated key in the memory of each worker, and answers that are signed once and kept.
+"""The OCSP responder: a delegated key for each CA key, and answers that are signed once and kept.
+
+The delegated key is made at the start and replaced each day, long before its end; the database keeps it, sealed
+(`delegates`), for other workers and the next start. So a CA key that is away does not end the answers.
 
 What a kept answer says is right as long as its issuer's revision in the database is the one it was made under, and
 that is compared for every request: a lock or revocation in any worker is seen at once in all of them.
@@ -42,9 +45,10 @@ from attestation.pki.ocsp import (
     issuer_hashes,
 )
 from attestation.pki.profiles import BACKDATE, ProfileName
-from attestation.store import Issuer, Store, Tx
+from attestation.store import Issuer, Store, StoredDelegate, Tx
 from attestation_service import limits
 from attestation_service.authority import Issued, Wanted
+from attestation_service.pki.delegates import seal, unseal
 from attestation_service.pki.lists import REASONS
 from attestation_service.settings import Settings
 
@@ -61,6 +65,9 @@ RETRY_AFTER: Final = timedelta(seconds=5)
 RETRY_AT_MOST: Final = timedelta(minutes=10)
 """So long a failed delegation is not tried again, doubled each time: each attempt takes a serial number, which then
 stands on the revocation list as void."""
+
+RENEW_AFTER: Final = timedelta(days=1)
+"""A delegated key is replaced each day, of the seven that it is good for: an outage finds six left."""
 
 ANSWERING: Final = frozenset({"active", "retiring"})
 """States of a CA key for which somebody is delegated."""
@@ -134,13 +141,17 @@ class Responder:
         store: What became of each certificate.
         clock: What tells the time.
         authority: Certifies the delegated keys.
+        secret: Seals them, 32 bytes; None where there is nothing to seal them with: they stay in memory.
     """
 
-    def __init__(self, settings: Settings, store: Store, clock: Clock, authority: Authority) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, clock: Clock, authority: Authority, secret: bytes | None
+    ) -> None:
         self._settings = settings
         self._store = store
         self._clock = clock
         self._authority = authority
+        self._secret = secret
         self._valid = timedelta(seconds=settings.ocsp_valid_seconds)
         self._worker = secrets.token_hex(4)
         self._known = _Known(frozenset(), {}, {}, {})
@@ -170,20 +181,37 @@ class Responder:
         return await self._sign(request, issuer_id, only, origin, at)
 
     async def renew(self) -> None:
-        """Renew the delegated keys that end soon, so that nobody who asks has to wait for it."""
+        """Have a delegated key for every CA key that answers, made early enough that nobody who asks waits for it."""
         at = self._clock.now()
-        due = [issuer_id for issuer_id, delegate in self._delegates.items() if at >= delegate.renew_at]
-        if not due:
-            return
         issuers = await self._store.read(lambda tx: tx.issuers.all())
         answering = {issuer.issuer_id for issuer in issuers if issuer.state in ANSWERING}
-        for issuer_id in due:
-            if issuer_id not in answering:
-                # Nothing of a key that is retired is left to ask about.
-                del self._delegates[issuer_id]
-                continue
-            with contextlib.suppress(AttestationError):  # logged where it arose
-                await self._delegate(issuer_id, at)
+        for issuer_id in self._delegates.keys() - answering:
+            # Nothing of a key that is retired is left to ask about.
+            del self._delegates[issuer_id]
+        await self._adopt(answering)
+        if not answering <= self._known.issuer_ids:
+            await self._learn()
+        for issuer_id in sorted(answering):
+            found = self._delegates.get(issuer_id)
+            # One that is away takes no serial number for nothing, and holds up no start.
+            if (found is None or at >= found.renew_at) and self._authority.answers(issuer_id):
+                with contextlib.suppress(AttestationError):  # logged where it arose
+                    await self._delegate(issuer_id, at, early=True)
+
+    async def _adopt(self, answering: set[str]) -> None:
+        """Take from the database what another worker, or an earlier start, had certified."""
+        if self._secret is None:
+            return
+        for kept in await self._store.read(lambda tx: tx.issuers.delegates()):
+            found = self._delegates.get(kept.issuer_id)
+            if kept.issuer_id not in answering:
+                await self._store.write(functools.partial(_drop, kept.issuer_id))
+            elif found is None or found.not_after < kept.not_after:
+                key = unseal(self._secret, kept.issuer_id, kept.certificate, kept.sealed_key)
+                if key is not None:
+                    self._delegates[kept.issuer_id] = _Delegate(
+                        key, kept.certificate, kept.not_after, kept.made_at + RENEW_AFTER
+                    )
 
     def _issuer_of(self, request: OCSPRequest) -> str:
         found = {
@@ -249,7 +277,7 @@ class Responder:
             may_be_kept=request.nonce is None and not unknown,
         )
         if only is not None and not unknown:
-            self._keep(only, _Kept(answer, issuer_id, issuer.revision, at + (next_update - at) / 2))
+            self._keep(only, _Kept(answer, issuer_id, issuer.demanded, at + (next_update - at) / 2))
         return answer
 
     def _keep(self, cert_id: bytes, kept: _Kept) -> None:
@@ -262,21 +290,24 @@ class Responder:
             oldest, gone = self._kept.popitem(last=False)
             self._kept_bytes -= len(oldest) + len(gone.answer.body)
 
-    async def _delegate(self, issuer_id: str, at: datetime) -> _Delegate:
-        """Return a key that may answer for *issuer_id*, made and certified where there is none or it ends soon."""
-        found = self._delegates.get(issuer_id)
-        if found is not None and at < found.renew_at:
+    async def _delegate(self, issuer_id: str, at: datetime, *, early: bool = False) -> _Delegate:
+        """Return a key that may answer for *issuer_id*, made and certified where there is none or it ends soon.
+
+        Args:
+            issuer_id: A CA key.
+            at: Now.
+            early: Also where it is only due: whoever asks does not wait for that.
+        """
+
+        def usable() -> _Delegate | None:
+            found = self._delegates.get(issuer_id)
+            good = found is not None and at < (found.renew_at if early else found.not_after - self._valid)
+            return found if good else None
+
+        if (found := usable()) is not None:
             return found
         async with self._turns[issuer_id]:
-            found = self._delegates.get(issuer_id)
-            if found is not None and at < found.renew_at:
-                return found
-            try:
-                return await self._certify(issuer_id, at)
-            except AttestationError:
-                if found is not None and at + self._valid < found.not_after:
-                    return found
-                raise
+            return usable() or await self._certify(issuer_id, at)
 
     async def _certify(self, issuer_id: str, at: datetime) -> _Delegate:
         failed = self._failed.get(issuer_id)
@@ -290,10 +321,25 @@ class Responder:
             requester="service",
             issuer_id=issuer_id,
         )
+
+        def conclude(tx: Tx, made: tuple[Issued, ...]) -> None:
+            _record(tx, made, at)
+            if self._secret is None:
+                return
+            for each in made:
+                sealed = seal(self._secret, issuer_id, each.certificate, key)
+                tx.issuers.put_delegate(
+                    StoredDelegate(
+                        issuer_id=issuer_id,
+                        certificate=each.certificate,
+                        sealed_key=sealed,
+                        made_at=at,
+                        not_after=each.not_after,
+                    )
+                )
+
         try:
-            (issued,) = await self._authority.issue(
-                wanted, at=at, admit=lambda _: None, conclude=functools.partial(_record, at)
-            )
+            (issued,) = await self._authority.issue(wanted, at=at, admit=lambda _: None, conclude=conclude)
         except AttestationError as e:
             waits = RETRY_AFTER if failed is None else min(2 * failed.waits, RETRY_AT_MOST)
             self._failed[issuer_id] = _Failure(e, waits, at + waits)
@@ -306,7 +352,7 @@ class Responder:
             key=key,
             certificate=issued.certificate,
             not_after=issued.not_after,
-            renew_at=issued.not_after - (issued.not_after - at) / 3,
+            renew_at=at + RENEW_AFTER,
         )
         self._delegates[issuer_id] = delegate
         log.info(
@@ -315,13 +361,17 @@ class Responder:
         return delegate
 
 
-def _record(at: datetime, tx: Tx, issued: tuple[Issued, ...]) -> None:
+def _drop(issuer_id: str, tx: Tx) -> None:
+    tx.issuers.drop_delegate(issuer_id)
+
+
+def _record(tx: Tx, issued: tuple[Issued, ...], at: datetime) -> None:
     for each in issued:
         tx.audit.append(
             AuditEvent(
                 operator_cn="service",
                 action="cert_issued",
-                detail=f"serial {each.serial} of CA {each.issuer_id}: {ProfileName.OCSP_SIGNING}, in memory, "
+                detail=f"serial {each.serial} of CA {each.issuer_id}: {ProfileName.OCSP_SIGNING}, "
                 f"until {rfc3339(each.not_after)}",
             ),
             at,

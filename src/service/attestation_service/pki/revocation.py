@@ -28,11 +28,14 @@ class Revocation:
         store: The database.
         clock: What tells the time.
         authority: The CAs.
+        secret: Seals the keys that answer OCSP; see `Responder`.
     """
 
-    def __init__(self, settings: Settings, store: Store, clock: Clock, authority: Authority) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, clock: Clock, authority: Authority, secret: bytes | None
+    ) -> None:
         self.lists = Lists(settings, store, clock, authority)
-        self.responder = Responder(settings, store, clock, authority)
+        self.responder = Responder(settings, store, clock, authority, secret)
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
