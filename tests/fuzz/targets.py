@@ -542,7 +542,11 @@ POLICY = {
     "name": "workers",
     "version": 3,
     "bank": "sha256",
-    "pcrs": {"7": {"any_of": ["00" * 32, "ab" * 32]}, "1": {"ignore": "serial numbers"}},
+    "pcrs": {
+        "7": {"any_of": ["00" * 32, "ab" * 32]},
+        "1": {"ignore": "serial numbers"},
+        "12": {"empty": True},
+    },
     "clock": {"safe": "required"},
     "event_log": "accepted",
     "max_age_seconds": 600,

@@ -34,6 +34,8 @@ def rule_words(value: object, most: int | None = SHOWN) -> str:
     if isinstance(value, Mapping):
         if "ignore" in value:
             return f"ignored: {value['ignore']}"
+        if "empty" in value:
+            return "no measurement"
         if "any_of" in value:
             return rule_words(value["any_of"], most)
         if "digests" in value:

@@ -272,7 +272,7 @@ def test_identity_only_is_explicit() -> None:
     assert not IDENTITY_ONLY.compared
     assert not IDENTITY_ONLY.all_held
     assert IDENTITY_ONLY.selection == DEFAULT_SELECTION
-    assert DEFAULT_SELECTION.to_names() == {"sha256": [0, 1, 2, 3, 4, 5, 6, 7, 11]}
+    assert DEFAULT_SELECTION.to_names() == {"sha256": [*range(10), 11, 12, 14]}
     assert IDENTITY_ONLY.max_age_seconds == 180
     with pytest.raises(PolicyInvalid, match="shipped"):
         parse_policy(IDENTITY_ONLY.document)
@@ -301,7 +301,7 @@ def with_rules(**members: Any) -> Any:
             [*range(8), 11],
         ),
         ({"ima": {"allow": [A]}}, (), list(range(11))),
-        ({"firmware": {"min": {"IFX": "7.63"}}}, (), [0, 1, 2, 3, 4, 5, 6, 7, 11]),
+        ({"firmware": {"min": {"IFX": "7.63"}}}, (), [*range(10), 11, 12, 14]),
     ],
 )
 def test_what_is_read_through_the_log_is_quoted(
@@ -319,7 +319,7 @@ def test_what_is_read_through_the_log_is_quoted(
 def test_a_policy_without_boot_rules_keeps_its_bank() -> None:
     """What is quoted to be recorded is quoted in the bank that the policy names."""
     policy = with_rules(bank="sha384", assurance={"minimum": "tofu"})
-    assert policy.selection.to_names() == {"sha384": [0, 1, 2, 3, 4, 5, 6, 7, 11]}
+    assert policy.selection.to_names() == {"sha384": [*range(10), 11, 12, 14]}
 
 
 def test_a_policy_that_reports() -> None:
@@ -348,3 +348,17 @@ def test_documents_of_the_first_kind_hash_as_before() -> None:
 def test_policies_are_known_by_their_digest() -> None:
     """Equal documents are one key of a table, and different ones two."""
     assert len({parse_policy(GOOD), parse_policy(json.dumps(GOOD).encode()), IDENTITY_ONLY}) == 2
+
+
+@pytest.mark.parametrize("bank", ["sha256", "sha384", "sha512"])
+def test_a_pcr_that_must_be_empty(bank: str) -> None:
+    """Its reset value, or that with a separator alone; anything else fails, and so does no value."""
+    size = {"sha256": 32, "sha384": 48, "sha512": 64}[bank]
+    policy = with_rules(bank=bank, pcrs={"12": {"empty": True}})
+    for value in (bytes(size), b"\xff" * size):
+        assert list(policy.judge({12: value})) == [Passed("pcr12", "no measurement, as expected")]
+    assert list(policy.judge({12: b"\x01" * size})) == [Failed("pcr12", "no measurement", "01" * size)]
+    assert list(policy.judge({})) == [Failed("pcr12", "no measurement", "absent")]
+    for wrong in (False, 1, "yes", None):
+        with pytest.raises(PolicyInvalid, match="empty can only be true"):
+            with_rules(bank=bank, pcrs={"12": {"empty": wrong}})

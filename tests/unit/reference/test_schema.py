@@ -32,6 +32,7 @@ FULL: dict[str, Any] = {
         "7": {"any_of": [A, B]},
         "4": {"events": "approved-digests", "digests": [A]},
         "1": {"ignore": "serial numbers"},
+        "12": {"empty": True},
     },
     "secure_boot": {
         "required": True,
@@ -103,6 +104,7 @@ def objects(**members: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 rules = (
     st.fixed_dictionaries({"any_of": lists})
     | st.fixed_dictionaries({"events": st.sampled_from(["approved-digests", "all"]), "digests": lists})
+    | st.fixed_dictionaries({"empty": st.sampled_from([True, False, 1, None])})
     | st.fixed_dictionaries({"ignore": st.sampled_from(["because", "", "x" * 257])})
     | objects(any_of=lists, events=words, digests=lists, ignore=words)
 )

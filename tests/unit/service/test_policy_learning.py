@@ -216,6 +216,49 @@ async def test_what_cannot_be_learned(service: Service) -> None:
         assert (answer.status_code, code(answer)) == (status, expected), request
 
 
+async def test_it_starts_from_what_is_in_force(service: Service) -> None:
+    """The role's policy where one is assigned, else nothing of its own beside wider ones, else the shipped one."""
+    for number in (1, 2, 3):
+        await proven(service, number, GOOD, role=Role.LINUX)
+    shipped = await learned(service, role="linux")
+    assert (shipped["base"], shipped["document"]["max_age_seconds"]) == ("identity-only@1", 180)
+    wide = {**a_policy(1, "wide", max_age_seconds=120), "assurance": {"minimum": "tofu"}}
+    narrow = a_policy(1, "narrow", mode="report", max_age_seconds=60, clock={"safe": "required"})
+    for document in (wide, narrow):
+        assert (await service.operator("POST", "/policies", document)).status_code == 201
+    await service.operator("PUT", "/policies/assignments/fleet/*", {"policy": "wide@1"})
+    between = await learned(service, role="linux")
+    assert between["base"] is None
+    assert "max_age_seconds" not in between["document"]
+    assert (await learned(service, fleet=True))["document"]["max_age_seconds"] == 120
+    await service.operator("PUT", "/policies/assignments/role/linux", {"policy": "narrow@1"})
+    machine = await proven(service, 4, GOOD, role=Role.GENERIC)
+    for request in ({"role": "linux"}, {"machines": [await proven(service, 5, GOOD, role=Role.LINUX)]}):
+        found = await learned(service, name="next", **request)
+        kept = {member: found["document"][member] for member in ("max_age_seconds", "clock", "mode")}
+        assert kept == {"max_age_seconds": 60, "clock": {"safe": "required"}, "mode": "report"}
+        assert found["base"] == "narrow@1"
+    mixed = await learned(service, fleet=True)
+    assert mixed["base"] == "wide@1"
+    assert "another policy applies to 1 of these machines; this starts from wide@1+narrow@1" in mixed["notes"]
+    assert (await learned(service, machines=[machine]))["base"] == "wide@1"
+
+
+async def test_machines_that_measured_nothing_teach_nothing_unless_somebody_says_so(service: Service) -> None:
+    """Refused; with the loud choice proposed, warned of and in the audit, whatever becomes of the proposal."""
+    for number in (1, 2):
+        await proven(service, number, dict.fromkeys(range(8), bytes(32)))
+    answer = await service.operator("POST", "/policies/learn", {"fleet": True})
+    assert (answer.status_code, code(answer)) == (422, "policy-invalid")
+    assert "nothing was measured" in answer.json()["detail"]
+    assert await service.audit(action="policy_learn") == []
+    found = await learned(service, fleet=True, accept_unmeasured=True, name="careless", version=4)
+    assert found["document"]["pcrs"]["4"] == {"any_of": ["00" * 32]}
+    assert any("as asked" in note for note in found["notes"])
+    [entry] = await service.audit(action="policy_learn")
+    assert entry["detail"] == "careless@4 accept_unmeasured"
+
+
 async def test_the_schema_is_served(service: Service) -> None:
     """The one of the package, and the same in the OpenAPI document."""
     answer = await service.operator("GET", "/policies/schema")

@@ -611,6 +611,11 @@ def test(
 @click.option("--cluster", metavar="CLUSTER_ID", help="From machines of this cluster.")
 @click.option("--fleet", is_flag=True, help="From every machine.")
 @click.option("--include-failed", is_flag=True, help="Also from what machines proved that fail now.")
+@click.option(
+    "--accept-unmeasured",
+    is_flag=True,
+    help="List values that hold no measurement, too. Any machine that measures nothing has them; audited.",
+)
 @click.option("--name", default="learned", show_default=True, help="Name of the proposal.")
 @click.option(
     "--version",
@@ -640,6 +645,7 @@ def learn(
     *,
     fleet: bool,
     include_failed: bool,
+    accept_unmeasured: bool,
 ) -> None:
     """Propose a policy from what machines proved last. Nothing is stored: read it, test it, create it.
 
@@ -664,8 +670,14 @@ def learn(
                 name=name,
                 version=number,
                 include_failed=include_failed,
+                accept_unmeasured=accept_unmeasured,
             )
         )
+        if accept_unmeasured:
+            session.note(
+                "warning: values that hold no measurement are taken for reference values; whatever measures nothing "
+                "will keep this policy"
+            )
         learned = client.learn_policy(request)
     text = commented(learned)
     if path is not None:

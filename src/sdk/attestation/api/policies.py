@@ -119,6 +119,11 @@ class PolicyLearnRequest(Wire):
         strict=True,
         description="Learn also from the newest evidence of machines that fail now",
     )
+    accept_unmeasured: bool = Field(
+        default=False,
+        strict=True,
+        description="List values that hold no measurement, too: any machine that measures nothing has them. Audited",
+    )
 
 
 class LearnGroup(Wire):
@@ -141,6 +146,10 @@ class LearnedPolicy(Wire):
 
     machines: int = Field(description="How many were looked at")
     left_out: int = Field(description="How many more there are, beyond the limit of one proposal")
+    base: str | None = Field(
+        default=None,
+        description="`name@version` of the policy that applies there, from which the proposal starts",
+    )
     document: Document
     groups: list[LearnGroup]
     outliers: list[LearnOutlier]

@@ -2,24 +2,28 @@
 
 Learning trusts what it is shown: whatever runs on these machines becomes what is expected. So it says what
 they have in common and who differs, proposes the narrowest rules that most of them keep, and leaves out those
-that stand alone. Nothing here is stored or applied.
+that stand alone. A machine that measured nothing teaches nothing. Where a policy applies already, the proposal
+starts from it: what it demands, and learning does not speak of, stays demanded. Nothing here is stored or applied.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from attestation.appraisal.boot import constants
 from attestation.appraisal.explain import explain
 from attestation.errors import EventLogRejected, PolicyInvalid
 from attestation.evidence import event_log
 from attestation.evidence.event_log import EventLogClaims, ReplayedLog
-from attestation.reference import FORMAT, parse_policy
+from attestation.reference import DEFAULT_SELECTION, FORMAT, Policy, parse_policy
+from attestation.reference.compose import effective_document
 from attestation.reference.patterns import parse_command_pattern, words_of
 from attestation.tpm.hashes import bank_alg
+from attestation.tpm.unmeasured import measured, unmeasured_values
 
 MOST_VALUES: Final = 8
 """So many values of one PCR are listed; more than these are no reference values any more."""
@@ -31,6 +35,9 @@ _MAIN: Final = 0.75
 """Part of the machines that must be in groups before those outside are outliers."""
 _OF_GROUP: Final = 0.1
 """Part of the machines that make a group; two at least."""
+_NAMED: Final = 3
+_CARRIERS: Final = frozenset({4, 8, 9, 11, 12})
+"""PCRs of boot loader, kernel, initrd and command line, on one boot path or another."""
 _IMA: Final = 10
 _PARTICULAR: Final[Mapping[int, str]] = {
     1: "differs from machine to machine: settings and serial numbers",
@@ -105,7 +112,16 @@ class Proposal:
     notes: tuple[str, ...]
 
 
-def learn(captures: Sequence[Capture], *, name: str, version: int = 1, bank: str = "sha256") -> Proposal:
+def learn(
+    captures: Sequence[Capture],
+    *,
+    name: str,
+    version: int = 1,
+    bank: str = "sha256",
+    base: Policy | None = None,
+    in_force: Policy | None = None,
+    accept_unmeasured: bool = False,
+) -> Proposal:
     """Propose a policy from what machines proved.
 
     Args:
@@ -113,6 +129,9 @@ def learn(captures: Sequence[Capture], *, name: str, version: int = 1, bank: str
         name: Of the policy.
         version: Of the policy.
         bank: Name of the bank.
+        base: The policy that the proposal would replace, not composed; None where it replaces none.
+        in_force: What applies there altogether; None: *base* alone.
+        accept_unmeasured: List values that hold no measurement, too, as if they were measurements.
 
     Raises:
         PolicyInvalid: There is no evidence, or nothing in it that a policy could demand.
@@ -120,18 +139,25 @@ def learn(captures: Sequence[Capture], *, name: str, version: int = 1, bank: str
     seen = [capture for capture in captures if capture.values]
     if not seen:
         raise PolicyInvalid("there is no evidence to learn from")
-    learner = _Learner(seen, bank)
+    silent = [] if accept_unmeasured else [c for c in seen if not measured(c.values, bank_alg(bank))]
+    if len(silent) == len(seen):
+        raise PolicyInvalid(f"{_UNMEASURED}; any machine that measures nothing would keep such a policy")
+    learner = _Learner([c for c in seen if c not in silent], bank, accept_unmeasured=accept_unmeasured)
     notes = learner.notes
     if len(seen) < len(captures):
         notes.append(f"left out, without evidence: {_machines(len(captures) - len(seen))}")
-    outliers = learner.leave_out()
+    outliers = [Outlier(machine_id=c.machine_id, reason=_UNMEASURED) for c in silent] + learner.leave_out()
+    learned = learner.rules()
+    applies = in_force or base
+    if applies is not None:
+        learned = _keeping(base, applies, learned, notes)
     document: dict[str, object] = {
         "format": FORMAT,
         "name": name,
         "version": version,
         "description": f"learned from {_machines(len(learner.captures))}",
         "bank": bank,
-        **learner.rules(),
+        **learned,
     }
     return Proposal(
         document=_fitting(document, notes),
@@ -139,6 +165,65 @@ def learn(captures: Sequence[Capture], *, name: str, version: int = 1, bank: str
         outliers=tuple(outliers),
         notes=tuple(notes),
     )
+
+
+_UNMEASURED: Final = "nothing was measured: every PCR holds its reset value, or a separator alone"
+_OWN: Final = frozenset({"format", "name", "version", "description", "bank", "pcrs"})
+_QUOTED: Final = frozenset(str(pcr) for _, pcrs in DEFAULT_SELECTION.banks for pcr in pcrs)
+"""What is quoted where nobody asks for a PCR: who ignores one of these has decided so."""
+
+
+def _keeping(
+    base: Policy | None, in_force: Policy, learned: Mapping[str, Any], notes: list[str]
+) -> dict[str, Any]:
+    """Return *learned* with what *base* demands besides, and no weaker than what is *in_force*."""
+    old: Mapping[str, Any] = {"pcrs": {}} if base is None else json.loads(base.document)
+    now: Mapping[str, Any] = effective_document(in_force)
+    kept = {member: value for member, value in old.items() if member not in _OWN}
+    if kept.get("event_log") == "accepted":
+        # No demand, and rules that read the log contradict it.
+        del kept["event_log"]
+    states = {**kept.get("secure_boot", {}), **learned.get("secure_boot", {})}
+    demanded = now.get("secure_boot", {})
+    if states and demanded:
+        if demanded.get("required") is True:
+            states["required"] = True
+        revoked = {*states.get("dbx_min", ()), *demanded.get("dbx_min", ())}
+        states |= {"dbx_min": sorted(revoked)} if revoked else {}
+    boot = {**kept.get("boot", {}), **learned.get("boot", {})}
+    merged = {member: value for member, value in (("secure_boot", states), ("boot", boot)) if value}
+    pcrs = dict(learned["pcrs"])
+    _keep_pcrs(pcrs, old["pcrs"], now["pcrs"], in_force.ref, bool(states), notes)
+    if kept.get("mode") == "report":
+        notes.append(f"it only reports, as {in_force.ref} does: take out `mode` to enforce it")
+    if kept:
+        notes.append(f"kept from {in_force.ref}: {', '.join(sorted(kept))}")
+    return {"pcrs": dict(sorted(pcrs.items(), key=lambda item: int(item[0]))), **kept, **merged}
+
+
+def _keep_pcrs(
+    pcrs: dict[str, Any],
+    old: Mapping[str, Any],
+    now: Mapping[str, Any],
+    ref: str,
+    states: bool,
+    notes: list[str],
+) -> None:
+    """Let no rule that compares give way to none; but PCR 7 may be left to the rules about its *states*.
+
+    What somebody decided to ignore stays ignored, unless ignoring it is what had it quoted.
+    """
+    for index, rule in now.items():
+        new = pcrs.get(index)
+        if "ignore" in rule:
+            if index in old and index in _QUOTED and new is not None and "ignore" not in new:
+                pcrs[index] = rule
+                notes.append(f"PCR {index} stays ignored, as in {ref}: {rule['ignore']}")
+        elif new is None or ("ignore" in new and not (states and index == "7" and index in old)):
+            pcrs.pop(index, None)
+            if index in old:
+                pcrs[index] = rule
+            notes.append(f"PCR {index} keeps its rule of {ref}: what was learned would not compare it")
 
 
 def _fitting(document: dict[str, object], notes: list[str]) -> dict[str, object]:
@@ -155,6 +240,10 @@ def _fitting(document: dict[str, object], notes: list[str]) -> dict[str, object]
     return document
 
 
+def _some(who: Sequence[str]) -> str:
+    return ", ".join(who[:_NAMED]) + (f" and {len(who) - _NAMED} more" if len(who) > _NAMED else "")
+
+
 def _machines(count: int) -> str:
     return "1 machine" if count == 1 else f"{count} machines"
 
@@ -165,26 +254,53 @@ class _Learner:
     Args:
         captures: Those with evidence.
         bank: Name of the bank.
+        accept_unmeasured: List values that hold no measurement, too.
     """
 
-    def __init__(self, captures: list[Capture], bank: str) -> None:
+    def __init__(self, captures: list[Capture], bank: str, *, accept_unmeasured: bool) -> None:
         self.captures = captures
         self.groups: list[Group] = []
         self.notes: list[str] = []
         self._bank = bank_alg(bank)
-        self._claims: dict[str, EventLogClaims | None] = {c.machine_id: self._proven(c) for c in captures}
+        self._accept_unmeasured = accept_unmeasured
+        self._refused: dict[str, dict[int | None, str]] = {c.machine_id: {} for c in captures}
+        self._claims = {c.machine_id: self._proven(c) for c in captures}
 
     def _proven(self, capture: Capture) -> EventLogClaims | None:
-        """Return what the log of *capture* proves of the PCRs to which it leads."""
-        replayed = capture.replayed
-        if replayed is None or replayed.bank != self._bank:
+        """Return what the log of *capture* proves of the PCRs to which it leads, and keep why not of others.
+
+        What it says of other PCRs stands: only rules that rest on these are not proven.
+        """
+        refused, replayed = self._refused[capture.machine_id], capture.replayed
+        if replayed is None:
+            refused[None] = "no event log that can be read is kept of it"
             return None
-        leads = {pcr: v for pcr, v in capture.values.items() if replayed.values.get(pcr) == v}
-        leads.pop(_IMA, None)
-        try:
-            return event_log.verify(replayed, quoted=leads)
-        except EventLogRejected:
+        if replayed.bank != self._bank:
+            refused[None] = "its event log was read in another bank"
             return None
+        quoted = dict(capture.values)
+        while True:
+            try:
+                return event_log.verify(replayed, quoted=quoted)
+            except EventLogRejected as error:
+                refused |= dict.fromkeys(error.pcrs or (None,), str(error))
+                if not error.pcrs:
+                    return None
+                quoted = {pcr: value for pcr, value in quoted.items() if pcr not in error.pcrs}
+
+    def _prove(self, what: str, *pcrs: int) -> list[EventLogClaims]:
+        """Return the claims of every machine, if each proves *pcrs*; else none, and say who does not, and why."""
+        logs: list[EventLogClaims] = []
+        reasons: dict[str, list[str]] = {}
+        for capture in self.captures:
+            claims, refused = self._claims[capture.machine_id], self._refused[capture.machine_id]
+            if claims is not None and claims.pcrs.issuperset(pcrs):
+                logs.append(claims)
+            else:
+                why = next(refused[pcr] for pcr in (*pcrs, None) if pcr in refused)
+                reasons.setdefault(why, []).append(capture.machine_id)
+        self.notes += [f"{what}: not proposed: {_some(who)}: {why}" for why, who in reasons.items()]
+        return [] if reasons else logs
 
     # ------------------------------------------------------------ outliers
 
@@ -221,27 +337,44 @@ class _Learner:
         if told - set(quoted):
             missing = ", ".join(map(str, sorted(told - set(quoted))))
             self.notes.append(f"PCR {missing}: not quoted by every machine, left out")
+        unseen = [str(pcr) for pcr in sorted(_CARRIERS - set(quoted))]
+        if unseen:
+            self.notes.append(
+                f"PCR {', '.join(unseen)} cannot be learned: not quoted. Name them beside a rule that compares "
+                "something, `ignore` will do; after the next attestation they can"
+            )
         if len(self.captures) == 1:
             self.notes.append("learned from one machine: values that belong to it alone fit no other")
         pcrs = {pcr: self._pcr(pcr) for pcr in quoted}
         members: dict[str, object] = {}
-        claims = [self._claims[c.machine_id] for c in self.captures]
-        logs = [found for found in claims if found is not None]
-        if len(logs) == len(claims):
-            self._from_logs(logs, pcrs, members)
-        else:
+        self._from_logs(pcrs, members)
+        empty = [str(pcr) for pcr, rule in pcrs.items() if "empty" in rule]
+        if empty:
             self.notes.append(
-                "no rule about Secure Boot, kernels or command lines is proposed, for want of event logs that lead to "
-                f"the quoted PCRs: {_machines(len(claims) - len(logs))}"
+                f"PCR {', '.join(empty)}: nothing is measured there; `empty` demands that nothing appears, and affirms "
+                "nothing"
             )
         return {"pcrs": {str(pcr): rule for pcr, rule in sorted(pcrs.items())}, **members}
 
     def _pcr(self, pcr: int) -> dict[str, object]:
         """Return the rule of one PCR by its value."""
         by_value = self._by_value(pcr)
-        machines, values = len(self.captures), len(by_value)
         if pcr == _IMA:
             return {"ignore": "grows while the system runs; judge it by ima"}
+        nothing = by_value.keys() & unmeasured_values(self._bank)
+        if nothing and self._accept_unmeasured:
+            self.notes.append(
+                f"PCR {pcr}: a value that holds no measurement is listed, as asked: any machine that measures nothing "
+                "has it, and it affirms nothing"
+            )
+        elif nothing == by_value.keys():
+            return {"empty": True}
+        elif nothing:
+            who = [c.machine_id for value in nothing for c in by_value.pop(value)]
+            self.notes.append(
+                f"PCR {pcr} holds no measurement on {_some(sorted(who))}: not listed, they will fail"
+            )
+        machines, values = sum(map(len, by_value.values())), len(by_value)
         particular = values > 1 and values == machines
         if particular and pcr in _PARTICULAR:
             return {"ignore": _PARTICULAR[pcr]}
@@ -255,19 +388,19 @@ class _Learner:
         self._tell(f"pcr{pcr}", {v.hex(): [c.machine_id for c in g] for v, g in by_value.items()})
         return {"any_of": [value.hex() for value in by_value]}
 
-    def _from_logs(
-        self,
-        logs: list[EventLogClaims],
-        pcrs: dict[int, dict[str, object]],
-        members: dict[str, object],
-    ) -> None:
-        """Add the rules that event logs allow, and take back what they judge better."""
-        if 7 in pcrs:
-            self._secure_boot(logs, pcrs, members)
-        if self._led(logs, 4):
-            self._by_events(4, logs, pcrs)
+    def _from_logs(self, pcrs: dict[int, dict[str, object]], members: dict[str, object]) -> None:
+        """Add the rules that event logs allow, and take back what they judge better.
+
+        A rule is proposed if every machine proves what it rests on; other rules may rest on less.
+        """
+        used = {pcr for pcr, rule in pcrs.items() if "empty" not in rule}
         boot: dict[str, object] = {}
-        if self._led(logs, 4) and self._led(logs, 9):
+        if 7 in used:
+            self._secure_boot(self._prove("secure_boot", 7), pcrs, members)
+        if 4 in used:
+            self._by_events(4, self._prove("PCR 4 by its events", 4), pcrs)
+        if {4, 9} <= used:
+            logs = self._prove("kernels and initrds by their digests", 4, 9)
             self._by_events(9, logs, pcrs)
             for member, subject, pick in (
                 ("kernels", "kernel", lambda c: c.kernels),
@@ -276,24 +409,30 @@ class _Learner:
                 digests = self._listed(subject, logs, pick)
                 if digests:
                     boot[member] = digests
-        elif 9 not in pcrs:
-            self.notes.append(
-                "PCR 8, 9 and 12 were not quoted: name them in a policy, then kernels, initrds and command lines "
-                "can be learned"
-            )
-        if self._led(logs, 8) and self._led(logs, 12):
-            lines = self._command_lines(logs)
-            if lines:
-                boot["command_lines"] = lines
+        lines: frozenset[bytes] = frozenset()
+        if {8, 12} <= pcrs.keys() and used & {8, 12}:
+            logs = self._prove("command lines", 8, 12)
+            patterns = self._command_lines(logs)
+            if patterns:
+                boot["command_lines"] = patterns
+                lines = frozenset(line.digest for c in _distinct(logs) for line in c.command_lines)
+        for pcr in sorted(used & {8, 12}):
+            self._by_events(pcr, self._prove(f"PCR {pcr} by its events", pcr), pcrs, beside=lines)
         if boot:
             members["boot"] = boot
 
-    def _led(self, logs: list[EventLogClaims], pcr: int) -> bool:
-        return all(pcr in claims.pcrs for claims in logs)
+    def _by_events(
+        self,
+        pcr: int,
+        logs: list[EventLogClaims],
+        pcrs: dict[int, dict[str, object]],
+        beside: frozenset[bytes] = frozenset(),
+    ) -> None:
+        """Judge a PCR by its events: an order or a number of them that differs is no difference in what ran.
 
-    def _by_events(self, pcr: int, logs: list[EventLogClaims], pcrs: dict[int, dict[str, object]]) -> None:
-        """Judge a PCR by its events: an order or a number of them that differs is no difference in what ran."""
-        common = constants(self._bank)
+        What is *beside* is judged there by another rule.
+        """
+        common = constants(self._bank) | beside
         digests = {
             event.digest.hex()
             for claims in _distinct(logs)
@@ -312,9 +451,9 @@ class _Learner:
         pick: Callable[[EventLogClaims], Iterable[event_log.Measured]],
     ) -> list[str]:
         found: dict[str, list[str]] = {}
-        for capture, claims in zip(self.captures, logs, strict=True):
-            for measured in pick(claims):
-                machines = found.setdefault(measured.digest.hex(), [])
+        for capture, claims in zip(self.captures, logs, strict=False):
+            for one in pick(claims):
+                machines = found.setdefault(one.digest.hex(), [])
                 if capture.machine_id not in machines:
                     machines.append(capture.machine_id)
         if len(found) > MOST_DIGESTS:
@@ -330,7 +469,7 @@ class _Learner:
         members: dict[str, object],
     ) -> None:
         """Demand Secure Boot with the keys of these machines where it is on everywhere."""
-        if not self._led(logs, 7):
+        if not logs:
             return
         states = [claims.secure_boot for claims in logs]
         by_state: dict[str, list[str]] = {}
@@ -352,14 +491,16 @@ class _Learner:
             if 0 < len(values) <= 2 * MOST_DIGESTS:
                 rules[member] = sorted(values)
         members["secure_boot"] = rules
-        if "any_of" not in pcrs[7]:
+        if not dbx or "dbx_min" in rules or "any_of" not in pcrs[7]:
+            # Its value would distrust the fleet at the next update of dbx; `dbx_min` welcomes that.
             pcrs[7] = {"ignore": "changes with every update of dbx; judged by secure_boot"}
+            self.groups = [group for group in self.groups if group.subject != "pcr7"]
             self.notes[:] = [note for note in self.notes if not note.startswith("PCR 7 ")]
 
     def _command_lines(self, logs: list[EventLogClaims]) -> list[str]:
         """Return patterns for every command line, or none where they have too little in common."""
         found: dict[str, list[str]] = {}
-        for capture, claims in zip(self.captures, logs, strict=True):
+        for capture, claims in zip(self.captures, logs, strict=False):
             for line in claims.command_lines:
                 words = words_of(line.text) if line.text is not None else None
                 if not words:

@@ -121,6 +121,8 @@ def _values(written: object) -> Sequence[str] | None:
 def _words(written: object) -> str:
     if isinstance(written, dict) and "ignore" in written:
         return f"ignored ({written['ignore']})"
+    if isinstance(written, dict) and "empty" in written:
+        return "no measurement"
     values = _values(written)
     if values is None:
         return {True: "yes", False: "no"}[written] if isinstance(written, bool) else str(written)

@@ -29,6 +29,7 @@ from attestation.reference.patterns import (
 from attestation.reference.rules import PCRRule, Source, Stated
 from attestation.results import Assurance, Flagged, Passed
 from attestation.tpm import bank_alg, digest_size
+from attestation.tpm.unmeasured import unmeasured_values
 from attestation.wire import canonical_json, hexdecode
 
 FORMAT: Final = "itl-tpm-policy/1"
@@ -52,6 +53,7 @@ _REQUIRED: Final = frozenset({"format", "name", "version", "bank", "pcrs"})
 _INDEX_TEXTS: Final = frozenset(str(i) for i in range(24))
 _RESETTABLE: Final = frozenset({16, 23})
 _BOOT: Final = frozenset(range(16))
+_KINDS: Final = frozenset({"any_of", "events", "empty", "ignore"})
 VENDORS: Final = frozenset(VENDOR_NAMES.values())
 
 
@@ -125,12 +127,13 @@ def read(document: Mapping[str, object]) -> Document:
         policy=f"{name}@{version}",
         report=_word(document.get("mode", "enforce"), "mode", "enforce", "report") == "report",
     )
-    size = digest_size(bank_alg(bank))
+    alg = bank_alg(bank)
+    size = digest_size(alg)
     if not isinstance(pcrs, Mapping):
         refuse("pcrs is not an object")
     members: dict[str, Stated] = {}
     for index, rule in pcrs.items():
-        read_rule = _pcr_rule(index, rule, size, report=source.report)
+        read_rule = _pcr_rule(index, rule, alg, report=source.report)
         members[f"pcrs.{read_rule.index}"] = Stated(read_rule, rule, source)
     for member, reader in _READERS.items():
         if member in document:
@@ -159,7 +162,7 @@ def refuse(message: str) -> NoReturn:
 # ---------------------------------------------------------------- PCRs
 
 
-def _pcr_rule(index_text: object, rule: object, size: int, *, report: bool) -> PCRRule:
+def _pcr_rule(index_text: object, rule: object, bank: int, *, report: bool) -> PCRRule:
     if not isinstance(index_text, str) or index_text not in _INDEX_TEXTS:
         refuse(f"PCR {str(index_text)[:8]!r} is not a decimal number from 0 to 23")
     index = int(index_text)
@@ -169,9 +172,10 @@ def _pcr_rule(index_text: object, rule: object, size: int, *, report: bool) -> P
         refuse(f"PCR {index} belongs to a dynamic root of trust, which this version does not appraise")
     what = f"PCR {index}"
     check = f"pcr{index}"
-    kinds = frozenset(rule) & {"any_of", "events", "ignore"} if isinstance(rule, Mapping) else frozenset()
+    size = digest_size(bank)
+    kinds = frozenset(rule) & _KINDS if isinstance(rule, Mapping) else frozenset()
     if not isinstance(rule, Mapping) or len(kinds) != 1:
-        refuse(f"{what} must have exactly one rule: any_of, events or ignore")
+        refuse(f"{what} must have exactly one rule: any_of, events, empty or ignore")
     kind = min(kinds)
     _no_stranger(
         frozenset(rule), frozenset({"events", "digests"} if kind == "events" else {kind}), f"{what}: "
@@ -185,6 +189,11 @@ def _pcr_rule(index_text: object, rule: object, size: int, *, report: bool) -> P
         _word(rule["events"], f"{what}: events", "approved-digests")
         approved = _digests(rule.get("digests"), f"{what}: digests", size, MAX_DIGESTS)
         expected = "only approved events"
+    elif kind == "empty":
+        if rule["empty"] is not True:
+            refuse(f"{what}: empty can only be true")
+        any_of = unmeasured_values(bank)
+        expected, held = "no measurement", Passed(check, "no measurement, as expected")
     else:
         reason = _printable(rule["ignore"], f"{what}: ignore must give a reason", MAX_TEXT)
         return PCRRule(

@@ -18,13 +18,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PCRRule:
-    """What is expected of one PCR: one of several values, only approved events, or nothing, for a reason.
+    """What is expected of one PCR: one of several values, only approved events, no measurement; or it is ignored.
 
     Exactly one of `any_of`, `approved` and `ignore` is set.
 
     Args:
         index: 0-15.
-        any_of: Accepted values; None where it is not judged by its value.
+        any_of: Accepted values; of a PCR that must be empty, those that hold no measurement; None where it is not
+            judged by its value.
         approved: Digests of the events that may be in it; None where it is not judged by its events.
         ignore: Why it is ignored; None where it is judged.
         expected: `any_of` in words, for results.

@@ -51,7 +51,7 @@ def schema() -> _Schema:
                 "pcrs": {
                     "type": "object",
                     "propertyNames": {"enum": [str(i) for i in range(16)]},
-                    "additionalProperties": {"oneOf": [_any_of(), _events(), _ignore()]},
+                    "additionalProperties": {"oneOf": [_any_of(), _events(), _empty(), _ignore()]},
                 },
                 "secure_boot": _stating(
                     {
@@ -134,6 +134,10 @@ def _events() -> _Schema:
     return _object(
         {"events": {"const": "approved-digests"}, "digests": _digests(32, 48, 64)}, "events", "digests"
     )
+
+
+def _empty() -> _Schema:
+    return _object({"empty": {"const": True}}, "empty")
 
 
 def _ignore() -> _Schema:

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
+
+import structlog
 
 from attestation.api import LearnedPolicy, LearnGroup, LearnOutlier, PolicyLearnRequest
 from attestation.appraisal import learn as heart
@@ -17,11 +19,18 @@ from attestation.errors import (
     RequestInvalid,
     StoreUnavailable,
 )
+from attestation.reference import IDENTITY_ONLY, Policy
+from attestation.reference.compose import compose
 from attestation.results import Verdict
 from attestation.store import Capture, CaptureFilter, Tx
 from attestation.tpm.hashes import bank_alg
+from attestation_service import policy as policies
+from attestation_service.auth import Operator
 from attestation_service.context import Resources
 from attestation_service.measurements import Replays
+from attestation_service.policies.places import SCOPES
+
+log = structlog.get_logger(__name__)
 
 MOST_MACHINES: Final = 1000
 """So many machines are looked at for one proposal; more of them teach nothing more."""
@@ -32,8 +41,11 @@ _REMEMBERED_BYTES: Final = 32 << 20
 _NAMED: Final = 5
 
 
-async def learn(request: PolicyLearnRequest, *, res: Resources) -> LearnedPolicy:
-    """Propose a policy that most of the machines keep.
+async def learn(request: PolicyLearnRequest, *, res: Resources, operator: Operator) -> LearnedPolicy:
+    """Propose a policy that most of the machines keep, starting from the one that applies to most of them.
+
+    To take values that hold no measurement for reference values is told to the log of operators' acts: whoever
+    activates such a policy later sees only hashes.
 
     Raises:
         RequestInvalid: No machines are chosen, or in two ways.
@@ -45,7 +57,51 @@ async def learn(request: PolicyLearnRequest, *, res: Resources) -> LearnedPolicy
         raise RequestInvalid("give machines, or role and cluster_id, or fleet")
     captures, left_out = await (_named(request, res) if request.machines else _filtered(request, res))
     logs = await _logs(captures, res)
-    return await asyncio.to_thread(_proposed, request, captures, left_out, logs)
+    started = await res.store.scan(lambda tx: _started(tx, request, captures))
+    proposal = await asyncio.to_thread(_proposed, request, captures, left_out, logs, started)
+    if request.accept_unmeasured:
+        event = operator.event("policy_learn", detail=f"{request.name}@{request.version} accept_unmeasured")
+        await res.store.write(lambda tx: tx.audit.append(event, res.clock.now()))
+        log.warning(
+            "policy.learn_unmeasured", policy=f"{request.name}@{request.version}", operator=operator.cn
+        )
+    return proposal
+
+
+class _Start(NamedTuple):
+    """What a proposal starts from.
+
+    Attributes:
+        base: The policy that applies where the proposal is for; None where only a wider one does.
+        in_force: What applies there altogether.
+        others: Machines to which something else applies.
+    """
+
+    base: Policy | None
+    in_force: Policy
+    others: int
+
+
+def _started(tx: Tx, request: PolicyLearnRequest, captures: Sequence[Capture]) -> _Start:
+    """Return what is in force for most of the machines, and which part of it the proposal would replace.
+
+    For named machines that is the narrowest that is assigned to them; for a place, what is assigned to it.
+    """
+    pins = Counter(c.assigned for c in captures).most_common(1)
+    assigned, most = pins[0] if pins else ((), 0)
+    stored: dict[str, Policy] = {
+        place: policies.stored(tx, pin.partition(" ")[0])
+        for place, pin in zip(SCOPES, assigned, strict=False)
+        if pin is not None
+    }
+    if not stored:
+        return _Start(base=IDENTITY_ONLY, in_force=IDENTITY_ONLY, others=len(captures) - most)
+    place = "role" if request.role is not None else "fleet" if request.fleet else "cluster"
+    if request.machines:
+        place = [each for each in SCOPES if each in stored][-1]
+    return _Start(
+        base=stored.get(place), in_force=compose(list(stored.values())), others=len(captures) - most
+    )
 
 
 async def _named(request: PolicyLearnRequest, res: Resources) -> tuple[list[Capture], int]:
@@ -103,7 +159,11 @@ def _kept(tx: Tx, wanted: Sequence[str]) -> dict[str, bytes]:
 
 
 def _proposed(
-    request: PolicyLearnRequest, captures: Sequence[Capture], left_out: int, logs: dict[str, bytes]
+    request: PolicyLearnRequest,
+    captures: Sequence[Capture],
+    left_out: int,
+    logs: dict[str, bytes],
+    started: _Start,
 ) -> LearnedPolicy:
     banks = Counter(c.pcr_bank for c in captures if c.pcr_bank is not None)
     if not banks:
@@ -117,8 +177,15 @@ def _proposed(
         name=request.name,
         version=request.version,
         bank=bank,
+        base=started.base,
+        in_force=started.in_force,
+        accept_unmeasured=request.accept_unmeasured,
     )
     notes = list(proposal.notes)
+    if started.others:
+        notes.append(
+            f"another policy applies to {started.others} of these machines; this starts from {started.in_force.ref}"
+        )
     if len(usable) < len(captures):
         notes.append(f"left out, quoted in another bank than {bank}: {len(captures) - len(usable)}")
     failing = [names[c.machine_id] for c in usable if c.verdict is Verdict.FAILED]
@@ -130,6 +197,7 @@ def _proposed(
     return LearnedPolicy(
         machines=len(captures),
         left_out=left_out,
+        base=started.base.ref if started.base is not None else None,
         document=dict(proposal.document),
         groups=[
             LearnGroup(subject=g.subject, value=g.value, machines=list(g.machines)) for g in proposal.groups

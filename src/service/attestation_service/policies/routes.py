@@ -132,9 +132,9 @@ async def test(request: PolicyTestRequest, res: Res) -> Response:
     responses=answers(PolicyInvalid, MachineUnknown, RequestInvalid, body=True, kind="act"),
     openapi_extra=access("act"),
 )
-async def learn(request: PolicyLearnRequest, res: Res) -> Response:
+async def learn(request: PolicyLearnRequest, res: Res, operator: OperatorDep) -> Response:
     """Nothing is stored. Whatever runs on these machines is what the proposal allows."""
-    return reply(await learning.learn(request, res=res))
+    return reply(await learning.learn(request, res=res, operator=operator))
 
 
 @router.get(
