@@ -158,8 +158,7 @@ def kept(tx: Tx, machine: Machine, bank: int, replays: Replays) -> ReplayedLog |
 
 def leads_to(replayed: ReplayedLog, policy: Policy, values: Mapping[int, bytes]) -> bool:
     """Say whether a log leads to *values*, in the PCRs that *policy* reads through it, or in those of firmware."""
-    wanted = policy.log_pcrs or BOOT_PCRS
-    quoted = {pcr: values[pcr] for pcr in wanted if pcr in values}
+    quoted = _of_the_log(policy, values)
     if not quoted:
         return False
     try:
@@ -168,6 +167,11 @@ def leads_to(replayed: ReplayedLog, policy: Policy, values: Mapping[int, bytes])
         # It may tell the truth about a boot that must not be trusted; then it explains why.
         return all(replayed.values[pcr] == value for pcr, value in quoted.items())
     return True
+
+
+def _of_the_log(policy: Policy, values: Mapping[int, bytes]) -> dict[int, bytes]:
+    """Return those of *values* that a log has to lead to."""
+    return {pcr: values[pcr] for pcr in policy.log_pcrs or BOOT_PCRS if pcr in values}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,9 +183,12 @@ class Remembered:
         ima_log_sha256: The IMA list that did, hex.
         logs: What is to be kept for them, if it may be.
         first: The first log of this boot: worth a line in the history although nothing else changed.
+        astray_sha256: The log that was sent and leads elsewhere, hex: of another boot, or changed. It is kept with the
+            result, as what the machine said; nothing is judged by it later.
     """
 
     event_log_sha256: str | None
+    astray_sha256: str | None = None
     ima_log_sha256: str | None = None
     logs: tuple[PackedLog, ...] = ()
     first: bool = False
@@ -213,10 +220,13 @@ def remember(
     ima = (
         pack("ima", found.ima_sent) if changed and found.ima_sent and _is_of(found, policy, quoted) else None
     )
+    leads_elsewhere = changed and found.sent is not None and sha256 is None and _of_the_log(policy, quoted)
+    astray = pack("tcg", found.sent) if leads_elsewhere and found.sent is not None else None
     return Remembered(
         event_log_sha256=sha256,
+        astray_sha256=None if astray is None else astray.sha256,
         ima_log_sha256=None if ima is None else ima.sha256,
-        logs=tuple(log for log in (boot, ima) if log is not None),
+        logs=tuple(log for log in (boot, astray, ima) if log is not None),
         first=before is None and sha256 is not None,
     )
 

@@ -70,7 +70,7 @@ def test_dbx_updated() -> None:
 def test_secure_boot_turned_on_and_off() -> None:
     """On, off, and the states between."""
     assert change(OFF, secure_boot=True)[7].text.startswith(
-        "PCR 7 changed: Secure Boot turned on; PK updated"
+        "PCR 7 changed: Secure Boot turned on; PK: certificate 'Platform Key' added"
     )
     assert change(secure_boot=False)[7].text.startswith("PCR 7 changed: Secure Boot turned off; ")
     empty = change(OFF, quirks=frozenset({LogQuirk.SECURE_BOOT_EMPTY}))
@@ -80,7 +80,9 @@ def test_secure_boot_turned_on_and_off() -> None:
 def test_databases_and_authorities() -> None:
     """Which certificates came and went, by their subjects."""
     found = change(databases=("Third Party UEFI CA", "Another CA"))[7]
-    assert found.text == "PCR 7 changed: db updated (+1 certificate, -1 certificate)"
+    assert found.text == (
+        "PCR 7 changed: db: certificate 'Another CA' added; db: certificate 'Operating System CA' removed"
+    )
     assert any(line.startswith("+ db: Another CA (") for line in found.entries)
     assert any(line.startswith("- db: Operating System CA (") for line in found.entries)
     found = change(authority="Operating System CA")[7]
@@ -88,7 +90,10 @@ def test_databases_and_authorities() -> None:
         "PCR 7 changed: new authority db: Operating System CA; "
         "authority no longer used db: Third Party UEFI CA"
     )
-    assert "PK updated (+1 certificate, -1 certificate)" in change(platform_key="Mine")[7].text
+    assert "PK: certificate 'Mine' added; PK: certificate " in change(platform_key="Mine")[7].text
+    many = change(databases=("One CA", "Two CA", "Three CA", "Four CA", "Five CA"))[7].text
+    assert many.count("' added; ") == 3
+    assert "; db updated (+2 more certificates)" in many
     by_hash = Event(
         pcr=7,
         type=EventType.EFI_VARIABLE_AUTHORITY,
@@ -176,7 +181,8 @@ def test_command_line() -> None:
     """Which words came and went."""
     found = change(command_line="root=/dev/sda2 ro init=/bin/sh")
     assert found[8].text == (
-        "PCR 8 changed: kernel command line: + init=/bin/sh, - quiet;"
+        "PCR 8 changed: DANGEROUS: `init=/bin/sh` (another program runs in place of init);"
+        " kernel command line: + init=/bin/sh, - quiet;"
         " boot loader commands changed (+1 command, -1 command)"
     )
     assert "+ /vmlinuz root=/dev/sda2 ro init=/bin/sh" in found[8].entries
@@ -193,6 +199,72 @@ def test_command_line() -> None:
     assert text_of(only(), only(kit.ipl(8, "grub_cmd: ls", b"ls")), 8) == (
         "PCR 8 changed: boot loader commands changed (+1 command)"
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "meaning"),
+    [
+        ("set check_signatures=no", "the boot loader starts what nobody signed"),
+        ("rmmod tpm", "the boot loader stops measuring"),
+        ("linux /vmlinuz rdinit=/evil", "another program runs in place of init"),
+        ("linux /vmlinuz single", "a shell without a login"),
+        ("linux /vmlinuz systemd.unit=rescue.target", "a shell without a login"),
+        ("linux /vmlinuz lockdown=none", "root can change the running kernel"),
+        ("linux /vmlinuz selinux=0", "mandatory access control is off"),
+        ("linux /vmlinuz ima_appraise=off", "IMA does not refuse changed files"),
+        ("linux /vmlinuz intel_iommu=off", "devices reach all memory"),
+        ("linux /vmlinuz mitigations=off", "known faults of the processor are open"),
+    ],
+)
+def test_what_an_attacker_would_write_stands_first(command: str, meaning: str) -> None:
+    """A dangerous word is named with what it means, before everything else; a harmless one is not."""
+    harmless = kit.ipl(8, "grub_cmd: ls", b"ls")
+    event = kit.ipl(8, f"grub_cmd: {command}", command.encode())
+    text = text_of(only(), only(harmless, event), 8)
+    assert text.startswith("PCR 8 changed: DANGEROUS: `")
+    assert meaning in text
+    assert "DANGEROUS" not in text_of(only(event), only(harmless), 8)
+    line = kit.ipl(8, f"kernel_cmdline: {command}", command.encode())
+    assert meaning in text_of(only(), only(line), 8)
+    assert text_of(only(), only(event, line), 8).count("DANGEROUS") == 1
+
+
+def test_equal_sides_are_not_printed() -> None:
+    """Where the log says the same of both boots, it is said once."""
+    one, two = (Event(pcr=0, type=EventType.S_CRTM_VERSION, data=b"v\0" + end) for end in (b"", b"\0"))
+    assert text_of(only(one), only(two), 0) == "PCR 0 changed: firmware version v, measured differently"
+    line = kit.ipl(8, "kernel_cmdline: /vmlinuz", b"/vmlinuz")
+    hidden = [replace(line, measured=measured) for measured in (b"one", b"two")]
+    found = told(only(hidden[0]), only(hidden[1]))[8]
+    assert found.text == (
+        "PCR 8 changed: kernel command line: one that the log does not show, measured differently"
+    )
+    assert len(found.entries) == 2
+
+
+def test_pcr_10_says_what_it_followed() -> None:
+    """IMA begins with a digest over PCR 0 to 9; where one of them changed, PCR 10 has to."""
+    (_, answer) = explain(replayed(GOOD), replayed(GOOD), [4, 10])
+    assert answer.text.startswith(
+        "PCR 10 changed: its first entry, boot_aggregate, is a digest over PCR 0 to 9, so it follows PCR 4;"
+    )
+
+
+def test_a_kernel_that_is_only_measured_with_secure_boot() -> None:
+    """Without Secure Boot the boot loader does not ask the firmware: nothing was removed."""
+    off = boot_log(OFF)
+    images = [e for e in off.events if e.pcr == 4 and e.type == EventType.EFI_BOOT_SERVICES_APPLICATION]
+    without = off.with_events(tuple(e for e in off.events if e is not images[-1]))
+    assert told(GOOD, without)[4].text == (
+        "PCR 4 changed: no kernel is measured here because Secure Boot is off: PCR 8 and 9 tell what was started"
+    )
+    assert told(without, GOOD)[4].text.startswith(
+        "PCR 4 changed: the kernel is measured here because Secure Boot is on ("
+    )
+    # With Secure Boot as it was, a kernel that is gone is gone.
+    own = [e for e in GOOD.events if e.pcr == 4 and e.type == EventType.EFI_BOOT_SERVICES_APPLICATION]
+    gone = GOOD.with_events(tuple(e for e in GOOD.events if e is not own[-1]))
+    assert " removed (" in told(GOOD, gone)[4].text
 
 
 def test_command_line_of_systemd_boot() -> None:

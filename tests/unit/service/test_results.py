@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 from pathlib import Path
@@ -112,6 +113,28 @@ async def test_a_boot_that_is_not_accepted_any_more_is_told(service: Service) ->
     await service.attest(other)
     (change,) = (await report(service, other))["changes"]
     assert change["text"].startswith("PCR 4 is not as the policy accepts: no event log")
+
+
+async def test_a_log_of_another_boot_is_kept_and_explains_nothing(service: Service) -> None:
+    """It is said to be of another boot, and what it differs in is not presented as what changed."""
+    node = SoftwareNode()
+    log = boots(node, NORMAL)
+    await assign(service, needs_log())
+    await admitted(service, node)
+    await service.attest(node, event_log=log)
+    boots(node, OTHER_KERNEL)
+    await service.attest(node, event_log=log)
+    found = await report(service, node)
+    assert found["event_log_sha256"] == hashlib.sha256(base64.b64decode(log)).hexdigest()
+    assert found["event_log_kept"] is True
+    texts = {c["pcr"]: c["text"] for c in found["changes"]}
+    assert texts[4] == (
+        "PCR 4 changed: the event log leads to another value, so it is the log of another boot, or was changed;"
+        " nothing is compared with it"
+    )
+    assert all(c["entries"] == [] for c in found["changes"])
+    # It is no log of this machine's boot: the next challenge asks for one.
+    assert (await service.challenge(node))["event_log"] == "required"
 
 
 async def test_a_change_that_nothing_explains_says_so(service: Service) -> None:

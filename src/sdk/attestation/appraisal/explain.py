@@ -30,6 +30,7 @@ from attestation.tpm import bank_name
 _MOST_LINES: Final = 40
 _MOST_WORDS: Final = 12
 _MOST_PHRASES: Final = 12
+_MOST_NAMED: Final = 3
 _VARIABLES: Final = frozenset({EventType.EFI_VARIABLE_BOOT, EventType.EFI_VARIABLE_BOOT2})
 _SECURE_BOOT: Final = frozenset(
     {EventType.EFI_VARIABLE_DRIVER_CONFIG, EventType.EFI_VARIABLE_AUTHORITY, EventType.EFI_ACTION}
@@ -59,6 +60,27 @@ _IMAGES: Final = frozenset(
 _KINDS: Final[Mapping[str, str]] = MappingProxyType(
     {"boot-loader": "boot loader", "driver": "option ROM driver", "kernel": "kernel", "image": "image"}
 )
+_DANGER: Final = "DANGEROUS"
+_DANGEROUS: Final = tuple(
+    (re.compile(pattern), words)
+    for pattern, words in (
+        (r"\b(?:set )?check_signatures=no\b", "the boot loader starts what nobody signed"),
+        (
+            r"\brmmod (?:tpm|shim_lock|verifiers)\b",
+            "the boot loader stops measuring or checking what it loads",
+        ),
+        (r"\b(?:rd)?init=\S+", "another program runs in place of init"),
+        (r"(?<!\S)rd\.(?:break|shell)(?!\w)", "a shell without a login"),
+        (r"(?<!\S)(?:single|emergency|rescue|systemd\.debug[-_]shell)(?!\w)", "a shell without a login"),
+        (r"(?<!\S)systemd\.unit=(?:rescue|emergency)\S*", "a shell without a login"),
+        (r"\b(?:lockdown=none|module\.sig_enforce=0)", "root can change the running kernel"),
+        (r"\b(?:selinux|enforcing|apparmor)=0\b", "mandatory access control is off"),
+        (r"\bima_appraise=(?:off|log|fix)\b", "IMA does not refuse changed files"),
+        (r"\b(?:intel_|amd_)?iommu=off\b", "devices reach all memory"),
+        (r"\bmitigations=off\b", "known faults of the processor are open"),
+    )
+)
+"""Words of a boot that an attacker would write, and what they mean. A help for people: no list of these is complete."""
 _CONTENTS: Final[Mapping[int, str]] = MappingProxyType(
     {
         0: "firmware code",
@@ -77,6 +99,10 @@ _CONTENTS: Final[Mapping[int, str]] = MappingProxyType(
         14: "shim's own keys",
     }
 )
+
+
+_FIRMWARES: Final = range(8)
+"""PCRs that nobody extends after firmware and boot loader, whose log they are."""
 
 
 class Explanation(NamedTuple):
@@ -118,8 +144,51 @@ def explain(
     if before is not None and before.bank != after.bank:
         before = None
     return tuple(
-        _made_of(after, pcr) if before is None else _change(before, after, pcr) for pcr in sorted(changed)
+        _made_of(after, pcr) if before is None else _change(before, after, pcr, changed)
+        for pcr in sorted(changed)
     )
+
+
+def unexplained(pcr: int, changed: Collection[int], *, kept: bool = True) -> str:
+    """Say why a PCR is not as it was, or not as it should be, where no event log leads to its value.
+
+    Args:
+        pcr: Which.
+        changed: All that changed since the boot it is compared with; without *pcr*, it is not as a policy accepts.
+        kept: There is an event log of this boot.
+    """
+    what = f"PCR {pcr} changed" if pcr in changed else f"PCR {pcr} is not as the policy accepts"
+    if pcr == IMA_PCR:
+        return f"{what}: {_ima(changed)}"
+    if not kept:
+        return f"{what}: no event log of this boot is kept, so nothing tells why"
+    if pcr in _FIRMWARES:
+        return (
+            f"{what}: the event log leads to another value, so it is the log of another boot, or was changed;"
+            " nothing is compared with it"
+        )
+    return f"{what}: the event log does not lead to its value; later software extended it"
+
+
+def _ima(changed: Collection[int]) -> str:
+    followed = sorted(pcr for pcr in changed if pcr < IMA_PCR)
+    if not followed:
+        return "the kernel extends it with files it measures (IMA); see the measurement list"
+    return (
+        "its first entry, boot_aggregate, is a digest over PCR 0 to 9, so it follows PCR"
+        f" {', '.join(map(str, followed))}; what the kernel measured after it stands in the measurement list"
+    )
+
+
+def _said_the_same(pcr: int, changed: Collection[int]) -> str:
+    """Say why a PCR changed of which both event logs say the same."""
+    if pcr == IMA_PCR:
+        why = _ima(changed)
+    elif pcr == 11:
+        why = "both event logs say the same of it; phases of the boot are extended after the log ended"
+    else:
+        why = "both event logs say the same of it; something extended it after the log ended"
+    return f"PCR {pcr} changed: {why}"
 
 
 def _made_of(replayed: ReplayedLog, pcr: int) -> Explanation:
@@ -168,7 +237,7 @@ def _only(these: Sequence[LogEvent], those: Sequence[LogEvent]) -> list[LogEvent
     return found
 
 
-def _change(before: ReplayedLog, after: ReplayedLog, pcr: int) -> Explanation:
+def _change(before: ReplayedLog, after: ReplayedLog, pcr: int, changed: Collection[int]) -> Explanation:
     difference = _Difference(before, after, pcr)
     removed, added = difference.removed, difference.added
     lines = chain((f"- {_line(e)}" for e in removed), (f"+ {_line(e)}" for e in added))
@@ -188,21 +257,13 @@ def _change(before: ReplayedLog, after: ReplayedLog, pcr: int) -> Explanation:
             f"the TPM was started at locality {after.startup_locality or 0}, before at {before.startup_locality or 0}"
         )
     if not phrases:
-        return Explanation(pcr, _unexplained(pcr), ())
+        return Explanation(pcr, _said_the_same(pcr, changed), ())
+    # What an attacker would have written stands first, and once: the boot loader measures some of it twice.
+    phrases = sorted(dict.fromkeys(phrases), key=lambda phrase: not phrase.startswith(_DANGER))
     if len(phrases) > _MOST_PHRASES:
         phrases[_MOST_PHRASES:] = [f"and {len(phrases) - _MOST_PHRASES} more changes"]
     entries = _cut(chain(lines, details), len(removed) + len(added) + len(details))
     return Explanation(pcr, f"PCR {pcr} changed: {'; '.join(phrases)}", entries)
-
-
-def _unexplained(pcr: int) -> str:
-    if pcr == IMA_PCR:
-        return (
-            f"PCR {pcr} changed: the kernel extends it with files it measures (IMA); see the measurement list"
-        )
-    if pcr == 11:
-        return "PCR 11 changed: both event logs say the same of it; phases of the boot are extended after the log ended"
-    return f"PCR {pcr} changed: both event logs say the same of it; something extended it after the log ended"
 
 
 def _rest(difference: _Difference) -> Iterator[str]:
@@ -227,7 +288,7 @@ _Said = Iterator[tuple[str, list[str]]]
 def _firmware(_before: ReplayedLog, _after: ReplayedLog, difference: _Difference) -> _Said:
     removed, added = difference.take(lambda e: e.event_type == EventType.S_CRTM_VERSION)
     if removed or added:
-        yield f"firmware version {_texts(removed)} -> {_texts(added)}", []
+        yield f"firmware version {_from_to(_texts(removed), _texts(added))}", []
     removed, added = difference.take(lambda e: e.event_type in _BLOBS)
     if removed or added:
         yield f"firmware code changed ({_plus_minus(len(added), len(removed), 'part')})", []
@@ -238,7 +299,7 @@ def _configuration(_before: ReplayedLog, _after: ReplayedLog, difference: _Diffe
     old, new = _variables(removed), _variables(added)
     for name in sorted(old.keys() | new.keys()):
         if name == "BootOrder":
-            yield f"boot order {old.get(name, 'none')} -> {new.get(name, 'none')}", []
+            yield f"boot order {_from_to(old.get(name, 'none'), new.get(name, 'none'))}", []
         elif name not in old:
             yield f"{name} added: {new[name]}", []
         elif name not in new:
@@ -273,9 +334,25 @@ def _images(pcr: int) -> Callable[[ReplayedLog, ReplayedLog, _Difference], _Said
         removed, added = difference.take(lambda e: e.event_type in _IMAGES)
         gone = _unique(before.boot.images, {e.index for e in removed}, pcr)
         new = _unique(after.boot.images, {e.index for e in added}, pcr)
+        if pcr == 4:
+            yield from _kernels_without_secure_boot(before, after, gone, new)
         yield from ((phrase, []) for phrase in _replaced(gone, new))
 
     return explain_images
+
+
+def _kernels_without_secure_boot(
+    before: ReplayedLog, after: ReplayedLog, gone: list[tuple[str, bytes]], new: list[tuple[str, bytes]]
+) -> _Said:
+    """Take out kernels that are gone or new only because a boot loader asks the firmware where Secure Boot is on."""
+    was, is_ = before.secure_boot.measured, after.secure_boot.measured
+    here, there = ([image for image in images if image[0].startswith("kernel")] for images in (gone, new))
+    if was == "on" and is_ != "on" and here and not there:
+        gone[:] = [image for image in gone if image not in here]
+        yield "no kernel is measured here because Secure Boot is off: PCR 8 and 9 tell what was started", []
+    elif was != "on" and is_ == "on" and there and not here:
+        new[:] = [image for image in new if image not in there]
+        yield f"the kernel is measured here because Secure Boot is on ({_short(there[0][1])})", []
 
 
 def _unique(images: Iterable[Image], events: Collection[int], pcr: int) -> list[tuple[str, bytes]]:
@@ -307,7 +384,7 @@ def _replaced(gone: Sequence[tuple[str, bytes]], new: Sequence[tuple[str, bytes]
 def _partitions(_before: ReplayedLog, _after: ReplayedLog, difference: _Difference) -> _Said:
     removed, added = difference.take(lambda e: e.event_type in _GPT)
     if removed or added:
-        yield f"{_texts(removed)} -> {_texts(added)}", []
+        yield _from_to(_texts(removed), _texts(added)), []
     removed, added = difference.take(lambda e: e.event_type == EventType.EFI_ACTION)
     yield from ((f"“{e.text}” is gone", []) for e in removed)
     yield from ((f"“{e.text}” is new", []) for e in added)
@@ -329,7 +406,7 @@ def _secure_boot_changes(old: SecureBootState, new: SecureBootState) -> _Said:
         yield from _database(name, old, new)
     yield from _authorities(old, new)
     if old.sbat != new.sbat:
-        yield f"SBAT level {_sbat(old.sbat)} -> {_sbat(new.sbat)}", []
+        yield f"SBAT level {_from_to(_sbat(old.sbat), _sbat(new.sbat))}", []
     for flag, words_on, words_off in (
         ("debug", "a debugger is attached to the firmware", "no debugger is attached any more"),
         ("dma_protection_disabled", "DMA protection is disabled", "DMA protection is on again"),
@@ -343,22 +420,25 @@ def _database(name: str, old: SecureBootState, new: SecureBootState) -> _Said:
     certificates = {sha256(der).hexdigest(): der for der in (*was.certificates, *is_.certificates)}
     added, removed = sorted(is_.sha256 - was.sha256), sorted(was.sha256 - is_.sha256)
     others = len(is_.others - was.others) + len(was.others - is_.others)
-    parts = []
-    for sign, entries in (("+", added), ("-", removed)):
-        of_certificates = sum(1 for e in entries if e in certificates)
-        if of_certificates:
-            parts.append(f"{sign}{_count(of_certificates, 'certificate')}")
-        if len(entries) > of_certificates:
-            parts.append(f"{sign}{_count(len(entries) - of_certificates, 'hash')}")
+    parts, named = [], []
+    for sign, word, entries in (("+", "added", added), ("-", "removed", removed)):
+        of_certificates = [certificate_subject(certificates[e]) for e in entries if e in certificates]
+        named += [f"{name}: certificate '{subject}' {word}" for subject in of_certificates[:_MOST_NAMED]]
+        if len(of_certificates) > _MOST_NAMED:
+            parts.append(f"{sign}{_count(len(of_certificates) - _MOST_NAMED, 'more certificate')}")
+        if len(entries) > len(of_certificates):
+            parts.append(f"{sign}{_count(len(entries) - len(of_certificates), 'hash')}")
     if others:
         parts.append(f"{_count(others, 'other entry')}")
     if parts:
+        named.append(f"{name} updated ({', '.join(parts)})")
+    if named:
         details = [
             f"{sign} {name}: {_entry(entry, certificates)}"
             for sign, entries in (("+", added), ("-", removed))
             for entry in entries
         ]
-        yield f"{name} updated ({', '.join(parts)})", details
+        yield "; ".join(named), details
     elif dict(old.variables).get(name) != dict(new.variables).get(name):
         yield f"{name} rewritten with the same entries", []
 
@@ -389,9 +469,11 @@ def _sbat(text: str | None) -> str:
 
 
 def _commands(before: ReplayedLog, after: ReplayedLog, difference: _Difference) -> _Said:
-    """PCR 8: the command line first, then the number of other commands."""
+    """PCR 8: the command line first, then dangerous commands and the number of all others."""
     yield from _command_lines(before, after, difference, 8)
     removed, added = difference.take(lambda e: e.event_type == EventType.IPL)
+    for event in added:
+        yield from _dangers(event.text)
     if removed or added:
         yield f"boot loader commands changed ({_plus_minus(len(added), len(removed), 'command')})", []
 
@@ -403,9 +485,21 @@ def _command_lines(before: ReplayedLog, after: ReplayedLog, difference: _Differe
     difference.take(lambda e: e.digest in taken)
     was, is_ = _distinct(old), _distinct(new)
     for a, b in zip(was, is_, strict=False):
-        yield f"kernel command line: {_word_difference(a, b)}", [f"- {a}", f"+ {b}"]
-    yield from ((f"command line added: {b}", []) for b in is_[len(was) :])
+        new_words = Counter(b.split()) - Counter(a.split())
+        yield from _dangers(" ".join(new_words))
+        yield f"kernel command line: {_word_difference(a, b)}", [f"- {a}", f"+ {b}"] if a != b else []
+    for b in is_[len(was) :]:
+        yield from _dangers(b)
+        yield f"command line added: {b}", []
     yield from ((f"command line removed: {a}", []) for a in was[len(is_) :])
+
+
+def _dangers(text: str) -> _Said:
+    """Name what an attacker would have written."""
+    for pattern, words in _DANGEROUS:
+        found = pattern.search(text)
+        if found is not None:
+            yield f"{_DANGER}: `{found[0]}` ({words})", []
 
 
 def _of_events(found: Iterable[Measured], events: Iterable[LogEvent], pcr: int) -> list[Measured]:
@@ -423,7 +517,7 @@ def _word_difference(old: str, new: str) -> str:
     was, is_ = Counter(old.split()), Counter(new.split())
     words = [f"+ {w}" for w in (is_ - was)] + [f"- {w}" for w in (was - is_)]
     if not words:
-        return "the same words in another order"
+        return "the same words in another order" if old != new else _from_to(old, new)
     more = f", and {len(words) - _MOST_WORDS} more" if len(words) > _MOST_WORDS else ""
     return ", ".join(words[:_MOST_WORDS]) + more
 
@@ -494,6 +588,11 @@ def _line(event: LogEvent) -> str:
 
 def _texts(events: Iterable[LogEvent]) -> str:
     return ", ".join(e.text.strip() or _short(e.digest) for e in events) or "none"
+
+
+def _from_to(old: str, new: str) -> str:
+    """Return both sides of a change, or one where the log says the same of both."""
+    return f"{old} -> {new}" if old != new else f"{new}, measured differently"
 
 
 def _short(digest: bytes) -> str:

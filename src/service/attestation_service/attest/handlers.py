@@ -379,7 +379,7 @@ def _stored_evidence(tx: Tx, judged: Judged, logs: measurements.Remembered) -> S
     return StoredEvidence(
         pcr_bank=bank_name(bank),
         pcr_values=claims.pcrs.get(bank, {}),
-        event_log_sha256=logs.event_log_sha256,
+        event_log_sha256=logs.event_log_sha256 or logs.astray_sha256,
         ima_log_sha256=logs.ima_log_sha256,
         policy_sha256=judged.policy.sha256,
         assurance=judged.machine.assurance,

@@ -17,7 +17,7 @@ from attestation.api import (
     SecureBootAuthority,
     SecureBootDetail,
 )
-from attestation.appraisal.explain import explain
+from attestation.appraisal.explain import explain, unexplained
 from attestation.errors import EventLogRejected, MalformedEvidence
 from attestation.evidence import event_log
 from attestation.evidence.event_log import Covers, EventLogClaims, Measured, ReplayedLog, SecureBootState
@@ -121,7 +121,8 @@ def _changes(now: Kept, claims: EventLogClaims | None, before: Kept | None) -> l
             entries=list(entries),
         )
         for pcr in sorted(changed | refused)
-        for text, entries in told.get(pcr) or [(_unexplained(pcr, now, changed=pcr in changed), ())]
+        for text, entries in told.get(pcr)
+        or [(unexplained(pcr, changed, kept=now.event_log is not None), ())]
     ]
 
 
@@ -143,13 +144,6 @@ def _explained(
     for explanation in explain(old, claims.replayed, [pcr for pcr in sorted(changed) if pcr in claims.pcrs]):
         found.setdefault(explanation.pcr, []).append((explanation.text, explanation.entries))
     return found
-
-
-def _unexplained(pcr: int, now: Kept, *, changed: bool) -> str:
-    what = f"PCR {pcr} changed" if changed else f"PCR {pcr} is not as the policy accepts"
-    if now.event_log is None:
-        return f"{what}: no event log of this boot is kept, so nothing tells why"
-    return f"{what}: the event log does not lead to its value; later software extended it"
 
 
 def _boot(claims: EventLogClaims) -> BootDetail:
