@@ -25,6 +25,7 @@ MODULES = {
     "issue": "tests.bench.issue",
     "tpm-keys": "tests.bench.tpm_keys",
     "agent-signer": "tests.bench.agent_signer",
+    "hostile": "tests.bench.hostile",
 }
 
 
