@@ -464,7 +464,7 @@ async def test_policies_that_contradict_each_other_decide_nothing(
     answer = await service.get("/api/v1/attest/challenge", params={"machine_id": node.machine_id})
     assert (answer.status_code, code(answer)) == (503, "unavailable")
     assert (await service.detail(node))["trust"] == "verified"
-    told = [json.loads(line) for line in capsys.readouterr().err.splitlines() if "\"policies\"" in line]
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines() if '"policies"' in line]
     assert told[0]["policies"] == ["measured@1", "other@1"]
 
 
