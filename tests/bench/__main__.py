@@ -20,6 +20,7 @@ MODULES = {
     "ek-chain": "tests.bench.ek_chain",
     "event-logs": "tests.bench.event_logs",
     "policy-test": "tests.bench.policy_test",
+    "start": "tests.bench.start",
     "revocation": "tests.bench.revocation",
     "hsm": "tests.bench.hsm",
     "issue": "tests.bench.issue",
