@@ -50,6 +50,7 @@ def explain(
     newest: ResultDetail | None,
     at: datetime,
     changes: Sequence[PCRChange] = (),
+    looks_away: Sequence[str] = (),
 ) -> Explanation:
     """Explain where *machine* stands at *at*.
 
@@ -58,6 +59,7 @@ def explain(
         newest: Its newest stored result, with every check, or None where it never sent a quote.
         at: The instant, UTC.
         changes: PCRs that are not what they were, with what explains them.
+        looks_away: What of a boot its policy does not compare.
     """
     short = short_ids([machine.machine_id])[machine.machine_id]
     name = f"{clean(machine.hostname)} ({short})" if machine.hostname else short
@@ -73,6 +75,8 @@ def explain(
             else f"Boot state not appraised: the policy {clean(newest.policy or 'none')} compares nothing that this "
             "machine measured with an expected value, so what software booted is unknown."
         )
+    elif looks_away:
+        why.append(f"Its policy looks away: not compared are {clean('; '.join(looks_away))}.")
     if machine.status not in (Status.REJECTED, Status.REVOKED):
         if machine.ak_activated_at is None:
             why.append(

@@ -153,3 +153,11 @@ def test_every_explanation_names_assurance_and_what_it_means(status: Status, ass
 def test_only_attested_machines_are_trusted(status: Status) -> None:
     """A good last result does not help a machine that an operator locked."""
     assert not told(status=status, trust="verified", last_result=GOOD).trusted
+
+
+def test_what_its_policy_looks_away_from_is_said() -> None:
+    """Beside a boot that was appraised in part; where nothing was appraised, that is said instead."""
+    appraised = ResultDetail.model_validate(result(A, boot_state_appraised=["firmware"], checks=[]))
+    known = MachineDetail.model_validate(machine(A))
+    why = explain(known, appraised, NOW, (), ["the initrd (PCR 9)", "the kernel"]).why
+    assert "Its policy looks away: not compared are the initrd (PCR 9); the kernel." in why

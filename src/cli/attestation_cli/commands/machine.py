@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from attestation.errors import ApprovalUnknown, CertificateUnknown, RequestInvalid, ResultUnknown
+from attestation.errors import ApprovalUnknown, CertificateUnknown, RequestInvalid, ResultUnknown, Unavailable
 from attestation.machines import DEFAULT_CLUSTER, Role, Status
 from attestation_cli.complete import complete_machine
 from attestation_cli.render import (
@@ -213,9 +214,14 @@ def explain_(ctx: click.Context, session: Session, machine: str) -> None:
         # What changed is asked for where something is wrong, or was looked at for the first time since a reboot.
         odd = newest is not None and any(c.outcome not in ("passed", "flagged") for c in newest.checks)
         changes = client.result(detail.machine_id, newest.result_id).changes if newest and odd else []
+        unseen: list[str] = []
+        if newest is not None and newest.boot_state_appraised:
+            # Assignments that contradict each other are no reason to say nothing else.
+            with contextlib.suppress(Unavailable):
+                unseen = client.effective_policy(detail.machine_id).looks_away
     from attestation_cli.explain import explain
 
-    told = explain(detail, newest, datetime.now(UTC), changes)
+    told = explain(detail, newest, datetime.now(UTC), changes, unseen)
     if session.json:
         session.emit_json(
             {

@@ -52,6 +52,9 @@ class EffectivePolicy(Wire):
     document: dict[str, Any] = Field(
         description="The members in force; `sources` names the policy and the mode of each"
     )
+    looks_away: list[str] = Field(
+        default=[], description="What of a boot it does not compare, or only reports; in words"
+    )
 
 
 class PolicyTestRequest(Wire):

@@ -15,6 +15,7 @@ from attestation.api import (
     PolicyList,
 )
 from attestation.api import PolicyAssignment as AssignmentDetail
+from attestation.appraisal.looks_away import looks_away
 from attestation.errors import MachineUnknown, PolicyUnknown, RequestInvalid
 from attestation.machines.dual_control import AppliedPolicy, of_policy_assignment
 from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
@@ -251,6 +252,7 @@ async def effective(machine_id: str, *, res: Resources) -> EffectivePolicy:
                 if each is not None
             ],
             document=effective_document(found),
+            looks_away=list(looks_away(found)),
         )
 
     return await res.store.read(work)
