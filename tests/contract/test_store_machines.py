@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,7 @@ from attestation.errors import EKConflict, MachineChanged, NameInUse, RequestInv
 from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status
 from attestation.machines.names import names_of
 from attestation.results import Assurance, Verdict
-from attestation.store import MachineFilter, Page, Store, machines
+from attestation.store import FLEET, MachineFilter, Page, PolicyAssignment, Store, StoredPolicy, Tx, machines
 from tests.contract.store_samples import MINUTE, NOW, a_full_machine, a_machine
 
 ANY = MachineFilter()
@@ -129,26 +130,82 @@ def test_a_renewal_stores_the_result_and_keeps_the_version(store: Store) -> None
     """The hot path touches trust, last result and clock, nothing else."""
     machine = a_full_machine()
     store.write_sync(lambda tx: tx.machines.add(machine))
-    store.write_sync(lambda tx: tx.machines.renew(machine, **RENEWAL))
+    store.write_sync(lambda tx: tx.machines.renew(machine, revision=0, **RENEWAL))
     stored = store.read_sync(lambda tx: tx.machines.by_id(machine.machine_id))
     assert stored == dataclasses.replace(machine, **RENEWAL)
 
 
 @pytest.mark.parametrize(
     "meanwhile",
-    [{"status": Status.LOCKED}, {"ak_name": b"other"}, {"ak_name": None}, {"role": Role.CONTROLPLANE}],
-    ids=["locked", "other-ak", "ak-reset", "other-role"],
+    [
+        {"status": Status.LOCKED},
+        {"ak_name": b"other"},
+        {"ak_name": None},
+        {"role": Role.CONTROLPLANE},
+        {"assurance": Assurance.NONE},
+        {"hostname": "other"},
+    ],
+    ids=["locked", "other-ak", "ak-reset", "other-role", "distrusted", "renamed"],
 )
-def test_a_renewal_loses_against_a_lock_an_ak_reset_or_another_role(
+def test_a_renewal_loses_against_whatever_changed_the_machine(
     store: Store, meanwhile: dict[str, Any]
 ) -> None:
-    """What was judged about one status, role and AK is not stored under another."""
+    """What was judged about one version of a machine is not stored under another."""
     judged = a_machine(status=Status.ATTESTED)
     store.write_sync(lambda tx: tx.machines.add(judged))
     changed = store.write_sync(lambda tx: tx.machines.update(judged, **meanwhile))
     with pytest.raises(MachineChanged):
-        store.write_sync(lambda tx: tx.machines.renew(judged, **RENEWAL))
+        store.write_sync(lambda tx: tx.machines.renew(judged, revision=0, **RENEWAL))
     assert store.read_sync(lambda tx: tx.machines.by_id(judged.machine_id)) == changed
+
+
+def test_a_renewal_loses_against_other_policies(store: Store) -> None:
+    """Wherever they apply: it is rare, and judging again is cheap."""
+    judged = a_machine(status=Status.ATTESTED)
+    store.write_sync(lambda tx: tx.machines.add(judged))
+    policy = StoredPolicy(
+        name="workers", version=1, sha256="ab" * 32, document="{}", created_at=NOW, created_by="alice"
+    )
+    store.write_sync(lambda tx: tx.policies.add(policy))
+    everywhere = PolicyAssignment(
+        scope="fleet", subject=FLEET, policy="workers@1", assigned_at=NOW, assigned_by="alice"
+    )
+    for change in (
+        lambda tx: tx.policies.assign(everywhere),
+        lambda tx: tx.policies.unassign("fleet", FLEET, at=NOW, by="alice"),
+    ):
+        demand_what_was_judged_before(store, judged, change)
+
+
+def demand_what_was_judged_before(store: Store, judged: Machine, change: Callable[[Tx], None]) -> None:
+    """Let *change* come between judging and writing."""
+    revision = store.read_sync(lambda tx: judged_at(tx, judged))
+    store.read_sync(lambda tx: tx.policies.demand_revision(revision))
+    store.write_sync(change)
+    with pytest.raises(MachineChanged):
+        store.write_sync(lambda tx: tx.machines.renew(judged, revision=revision, **RENEWAL))
+    with pytest.raises(MachineChanged):
+        store.read_sync(lambda tx: tx.policies.demand_revision(revision))
+
+
+def judged_at(tx: Tx, machine: Machine) -> int:
+    """Return the revision of policies that an attestation is judged at."""
+    case = tx.attestations.load(machine.machine_id, "0" * 32, address_key="a", machine_key="m")
+    assert case is not None
+    return case.revision
+
+
+def test_a_renewal_loses_against_another_one(store: Store) -> None:
+    """Of two attestations at the same time the second is judged again, by what the first one established."""
+    judged = a_machine(status=Status.ATTESTED)
+    store.write_sync(lambda tx: tx.machines.add(judged))
+    later = RENEWAL | {"last_result_at": NOW + MINUTE, "last_verdict": Verdict.FAILED}
+    store.write_sync(lambda tx: tx.machines.renew(judged, revision=0, **later))
+    with pytest.raises(MachineChanged):
+        store.write_sync(lambda tx: tx.machines.renew(judged, revision=0, **RENEWAL))
+    stored = store.read_sync(lambda tx: tx.machines.by_id(judged.machine_id))
+    assert stored is not None
+    assert stored.last_verdict is Verdict.FAILED
 
 
 def test_a_deleted_machine_is_gone(store: Store) -> None:

@@ -239,10 +239,16 @@ def test_the_allow_list_keeps_one_entry_per_ek(store: Store) -> None:
     assert store.write_sync(lambda tx: tx.allow_list.put(entry)) is True
     assert store.write_sync(lambda tx: tx.allow_list.put(other)) is False
     assert store.read_sync(lambda tx: tx.allow_list.get(entry.ek_fingerprint)) == other
-    store.write_sync(lambda tx: tx.allow_list.delete(entry.ek_fingerprint))
+    store.write_sync(lambda tx: tx.allow_list.remove(entry.ek_fingerprint, NOW))
     assert store.read_sync(lambda tx: tx.allow_list.get(entry.ek_fingerprint)) is None
+    assert store.read_sync(lambda tx: tx.allow_list.page(None, 9)).items == ()
+    # Remembered: who lists it again replaces what somebody agreed on.
+    known = store.read_sync(lambda tx: tx.allow_list.ever(entry.ek_fingerprint))
+    assert known == dataclasses.replace(other, removed_at=NOW)
     with pytest.raises(AllowListEntryUnknown):
-        store.write_sync(lambda tx: tx.allow_list.delete(entry.ek_fingerprint))
+        store.write_sync(lambda tx: tx.allow_list.remove(entry.ek_fingerprint, NOW))
+    assert store.write_sync(lambda tx: tx.allow_list.put(entry)) is True
+    assert store.read_sync(lambda tx: tx.allow_list.get(entry.ek_fingerprint)) == entry
 
 
 def test_the_allow_list_is_listed_by_fingerprint(store: Store) -> None:
@@ -580,7 +586,12 @@ def test_one_statement_loads_what_many_would(store: Store) -> None:
     store.write_sync(lambda tx: tx.challenges.issue(challenge))
     bare = store.read_sync(load)
     assert bare == AttestationCase(
-        machine=machine, challenge=challenge, policies=(), address_tat_us=None, machine_tat_us=None
+        machine=machine,
+        challenge=challenge,
+        policies=(),
+        revision=0,
+        address_tat_us=None,
+        machine_tat_us=None,
     )
     store.write_sync(lambda tx: tx.rate_limits.take_both(("a", LIMIT), ("m", LIMIT), NOW))
     store.write_sync(lambda tx: tx.rate_limits.take("m", NOW, LIMIT))

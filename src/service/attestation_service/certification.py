@@ -79,9 +79,10 @@ class Subject:
     hostname: str | None
     assigned_ip: str | None
     assurance: str
+    boot: tuple[int, int] | None
 
 
-def admitted(tx: Tx, machine: Machine, at: datetime) -> Subject:
+def admitted(tx: Tx, machine: Machine, settings: Settings, at: datetime) -> Subject:
     """Return what a certificate may say of *machine* at *at*.
 
     Raises:
@@ -101,7 +102,7 @@ def admitted(tx: Tx, machine: Machine, at: datetime) -> Subject:
     trust = machine.trust(at)
     if trust is not Trust.VERIFIED:
         raise MachineNotAdmitted(f"trust in the machine is {trust}: attest, then ask again")
-    if machine.last_policy != policy.in_force(tx, machine).ref:
+    if machine.last_policy != policy.in_force(tx, machine, settings).ref:
         raise MachineNotAdmitted("another policy applies since the last result: attest, then ask again")
     return Subject(
         machine_id=machine.machine_id,
@@ -111,6 +112,7 @@ def admitted(tx: Tx, machine: Machine, at: datetime) -> Subject:
         hostname=machine.hostname,
         assigned_ip=machine.assigned_ip,
         assurance=machine.assurance,
+        boot=None if machine.clock is None else (machine.clock.reset_count, machine.clock.restart_count),
     )
 
 

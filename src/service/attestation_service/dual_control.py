@@ -75,6 +75,11 @@ def rule_of(settings: Settings) -> Rule:
     return Rule(roles=frozenset(settings.dual_control_roles), quorum=settings.dual_control_quorum)
 
 
+def gates(proposal: Proposal, res: Resources) -> bool:
+    """Return True if several must agree to *proposal*."""
+    return rule_of(res.settings).gates(proposal)
+
+
 def always(settings: Settings) -> Rule:
     """Return the rule of acts that several must agree to whatever the settings say of roles."""
     return Rule(roles=frozenset(Role), quorum=settings.dual_control_quorum)
@@ -178,12 +183,12 @@ def status_of(answer: BaseModel, done: int = 200) -> int:
     return 202 if isinstance(answer, PendingApproval) else done
 
 
-def shown(tx: Tx, approvals: Sequence[Approval], at: datetime) -> list[ApprovalDetail]:
+def shown(tx: Tx, approvals: Sequence[Approval], settings: Settings, at: datetime) -> list[ApprovalDetail]:
     """Return votes as operators see them: the subject behind the name stands in the audit only."""
     found: dict[str, tuple[str, ...]] = {}
     for approval in approvals:
         if approval.vote.is_live(at) and approval.proposal_digest not in found:
-            found[approval.proposal_digest] = overtaken_by(tx, approval)
+            found[approval.proposal_digest] = overtaken_by(tx, approval, settings)
     return [_detail(approval, found.get(approval.proposal_digest, ()), at) for approval in approvals]
 
 
@@ -209,7 +214,7 @@ def _detail(approval: Approval, overtaken: Sequence[str], at: datetime) -> Appro
     )
 
 
-def overtaken_by(tx: Tx, approval: Approval) -> tuple[str, ...]:
+def overtaken_by(tx: Tx, approval: Approval, settings: Settings) -> tuple[str, ...]:
     """Return which members of what was voted on say what is not so any more, where that can be looked up.
 
     The act itself need not ask: whoever votes now votes for another proposal.
@@ -227,9 +232,8 @@ def overtaken_by(tx: Tx, approval: Approval) -> tuple[str, ...]:
     machine = tx.machines.by_id(approval.machine_id)
     measured = None
     if machine is not None:
-        measured = policy.measured(
-            tx, replace(machine, role=approval.role, cluster_id=proposal["cluster_id"])
-        )
+        after = replace(machine, role=approval.role, cluster_id=proposal["cluster_id"])
+        measured = policy.measured(tx, after, settings)
     return overtaken(proposal, machine, measured)
 
 

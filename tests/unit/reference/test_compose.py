@@ -7,6 +7,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attestation.errors import PolicyInvalid
 from attestation.reference import (
@@ -14,6 +16,7 @@ from attestation.reference import (
     Policy,
     Source,
     compose,
+    compose_guarded,
     effective_document,
     parse_policy,
 )
@@ -240,3 +243,92 @@ def test_what_cannot_be_composed() -> None:
             compose(several)
     with pytest.raises(PolicyInvalid, match="composed already"):
         compose([compose([FLEET, policy("x", pcrs={"1": rule(A)})]), policy("y", pcrs={"1": rule(A)})])
+
+
+# Roles under dual control
+
+ROLE = "controlplane"
+
+
+def guarded(*parts: tuple[Policy, bool]) -> Policy:
+    """Return what these demand of a control plane, each with whether several agreed to it."""
+    return compose_guarded([each for each, _ in parts], [agreed for _, agreed in parts], ROLE)
+
+
+def test_one_operator_alone_lowers_no_minimum() -> None:
+    """Neither below the role's own, nor below what several agreed on; by saying so, nor by taking everything back."""
+    weak, strict = (
+        policy("weak", assurance={"minimum": "tofu"}),
+        policy("strict", assurance={"minimum": "ek-allowlist"}),
+    )
+    assert compose([weak]).assurance_minimum(ROLE) is Assurance.TOFU
+    assert guarded((weak, False)).assurance_minimum(ROLE) is Assurance.EK_CHAIN
+    assert guarded((strict, True), (weak, False)).assurance_minimum(ROLE) is Assurance.EK_ALLOWLIST
+    assert guarded((strict, True), (IDENTITY_ONLY, False)).assurance_minimum(ROLE) is Assurance.EK_ALLOWLIST
+    # Several may; and one may demand more.
+    assert guarded((weak, True)).assurance_minimum(ROLE) is Assurance.TOFU
+    assert guarded((strict, True), (weak, True)).assurance_minimum(ROLE) is Assurance.TOFU
+    assert guarded((strict, False)).assurance_minimum(ROLE) is Assurance.EK_ALLOWLIST
+    assert guarded((weak, True), (strict, False)).assurance_minimum(ROLE) is Assurance.TOFU
+
+
+def test_one_operator_alone_takes_no_rule_back() -> None:
+    """What several agreed on stands, however narrow the place is where one said otherwise."""
+    agreed, alone = (
+        policy("agreed", pcrs={"7": rule(A)}),
+        policy("alone", pcrs={"7": rule(B), "1": rule(C)}),
+    )
+    found = guarded((agreed, True), (alone, False))
+    assert found.ref == "alone@1+agreed@1"
+    sources = {path: source.policy for path, source in found.sources.items() if path.startswith("pcrs.")}
+    assert sources == {"pcrs.7": "agreed@1", "pcrs.1": "alone@1"}
+    assert guarded((agreed, True), (IDENTITY_ONLY, False)) == agreed
+    # That nothing is compared was agreed on: one may still compare.
+    assert guarded((IDENTITY_ONLY, True), (alone, False)).rules == alone.rules
+    assert guarded() == guarded((IDENTITY_ONLY, False)) == guarded((IDENTITY_ONLY, True)) == IDENTITY_ONLY
+
+
+def test_one_operator_alone_prolongs_no_trust() -> None:
+    """Nor lets padded logs pass; shorter and stricter is heard."""
+    members: dict[str, Any] = {
+        "max_age_seconds": 86_400,
+        "reattest_seconds": 40_000,
+        "log_padding": "accepted",
+    }
+    long = policy("long", pcrs={"7": rule(A)}, **members)
+    found = guarded((long, False))
+    assert (found.max_age_seconds, found.log_padding_accepted) == (IDENTITY_ONLY.max_age_seconds, False)
+    assert found.reattest_seconds is not None
+    assert found.reattest_seconds <= found.max_age_seconds
+    agreed = guarded((long, True))
+    assert (agreed.max_age_seconds, agreed.log_padding_accepted) == (86_400, True)
+    short = policy("short", pcrs={"4": rule(A)}, max_age_seconds=60)
+    assert guarded((policy("none", pcrs={"7": rule(A)}), True), (short, False)).max_age_seconds == 60
+
+
+def test_what_was_strengthened_is_in_the_document() -> None:
+    """Who asks what a machine is measured against sees it, with its source, also of one policy alone."""
+    weak = policy("weak", assurance={"minimum": "tofu"})
+    found = guarded((weak, False))
+    document = effective_document(found)
+    assert document["assurance"] == {"minimum": "ek-chain"}
+    sources = document["sources"]
+    assert isinstance(sources, dict)
+    assert sources["assurance.minimum"] == {"policy": "identity-only@1", "mode": "enforce"}
+    assert document["policies"] == [{"policy": "weak@1", "sha256": weak.sha256}]
+
+
+@given(
+    levels=st.lists(st.tuples(st.sampled_from([None, *Assurance]), st.booleans(), st.booleans()), max_size=4)
+)
+def test_whatever_one_operator_assigns_lowers_nothing(
+    levels: list[tuple[Assurance | None, bool, bool]],
+) -> None:
+    """For any places, any levels, reported or not, any of them agreed on."""
+    parts = []
+    for number, (level, report, agreed) in enumerate(levels):
+        members: dict[str, Any] = {} if level is None else {"assurance": {"minimum": level.value}}
+        members |= {"mode": "report"} if report else {}
+        parts.append((policy(f"p{number}", pcrs={"7": rule(A)}, **members), agreed))
+    together = [each for each, agreed in parts if agreed] or [IDENTITY_ONLY]
+    assert guarded(*parts).assurance_minimum(ROLE).level >= compose(together).assurance_minimum(ROLE).level

@@ -20,6 +20,7 @@ from attestation.store import Tx
 from attestation_service import policy
 from attestation_service.authority.issuance import sign
 from attestation_service.delivery.handlers import configuration
+from attestation_service.settings import Settings
 from tests.fixtures.machine import refused as outcome_of
 from tests.unit.service.conftest import CANARY, OPERATOR, Service, Starter
 from tests.unit.service.node import SoftwareNode
@@ -178,7 +179,10 @@ def _renamed_and_agreed(tx: Tx, machine_id: str) -> None:
     at = machine.attested_at
     assert at is not None
     vote = Vote(operator_cn="carl", operator_sub="carl", created_at=at, expires_at=at + timedelta(hours=1))
-    assert tx.approvals.cast(of_offline_bundle(machine, policy.measured(tx, machine)), vote) is not None
+    assert (
+        tx.approvals.cast(of_offline_bundle(machine, policy.measured(tx, machine, Settings())), vote)
+        is not None
+    )
 
 
 def _voteless(tx: Tx, machine_id: str) -> None:

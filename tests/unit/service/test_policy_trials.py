@@ -216,8 +216,8 @@ async def test_what_a_machine_is_measured_against(service: Service) -> None:
     found = (await service.operator("GET", path)).json()
     assert found["policy"] == "cp@1+own@1"
     assert found["assigned"] == [
-        {"scope": "fleet", "subject": "*", "policy": "cp@1"},
-        {"scope": "machine", "subject": machine_id, "policy": "own@1"},
+        {"scope": "fleet", "subject": "*", "policy": "cp@1", "agreed": False},
+        {"scope": "machine", "subject": machine_id, "policy": "own@1", "agreed": False},
     ]
     assert found["document"]["pcrs"] == {"4": {"any_of": ["04" * 32]}, "7": {"any_of": ["01" * 32]}}
     assert found["document"]["sources"] == {

@@ -105,13 +105,13 @@ COPY_AUDIT = (
         ("UPDATE config_tokens SET token_sha256 = 'secret'", "ck_config_tokens_token_sha256"),
         ("UPDATE config_tokens SET machine_id = 'nobody'", "FOREIGN KEY"),
         ("UPDATE attestation_results SET verdict = 'fine'", "ck_attestation_results_verdict"),
-        ("INSERT INTO policy_assignments VALUES ('fleet', '*', 'no', 1, 0, 'x')", "FOREIGN KEY"),
+        ("INSERT INTO policy_assignments VALUES ('fleet', '*', 'no', 1, 0, 'x', 0)", "FOREIGN KEY"),
         (
-            "INSERT INTO policy_assignments VALUES ('planet', 'x', 'no', 1, 0, 'x')",
+            "INSERT INTO policy_assignments VALUES ('planet', 'x', 'no', 1, 0, 'x', 0)",
             "ck_policy_assignments_scope",
         ),
         (
-            "INSERT INTO policy_assignments VALUES ('fleet', 'x', 'no', 1, 0, 'x')",
+            "INSERT INTO policy_assignments VALUES ('fleet', 'x', 'no', 1, 0, 'x', 0)",
             "ck_policy_assignments_subject",
         ),
     ],

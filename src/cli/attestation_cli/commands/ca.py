@@ -222,7 +222,7 @@ def revoke(session: Session, serial: str, reason: str, note: str | None, *, yes:
     Examples:
       attestation ca revoke 4b1f0c3d --reason keyCompromise --note "laptop stolen"
     """
-    from attestation.api import CertificateRevokeRequest
+    from attestation.api import CertificateRevokeRequest, PendingApproval
 
     request = checked(lambda: CertificateRevokeRequest.model_validate({"reason": reason, "note": note}))
     with session.client() as client:
@@ -230,6 +230,10 @@ def revoke(session: Session, serial: str, reason: str, note: str | None, *, yes:
         question = f"Revoke {found.profile} {found.serial} of {_who(found)}? It cannot be undone."
         session.confirm(question, yes=yes)
         answer = client.revoke_certificate(found.serial, request)
+    if isinstance(answer, PendingApproval):
+        again = ["ca", "revoke", found.serial, "--reason", reason]
+        session.emit_pending(answer, f"{found.profile} {found.serial}", again)
+        return
     session.emit_done(
         f"{answer.serial}: {answer.state}",
         {"serial": answer.serial, "state": answer.state, "reason": answer.reason},

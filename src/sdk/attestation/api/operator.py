@@ -416,6 +416,7 @@ class PolicyAssignment(Wire):
     policy: str
     assigned_at: datetime
     assigned_by: str
+    agreed: bool = Field(default=False, description="Several operators agreed to it (dual control)")
 
 
 class PolicyList(Wire):

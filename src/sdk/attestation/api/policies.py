@@ -38,6 +38,7 @@ class EffectivePart(Wire):
     scope: ScopeName
     subject: str
     policy: str
+    agreed: bool = Field(default=False, description="Several operators agreed to it (dual control)")
 
 
 class EffectivePolicy(Wire):

@@ -448,11 +448,10 @@ class OperatorClient:
 
     def revoke_certificate(
         self, serial: str, request: api.CertificateRevokeRequest | None = None
-    ) -> api.CertificateDetail:
-        """Revoke one certificate for good."""
+    ) -> api.CertificateDetail | api.PendingApproval:
+        """Revoke one certificate for good, or vote for it where it is a CA's."""
         path = f"/ca/certificates/{segment(serial)}/revoke"
-        body = request or api.CertificateRevokeRequest()
-        return self._http.call("POST", path, api.CertificateDetail, body=body)
+        return self._gated(path, api.CertificateDetail, request or api.CertificateRevokeRequest())
 
     def refuse_key(self, request: api.RefusedKeyRequest) -> api.RefusedKeyDetail:
         """Let a public key never get a certificate again; those that it has are revoked."""

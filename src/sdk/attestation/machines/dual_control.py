@@ -36,6 +36,7 @@ POLICY_UNASSIGN = "policy_unassign"
 TRUST_CERTIFICATE = "trust_certificate"
 CA_ROTATION = "ca_rotation"
 OPERATOR_CERTIFICATE = "operator_certificate"
+CA_REVOCATION = "ca_revocation"
 OFFLINE_BUNDLE = "offline_bundle"
 
 
@@ -129,6 +130,8 @@ class Proposal:
             return f"{self.terms['role']} of {self.terms['vendor']}, SHA-256 {self.terms['sha256']}"
         if self.action == CA_ROTATION:
             return _rotation_words(self.terms)
+        if self.action == CA_REVOCATION:
+            return f"revocation of certificate {self.terms['serial']} of {self.terms['subject']}"
         if self.action == OPERATOR_CERTIFICATE:
             return f"certificate of {self.terms['duty']} {self.terms['name']}"
         if self.machine_id is not None:
@@ -440,6 +443,31 @@ def of_ca_rotation(
             "other": other,
             "force": int(force),
         },
+        roles=frozenset(Role),
+    )
+
+
+def of_ca_revocation(*, serial: str, profile: str, subject: str, reason: str) -> Proposal:
+    """Return the proposal to revoke a CA's certificate, its own or a cross one; it concerns machines of every role.
+
+    Args:
+        serial: Of the certificate, 40 lower-case hex.
+        profile: Its kind.
+        subject: Which CA it is about.
+        reason: Word of RFC 5280 §5.3.1.
+    """
+    return Proposal(
+        action=CA_REVOCATION,
+        machine_id=None,
+        ek_fingerprint=None,
+        ak_name=None,
+        role=None,
+        current_role=None,
+        hostname=None,
+        assigned_ip=None,
+        cluster_id=None,
+        evidence_digest=None,
+        terms={"serial": serial, "profile": profile, "subject": subject, "reason": reason},
         roles=frozenset(Role),
     )
 

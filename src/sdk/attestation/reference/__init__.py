@@ -1,6 +1,6 @@
 """What we expect of a machine (RATS Reference Values): named, versioned, immutable policies."""
 
-from attestation.reference.compose import EFFECTIVE_FORMAT, compose, effective_document
+from attestation.reference.compose import EFFECTIVE_FORMAT, compose, compose_guarded, effective_document
 from attestation.reference.diff import Change, PolicyDiff, diff
 from attestation.reference.document import FORMAT
 from attestation.reference.policy import (
@@ -37,6 +37,7 @@ __all__ = [
     "SecureBootRules",
     "Source",
     "compose",
+    "compose_guarded",
     "default_minimum",
     "diff",
     "effective_document",

@@ -12,7 +12,8 @@ digests.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -45,10 +46,60 @@ def compose(policies: Sequence[Policy]) -> Policy:
     return policies[0] if len(policies) == 1 else _composed(tuple(policies))
 
 
+def compose_guarded(policies: Sequence[Policy], agreed: Sequence[bool], role: str) -> Policy:
+    """Return what *policies* demand of a machine in *role*, which is under dual control: one operator lowers nothing.
+
+    What several agreed on is laid over what one assigned, and where it is silent, what one assigned may demand more but
+    takes back nothing: not the lowest assurance, not the end of trust, not the refusal of padded logs.
+
+    Args:
+        policies: As of `compose`.
+        agreed: Of each of them, whether several agreed that it applies.
+        role: The role of the machine.
+
+    Raises:
+        PolicyInvalid: As of `compose`.
+    """
+    pairs = tuple(zip(policies, agreed, strict=True))
+    alone = _stating(policy for policy, by_several in pairs if not by_several)
+    together = _stating(policy for policy, by_several in pairs if by_several)
+    base = compose(together) if together else IDENTITY_ONLY
+    if not alone:
+        return base
+    return _composed((*alone, *together), _Base(base, role))
+
+
+def _stating(policies: Iterable[Policy]) -> tuple[Policy, ...]:
+    """Return those of *policies* that are in force and state anything."""
+    return tuple(policy for policy in _in_force(tuple(policies)) if policy.name != IDENTITY_ONLY_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What holds at least, of a machine in this role."""
+
+    policy: Policy
+    role: str
+
+    def over(self, members: dict[str, Stated], found: Policy) -> dict[str, Stated]:
+        """Return *members* of the composed policy *found*, none of them weaker than this."""
+        source = Source(policy=self.policy.ref, report=False)
+        minimum = self.policy.assurance_minimum(self.role)
+        stronger: dict[str, Stated] = {}
+        if found.assurance_minimum(self.role).level < minimum.level:
+            stronger["assurance.minimum"] = Stated(minimum, minimum.value, source)
+        if found.max_age_seconds > self.policy.max_age_seconds:
+            age = self.policy.max_age_seconds
+            stronger["max_age_seconds"] = Stated(age, age, source)
+        if found.log_padding_accepted and not self.policy.log_padding_accepted:
+            stronger["log_padding"] = Stated("refused", "refused", source)
+        return members | stronger
+
+
 @lru_cache(maxsize=1024)
-def _composed(policies: tuple[Policy, ...]) -> Policy:
+def _composed(policies: tuple[Policy, ...], base: _Base | None = None) -> Policy:
     applied = _in_force(policies)
-    if len(applied) == 1:
+    if len(applied) == 1 and base is None:
         return applied[0]
     members: dict[str, Stated] = {}
     bank: str | None = None
@@ -65,16 +116,21 @@ def _composed(policies: tuple[Policy, ...]) -> Policy:
     narrowest = applied[-1]
     bank = bank or bank_name(narrowest.bank)
     ref = "+".join(policy.ref for policy in applied)
-    members = _reconciled(members)
-    return build(
-        members,
-        name=narrowest.name,
-        version=narrowest.version,
-        ref=ref,
-        bank=bank,
-        document=_effective_document(applied, members, ref, bank),
-        parts=tuple(policy.ref for policy in applied),
-    )
+
+    def built(members: dict[str, Stated]) -> Policy:
+        members = _reconciled(members)
+        return build(
+            members,
+            name=narrowest.name,
+            version=narrowest.version,
+            ref=ref,
+            bank=bank,
+            document=_effective_document(applied, members, ref, bank),
+            parts=tuple(policy.ref for policy in applied),
+        )
+
+    found = built(members)
+    return found if base is None else built(base.over(members, found))
 
 
 def _in_force(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
@@ -142,7 +198,7 @@ def effective_document(policy: Policy) -> dict[str, object]:
     member, like `pcrs.7` or `secure_boot.dbx_min`, -> `policy` and `mode`.
     """
     document: dict[str, object] = json.loads(policy.document)
-    if len(policy.parts) > 1:
+    if document["format"] == EFFECTIVE_FORMAT:
         return document
     return {
         **{name: value for name, value in document.items() if name not in ("name", "version", "mode")},

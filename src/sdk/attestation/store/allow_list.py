@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import bindparam, delete, select
+from sqlalchemy import bindparam, select, update
 
 from attestation.clock import from_micros, to_micros
 from attestation.errors import AllowListEntryUnknown
@@ -21,7 +21,10 @@ _COLUMNS = tuple(c.name for c in _C)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowListRow:
-    """One EK admitted in advance, and what it becomes; `ek_fingerprint` is 96 lower-case hex."""
+    """One EK admitted in advance, and what it becomes; `ek_fingerprint` is 96 lower-case hex.
+
+    `removed_at`: since then it admits nobody.
+    """
 
     ek_fingerprint: str
     role: Role
@@ -31,6 +34,7 @@ class AllowListRow:
     note: str | None
     created_at: datetime
     created_by: str
+    removed_at: datetime | None = None
 
 
 def _decode(row: Row) -> AllowListRow:
@@ -43,12 +47,10 @@ def _decode(row: Row) -> AllowListRow:
         note=row[5],
         created_at=from_micros(row[6]),
         created_by=row[7],
+        removed_at=None if row[8] is None else from_micros(row[8]),
     )
 
 
-_ADD = Prepared(
-    lambda insert: insert(_T).values({name: bindparam(name) for name in _COLUMNS}).on_conflict_do_nothing()
-)
 _REPLACE = Prepared(
     lambda insert: (
         insert(_T)
@@ -58,11 +60,14 @@ _REPLACE = Prepared(
         )
     )
 )
-_GET = Prepared(select(_T).where(_C.ek_fingerprint == bindparam("ek_fingerprint")))
-_DELETE = Prepared(delete(_T).where(_C.ek_fingerprint == bindparam("ek_fingerprint")))
+_ONE = _C.ek_fingerprint == bindparam("ek_fingerprint")
+_LISTED = _C.removed_at.is_(None)
+_GET = Prepared(select(_T).where(_ONE, _LISTED))
+_EVER = Prepared(select(_T).where(_ONE))
+_REMOVE = Prepared(update(_T).where(_ONE, _LISTED).values(removed_at=bindparam("at")))
 _PAGE = Prepared(
     select(_T)
-    .where(_C.ek_fingerprint > bindparam("after"))
+    .where(_C.ek_fingerprint > bindparam("after"), _LISTED)
     .order_by(_C.ek_fingerprint)
     .limit(bindparam("rows"))
 )
@@ -81,8 +86,14 @@ class AllowList:
         row = self._sql.row(_GET, ek_fingerprint=ek_fingerprint)
         return None if row is None else _decode(row)
 
+    def ever(self, ek_fingerprint: str) -> AllowListRow | None:
+        """Return the entry of this EK, listed or removed, or None: what a new one takes the place of."""
+        row = self._sql.row(_EVER, ek_fingerprint=ek_fingerprint)
+        return None if row is None else _decode(row)
+
     def put(self, entry: AllowListRow) -> bool:
-        """Store an entry; return True if it is new, False if it replaced one."""
+        """Store an entry; return True if it is new, False if it replaced one that was listed."""
+        listed = self.get(entry.ek_fingerprint) is not None
         columns = {
             "ek_fingerprint": entry.ek_fingerprint,
             "role": entry.role.value,
@@ -92,19 +103,18 @@ class AllowList:
             "note": entry.note,
             "created_at": to_micros(entry.created_at),
             "created_by": entry.created_by,
+            "removed_at": None,
         }
-        if self._sql.run(_ADD, **columns) == 1:
-            return True
         self._sql.run(_REPLACE, **columns)
-        return False
+        return not listed
 
-    def delete(self, ek_fingerprint: str) -> None:
-        """Remove an entry; machines it admitted stay.
+    def remove(self, ek_fingerprint: str, at: datetime) -> None:
+        """Remove an entry; machines it admitted stay, and what it said is remembered.
 
         Raises:
             AllowListEntryUnknown: This EK is not on the list.
         """
-        if self._sql.run(_DELETE, ek_fingerprint=ek_fingerprint) != 1:
+        if self._sql.run(_REMOVE, ek_fingerprint=ek_fingerprint, at=to_micros(at)) != 1:
             raise AllowListEntryUnknown("this EK is not on the allow-list")
 
     def page(self, cursor: str | None, limit: int) -> Page[AllowListRow]:

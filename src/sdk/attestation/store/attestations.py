@@ -30,7 +30,8 @@ class AttestationCase:
     Args:
         machine: The machine.
         challenge: The challenge of that id, whosever it is; None where there is none.
-        policies: `name@version sha256` of every policy that is assigned to it, the widest first.
+        policies: Every policy that is assigned to it, the widest first (`policies.applicable`).
+        revision: Of what applies; compared where the judgement is written.
         address_tat_us: Theoretical arrival time of the address's rate limit; None where nothing was counted.
         machine_tat_us: Likewise of the machine's.
     """
@@ -38,6 +39,7 @@ class AttestationCase:
     machine: Machine
     challenge: Challenge | None
     policies: tuple[str, ...]
+    revision: int
     address_tat_us: int | None
     machine_tat_us: int | None
 
@@ -47,6 +49,7 @@ _LOAD = Prepared(
         *_M.c,
         *_C.c,
         *policies.applicable(_M.c.machine_id, _M.c.role, _M.c.cluster_id),
+        policies.revision_of_policies.label("revision"),
         tat_of("address_key").label("address_tat_us"),
         tat_of("machine_key").label("machine_tat_us"),
     )
@@ -88,7 +91,8 @@ class Attestations:
         return AttestationCase(
             machine=machines.decode(row[:_MACHINE_COLUMNS]),
             challenge=challenges.decode(challenge) if challenge[0] is not None else None,
-            policies=tuple(filter(None, row[end:-2])),
+            policies=tuple(filter(None, row[end:-3])),
+            revision=row[-3],
             address_tat_us=row[-2],
             machine_tat_us=row[-1],
         )

@@ -17,6 +17,7 @@ from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, S
 from attestation.machines.names import NAMELESS, Names, names_of
 from attestation.results import Assurance, Verdict
 from attestation.store.pages import Page, before_id, checked_limit, page_of
+from attestation.store.policies import revision_of_policies
 from attestation.store.sql import Executor, Prepared, Row, signed, unsigned
 from attestation.store.tables import LEASED, MachineRow, table_of
 
@@ -307,9 +308,9 @@ def _renew(*columns: str) -> Prepared:
         update(_T)
         .where(
             _C.machine_id == bindparam("of_machine"),
-            _C.ak_name == bindparam("of_ak"),
-            _C.status == bindparam("of_status"),
-            _C.role.is_not_distinct_from(bindparam("of_role")),
+            _C.version == bindparam("of_version"),
+            revision_of_policies == bindparam("of_revision"),
+            _C.last_result_at.is_not_distinct_from(bindparam("of_last_result_at")),
         )
         .values({name: bindparam(name) for name in columns})
     )
@@ -507,6 +508,7 @@ class Machines:
         self,
         machine: Machine,
         *,
+        revision: int,
         clock: ClockState | None,
         last_verdict: Verdict | None,
         last_result_at: datetime | None,
@@ -519,18 +521,18 @@ class Machines:
     ) -> None:
         """Store what an attestation established; the hot path, so the version stays.
 
-        It holds only for the status, role and AK that were judged: a lock, a change of role or an AK reset
-        that came between loses nothing.
+        It holds only for what was judged: whatever an operator or a distrust did to the machine meanwhile, or to the
+        policies (`revision`), or another attestation established, is not undone.
 
         Raises:
-            MachineChanged: Status, role or AK are not those of *machine* any more, or it is gone.
+            MachineChanged: The machine or what applies is not what was judged any more, or it is gone.
         """
         changed = self._sql.run(
             _RENEW if event_log_sha256 == machine.event_log_sha256 else _RENEW_LOG,
             of_machine=machine.machine_id,
-            of_ak=machine.ak_name,
-            of_status=machine.status.value,
-            of_role=machine.role and machine.role.value,
+            of_version=machine.version,
+            of_revision=revision,
+            of_last_result_at=_micros(machine.last_result_at),
             **_clock_columns(clock),
             last_verdict=_VERDICT_WORD[last_verdict],
             last_result_at=_micros(last_result_at),
@@ -543,7 +545,7 @@ class Machines:
         )
         if changed != 1:
             raise MachineChanged(
-                f"machine {machine.machine_id} is no longer {machine.status} in this role with this AK"
+                f"machine {machine.machine_id} or its policies are not what was judged at version {machine.version}"
             )
 
     def lapsed(self, before: datetime, limit: int) -> list[Machine]:

@@ -16,7 +16,7 @@ from attestation.errors import StoreUnavailable
 from attestation.store.base import StoreSettings
 from attestation.store.sqlite import connect
 
-HEAD = "0018"
+HEAD = "0014"
 """The newest revision under `migrations/versions`."""
 
 _one_at_a_time = threading.Lock()  # Alembic keeps its context in module globals

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from sqlalchemy import (
     BindParameter,
@@ -22,13 +22,14 @@ from sqlalchemy import (
     insert,
     literal,
     select,
+    update,
 )
 
 from attestation.clock import from_micros, to_micros
-from attestation.errors import AlreadyExists, PolicyUnknown
+from attestation.errors import AlreadyExists, MachineChanged, PolicyUnknown
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared, Row
-from attestation.store.tables import PolicyAssignmentRow, PolicyHistoryRow, PolicyRow, table_of
+from attestation.store.tables import PolicyAssignmentRow, PolicyHistoryRow, PolicyRow, RevisionRow, table_of
 
 _P = table_of(PolicyRow)
 _PC = _P.c
@@ -36,6 +37,10 @@ _A = table_of(PolicyAssignmentRow)
 _AC = _A.c
 _H = table_of(PolicyHistoryRow)
 _HC = _H.c
+
+AGREED: Final = " agreed"
+_R = table_of(RevisionRow)
+_RC = _R.c
 
 Scope = Literal["fleet", "cluster", "role", "machine"]
 FLEET = "*"
@@ -61,13 +66,14 @@ class StoredPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyAssignment:
-    """Which policy (`name@version`) applies to a subject of a scope."""
+    """Which policy (`name@version`) applies to a subject of a scope; `agreed`: several operators agreed to it."""
 
     scope: Scope
     subject: str
     policy: str
     assigned_at: datetime
     assigned_by: str
+    agreed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +113,7 @@ def _decode_assignment(row: Row) -> PolicyAssignment:
         policy=f"{row[2]}@{row[3]}",
         assigned_at=from_micros(row[4]),
         assigned_by=row[5],
+        agreed=bool(row[6]),
     )
 
 
@@ -138,7 +145,9 @@ _NARROWEST = case({"machine": 0, "role": 1, "cluster": 2}, value=_AC.scope, else
 def applicable(
     machine_id: ColumnElement[str], role: ColumnElement[Any], cluster_id: ColumnElement[str]
 ) -> tuple[ScalarSelect[str], ...]:
-    """Return subqueries for the policies of fleet, cluster, role and machine: `name@version sha256`, or NULL.
+    """Return subqueries for the policies of fleet, cluster, role and machine, or NULL.
+
+    Each is `name@version sha256`, and then ` agreed` where several operators agreed to it.
 
     Each is found by two primary keys, so they stay flat however many assignments there are.
     """
@@ -153,7 +162,14 @@ def applicable(
 
 def _assigned(scope: Scope, subject: ColumnElement[Any]) -> ScalarSelect[str]:
     return (
-        select(_PC.name + "@" + cast(_PC.version, String) + " " + _PC.sha256)
+        select(
+            _PC.name
+            + "@"
+            + cast(_PC.version, String)
+            + " "
+            + _PC.sha256
+            + case((_AC.agreed, literal(AGREED)), else_=literal(""))
+        )
         .select_from(_A.join(_P, and_(_PC.name == _AC.policy_name, _PC.version == _AC.policy_version)))
         .where(_AC.scope == scope, _AC.subject == subject)
         .scalar_subquery()
@@ -172,11 +188,16 @@ _ASSIGN = Prepared(
             index_elements=[_AC.scope, _AC.subject],
             set_={
                 name: bindparam(name)
-                for name in ("policy_name", "policy_version", "assigned_at", "assigned_by")
+                for name in ("policy_name", "policy_version", "assigned_at", "assigned_by", "agreed")
             },
         )
     )
 )
+_OF_POLICIES = _RC.what == "policies"
+revision_of_policies = select(_RC.revision).where(_OF_POLICIES).scalar_subquery()
+"""Grows with every change of what applies anywhere: whoever judged compares it where the judgement is written."""
+_REVISION = Prepared(select(_RC.revision).where(_OF_POLICIES))
+_CHANGED = Prepared(update(_R).where(_OF_POLICIES).values(revision=_RC.revision + 1))
 _UNASSIGN = Prepared(delete(_A).where(_PLACE))
 _NOTE = Prepared(insert(_H).values({c.name: bindparam(c.name) for c in _HC if c.name != "id"}))
 _SINCE = Prepared(
@@ -240,7 +261,7 @@ class Policies:
         return tuple(map(_decode_policy, self._sql.rows(_ALL)))
 
     def applicable(self, machine_id: str, role: str | None, cluster_id: str) -> tuple[str, ...]:
-        """Return `name@version sha256` of every policy assigned to such a machine, the widest first."""
+        """Return every policy assigned to such a machine, as the function of this name says, the widest first."""
         row = self._sql.row(
             _APPLICABLE, machine_id=machine_id, role=role and str(role), cluster_id=cluster_id
         )
@@ -267,6 +288,7 @@ class Policies:
             policy_version=policy.version,
             assigned_at=to_micros(assignment.assigned_at),
             assigned_by=assignment.assigned_by,
+            agreed=assignment.agreed,
         )
         self._note(
             assignment.scope,
@@ -290,6 +312,7 @@ class Policies:
     def _note(
         self, scope: Scope, subject: str, name: str | None, version: int | None, at: datetime, by: str
     ) -> None:
+        self._sql.run(_CHANGED)
         self._sql.run(
             _NOTE,
             scope=scope,
@@ -299,6 +322,17 @@ class Policies:
             at=to_micros(at),
             by=by,
         )
+
+    def demand_revision(self, judged: int) -> None:
+        """Check that what applies is what it was when somebody judged by it.
+
+        Raises:
+            MachineChanged: It was changed since.
+        """
+        row = self._sql.row(_REVISION)
+        assert row is not None  # made with the table
+        if row[0] != judged:
+            raise MachineChanged("other policies apply since this was judged")
 
     def assignments(self) -> tuple[PolicyAssignment, ...]:
         """Return all assignments, widest first."""

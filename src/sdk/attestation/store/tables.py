@@ -497,7 +497,7 @@ class OCSPDelegateRow(Base):
 
 
 class AllowListTableRow(Base):
-    """EKs admitted in advance."""
+    """EKs admitted in advance. What was removed admits nobody, and is remembered: to list it again replaces it."""
 
     __tablename__ = "allow_list"
     __table_args__ = (_one_of("role", Role),)
@@ -510,6 +510,7 @@ class AllowListTableRow(Base):
     note: Mapped[str | None]
     created_at: Mapped[int]
     created_by: Mapped[str]
+    removed_at: Mapped[int | None]
 
 
 class RegistrationTokenRow(Base):
@@ -789,6 +790,16 @@ class PolicyAssignmentRow(Base):
     policy_version: Mapped[int]
     assigned_at: Mapped[int]
     assigned_by: Mapped[str]
+    agreed: Mapped[bool] = mapped_column(server_default=false())
+
+
+class RevisionRow(Base):
+    """How often something was changed that judgements rest on, so that whoever writes one can compare."""
+
+    __tablename__ = "revisions"
+
+    what: Mapped[Key]
+    revision: Mapped[int]
 
 
 class PolicyHistoryRow(Base):

@@ -139,7 +139,7 @@ _LOWER = Prepared(
 _LOWER_LISTED = Prepared(
     update(table_of(MachineRow))
     .where(_M.machine_id.in_(_VOUCHED), _M.ek_chain_ok, _M.ek_allow_listed)
-    .values(ek_chain_ok=False)
+    .values(ek_chain_ok=False, version=_M.version + 1)
 )
 _VOID = Prepared(
     update(_E)

@@ -132,7 +132,8 @@ def _agreed(
     """Ask dual control about *rows* and the entries that give way to them; that costs a read of each."""
     if not dual_control.rule_of(res.settings).is_on:
         return dual_control.Agreed()
-    listed = (tx.allow_list.get(row.ek_fingerprint) for row in rows)
+    # Removed ones too: otherwise one operator could remove what two agreed on, and list it again as they like.
+    listed = (tx.allow_list.ever(row.ek_fingerprint) for row in rows)
     proposal = of_allow_list(
         [_admission(row) for row in rows], [_admission(row) for row in listed if row is not None]
     )
@@ -164,7 +165,7 @@ async def remove(ek_fingerprint: str, *, res: Resources, operator: Operator) -> 
     at = res.clock.now()
 
     def work(tx: Tx) -> None:
-        tx.allow_list.delete(ek_fingerprint)
+        tx.allow_list.remove(ek_fingerprint, at)
         tx.audit.append(operator.event("allow_list_remove", detail=f"EK {ek_fingerprint}"), at)
 
     await res.store.write(work)

@@ -13,6 +13,7 @@ from attestation.store import Approval, Tx
 from attestation_service import dual_control
 from attestation_service.auth import Operator
 from attestation_service.context import Resources
+from attestation_service.settings import Settings
 
 
 async def of_machine(machine_id: str, cursor: str | None, limit: int, *, res: Resources) -> ApprovalPage:
@@ -28,7 +29,7 @@ async def of_machine(machine_id: str, cursor: str | None, limit: int, *, res: Re
             raise MachineUnknown("no such machine")
         page = tx.approvals.page(machine_id, cursor, limit)
         return ApprovalPage(
-            items=dual_control.shown(tx, page.items, at),
+            items=dual_control.shown(tx, page.items, res.settings, at),
             next_cursor=page.next_cursor,
         )
 
@@ -75,7 +76,8 @@ async def proposals(cursor: str | None, limit: int, *, res: Resources) -> Propos
     def work(tx: Tx) -> ProposalPage:
         page = tx.approvals.proposals(cursor, limit, at)
         return ProposalPage(
-            items=[_proposal(tx, votes, rule, at) for votes in page.items], next_cursor=page.next_cursor
+            items=[_proposal(tx, votes, rule, res.settings, at) for votes in page.items],
+            next_cursor=page.next_cursor,
         )
 
     return await res.store.scan(work)
@@ -113,11 +115,13 @@ async def withdraw(approval_id: int, *, res: Resources, operator: Operator) -> N
     await dual_control.write(work, res=res, operator=operator, at=at)
 
 
-def _proposal(tx: Tx, votes: Sequence[Approval], rule: Rule, at: datetime) -> ProposalDetail:
+def _proposal(
+    tx: Tx, votes: Sequence[Approval], rule: Rule, settings: Settings, at: datetime
+) -> ProposalDetail:
     first = votes[0]
     counted = tally((approval.vote for approval in votes), at)
     assert counted.expires_at is not None
-    overtaken = dual_control.overtaken_by(tx, first)
+    overtaken = dual_control.overtaken_by(tx, first, settings)
     return ProposalDetail(
         proposal_digest=first.proposal_digest,
         action=first.action,
@@ -129,5 +133,5 @@ def _proposal(tx: Tx, votes: Sequence[Approval], rule: Rule, at: datetime) -> Pr
         voters=[] if overtaken else list(counted.voters),
         proposal=json.loads(first.proposal),
         overtaken=list(overtaken),
-        approvals=dual_control.shown(tx, votes, at),
+        approvals=dual_control.shown(tx, votes, settings, at),
     )

@@ -25,6 +25,7 @@ from attestation.errors import (
     AttestationError,
     EKFingerprintMismatch,
     EvidenceRejected,
+    MachineChanged,
     MachineRejected,
     MachineUnknown,
     MalformedEvidence,
@@ -75,10 +76,14 @@ REFUSALS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A case with its appraisal, ready to be written: `refusal` is set where it proves nothing."""
+    """A case with its appraisal, ready to be written: `refusal` is set where it proves nothing.
+
+    What it rests on is compared where it is written: the machine's version and the `revision` of what applies.
+    """
 
     machine: Machine
     policy: Policy
+    revision: int
     challenge: Challenge
     appraisal: Appraisal | None = None
     decision: Decision | None = None
@@ -120,7 +125,7 @@ async def challenge(machine_id: str, *, res: Resources, origin: Origin) -> Quote
         limits.check(tx, counted, at)
         machine = known_machine(tx, machine_id)
         known = machine.event_log_sha256 is not None
-        in_force = policy.in_force(tx, machine)
+        in_force = policy.in_force(tx, machine, res.settings)
         return key_attestation.offer_first(
             challenges.make(machine, in_force, res.settings, at, event_log_known=known), machine
         )
@@ -213,7 +218,8 @@ def judge(
     # 1. The machine and an unspent challenge of its own. Without these there is nothing to judge or to spend.
     machine = loaded.machine
     challenge = challenges.still_open(loaded.challenge, request.machine_id, at)
-    found = Judged(machine=machine, policy=policy.effective(tx, loaded.policies), challenge=challenge)
+    in_force = policy.effective(tx, loaded.policies, machine.role, res.settings)
+    found = Judged(machine=machine, policy=in_force, revision=loaded.revision, challenge=challenge)
     try:
         # 2. It means this machine, and the machine has a key that could have signed.
         _same_ek(request.ek_fingerprint, machine)
@@ -283,6 +289,7 @@ def judge(
     return Judged(
         machine=machine,
         policy=found.policy,
+        revision=found.revision,
         challenge=challenge,
         appraisal=appraisal,
         decision=decision,
@@ -339,9 +346,13 @@ def record(
     trust |= learned
     if decision.status is machine.status and decision.action == "none" and not learned:
         # The hot path: only columns that an operator's act does not touch.
-        tx.machines.renew(machine, **trust)
+        tx.machines.renew(machine, revision=judged.revision, **trust)
         after = machine
     else:
+        tx.policies.demand_revision(judged.revision)
+        # A renewal keeps the version, so that alone does not tell whether another attestation came between.
+        if tx.machines.by_id(machine.machine_id) != machine:
+            raise MachineChanged(f"machine {machine.machine_id} is not what was judged any more")
         if decision.status is not machine.status:
             # The configuration is offered until it was fetched: a lost answer loses nothing (PROTOCOL §8.7).
             trust |= {"status": decision.status, "attested_at": at, "redeliver": True}

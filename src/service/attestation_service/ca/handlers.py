@@ -34,10 +34,12 @@ from attestation.errors import (
     CANotConfigured,
     CertificateUnknown,
     RequestInvalid,
+    RotationForbidden,
     TransitionForbidden,
 )
 from attestation.keys.uri import FileRef, parse_key_uri
-from attestation.machines.dual_control import of_ca_rotation
+from attestation.machines.dual_control import of_ca_revocation, of_ca_rotation
+from attestation.pki.profiles import ProfileName
 from attestation.store import (
     PUBLISHED,
     Certificate,
@@ -56,6 +58,7 @@ from attestation_service.authority.places import algorithms
 from attestation_service.context import Resources
 
 SERIALS_PER_AUDIT: Final = 20
+OF_CAS: Final = frozenset({ProfileName.CA.value, ProfileName.CA_CROSS.value})
 ENCRYPTED: Final = b"-----BEGIN ENCRYPTED PRIVATE KEY-----"
 
 
@@ -116,11 +119,13 @@ async def rotate(
     # What the policy forbids never begins to sign; that it stops is always allowed.
     if request.step != "retire":
         demand(Policy(res.settings.crypto_policy), Use.CA, algorithm)
-    await _prove(request, algorithm, authority, res)
+    proven = await _prove(request, algorithm, authority, res)
     at = res.clock.now()
 
     def work(tx: Tx) -> PendingApproval | None:
         keys = rotation.keys_of(tx, request.purpose, algorithm, res.settings)
+        if (signer := keys.will_sign(request.step)) is not None and signer.issuer_id != proven:
+            raise RotationForbidden("the keys were changed while one of them was tried; ask again")
         rotation.check(tx, keys, request.step, force=request.force, settings=res.settings, at=at)
         other = keys.other(request.step)
         proposal = of_ca_rotation(
@@ -150,11 +155,13 @@ async def rotate(
 
 async def _prove(
     request: RotationRequest, algorithm: IssuerAlgorithm, authority: Authority, res: Resources
-) -> None:
-    """Let the key that is to sign prove itself first: after the switch it would be too late."""
+) -> str | None:
+    """Let the key that is to sign prove itself first: after the switch it would be too late. Return its id, if any."""
     keys = await res.store.read(lambda tx: rotation.keys_of(tx, request.purpose, algorithm, res.settings))
     if (signer := keys.will_sign(request.step)) is not None:
         await authority.in_thread(functools.partial(authority.prove, signer))
+        return signer.issuer_id
+    return None
 
 
 def _make_next(authority: Authority, request: RotationRequest, algorithm: IssuerAlgorithm) -> None:
@@ -200,19 +207,30 @@ async def certificate(serial: str, *, res: Resources) -> CertificateDetail:
 
 async def revoke(
     serial: str, request: CertificateRevokeRequest, *, res: Resources, operator: Operator
-) -> CertificateDetail:
-    """Revoke one certificate for good.
+) -> CertificateDetail | PendingApproval:
+    """Revoke one certificate for good; that of a CA, by itself or another, is an act of several.
 
     Raises:
         CANotConfigured: The service has no CA.
         CertificateUnknown: We never reserved this serial.
         TransitionForbidden: It is revoked or void already.
+        BreakGlassCannotVote: Several people must agree to it.
     """
     authority_of(res)
     at = res.clock.now()
 
-    def work(tx: Tx) -> CertificateDetail:
+    def work(tx: Tx) -> CertificateDetail | PendingApproval:
         before = _found(tx, serial)
+        agreed = dual_control.Agreed()
+        if before.profile in OF_CAS:
+            # One step of a rotation needs several; taking back what it made decides as much.
+            proposal = of_ca_revocation(
+                serial=serial, profile=before.profile, subject=before.subject, reason=request.reason
+            )
+            found = dual_control.gate(tx, proposal, operator, res, at, note=request.note)
+            if isinstance(found, PendingApproval):
+                return found
+            agreed = found
         why = request.note or "revoked by an operator"
         if not tx.certificates.revoke_serial(serial, request.reason, why, at):
             raise TransitionForbidden(f"certificate {serial} is {before.state} already")
@@ -227,13 +245,13 @@ async def revoke(
             machine_id=before.machine_id,
             prev_state=before.state,
             new_state=after.state,
-            detail=detail,
+            detail=agreed.told(detail),
         )
         tx.audit.append(event, at)
         return certificate_detail(after)
 
     answer = await dual_control.write(work, res=res, operator=operator, at=at)
-    if res.revocation is not None:
+    if res.revocation is not None and not isinstance(answer, PendingApproval):
         res.revocation.changed()
     return answer
 
@@ -244,12 +262,16 @@ async def refuse_key(request: RefusedKeyRequest, *, res: Resources, operator: Op
     Raises:
         CANotConfigured: The service has no CA.
         AlreadyExists: It is refused already.
+        TransitionForbidden: It is a CA's.
     """
     authority_of(res)
     at = res.clock.now()
     key = RefusedKey(spki_sha256=request.spki_sha256, why=request.reason, added_at=at, added_by=operator.cn)
 
     def work(tx: Tx) -> None:
+        # By refusing it, one operator would revoke what needs several.
+        if any(issuer.spki_sha256 == key.spki_sha256 for issuer in tx.issuers.all()):
+            raise TransitionForbidden("this is the key of a CA: rotate it, or revoke its certificate")
         if not tx.refused_keys.put(key):
             raise AlreadyExists("this key is refused already")
         revoked = [

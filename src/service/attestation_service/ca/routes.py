@@ -135,14 +135,17 @@ async def certificate(serial: Serial, res: Res) -> Response:
     operation_id="revoke_certificate",
     summary="Revoke one certificate",
     response_model=CertificateDetail,
-    responses=answers(CANotConfigured, CertificateUnknown, TransitionForbidden, body=True, kind="act"),
+    responses=answers(
+        CANotConfigured, CertificateUnknown, TransitionForbidden, body=True, gated=True, kind="act"
+    ),
     openapi_extra=access("act"),
 )
 async def revoke(
     serial: Serial, request: CertificateRevokeRequest, res: Res, operator: OperatorDep
 ) -> Response:
-    """For good and at once: the next list and every answer say so."""
-    return reply(await handlers.revoke(serial, request, res=res, operator=operator))
+    """For good and at once: the next list and every answer say so. That of a CA is an act of several operators."""
+    answer = await handlers.revoke(serial, request, res=res, operator=operator)
+    return reply(answer, status_code=status_of(answer))
 
 
 @router.get(
@@ -163,7 +166,7 @@ async def refused_keys(res: Res, cursor: Cursor = None, limit: Limit = 50) -> Re
     operation_id="refuse_key",
     summary="Let a key never get a certificate again",
     response_model=RefusedKeyDetail,
-    responses=answers(CANotConfigured, AlreadyExists, body=True, kind="act"),
+    responses=answers(CANotConfigured, AlreadyExists, TransitionForbidden, body=True, kind="act"),
     openapi_extra=access("act"),
 )
 async def refuse_key(request: RefusedKeyRequest, res: Res, operator: OperatorDep) -> Response:

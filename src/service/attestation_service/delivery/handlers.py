@@ -96,7 +96,7 @@ async def fetch(
 
     def load(tx: Tx) -> _Due | Pending:
         limits.check(tx, counted, at)
-        return _load(tx, digest, at)
+        return _load(tx, digest, res.settings, at)
 
     async with limits.CountRefusals(res.store, counted, at, lambda e: limits.denial("config", e, origin)):
         due = await res.store.read(load)
@@ -117,9 +117,12 @@ async def fetch(
 
     def conclude(tx: Tx) -> Delivered | Pending:
         # Decided again on what is true now: a lock, a failed attestation or an AK reset may have come between.
-        now = _load(tx, digest, at)
+        now = _load(tx, digest, res.settings, at)
         if isinstance(now, Pending):
             return now
+        # What was prepared is of the machine as it was: another role or name since then is another configuration.
+        if now.repeat is None and now.machine.version != due.machine.version:
+            return Pending("attest again " + now.machine.machine_id[:4])
         assert due.machine.ak_name is not None
         # What is stored for repeats is sealed; plaintext never rests in the database.
         sealed = wanted == "sealed"
@@ -176,7 +179,7 @@ async def pending(*, res: Resources, origin: Origin) -> Pending:
     return Pending("attest to get a configuration")
 
 
-def _load(tx: Tx, digest: bytes, at: datetime) -> _Due | Pending:
+def _load(tx: Tx, digest: bytes, settings: Settings, at: datetime) -> _Due | Pending:
     """Decide what a token is worth at *at*.
 
     Raises:
@@ -197,7 +200,10 @@ def _load(tx: Tx, digest: bytes, at: datetime) -> _Due | Pending:
     if machine.status is not Status.ATTESTED:
         return Pending(_WORDS[machine.status] + " " + machine.machine_id[:4])
     #    Under the policy that is in force now: a verdict under another one says nothing about it.
-    fresh = machine.trust(at) is Trust.VERIFIED and machine.last_policy == policy.in_force(tx, machine).ref
+    fresh = (
+        machine.trust(at) is Trust.VERIFIED
+        and machine.last_policy == policy.in_force(tx, machine, settings).ref
+    )
     if not fresh or machine.ak_name != token.ak_name:
         return Pending("attest again " + machine.machine_id[:4])
     return _Due(token, machine, repeat)

@@ -127,7 +127,7 @@ def _due(tx: Tx, machine_id: str, res: Resources, at: datetime) -> _Due:
     if machine is None:
         raise MachineUnknown("no such machine")
     try:
-        subject = certification.admitted(tx, machine, at)
+        subject = certification.admitted(tx, machine, res.settings, at)
     except (MachineNotAdmitted, MachineRejected, AKNotActivated) as e:
         raise TransitionForbidden(f"no bundle: {e}") from e
     found = certification.live(tx, machine_id, PROFILE, res.settings, at)
@@ -150,7 +150,7 @@ def _gate(
     tx: Tx, machine: Machine, operator: Operator, res: Resources, at: datetime
 ) -> dual_control.Agreed | PendingApproval:
     rule = dual_control.always(res.settings)
-    proposal = of_offline_bundle(machine, policy.measured(tx, machine))
+    proposal = of_offline_bundle(machine, policy.measured(tx, machine, res.settings))
     return dual_control.gate(tx, proposal, operator, res, at, rule=rule)
 
 

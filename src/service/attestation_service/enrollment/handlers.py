@@ -178,7 +178,7 @@ async def _request_cert(
         tx.challenges.redeem(judged.challenge.challenge_id, "certify", machine_id, at)
         # The certificate will say what was judged, so that must be true in this very unit.
         now = _known(tx, machine_id)
-        if certification.admitted(tx, now, at) != judged.subject:
+        if certification.admitted(tx, now, res.settings, at) != judged.subject:
             raise MachineChanged("the machine was changed while its certificate was made")
         certification.live(tx, machine_id, request.profile, res.settings, at)
 
@@ -186,7 +186,7 @@ async def _request_cert(
         # Signing took a while. What a lock or a revocation takes back is void already; a new role, host name or AK,
         # or a failed attestation takes it back here.
         now = _known(tx, machine_id)
-        if certification.admitted(tx, now, at) != judged.subject:
+        if certification.admitted(tx, now, res.settings, at) != judged.subject:
             raise MachineNotAdmitted("the machine was changed while its certificate was made")
         _record(tx, now, plan, issued, origin, at, compat=made is not None)
 
@@ -240,7 +240,7 @@ def judge(
         )
         # 5. Only now the machine hears how it stands: attested, within its lease, with room for one more. Strangers
         #    end above, so they learn nothing of a machine.
-        subject = certification.admitted(tx, machine, at)
+        subject = certification.admitted(tx, machine, res.settings, at)
         certification.demand_names(machine, request.profile)
         live = certification.live(tx, machine_id, request.profile, res.settings, at)
         return replace(

@@ -33,6 +33,7 @@ from attestation_service.certificates import Fate
 from attestation_service.context import Resources
 from attestation_service.events import emit
 from attestation_service.machines.presentation import machine_detail
+from attestation_service.settings import Settings
 
 UNTRUSTED: dict[str, Any] = {
     "last_verdict": None,
@@ -91,7 +92,7 @@ async def list_machines(
         votes = tx.approvals.live_of([m.machine_id for m in page.items], at)
         return MachinePage(
             items=[
-                machine_detail(m, dual_control.shown(tx, votes.get(m.machine_id, []), at), at)
+                machine_detail(m, dual_control.shown(tx, votes.get(m.machine_id, []), res.settings, at), at)
                 for m in page.items
             ],
             next_cursor=page.next_cursor,
@@ -110,8 +111,9 @@ async def get_machine(machine_id: str, *, res: Resources) -> MachineDetail:
 
     def work(tx: Tx) -> MachineDetail:
         machine = _machine(tx, machine_id)
-        votes = dual_control.shown(tx, tx.approvals.live_of([machine_id], at).get(machine_id, []), at)
-        return machine_detail(machine, votes, at).model_copy(update={"relatives": _relatives(tx, machine)})
+        votes = tx.approvals.live_of([machine_id], at).get(machine_id, [])
+        shown = dual_control.shown(tx, votes, res.settings, at)
+        return machine_detail(machine, shown, at).model_copy(update={"relatives": _relatives(tx, machine)})
 
     return await res.store.read(work)
 
@@ -348,7 +350,7 @@ async def _perform(
         # 2. The one table says whether and whither.
         status = next_status(before.status, act.operation)
         # 3. A role is for machines that are vouched for well enough: said now, not at every attestation to come.
-        _demand_assurance(tx, before, act)
+        _demand_assurance(tx, before, act, res.settings)
         _demand_names(tx, before, act)
         # 4. What yields credentials of a role under dual control needs several to ask for the same.
         agreed = _agreed(tx, act, before, res, operator, at)
@@ -399,14 +401,14 @@ def _make_lists(res: Resources) -> None:
         res.revocation.changed()
 
 
-def _demand_assurance(tx: Tx, before: Machine, act: Act) -> None:
+def _demand_assurance(tx: Tx, before: Machine, act: Act, settings: Settings) -> None:
     """Check that a machine that gets a role is vouched for as well as the policies of that role demand."""
     role = act.changes.get("role")
     if role is None:
         return
     level: Assurance = act.changes.get("assurance", before.assurance)
-    cluster_id = act.changes["cluster_id"]
-    minimum = policy.in_force(tx, replace(before, role=role, cluster_id=cluster_id)).assurance_minimum(role)
+    after = replace(before, role=role, cluster_id=act.changes["cluster_id"])
+    minimum = policy.in_force(tx, after, settings).assurance_minimum(role)
     if level.level < minimum.level:
         raise AssuranceTooLow(
             f"{role} demands {minimum}, this machine has {level}: accept its EK, trust the CA that signed its "
@@ -450,7 +452,7 @@ def _agreed(
         hostname=after.hostname,
         assigned_ip=after.assigned_ip,
         cluster_id=after.cluster_id,
-        measured=policy.measured(tx, after),
+        measured=policy.measured(tx, after, res.settings),
         accepts_ek=act.accepts_ek,
     )
     return dual_control.gate(tx, proposal, operator, res, at, note=act.detail)

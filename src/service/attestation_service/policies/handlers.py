@@ -171,8 +171,6 @@ def _change(
         raise MachineUnknown("no such machine")
     # 1. What applies there now is part of what is agreed to: two who saw another state agree to something else.
     now = tx.policies.assigned(scope, subject)
-    if now is not None and now.policy == ref:
-        return _assignment(now)
     if now is None and ref is None:
         raise PolicyUnknown(f"nothing is assigned to {scope} {subject[:80]!r}")
     if ref is not None:
@@ -185,6 +183,9 @@ def _change(
         policy=None if ref is None else _applied(tx, ref),
         replaces=None if now is None else _applied(tx, now.policy),
     )
+    # What applies already is no act, unless one operator assigned it and several must agree by now.
+    if now is not None and now.policy == ref and (now.agreed or not dual_control.gates(proposal, res)):
+        return _assignment(now)
     agreed = dual_control.gate(tx, proposal, operator, res, at)
     if isinstance(agreed, PendingApproval):
         return agreed
@@ -199,7 +200,12 @@ def _change(
     if ref == IDENTITY_ONLY.ref:
         _store_shipped(tx, IDENTITY_ONLY, at)
     assigned = PolicyAssignment(
-        scope=scope, subject=subject, policy=ref, assigned_at=at, assigned_by=operator.cn
+        scope=scope,
+        subject=subject,
+        policy=ref,
+        assigned_at=at,
+        assigned_by=operator.cn,
+        agreed=bool(agreed.voters),
     )
     tx.policies.assign(assigned)
     told = agreed.told("; ".join([f"{ref} to {scope} {subject}", *also]))
@@ -241,13 +247,13 @@ async def effective(machine_id: str, *, res: Resources) -> EffectivePolicy:
         if machine.role is not None:
             places.append(("role", machine.role.value))
         assigned = [tx.policies.assigned(*place) for place in (*places, ("machine", machine_id))]
-        found = policy.in_force(tx, machine)
+        found = policy.in_force(tx, machine, res.settings)
         return EffectivePolicy(
             machine_id=machine_id,
             policy=found.ref,
             sha256=found.sha256,
             assigned=[
-                EffectivePart(scope=each.scope, subject=each.subject, policy=each.policy)
+                EffectivePart(scope=each.scope, subject=each.subject, policy=each.policy, agreed=each.agreed)
                 for each in assigned
                 if each is not None
             ],
@@ -328,4 +334,5 @@ def _assignment(assignment: PolicyAssignment) -> AssignmentDetail:
         policy=assignment.policy,
         assigned_at=assignment.assigned_at,
         assigned_by=assignment.assigned_by,
+        agreed=assignment.agreed,
     )

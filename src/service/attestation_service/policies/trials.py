@@ -17,10 +17,11 @@ from attestation.appraisal.again import StoredCase, judge_again
 from attestation.errors import MachineUnknown, RequestInvalid
 from attestation.machines import Role
 from attestation.reference import Policy, parse_policy
-from attestation.reference.compose import compose
+from attestation.reference.compose import compose, compose_guarded
 from attestation.results import Failed, Flagged, Outcome, Passed, Reported, Undecided, Verdict, conclude
 from attestation.results.ar4si import FIRMWARE_WARNING
 from attestation.store import Capture, CaptureFilter, Scope, Tx
+from attestation.store.policies import AGREED
 from attestation.tpm.hashes import bank_alg
 from attestation_service import policy as policies
 from attestation_service.context import Resources
@@ -71,13 +72,16 @@ async def test(request: PolicyTestRequest, *, res: Resources) -> PolicyTestPage:
         if request.scope == "machine" and not machines:
             raise MachineUnknown("no such machine, or one that is rejected or revoked")
         page = tx.captures.page(wanted, request.cursor, request.limit)
-        effective: dict[tuple[str | None, ...], Policy] = {}
+        effective: dict[tuple[Role | None, tuple[str | None, ...]], Policy] = {}
+        guarded = res.settings.dual_control_roles
         cases: list[tuple[Capture, Policy]] = []
         logs = KeptLogs(res.replays)
         for capture in page.items:
-            in_force = effective.get(capture.assigned)
+            role = capture.role if capture.role in guarded else None
+            in_force = effective.get((role, capture.assigned))
             if in_force is None:
-                in_force = effective[capture.assigned] = _with(tx, capture.assigned, request.scope, tried)
+                in_force = _with(tx, capture.assigned, role, request.scope, tried)
+                effective[role, capture.assigned] = in_force
             lacking = logs.lacks(capture, in_force)
             if lacking and cases and logs.is_full:
                 break
@@ -106,15 +110,22 @@ def filter_of(scope: Scope, subject: str) -> CaptureFilter:
     )
 
 
-def _with(tx: Tx, assigned: Sequence[str | None], scope: Scope, tried: Policy) -> Policy:
-    """Return what would be in force with *tried* in its place, and everything else as it is assigned."""
-    parts = []
+def _with(
+    tx: Tx, assigned: Sequence[str | None], guarded: Role | None, scope: Scope, tried: Policy
+) -> Policy:
+    """Return what would be in force with *tried* in its place, and everything else as it is assigned.
+
+    Of a role under dual control (*guarded*) as if several had agreed to it: nobody else can let it apply there.
+    """
+    parts, agreed = [], []
     for place, pin in zip(SCOPES, assigned, strict=True):
         if place == scope:
             parts.append(tried)
+            agreed.append(True)
         elif pin is not None:
             parts.append(policies.stored(tx, pin.partition(" ")[0]))
-    return compose(parts)
+            agreed.append(pin.endswith(AGREED))
+    return compose(parts) if guarded is None else compose_guarded(parts, agreed, guarded)
 
 
 def _judged(page: _Page) -> PolicyTestPage:

@@ -276,10 +276,11 @@ def _endorsed(tx: Tx, introduction: Introduction, res: Resources, at: datetime) 
     )
 
 
-def _waits(tx: Tx, token: RegistrationToken, verdict: ChainVerdict | None) -> bool:
+def _waits(tx: Tx, token: RegistrationToken, verdict: ChainVerdict | None, res: Resources) -> bool:
     """Return True where a machine is vouched for less than its token, or the role of the token, demands."""
     trust = judge_ek_trust(allow_listed=False, chain=verdict)
-    needed = policy.of_role(tx, token.role, token.cluster_id or DEFAULT_CLUSTER).assurance_minimum(token.role)
+    cluster_id = token.cluster_id or DEFAULT_CLUSTER
+    needed = policy.of_role(tx, token.role, cluster_id, res.settings).assurance_minimum(token.role)
     return trust.assurance.level < max(needed.level, token.minimum_assurance.level)
 
 
@@ -324,7 +325,7 @@ def _admission(
         admission = _Admission(
             Status.REGISTERED, token.role, token.hostname, token.assigned_ip, token.cluster_id
         )
-        if not _waits(tx, token, verdict):
+        if not _waits(tx, token, verdict, res):
             taken = _taken(tx, admission)
             if taken is None and spend:
                 tx.registration_tokens.use(digest, at)
