@@ -16,6 +16,7 @@ import pytest
 from attestation.audit import AuditEvent
 from attestation.audit.authority import Change, key_of, with_changes
 from attestation.store import KINDS, NOT_AUTHORITY, Kind, MachineFilter, TrustCertificate, Tx
+from attestation.store.refused_keys import RefusedKey
 from attestation.store.tables import Base
 from attestation_service.audit import verification
 from attestation_service.audit.ledger import MOST_FINDINGS, Ledger
@@ -34,6 +35,7 @@ OTHER: Mapping[str, Mapping[str, Any]] = {
     "allow-list": {"ek_fingerprint": "e" * 96},
     "token": {"id": None, "token_id": "f" * 16, "token_sha256": b"x" * 32},
     "vote": {"id": None, "operator_sub": "somebody else"},
+    "refused-key": {"spki_sha256": "f" * 64},
     "policy": {"name": "another"},
     "assignment": {"scope": "cluster", "subject": "another"},
     "anchor": {"sha256": "f" * 64},
@@ -49,6 +51,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
     "allow-list": {"role": "controlplane"},
     "token": {"uses_left": 1},
     "vote": {"expires_at": 1 << 60},
+    "refused-key": {"why": "nothing"},
     "policy": {"document": "{}"},
     "assignment": {"policy_version": 2},
     "anchor": {"status": "distrusted"},
@@ -145,7 +148,9 @@ async def furnished(start: Starter) -> Service:
         changed_at=at,
         changed_by="grace",
     )
+    refused = RefusedKey(spki_sha256="d" * 64, why="stolen", added_at=at, added_by="grace")
     await service.store.write(lambda tx: tx.trust.add(anchor))
+    await service.store.write(lambda tx: tx.refused_keys.put(refused))
     return service
 
 
@@ -211,6 +216,7 @@ UNTOLD = {
     "allow-list": {"note", "created_at", "created_by"},
     "token": {"id", "created_at", "created_by"},
     "vote": {"id", "subject", "hostname", "assigned_ip"},
+    "refused-key": {"added_at", "added_by"},
     "policy": {"created_at", "created_by"},
     "assignment": {"assigned_at", "assigned_by"},
     "anchor": {"reason", "added_at", "added_by", "changed_at", "changed_by"},

@@ -22,6 +22,7 @@ from attestation.store.tables import (
     MachineRow,
     PolicyAssignmentRow,
     PolicyRow,
+    RefusedKeyRow,
     RegistrationTokenRow,
     TrustCertificateRow,
     table_of,
@@ -67,7 +68,8 @@ KINDS: Final = {
             "machine",
             MachineRow,
             "machine_id",
-            "ek_fingerprint ek_public status role cluster_id hostname assigned_ip ek_allow_listed ak_public ak_name",
+            "ek_fingerprint ek_public status role cluster_id hostname assigned_ip ek_allow_listed ak_public ak_name "
+            "name_key address_key shares_names",
         ),
         _kind("ak-binding", AKBindingRow, "ak_name", "ek_fingerprint machine_id"),
         _kind("chip-mark", ChipMarkRow, "kind value machine_id", "ended_as ended_believed"),
@@ -85,6 +87,7 @@ KINDS: Final = {
             "action machine_id operator_cn role proposal expires_at consumed_at withdrawn_at lapsed_at void "
             "certificate",
         ),
+        _kind("refused-key", RefusedKeyRow, "spki_sha256", "why"),
         _kind("policy", PolicyRow, "name version", "sha256 document"),
         _kind("assignment", PolicyAssignmentRow, "scope subject", "policy_name policy_version"),
         _kind("anchor", TrustCertificateRow, "sha256", "certificate role vendor status"),
@@ -113,6 +116,7 @@ NOT_AUTHORITY: Final = {
     "attestation_results": "what was judged; what it gave is in the machine's row",
     "challenges": "asks for evidence, and admits nobody without",
     "config_tokens": "good for one delivery, sealed to the TPM that the machine's row names",
+    "ocsp_delegates": "sealed to the service's key; its certificate is a row of its own",
     "ca_crls": "signed, and made anew from the certificates",
     "audit_log": "the log itself",
     "audit_nodes": "the log's tree, compared with it",
