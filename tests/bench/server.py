@@ -73,7 +73,7 @@ def run(arguments: list[str], environment: Mapping[str, str], log: Path) -> Iter
             start_new_session=True,
         )
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
