@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import secrets
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -80,6 +79,7 @@ class Attacker:
         self.victim = rig.machine_id
         self.public: dict[str, bytes] = {}
         self.challenge: dict[str, Any] = {}
+        self.introduced: dict[str, Any] = {}
 
     def __call__(self, request: httpx.Request, forward: Forward) -> Any:
         """Answer A."""
@@ -90,9 +90,8 @@ class Attacker:
         if path == "/self-register":
             return self._introduce(body)
         if path.endswith("/ak-activate"):
-            # B introduces itself and answers for A: everything in this answer is genuine, and B's.
-            introduced = self.b.introduce().json()
-            activated = self.b.activate(self.b.activation(introduced, **_nonce_of(body)))
+            # B answers for A: everything in this answer is genuine, and B's.
+            activated = self.b.activate(self.b.activation(self.introduced, **_nonce_of(body)))
             assert activated.is_success, activated.text
             return activated
         if path == "/attest":
@@ -109,7 +108,8 @@ class Attacker:
     def _introduce(self, body: dict[str, Any]) -> dict[str, Any]:
         """Anybody can seal a credential to public keys, under any machine's id."""
         self.public = {name: base64.b64decode(body[name]) for name in ("ek_public", "ak_public")}
-        challenge_id = secrets.token_hex(16)
+        self.introduced = self.b.introduce().json()
+        challenge_id = self.introduced["activation"]["challenge_id"]
         offer = ak_activation.offer(
             ak_activation.check_keys(self.public["ek_public"], self.public["ak_public"]),
             secret=bytes(32),
