@@ -447,10 +447,11 @@ def test_an_expired_registration_token_admits_nobody(local_scene: Scene, local: 
         assert refused(answer) == (403, "registration-token-invalid")
 
 
-def test_a_desired_cluster_is_never_obeyed(scene: Scene, mallory: Machine) -> None:
+def test_a_desired_cluster_is_never_obeyed(scene: Scene, make_device: MakeDevice) -> None:
     """It chooses neither policies nor configuration: the token decides, and what names no cluster means `default`."""
     token = registration_token(scene)["token"]
-    answer = mallory.enrol("/register", registration_token=token, cluster_id="lab")
+    machine = scene.machine(make_device("first"))
+    answer = machine.enrol("/register", registration_token=token, cluster_id="lab")
     assert answer["status"] == "registered"
     shown = scene.operator.call("GET", f"/machines/{answer['machine_id']}")
     assert (shown["cluster_id"], shown["desired_cluster_id"]) == ("default", "lab")
