@@ -124,6 +124,7 @@ NOT_AUTHORITY: Final = {
     "audit_countersignatures": "signed by others",
     "outbox": "tells of what was done",
     "rate_limits": "slows down",
+    "revisions": "counts what judgements rest on; what is counted has rows of its own",
     "policy_history": "tells of what was assigned",
 }
 """Every other table, and why a row of it gives nothing by itself."""
