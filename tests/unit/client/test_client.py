@@ -21,6 +21,7 @@ from attestation.api import (
     PolicyTestRequest,
     RefusedKeyRequest,
     RegisterRequest,
+    ReplaceRequest,
 )
 from attestation.client import (
     AnswerInvalid,
@@ -434,11 +435,20 @@ OPERATOR_ROUTES: list[tuple[str, str, Callable[[OperatorClient], Any]]] = [
     ("POST", f"{MACHINE}/revoke", lambda c: c.revoke(MACHINE_ID, wipe=True)),
     ("POST", f"{MACHINE}/ak-reset", lambda c: c.ak_reset(MACHINE_ID, "why")),
     ("POST", f"{MACHINE}/redeliver", lambda c: c.redeliver(MACHINE_ID)),
+    (
+        "POST",
+        f"{MACHINE}/replace",
+        lambda c: c.replace(MACHINE_ID, ReplaceRequest(new=MACHINE_ID, reason="r")),
+    ),
     ("GET", f"{MACHINE}/results", lambda c: list(c.results(MACHINE_ID))),
     ("DELETE", MACHINE, lambda c: c.delete_machine(MACHINE_ID)),
     ("GET", f"{MACHINE}/certificates", lambda c: list(c.machine_certificates(MACHINE_ID))),
     ("POST", f"{MACHINE}/offline-bundle", lambda c: c.offline_bundle(MACHINE_ID)),
-    ("POST", "/ca/refused-keys", lambda c: c.refuse_key(RefusedKeyRequest(spki_sha256="0" * 64, reason="r"))),
+    (
+        "POST",
+        "/api/v1/ca/refused-keys",
+        lambda c: c.refuse_key(RefusedKeyRequest(spki_sha256="0" * 64, reason="r")),
+    ),
     ("GET", "/api/v1/registration-tokens", lambda c: list(c.registration_tokens())),
     ("DELETE", "/api/v1/registration-tokens/t1", lambda c: c.revoke_registration_token("t1")),
     ("GET", "/api/v1/allow-list", lambda c: list(c.allow_list())),

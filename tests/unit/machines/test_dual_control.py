@@ -677,6 +677,19 @@ def test_accepting_an_ek_is_bound() -> None:
     assert accepting.terms == {"accepts_ek": a_machine().ek_fingerprint}
 
 
+def test_a_vote_for_a_replacement_binds_whose_place_it_is() -> None:
+    """Another old machine, or none, is another proposal; the words name both."""
+    machine, old = a_machine(1), a_machine(2)
+    found = approval(machine, replaces=old)
+    assert (found.action, found.terms) == (
+        "replace",
+        {"replaces": old.machine_id, "replaces_ek": old.ek_fingerprint},
+    )
+    assert found.subject == f"machine {machine.machine_id} in place of machine {old.machine_id}"
+    digests = {each.digest() for each in (found, approval(machine), approval(machine, replaces=a_machine(3)))}
+    assert len(digests) == 3
+
+
 @pytest.mark.parametrize("role", [None, Role.LINUX, Role.CONTROLPLANE])
 def test_an_offline_bundle_concerns_every_role(role: Role | None) -> None:
     """Whatever the machine is, and whichever roles are under dual control; it binds the machine as it was seen."""

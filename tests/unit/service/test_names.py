@@ -195,3 +195,81 @@ async def test_who_shared_a_name_before_it_was_a_rule_is_shown(
     assert (await again.act(two, "lock", {"reason": "it can still be acted upon"}))["shares_names"]
     await again.act(one, "revoke", {"reason": "the old one"})
     assert not (await again.detail(two))["shares_names"]
+
+
+# Taking over a name
+
+
+async def test_one_act_puts_a_machine_in_the_place_of_another(ca: Service) -> None:
+    """The old one ends with its certificates; the new one inherits role, cluster, host name and address."""
+    old, new, rack = SoftwareNode(), SoftwareNode(), {"hostname": "w-1", "assigned_ip": "10.0.0.12/24"}
+    await ca.admitted(old, role="worker-infra", cluster_id="lab", **rack)
+    serial = (await get_certificate(ca, old))["serial"]
+    await ca.introduce(new)
+    body = {"new": new.machine_id, "reason": "mainboard died"}
+    taken = await ca.operator("POST", f"/machines/{old.machine_id}/replace", body)
+    assert taken.status_code == 200, taken.text
+    found = taken.json()
+    assert found["machine_id"] == new.machine_id
+    assert (found["status"], found["role"], found["cluster_id"]) == ("registered", "worker-infra", "lab")
+    assert {name: found[name] for name in rack} == rack
+    assert (await ca.detail(old))["status"] == "revoked"
+    assert (await ca.operator("GET", f"/ca/certificates/{serial}")).json()["state"] == "revoked"
+    (revoked,) = await ca.audit(action="revoke")
+    (approved, _) = await ca.audit(action="approve")
+    assert (revoked["machine_id"], revoked["detail"]) == (
+        old.machine_id,
+        f"replaced by machine {new.machine_id}",
+    )
+    assert approved["machine_id"] == new.machine_id
+    assert f"in place of machine {old.machine_id}; mainboard died" in approved["detail"]
+    assert (await ca.attest(new))["action"] == "apply-config"
+
+
+async def test_what_cannot_be_replaced_stays_as_it_is(service: Service, first: SoftwareNode) -> None:
+    """Nothing is done by halves: the name stays with whom it was."""
+    waits, admitted = SoftwareNode(), SoftwareNode()
+    await service.introduce(waits)
+    await service.admitted(admitted, hostname="w-1")
+    for old, new, more, expected in (
+        (first, first, {}, (422, "request-invalid")),
+        (first, admitted, {}, (409, "transition-forbidden")),
+        (waits, admitted, {}, (409, "transition-forbidden")),
+        # The role demands more than this machine has, also in somebody else's place.
+        (first, waits, {}, (409, "assurance-too-low")),
+        (first, waits, {"expected_version": 7, "accept_ek": True}, (409, "machine-changed")),
+    ):
+        body = {"new": new.machine_id, "reason": "r", **more}
+        answer = await service.operator("POST", f"/machines/{old.machine_id}/replace", body)
+        assert outcome_of(answer) == expected, answer.text
+        detail = await service.detail(first)
+        assert (detail["status"], detail["hostname"]) == ("registered", "cp-1")
+        assert (await service.detail(waits))["status"] == "pending_approval"
+
+
+async def test_taking_over_a_guarded_role_needs_several(start: Starter) -> None:
+    """As approving it does; a vote names both machines, and nothing happens before all agree."""
+    committee = Committee(await start(dual_control_roles=("controlplane",)))
+    service = committee.service
+    old, new, other = SoftwareNode(), SoftwareNode(), SoftwareNode()
+    for node in (old, new, other):
+        await service.introduce(node)
+    granted = {"role": "controlplane", "accept_ek": True, **CP}
+    for who in ("anna", "bernd"):
+        await committee.ask(who, "POST", f"/machines/{old.machine_id}/approve", granted)
+    path, body = f"/machines/{old.machine_id}/replace", {"accept_ek": True, "reason": "r"}
+    first = await committee.ask("anna", "POST", path, body | {"new": new.machine_id})
+    assert (first.status_code, first.json()["action"]) == (202, "replace")
+    # For another machine in the same place it is another proposal.
+    assert (await committee.ask("bernd", "POST", path, body | {"new": other.machine_id})).status_code == 202
+    assert outcome_of(await service.operator("POST", path, body | {"new": new.machine_id})) == (
+        403,
+        "break-glass-cannot-vote",
+    )
+    assert [(await service.detail(node))["status"] for node in (old, new)] == [
+        "registered",
+        "pending_approval",
+    ]
+    done = await committee.ask("bernd", "POST", path, body | {"new": new.machine_id})
+    assert done.status_code == 200, done.text
+    assert [(await service.detail(node))["status"] for node in (old, new)] == ["revoked", "registered"]

@@ -741,6 +741,46 @@ def _revoke(session: Session, machine: str, reason: str | None, *, wipe: bool, y
     _done(session, "revoked, wipe ordered" if wipe else "revoked", revoked)
 
 
+@group.command("replace")
+@ID
+@click.argument("new")
+@click.option("--accept-ek", is_flag=True, help="Admit the EK of NEW by name, whoever vouches for it.")
+@REASON_NEEDED
+@YES
+@output_option
+@pass_session
+def replace(session: Session, machine: str, new: str, reason: str, *, accept_ek: bool, yes: bool) -> None:
+    """Let NEW, a machine that waits for approval, take the place of another one.
+
+    ID is revoked for good; NEW gets its role, its cluster, its host name and its address, in one act. Where the role is
+    under dual control this is your vote.
+
+    \b
+    Examples:
+      attestation machine replace cp-1 7f3a -r "mainboard died"
+    """
+    from attestation.api import ReplaceRequest
+
+    with session.client() as client:
+        old, detail = session.find(client, machine), session.find(client, new)
+        request = checked(
+            lambda: ReplaceRequest(
+                new=detail.machine_id,
+                accept_ek=accept_ek,
+                reason=reason,
+                # What we looked at is what takes the place: a machine that changed meanwhile is refused.
+                expected_version=detail.version,
+            )
+        )
+        session.confirm(
+            f"Revoke {_described(old)} for good, and put {_described(detail)} in its place?", yes=yes
+        )
+        answer = client.replace(old.machine_id, request)
+    again = ["machine", "replace", old.machine_id, detail.machine_id, "--reason", reason]
+    again += ["--accept-ek"] if accept_ek else []
+    _concluded(session, f"in place of {name_of(old)}", detail, answer, again)
+
+
 @group.command("ak-reset")
 @ID
 @REASON_NEEDED

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from attestation.api.approvals import ApprovalDetail
-from attestation.api.base import AssignedIP, ClusterId, Hostname, Reason, Wire
+from attestation.api.base import AssignedIP, ClusterId, Hostname, MachineId, Reason, Wire
 from attestation.machines import DEFAULT_CLUSTER, Role, Status, Trust
 from attestation.machines.chips import MarkKind
 from attestation.results import Assurance, Subject, Verdict
@@ -42,6 +42,7 @@ __all__ = [
     "RegistrationTokenPage",
     "RegistrationTokenRequest",
     "RelativeDetail",
+    "ReplaceRequest",
     "ResultDetail",
     "ResultPage",
     "RevokeRequest",
@@ -188,6 +189,21 @@ class RoleChangeRequest(Wire):
     reason: Reason
     expected_version: int | None = Field(
         default=None, ge=1, description="Refuse with 409 unless the machine is still at this version"
+    )
+
+
+class ReplaceRequest(Wire):
+    """Let a machine that waits take the place of another one, which is revoked."""
+
+    new: MachineId = Field(
+        description="The machine that waits; it inherits role, cluster, host name and address"
+    )
+    accept_ek: bool = Field(
+        default=False, strict=True, description="Admit its EK by name: it goes on the allow-list"
+    )
+    reason: Reason
+    expected_version: int | None = Field(
+        default=None, ge=1, description="Refuse with 409 unless the new machine is still at this version"
     )
 
 

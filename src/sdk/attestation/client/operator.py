@@ -154,6 +154,10 @@ class OperatorClient:
         """End a machine's admission for good; *wipe* also orders it to erase itself."""
         return self._act(machine_id, "revoke", api.RevokeRequest(wipe=wipe, reason=reason))
 
+    def replace(self, old: str, request: api.ReplaceRequest) -> api.MachineDetail | api.PendingApproval:
+        """Let a machine that waits take the place of *old*, or vote for it where others must agree."""
+        return self._gated(f"{_machine(old)}/replace", api.MachineDetail, request)
+
     def ak_reset(self, machine_id: str, reason: str) -> api.MachineDetail | api.PendingApproval:
         """Let the machine activate another attestation key, or vote for it where others must agree."""
         return self._gated(

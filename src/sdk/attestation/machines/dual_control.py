@@ -38,6 +38,7 @@ CA_ROTATION = "ca_rotation"
 OPERATOR_CERTIFICATE = "operator_certificate"
 CA_REVOCATION = "ca_revocation"
 OFFLINE_BUNDLE = "offline_bundle"
+REPLACE = "replace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +135,8 @@ class Proposal:
             return f"revocation of certificate {self.terms['serial']} of {self.terms['subject']}"
         if self.action == OPERATOR_CERTIFICATE:
             return f"certificate of {self.terms['duty']} {self.terms['name']}"
+        if self.action == REPLACE:
+            return f"machine {self.machine_id} in place of machine {self.terms['replaces']}"
         if self.machine_id is not None:
             return f"machine {self.machine_id}"
         if self.action == REGISTRATION_TOKEN:
@@ -180,14 +183,18 @@ def of_machine(
     cluster_id: str,
     measured: Measured | None,
     accepts_ek: bool = False,
+    replaces: Machine | None = None,
 ) -> Proposal:
-    """Return the proposal of an act on *machine* after which it has these four.
+    """Return the proposal of an act on *machine* after which it has these four; in place of *replaces*, which ends.
 
     `measured`: what it will be measured against in that role; `accepts_ek`: its EK is admitted by name (allow-list),
     whoever vouches for it.
     """
+    terms: dict[str, str | int | None] = {"accepts_ek": machine.ek_fingerprint} if accepts_ek else {}
+    if replaces is not None:
+        terms |= {"replaces": replaces.machine_id, "replaces_ek": replaces.ek_fingerprint}
     return Proposal(
-        action=operation.value,
+        action=operation.value if replaces is None else REPLACE,
         machine_id=machine.machine_id,
         ek_fingerprint=machine.ek_fingerprint,
         ak_name=machine.ak_name.hex() if machine.ak_name is not None else None,
@@ -197,7 +204,7 @@ def of_machine(
         assigned_ip=assigned_ip,
         cluster_id=cluster_id,
         evidence_digest=evidence_digest(machine),
-        terms={"accepts_ek": machine.ek_fingerprint} if accepts_ek else {},
+        terms=terms,
         roles=frozenset(each for each in (role, machine.role) if each is not None),
         assurance=machine.assurance,
         current_hostname=machine.hostname,

@@ -18,10 +18,17 @@ from attestation.api import (
     PendingApproval,
     ReasonRequest,
     RelativeDetail,
+    ReplaceRequest,
     RevokeRequest,
     RoleChangeRequest,
 )
-from attestation.errors import AssuranceTooLow, MachineChanged, MachineUnknown, TransitionForbidden
+from attestation.errors import (
+    AssuranceTooLow,
+    MachineChanged,
+    MachineUnknown,
+    RequestInvalid,
+    TransitionForbidden,
+)
 from attestation.machines import DEFAULT_CLUSTER, Machine, NodeEvent, Operation, Status, next_status
 from attestation.machines.chips import MarkKind
 from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
@@ -150,19 +157,23 @@ async def approve(machine_id: str, request: ApproveRequest, *, res: Resources, o
         "assigned_ip": request.assigned_ip,
         "cluster_id": request.cluster_id,
     }
-    act = Act(
+    act = _admission(granted, request, request.reason)
+    return await _perform(machine_id, lambda _: act, res, operator)
+
+
+def _admission(granted: dict[str, Any], request: ApproveRequest | ReplaceRequest, why: str | None) -> Act:
+    return Act(
         operation=Operation.APPROVE,
         action="approve",
         changes=granted | {"alarm": None} | (ACCEPTED_EK if request.accept_ek else {}),
         detail=_because(
             _told(granted, DEFAULT_CLUSTER) + ("; EK accepted" if request.accept_ek else ""),
-            request.reason,
+            why,
         ),
         event=NodeEvent.PROVISIONED,
         expected_version=request.expected_version,
         accepts_ek=request.accept_ek,
     )
-    return await _perform(machine_id, lambda _: act, res, operator)
 
 
 async def reject(machine_id: str, request: ReasonRequest, *, res: Resources, operator: Operator) -> Answer:
@@ -216,9 +227,13 @@ async def unlock(machine_id: str, request: LockRequest, *, res: Resources, opera
 
 async def revoke(machine_id: str, request: RevokeRequest, *, res: Resources, operator: Operator) -> Answer:
     """End a machine's admission for good; a wipe is ordered at its next attestation."""
-    at = res.clock.now()
+    act = _end(request, res.clock.now())
+    return await _perform(machine_id, lambda _: act, res, operator)
+
+
+def _end(request: RevokeRequest, at: datetime) -> Act:
     words = [request.reason or "", "wipe scheduled" if request.wipe else ""]
-    act = Act(
+    return Act(
         operation=Operation.REVOKE,
         action="revoke",
         changes={
@@ -233,7 +248,6 @@ async def revoke(machine_id: str, request: RevokeRequest, *, res: Resources, ope
         withdraws=True,
         certificates=certificates.WITHDRAWN,
     )
-    return await _perform(machine_id, lambda _: act, res, operator)
 
 
 async def ak_reset(machine_id: str, request: ReasonRequest, *, res: Resources, operator: Operator) -> Answer:
@@ -290,6 +304,49 @@ async def change_role(
         )
 
     return await _perform(machine_id, act, res, operator)
+
+
+async def take_over(old_id: str, request: ReplaceRequest, *, res: Resources, operator: Operator) -> Answer:
+    """Revoke a machine, and admit one that waits in its place: role, cluster, host name and address are inherited.
+
+    One act and one unit, for in between nobody would be called so, or two. It is agreed to as the role is.
+
+    Raises:
+        RequestInvalid: A machine cannot replace itself.
+        MachineUnknown: No such machine.
+        TransitionForbidden: The old one is not admitted, or the new one does not wait.
+        MachineChanged: The new one is not at the version that the operator saw.
+        AssuranceTooLow: The new one is not vouched for as well as the role demands.
+        NameInUse: A third machine is called like the old one.
+        BreakGlassCannotVote: Several people must agree to it.
+    """
+    at = res.clock.now()
+    if request.new == old_id:
+        raise RequestInvalid("a machine cannot replace itself")
+
+    def work(tx: Tx) -> Machine | PendingApproval:
+        old, new = _machine(tx, old_id), _machine(tx, request.new)
+        granted = {name: getattr(old, name) for name in ("role", "hostname", "assigned_ip", "cluster_id")}
+        admission = _admission(granted, request, f"in place of machine {old_id}; {request.reason}")
+        # 1. As of each act alone: what was seen, what the table says, who vouches, who else is called so.
+        if request.expected_version not in (None, new.version):
+            raise MachineChanged(f"the machine is at version {new.version}, not {request.expected_version}")
+        ended = next_status(old.status, Operation.REVOKE)
+        admitted = next_status(new.status, Operation.APPROVE)
+        _demand_assurance(tx, new, admission, res.settings)
+        tx.machines.demand_free(old_id, old.cluster_id, old.hostname, old.assigned_ip)
+        # 2. The vote names both machines: for another one in the same place it does not count.
+        agreed = _agreed(tx, admission, new, res, operator, at, replaces=old)
+        if isinstance(agreed, PendingApproval):
+            return agreed
+        # 3. The name is free before it is given.
+        why = RevokeRequest(reason=f"replaced by machine {new.machine_id}")
+        _carry_out(tx, old, _end(why, at), ended, agreed, operator, at)
+        return _carry_out(tx, new, admission, admitted, agreed, operator, at)
+
+    answer = await dual_control.write(work, res=res, operator=operator, at=at, machine_id=request.new)
+    _make_lists(res)
+    return answer if isinstance(answer, PendingApproval) else machine_detail(answer, [], at)
 
 
 async def delete(machine_id: str, *, res: Resources, operator: Operator) -> None:
@@ -356,44 +413,58 @@ async def _perform(
         agreed = _agreed(tx, act, before, res, operator, at)
         if isinstance(agreed, PendingApproval):
             return agreed
-        if act.accepts_ek:
-            tx.allow_list.put(_admitted(before, act, operator, at))
-        # 5. State, tokens, audit and event: all or nothing. A directive sent before is void from now on, and so
-        #    are other votes about the machine: it is not what they were cast about any more.
-        moves = act.changes.get("cluster_id", before.cluster_id) != before.cluster_id
-        after = tx.machines.update(
-            before,
-            **{
-                "directive_sha256": None,
-                # What was believed of it was believed under the policies of the cluster that it leaves.
-                **({"trust_expires_at": None} if moves else {}),
-                **act.changes,
-                "status": status,
-            },
-        )
-        tx.approvals.void(machine_id, at)
-        if act.withdraws or moves:
-            tx.config_tokens.withdraw(machine_id, at)
-        tx.audit.append(
-            operator.event(
-                act.action,
-                machine_id=machine_id,
-                prev_state=before.status,
-                new_state=status,
-                detail=agreed.told(act.detail),
-            ),
-            at,
-        )
-        # 6. Its certificates follow, in the same unit: no list or answer of any worker is from before.
-        if act.certificates is not None:
-            certificates.decide(tx, machine_id, act.certificates, act.action, operator, at)
-        if act.event is not None:
-            _emit(tx, act, after, at)
-        return after
+        # 5. All or nothing.
+        return _carry_out(tx, before, act, status, agreed, operator, at)
 
     answer = await dual_control.write(work, res=res, operator=operator, at=at, machine_id=machine_id)
     _make_lists(res)
     return answer if isinstance(answer, PendingApproval) else machine_detail(answer, [], at)
+
+
+def _carry_out(
+    tx: Tx,
+    before: Machine,
+    act: Act,
+    status: Status,
+    agreed: dual_control.Agreed,
+    operator: Operator,
+    at: datetime,
+) -> Machine:
+    """Do an act that may be done."""
+    if act.accepts_ek:
+        tx.allow_list.put(_admitted(before, act, operator, at))
+    # State, tokens, audit and event: all or nothing. A directive sent before is void from now on, and so
+    # are other votes about the machine: it is not what they were cast about any more.
+    moves = act.changes.get("cluster_id", before.cluster_id) != before.cluster_id
+    after = tx.machines.update(
+        before,
+        **{
+            "directive_sha256": None,
+            # What was believed of it was believed under the policies of the cluster that it leaves.
+            **({"trust_expires_at": None} if moves else {}),
+            **act.changes,
+            "status": status,
+        },
+    )
+    tx.approvals.void(before.machine_id, at)
+    if act.withdraws or moves:
+        tx.config_tokens.withdraw(before.machine_id, at)
+    tx.audit.append(
+        operator.event(
+            act.action,
+            machine_id=before.machine_id,
+            prev_state=before.status,
+            new_state=status,
+            detail=agreed.told(act.detail),
+        ),
+        at,
+    )
+    # Its certificates follow, in the same unit: no list or answer of any worker is from before.
+    if act.certificates is not None:
+        certificates.decide(tx, before.machine_id, act.certificates, act.action, operator, at)
+    if act.event is not None:
+        _emit(tx, act, after, at)
+    return after
 
 
 def _make_lists(res: Resources) -> None:
@@ -439,7 +510,14 @@ def _admitted(machine: Machine, act: Act, operator: Operator, at: datetime) -> A
 
 
 def _agreed(
-    tx: Tx, act: Act, before: Machine, res: Resources, operator: Operator, at: datetime
+    tx: Tx,
+    act: Act,
+    before: Machine,
+    res: Resources,
+    operator: Operator,
+    at: datetime,
+    *,
+    replaces: Machine | None = None,
 ) -> dual_control.Agreed | PendingApproval:
     if act.operation not in MACHINE_ACTIONS or not dual_control.rule_of(res.settings).is_on:
         return dual_control.Agreed()
@@ -454,6 +532,7 @@ def _agreed(
         cluster_id=after.cluster_id,
         measured=policy.measured(tx, after, res.settings),
         accepts_ek=act.accepts_ek,
+        replaces=replaces,
     )
     return dual_control.gate(tx, proposal, operator, res, at, note=act.detail)
 

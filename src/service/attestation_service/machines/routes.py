@@ -12,6 +12,7 @@ from attestation.api import (
     MachineDetail,
     MachinePage,
     ReasonRequest,
+    ReplaceRequest,
     RevokeRequest,
     RoleChangeRequest,
 )
@@ -194,6 +195,20 @@ async def change_role(
 ) -> Response:
     """It gets the configuration of the new role at its next good attestation."""
     answer = await handlers.change_role(machine_id, request, res=res, operator=operator)
+    return reply(answer, status_code=status_of(answer))
+
+
+@router.post(
+    "/machines/{machine_id}/replace",
+    operation_id="replace_machine",
+    summary="Let a machine that waits take the place of this one",
+    response_model=MachineDetail,
+    responses=answers(*ACT, AssuranceTooLow, NameInUse, RequestInvalid, body=True, gated=True, kind="act"),
+    openapi_extra=access("act"),
+)
+async def replace(machine_id: Id, request: ReplaceRequest, res: Res, operator: OperatorDep) -> Response:
+    """This one is revoked; the answer is the new one, with its role, cluster, host name and address."""
+    answer = await handlers.take_over(machine_id, request, res=res, operator=operator)
     return reply(answer, status_code=status_of(answer))
 
 
