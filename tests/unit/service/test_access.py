@@ -89,6 +89,7 @@ def concrete(path: str) -> str:
     values = {
         "machine_id": NOBODY,
         "approval_id": "1",
+        "proposal_digest": "0" * 64,
         "token_id": "0" * 16,
         "ek_fingerprint": "0" * 96,
         "scope": "fleet",
