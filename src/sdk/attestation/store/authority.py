@@ -89,7 +89,7 @@ KINDS: Final = {
         ),
         _kind("refused-key", RefusedKeyRow, "spki_sha256", "why"),
         _kind("policy", PolicyRow, "name version", "sha256 document"),
-        _kind("assignment", PolicyAssignmentRow, "scope subject", "policy_name policy_version"),
+        _kind("assignment", PolicyAssignmentRow, "scope subject", "policy_name policy_version agreed"),
         _kind("anchor", TrustCertificateRow, "sha256", "certificate role vendor status"),
         _kind(
             "ca-key",
