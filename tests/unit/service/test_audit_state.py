@@ -238,7 +238,9 @@ async def test_an_inserted_row_admits_a_machine_and_is_found(service: Service) -
     fingerprint = node.introduction()["ek_fingerprint"]
     at = 0
     Intruder(service.directory / "machines.db").run(
-        "INSERT INTO allow_list VALUES (?, 'worker-app', NULL, NULL, NULL, NULL, ?, 'anna')", fingerprint, at
+        "INSERT INTO allow_list VALUES (?, 'worker-app', NULL, NULL, NULL, NULL, ?, 'anna', NULL)",
+        fingerprint,
+        at,
     )
     assert (await service.introduce(node))["status"] == "registered"
     answer = (await service.operator("GET", "/audit/verify")).json()
@@ -273,7 +275,7 @@ async def test_rows_from_before_are_judged_honestly(start: Starter) -> None:
     intruder = Intruder(path)
     row = ("worker-app", None, None, None, None, 0, "anna")
     for number in range(250):
-        intruder.run("INSERT INTO allow_list VALUES (?, ?, ?, ?, ?, ?, ?, ?)", f"{number:096x}", *row)
+        intruder.run("INSERT INTO allow_list VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)", f"{number:096x}", *row)
     intruder.run("UPDATE database_identity SET bound_at = NULL")
     (service.directory / "ca" / "audit-memory.json").unlink()
     again = await start()
@@ -282,7 +284,7 @@ async def test_rows_from_before_are_judged_honestly(start: Starter) -> None:
     intruder.run("DELETE FROM allow_list WHERE ek_fingerprint = ?", f"{7:096x}")
     assert [each["key"] for each in (await state(again))["unproven"]] == [f"{7:096x}"]
     # It happens once: who makes the service bind anew, and inserted a row before, is found as before.
-    intruder.run("INSERT INTO allow_list VALUES (?, ?, ?, ?, ?, ?, ?, ?)", "e" * 96, *row)
+    intruder.run("INSERT INTO allow_list VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)", "e" * 96, *row)
     await start.stack.aclose()
     intruder.run("UPDATE database_identity SET bound_at = NULL")
     (service.directory / "ca" / "audit-memory.json").unlink()
@@ -357,7 +359,7 @@ async def test_many_findings_are_counted(service: Service) -> None:
     intruder = Intruder(service.directory / "machines.db")
     intruder.run(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 130)"
-        " INSERT INTO allow_list SELECT printf('%096x', i), 'worker-app', NULL, NULL, NULL, NULL, 0, 'x' FROM n"
+        " INSERT INTO allow_list SELECT printf('%096x', i), 'worker-app', NULL, NULL, NULL, NULL, 0, 'x', NULL FROM n"
     )
     found = await state(service)
     assert (len(found["unproven"]), found["more"]) == (MOST_FINDINGS, 30)
@@ -368,7 +370,7 @@ async def test_memory_does_not_grow_with_the_fleet(service: Service, monkeypatch
     intruder = Intruder(service.directory / "machines.db")
     intruder.run(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"
-        " INSERT INTO allow_list SELECT printf('%096x', i), 'worker-app', NULL, NULL, NULL, NULL, 0, 'x' FROM n"
+        " INSERT INTO allow_list SELECT printf('%096x', i), 'worker-app', NULL, NULL, NULL, NULL, 0, 'x', NULL FROM n"
     )
     monkeypatch.setattr(verification, "PAGE_ROWS", 500)
     await state(service)

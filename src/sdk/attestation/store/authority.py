@@ -73,7 +73,12 @@ KINDS: Final = {
         ),
         _kind("ak-binding", AKBindingRow, "ak_name", "ek_fingerprint machine_id"),
         _kind("chip-mark", ChipMarkRow, "kind value machine_id", "ended_as ended_believed"),
-        _kind("allow-list", AllowListTableRow, "ek_fingerprint", "role hostname assigned_ip cluster_id"),
+        _kind(
+            "allow-list",
+            AllowListTableRow,
+            "ek_fingerprint",
+            "role hostname assigned_ip cluster_id removed_at",
+        ),
         _kind(
             "token",
             RegistrationTokenRow,
