@@ -327,6 +327,15 @@ async def test_what_changes_meanwhile_is_no_alarm(service: Service, monkeypatch:
     assert (await state(service))["unproven"] == []
 
 
+async def test_a_token_that_was_used_is_told(service: Service) -> None:
+    """The use counts down, in the unit that admits the machine and in its entry."""
+    asked = {"role": "worker-app", "expires_in_seconds": 3600, "minimum_assurance": "tofu"}
+    token = (await service.operator("POST", "/registration-tokens", asked)).json()["token"]
+    await service.introduce(SoftwareNode(), registration_token=token)
+    found = (await service.operator("GET", "/audit/verify")).json()
+    assert (found["valid"], found["state"]["unproven"]) == (True, [])
+
+
 async def test_an_act_that_is_undone_is_not_told(service: Service) -> None:
     """What a unit did to rows goes with it, and the next entry does not tell of it."""
 

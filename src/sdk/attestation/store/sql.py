@@ -193,19 +193,22 @@ class Executor:
 
     def _execute(self, statement: Prepared, values: Mapping[str, object]) -> Cursor:
         compiled = statement.compiled(self._dialect)
+        if compiled.watched is not None:
+            # Before the constants of this statement, which another may have under the same names.
+            self._touch(compiled.watched, values, compiled.constants)
         if compiled.constants:
             values = {**compiled.constants, **values}
-        if compiled.watched is not None:
-            self._touch(compiled.watched, values)
         self._cursor.execute(compiled.text, compiled.arrange(values))
         return self._cursor
 
-    def _touch(self, watched: Watched, values: Mapping[str, object]) -> None:
+    def _touch(
+        self, watched: Watched, values: Mapping[str, object], constants: Mapping[str, object]
+    ) -> None:
         """Remember what the rows are that are about to change."""
         kind = watched.kind
         rows = self.rows(watched.before, **values)
         if watched.inserts and not rows:
-            key = {name: values[name] for name in kind.key}
+            key = {name: values[name] if name in values else constants[name] for name in kind.key}
             self._touched.setdefault((kind.name, key_of(key.values())), (kind, key, None))
         for row in rows:
             text, before = row_of(kind, row)
