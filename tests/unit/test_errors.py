@@ -17,6 +17,8 @@ CODES = {
     "AKNotActivated": "ak-not-activated",
     "ActivationFailed": "activation-failed",
     "KeyRefused": "key-refused",
+    "BodyTooComplex": "body-too-complex",
+    "ServiceBusy": "service-busy",
     "AlgorithmForbidden": "algorithm-forbidden",
     "AllowListEntryUnknown": "allow-list-entry-unknown",
     "AlreadyExists": "already-exists",

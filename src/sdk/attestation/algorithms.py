@@ -691,6 +691,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.PROTOCOL,
                 parameters="RFC 9162 §2.1, C2SP tlog-tiles; imprint of RFC 3161",
                 where=(
+                    "attestation.audit.authority",
                     "attestation.audit.entry",
                     "attestation.audit.merkle",
                     "attestation.audit.walk",
@@ -789,6 +790,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.WE,
                 parameters="SHA-384 only to find fingerprints as an older agent wrote them",
                 where=(
+                    "attestation.keys.statements",
                     "attestation.endorsements.bundle",
                     "attestation.endorsements.certificate",
                     "attestation.machines.dual_control",

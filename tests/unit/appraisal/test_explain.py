@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from attestation.appraisal.explain import Explanation, describe, explain
+from attestation.appraisal.explain import Explanation, describe, explain, unexplained
 from attestation.evidence import event_log
 from attestation.evidence.event_log import EventType, ReplayedLog
 from attestation.testing import BootLog, BootOptions, Event, LogDefect, LogQuirk, boot_log
@@ -248,6 +248,27 @@ def test_pcr_10_says_what_it_followed() -> None:
     assert answer.text.startswith(
         "PCR 10 changed: its first entry, boot_aggregate, is a digest over PCR 0 to 9, so it follows PCR 4;"
     )
+
+
+@pytest.mark.parametrize(
+    ("pcr", "changed", "kept", "text"),
+    [
+        (
+            4,
+            {4},
+            True,
+            "PCR 4 changed: the event log leads to another value, so it is the log of another boot,",
+        ),
+        (4, set(), True, "PCR 4 is not as the policy accepts: the event log leads to another value,"),
+        (9, {9}, True, "PCR 9 changed: the event log does not lead to its value; later software extended it"),
+        (9, {9}, False, "PCR 9 changed: no event log of this boot is kept, so nothing tells why"),
+        (10, {10}, False, "PCR 10 changed: the kernel extends it with files it measures (IMA);"),
+        (10, {9, 10}, True, "PCR 10 changed: its first entry, boot_aggregate, is a digest over PCR 0 to 9,"),
+    ],
+)
+def test_what_no_log_leads_to(pcr: int, changed: set[int], kept: bool, text: str) -> None:
+    """A log of another boot is said to be one; what software extends later is said to be that."""
+    assert unexplained(pcr, changed, kept=kept).startswith(text)
 
 
 def test_a_kernel_that_is_only_measured_with_secure_boot() -> None:

@@ -24,6 +24,7 @@ from attestation.machines.dual_control import (
     Vote,
     evidence_digest,
     of_allow_list,
+    of_ca_revocation,
     of_ca_rotation,
     of_machine,
     of_offline_bundle,
@@ -638,6 +639,17 @@ def test_a_rotation_concerns_every_role() -> None:
     assert proposal.subject == f"{start}, other key {'bb' * 8}"
     forced = of_ca_rotation(**(ROTATION | {"other": None, "force": True})).subject
     assert forced == start.replace("activate", "activate at once")
+
+
+def test_a_revoked_ca_concerns_every_role() -> None:
+    """Who takes the CA's certificate away takes everybody's; certificate and reason are bound."""
+    asked = {"serial": "ab" * 20, "profile": "ca-cross", "subject": "CN=CA", "reason": "superseded"}
+    proposal = of_ca_revocation(**asked)
+    assert proposal.roles == frozenset(Role)
+    assert proposal.machine_id is None
+    assert proposal.subject == f"revocation of certificate {'ab' * 20} of CN=CA"
+    for changed in ({"serial": "cd" * 20}, {"reason": "keyCompromise"}):
+        assert of_ca_revocation(**(asked | changed)).digest() != proposal.digest()
 
 
 PERSON: dict[str, Any] = {"name": "ada", "duty": "viewer", "spki_sha256": "ab" * 32, "days": 30}

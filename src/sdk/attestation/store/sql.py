@@ -201,9 +201,7 @@ class Executor:
         self._cursor.execute(compiled.text, compiled.arrange(values))
         return self._cursor
 
-    def _touch(
-        self, watched: Watched, values: Mapping[str, object], constants: Mapping[str, object]
-    ) -> None:
+    def _touch(self, watched: Watched, values: Mapping[str, object], constants: Mapping[str, object]) -> None:
         """Remember what the rows are that are about to change."""
         kind = watched.kind
         rows = self.rows(watched.before, **values)
