@@ -30,6 +30,7 @@ from attestation.endorsements import der
 from attestation.endorsements.bundle import Manifest, TrustBundle, entry_of, format_manifest, parse_manifest
 from attestation.endorsements.certificate import parse_certificate
 from attestation.endorsements.firmware import parse_blocklist
+from attestation.endorsements.missing import issuer_addresses
 from attestation.endorsements.path import CertificateIndex, PathFailure, SentIssuers, build_path
 from attestation.endorsements.revocation import CRLStore, Revocation, parse_crl
 from attestation.errors import (
@@ -496,6 +497,7 @@ def certificate_target(data: bytes) -> None:
         assert found.tbs in found.der
         assert parse_certificate(found.der).sha256 == found.sha256
         str(found)
+        assert all(one.isprintable() and one.isascii() for one in issuer_addresses(found))
         path = build_path(found, anchors=HELD, intermediates=[SentIssuers([data])], at=AT)
         assert isinstance(path, PathFailure) or found.tbs in SIGNED
 

@@ -423,7 +423,7 @@ def test_an_unknown_root_is_explained(local: InProcessService, terminal: Termina
     assert shown.exit_code == 0, shown.output
     assert "unknown issuer  Common Name: Infineon Test Issuer" in shown.stdout
     assert re.search(r"vouched for +no", shown.stdout)
-    for way in ("--accept-ek", "trust add FILE", "machine reject"):
+    for way in ("--accept-ek", "trust add FILE --vendor IFX --role intermediate", "machine reject"):
         assert way in shown.stderr
     terminal.ok("machine", "reject", rig.machine_id, "-r", "stranger", "--yes")
     assert "trust add" not in terminal.run("trust", "show", rig.machine_id).stderr

@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import shlex
 import zipfile
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from attestation.testing.certificates import CAOptions, CertificateAuthority, EKCertificateOptions
+from attestation.testing.certificates import CAOptions, CertificateAuthority, EKCertificateOptions, Quirk
 from attestation.tpm import parse_public
 from attestation.tpm_bundle import load_directory, load_shipped, read_directory, read_shipped
 from attestation.tpm_bundle.writing import write_directory
@@ -67,9 +68,14 @@ def own(tmp_path: Path, certs: Path) -> Path:
     return target
 
 
-def ek_file(tmp_path: Path, issuer: CertificateAuthority = ISSUER, manufacturer: str = NTC) -> Path:
+def ek_file(
+    tmp_path: Path,
+    issuer: CertificateAuthority = ISSUER,
+    manufacturer: str = NTC,
+    quirks: frozenset[Quirk] = frozenset(),
+) -> Path:
     data = issuer.issue_ek_certificate(
-        EK, at=datetime.now(UTC), options=EKCertificateOptions(manufacturer=manufacturer)
+        EK, at=datetime.now(UTC), options=EKCertificateOptions(manufacturer=manufacturer, quirks=quirks)
     )
     (tmp_path / "ek.der").write_bytes(data)
     return tmp_path / "ek.der"
@@ -179,6 +185,70 @@ def test_an_ek_certificate_is_judged_with_every_step(own: Path, tmp_path: Path) 
     assert document["vendor"] == "NTC"
     assert [step["ok"] for step in document["path"]] == [True] * 3
     assert len(list(csv.reader(io.StringIO(run("verify", file, "--dir", own, "-o", "csv").stdout)))) == 4
+
+
+def test_what_is_missing_is_told_with_the_command_that_brings_it(own: Path, tmp_path: Path) -> None:
+    """Manufacturer, address and command as the certificate says; what is imported so makes it vouched for."""
+    elsewhere = CertificateAuthority("NTC elsewhere", seed=8, parent=ROOT)
+    file = ek_file(tmp_path, elsewhere, quirks=frozenset({Quirk.POINTERS}))
+    done = run("verify", file, "--dir", own)
+    assert done.exit_code == 1
+    assert "NTC (id:4E544300)" in done.stdout
+    assert "http://ca.example/zoo" in done.stdout
+    assert "Missing: the intermediate Common Name: NTC elsewhere." in done.stderr
+    assert "nothing was fetched" in done.stderr
+    command = (
+        "attestation tpm-bundle import FILE --vendor NTC --role intermediate "
+        f"--source http://ca.example/zoo --dir {own}"
+    )
+    assert command in done.stderr
+    document = json.loads(run("verify", file, "--dir", own, "-o", "json").stdout)
+    assert (document["manufacturer"], document["issuer_addresses"]) == (NTC, ["http://ca.example/zoo"])
+    assert document["missing"] == {
+        "role": "intermediate", "vendor": "NTC", "issuer": "Common Name: NTC elsewhere", "import": command,
+    }  # fmt: skip
+    (tmp_path / "FILE").write_bytes(elsewhere.certificate)
+    words = shlex.split(command.replace("FILE", str(tmp_path / "FILE")))[2:]
+    assert run(*words, "--yes").exit_code == 0
+    good = run("verify", file, "--dir", own)
+    assert good.exit_code == 0
+    assert "Missing" not in good.stderr
+    assert json.loads(run("verify", file, "--dir", own, "-o", "json").stdout)["missing"] is None
+
+
+def test_without_an_anchor_of_the_vendor_an_anchor_is_missing(tmp_path: Path) -> None:
+    """Qualcomm's, of which nothing is shipped; of a manufacturer that nobody registered no import helps."""
+    file = ek_file(tmp_path, manufacturer="id:51434F4D")
+    assert "--vendor QCOM --role anchor --dir FOLDER" in run("verify", file).stderr
+    done = run("verify", ek_file(tmp_path, manufacturer="id:58585858"))
+    assert "no import makes it vouched for" in done.stderr
+    assert "tpm-bundle import" not in done.stderr
+    assert "not registered (id:58585858)" in done.stdout
+
+
+def test_an_address_is_a_stranger_s_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quoted for the shell, control characters visible; only an address of the web becomes a source."""
+    asked = ["http://a/;rm$(id)`id`", r"http://a/\x1b[2J"]
+    for address in (*asked, "ldap://a/cn=x"):
+        monkeypatch.setattr("attestation.endorsements.missing.issuer_addresses", lambda _, a=address: (a,))
+        done = run("verify", ek_file(tmp_path))
+        assert address in done.stdout
+        command = next(line for line in done.stderr.splitlines() if "tpm-bundle import" in line)
+        words = shlex.split(command)
+        assert (address in words) == (address in asked)
+        assert f"--source '{address}'" in command or address not in asked
+
+
+def test_a_folder_that_is_not_there_is_a_mistake(own: Path, tmp_path: Path, certs: Path) -> None:
+    """A typing error must not read like a folder without certificates; only an import makes a folder."""
+    nowhere = tmp_path / "nowhere"
+    for words in (["list"], ["verify"], ["verify", ek_file(tmp_path)], ["update", own, "--yes"]):
+        done = run(*words, "--dir", nowhere)
+        assert done.exit_code == 2
+        assert "does not exist" in done.stderr
+    assert run("sign", nowhere, "--key", "key.pem", "--name", "x").exit_code == 2
+    assert not nowhere.exists()
+    assert run("import", certs, "--vendor", "NTC", "--dir", nowhere, "--yes").exit_code == 0
 
 
 def test_what_came_with_it_is_a_hint(own: Path, tmp_path: Path) -> None:
@@ -441,6 +511,7 @@ def test_only_a_signed_edition_is_taken_where_a_key_is_given(
     keys = ("--vkeys-file", tmp_path / "vkeys")
     assert f"signed by      {name}" in run("verify", own, *keys).stdout
     assert "no key was given" in run("verify", own).stdout
+    (tmp_path / "t").mkdir()
     assert run("update", own, "--dir", tmp_path / "t", "--yes", *keys).exit_code == 0
     assert run("verify", tmp_path / "t", "--vkey", signed.stdout.strip()).exit_code == 0
     assert run("update", unsigned, "--dir", tmp_path / "u", "--yes", *keys).exit_code == 2

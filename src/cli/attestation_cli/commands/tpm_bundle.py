@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +19,8 @@ from attestation_cli.session import Session, output_option, pass_session
 if TYPE_CHECKING:
     from attestation.audit.note import VerifierKey
     from attestation.endorsements.bundle import BundleEntry, TrustBundle
+    from attestation.endorsements.certificate import Certificate
+    from attestation.endorsements.missing import MissingIssuer
     from attestation.tpm_bundle.files import Contents
     from attestation_cli.trust_files import Change
 
@@ -42,13 +46,17 @@ def group() -> None:
 
 
 existing = click.Path(exists=True, path_type=Path)
-directory_option = click.option(
-    "--dir",
-    "directory",
-    envvar=DIRECTORY,
-    type=click.Path(file_okay=False, path_type=Path),
-    help=f"The folder of your own [{DIRECTORY}]",
-)
+
+
+def directory_option(*, exists: bool) -> Callable[[Command], Command]:
+    """Add --dir; a folder that is read must be there, or a typing error would look like an empty one."""
+    return click.option(
+        "--dir",
+        "directory",
+        envvar=DIRECTORY,
+        type=click.Path(exists=exists, file_okay=False, path_type=Path),
+        help=f"The folder of your own [{DIRECTORY}]" + ("" if exists else "; made where there is none"),
+    )
 
 
 def keys_options(command: Command) -> Command:
@@ -72,7 +80,7 @@ def keys_options(command: Command) -> Command:
     "--vendor", metavar="NAME", help="Only of this manufacturer, as the TCG names it: IFX, NTC, STM."
 )
 @click.option("--role", type=click.Choice(["anchor", "intermediate"]), help="Only these.")
-@directory_option
+@directory_option(exists=True)
 @output_option
 @pass_session
 def list_(session: Session, vendor: str | None, role: str | None, directory: Path | None) -> None:
@@ -173,7 +181,7 @@ def list_(session: Session, vendor: str | None, role: str | None, directory: Pat
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Certificates that came with the EK certificate, as hints.",
 )
-@directory_option
+@directory_option(exists=True)
 @keys_options
 @output_option
 @pass_session
@@ -269,7 +277,7 @@ def diff(ctx: click.Context, session: Session, before: str, after: str) -> None:
 @click.option("--distrusted", metavar="REASON", help="Take them in as distrusted: they are never used.")
 @click.option("--allow-sha1", is_flag=True, help="Their own signatures may be SHA-1; their bytes are pinned.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@directory_option
+@directory_option(exists=False)
 @output_option
 @pass_session
 @click.pass_context
@@ -355,7 +363,7 @@ def import_(
 @click.argument("source", metavar="FOLDER|ARCHIVE", type=existing)
 @click.option("--allow-older", is_flag=True, help="Also go back to a smaller version number.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@directory_option
+@directory_option(exists=True)
 @keys_options
 @output_option
 @pass_session
@@ -551,7 +559,9 @@ def _verify_certificate(
     session: Session, path: Path, chain: Sequence[Path], directory: Path | None
 ) -> dict[str, object]:
     """Judge an EK certificate, show its path where people read, and return it for programs."""
-    from attestation.endorsements.vendors import SIMULATOR
+    from attestation.endorsements.bundle import manufacturer_of
+    from attestation.endorsements.missing import issuer_addresses, missing_issuer
+    from attestation.endorsements.vendors import SIMULATOR, vendor_or_simulator
     from attestation.evidence import ek_certificate
     from attestation.tpm_bundle.pem import certificates
     from attestation_cli import trust_files
@@ -568,11 +578,26 @@ def _verify_certificate(
     except MalformedEvidence as e:
         raise RequestInvalid(f"{path}: {e}") from e
     verdict = bundle.verify(certificate.der, hints, at=datetime.now(UTC))
+    manufacturer = manufacturer_of(certificate.certificate)
+    missing = missing_issuer(verdict, certificate.certificate, _readable(hints), bundle)
+    addresses = issuer_addresses(certificate.certificate) if missing is None else missing.addresses
+    command = None if missing is None else _import_command(missing, directory)
+    named = None if manufacturer is None else vendor_or_simulator(manufacturer)
     document: dict[str, object] = {
         "file": str(path),
         "ok": verdict.ok,
         "reason": verdict.reason,
         "vendor": verdict.vendor,
+        "manufacturer": manufacturer,
+        "issuer_addresses": list(addresses),
+        "missing": None
+        if missing is None
+        else {
+            "role": missing.role.value,
+            "vendor": missing.vendor,
+            "issuer": missing.issuer,
+            "import": command,
+        },
         "anchor_sha256": verdict.anchor_sha256,
         "bundle_sha256": verdict.bundle_sha256,
         "path": [
@@ -610,13 +635,63 @@ def _verify_certificate(
                 ("file", cell(str(path))),
                 ("verdict", Cell(said, "green" if verdict.ok else "red")),
                 ("why", cell(verdict.reason)),
-                ("manufacturer", cell(verdict.vendor)),
+                ("manufacturer", cell(manufacturer and f"{named or 'not registered'} ({manufacturer})")),
+                ("issuer at", cell(" ".join(addresses) or None)),
                 ("bundle", cell(f"{(verdict.bundle_sha256 or '')[:16]}…", verdict.bundle_sha256)),
             ]
         )
-    if verdict.vendor == SIMULATOR:
+    if missing is not None:
+        _tell_missing(session, missing, command)
+    if SIMULATOR in (verdict.vendor, named):
         session.note("This is a software TPM: the service believes no certificate about it.")
     return document
+
+
+def _readable(ders: Sequence[bytes]) -> list[Certificate]:
+    from attestation.endorsements.certificate import parse_certificate
+
+    found = []
+    for der in ders:
+        with suppress(MalformedEvidence):
+            found.append(parse_certificate(der))
+    return found
+
+
+def _import_command(missing: MissingIssuer, directory: Path | None) -> str | None:
+    """Return the command that imports what is missing; None where no manifest may hold it."""
+    if missing.vendor is None:
+        return None
+    words = [
+        "attestation",
+        "tpm-bundle",
+        "import",
+        "FILE",
+        "--vendor",
+        missing.vendor,
+        "--role",
+        missing.role,
+    ]
+    # A manifest holds only addresses of the web as sources.
+    source = next((one for one in missing.addresses if one.startswith(("http://", "https://"))), None)
+    if source is not None:
+        words += ["--source", source]
+    return shlex.join([*words, "--dir", "FOLDER" if directory is None else str(directory)])
+
+
+def _tell_missing(session: Session, missing: MissingIssuer, command: str | None) -> None:
+    """Say what is missing and how it is brought; its name and address are a stranger's words."""
+    session.note(f"Missing: the {missing.role} {clean(missing.issuer) or 'without a name'}.")
+    if missing.addresses:
+        session.note(
+            "Where it lies is what the certificate says; nothing vouches for the address, nothing was fetched."
+        )
+    if command is None:
+        session.note(
+            "The certificate names no manufacturer of the TCG vendor registry: no import makes it vouched for."
+        )
+    else:
+        session.note("Bring it, compare its SHA-256 with what the manufacturer publishes, then:")
+        session.note(f"  {clean(command)}")
 
 
 def _tell_plan(

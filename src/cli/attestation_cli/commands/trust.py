@@ -15,7 +15,8 @@ from attestation_cli.render import Cell, Column, cell, time_cell
 from attestation_cli.session import Ambiguous, Session, output_option, pass_session
 
 if TYPE_CHECKING:
-    from attestation.api import TrustBundleDetail, TrustCertificateDetail, TrustVerdict
+    from attestation.api import EndorsementDetail, TrustBundleDetail, TrustCertificateDetail, TrustVerdict
+    from attestation.endorsements.bundle import Role
 
 MAX_FILE_BYTES = 65_536
 LEAST_DIGITS = 8
@@ -110,6 +111,8 @@ def show(session: Session, machine: str) -> None:
     with session.client() as client:
         detail = session.find(client, machine)
         endorsement = client.endorsement(detail.machine_id)
+        undecided = endorsement.unknown_issuer and detail.status == "pending_approval"
+        role = _missing_role(endorsement, client.trust_bundle()) if undecided and not session.json else None
     if session.json:
         session.emit_json(endorsement)
         return
@@ -124,10 +127,11 @@ def show(session: Session, machine: str) -> None:
         ]
     )
     _emit_path(session, endorsement)
-    if endorsement.unknown_issuer and detail.status == "pending_approval":
+    if role is not None:
         ways = [f"attestation machine approve {detail.machine_id} --role ROLE --accept-ek"]
         if endorsement.claimed_vendor != SIMULATOR:
-            ways.append("attestation trust add FILE --vendor NAME --role anchor --reason TEXT")
+            vendor = endorsement.claimed_vendor or "NAME"
+            ways.append(f"attestation trust add FILE --vendor {vendor} --role {role} --reason TEXT")
         ways.append(f"attestation machine reject {detail.machine_id} --reason TEXT")
         session.note(
             "\n  ".join(
@@ -251,6 +255,18 @@ def verify(session: Session, file: Any) -> None:
         return
     session.emit_fields(_verdict(verdict))
     _emit_path(session, verdict)
+
+
+def _missing_role(endorsement: EndorsementDetail, bundle: TrustBundleDetail) -> Role:
+    """Return what the certificate of the unknown issuer has to become."""
+    from attestation.endorsements.missing import missing_role
+
+    return missing_role(
+        endorsement.unknown_issuer or "",
+        below=endorsement.path[-1].subject if endorsement.path else "",
+        vendor=endorsement.claimed_vendor,
+        anchored={c.vendor for c in bundle.certificates if (c.role, c.status) == ("anchor", "active")},
+    )
 
 
 def _verdict(verdict: TrustVerdict) -> list[tuple[str, Cell]]:

@@ -32,7 +32,7 @@ from attestation.endorsements.path import (
     build_path,
     verdict,
 )
-from attestation.endorsements.vendors import SIMULATOR, SIMULATOR_ID, VENDOR_NAMES, vendor_name
+from attestation.endorsements.vendors import SIMULATOR, VENDOR_NAMES, vendor_or_simulator
 from attestation.errors import BundleInvalid, MalformedEvidence, SignatureInvalid
 from attestation.wire import canonical_json
 
@@ -481,7 +481,7 @@ class TrustBundle:
         claimed = manufacturer_of(leaf)
         if claimed is None:
             return held[-1].vendor, "the certificate does not name exactly one TPM manufacturer"
-        vendor = SIMULATOR if claimed.lower() == SIMULATOR_ID else vendor_name(claimed)
+        vendor = vendor_or_simulator(claimed)
         if vendor not in tags:
             said = f"{vendor or 'unknown'} ({claimed})"
             return held[-1].vendor, f"the certificate says {said}, its anchor is of {' or '.join(tags)}"

@@ -25,6 +25,8 @@ from attestation.errors import MalformedEvidence, SignatureInvalid
 MAX_SENT_CERTIFICATES: Final = 16
 """Certificates of `ek_chain` that are looked at (TPM.md §1.1)."""
 MAX_SENT_BYTES: Final = 64 * 1024
+NO_ISSUER: Final = "no issuer is known"
+"""What the reason begins with where a path ends because nobody who could have signed its last certificate is held."""
 _MAX_LINKS: Final = 65_536
 
 _COST: Final = {"ec-secp256r1": 100, "ec-secp384r1": 800, "ec-secp521r1": 800}
@@ -284,7 +286,7 @@ class _Search:
                     return found
                 self.steps.pop()
         if nobody:
-            self._failed(None, f"no issuer is known: {child.certificate.issuer or 'its issuer has no name'}")
+            self._failed(None, f"{NO_ISSUER}: {child.certificate.issuer or 'its issuer has no name'}")
         return None
 
     def _sources(self) -> Iterator[tuple[bool, Issuers]]:

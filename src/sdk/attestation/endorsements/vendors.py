@@ -31,3 +31,8 @@ VENDOR_NAMES: Final[Mapping[str, str]] = MappingProxyType(
 def vendor_name(manufacturer: str) -> str | None:
     """Return the registered name of a manufacturer id like `id:49465800`, or None."""
     return VENDOR_NAMES.get("id:" + manufacturer[3:].upper()) if manufacturer.startswith("id:") else None
+
+
+def vendor_or_simulator(manufacturer: str) -> str | None:
+    """Return as `vendor_name` does, and `simulator` for what swtpm writes."""
+    return SIMULATOR if manufacturer.lower() == SIMULATOR_ID else vendor_name(manufacturer)
