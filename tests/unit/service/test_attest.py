@@ -308,7 +308,6 @@ async def test_redeliver_until_fetched(service: Service) -> None:
     assert (await service.fetch(second)).status_code == 410
     assert (await service.fetch(third)).status_code == 200
     assert (await service.attest(node))["action"] == "none"
-    assert (await service.detail(node))["redeliver_pending"] is False
 
 
 async def test_an_acknowledgement_meets_an_operator(

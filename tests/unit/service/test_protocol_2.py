@@ -129,6 +129,8 @@ async def test_compatibility_with_old_agents_is_a_weakening(start: Starter) -> N
     got = await service.get(f"/api/v1/config/{answer['config_token']}", headers={"Accept": SEALED})
     claims = await proven(service, got.headers["Itl-Config-Signature"], "itl-config+jwt")
     assert (claims["machine_id"], "binding" in claims) == (node.machine_id, False)
+    older = _old_acknowledgement(node, answer["next_challenge"], answer["directive"])
+    assert (await service.post(f"/api/v1/machines/{node.machine_id}/ack", older)).status_code == 200
     await service.act(node, "lock")
     answer = (await service.try_attest(node, node_nonce=None)).json()
     older = _old_acknowledgement(node, answer["next_challenge"], answer["directive"])
@@ -197,4 +199,21 @@ async def test_a_configuration_is_offered_until_it_was_fetched(service: Service)
     third = await service.attest(node)
     assert third["action"] == "apply-config"
     assert (await service.fetch(third["config_token"])).status_code == 200
+    assert (await service.attest(node))["action"] == "none"
+
+
+async def test_a_configuration_that_somebody_else_fetched_is_offered_again(service: Service) -> None:
+    """A fetch says nothing of the machine: what it did not acknowledge is owed, whoever used its token up."""
+    node = SoftwareNode()
+    stolen = (await service.admitted(node))["config_token"]
+    assert (await service.fetch(stolen)).status_code == 200
+    service.clock.advance(301)
+    again = await service.attest(node)
+    assert again["action"] == "apply-config"
+    assert (await service.detail(node))["redeliver_pending"] is True
+    assert (await service.fetch(again["config_token"])).status_code == 200
+    body = node.acknowledgement(await service.challenge(node), again["directive"])
+    assert (await service.post(f"/api/v1/machines/{node.machine_id}/ack", body)).status_code == 200
+    assert (await service.detail(node))["redeliver_pending"] is False
+    service.clock.advance(301)
     assert (await service.attest(node))["action"] == "none"

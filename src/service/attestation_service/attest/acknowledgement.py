@@ -140,6 +140,9 @@ def _record(tx: Tx, machine: Machine, request: AckRequest, origin: Origin, at: d
     if machine.status is Status.ATTESTED and machine.unlock_pending and request.outcome == "done":
         # The act voided every directive before it, and nothing else is ordered until this: it was the unlock.
         changes |= {"unlock_pending": False}
+    if machine.status is Status.ATTESTED and machine.redeliver and not machine.unlock_pending:
+        # It has the configuration, applied or sealed. Somebody else's fetch with its token would not say so.
+        changes |= {"redeliver": False}
     after = tx.machines.update(machine, **changes)
     tx.audit.append(
         AuditEvent(

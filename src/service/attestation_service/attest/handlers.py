@@ -276,6 +276,9 @@ def judge(
             raise appraisal.error
         # In protocol 1 an unlock was no order: such an agent believes the status.
         told = machine if request.node_nonce is not None else replace(machine, unlock_pending=False)
+        if told.redeliver and tx.config_tokens.was_fetched(machine.machine_id, at):
+            # It was fetched a moment ago and may be again; then it is offered anew, until it is acknowledged.
+            told = replace(told, redeliver=False)
         decision = decide(told, appraisal, found.policy)
         assert appraisal.claims is not None
         quoted = appraisal.claims.pcrs.get(bank, {})
@@ -354,7 +357,7 @@ def record(
         if tx.machines.by_id(machine.machine_id) != machine:
             raise MachineChanged(f"machine {machine.machine_id} is not what was judged any more")
         if decision.status is not machine.status:
-            # The configuration is offered until it was fetched: a lost answer loses nothing (PROTOCOL §8.7).
+            # The configuration is owed until it is acknowledged: a lost answer loses nothing (PROTOCOL §8.7).
             trust |= {"status": decision.status, "attested_at": at, "redeliver": True}
         if decision.status is not machine.status or decision.action != "none":
             trust |= {"directive_sha256": signed.directive_sha256}

@@ -277,7 +277,8 @@ def wire(envelope: Envelope) -> bytes:
 
 def _record(tx: Tx, due: _Due, wanted: Wanted, config_sha256: str, origin: Origin, at: datetime) -> None:
     machine, token = due.machine, due.token
-    if machine.redeliver:
+    if machine.redeliver and wanted == "plain":
+        # Whoever reads plaintext acknowledges nothing. What is sealed is owed until the machine says that it has it.
         machine = tx.machines.update(machine, redeliver=False)
     tx.audit.append(
         AuditEvent(

@@ -268,8 +268,8 @@ async def ak_reset(machine_id: str, request: ReasonRequest, *, res: Resources, o
 
 
 async def redeliver(machine_id: str, *, res: Resources, operator: Operator) -> Answer:
-    """Offer the configuration again, at the next good attestation and until it was fetched."""
-    act = Act(operation=Operation.REDELIVER, action="redeliver", changes={"redeliver": True})
+    """Offer the configuration again, at the next good attestation and until the machine has it; an older one ends."""
+    act = Act(operation=Operation.REDELIVER, action="redeliver", changes={"redeliver": True}, withdraws=True)
     return await _perform(machine_id, lambda _: act, res, operator)
 
 
