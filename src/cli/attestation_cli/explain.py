@@ -5,11 +5,13 @@ Pure: a machine, its newest result and the instant go in, sentences come out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from attestation.appraisal.advice import advice
 from attestation.machines import Status, Trust
 from attestation.results import Assurance, Verdict
 from attestation_cli.render import ago, clean, short_ids
@@ -17,6 +19,7 @@ from attestation_cli.render import ago, clean, short_ids
 if TYPE_CHECKING:
     from attestation.api import CheckDetail, MachineDetail, PCRChange, ResultDetail
 
+_PCR = re.compile(r"pcr([0-9]{1,2})")
 ASSURANCE: dict[Assurance, str] = {
     Assurance.EK_ALLOWLIST: "this exact TPM was imported to the allow-list in advance",
     Assurance.EK_CHAIN: "the TPM's certificate leads to a known manufacturer",
@@ -95,10 +98,13 @@ def explain(
         steps.append(
             f"`attestation machine results {short} {newest.result_id}` shows the events behind each change."
         )
+    if failed or changes:
+        steps += [f"Look at the {each}." for each in _advice(changes, failed)]
     if failed and machine.status in (Status.PENDING_APPROVAL, Status.REGISTERED, Status.ATTESTED):
         steps.append(
             "If what was found is right, put it into a policy: `attestation policy create`, then "
-            f"`attestation policy assign NAME@VERSION --machine {short}`. If not, look at the machine's firmware."
+            f"`attestation policy assign NAME@VERSION --machine {short}`. If nobody can say who changed it, "
+            f"`attestation machine lock {short}` keeps everything from it."
         )
     return Explanation(
         trusted=trusted,
@@ -117,6 +123,14 @@ _HEADLINES = {
     Status.REVOKED: "revoked",
     Status.REJECTED: "rejected",
 }
+
+
+def _advice(changes: Sequence[PCRChange], failed: Sequence[CheckDetail]) -> tuple[str, ...]:
+    """Return what to look at: what changed; where nothing is known to have, the PCRs that failed."""
+    if changes:
+        return advice((c.pcr, c.text) for c in changes)
+    pcrs = (_PCR.fullmatch(c.check) for c in failed)
+    return advice((int(found[1]), "") for found in pcrs if found is not None)
 
 
 def _status(machine: MachineDetail, short: str, at: datetime) -> tuple[str, list[str]]:

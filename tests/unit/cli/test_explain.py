@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from attestation.api import MachineDetail, ResultDetail
+from attestation.api import MachineDetail, PCRChange, ResultDetail
 from attestation.machines import Status
 from attestation.results import Assurance
 from attestation_cli.explain import ASSURANCE, Explanation, explain
@@ -91,6 +91,19 @@ def test_failed_checks_are_shown_and_a_way_out() -> None:
     assert [c.check for c in failed.checks] == ["pcr-7", "firmware", "event-log"]
     assert "not as expected: pcr-7" in text(failed)
     assert "attestation policy assign NAME@VERSION --machine 7f3ad3ac" in text(failed)
+
+
+def test_what_to_look_at_follows_from_what_changed() -> None:
+    """An initrd asks for who rebuilt it, and for nothing else; without changes, what the failed PCR may hold."""
+    checks = [{"check": "pcr9", "outcome": "failed", "expected": "aa", "found": "bb"}]
+    newest = ResultDetail.model_validate(result(A, "Failed", checks=checks))
+    detail = MachineDetail.model_validate(machine(A, status="attested", trust="failed", last_result=BAD))
+    changed = PCRChange(pcr=9, before=None, after="bb", text="PCR 9 changed: initrd /i replaced", entries=[])
+    asked = "\n".join(explain(detail, newest, NOW, [changed]).next)
+    assert "Look at the initrd: who rebuilt it" in asked
+    assert "kernel" not in asked
+    assert "attestation machine lock 7f3ad3ac" in asked
+    assert "Look at the kernel: " in "\n".join(explain(detail, newest, NOW).next)
 
 
 def test_a_stale_machine_has_a_silent_agent() -> None:
