@@ -369,15 +369,20 @@ class Agent:
         known = self._state.known_as()
         if known is not None and known.ek_fingerprint == self._fingerprint():
             return known
-        return self._enrol(*self._registration_token()) if known is None else self._enrol()
+        return self._enrol(presents_token=known is None)
 
-    def _enrol(self, registration_token: str | None = None, given_sha256: str | None = None) -> KnownAs:
+    def _enrol(self, *, presents_token: bool = False) -> KnownAs:
         """Introduce the TPM and prove that the AK lives in it; only a welcome for this TPM changes anything.
 
         Args:
-            registration_token: Admits this machine.
-            given_sha256: `key_set_sha256` of the keys to believe at the first activation, hex.
+            presents_token: A registration token is presented. The keys that were given beside it are asked for
+                whenever none are pinned: also of a machine that was known before.
         """
+        registration_token = given_sha256 = None
+        if presents_token or self._state.service_keys() is None:
+            registration_token, given_sha256 = self._registration_token()
+        if not presents_token:
+            registration_token = None
         identity, tpm = self._identify(), self._open_tpm()
         ak_public = tpm.ak_public()
         members = {

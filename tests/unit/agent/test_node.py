@@ -1080,6 +1080,24 @@ def test_keys_given_beside_the_token_are_the_only_ones_believed(tmp_path: Path) 
     assert ("service_keys.pinned", "digest") in [(e, f.get("by")) for e, f in world.events.entries]
 
 
+def test_keys_given_beside_the_token_are_believed_again_after_the_pin_was_removed(tmp_path: Path) -> None:
+    """The service was rebuilt, the pin removed as the agent advises: whoever is in between is not "first use"."""
+    world = World(tmp_path)
+    token = _given(tmp_path, world.service.signer.jwks())
+    world = World(tmp_path, registration_token_file=token)
+    assert world.run() is Exit.PENDING_APPROVAL
+    (world.settings.state_dir / "service-keys.json").unlink()
+    honest, world.service.signer = world.service.signer, signer(tmp_path, "in-between")
+    world.service.before = lambda path, body: problem(404, "machine-unknown") if path == "/attest" else None
+    assert world.run() is Exit.NOT_AUTHENTIC
+    assert world.state.service_keys() is None
+    forgotten = iter([problem(404, "machine-unknown")])
+    world.service.signer = honest
+    world.service.before = lambda path, body: next(forgotten, None) if path == "/attest" else None
+    assert world.run() is Exit.PENDING_APPROVAL
+    assert world.state.service_keys() == honest.jwks()
+
+
 def test_keys_in_a_file_are_the_only_ones_believed(tmp_path: Path) -> None:
     """Of the image, for example; the file is read at the first activation only."""
     keys = tmp_path / "keys.json"
