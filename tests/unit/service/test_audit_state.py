@@ -45,7 +45,7 @@ OTHER: Mapping[str, Mapping[str, Any]] = {
 """What another row of each kind has in place of what must be its own."""
 
 CHANGED: Mapping[str, Mapping[str, Any]] = {
-    "machine": {"ak_name": b"another", "role": "controlplane"},
+    "machine": {"ak_name": b"another", "role": "controlplane", "assurance": "ek-chain", "ek_chain_ok": 1},
     "ak-binding": {"ek_fingerprint": "e" * 96},
     "chip-mark": {"ended_as": "rejected"},
     "allow-list": {"role": "controlplane"},
@@ -205,7 +205,7 @@ UNTOLD = {
             "revoked_at",
         ),
         *("rejected_at", "wipe_pending", "wiped_at", "redeliver", "ak_activated_at", "trust_expires_at"),
-        *("ek_source", "ek_template", "assurance", "ek_chain_ok", "desired_role", "directive_sha256"),
+        *("ek_source", "ek_template", "desired_role", "directive_sha256"),
         *("last_verdict", "last_result_at", "last_policy", "last_failed", "last_result_key"),
         *("clock_ms", "reset_count", "restart_count", "clock_safe", "firmware_version", "event_log_sha256"),
         *("heartbeat_missed_at", "firmware_attested", "firmware_blocked"),

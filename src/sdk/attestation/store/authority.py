@@ -68,8 +68,8 @@ KINDS: Final = {
             "machine",
             MachineRow,
             "machine_id",
-            "ek_fingerprint ek_public status role cluster_id hostname assigned_ip ek_allow_listed ak_public ak_name "
-            "name_key address_key shares_names",
+            "ek_fingerprint ek_public status role cluster_id hostname assigned_ip ek_allow_listed ek_chain_ok "
+            "assurance ak_public ak_name name_key address_key shares_names",
         ),
         _kind("ak-binding", AKBindingRow, "ak_name", "ek_fingerprint machine_id"),
         _kind("chip-mark", ChipMarkRow, "kind value machine_id", "ended_as ended_believed"),
