@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from attestation_cli.render import clean
+from attestation.client.text import clean
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

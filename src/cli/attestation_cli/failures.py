@@ -20,6 +20,7 @@ from enum import IntEnum
 import click
 
 from attestation.client import AnswerInvalid, APIError, ServiceUnreachable, TLSFailed
+from attestation.client.text import clean
 from attestation.errors import (
     AttestationError,
     BundleInvalid,
@@ -53,7 +54,7 @@ from attestation_cli.login.errors import (
     ProviderUnreachable,
 )
 from attestation_cli.plugins import PluginFailed
-from attestation_cli.render import clean, wrap
+from attestation_cli.render import wrap
 from attestation_cli.session import Ambiguous, Refused, Session
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from attestation.client.text import clean
 from attestation.errors import Unavailable
-from attestation_cli.render import clean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

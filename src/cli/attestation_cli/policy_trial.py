@@ -6,7 +6,8 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from attestation_cli.render import Column, cell, short_ids, time_cell
+from attestation.client.text import short_ids
+from attestation_cli.render import Column, cell, time_cell
 
 if TYPE_CHECKING:
     from attestation.api import PolicyTestMachine, PolicyTestPage

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from attestation_cli.render import clean, yaml_text
+from attestation.client.text import clean
+from attestation_cli.render import yaml_text
 
 if TYPE_CHECKING:
     from attestation.api import LearnedPolicy

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from attestation_cli.render import clean, display_width, shorten
+from attestation.client.text import clean
+from attestation_cli.render import display_width, shorten
 
 REDRAW_SECONDS = 0.1
 BAR_CELLS = 24

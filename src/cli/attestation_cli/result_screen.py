@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from attestation.client.text import clean
 from attestation.results.ar4si import BOOTED
-from attestation_cli.render import Cell, Column, cell, clean, display_width, moment_cell, shorten, wrap
+from attestation_cli.render import Cell, Column, cell, display_width, moment_cell, shorten, wrap
 from attestation_cli.session import Session
 
 if TYPE_CHECKING:

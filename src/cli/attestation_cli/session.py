@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
+from attestation.client.text import ago, clean, short_ids
 from attestation.errors import Conflict, MachineUnknown, RequestInvalid, Unauthenticated
 from attestation_cli.login.profiles import OUTPUTS, Profile, Resolved, resolve
 from attestation_cli.render import (
     Cell,
     Column,
-    ago,
     cell,
-    clean,
     column_name,
     csv_line,
     fields,
     json_text,
     plain,
-    short_ids,
     table,
     time_cell,
     yaml_text,

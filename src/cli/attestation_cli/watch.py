@@ -18,8 +18,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from attestation.client.errors import ServiceUnreachable
+from attestation.client.text import clean, short_ids
 from attestation.errors import RateLimited, Unavailable
-from attestation_cli.render import clean, instant, short_ids, shorten, table
+from attestation_cli.render import instant, shorten, table
 
 if TYPE_CHECKING:
     from attestation.client import Record

@@ -45,6 +45,7 @@ def loaded(code: str) -> set[str]:
         "from attestation.client import OperatorClient; OperatorClient('http://localhost', 't').close()",
         "from attestation.client import OperatorClient; OperatorClient('https://x.example', 't').close()",
         "from attestation.client import PublicClient; PublicClient('http://localhost')",
+        "import attestation.client.words",
         "import attestation_cli.commands.machine, attestation_cli.commands.stats, attestation_cli.main",
     ],
 )

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from attestation.client.text import clean
 from attestation.errors import AllowListEntryUnknown, RequestInvalid
 from attestation_cli.progress import Progress
-from attestation_cli.render import Column, cell, clean, time_cell
+from attestation_cli.render import Column, cell, time_cell
 from attestation_cli.session import Ambiguous, Session, output_option, pass_session
 
 if TYPE_CHECKING:

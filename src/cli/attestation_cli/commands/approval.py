@@ -9,8 +9,9 @@ import click
 
 from attestation.api import ProposalDetail, ReasonRequest
 from attestation.client import OperatorClient
+from attestation.client.text import ago, clean
 from attestation.errors import ApprovalUnknown
-from attestation_cli.render import Cell, Column, ago, cell, clean, time_cell
+from attestation_cli.render import Cell, Column, cell, time_cell
 from attestation_cli.session import Session, output_option, pass_session
 
 MIN_DIGITS: Final = 4

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from attestation.client.text import clean
 from attestation.errors import RequestInvalid
 from attestation.wire import b64encode
-from attestation_cli.render import Cell, Column, cell, clean
+from attestation_cli.render import Cell, Column, cell
 from attestation_cli.session import Session, output_option, pass_session
 
 if TYPE_CHECKING:

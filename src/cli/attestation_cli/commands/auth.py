@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from attestation.client.text import clean
 from attestation_cli.login.cache import Login, LoginCache, Unusable
 from attestation_cli.login.current import Wanted, bearer, find, wanted
 from attestation_cli.login.errors import ConfigInvalid, LoginNeeded, ProviderInvalid, ProviderUnreachable
@@ -23,7 +24,7 @@ from attestation_cli.login.profiles import (
     load,
     save,
 )
-from attestation_cli.render import Cell, Column, cell, clean, fields, instant, moment, moment_cell
+from attestation_cli.render import Cell, Column, cell, fields, instant, moment, moment_cell
 from attestation_cli.session import Refused, Session, is_terminal, output_option, pass_session
 
 if TYPE_CHECKING:

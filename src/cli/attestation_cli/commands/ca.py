@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from attestation.client.text import ago, clean
 from attestation.errors import CertificateUnknown, IssuerUnknown, RequestInvalid
 from attestation.pki.profiles import KEY_TIERS, ProfileName
 from attestation.wire import b64decode
 from attestation_cli.complete import complete_machine
-from attestation_cli.render import Cell, Column, ago, cell, clean, moment_cell, time_cell, wrap
+from attestation_cli.render import Cell, Column, cell, moment_cell, time_cell, wrap
 from attestation_cli.session import Ambiguous, Session, checked, output_option, pass_session
 
 if TYPE_CHECKING:

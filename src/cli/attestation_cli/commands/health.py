@@ -6,7 +6,8 @@ import time
 
 import click
 
-from attestation_cli.render import Cell, cell, clean
+from attestation.client.text import clean
+from attestation_cli.render import Cell, cell
 from attestation_cli.session import Session, output_option, pass_session
 
 NOT_READY = 6

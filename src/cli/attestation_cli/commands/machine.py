@@ -14,22 +14,11 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from attestation.client.text import ago, clean, short_ids
 from attestation.errors import ApprovalUnknown, CertificateUnknown, RequestInvalid, ResultUnknown, Unavailable
 from attestation.machines import DEFAULT_CLUSTER, Role, Status
 from attestation_cli.complete import complete_machine
-from attestation_cli.render import (
-    Cell,
-    Column,
-    ago,
-    cell,
-    clean,
-    instant,
-    moment,
-    moment_cell,
-    short_ids,
-    time_cell,
-    wrap,
-)
+from attestation_cli.render import Cell, Column, cell, instant, moment, moment_cell, time_cell, wrap
 from attestation_cli.session import Ambiguous, Session, checked, name_of, output_option, pass_session
 
 if TYPE_CHECKING:
@@ -219,7 +208,7 @@ def explain_(ctx: click.Context, session: Session, machine: str) -> None:
             # Assignments that contradict each other are no reason to say nothing else.
             with contextlib.suppress(Unavailable):
                 unseen = client.effective_policy(detail.machine_id).looks_away
-    from attestation_cli.explain import explain
+    from attestation.client.words import explain
 
     told = explain(detail, newest, datetime.now(UTC), changes, unseen)
     if session.json:
@@ -1016,7 +1005,7 @@ def _concluded(
 
 
 def _assurance(machine: MachineDetail) -> Cell:
-    from attestation_cli.explain import ASSURANCE
+    from attestation.client.words import ASSURANCE
 
     text = f"{machine.assurance}: {ASSURANCE[machine.assurance]}"
     return Cell(text, cell(machine.assurance).colour, str(machine.assurance))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from attestation.client.text import ago
 from attestation.errors import CertificateUnknown, RequestInvalid
-from attestation_cli.render import Cell, Column, ago, cell, moment_cell
+from attestation_cli.render import Cell, Column, cell, moment_cell
 from attestation_cli.session import Ambiguous, Session, checked, is_terminal, output_option, pass_session
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from attestation.client.text import clean
 from attestation.errors import PolicyInvalid, PolicyUnknown, RequestInvalid
 from attestation.machines import Role
 from attestation_cli.complete import complete_machine, complete_policy
@@ -17,7 +18,7 @@ from attestation_cli.policy_file import MAX_CHARACTERS, read_policy
 from attestation_cli.policy_trial import Trial
 from attestation_cli.policy_words import commented, member, place_words, rule_words, signed_values
 from attestation_cli.progress import Progress
-from attestation_cli.render import Cell, Column, cell, clean, time_cell, wrap, yaml_text
+from attestation_cli.render import Cell, Column, cell, time_cell, wrap, yaml_text
 from attestation_cli.session import Session, checked, output_option, pass_session
 
 if TYPE_CHECKING:

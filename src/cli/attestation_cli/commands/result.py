@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
+from attestation.client.text import clean
 from attestation.clock import rfc3339
 from attestation.errors import RequestInvalid
-from attestation_cli.render import Cell, cell, clean, moment_cell
+from attestation_cli.render import Cell, cell, moment_cell
 from attestation_cli.session import Session, output_option, pass_session
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from attestation.client.text import clean
 from attestation.errors import RequestInvalid
 from attestation.machines import DEFAULT_CLUSTER, Role
 from attestation.results import Assurance
-from attestation_cli.render import Column, cell, clean, moment_cell, span
+from attestation_cli.render import Column, cell, moment_cell, span
 from attestation_cli.session import Session, checked, output_option, pass_session
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from attestation.client.text import clean
 from attestation.errors import BundleInvalid, MalformedEvidence, RequestInvalid
-from attestation_cli.render import Cell, Column, cell, clean, wrap
+from attestation_cli.render import Cell, Column, cell, wrap
 from attestation_cli.session import Session, output_option, pass_session
 
 if TYPE_CHECKING:

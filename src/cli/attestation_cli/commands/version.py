@@ -6,8 +6,9 @@ import platform
 
 import click
 
+from attestation.client.text import clean
 from attestation.errors import AttestationError
-from attestation_cli.render import Cell, cell, clean
+from attestation_cli.render import Cell, cell
 from attestation_cli.session import Session, output_option, pass_session
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from attestation.audit.note import VerifierKey, check_name
+from attestation.client.text import clean
 from attestation.errors import MalformedNote, RequestInvalid
-from attestation_cli.render import clean
 from attestation_cli.session import Session, output_option, pass_session
 
 DEFAULT_STATE = "~/.itl/witness"

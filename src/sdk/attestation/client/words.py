@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from attestation.appraisal.advice import advice
+from attestation.client.advice import advice
+from attestation.client.text import ago, clean, short_ids
 from attestation.machines import Status, Trust
 from attestation.results import Assurance, Verdict
-from attestation_cli.render import ago, clean, short_ids
 
 if TYPE_CHECKING:
     from attestation.api import CheckDetail, MachineDetail, PCRChange, ResultDetail

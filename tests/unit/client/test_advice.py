@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attestation.appraisal.advice import advice
+from attestation.client.advice import advice
 
 
 def heads(*changes: tuple[int, str]) -> list[str]:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from attestation.api import MachineDetail, PCRChange, ResultDetail
+from attestation.client.words import ASSURANCE, Explanation, explain
 from attestation.machines import Status
 from attestation.results import Assurance
-from attestation_cli.explain import ASSURANCE, Explanation, explain
 from tests.unit.cli.stub import machine, result
 
 A = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"

@@ -1,0 +1,46 @@
+"""Words of the service as text for people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attestation.client.text import ago, clean, short_ids
+
+NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
+
+
+@given(st.text())
+def test_clean_text_is_printable_and_as_long(text: str) -> None:
+    """Nothing that a terminal obeys survives; nothing disappears without a trace."""
+    cleaned = clean(text)
+    assert len(cleaned) == len(text)
+    assert all(c.isprintable() or c == " " or c.isspace() for c in cleaned)
+    assert not {"\x1b", "\x9b", "\n", "\r", "\t", "\u202e", "\u2028", "\u200b", "\x7f"} & set(cleaned)
+
+
+def test_short_ids_grow_until_they_differ() -> None:
+    """Eight characters, or as many as it takes."""
+    same = ["7f3ad3ac-0f0e-4c55-9d4a-000000000001", "7f3ad3ac-0f0f-4c55-9d4a-000000000001"]
+    assert short_ids(same[:1])[same[0]] == "7f3ad3ac"
+    assert sorted(short_ids(same).values()) == ["7f3ad3ac-0f0e", "7f3ad3ac-0f0f"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s ago"),
+        (59, "59 s ago"),
+        (61, "61 s ago"),
+        (3600, "60 min ago"),
+        (7199, "2 h ago"),
+        (172_800, "2 d ago"),
+        (-90, "in 2 min"),
+    ],
+)
+def test_times_are_told_by_their_distance(seconds: int, text: str) -> None:
+    """In the largest unit that says enough."""
+    assert ago(NOW - timedelta(seconds=seconds), NOW) == text
