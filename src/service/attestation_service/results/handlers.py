@@ -9,7 +9,7 @@ from typing import Final, Literal
 from attestation.api import ResultPage, ResultReport
 from attestation.errors import MachineUnknown, PolicyInvalid, PolicyUnknown, ResultUnknown, StoreUnavailable
 from attestation.machines import Machine
-from attestation.reference import IDENTITY_ONLY, compose
+from attestation.reference import IDENTITY_ONLY
 from attestation.results.ear import TYP, Profile, ear_claims
 from attestation.store import StoredResult, Tx
 from attestation.wire import b64encode
@@ -138,9 +138,13 @@ def _log(tx: Tx, sha256: str | None) -> bytes | None:
 
 
 def _max_age_seconds(tx: Tx, found: StoredResult) -> int:
-    """Return how long the result could be relied on: policies do not change, so what it names says so still."""
+    """Return how long the result can be relied on at least.
+
+    Policies do not change, so what it names says so still; which of them several operators agreed on may be another by
+    now, so the shortest of them counts: a token never outlives the lease.
+    """
     refs = (found.result.policy or IDENTITY_ONLY.ref).split("+")
     try:
-        return compose([policy.stored(tx, ref) for ref in refs]).max_age_seconds
+        return min(policy.stored(tx, ref).max_age_seconds for ref in refs)
     except (PolicyUnknown, PolicyInvalid):
         return IDENTITY_ONLY.max_age_seconds
