@@ -405,14 +405,6 @@ async def activate(
             return conflict
         else:
             machine = _confirm(tx, machine, introduction, proven, res, at)
-        tx.ak_bindings.bind(
-            AKBinding(
-                ak_name=introduction.ak_name,
-                ek_fingerprint=introduction.ek_fingerprint,
-                machine_id=machine.machine_id,
-                bound_at=at,
-            )
-        )
         # 5. A token only where an operator admitted it already; delivery still needs an attestation.
         token = None
         if machine.status is Status.REGISTERED:
@@ -526,6 +518,7 @@ def _create(
         subject = machine.ek_fingerprint
         alarms.sound(tx, admission.alarm, at, subject=subject, machine=machine, source=introduction.source)
     machine = _kept(tx, machine, introduction, verdict, at)
+    _bind(tx, machine, introduction, at)
     _registered(
         tx,
         machine,
@@ -589,9 +582,22 @@ def _confirm(
     if changed:
         detail += f"; differs from the first introduction: {', '.join(changed)}"
     _noted(tx, machine, introduction, proven, at)
+    _bind(tx, machine, introduction, at)
     if replaced or limits.may_record(tx, machine, at):
         _registered(tx, machine, introduction, at, prev_state=status, detail=detail)
     return machine
+
+
+def _bind(tx: Tx, machine: Machine, introduction: Introduction, at: datetime) -> None:
+    """Bind the AK to its EK for ever, so that the entry of this unit tells of it. That it is free was asked in it."""
+    tx.ak_bindings.bind(
+        AKBinding(
+            ak_name=introduction.ak_name,
+            ek_fingerprint=introduction.ek_fingerprint,
+            machine_id=machine.machine_id,
+            bound_at=at,
+        )
+    )
 
 
 def _noted(
