@@ -45,7 +45,15 @@ OTHER: Mapping[str, Mapping[str, Any]] = {
 """What another row of each kind has in place of what must be its own."""
 
 CHANGED: Mapping[str, Mapping[str, Any]] = {
-    "machine": {"ak_name": b"another", "role": "controlplane", "assurance": "ek-chain", "ek_chain_ok": 1},
+    "machine": {
+        "ak_name": b"another",
+        "role": "controlplane",
+        "assurance": "ek-chain",
+        "ek_chain_ok": 1,
+        "wipe_pending": 1,
+        "wiped_at": 1,
+        "unlock_pending": 1,
+    },
     "ak-binding": {"ek_fingerprint": "e" * 96},
     "chip-mark": {"ended_as": "rejected"},
     "allow-list": {"role": "controlplane"},
@@ -204,12 +212,12 @@ UNTOLD = {
             "locked_at",
             "revoked_at",
         ),
-        *("rejected_at", "wipe_pending", "wiped_at", "redeliver", "ak_activated_at", "trust_expires_at"),
+        *("rejected_at", "redeliver", "ak_activated_at", "trust_expires_at"),
         *("ek_source", "ek_template", "desired_role", "directive_sha256"),
         *("last_verdict", "last_result_at", "last_policy", "last_failed", "last_result_key"),
         *("clock_ms", "reset_count", "restart_count", "clock_safe", "firmware_version", "event_log_sha256"),
         *("heartbeat_missed_at", "firmware_attested", "firmware_blocked"),
-        *("desired_cluster_id", "alarm", "kept_bytes", "unlock_pending", "pinned_keys"),
+        *("desired_cluster_id", "alarm", "kept_bytes", "pinned_keys"),
     },
     "ak-binding": {"bound_at"},
     "chip-mark": {"ended_at"},
@@ -265,6 +273,29 @@ async def test_an_act_does_not_bless_what_was_changed_before(service: Service) -
     ((found, problem),) = (await problems(service)).items()
     assert found == f"machine {node.machine_id}"
     assert "changed it, it was not what entry" in problem
+
+
+async def test_an_order_is_not_called_off_in_silence(service: Service) -> None:
+    """Whoever writes that a machine was wiped is found, also after it was deleted; its own acknowledgement is told."""
+    for forged in (False, True):
+        node = SoftwareNode()
+        await service.admitted(node)
+        await service.act(node, "revoke", {"wipe": True})
+        path = f"/api/v1/machines/{node.machine_id}/ack"
+        ordered = await service.attest(node)
+        challenge = await service.challenge(node)
+        if forged:
+            Intruder(service.directory / "machines.db").run(
+                "UPDATE machines SET wipe_pending = 0, wiped_at = 1 WHERE machine_id = ?", node.machine_id
+            )
+        else:
+            said = await service.post(path, node.acknowledgement(challenge, ordered["directive"]))
+            assert said.status_code == 200, said.text
+        found = await problems(service)
+        assert list(found) == ([f"machine {node.machine_id}"] if forged else [])
+        assert (await service.operator("DELETE", f"/machines/{node.machine_id}")).status_code == 204
+        words = (await problems(service)).values()
+        assert ["it was not what entry" in each for each in words] == [True] * forged
 
 
 async def test_rows_from_before_are_judged_honestly(start: Starter) -> None:

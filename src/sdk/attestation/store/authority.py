@@ -69,7 +69,7 @@ KINDS: Final = {
             MachineRow,
             "machine_id",
             "ek_fingerprint ek_public status role cluster_id hostname assigned_ip ek_allow_listed ek_chain_ok "
-            "assurance ak_public ak_name name_key address_key shares_names",
+            "assurance ak_public ak_name name_key address_key shares_names wipe_pending wiped_at unlock_pending",
         ),
         _kind("ak-binding", AKBindingRow, "ak_name", "ek_fingerprint machine_id"),
         _kind("chip-mark", ChipMarkRow, "kind value machine_id", "ended_as ended_believed"),
