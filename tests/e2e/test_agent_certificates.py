@@ -26,7 +26,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from attestation.testing import CertificateAuthority, SoftwareTPM
-from tests.fixtures.nginx import TEMPORARY, Nginx
+from tests.fixtures.nginx import TEMPORARY, Nginx, nginx_program
 from tests.fixtures.operator_pki import OperatorCA
 from tests.fixtures.resource_manager import ResourceManager
 from tests.fixtures.service import Operator, ServiceProcess, StartService
@@ -87,7 +87,7 @@ http {{
 """
         )
         user = "user root;" if os.geteuid() == 0 else ""
-        program = next(p for p in ("/usr/sbin/nginx", "/usr/bin/nginx") if Path(p).exists())
+        program = nginx_program()
         self._command = [
             "env", *(f"{name}={value}" for name, value in environment.items()),
             program, "-p", str(directory), "-c", str(self.configuration),

@@ -18,7 +18,7 @@ from attestation.evidence import ak_activation
 from attestation.testing import SoftwareAK, SoftwareNode
 from attestation.tpm import parse_public
 from tests.fixtures.in_process import InProcessService
-from tests.fixtures.machine import Machine, b64, code, refused
+from tests.fixtures.machine import SEALED, Machine, b64, code, refused
 from tests.fixtures.tpm import MakeTPM
 from tests.scenarios.conftest import MakeDevice
 from tests.scenarios.scene import Scene
@@ -176,8 +176,8 @@ def test_n67_a_failed_proof_leaves_an_active_machine_active(
     body = {"challenge_id": offer["activation"]["challenge_id"], "proof": b64(bytes(32))}
     with local_scene.nothing_changes():
         assert refused(machine.activate(body)) == (403, "activation-failed")
-    assert machine.attest()["status"] == "attested"
     assert machine.fetch(token).is_success
+    assert machine.attest()["status"] == "attested"
 
 
 def test_n68_a_second_ak_for_an_ek_is_a_conflict(local_scene: Scene, machine: Machine) -> None:
@@ -241,7 +241,7 @@ def test_a_flipped_bit_in_any_byte_of_the_evidence_is_refused(
 
 PCRS: list[tuple[str, Any]] = [
     ("N26 missing", lambda v: {"sha256": {k: x for k, x in v["sha256"].items() if k != "7"}}),
-    ("N27 extra", lambda v: {"sha256": v["sha256"] | {"8": "00" * 32}}),
+    ("N27 extra", lambda v: {"sha256": v["sha256"] | {"10": "00" * 32}}),
     ("N28 short", lambda v: {"sha256": v["sha256"] | {"7": "00" * 31}}),
     ("N28 long", lambda v: {"sha256": v["sha256"] | {"7": "00" * 33}}),
     ("N32 other bank", lambda v: {"sha384": {k: x + "00" * 16 for k, x in v["sha256"].items()}}),
@@ -320,8 +320,10 @@ def test_n98_an_envelope_with_any_byte_changed_does_not_open(attested: tuple[Mac
 def test_n99_a_stale_result_releases_nothing(
     local_scene: Scene, local: InProcessService, attested: tuple[Machine, str]
 ) -> None:
-    """After its lease a machine gets the pending answer; a fresh quote makes the same token good again."""
+    """After its lease a machine gets the pending answer; a fresh quote makes the token that it used good again."""
     machine, token = attested
+    envelope = machine.fetch(token)
+    assert envelope.headers["content-type"] == SEALED
     local.clock.pass_(seconds=181)
     assert local_scene.operator.machine(machine.machine_id)["trust"] == "stale"
     stranger = local_scene.stranger(SoftwareNode(3))
@@ -330,8 +332,22 @@ def test_n99_a_stale_result_releases_nothing(
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/plain")
     machine.next_challenge = None
-    machine.attest()
-    assert machine.fetch(token).headers["content-type"] == "application/vnd.itl.config.encrypted+json"
+    assert machine.attest()["action"] == "none"
+    again = machine.fetch(token)
+    assert (again.headers["content-type"], again.content) == (SEALED, envelope.content)
+
+
+def test_n99_a_token_that_nobody_used_is_replaced(
+    local_scene: Scene, local: InProcessService, attested: tuple[Machine, str]
+) -> None:
+    """A configuration that was not fetched is offered with each good quote: the older token ends."""
+    machine, token = attested
+    local.clock.pass_(seconds=181)
+    machine.next_challenge = None
+    offered = machine.attest()
+    assert offered["action"] == "apply-config"
+    assert refused(machine.fetch(token)) == (410, "token-consumed")
+    assert machine.fetch(offered["config_token"]).headers["content-type"] == SEALED
 
 
 def test_n99_a_failed_attestation_withdraws_the_token(
