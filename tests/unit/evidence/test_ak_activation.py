@@ -349,6 +349,17 @@ def test_the_proof_is_the_protocols() -> None:
     assert proof.hex() == "c768a74d09f5f2f5e9583dc373fd564d833504463f2a80c8be3a38d6e6443471"
 
 
+def test_the_proof_of_a_further_ek_names_the_first() -> None:
+    """Another prefix, and the fingerprint of the EK that it is shown beside: a literal reading of PROTOCOL §8.6."""
+    keys, _ = offered("L-1", "p256")
+    primary = "ab" * 48
+    offer = ak_activation.offer(
+        keys, secret=SECRET, machine_id=MACHINE, challenge_id=CHALLENGE, primary=primary
+    )
+    proof = own_proof(challenge=f"{CHALLENGE}\0{primary}", context=b"itl-ek-alternative-v1")
+    assert offer.expected_sha256 == hashlib.sha256(proof).digest()
+
+
 def test_the_offer_keeps_no_secret() -> None:
     """Only a digest of the proof is kept: neither secret nor proof stands in the offer."""
     _, offer = offered()

@@ -124,8 +124,8 @@ class SoftwareNode:
             "ak_public": b64encode(self.ak.tpm2b()),
         } | members
 
-    def activation(self, answer: Mapping[str, Any]) -> dict[str, Any]:
-        """Open the credential of an introduction's answer and return the body of the proof."""
+    def activation(self, answer: Mapping[str, Any], primary: str | None = None) -> dict[str, Any]:
+        """Open the credential of an introduction's answer and return the body of the proof; see `proof`."""
         self.machine_id = answer["machine_id"]
         offer = answer["activation"]
         secret = self.activate(offer["credential_blob"], offer["encrypted_secret"])
@@ -135,6 +135,7 @@ class SoftwareNode:
             challenge_id=offer["challenge_id"],
             ek_public=self.ek.tpm2b(),
             ak_name=self.ak.name,
+            primary=primary,
         )
         return {"challenge_id": offer["challenge_id"], "proof": b64encode(proof), "node_nonce": node_nonce()}
 

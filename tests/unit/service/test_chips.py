@@ -172,7 +172,8 @@ def proofs(node: SoftwareNode, answer: Any, *others: SoftwareNode) -> list[str]:
         ours = other.ak, other._ak
         other.ak, other._ak = node.ak, node._ak
         activation = {"challenge_id": answer["activation"]["challenge_id"], **offer}
-        made.append(other.activation({"machine_id": answer["machine_id"], "activation": activation})["proof"])
+        opened = {"machine_id": answer["machine_id"], "activation": activation}
+        made.append(other.activation(opened, node.ek_fingerprint)["proof"])
         other.ak, other._ak = ours
     return made
 
@@ -223,6 +224,27 @@ async def test_each_ek_is_proven_by_itself(service: Service, wrong: str) -> None
     assert (await service.operator("GET", "/machines")).json()["items"] == []
     again = await service.post(f"/api/v1/machines/{node.machine_id}/ak-activate", body)
     assert code(again) == "challenge-used"
+
+
+@pytest.mark.parametrize("shown_beside", [None, "another"])
+async def test_nobody_has_the_proof_of_another_ek_made_for_them(
+    service: Service, shown_beside: str | None
+) -> None:
+    """Who relays its credential to the machine whose EK it is, as that machine's own, gets a proof for nothing."""
+    victim, middle, third = SoftwareNode(), SoftwareNode(), SoftwareNode()
+    middle.ak = victim.ak
+    alternatives = [{"ek_public": b64encode(victim.ek.tpm2b())}]
+    answer = (await service.post(REGISTER, middle.introduction(ek_alternatives=alternatives))).json()
+    offer = answer["activation"]
+    relayed = {"challenge_id": offer["challenge_id"], **offer["alternatives"][0]}
+    # As its activation, or as one that it asked for itself, beside another EK than that of the middle.
+    beside = third.ek_fingerprint if shown_beside else None
+    made = victim.activation({"machine_id": answer["machine_id"], "activation": relayed}, beside)["proof"]
+    body = middle.activation(answer) | {"alternative_proofs": [made]}
+    refused = await service.post(f"/api/v1/machines/{middle.machine_id}/ak-activate", body)
+    assert code(refused) == "activation-failed"
+    await service.introduce(victim)
+    assert (await service.detail(victim))["relatives"] == []
 
 
 async def test_unproven_eks_count_for_nothing(service: Service) -> None:

@@ -4,6 +4,12 @@ The verifier seals a secret to the EK and the Name of the AK (TPM2_MakeCredentia
 recovers it (TPM2_ActivateCredential), and proves so by an HMAC over the whole context (PROTOCOL §2):
 
     HMAC-SHA256(secret, "itl-ak-activate-v1" 00 machine_id 00 challenge_id 00 ‖ SHA-256(ek_public) ‖ AK Name)
+
+A further EK of the same chip is proven in another form, which names the EK that it is shown beside (PROTOCOL §8.6).
+Otherwise whoever is in between has a machine answer it as its own activation, and ties its EK to another machine:
+
+    HMAC-SHA256(secret, "itl-ek-alternative-v1" 00 machine_id 00 challenge_id 00 primary EK's fingerprint 00
+                        ‖ SHA-256(ek_public) ‖ AK Name)
 """
 
 from __future__ import annotations
@@ -39,6 +45,7 @@ MEDIA_TYPE = "application/vnd.itl.ak-activation"
 SECRET_BYTES = 32
 PROOF_BYTES = 32
 _CONTEXT: Final = b"itl-ak-activate-v1"
+_ALTERNATIVE: Final = b"itl-ek-alternative-v1"
 
 _FREE: Final = int(
     Attr.USER_WITH_AUTH | Attr.ADMIN_WITH_POLICY | Attr.FIRMWARE_LIMITED | Attr.SVN_LIMITED | Attr.NO_DA
@@ -157,7 +164,9 @@ def check_ak(ak: Public) -> None:
     VerificationKey(ak)
 
 
-def offer(keys: CheckedKeys, *, secret: bytes, machine_id: str, challenge_id: str) -> Offer:
+def offer(
+    keys: CheckedKeys, *, secret: bytes, machine_id: str, challenge_id: str, primary: str | None = None
+) -> Offer:
     """Seal *secret* to the EK and the AK's Name, and compute what the right answer is.
 
     Args:
@@ -165,17 +174,31 @@ def offer(keys: CheckedKeys, *, secret: bytes, machine_id: str, challenge_id: st
         secret: 32 bytes from a CSPRNG, used for nothing else and forgotten afterwards.
         machine_id: UUID text.
         challenge_id: 32 hex.
+        primary: Fingerprint of the EK that this one is shown beside; None where it is the first itself.
     """
     name = keys.ak.name
     expected = proof(
-        secret, machine_id=machine_id, challenge_id=challenge_id, ek_public=keys.ek.tpm2b(), ak_name=name
+        secret,
+        machine_id=machine_id,
+        challenge_id=challenge_id,
+        ek_public=keys.ek.tpm2b(),
+        ak_name=name,
+        primary=primary,
     )
     return Offer(
         credential=make_credential(keys.ek, name, secret), expected_sha256=hashlib.sha256(expected).digest()
     )
 
 
-def proof(secret: bytes, *, machine_id: str, challenge_id: str, ek_public: bytes, ak_name: bytes) -> bytes:
+def proof(
+    secret: bytes,
+    *,
+    machine_id: str,
+    challenge_id: str,
+    ek_public: bytes,
+    ak_name: bytes,
+    primary: str | None = None,
+) -> bytes:
     """Return the HMAC-SHA256, 32 bytes, by which a node shows that it recovered *secret* (PROTOCOL §2).
 
     Args:
@@ -184,8 +207,11 @@ def proof(secret: bytes, *, machine_id: str, challenge_id: str, ek_public: bytes
         challenge_id: Likewise.
         ek_public: TPM2B_PUBLIC of the EK, as sent.
         ak_name: Name of the AK, nameAlg u16 ‖ digest.
+        primary: Fingerprint of the EK that this one is shown beside, hex; None where it is the first itself.
     """
-    message = b"\0".join([_CONTEXT, machine_id.encode("ascii"), challenge_id.encode("ascii"), b""])
+    said = (machine_id, challenge_id, *(() if primary is None else (primary,)))
+    context = _CONTEXT if primary is None else _ALTERNATIVE
+    message = b"\0".join([context, *(each.encode("ascii") for each in said), b""])
     return hmac.digest(secret, message + hashlib.sha256(ek_public).digest() + ak_name, "sha256")
 
 

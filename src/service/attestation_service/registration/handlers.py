@@ -144,6 +144,7 @@ async def introduce(
                 secret=secrets.token_bytes(SECRET_BYTES),
                 machine_id=machine_id,
                 challenge_id=challenge_id,
+                primary=None if each is keys else introduction.ek_fingerprint,
             )
             for each in (keys, *others)
         )
