@@ -8,15 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from attestation.device import AKType
+from attestation.store import open_store
 from attestation.testing import CertificateAuthority, SoftwareTPM
 from attestation_agent.exits import Exit
-from tests.fixtures.in_process import InProcessService, in_process_service
+from attestation_service.database import DatabaseNotRecognised, accept
+from tests.fixtures.in_process import HeldClock, InProcessService, in_process_service
 from tests.fixtures.service import Operator, StartService
 from tests.integration.agent.rig import Rig
 
@@ -196,14 +199,20 @@ def test_a_service_with_other_keys_is_not_obeyed(local: InProcessService, tmp_pa
 
 
 def test_a_restored_service_is_introduced_to_again(tmp_path: Path) -> None:
-    """The database is gone, the keys are not: the machine comes back as pending, by itself."""
+    """The database is an older one that somebody accepted: the machine comes back as pending, by itself."""
     with in_process_service(tmp_path / "service") as first:
         rig = Rig(first, tmp_path)
         rig.admitted()
         lost = rig.machine_id
     for file in (tmp_path / "service").glob("machines.db*"):
         file.unlink()
-    with in_process_service(tmp_path / "service") as second:
+    name = {"audit_origin": "service.example/audit/2"}
+    with pytest.raises(DatabaseNotRecognised), in_process_service(tmp_path / "service", **name):
+        pass
+    settings = first.settings.model_copy(update=name)
+    with closing(open_store(settings.db_url)) as store:
+        accept(settings, store, HeldClock())
+    with in_process_service(tmp_path / "service", **name) as second:
         rig.service = second
         assert rig.once() is Exit.PENDING_APPROVAL
         assert rig.machine_id != lost

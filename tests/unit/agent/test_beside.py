@@ -107,14 +107,14 @@ def test_with_once_it_is_tried_after_the_attestation(tmp_path: Path) -> None:
 def test_it_is_told_after_rounds_that_were_answered(tmp_path: Path) -> None:
     """Not after failures, and not once the machine wiped itself."""
     world, told = World(tmp_path, once=False), []
-    world.attested = lambda: told.append(world.state.status())
+    world.attested = lambda: told.append(world.events.names()[-1])
     world.service.before = lambda path, body: httpx.Response(503) if path == "/attest" else None
     world.run(2)
     assert told == []
     world.service.before = lambda path, body: None
     world.service.status = "attested"
     world.run(3)
-    assert told == ["attested"] * 3
+    assert told == ["attested.answer"] * 3
     wiped = World(tmp_path / "other", once=False, wipe_command="wipe")
     wiped.attested = lambda: told.append("wiped")
     wiped.service.status, wiped.service.action = "revoked", "wipe"

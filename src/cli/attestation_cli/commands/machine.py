@@ -732,7 +732,7 @@ def _revoke(session: Session, machine: str, reason: str | None, *, wipe: bool, y
 
 @group.command("replace")
 @ID
-@click.argument("new")
+@click.argument("new", shell_complete=complete_machine)
 @click.option("--accept-ek", is_flag=True, help="Admit the EK of NEW by name, whoever vouches for it.")
 @REASON_NEEDED
 @YES
