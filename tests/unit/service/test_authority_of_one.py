@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from tests.fixtures.vendor import ISSUER, ROOT
+from tests.fixtures.vendor import ISSUER, ROOT, vouched
 from tests.unit.service import people
 from tests.unit.service.conftest import Starter
 from tests.unit.service.node import SoftwareNode
@@ -61,6 +61,73 @@ async def test_a_software_key_is_not_promoted_by_what_one_prepared(committee: Co
     # Several may lower it: then it is theirs.
     place, body = f"/policies/assignments/machine/{node.machine_id}", {"policy": "weak@1"}
     assert (await committee.ask("anna", "PUT", place, body)).status_code == 200
+
+
+async def accepted_by_one(committee: Committee, node: SoftwareNode) -> None:
+    await committee.service.introduce(node)
+    body = {"role": "worker-app", "accept_ek": True}
+    answer = await committee.ask("carla", "POST", f"/machines/{node.machine_id}/approve", body)
+    assert answer.status_code == 200, answer.text
+
+
+async def listed_by_one(committee: Committee, node: SoftwareNode) -> None:
+    entry = {"ek_fingerprint": node.ek_fingerprint, "role": "worker-app"}
+    assert (await committee.ask("carla", "POST", "/allow-list", {"entries": [entry]})).status_code == 200
+    await committee.service.introduce(node)
+
+
+@pytest.mark.parametrize("prepare", [accepted_by_one, listed_by_one])
+async def test_a_software_key_is_not_promoted_by_the_word_of_one(committee: Committee, prepare: Any) -> None:
+    """That one operator admitted its EK as a worker counts for nothing, until several list it for the role."""
+    node = SoftwareNode()
+    await prepare(committee, node)
+    await committee.service.attest(node)
+    path = f"/machines/{node.machine_id}/role"
+    refused = await committee.ask("anna", "POST", path, UP)
+    assert code(refused) == "assurance-too-low"
+    assert "list its EK for controlplane, which several must agree to" in refused.json()["detail"]
+    # The honest way: the entry gives way to one for the role, by votes; then so does the role.
+    entry = {"ek_fingerprint": node.ek_fingerprint, "role": "controlplane"}
+    await committee.agreed("POST", "/allow-list", {"entries": [entry]})
+    assert (await committee.agreed("POST", path, UP))["role"] == "controlplane"
+
+
+async def test_a_software_key_takes_no_place_by_the_word_of_one(committee: Committee) -> None:
+    """Listed by one under a name in use it waits, and replaces no control plane unless several accept its EK there."""
+    old = await committee.attested("controlplane")
+    other = SoftwareNode()
+    await committee.service.introduce(other)
+    await committee.act(other, "approve", {"role": "worker-app"})
+    node = SoftwareNode()
+    entry = {"ek_fingerprint": node.ek_fingerprint, "role": "worker-app", "hostname": "h-3"}
+    assert (await committee.ask("carla", "POST", "/allow-list", {"entries": [entry]})).status_code == 200
+    renamed = {"role": "worker-app", "hostname": "h-3", "reason": "x"}
+    answer = await committee.ask("carla", "POST", f"/machines/{other.machine_id}/role", renamed)
+    assert answer.status_code == 200, answer.text
+    assert (await committee.service.introduce(node))["status"] == "pending_approval"
+    assert (await committee.service.detail(node))["assurance"] == "ek-allowlist"
+    path = f"/machines/{old.machine_id}/replace"
+    body = {"new": node.machine_id, "reason": "board changed"}
+    assert code(await committee.ask("anna", "POST", path, body)) == "assurance-too-low"
+    granted = {"role": "controlplane"}
+    alone = await committee.ask("anna", "POST", f"/machines/{node.machine_id}/approve", granted)
+    assert code(alone) == "assurance-too-low"
+    assert (await committee.agreed("POST", path, body | {"accept_ek": True}))["role"] == "controlplane"
+
+
+async def test_a_vendor_vouches_whatever_one_listed(committee: Committee) -> None:
+    """A machine that one operator listed as a worker is promoted by its vendor's word; without dual control, by his."""
+    node = SoftwareNode()
+    entry = {"ek_fingerprint": node.ek_fingerprint, "role": "worker-app"}
+    assert (await committee.ask("carla", "POST", "/allow-list", {"entries": [entry]})).status_code == 200
+    await committee.service.introduce(node, **vouched(node.ek))
+    path = f"/machines/{node.machine_id}/role"
+    assert (await committee.agreed("POST", path, UP))["role"] == "controlplane"
+    software = SoftwareNode()
+    await accepted_by_one(committee, software)
+    committee.settings(dual_control_roles=())
+    answer = await committee.ask("carla", "POST", f"/machines/{software.machine_id}/role", UP)
+    assert (answer.status_code, answer.json()["assurance"]) == (200, "ek-allowlist")
 
 
 async def test_voters_see_what_one_prepared_and_it_lowers_nothing(committee: Committee) -> None:

@@ -29,7 +29,7 @@ from attestation.errors import (
     RequestInvalid,
     TransitionForbidden,
 )
-from attestation.machines import DEFAULT_CLUSTER, Machine, NodeEvent, Operation, Status, next_status
+from attestation.machines import DEFAULT_CLUSTER, Machine, NodeEvent, Operation, Role, Status, next_status
 from attestation.machines.chips import MarkKind
 from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
 from attestation.results import Assurance
@@ -473,18 +473,39 @@ def _make_lists(res: Resources) -> None:
 
 
 def _demand_assurance(tx: Tx, before: Machine, act: Act, settings: Settings) -> None:
-    """Check that a machine that gets a role is vouched for as well as the policies of that role demand."""
+    """Check that a machine that gets a role is vouched for as well as the policies of that role demand.
+
+    For a role under dual control, one operator's word about its EK counts for nothing.
+    """
     role = act.changes.get("role")
     if role is None:
         return
     level: Assurance = act.changes.get("assurance", before.assurance)
+    alone = level is Assurance.EK_ALLOWLIST and _is_word_of_one(tx, before, act, role, settings)
+    if alone:
+        level = Assurance.EK_CHAIN if before.ek_chain_ok else Assurance.TOFU
     after = replace(before, role=role, cluster_id=act.changes["cluster_id"])
     minimum = policy.in_force(tx, after, settings).assurance_minimum(role)
+    if level.level < minimum.level and alone:
+        raise AssuranceTooLow(
+            f"{role} demands {minimum}, this machine has {level}, for one operator alone accepted its EK: list its EK "
+            f"for {role}, which several must agree to, trust the CA that signed its certificate, or choose another role"
+        )
     if level.level < minimum.level:
         raise AssuranceTooLow(
             f"{role} demands {minimum}, this machine has {level}: accept its EK, trust the CA that signed its "
             "certificate, or choose another role"
         )
+
+
+def _is_word_of_one(tx: Tx, before: Machine, act: Act, role: Role, settings: Settings) -> bool:
+    """Return True where *role* needs several and none but one operator may have admitted the EK by name."""
+    rule = dual_control.rule_of(settings)
+    if not rule.is_on or role not in rule.roles:
+        return False
+    # Several agree to this very EK in the act itself, or did when it was listed for such a role.
+    entry = tx.allow_list.get(before.ek_fingerprint)
+    return not act.accepts_ek and (entry is None or entry.role not in rule.roles)
 
 
 def _demand_names(tx: Tx, before: Machine, act: Act) -> None:
