@@ -115,6 +115,8 @@ async def verify(*, res: Resources) -> AuditVerification:
             step = await res.store.scan(found.step)
             more = await asyncio.to_thread(found.take, step)
             await asyncio.to_thread(ledger.tell, step.page.entries)
+            # Otherwise two pages are held while the next one is read.
+            del step
         # What this process signed last is known without the database.
         if signed is not None:
             demand(walk.size, [signed.size] if signed.size > walk.size else [])
