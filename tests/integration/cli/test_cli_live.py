@@ -253,6 +253,14 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert "w-4" in terminal.ok("allow-list", "list")
     terminal.ok("allow-list", "remove", fourth.tpm.ek.public.fingerprint()[:12], "--yes")
 
+    # Another one takes its place.
+    spare = Rig(local, tmp_path, seed=7)
+    assert spare.once() is Exit.PENDING_APPROVAL
+    terminal.ok("machine", "replace", "w-4", spare.machine_id, "-r", "mainboard died", "--yes")
+    assert terminal.json("machine", "get", fourth.machine_id)["status"] == "revoked"
+    assert spare.once() is Exit.OK
+    assert terminal.json("machine", "get", spare.machine_id)["role"] == "worker-app"
+
     # A fifth is to be a controlplane, which two people must agree on; one changes their mind, twice.
     fifth = Rig(local, tmp_path, seed=5)
     assert fifth.once() is Exit.PENDING_APPROVAL
@@ -278,7 +286,10 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert fifth.once() is Exit.OK
     assert "Nothing waits" in terminal.run("approval", "list").stderr
     moved = ["machine", "role", "cp-1", "--role", "worker-app", "-r", "too many of them", "--yes"]
-    assert "1 of 2 approvals" in terminal.ok(*moved)
+    digest = terminal.json(*moved)["proposal_digest"][:8]
+    assert "worker-app" in terminal.ok("approval", "show", digest)
+    terminal.ok("approval", "object", digest, "--reason", "not yet", "--yes")
+    assert "1 of 2 approvals" in terminal.ok(*moved), "an objection ended the vote before"
     terminal.sit_down("anna")
     assert "now worker-app" in terminal.ok(*moved)
     terminal.sit_down(None)
@@ -317,6 +328,9 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert "controlplane" not in terminal.ok("ca", "certificate", serial[:10])
     assert "revoked" in terminal.ok("ca", "revoke", serial, "--reason", "superseded", "--yes")
     assert terminal.json("ca", "crl")["revoked"] == [serial]
+    spki = terminal.json("ca", "certificate", serial)["spki_sha256"]
+    assert "refused" in terminal.ok("ca", "refuse-key", spki, "-r", "found in a repository", "--yes")
+    assert spki in terminal.ok("ca", "refused-keys", "-o", "csv")
     key, _ = terminal.json("ca", "show")
     assert key["issuer_id"] in terminal.ok("ca", "show")
     rotate = ["ca", "rotate", "prepare", "-r", "drill", "--yes"]
@@ -345,7 +359,7 @@ def test_every_command_works_and_every_operator_route_is_reached(
 
     # Where everything stands.
     counted = terminal.json("stats")
-    assert (counted["machines"], counted["by_status"]["revoked"]) == (5, 2)
+    assert (counted["machines"], counted["by_status"]["revoked"]) == (6, 3)
     assert terminal.json("health")["ready"] is True
     assert terminal.json("version")["service"] == local.app.version
     terminal.ok("config", "set", "output", "table")
