@@ -158,10 +158,10 @@ class Gated:
     actions: tuple[str, ...]
 
 
-async def _pending(committee: Committee) -> tuple[str, Any]:
+async def _pending(committee: Committee, **granted: str) -> tuple[str, Any]:
     node = SoftwareNode()
     await committee.service.introduce(node, **vouched(node.ek))
-    return f"/machines/{node.machine_id}/approve", GRANTED
+    return f"/machines/{node.machine_id}/approve", GRANTED | granted
 
 
 def _on(role: str, act: str, body: Any = None, *, before: str | None = None) -> Prepare:
@@ -643,6 +643,11 @@ async def test_a_role_is_changed(service: Service, status: str) -> None:
         assert code(await service.fetch(token)) == "token-consumed"
     if status == "locked":
         await service.act(node, "unlock")
+        # An order at a time: the configuration comes when the machine said that it is unlocked.
+        ordered = await service.attest(node)
+        assert (ordered["role"], ordered["action"]) == ("controlplane", "unlock")
+        said = node.acknowledgement(ordered["next_challenge"], ordered["directive"])
+        assert (await service.post(f"/api/v1/machines/{node.machine_id}/ack", said)).status_code == 200
     delivered = await service.attest(node)
     assert (delivered["role"], delivered["action"]) == ("controlplane", "apply-config")
     (entry,) = await service.audit(action="role_change")
@@ -868,7 +873,10 @@ async def test_a_vote_is_an_event(committee: Committee) -> None:
 
 async def test_twenty_at_once_make_one_approval(committee: Committee) -> None:
     """Of 20 people who approve at the same time the second completes it; for each of three machines."""
-    paths = [await _pending(committee) for _ in range(3)]
+    # A name and an address belong to one machine.
+    paths = [
+        await _pending(committee, hostname=f"cp-{n}", assigned_ip=f"10.0.0.{n}/24") for n in (11, 12, 13)
+    ]
     names = [f"operator {n}" for n in range(20)]
     answers = await asyncio.gather(
         *(committee.ask(name, "POST", path, body) for name in names for path, body in paths)

@@ -75,9 +75,10 @@ class Holder:
 
 
 async def holder_of(service: Service, **members: Any) -> Holder:
-    """Admit a machine and get its certificate."""
+    """Admit a machine, by the next free name, and get its certificate."""
     node, key = SoftwareNode(), ecc_key()
-    await service.admitted(node, hostname="app-1")
+    known = (await service.operator("GET", "/machines")).json()["items"]
+    await service.admitted(node, hostname=f"app-{len(known) + 1}")
     answer = await get_certificate(service, node, key, **members)
     return Holder(service, node, key, answer["enrollment_cert_pem"], answer["serial"])
 

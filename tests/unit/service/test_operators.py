@@ -27,7 +27,8 @@ async def test_registration_tokens(service: Service) -> None:
     created = answer.json()
     assert len(created["token"]) >= 43
     listed = (await service.operator("GET", "/registration-tokens")).json()["items"]
-    assert listed == [{k: v for k, v in created.items() if k != "token"}]
+    assert created["jwks_sha256"] == service.resources.signer.sha256.hex()
+    assert listed == [{k: v for k, v in created.items() if k not in ("token", "jwks_sha256")}]
     assert created["token"] not in json.dumps(await service.audit())
     with sqlite3.connect(service.directory / "machines.db") as db:
         (stored,) = db.execute("select token_sha256 from registration_tokens").fetchone()
