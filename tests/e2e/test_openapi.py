@@ -71,7 +71,9 @@ def map_query(context, query):
 def before_call(context, case, kwargs):
     # An act needs it without a body too; the form of a header that names the body is not for documents to say.
     if case.method.upper() != "GET" and case.media_type is None:
-        kwargs["headers"] = {{**(kwargs.get("headers") or {{}}), "Content-Type": "application/json"}}
+        # Cases that lack a header on purpose bring headers of their own.
+        if kwargs.get("headers") is not None:
+            kwargs["headers"]["Content-Type"] = "application/json"
 
 def exist(parameters):
     # What is wrong on purpose stays wrong.

@@ -203,9 +203,16 @@ def test_one_approval_per_machine(
 ) -> None:
     """Twenty vote for each of four machines over both replicas: the third completes it, once, for all to see."""
     machines = [pending(replicas[0], 100 + n) for n in range(MACHINES)]
-    body = {"role": "controlplane", "hostname": "cp-1", "accept_ek": True}
+    bodies = {
+        machine: {"role": "controlplane", "hostname": f"cp-{n}", "accept_ek": True}
+        for n, machine in enumerate(machines)
+    }
     answers = committee.storm(
-        [(n, f"/machines/{machine}/approve", body) for n in range(OPERATORS) for machine in machines]
+        [
+            (n, f"/machines/{machine}/approve", body)
+            for n in range(OPERATORS)
+            for machine, body in bodies.items()
+        ]
     )
     for machine in machines:
         about = [a for a in answers if machine in a.request.url.path]
