@@ -29,17 +29,15 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _SHOWN_CHARACTERS: Final = 80
 
 
-def refuse(method: str, headers: Headers, service_url: str) -> None:
+def refuse(headers: Headers, service_url: str) -> None:
     """Refuse what another site may have caused.
 
     Args:
-        method: Of the request.
         headers: Of the request.
         service_url: The address under which the service is known (`ITL_SERVICE_URL`).
 
     Raises:
         CrossSiteRequest: The browser says that another site asked.
-        HTTPException: 415, an act of a media type that any page could have had sent, or of none.
     """
     # 1. What the browser knows of who asked. A page cannot change it; without this, one link reads or acts.
     for site in headers.getlist("sec-fetch-site"):
@@ -51,7 +49,15 @@ def refuse(method: str, headers: Headers, service_url: str) -> None:
             raise CrossSiteRequest(
                 f"a browser sent this for {_shown(origin)}, which is not {origin_of(service_url)}"
             )
-    # 3. A form says neither of both everywhere, and needs no consent of ours; also an empty POST is an act.
+
+
+def demand_form(method: str, headers: Headers) -> None:
+    """Refuse an act of a kind that a form in a browser could send; asked when it is known who acts.
+
+    Raises:
+        HTTPException: 415, neither JSON nor CSV.
+    """
+    # A form says neither of both everywhere, and needs no consent of ours; also an empty POST is an act.
     if method != READING and media_type(headers.get("content-type")) not in BODIES:
         raise HTTPException(415, "an act needs Content-Type: application/json, with a body or without")
 

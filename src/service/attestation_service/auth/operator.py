@@ -58,11 +58,12 @@ async def operator(
     who: Operator | None = None
     try:
         # Before anybody is recognised: what a browser adds for another site is not the operator's word.
-        cross_site.refuse(request.method, request.headers, res.settings.service_url)
+        cross_site.refuse(request.headers, res.settings.service_url)
         who = await _recognise(request, res, origin, at)
         if Right.ACT not in who.rights and who.sub is not None:
             await _end_votes(res, who.sub, at)
         _demand(needed, who, res.settings)
+        cross_site.demand_form(request.method, request.headers)
     except (Unauthenticated, Forbidden) as e:
         if isinstance(e, WithoutDuty):
             await _end_votes(res, e.sub, at)
