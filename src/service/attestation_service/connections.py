@@ -153,7 +153,7 @@ class Protocol(HttpToolsProtocol):
 
     # A connection begins and ends
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # we listen on streams only
         """Count it; then shake hands where TLS is ours."""
         self._below = transport
         peer = get_remote_addr(transport)

@@ -70,7 +70,7 @@ def _prepared_elsewhere(settings: Settings) -> bool:
     process = multiprocessing.get_context("spawn").Process(target=_prepare_and_tell, args=(settings, theirs))
     process.start()
     theirs.close()
-    import attestation_service.app  # noqa: F401 -- while the other process is at it
+    import attestation_service.app  # noqa: F401 -- for the workers to be forked
 
     try:
         # A PIN that was refused there is not tried by each worker again.

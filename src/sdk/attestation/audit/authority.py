@@ -104,7 +104,15 @@ def _list(found: object) -> list[object]:
 
 def _change(row: object) -> Change:
     kind, key, before, after = _list(row)
-    for name, value in (("kind", kind), ("key", key), ("before", before or ""), ("after", after or "")):
-        if not isinstance(value, str):
-            raise TypeError(f"the {name} of a row is no text")
-    return Change(kind, key, before, after)  # type: ignore[arg-type]  # just looked at
+    return Change(
+        _text(kind),
+        _text(key),
+        None if before is None else _text(before),
+        None if after is None else _text(after),
+    )
+
+
+def _text(found: object) -> str:
+    if not isinstance(found, str):
+        raise TypeError("a member of a row is no text")
+    return found

@@ -77,8 +77,8 @@ def _watched(statement: ClauseElement) -> Watched | None:
     if isinstance(statement, InsertStatement):
         return Watched(kind, _by_key(kind), inserts=True)
     if isinstance(statement, Update):
-        # What it sets stands nowhere else: compiled, it is text.
-        changed = {getattr(column, "key", column) for column in statement._values or ()}  # noqa: SLF001
+        sets = statement._values or ()  # noqa: SLF001 -- what it sets stands nowhere else: compiled, it is text
+        changed = {getattr(column, "key", column) for column in sets}
         if changed.isdisjoint((*kind.key, *kind.columns)):
             return None
     rows = kind.select()

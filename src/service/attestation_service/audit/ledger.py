@@ -110,9 +110,9 @@ class Ledger:
             before: Id of the last entry that was appended before the first row was read: rows of which a later
                 entry tells were read too early or too late to say anything.
         """
-        bounds = {"before": before, "rows": MOST_FINDINGS}
-        unproven = self._db.execute(f"{_UNPROVEN} LIMIT :rows", bounds).fetchall()
-        (count,) = self._db.execute(f"SELECT count(*) FROM ({_UNPROVEN})", bounds).fetchone()  # noqa: S608 -- ours
+        findings = self._db.execute(_UNPROVEN, {"before": before})
+        unproven = findings.fetchmany(MOST_FINDINGS)
+        more = sum(1 for _ in findings)
         (rows,) = self._db.execute("SELECT count(*) FROM found").fetchone()
         (adopted,) = self._db.execute(
             "SELECT count(*) FROM found f JOIN told t ON t.kind = f.kind AND t.key = f.key WHERE t.adopted"
@@ -124,5 +124,5 @@ class Ledger:
                 UnprovenRow(kind=kind, key=key, problem=problem, entry_id=entry)
                 for kind, key, problem, entry in unproven
             ],
-            more=count - len(unproven),
+            more=more,
         )

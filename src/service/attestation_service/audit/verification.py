@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from attestation.api import AuditState, AuditVerification
 from attestation.errors import LogBroken, LogRejected, MalformedNote
-from attestation.store import KINDS, StoredCheckpoint, Tx
+from attestation.store import KINDS, Kind, StoredCheckpoint, Tx
 from attestation.wire import b64encode
 from attestation_service.audit.ledger import Ledger
 from attestation_service.context import Resources
@@ -147,18 +148,20 @@ async def verify(*, res: Resources) -> AuditVerification:
     )
 
 
+def _rows(tx: Tx, *, kind: Kind, after: Sequence[object] | None) -> Sequence[Sequence[object]]:
+    return tx.state.page(kind, after, PAGE_ROWS)
+
+
 async def _state(ledger: Ledger, size: int, res: Resources) -> AuditState:
     """Compare every row of authority with what the log of *size* entries, which *ledger* was told, says of it."""
     for kind in KINDS.values():
         after: Sequence[object] | None = None
-        while rows := await res.store.scan(
-            lambda tx, kind=kind, after=after: tx.state.page(kind, after, PAGE_ROWS)  # type: ignore[misc]
-        ):
+        while rows := await res.store.scan(partial(_rows, kind=kind, after=after)):
             await asyncio.to_thread(ledger.find, kind, rows)
             after = rows[-1][: len(kind.key)]
     # What was appended since tells which rows changed while they were read.
     seen = size
-    while entries := (await res.store.scan(lambda tx, seen=seen: page(tx, seen))).entries:  # type: ignore[misc]
+    while entries := (await res.store.scan(partial(page, after=seen))).entries:
         await asyncio.to_thread(ledger.tell, entries)
         seen = entries[-1][0]
     return await asyncio.to_thread(ledger.compare, size)

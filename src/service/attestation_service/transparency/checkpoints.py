@@ -142,7 +142,7 @@ class Log:
         while True:
             # Jitter: workers that started together shall not all sign at the same moment.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS * random.uniform(0.5, 1.5)):  # noqa: S311 -- no secret
+                async with asyncio.timeout(TICK_SECONDS * random.uniform(0.5, 1.5)):  # noqa: S311 -- jitter is no secret
                     await self.hurried.wait()
                     # One signature for acts that come together.
                     await asyncio.sleep(TOGETHER_SECONDS)

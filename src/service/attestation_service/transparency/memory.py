@@ -59,15 +59,18 @@ def parse(data: bytes) -> Memory:
         MemoryUnusable: It is none.
     """
     try:
-        found: Any = json.loads(data)
-        if found.keys() != {"format", "database", "last", "ended"} or found["format"] != FORMAT:
-            raise ValueError("its members")  # noqa: TRY301 -- one border for all that a file may hold
-        if not _ID.fullmatch(found["database"]):
-            raise ValueError("its database")  # noqa: TRY301
-        ended = tuple(parse_text(text) for text in found["ended"])
-        return Memory(database=found["database"], last=parse_text(found["last"]), ended=ended)
+        return _of_members(json.loads(data))
     except (ValueError, TypeError, AttributeError, RecursionError, MalformedNote) as e:
         raise MemoryUnusable(f"what the audit log's keys remember cannot be read: {str(e)[:100]}") from e
+
+
+def _of_members(found: Any) -> Memory:
+    if found.keys() != {"format", "database", "last", "ended"} or found["format"] != FORMAT:
+        raise ValueError("its members")
+    if not _ID.fullmatch(found["database"]):
+        raise ValueError("its database")
+    ended = tuple(parse_text(text) for text in found["ended"])
+    return Memory(database=found["database"], last=parse_text(found["last"]), ended=ended)
 
 
 def serialise(memory: Memory) -> bytes:
