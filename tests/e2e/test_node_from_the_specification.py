@@ -116,7 +116,8 @@ def test_a_machine_goes_from_nothing_to_an_opened_configuration_and_a_wipe(
         "a repeated fetch is the same answer, byte for byte"
     )
 
-    # In steady state nothing is to be done, and nothing is signed.
+    # Acknowledged: in steady state nothing is to be done, and nothing is signed.
+    node.acknowledge(answer["directive"])
     answer = node.attest()
     assert (answer["status"], answer["action"]) == ("attested", "none")
     assert answer.get("directive") is None

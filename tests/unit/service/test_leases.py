@@ -135,7 +135,9 @@ async def test_tokens_go_with_the_lease(service: Service) -> None:
     assert answer["action"] == "apply-config"
     assert (await service.fetch(token)).status_code == 410
     assert (await service.fetch(answer["config_token"])).status_code == 200
-    # Fetched: a further lapse orders no further delivery.
+    acknowledged = node.acknowledgement(answer["next_challenge"], answer["directive"])
+    assert (await service.post(f"/api/v1/machines/{node.machine_id}/ack", acknowledged)).status_code == 200
+    # Applied: a further lapse orders no further delivery.
     service.clock.advance(3 * LEASE)
     await maintenance.once(service.resources)
     assert (await service.attest(node))["action"] == "none"
