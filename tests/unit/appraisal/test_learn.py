@@ -12,7 +12,14 @@ from attestation.appraisal.boot import judge_log
 from attestation.appraisal.learn import Capture, Group, Proposal, learn
 from attestation.errors import PolicyInvalid
 from attestation.evidence import event_log
-from attestation.reference import DEFAULT_SELECTION, IDENTITY_ONLY, Policy, compose, parse_policy
+from attestation.reference import (
+    DEFAULT_SELECTION,
+    IDENTITY_ONLY,
+    Policy,
+    compose,
+    compose_guarded,
+    parse_policy,
+)
 from attestation.results import Failed, Outcome, Subject, Undecided
 from attestation.results.appraised import appraised
 from attestation.results.ar4si import BOOTED
@@ -446,6 +453,30 @@ def test_what_the_old_policy_demanded_stays_demanded() -> None:
     assert any(note.startswith("kept from old@1: assurance, boot, clock") for note in found.notes)
     shipped = learn(fleet, name="workers", base=IDENTITY_ONLY)
     assert shipped.document["max_age_seconds"] == 180
+
+
+@pytest.mark.parametrize("mode", ["enforce", "report"])
+def test_what_one_operator_assigned_gives_way_for_a_guarded_role(mode: str) -> None:
+    """What several agreed on, and the role's own minimum, stand in the proposal; what is stricter stays."""
+    pcrs = {"0": {"any_of": ["aa" * 32]}}
+    lowered: dict[str, Any] = {"assurance": {"minimum": "tofu"}, "clock": {"safe": "flag"}}
+    alone = demanding(pcrs=pcrs, mode=mode, max_age_seconds=60, **lowered)
+    agreed = demanding(pcrs=pcrs, name="agreed", max_age_seconds=120, clock={"safe": "required"})
+    in_force = compose_guarded([agreed, alone], [True, False], "controlplane")
+    fleet = [machine(n) for n in range(2)]
+    found = learn(fleet, name="next", base=alone, in_force=in_force, guarded="controlplane")
+    kept = {member: found.document[member] for member in ("assurance", "max_age_seconds", "clock")}
+    assert kept == {
+        "assurance": {"minimum": "ek-chain"},
+        "max_age_seconds": 120,
+        "clock": {"safe": "required"},
+    }
+    told = "not taken from what one operator assigned, but as it is in force for controlplane: assurance, "
+    assert any(note.startswith(told) for note in found.notes)
+    strict = demanding(pcrs=pcrs, max_age_seconds=100)
+    found = learn(fleet, name="next", base=strict, in_force=strict, guarded="controlplane")
+    assert found.document["max_age_seconds"] == 100
+    assert not any(note.startswith("not taken") for note in found.notes)
 
 
 def test_nothing_learned_is_weaker_than_what_is_in_force() -> None:

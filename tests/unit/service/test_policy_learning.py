@@ -13,11 +13,11 @@ from attestation.machines import Role, Status
 from attestation.reference import parse_policy
 from attestation.reference.schema import schema
 from attestation.results import Verdict
-from attestation.store import pack
+from attestation.store import PolicyAssignment, Scope, pack
 from attestation.testing import BootOptions, boot_log
 from attestation.testing.ima_logs import ima_log
 from attestation_service.policies import kept_logs, learning
-from tests.unit.service.conftest import Service
+from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.test_policies import a_policy
 from tests.unit.service.test_policy_trials import GOOD, OTHER, proven, tried
 from tests.unit.service.test_registration import code
@@ -242,6 +242,65 @@ async def test_it_starts_from_what_is_in_force(service: Service) -> None:
     assert mixed["base"] == "wide@1"
     assert "another policy applies to 1 of these machines; this starts from wide@1+narrow@1" in mixed["notes"]
     assert (await learned(service, machines=[machine]))["base"] == "wide@1"
+
+
+ALONE = {
+    "assurance": {"minimum": "tofu"},
+    "max_age_seconds": 3600,
+    "log_padding": "accepted",
+    "clock": {"safe": "flag"},
+}
+"""What one operator would lower."""
+
+
+@pytest.mark.parametrize("mode", ["enforce", "report"])
+async def test_what_one_operator_lowered_is_not_learned_for_a_guarded_role(start: Starter, mode: str) -> None:
+    """Several will agree to the proposal: the weak values that one assigned must not become theirs."""
+    service = await start(dual_control_roles=("controlplane",))
+    guarded = await proven(service, 1, GOOD, role=Role.CONTROLPLANE)
+    worker = await proven(service, 2, GOOD)
+    for document in (
+        a_policy(1, "weak", mode=mode, **ALONE),
+        a_policy(1, "strict", clock={"safe": "required"}, max_age_seconds=120),
+    ):
+        assert (await service.operator("POST", "/policies", document)).status_code == 201
+
+    def assign(scope: Scope, subject: str, policy: str, *, agreed: bool) -> None:
+        row = PolicyAssignment(
+            scope=scope,
+            subject=subject,
+            policy=policy,
+            assigned_at=service.clock.now(),
+            assigned_by="one",
+            agreed=agreed,
+        )
+        service.store.write_sync(lambda tx: tx.policies.assign(row))
+
+    assign("fleet", "*", "strict@1", agreed=True)
+    for machine in (guarded, worker):
+        assign("machine", machine, "weak@1", agreed=False)
+
+    found = await learned(service, machines=[guarded])
+    assert found["base"] == "weak@1"
+    states = {member: found["document"][member] for member in ALONE}
+    assert states == {
+        "assurance": {"minimum": "ek-chain"},
+        "max_age_seconds": 120,
+        "log_padding": "refused",
+        "clock": {"safe": "required"},
+    }
+    told = "not taken from what one operator assigned, but as it is in force for controlplane: "
+    assert f"{told}assurance, clock, log_padding, max_age_seconds" in found["notes"]
+    # Among others, too: where one of them is of the role, several will agree for it.
+    assert (await learned(service, machines=[worker, guarded]))["document"]["assurance"][
+        "minimum"
+    ] == "ek-chain"
+    # A worker's is its operators' affair, and what several agreed to is theirs.
+    kept = (await learned(service, machines=[worker]))["document"]
+    assert {member: kept[member] for member in ALONE} == ALONE
+    assign("machine", guarded, "weak@1", agreed=True)
+    kept = (await learned(service, machines=[guarded]))["document"]
+    assert {member: kept[member] for member in ALONE} == ALONE
 
 
 async def test_machines_that_measured_nothing_teach_nothing_unless_somebody_says_so(service: Service) -> None:

@@ -22,6 +22,7 @@ from attestation.evidence.event_log import EventLogClaims, ReplayedLog
 from attestation.reference import DEFAULT_SELECTION, FORMAT, Policy, parse_policy
 from attestation.reference.compose import effective_document
 from attestation.reference.patterns import parse_command_pattern, words_of
+from attestation.results import Assurance
 from attestation.tpm.hashes import bank_alg
 from attestation.tpm.unmeasured import measured, unmeasured_values
 
@@ -120,6 +121,7 @@ def learn(
     bank: str = "sha256",
     base: Policy | None = None,
     in_force: Policy | None = None,
+    guarded: str | None = None,
     accept_unmeasured: bool = False,
 ) -> Proposal:
     """Propose a policy from what machines proved.
@@ -131,6 +133,8 @@ def learn(
         bank: Name of the bank.
         base: The policy that the proposal would replace, not composed; None where it replaces none.
         in_force: What applies there altogether; None: *base* alone.
+        guarded: A role under dual control that is concerned, where one operator alone assigned *base*: what *in_force*
+            demands of it wins over *base*. None: whatever *base* states was agreed on, or concerns no such role.
         accept_unmeasured: List values that hold no measurement, too, as if they were measurements.
 
     Raises:
@@ -150,7 +154,7 @@ def learn(
     learned = learner.rules()
     applies = in_force or base
     if applies is not None:
-        learned = _keeping(base, applies, learned, notes)
+        learned = _keeping(base, applies, learned, notes, guarded)
     document: dict[str, object] = {
         "format": FORMAT,
         "name": name,
@@ -174,12 +178,18 @@ _QUOTED: Final = frozenset(str(pcr) for _, pcrs in DEFAULT_SELECTION.banks for p
 
 
 def _keeping(
-    base: Policy | None, in_force: Policy, learned: Mapping[str, Any], notes: list[str]
+    base: Policy | None,
+    in_force: Policy,
+    learned: Mapping[str, Any],
+    notes: list[str],
+    guarded: str | None,
 ) -> dict[str, Any]:
     """Return *learned* with what *base* demands besides, and no weaker than what is *in_force*."""
     old: Mapping[str, Any] = {"pcrs": {}} if base is None else json.loads(base.document)
     now: Mapping[str, Any] = effective_document(in_force)
     kept = {member: value for member, value in old.items() if member not in _OWN}
+    if guarded is not None:
+        _overrule(kept, now, in_force, guarded, notes)
     if kept.get("event_log") == "accepted":
         # No demand, and rules that read the log contradict it.
         del kept["event_log"]
@@ -199,6 +209,27 @@ def _keeping(
     if kept:
         notes.append(f"kept from {in_force.ref}: {', '.join(sorted(kept))}")
     return {"pcrs": dict(sorted(pcrs.items(), key=lambda item: int(item[0]))), **kept, **merged}
+
+
+def _overrule(
+    kept: dict[str, Any], now: Mapping[str, Any], in_force: Policy, role: str, notes: list[str]
+) -> None:
+    """Let what several agreed on, and the minimum of the role, take the place of what one operator assigned.
+
+    Several will agree to the proposal. What one had lowered would be theirs then, and hold.
+    """
+    was = dict(kept)
+    kept |= {member: now[member] for member in kept if member in now}
+    minimum = in_force.assurance_minimum(role)
+    stated = kept.get("assurance")
+    # A minimum that is only reported lowers nothing now, but would once `mode` is taken out.
+    if stated is not None and Assurance(stated["minimum"]).level < minimum.level:
+        kept["assurance"] = {"minimum": minimum.value}
+    overruled = sorted(member for member in was if kept[member] != was[member])
+    if overruled:
+        notes.append(
+            f"not taken from what one operator assigned, but as it is in force for {role}: {', '.join(overruled)}"
+        )
 
 
 def _keep_pcrs(

@@ -19,16 +19,18 @@ from attestation.errors import (
     RequestInvalid,
     StoreUnavailable,
 )
+from attestation.machines import Role
 from attestation.reference import IDENTITY_ONLY, Policy
-from attestation.reference.compose import compose
 from attestation.results import Verdict
 from attestation.store import Capture, CaptureFilter, Tx
+from attestation.store.policies import AGREED
 from attestation.tpm.hashes import bank_alg
 from attestation_service import policy as policies
 from attestation_service.auth import Operator
 from attestation_service.context import Resources
 from attestation_service.measurements import Replays
 from attestation_service.policies.places import SCOPES
+from attestation_service.settings import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +59,7 @@ async def learn(request: PolicyLearnRequest, *, res: Resources, operator: Operat
         raise RequestInvalid("give machines, or role and cluster_id, or fleet")
     captures, left_out = await (_named(request, res) if request.machines else _filtered(request, res))
     logs = await _logs(captures, res)
-    started = await res.store.scan(lambda tx: _started(tx, request, captures))
+    started = await res.store.scan(lambda tx: _started(tx, request, captures, res.settings))
     proposal = await asyncio.to_thread(_proposed, request, captures, left_out, logs, started)
     if request.accept_unmeasured:
         event = operator.event("policy_learn", detail=f"{request.name}@{request.version} accept_unmeasured")
@@ -75,32 +77,53 @@ class _Start(NamedTuple):
         base: The policy that applies where the proposal is for; None where only a wider one does.
         in_force: What applies there altogether.
         others: Machines to which something else applies.
+        guarded: A role under dual control among them, where one operator alone assigned the base.
     """
 
     base: Policy | None
     in_force: Policy
     others: int
+    guarded: Role | None
 
 
-def _started(tx: Tx, request: PolicyLearnRequest, captures: Sequence[Capture]) -> _Start:
+def _started(tx: Tx, request: PolicyLearnRequest, captures: Sequence[Capture], settings: Settings) -> _Start:
     """Return what is in force for most of the machines, and which part of it the proposal would replace.
 
-    For named machines that is the narrowest that is assigned to them; for a place, what is assigned to it.
+    For named machines that is the narrowest that is assigned to them; for a place, what is assigned to it. Where some
+    are in a role under dual control, what is in force for most of those, of several such roles the strictest.
     """
-    pins = Counter(c.assigned for c in captures).most_common(1)
-    assigned, most = pins[0] if pins else ((), 0)
-    stored: dict[str, Policy] = {
-        place: policies.stored(tx, pin.partition(" ")[0])
-        for place, pin in zip(SCOPES, assigned, strict=False)
-        if pin is not None
+    counted = Counter(
+        (c.role if c.role in settings.dual_control_roles else None, c.assigned) for c in captures
+    )
+
+    def in_force(role: Role | None, assigned: Sequence[str | None]) -> Policy:
+        return policies.effective(tx, tuple(pin for pin in assigned if pin is not None), role, settings)
+
+    def first(item: tuple[tuple[Role | None, tuple[str | None, ...]], int]) -> tuple[bool, int, int]:
+        (role, assigned), machines = item
+        return (
+            role is not None,
+            0 if role is None else in_force(role, assigned).assurance_minimum(role).level,
+            machines,
+        )
+
+    (role, assigned), most = max(counted.items(), key=first, default=((None, ()), 0))
+    pins: dict[str, str] = {
+        place: pin for place, pin in zip(SCOPES, assigned, strict=False) if pin is not None
     }
-    if not stored:
-        return _Start(base=IDENTITY_ONLY, in_force=IDENTITY_ONLY, others=len(captures) - most)
+    found = in_force(role, assigned)
+    others = len(captures) - most
+    if not pins:
+        return _Start(base=IDENTITY_ONLY, in_force=found, others=others, guarded=None)
     place = "role" if request.role is not None else "fleet" if request.fleet else "cluster"
     if request.machines:
-        place = [each for each in SCOPES if each in stored][-1]
+        place = [each for each in SCOPES if each in pins][-1]
+    pin = pins.get(place)
     return _Start(
-        base=stored.get(place), in_force=compose(list(stored.values())), others=len(captures) - most
+        base=None if pin is None else policies.stored(tx, pin.partition(" ")[0]),
+        in_force=found,
+        others=others,
+        guarded=None if pin is None or pin.endswith(AGREED) else role,
     )
 
 
@@ -179,6 +202,7 @@ def _proposed(
         bank=bank,
         base=started.base,
         in_force=started.in_force,
+        guarded=started.guarded,
         accept_unmeasured=request.accept_unmeasured,
     )
     notes = list(proposal.notes)
