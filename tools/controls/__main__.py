@@ -8,24 +8,34 @@ A control is deleted by a change of its source, written down in `tools/controls/
     new = "what stands there without the control"
     tests = ["tests/unit/machines/test_lifecycle.py::test_every_pair"]     # named in the row; each must fail
 
-Everything happens in a copy of the tree, so the one at hand is never without a control. `--list` names the tests of
-rows that no deletion makes fail yet.
+A control that stands in more places than one has the others in `also = [{ file = …, old = …, new = … }]`.
+
+Everything happens in a copy of the tree, so the one at hand is never without a control. The tests of one deletion run
+in one process; what each of them said without the control is shown with `-v`: read it once, for a test must miss the
+control, not stumble over the way it was taken out. `--intact` runs them first with every control in place. `--list`
+names the rows, and the tests of rows, that no deletion makes fail yet.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import itertools
+import json
+import multiprocessing
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
+import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[1]
@@ -36,14 +46,54 @@ COPIED: Final = (
     "docs",
     "deploy",
     "pyproject.toml",
+    "requirements.lock",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "SECURITY.md",
     "README.md",
     "dev",
 )
 MEMBERS: Final = ("sdk", "agent", "service", "cli")
-SECONDS: Final = 600
+PRELOADED: Final = (
+    "hypothesis.stateful",
+    "schemathesis",
+    "sqlalchemy.orm",
+    "fastapi",
+    "httpx",
+    "uvicorn",
+    "joserfc.jwt",
+    "pkcs11",
+)
+"""What costs seconds to import and is not ours: imported once, before the processes of the deletions are forked."""
+SECONDS_PER_TEST: Final = 120
+SECONDS: Final = 900
 ROW: Final = re.compile(r"^\| \*\*(T\d+)\*\* (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 TEST: Final = re.compile(r"`(tests/[\w/]+\.py::\w+)`")
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One change of one file.
+
+    Args:
+        file: A path from the root of the project.
+        old: Text that stands there exactly once.
+        new: What stands there afterwards.
+    """
+
+    file: str
+    old: str
+    new: str
+
+    def wrong(self, root: Path) -> str | None:
+        """Say what does not fit the tree; None where it fits."""
+        source = root / self.file
+        if not source.is_file():
+            return f"{self.file}: no such file"
+        if (found := source.read_text(encoding="utf-8").count(self.old)) != 1:
+            return f"{self.file}: the text to delete stands there {found} times"
+        return "it deletes nothing" if self.old == self.new else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +102,28 @@ class Deletion:
 
     Args:
         row: The threat that it answers, such as `T24`.
-        file: Its source, from the root of the project.
-        old: Text that stands there exactly once.
-        new: What stands there without the control.
+        edits: What takes it out.
         tests: Those of the row that must fail then.
+        chapter: The file of `tools/controls` that says so, without its ending.
     """
 
     row: str
-    file: str
-    old: str
-    new: str
+    edits: tuple[Edit, ...]
     tests: tuple[str, ...]
+    chapter: str
+
+    @property
+    def file(self) -> str:
+        """Where the control stands."""
+        return self.edits[0].file
 
     def wrong(self, rows: dict[str, tuple[str, ...]], root: Path = ROOT) -> str | None:
         """Say what does not fit the tree or the row; None where it fits."""
-        source = root / self.file
         if self.row not in rows:
             return "no such row"
-        if not source.is_file():
-            return f"{self.file}: no such file"
-        if (found := source.read_text(encoding="utf-8").count(self.old)) != 1:
-            return f"{self.file}: the text to delete stands there {found} times"
-        if self.old == self.new:
-            return "it deletes nothing"
         if not self.tests or set(self.tests) - set(rows[self.row]):
             return "it names no test, or one that the row does not name"
-        return None
+        return next((wrong for edit in self.edits if (wrong := edit.wrong(root))), None)
 
 
 def rows_of(page: str) -> dict[str, tuple[str, ...]]:
@@ -96,7 +142,8 @@ def deletions(folder: Path = HERE) -> Iterator[Deletion]:
         document: dict[str, list[dict[str, Any]]] = tomllib.loads(file.read_text(encoding="utf-8"))
         for row, entries in document.items():
             for entry in entries:
-                yield Deletion(row, entry["file"], entry["old"], entry["new"], tuple(entry["tests"]))
+                edits = tuple(Edit(e["file"], e["old"], e["new"]) for e in (entry, *entry.get("also", ())))
+                yield Deletion(row, edits, tuple(entry["tests"]), file.stem)
 
 
 def copy_of(tree: Path, place: Path) -> Path:
@@ -106,80 +153,148 @@ def copy_of(tree: Path, place: Path) -> Path:
         if source.is_dir():
             shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__"))
         elif source.exists():
-            shutil.copy(source, place / name)
+            shutil.copy2(source, place / name)
     for shared in (".tools", ".venv"):
         (place / shared).symlink_to(tree / shared)
     return place
 
 
-def try_out(deletion: Deletion, place: Path) -> list[str]:
-    """Delete a control in the copy at *place*, run its tests, put it back; return those that passed all the same."""
-    source = place / deletion.file
-    whole = source.read_text(encoding="utf-8")
-    source.write_text(whole.replace(deletion.old, deletion.new), encoding="utf-8")
-    paths = [str(place / "src" / member) for member in MEMBERS]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([*paths, str(place)]),
-        "PYTHONDONTWRITEBYTECODE": "1",
+def _child(tests: tuple[str, ...], place: Path) -> None:
+    """Run *tests* in the copy at *place*, in a process that has imported nothing of ours yet."""
+    with (place / "said").open("wb") as said:
+        for descriptor in (1, 2):
+            os.dup2(said.fileno(), descriptor)
+    os.chdir(place)
+    for name in [name for name in sys.modules if name.split(".")[0] in {"tools", "tests"}]:
+        del sys.modules[name]
+    first = [str(place), *(str(place / "src" / member) for member in MEMBERS)]
+    sys.path[:] = [*first, *(each for each in sys.path if each not in {"", str(ROOT)})]
+    sys.pycache_prefix = str(place / "pycache")
+    os.environ |= {
+        "PYTHONPATH": os.pathsep.join(first),
+        "PYTHONPYCACHEPREFIX": sys.pycache_prefix,
+        "CONTROLS_OUTCOMES": str(place / "outcomes.json"),
     }
-    survived = []
+    options = ["-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "tools.controls.outcomes"]
+    quiet = [
+        "-W",
+        "ignore::pytest.PytestAssertRewriteWarning",
+    ]  # what is imported already cannot be rewritten
+    code = pytest.main([*options, *quiet, f"--timeout={SECONDS_PER_TEST}", *tests])
+    sys.stdout.flush()
+    os._exit(int(code))
+
+
+def run(tests: Iterable[str], place: Path) -> dict[str, tuple[str, str]]:
+    """Run *tests* in the copy at *place*; return for each what became of it, and what it said."""
+    tests, seen = tuple(tests), place / "outcomes.json"
+    seen.unlink(missing_ok=True)
+    child = multiprocessing.get_context("fork").Process(target=_child, args=(tests, place))
+    child.start()
+    child.join(SECONDS)
+    if child.is_alive():
+        child.kill()
+        child.join()
+    said = (place / "said").read_text(encoding="utf-8", errors="replace").strip()[-1000:]
+    found: dict[str, list[str]] = json.loads(seen.read_text(encoding="utf-8")) if seen.is_file() else {}
+    return {test: (found[test][0], found[test][1]) if test in found else ("not run", said) for test in tests}
+
+
+def try_out(deletion: Deletion, place: Path, instant: int) -> dict[str, tuple[str, str]]:
+    """Delete a control in the copy at *place*, run its tests, put it back; return what became of each.
+
+    Args:
+        deletion: What to delete.
+        place: A copy of the tree.
+        instant: When the changed files were written, as their dates say: another for each deletion, for Python tells
+            by size and date alone whether it has compiled a file.
+    """
+    whole = {
+        name: ((place / name).read_text("utf-8"), (place / name).stat())
+        for name in {e.file for e in deletion.edits}
+    }
     try:
-        for test in deletion.tests:
-            run = [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-x",
-                "-p",
-                "no:randomly",
-                "-p",
-                "no:cacheprovider",
-                test,
-            ]
-            done = subprocess.run(
-                run, cwd=place, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
-            )
-            # 1: tests ran and one failed. Whatever else happened is no proof that the test looks at the control.
-            if done.returncode != 1 or " failed" not in done.stdout:
-                survived.append(f"{test} (exit {done.returncode}: {done.stdout.strip().splitlines()[-1:]})")
+        for edit in deletion.edits:
+            source = place / edit.file
+            source.write_text(source.read_text("utf-8").replace(edit.old, edit.new), encoding="utf-8")
+            os.utime(source, (instant, instant))
+        return run(deletion.tests, place)
     finally:
-        source.write_text(whole, encoding="utf-8")
-    return survived
+        for name, (text, stat) in whole.items():
+            (place / name).write_text(text, encoding="utf-8")
+            os.utime(place / name, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def show(test: str, outcome: tuple[str, str], *, lines: int) -> None:
+    """Print what became of *test*."""
+    print(f"    {outcome[0]:8} {test}")
+    for line in outcome[1].splitlines()[:lines]:
+        print(f"             {line[:200]}")
+
+
+def missing(known: dict[str, tuple[str, ...]], written: list[Deletion]) -> Iterator[str]:
+    """Yield the rows without a deletion, then the tests that no deletion of their row makes fail."""
+    covered = {(d.row, test) for d in written for test in d.tests}
+    yield from (f"{row} has no deletion" for row in known if row not in {d.row for d in written})
+    yield from (
+        f"{row} {test}" for row, tests in known.items() for test in tests if (row, test) not in covered
+    )
 
 
 def main() -> int:
     """Try the deletions that were asked for; return 1 where a test survived one."""
     asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    asked.add_argument("rows", nargs="*", help="rows such as T24; all without any")
-    asked.add_argument("--list", action="store_true", help="name the tests that no deletion makes fail yet")
+    asked.add_argument(
+        "rows", nargs="*", help="rows such as T24 or T24-T33, or chapters such as quotes; all without any"
+    )
+    asked.add_argument(
+        "--list", action="store_true", help="name the rows and tests that no deletion makes fail yet"
+    )
+    asked.add_argument(
+        "--intact", action="store_true", help="first run the tests with every control in place"
+    )
+    asked.add_argument(
+        "-v", "--verbose", action="store_true", help="show what each test said without the control"
+    )
     flags = asked.parse_args()
     known, written = rows(), list(deletions())
     if flags.list:
-        covered = {(d.row, test) for d in written for test in d.tests}
-        for row, tests in known.items():
-            for test in tests:
-                if (row, test) not in covered:
-                    print(row, test)
+        print(*missing(known, written), sep="\n")
         return 0
-    status = 0
+    wanted = set()
+    for word in flags.rows:
+        first, _, last = word.partition("-")
+        wanted |= {f"T{i}" for i in range(int(first[1:]), int(last[1:]) + 1)} if last else {word}
+    chosen = [d for d in written if not wanted or d.row in wanted or d.chapter in wanted]
+    bad = 0
+    for name in PRELOADED:
+        importlib.import_module(name)
     with tempfile.TemporaryDirectory() as folder:
         place = copy_of(ROOT, Path(folder))
-        for deletion in written:
-            if flags.rows and deletion.row not in flags.rows:
-                continue
+        if flags.intact:
+            for test, outcome in run(dict.fromkeys(t for d in chosen for t in d.tests), place).items():
+                if outcome[0] != "passed":
+                    bad += 1
+                    show(test, outcome, lines=20)
+        for deletion, instant in zip(chosen, itertools.count(1), strict=False):
             if wrong := deletion.wrong(known):
                 print(f"{deletion.row} {deletion.file}: {wrong}")
-                status = 1
+                bad += 1
                 continue
-            survived = try_out(deletion, place)
-            status = status or int(bool(survived))
-            print(
-                f"{deletion.row} {deletion.file}: {'SURVIVED by ' + ', '.join(survived) if survived else 'seen'}",
-                flush=True,
-            )
-    return status
+            began = time.monotonic()
+            outcomes = try_out(deletion, place, instant)
+            survived = [test for test, (became, _) in outcomes.items() if became != "failed"]
+            bad += len(survived)
+            verdict = f"{len(survived)} SURVIVED" if survived else "seen"
+            print(f"{deletion.row} {deletion.file}: {verdict} ({time.monotonic() - began:.0f} s)", flush=True)
+            for test, outcome in outcomes.items():
+                if flags.verbose or test in survived:
+                    show(test, outcome, lines=6 if flags.verbose else 2)
+    covered = {(d.row, test) for d in chosen for test in d.tests}
+    print(
+        f"{len(chosen)} deletions, {len({d.row for d in chosen})} rows, {len(covered)} tests; {bad} to look at"
+    )
+    return min(bad, 1)
 
 
 if __name__ == "__main__":
