@@ -299,6 +299,19 @@ async def test_another_cluster_is_another_configuration_after_another_proof(serv
     assert (await service.attest(node))["action"] == "apply-config"
 
 
+@pytest.mark.parametrize(("cluster_id", "trust"), [("default", "verified"), ("prod", "stale")])
+async def test_what_was_proven_while_waiting_is_no_trust_in_another_cluster(
+    service: Service, cluster_id: str, trust: str
+) -> None:
+    """A machine attests while it waits, under the policies of `default`: approved elsewhere, it proves itself anew."""
+    node = SoftwareNode()
+    await service.introduce(node)
+    assert (await service.attest(node))["status"] == "pending_approval"
+    assert (await service.detail(node))["trust"] == "verified"
+    await service.act(node, "approve", {"role": "worker-app", "cluster_id": cluster_id})
+    assert (await service.detail(node))["trust"] == trust
+
+
 async def test_an_ek_that_cannot_be_sealed_to_releases_nothing(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
