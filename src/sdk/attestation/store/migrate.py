@@ -16,7 +16,7 @@ from attestation.errors import StoreUnavailable
 from attestation.store.base import StoreSettings
 from attestation.store.sqlite import connect
 
-HEAD = "0014"
+HEAD = "0019"
 """The newest revision under `migrations/versions`."""
 
 _one_at_a_time = threading.Lock()  # Alembic keeps its context in module globals
@@ -43,14 +43,14 @@ def migrate(url: str) -> None:
 
     Raises:
         ValueError: Not a URL of a database that we support.
-        StoreUnavailable: The database cannot be opened or changed.
+        StoreUnavailable: The database cannot be opened or changed, or another version of the code wrote it.
     """
     path = sqlite_path(url)
     try:
         path.touch(mode=0o600)  # the WAL beside it takes over its mode: tokens' hashes are nobody else's
         with _one_at_a_time, _locked(path.with_name(path.name + ".migrate-lock")), connection_to(path) as c:
-            if _revision(c) != HEAD:
-                upgrade(c)
+            if (revision := _revision(c)) != HEAD:
+                upgrade(c, revision)
     except (DBAPIError, OSError) as e:
         raise StoreUnavailable(f"the database cannot be migrated: {e}") from e
 
@@ -63,17 +63,28 @@ def _revision(connection: Connection) -> str | None:
         return None  # no such table: a new file
 
 
-def upgrade(connection: Connection) -> None:
-    """Run all revisions that *connection*'s database has not seen: all of them, or none.
+def upgrade(connection: Connection, revision: str | None) -> None:
+    """Run all revisions that *connection*'s database, which is at *revision*, has not seen: all of them, or none.
 
     Alembic takes SQLite for a database whose schema is not under transactions, and would leave half a revision
     where one fails; so the transaction is ours.
+
+    Raises:
+        StoreUnavailable: There is no such revision here.
     """
     from alembic import command  # here: it takes 11 MB, and a worker of a migrated database never needs it
     from alembic.config import Config
+    from alembic.script import ScriptDirectory
 
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", "attestation.store:migrations")
+    known = {None, *(each.revision for each in ScriptDirectory.from_config(config).walk_revisions())}
+    if revision not in known:
+        raise StoreUnavailable(
+            f"the database is at revision {revision}, which this version does not know (its newest is {HEAD}): "
+            "a newer version wrote it, or one that was never released. Start that version, or restore a backup "
+            "from before it"
+        )
     connection.rollback()  # what `_revision` began
     connection.exec_driver_sql("BEGIN IMMEDIATE")
     command.upgrade(config, "head")

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0011"
-down_revision = "0019"
+down_revision = "0010"
 
 
 def upgrade() -> None:

@@ -1,22 +1,27 @@
 """Host names and addresses are unique in a cluster, among machines that are neither revoked nor rejected.
 
 Every machine is kept. Of those that are called alike the oldest has the name; the others are marked, so that they are
-outside of the constraint until an operator decides.
+outside of the constraint until an operator decides. How names are spelled when they are compared is told here by the
+rules of the day on which this revision was written.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import re
+
+import idna
 import sqlalchemy as sa
 from alembic import op
 
-from attestation.machines import Status
-from attestation.machines.names import NAMELESS, names_of
-
-revision = "0015"
-down_revision = "0010"
+revision = "0016"
+down_revision = "0015"
 
 NAMED = "name_key IS NOT NULL"
 ADDRESSED = "address_key IS NOT NULL"
+NAMELESS = ("revoked", "rejected")
+LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 def upgrade() -> None:
@@ -58,12 +63,13 @@ def _fill() -> None:
     ).all()
     taken: set[tuple[str, str, str]] = set()
     for row_id, status, cluster_id, hostname, assigned_ip in rows:
-        if Status(status) in NAMELESS:
+        if status in NAMELESS:
             continue
-        names = names_of(hostname, assigned_ip)
+        name = None if hostname is None else _host(hostname)
+        address = None if assigned_ip is None else _address(assigned_ip)
         claims = {
             (kind, cluster_id, value)
-            for kind, value in (("name", names.hostname), ("address", names.address))
+            for kind, value in (("name", name), ("address", address))
             if value is not None
         }
         shares = not claims.isdisjoint(taken)
@@ -72,5 +78,35 @@ def _fill() -> None:
         bind.execute(
             sa.update(machines)
             .where(machines.c.id == row_id)
-            .values(name_key=names.hostname, address_key=names.address, shares_names=shares)
+            .values(name_key=name, address_key=address, shares_names=shares)
         )
+
+
+def _host(text: str) -> str:
+    """Return A-labels in lower case without a dot at the end; of what is no host name, its letters in lower case."""
+    name = text.lower()
+    if len(text) <= 1024 and (not name.isascii() or "xn--" in name):
+        try:
+            name = idna.encode(text, uts46=True, std3_rules=True).decode("ascii")
+        except UnicodeError:
+            return text.lower()
+    name = name.removesuffix(".")
+    labels = name.split(".")
+    if len(name) > 253 or not all(map(LABEL.fullmatch, labels)) or NUMBER.fullmatch(labels[-1]):
+        return text.lower()
+    return name
+
+
+def _address(text: str) -> str:
+    """Return the address without its prefix length, IPv4 in IPv6 as IPv4; of what is none, its letters as above."""
+    if "%" in text or not text.isascii():
+        return text.lower()
+    prefixed = text if "/" in text else f"{text}/{128 if ':' in text else 32}"
+    try:
+        found = ipaddress.ip_interface(prefixed)
+        mapped = getattr(found.ip, "ipv4_mapped", None)
+        if mapped is not None:
+            found = ipaddress.IPv4Interface((mapped, found.network.prefixlen - 96))
+    except ValueError:
+        return text.lower()
+    return str(found.ip)

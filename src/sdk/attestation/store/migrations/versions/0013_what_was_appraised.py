@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0021"
-down_revision = "0013"
+revision = "0013"
+down_revision = "0012"
 
 
 def upgrade() -> None:

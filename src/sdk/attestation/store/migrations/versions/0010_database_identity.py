@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
+import time
 
 import sqlalchemy as sa
 from alembic import op
 
-from attestation.clock import SystemClock, to_micros
-
-revision = "0019"
+revision = "0010"
 down_revision = "0009"
 
 
@@ -25,5 +24,5 @@ def upgrade() -> None:
         sa.CheckConstraint("length(database_id) = 32", name=op.f("ck_database_identity_database_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_database_identity")),
     )
-    made = {"id": 1, "database_id": secrets.token_hex(16), "made_at": to_micros(SystemClock().now())}
+    made = {"id": 1, "database_id": secrets.token_hex(16), "made_at": time.time_ns() // 1000}
     op.bulk_insert(table, [made])
