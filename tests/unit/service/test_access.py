@@ -17,12 +17,12 @@ from pydantic import SecretStr
 
 from attestation.errors import Forbidden
 from attestation.machines import OperatorEvent
-from attestation.store import Tx
 from attestation_service.app import create_app
-from attestation_service.auth import Duty, Method, Operator, Right
+from attestation_service.auth import Duty, Right
 from attestation_service.auth.operator import declared
-from attestation_service.context import ACCESS_KEY, Origin
+from attestation_service.context import ACCESS_KEY
 from attestation_service.openapi import access, demand_access, machine_router, operator_router
+from tests.unit.service.browser import Browser
 from tests.unit.service.conftest import OPERATOR, TOKEN, Service, Starter, settings_for
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.people import ISSUER, introduce
@@ -225,25 +225,7 @@ async def test_a_secret_of_three_parts_is_guarded_all_the_same(start: Starter) -
 
 async def test_a_wrong_bearer_never_falls_through(service: Service) -> None:
     """A certificate beside a wrong token is not looked at."""
-
-    class Certificates:
-        def presented(self, scope: object) -> bytes | None:
-            return b"certificate"
-
-        async def operator(self, certificate: bytes, origin: Origin, at: datetime) -> Operator:
-            return Operator(
-                cn="carl",
-                sub="spki-sha256:00",
-                source=origin.address,
-                method=Method.CERTIFICATE,
-                duties=frozenset({Duty.OPERATOR}),
-            )
-
-        async def refresh(self) -> None: ...
-
-        def why_not(self, tx: Tx, der: bytes, at: datetime) -> str | None: ...
-
-    service.app.state.resources = replace(service.resources, certificates=Certificates())
+    service.app.state.resources = replace(service.resources, certificates=Browser())
     assert (await service.get("/api/v1/machines")).status_code == 200
     for value in ("Bearer wrong", "Bearer a.b.c", "Basic x", "", "Bearer"):
         answer = await service.get("/api/v1/machines", headers={"Authorization": value})

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from attestation.store import Tx
-from attestation_service.auth import Duty, Method, Operator, Right
+from attestation_service.auth import Duty, Right
 from attestation_service.auth.cross_site import origin_of
-from attestation_service.context import ACCESS_KEY, Origin
+from attestation_service.context import ACCESS_KEY
+from tests.unit.service.browser import Browser
 from tests.unit.service.conftest import Service
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.people import introduce
@@ -50,30 +49,6 @@ SENDABLE = (
     "text/plain",
     "json",
 )
-
-
-class Browser:
-    """Shows the same certificate whoever asks; stands where `ClientCertificates` stands."""
-
-    def presented(self, scope: object) -> bytes | None:
-        """Return what the browser shows."""
-        return b"certificate"
-
-    async def operator(self, certificate: bytes, origin: Origin, at: datetime) -> Operator:
-        """Return somebody who may do everything."""
-        return Operator(
-            cn="carl",
-            sub="spki-sha256:00",
-            source=origin.address,
-            method=Method.CERTIFICATE,
-            duties=frozenset(Duty),
-        )
-
-    async def refresh(self) -> None:
-        """Nothing changes."""
-
-    def why_not(self, tx: Tx, der: bytes, at: datetime) -> None:
-        """Nobody leaves."""
 
 
 @pytest.fixture

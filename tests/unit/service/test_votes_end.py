@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from attestation.store import Tx
-from attestation_service.auth import Duty, Method, Operator
+from attestation_service.auth import Duty, Operator
 from attestation_service.auth.identity import WithoutDuty
 from attestation_service.context import Origin
 from tests.fixtures.vendor import vouched
+from tests.unit.service.browser import Browser
 from tests.unit.service.conftest import OPERATOR, Starter
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.people import ISSUER
@@ -119,38 +119,15 @@ async def test_who_lost_every_role_has_not_voted(committee: Committee) -> None:
 
 async def test_who_votes_with_a_certificate_is_looked_at_again(committee: Committee) -> None:
     """When the quorum would be complete: what was revoked since then, wherever that was, agreed to nothing."""
-    revoked: set[bytes] = set()
-
-    class Certificates:
-        def presented(self, scope: object) -> bytes | None:
-            del scope
-            return b"of anna"
-
-        async def operator(self, certificate: bytes, origin: Origin, at: datetime) -> Operator:
-            del at
-            return Operator(
-                cn="anna",
-                sub="spki-sha256:00",
-                source=origin.address,
-                method=Method.CERTIFICATE,
-                duties=frozenset({Duty.OPERATOR}),
-                certificate=certificate,
-            )
-
-        async def refresh(self) -> None: ...
-
-        def why_not(self, tx: Tx, der: bytes, at: datetime) -> str | None:
-            del tx, at
-            return "the client certificate was revoked" if der in revoked else None
-
+    browser = Browser("anna")
     service = committee.service
-    service.app.state.resources = replace(service.resources, certificates=Certificates())
+    service.app.state.resources = replace(service.resources, certificates=browser)
     await vote(committee, {})
-    revoked.add(b"of anna")
+    browser.revoked = True
     assert (await vote(committee, "bernd"))["voters"] == ["bernd"]
     entries = [e for e in await committee.audit() if e["action"] == "approval_void"]
     assert ["the client certificate was revoked" in e["detail"] for e in entries] == [True]
-    revoked.clear()
+    browser.revoked = False
     assert (await committee.ask({}, "POST", TOKENS, TOKEN)).status_code == 201
     # Certificates are switched off between the votes.
     await vote(committee, {})

@@ -313,17 +313,8 @@ def of_allow_list(entries: Sequence[Admission], replaced: Sequence[Admission]) -
 
     The order of the entries is no part of it.
     """
-    return Proposal(
-        action=ALLOW_LIST_IMPORT,
-        machine_id=None,
-        ek_fingerprint=None,
-        ak_name=None,
-        role=None,
-        current_role=None,
-        hostname=None,
-        assigned_ip=None,
-        cluster_id=None,
-        evidence_digest=None,
+    return _of_no_machine(
+        ALLOW_LIST_IMPORT,
         terms={
             "entries": len(entries),
             "entries_digest": _digest_of(entries),
@@ -396,17 +387,8 @@ def of_trust_certificate(*, sha256: str, role: str, vendor: str) -> Proposal:
         role: `anchor` or `intermediate`.
         vendor: Registered name of the vendor whose TPMs it may vouch for.
     """
-    return Proposal(
-        action=TRUST_CERTIFICATE,
-        machine_id=None,
-        ek_fingerprint=None,
-        ak_name=None,
-        role=None,
-        current_role=None,
-        hostname=None,
-        assigned_ip=None,
-        cluster_id=None,
-        evidence_digest=None,
+    return _of_no_machine(
+        TRUST_CERTIFICATE,
         terms={"sha256": sha256, "role": role, "vendor": vendor},
         roles=frozenset(Role),
     )
@@ -431,17 +413,8 @@ def of_ca_rotation(
         other: Id of the key that begins or ceases to be used; None where it is still to be made.
         force: Without waiting for relying parties to follow.
     """
-    return Proposal(
-        action=CA_ROTATION,
-        machine_id=None,
-        ek_fingerprint=None,
-        ak_name=None,
-        role=None,
-        current_role=None,
-        hostname=None,
-        assigned_ip=None,
-        cluster_id=None,
-        evidence_digest=None,
+    return _of_no_machine(
+        CA_ROTATION,
         terms={
             "step": step,
             "purpose": purpose,
@@ -463,17 +436,8 @@ def of_ca_revocation(*, serial: str, profile: str, subject: str, reason: str) ->
         subject: Which CA it is about.
         reason: Word of RFC 5280 §5.3.1.
     """
-    return Proposal(
-        action=CA_REVOCATION,
-        machine_id=None,
-        ek_fingerprint=None,
-        ak_name=None,
-        role=None,
-        current_role=None,
-        hostname=None,
-        assigned_ip=None,
-        cluster_id=None,
-        evidence_digest=None,
+    return _of_no_machine(
+        CA_REVOCATION,
         terms={"serial": serial, "profile": profile, "subject": subject, "reason": reason},
         roles=frozenset(Role),
     )
@@ -488,8 +452,16 @@ def of_operator_certificate(*, name: str, duty: str, spki_sha256: str, days: int
         spki_sha256: Of the key, 64 lower-case hex: another key is another proposal.
         days: How long it is valid.
     """
+    return _of_no_machine(
+        OPERATOR_CERTIFICATE,
+        terms={"name": name, "duty": duty, "spki_sha256": spki_sha256, "days": days},
+        roles=frozenset(Role),
+    )
+
+
+def _of_no_machine(action: str, *, terms: dict[str, str | int | None], roles: frozenset[Role]) -> Proposal:
     return Proposal(
-        action=OPERATOR_CERTIFICATE,
+        action=action,
         machine_id=None,
         ek_fingerprint=None,
         ak_name=None,
@@ -499,8 +471,8 @@ def of_operator_certificate(*, name: str, duty: str, spki_sha256: str, days: int
         assigned_ip=None,
         cluster_id=None,
         evidence_digest=None,
-        terms={"name": name, "duty": duty, "spki_sha256": spki_sha256, "days": days},
-        roles=frozenset(Role),
+        terms=terms,
+        roles=roles,
     )
 
 
