@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final
 
 from tests.bench import fleet
@@ -22,6 +23,9 @@ THREADS: Final = 32
 BAR_SECONDS: Final = 0.050
 BAR_BYTES: Final = 64 << 20
 """What all strangers together may hold in one process by default."""
+EACH: Final = 5
+LOOP_BAR_SECONDS: Final = 0.020
+ONE_BAR_BYTES: Final = 16 << 20
 NO_BUDGET: Final = {
     "ITL_BODY_KIB_PER_SECOND": str(1 << 20),
     "ITL_BODY_MEMORY_MIB": "1024",
@@ -95,6 +99,37 @@ def run(**settings: str) -> tuple[float, float, int]:
     return _p99(busy), _p99(quiet), growth
 
 
+def one() -> tuple[float, int]:
+    """Return what one request of the worst shape costs: seconds of CPU on the loop, and bytes that memory grows by.
+
+    The loop is the main thread of a worker, whose time Linux counts in nanoseconds; the peak of memory is the
+    kernel's too. Both are right on a busy machine.
+    """
+    seconds, growth = 0.0, 0
+    with fleet.directory() as directory:
+        fleet.seed(directory, 10, live=1)
+        with fleet.service(directory, **NO_BUDGET) as running:
+            for body in bodies() * EACH:
+                loops = {pid: _loop_seconds(pid) for pid in running.pids()}
+                before = {pid: _memory(pid, "VmRSS") for pid in loops}
+                for pid in loops:
+                    Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak begins anew
+                _post(running.port, body)
+                seconds = max(seconds, *(_loop_seconds(pid) - began for pid, began in loops.items()))
+                growth = max(growth, *(_memory(pid, "VmHWM") - size for pid, size in before.items()))
+    return seconds, growth
+
+
+def _loop_seconds(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def _memory(pid: int, name: str) -> int:
+    """Return a line of the process's status, in bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
+
+
 def measure() -> Iterator[Measurement]:
     """Measure as delivered, and with the budgets out of the way, so that each request is read and judged."""
     for name, settings in (("hostile", {}), ("hostile-no-budget", NO_BUDGET)):
@@ -110,6 +145,16 @@ def measure() -> Iterator[Measurement]:
             note=f"{PER_SECOND} anonymous POSTs of 4 MB a second, five shapes, sent from the same cores; "
             f"two workers; the largest grew by {growth / (1 << 20):.0f} MiB; floor: without the flood",
         )
+    seconds, growth = one()
+    yield Measurement(
+        name="hostile-one",
+        value=seconds * 1e3,
+        unit="ms of CPU",
+        bar="one request: <= 20 ms on the loop, <= 16 MiB",
+        ok=seconds <= LOOP_BAR_SECONDS and growth <= ONE_BAR_BYTES,
+        note=f"the worst of {EACH} of each shape, one at a time, read and judged; memory grew by at most "
+        f"{growth / (1 << 20):.1f} MiB while it was answered",
+    )
 
 
 def _p99(seconds: list[float]) -> float:

@@ -185,9 +185,11 @@ class Intake:
                     if size > SMALL_BYTES:
                         self._room.hold(self._accounts, size - self._held_bytes)
                         self._held_bytes = size
-                    if not message.get("more_body", False):
-                        return bytes(body) + chunk if body else chunk
+                    if not message.get("more_body", False) and not body:
+                        return chunk
                     body += chunk
+                    if not message.get("more_body", False):
+                        return bytes(body)
                     until.reschedule(self._room.deadline(began, size))
         except TimeoutError:
             raise HTTPException(408, "the body came too slowly") from None
