@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
+from attestation.reference import DEFAULT_SELECTION
 from attestation.testing import SoftwareAK, SoftwareEK
-from attestation.tpm import PCRSelection
+from attestation.tpm import bank_name
 
-PCRS: Final = (0, 1, 2, 3, 4, 5, 6, 7, 11)
-SELECTION: Final = PCRSelection.from_names({"sha256": PCRS})
-VALUES: Final = {"sha256": {i: hashlib.sha256(bytes([i])).digest() for i in PCRS}}
+VALUES: Final = {
+    bank_name(bank): {i: hashlib.sha256(bytes([i])).digest() for i in pcrs}
+    for bank, pcrs in DEFAULT_SELECTION.banks
+}
 
 
 class SoftwareMachine:
@@ -39,7 +41,7 @@ class SoftwareMachine:
     def quote(self, nonce: bytes) -> tuple[bytes, bytes]:
         """Return a TPMS_ATTEST over `VALUES` for *nonce*, and the TPMT_SIGNATURE."""
         self._clock_ms += 17
-        quote = self._key.quote(nonce, SELECTION, VALUES, clock_ms=self._clock_ms)
+        quote = self._key.quote(nonce, DEFAULT_SELECTION, VALUES, clock_ms=self._clock_ms)
         return quote.attest, quote.signature
 
     def certify(self, name: bytes, qualified_name: bytes, qualifying_data: bytes) -> tuple[bytes, bytes]:
