@@ -216,6 +216,39 @@ def unreachable(what: str) -> None:
     raise ServiceUnreachable(f"no {what}")
 
 
+def test_a_key_that_is_refused_is_asked_for_once(keeper: Keeper) -> None:
+    """One that waits for its certificate, and one that has one: the refusal is told, then another key is made."""
+    operator = keeper.service.operator()
+
+    def refuse(spki: bytes) -> None:
+        body = {"spki_sha256": hashlib.sha256(spki).hexdigest(), "reason": "others have it"}
+        operator.call("POST", "/ca/refused-keys", json=body)
+
+    def away(*names: str) -> Callable[[str], None]:
+        return lambda what: unreachable(what) if what in names else None
+
+    # Nobody tells that its certificate was revoked with it.
+    keeper.between.fail = away("status", "request")
+    keeper.visit()
+    waiting = keeper.offered.pending_key("client")
+    assert waiting is not None
+    first = parse_public(parse_key_file(waiting).public).spki_der()
+    refuse(first)
+    keeper.between.fail = away("status")
+    keeper.visit(minutes=20)
+    assert (keeper.error(), keeper.offered.current("client")) == ("key-refused", None)
+    keeper.visit(minutes=20)
+    second, before = public_bytes(keeper.leaf), keeper.file
+    assert second != first
+    refuse(second)
+    keeper.offered.ask("client")
+    keeper.visit(minutes=20)
+    assert (keeper.error(), keeper.file) == ("key-refused", before)
+    keeper.visit(minutes=20)
+    assert public_bytes(keeper.leaf) not in (first, second)
+    assert keeper.error() is None
+
+
 def test_failures_wait_longer_and_longer_and_drop_nothing(kept: Keeper) -> None:
     """The old certificate stays; pauses double to ten minutes; a restart does not begin anew; then it works."""
     before = kept.file

@@ -11,6 +11,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -166,8 +167,8 @@ class Foreign:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_another_user_cannot_connect(desk: Desk, tmp_path: Path) -> None:
-    """For real: the directory keeps them out."""
+def test_another_user_cannot_connect() -> None:
+    """For real, where everybody may look into the directories above: its own keeps them out."""
     script = (
         "import os, socket, sys\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
@@ -175,13 +176,17 @@ def test_another_user_cannot_connect(desk: Desk, tmp_path: Path) -> None:
         "try: s.connect(sys.argv[1])\n"
         "except PermissionError: print('kept out')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(desk.path)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        desk = Desk(Path(folder))
+        with serving(desk.signer):
+            done = subprocess.run(
+                [sys.executable, "-c", script, str(desk.path)],
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+            )
     assert done.stdout == "kept out\n", done.stderr
 
 

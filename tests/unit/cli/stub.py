@@ -231,6 +231,8 @@ class Stub:
                 return page(self.certificates)
             case "DELETE", _:
                 return httpx.Response(204)
+        if match := re.fullmatch(r"/approvals/([0-9a-f]{64})/object", path):
+            return httpx.Response(200, json={"proposal_digest": match[1], "voided": 1})
         if re.fullmatch(r"/policies/[a-z0-9-]+/[0-9]+", path):
             return httpx.Response(200, json=policy())
         if match := re.fullmatch(r"/policies/assignments/([a-z]+)/([^/]+)(/rollback)?", path):

@@ -20,7 +20,7 @@ from attestation_cli import failures
 from attestation_cli.main import GROUPS, cli
 from attestation_cli.render import display_width
 from attestation_cli.session import Session
-from tests.unit.cli.stub import NOW, Stub, audit_entry, machine, problem, result
+from tests.unit.cli.stub import HASH, NOW, Stub, audit_entry, machine, problem, proposal, result, vote
 
 A = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
 B = "7f3ad3ff-0f0e-4c55-9d4a-3f6f0e1b2c3d"
@@ -366,6 +366,29 @@ def test_filters_reach_the_service() -> None:
 
 
 # Acts
+
+
+def test_an_objection_is_to_one_proposal() -> None:
+    """Named by the beginning of its digest or the number of a vote; what names none, or two, ends none."""
+    other = {
+        **proposal(),
+        "proposal_digest": "abcd" * 16,
+        "approvals": [vote(18, "m")],
+        "overtaken": ["measured"],
+    }
+    stub = Stub(proposals=[proposal(), other])
+    for named, digest in (("ABAB", HASH), ("17", HASH), ("abcd", "abcd" * 16), ("18", "abcd" * 16)):
+        result = run(stub, "approval", "object", named, "--reason", "no", "--yes")
+        assert result.exit_code == 0, result.output
+        assert stub.acts.pop() == ("POST", f"/approvals/{digest}/object", {"reason": "no"})
+    for named in ("ab", "aba", "abc", "1", "19", "ffff", HASH + "00"):
+        assert run(stub, "approval", "object", named, "--reason", "no", "--yes").exit_code != 0
+        assert run(stub, "approval", "show", named).exit_code != 0
+    both = Stub(proposals=[proposal(), {**other, "proposal_digest": "ab" * 31 + "cd"}])
+    assert "2 proposals" in run(both, "approval", "object", "abab", "--reason", "no", "--yes").output
+    assert stub.acts == both.acts == []
+    assert "void, changed since: measured" in run(stub, "approval", "show", "abcd").output
+    assert "1 of 2" in run(stub, "approval", "show", "abab").output
 
 
 def test_approval_is_of_the_version_that_was_looked_at() -> None:

@@ -266,7 +266,13 @@ HOSTILE = {
     "bytes behind the extensions": _wrap(
         _cert_id(), after=der.write(0xA2, der.write(der.SEQUENCE, _extension(UNKNOWN_OID, b"")) + b"\x05\x00")
     ),
-    "too long": der.write(der.SEQUENCE, bytes(MAX_REQUEST_BYTES)),
+    "seventeen certificates": request(*range(1, MAX_REQUESTS + 2)),
+    "too long": der.write(
+        der.SEQUENCE,
+        der.write(
+            der.SEQUENCE, der.write(0xA1, bytes(MAX_REQUEST_BYTES)) + der.write(der.SEQUENCE, _one())
+        ),
+    ),
 }  # fmt: skip
 
 

@@ -386,11 +386,17 @@ async def test_an_act_that_is_undone_is_not_told(service: Service) -> None:
 
 
 async def test_an_intruder_gives_a_reason(service: Service) -> None:
-    """Words of an operator that look like the mark are words."""
+    """Words of an operator or of a machine that look like the mark are words, also in an entry about no row."""
     words = 'x; authority [["allow-list","' + "e" * 96 + '",null,"' + "0" * 32 + '"]]'
-    node = SoftwareNode()
-    await service.introduce(node)
-    await service.act(node, "reject", {"reason": words})
+    node, rejected = SoftwareNode(), SoftwareNode()
+    await service.introduce(rejected)
+    await service.act(rejected, "reject", {"reason": words})
+    await service.admitted(node)
+    await service.act(node, "lock")
+    ordered = await service.attest(node)
+    said = node.acknowledgement(await service.challenge(node), ordered["directive"], detail=words)
+    answer = await service.post(f"/api/v1/machines/{node.machine_id}/ack", said)
+    assert answer.status_code == 200, answer.text
     assert await problems(service) == {}
 
 

@@ -16,6 +16,7 @@ from attestation.client import OperatorClient
 from attestation.errors import IssuerUnknown, SignerUnavailable
 from attestation.keys.uri import parse_key_uri
 from attestation_service.authority import Authority, Issued, creation, issuance
+from attestation_service.ca import handlers as ca_handlers
 from attestation_service.context import Resources
 from tests.unit.service import people
 from tests.unit.service.ca_world import no_more, nothing, operators, wanted
@@ -273,6 +274,31 @@ async def test_a_rotation_needs_two(start: Starter) -> None:
         assert (await step(service, name, headers=bob, **more)).status_code == 200
     entries = await service.audit(action="ca_rotate")
     assert sum("agreed by anna, bob" in entry["detail"] for entry in entries) == 4
+
+
+async def test_a_key_that_was_not_tried_does_not_begin_to_sign(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who takes the next key back, while somebody lets it sign, brings back the one before, which nobody tried."""
+    service = await with_ca(start)
+    assert (await step(service, "prepare")).status_code == 200
+    prove = ca_handlers._prove
+
+    async def meanwhile(*arguments: Any) -> str | None:
+        tried = await prove(*arguments)
+        monkeypatch.setattr(ca_handlers, "_prove", prove)
+        assert (await step(service, "activate", force=True)).status_code == 200
+        return tried
+
+    monkeypatch.setattr(ca_handlers, "_prove", meanwhile)
+    refused = await step(service, "rollback")
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:itl:problem:ca-rotation-forbidden")
+    assert sorted(each["state"] for each in (await service.operator("GET", "/ca")).json()["issuers"]) == [
+        "active",
+        "retiring",
+    ]
+    newest = (await service.audit(action="ca_rotate"))[0]
+    assert newest["detail"].startswith("activate")
 
 
 async def test_two_keys_are_rotated_one_by_one(start: Starter) -> None:

@@ -45,16 +45,19 @@ def between(
     return calls
 
 
+@pytest.mark.parametrize("fetched", [False, True])
 async def test_a_distrust_is_not_overtaken_by_a_verdict_in_flight(
-    start: Starter, monkeypatch: pytest.MonkeyPatch
+    start: Starter, monkeypatch: pytest.MonkeyPatch, fetched: bool
 ) -> None:
-    """A machine judged while a vendor vouched for it gets no lease after the anchor was distrusted."""
+    """A machine judged while a vendor vouched for it gets no lease after the anchor was distrusted, on either path."""
     service, node = await start(), SoftwareNode()
     await trust(service, ROOT)
     await service.introduce(node, **members(node, issuer=ROOT, chain=()))
     await service.act(node, "approve", {"role": "controlplane"})
     assert (await service.attest(node))["status"] == "attested"
-    await service.attest(node)
+    offered = await service.attest(node)
+    if fetched:  # then nothing but a renewal is to be written
+        assert (await service.fetch(offered["config_token"])).status_code == 200
 
     async def distrust() -> None:
         path = f"/trust/certificates/{sha256(ROOT)}/distrust"
@@ -70,13 +73,16 @@ async def test_a_distrust_is_not_overtaken_by_a_verdict_in_flight(
     assert shown["trust_expires_at"] is None
 
 
+@pytest.mark.parametrize("fetched", [False, True])
 async def test_a_policy_is_not_overtaken_by_a_verdict_in_flight(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service, monkeypatch: pytest.MonkeyPatch, fetched: bool
 ) -> None:
     """What was judged under the policy before is not trust under the one that applies now."""
     node = SoftwareNode()
     await service.admitted(node)
-    await service.attest(node)
+    offered = await service.attest(node)
+    if fetched:
+        assert (await service.fetch(offered["config_token"])).status_code == 200
     assert (await service.operator("POST", "/policies", WEAK)).status_code == 201
 
     async def assign() -> None:

@@ -43,6 +43,9 @@ async def test_a_key_that_was_compromised_is_never_certified_again(ca: Service) 
             assert outcome_of(again) in (REFUSED, (422, "request-invalid"))
             assert profile == "node-server" or outcome_of(again) == REFUSED
         assert (await ca.audit(action="cert_refused"))[-1]["detail"] == "key-refused"
+    # It is not even signed: nothing was reserved for it.
+    assert [row["state"] for row in await listed(ca, node)] == ["revoked"]
+    assert await listed(ca, other) == []
     await get_certificate(ca, node, ecc_key())
     (found,) = (await ca.operator("GET", "/ca/refused-keys")).json()["items"]
     assert found["spki_sha256"] == hashlib.sha256(key.public.spki_der()).hexdigest()
