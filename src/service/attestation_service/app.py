@@ -173,7 +173,8 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     )
     problems.install(app)
     for router in ROUTERS:
-        app.include_router(router)
+        # As they are: `include_router` would build each of them again, and match it twice.
+        app.router.routes.extend(router.routes)
     openapi.install(app, (AllowListImport, ConfigEnvelope, Readiness))
     openapi.demand_access(app)
     return app

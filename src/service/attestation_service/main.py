@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import multiprocessing
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,8 +31,9 @@ EXIT_UNUSABLE: Final = 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the service until it is told to stop; return the exit status."""
     options = _parser().parse_args(arguments)
-    from attestation_service import logs
-    from attestation_service.settings import Settings, SettingsInvalid
+    with collector_at_rest():
+        from attestation_service import logs
+        from attestation_service.settings import Settings, SettingsInvalid
 
     try:
         settings = Settings.load()
@@ -53,8 +57,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """Import without the garbage collector, and let it pass over what came: modules live as long as the process.
+
+    It would go through all of them again and again while they come; that took a quarter of a start.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def _prepared(settings: Settings) -> bool:
-    from attestation_service.preparation import prepare
+    with collector_at_rest():
+        from attestation_service.preparation import prepare
 
     return prepare(settings)
 
@@ -62,16 +81,19 @@ def _prepared(settings: Settings) -> bool:
 def _prepared_elsewhere(settings: Settings) -> bool:
     """Prepare in a process of its own: whoever forks workers has opened no key, database or thread.
 
-    The application is imported meanwhile.
+    It is forked, as the workers are, from what was imported once for all of them.
     """
-    from attestation.keys import refusals
+    with collector_at_rest():
+        import attestation_service.app
+        import attestation_service.preparation  # noqa: F401 -- for the process to be forked
+        from attestation.keys import refusals
 
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("spawn").Process(target=_prepare_and_tell, args=(settings, theirs))
+    assert threading.active_count() == 1, "a process with threads must not fork"
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe(duplex=False)
+    process = fork.Process(target=_prepare_and_tell, args=(settings, ours, theirs))
     process.start()
     theirs.close()
-    import attestation_service.app  # noqa: F401 -- for the workers to be forked
-
     try:
         # A PIN that was refused there is not tried by each worker again.
         refusals.take_over(ours.recv())
@@ -83,11 +105,10 @@ def _prepared_elsewhere(settings: Settings) -> bool:
     return True
 
 
-def _prepare_and_tell(settings: Settings, told: Connection) -> None:
+def _prepare_and_tell(settings: Settings, supervisors: Connection, told: Connection) -> None:
     from attestation.keys import refusals
-    from attestation_service import logs
 
-    logs.configure(settings.log_level)
+    supervisors.close()  # forked with it
     if not _prepared(settings):
         sys.exit(EXIT_UNUSABLE)
     told.send(refusals.hand_over())
@@ -95,11 +116,13 @@ def _prepare_and_tell(settings: Settings, told: Connection) -> None:
 
 def _server(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     """Return the arguments of `uvicorn.Config`."""
-    from attestation_service.app import create_app
-    from attestation_service.connections import PROTOCOL
+    with collector_at_rest():
+        from attestation_service.app import create_app
+        from attestation_service.connections import PROTOCOL
 
+        app = create_app(settings)
     return {
-        "app": create_app(settings),
+        "app": app,
         "host": options.host,
         "port": options.port,
         "uds": options.uds,

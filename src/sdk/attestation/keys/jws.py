@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
@@ -43,6 +42,8 @@ def verify_jwt(token: str, jwks: dict[str, Any], *, typ: str) -> dict[str, Any]:
     Raises:
         JWSRejected: With the reason, never with the token.
     """
+    from joserfc import jwt  # here: it brings encryption with it, and who only signs needs neither
+
     if len(token) > MAX_JWS_BYTES:
         raise JWSRejected(f"token longer than {MAX_JWS_BYTES} bytes")
     try:

@@ -29,7 +29,6 @@ from attestation.tpm import parse_public
 from attestation.wire import b64encode
 from attestation_service import config_tokens, limits, policy, statements
 from attestation_service.context import Origin, Resources
-from attestation_service.delivery.machine_config import Overrides, load_base, merge
 from attestation_service.events import emit
 from attestation_service.settings import Settings
 
@@ -226,6 +225,9 @@ def configuration(machine: Machine, settings: Settings) -> bytes:
     """
     if machine.role is None:
         raise BaseConfigMissing("the machine has no role")
+    # Here: a service that delivers nothing needs no YAML, and this is on a thread.
+    from attestation_service.delivery.machine_config import Overrides, load_base, merge
+
     return merge(
         load_base(settings.config_cache_dir, machine.role, machine.cluster_id),
         Overrides(
