@@ -73,6 +73,15 @@ def test_a_hostile_name_does_not_reach_the_shell(name: str) -> None:
     assert values in ([A], [])
 
 
+def test_what_is_told_of_a_machine_is_clean() -> None:
+    """Shells print it beside the name: what the service says of it is text and nothing else."""
+    service = Stub([machine(A, hostname="cp-1", status="attested\x1b[2J\n")])
+    completer = ShellComplete(cli, {"obj": Session(transport=service.transport)}, "attestation", "_X")
+    (item,) = completer.get_completions(["machine", "get"], "cp")
+    assert "attested" in str(item.help)
+    assert str(item.help).isprintable()
+
+
 def test_nothing_that_fails_is_shown(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -518,4 +518,6 @@ def test_every_form_of_output_is_understood(output: str) -> None:
 @pytest.mark.parametrize("option", ["--password", "-p", "--token", "--refresh-token", "--client-secret"])
 def test_no_secret_is_taken_from_the_command_line(option: str) -> None:
     """Such options do not exist, not even as earlier versions had them."""
-    assert run("auth", "login", option, "x").exit_code == 2
+    done = run("auth", "login", option, "x")
+    assert done.exit_code == 2
+    assert f"No such option '{option}'" in done.stderr

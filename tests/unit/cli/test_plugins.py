@@ -59,13 +59,14 @@ def install(site: Path, name: str, module: str, code: str | None, **points: str)
 def attestation(site: Path, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command line as a process of its own, with *site* on its path."""
     known = {k: v for k, v in os.environ.items() if not k.startswith(("ITL_", "COVERAGE_"))}
+    path = os.pathsep.join([str(site), *filter(None, [known.get("PYTHONPATH")])])
     return subprocess.run(
         [sys.executable, "-c", "from attestation_cli.main import main; main()", *args],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
-        env={**known, "PYTHONPATH": str(site), "HOME": str(site), **environment},
+        env={**known, "PYTHONPATH": path, "HOME": str(site), **environment},
     )
 
 

@@ -308,6 +308,8 @@ def test_n83_huge_sizes_are_compared_before_they_are_used() -> None:
     first = len(kit.first_event(GOOD.banks))
     for offset in (28, 32 + 24, first + 8, first + 12 + 2 + 32):
         malformed(good[:offset] + b"\xff\xff\xff\xff" + good[offset + 4 :])
+    # In the SHA-1 format nothing else would notice.
+    malformed(sha1_log()[:28] + b"\xff\xff\xff\xff" + sha1_log()[32:])
 
 
 def test_n84_truncated_at_every_byte() -> None:

@@ -88,7 +88,8 @@ async def test_a_bad_result_does_not_clear_it(service: Service) -> None:
     await maintenance.once(service.resources)
     node.reset_count -= 1
     await service.attest(node)
-    assert (await service.detail(node))["trust"] == "failed"
+    detail = await service.detail(node)
+    assert (detail["trust"], detail["heartbeat_missed_at"]) == ("failed", "2026-11-21T12:03:30Z")
     assert await audited(service, "heartbeat_resumed") == []
     await maintenance.once(service.resources)
     assert len(await audited(service, "heartbeat_missed")) == 1
