@@ -16,6 +16,7 @@ from attestation.audit import AuditEvent
 from attestation.errors import PendingQuotaExceeded, RateLimited
 from attestation.machines import Machine
 from attestation.store import CHALLENGE_KEPT, Pending, RateLimit, Tx
+from attestation_service import votes
 from attestation_service.context import Resources
 from attestation_service.limits import SITE
 from attestation_service.networks import network_of, site_of
@@ -135,17 +136,23 @@ def _due(tx: Tx, before: datetime) -> list[Machine]:
 def _purge(tx: Tx, before: datetime, at: datetime) -> int:
     due = _due(tx, before)
     for machine in due:
-        tx.audit.append(
-            AuditEvent(
-                operator_cn="service",
-                action="pending_purged",
-                machine_id=machine.machine_id,
-                prev_state=machine.status,
-                detail=f"nobody decided about it; EK {machine.ek_fingerprint}",
-            ),
-            at,
-        )
-        tx.approvals.void(machine.machine_id, at)
-        tx.chip_marks.forget(machine.machine_id)
-        tx.machines.delete(machine.machine_id)
+        drop(tx, machine, "pending_purged", "nobody decided about it", at)
     return len(due)
+
+
+def drop(tx: Tx, machine: Machine, action: str, why: str, at: datetime) -> None:
+    """Delete a machine that nobody decided about; votes about it end, and nothing is remembered of its chip."""
+    ended = tx.approvals.void(machine.machine_id, at)
+    tx.chip_marks.forget(machine.machine_id)
+    tx.machines.delete(machine.machine_id)
+    tx.audit.append(
+        AuditEvent(
+            operator_cn="service",
+            action=action,
+            machine_id=machine.machine_id,
+            prev_state=machine.status,
+            detail=f"{why}; EK {machine.ek_fingerprint}",
+        ),
+        at,
+    )
+    votes.told(tx, ended, at)

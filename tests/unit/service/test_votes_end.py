@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from attestation_service import maintenance
 from attestation_service.auth import Duty, Operator
 from attestation_service.auth.identity import WithoutDuty
 from attestation_service.context import Origin
@@ -84,6 +85,29 @@ async def test_a_void_vote_says_why(committee: Committee) -> None:
     await committee.ask("carla", "POST", path, {"reason": "not ours"})
     (shown,) = await committee.votes(node)
     assert (shown["live"], shown["withdrawn"], shown["void"]) == (False, True, "carla objects: not ours")
+
+
+async def test_votes_about_a_machine_that_changed_or_went_are_told(committee: Committee) -> None:
+    """Whatever ends a vote has its entry: an act of one operator, and the purge of who nobody decided about."""
+    service = committee.service
+    for end in ("rejected", "purged"):
+        node = SoftwareNode()
+        await service.introduce(node, **vouched(node.ek))
+        if end == "purged":
+            service.clock.advance(service.resources.settings.pending_days * 86_400 - 60)
+        asked = await committee.ask("anna", "POST", f"/machines/{node.machine_id}/approve", GRANTED)
+        digest = asked.json()["proposal_digest"]
+        if end == "rejected":
+            path = f"/machines/{node.machine_id}/reject"
+            assert (await committee.ask("bernd", "POST", path, {"reason": "no"})).status_code == 200
+        else:
+            service.clock.advance(61)
+            await maintenance.once(service.resources)
+        last, cause = (await committee.audit())[-1], (await committee.audit())[-2]
+        assert (last["action"], last["machine_id"]) == ("approval_void", node.machine_id), end
+        assert last["detail"].startswith("vote of anna for approve: "), end
+        assert last["detail"].endswith(f"proposal {digest}"), end
+        assert cause["action"] == ("reject" if end == "rejected" else "pending_purged")
 
 
 # Voters who may not vote any more

@@ -34,7 +34,7 @@ from attestation.machines.chips import MarkKind
 from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
 from attestation.results import Assurance
 from attestation.store import AllowListRow, MachineFilter, Tx
-from attestation_service import certificates, dual_control, policy
+from attestation_service import certificates, dual_control, policy, votes
 from attestation_service.auth import Operator
 from attestation_service.certificates import Fate
 from attestation_service.context import Resources
@@ -446,7 +446,7 @@ def _carry_out(
             "status": status,
         },
     )
-    tx.approvals.void(before.machine_id, at)
+    ended = tx.approvals.void(before.machine_id, at)
     if act.withdraws or moves:
         tx.config_tokens.withdraw(before.machine_id, at)
     tx.audit.append(
@@ -459,6 +459,7 @@ def _carry_out(
         ),
         at,
     )
+    votes.told(tx, ended, at)
     # Its certificates follow, in the same unit: no list or answer of any worker is from before.
     if act.certificates is not None:
         certificates.decide(tx, before.machine_id, act.certificates, act.action, operator, at)
