@@ -136,11 +136,11 @@ def _due(tx: Tx, before: datetime) -> list[Machine]:
 def _purge(tx: Tx, before: datetime, at: datetime) -> int:
     due = _due(tx, before)
     for machine in due:
-        drop(tx, machine, "pending_purged", "nobody decided about it", at)
+        drop(tx, machine, at, action="pending_purged", why="nobody decided about it")
     return len(due)
 
 
-def drop(tx: Tx, machine: Machine, action: str, why: str, at: datetime) -> None:
+def drop(tx: Tx, machine: Machine, at: datetime, *, action: str, why: str) -> None:
     """Delete a machine that nobody decided about; votes about it end, and nothing is remembered of its chip."""
     ended = tx.approvals.void(machine.machine_id, at)
     tx.chip_marks.forget(machine.machine_id)

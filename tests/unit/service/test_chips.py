@@ -8,6 +8,7 @@ import pytest
 
 from attestation.testing.certificates import EKCertificateOptions, make_ek_certificate
 from attestation.wire import b64encode
+from attestation_service import maintenance
 from tests.fixtures.vendor import IFX, ISSUER, MADE
 from tests.unit.service.conftest import Service
 from tests.unit.service.node import SoftwareNode
@@ -70,6 +71,113 @@ async def test_of_two_eks_the_first_proof_keeps_the_ak(service: Service) -> None
         answer = await service.post(f"/api/v1/machines/{node.machine_id}/ak-activate", body)
         assert answer.status_code == status
     assert len(await service.audit(action="alarm")) == 1
+
+
+# Whoever sees the public part of an AK before its machine proved it
+
+
+def squatter(victim: SoftwareNode) -> SoftwareNode:
+    """Return an EK of software that opens any credential of its own: no TPM is asked for the AK."""
+    other = SoftwareNode()
+    other.ak = victim.ak
+    return other
+
+
+async def listed(service: Service, node: SoftwareNode) -> None:
+    entry = {"ek_fingerprint": node.ek_fingerprint, "role": "worker-app"}
+    answer = await service.operator("POST", "/allow-list", {"entries": [entry]})
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("how", ["chain", "allow-list", "purged"])
+async def test_an_ak_that_a_stranger_claimed_goes_to_who_is_vouched_for(service: Service, how: str) -> None:
+    """A software EK activates the AK of another machine first; that machine comes, and nobody keeps it out."""
+    node = SoftwareNode()
+    thief = squatter(node)
+    assert (await service.introduce(thief))["status"] == "pending_approval"
+    if how == "purged":
+        service.clock.advance(service.resources.settings.pending_days * 86_400 + 1)
+        await maintenance.once(service.resources)
+    members = certified(node, "TPM-4711") if how == "chain" else {}
+    if how != "chain":
+        await listed(service, node)
+    # Shown alone, a certificate or a fingerprint displaces nobody: everybody may have copied it.
+    await service.post(REGISTER, node.introduction(**members))
+    assert await service.audit(action="pending_displaced") == []
+    answer = await service.introduce(node, **members)
+    assert answer["status"] == ("pending_approval" if how == "chain" else "registered")
+    left = (await service.operator("GET", "/machines")).json()["items"]
+    assert [each["machine_id"] for each in left] == [node.machine_id]
+    gone = await service.audit(action="pending_displaced")
+    assert [each["machine_id"] for each in gone] == ([] if how == "purged" else [thief.machine_id])
+    (alarm,) = await service.audit(action="alarm")
+    assert alarm["machine_id"] == node.machine_id
+    assert thief.machine_id in alarm["detail"]
+    assert thief.ek_fingerprint in alarm["detail"]
+    # It is bound now, and stays so: the stranger is refused, and the log tells of all that was done.
+    assert code(await service.post(REGISTER, thief.introduction())) == "ak-conflict"
+    found = (await service.operator("GET", "/audit/verify")).json()
+    assert (found["valid"], found["state"]["unproven"]) == (True, [])
+
+
+@pytest.mark.parametrize(
+    "decided",
+    [
+        "approved",
+        "rejected",
+        "revoked",
+        "locked",
+        "deleted",
+        "deleted and back",
+        "listed",
+        "vouched",
+        "nobody",
+    ],
+)
+async def test_what_somebody_decided_about_keeps_its_ak(service: Service, decided: str) -> None:
+    """Also from who is vouched for, and for ever; and one stranger displaces no other."""
+    first = SoftwareNode()
+    await service.introduce(first, **(certified(first) if decided == "vouched" else {}))
+    if decided == "listed":
+        await listed(service, first)
+    if decided in ("approved", "revoked", "locked"):
+        await service.act(first, "approve", {"role": "worker-app"})
+    if decided == "approved":
+        # Also where nothing is remembered of its chip.
+        await service.store.write(lambda tx: tx.chip_marks.forget(first.machine_id))
+    if decided == "locked":
+        await service.attest(first)
+        await service.act(first, "lock")
+    if decided == "revoked":
+        await service.act(first, "revoke")
+    if decided in ("rejected", "deleted", "deleted and back"):
+        await service.act(first, "reject", {"reason": "not ours"})
+    if decided.startswith("deleted"):
+        assert (await service.operator("DELETE", f"/machines/{first.machine_id}")).status_code == 204
+    if decided == "deleted and back":
+        await service.introduce(first)
+    other = second_ek(first)
+    if decided != "nobody":
+        await listed(service, other)
+    before = (await service.operator("GET", "/machines")).json()["items"]
+    assert code(await service.post(REGISTER, other.introduction())) == "ak-conflict"
+    assert (await service.operator("GET", "/machines")).json()["items"] == before
+    alarm = (await service.audit(action="alarm"))[0]
+    assert "was introduced with another EK" in alarm["detail"]
+    assert ("put its EK on the allow-list" in alarm["detail"]) is (decided == "nobody")
+
+
+async def test_who_is_not_vouched_for_any_more_at_the_proof_displaces_nobody(service: Service) -> None:
+    """It is asked again in the unit that writes: the entry was removed in between."""
+    node = SoftwareNode()
+    thief = squatter(node)
+    await service.introduce(thief)
+    await listed(service, node)
+    body = node.activation((await service.post(REGISTER, node.introduction())).json())
+    assert (await service.operator("DELETE", f"/allow-list/{node.ek_fingerprint}")).status_code == 204
+    answer = await service.post(f"/api/v1/machines/{node.machine_id}/ak-activate", body)
+    assert code(answer) == "ak-conflict"
+    assert (await service.detail(thief))["status"] == "pending_approval"
 
 
 async def test_one_ek_may_have_many_aks_one_after_the_other(service: Service) -> None:

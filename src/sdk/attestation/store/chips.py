@@ -27,7 +27,10 @@ _MC = _M.c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AKBinding:
-    """An AK, by its Name, belongs to one EK for ever; `machine_id` is the machine that proved it first."""
+    """An AK, by its Name, belongs to one EK for ever; `machine_id` is the machine that activated it first.
+
+    Activating takes the EK alone: the credential names the AK, and software opens it for any Name.
+    """
 
     ak_name: bytes
     ek_fingerprint: str
@@ -38,6 +41,7 @@ class AKBinding:
 _BIND = Prepared(
     lambda insert: insert(_B).values({c.name: bindparam(c.name) for c in _BC}).on_conflict_do_nothing()
 )
+_RELEASE = Prepared(delete(_B).where(_BC.ak_name == bindparam("ak_name")))
 _BY_AK = Prepared(select(_B).where(_BC.ak_name == bindparam("ak_name")))
 _BY_EK = Prepared(
     select(_BC.machine_id, func.min(_BC.bound_at))
@@ -76,6 +80,10 @@ class AKBindings:
         )
         held = self.get(binding.ak_name)
         return held is not None and held.ek_fingerprint == binding.ek_fingerprint
+
+    def release(self, ak_name: bytes) -> None:
+        """Delete a binding that somebody made who was never admitted. Whether it may go, is the caller's rule."""
+        self._sql.run(_RELEASE, ak_name=ak_name)
 
     def machines_of(self, ek_fingerprint: str) -> list[tuple[str, datetime]]:
         """Return the ids under which an EK was known, deleted ones too, with when; the oldest first."""

@@ -46,7 +46,7 @@ from attestation.machines import (
     Status,
     next_status,
 )
-from attestation.machines.chips import Kinship, MarkKind
+from attestation.machines.chips import Kinship, Mark, MarkKind
 from attestation.machines.chips import judge as kinship_of
 from attestation.store import AKBinding, Challenge, RegistrationToken, Tx
 from attestation.wire import b64decode, b64encode
@@ -125,7 +125,7 @@ async def introduce(
         pending.check_room(tx, res.settings, origin.address, vouched=introduction.vouched, at=at)
         # 3. An AK belongs to one EK for ever. Otherwise a revoked machine would come back under another EK of its TPM.
         stolen = _bound_elsewhere(tx, introduction)
-        if stolen is not None:
+        if stolen is not None and not _gives_way(tx, stolen, introduction, verdict):
             alarming.append((introduction, stolen))
             raise AKConflict(ELSEWHERE)
         # 4. Known already? Then with this AK, or with none since an operator reset it.
@@ -209,16 +209,60 @@ def _bound_elsewhere(tx: Tx, introduction: Introduction) -> AKBinding | None:
     return bound if bound is not None and bound.ek_fingerprint != introduction.ek_fingerprint else None
 
 
-def _sound_stolen(tx: Tx, introduction: Introduction, bound: AKBinding, at: datetime) -> None:
-    alarms.sound(
-        tx,
-        f"the attestation key of machine {bound.machine_id} was introduced with another EK, "
-        f"{introduction.ek_fingerprint}",
-        at,
-        subject=bound.ek_fingerprint,
-        machine=tx.machines.by_id(bound.machine_id),
-        source=introduction.source,
+def _gives_way(tx: Tx, bound: AKBinding, introduction: Introduction, verdict: ChainVerdict | None) -> bool:
+    """Return True if a binding yields to the EK of *introduction*, once that EK answered its credential.
+
+    To activate an AK takes no more than an EK: whoever saw its public part binds it to an EK of software before its own
+    machine does. So the word of a vendor's chain or of the allow-list is worth more than having been first, as long as
+    nobody decided anything about the other EK. Between two that nobody vouches for, the first keeps it.
+    """
+    return _is_answered_for(tx, introduction, verdict) and _is_undecided(tx, bound)
+
+
+def _is_undecided(tx: Tx, bound: AKBinding) -> bool:
+    """Return True where nobody vouches for the EK that has an AK, and nobody ever decided about its machine."""
+    # 1. Its machine waits, or went while it waited. Whoever was admitted, rejected, locked or revoked keeps the key.
+    holder = tx.machines.by_ek(bound.ek_fingerprint)
+    if holder is None and tx.chip_marks.of(bound.machine_id):
+        return False
+    if holder is not None and holder.status is not Status.PENDING_APPROVAL:
+        return False
+    # 2. Nobody vouches for it.
+    if holder is not None and (holder.ek_chain_ok or holder.ek_allow_listed):
+        return False
+    if tx.allow_list.get(bound.ek_fingerprint) is not None:
+        return False
+    # 3. Nor was it decided about before: a machine that is deleted, or that showed this EK beside its own.
+    known = tx.chip_marks.relatives("", [Mark(MarkKind.EK, bound.ek_fingerprint)])
+    return all(each.status is Status.PENDING_APPROVAL for each in known)
+
+
+def _displace(tx: Tx, bound: AKBinding, introduction: Introduction, at: datetime) -> str:
+    """Take an AK from an EK that nobody vouches for, and its machine away; return what operators hear of it."""
+    tx.ak_bindings.release(introduction.ak_name)
+    holder = tx.machines.by_ek(bound.ek_fingerprint)
+    if holder is not None:
+        why = f"its attestation key is that of EK {introduction.ek_fingerprint}, which is vouched for"
+        pending.drop(tx, holder, at, action="pending_displaced", why=why)
+    return (
+        f"machine {bound.machine_id} had claimed the attestation key of this machine under EK {bound.ek_fingerprint}, "
+        "for which nobody vouches, and is gone: somebody is between machines and this service"
     )
+
+
+def _sound_stolen(tx: Tx, introduction: Introduction, bound: AKBinding, at: datetime) -> None:
+    machine = tx.machines.by_id(bound.machine_id)
+    words = (
+        f"the attestation key of machine {bound.machine_id} was introduced with another EK, "
+        f"{introduction.ek_fingerprint}"
+    )
+    if _is_undecided(tx, bound):
+        # A rejection would leave the key with whoever is rejected.
+        words += (
+            "; nobody decided about that machine yet: find out whose the key is, and if it is the other one's, put its "
+            "EK on the allow-list before anything else: then it takes the key over"
+        )
+    alarms.sound(tx, words, at, subject=bound.ek_fingerprint, machine=machine, source=introduction.source)
 
 
 def _kinship(tx: Tx, machine_id: str, introduction: Introduction, proven: Sequence[Alternative]) -> Kinship:
@@ -231,12 +275,16 @@ def _kinship(tx: Tx, machine_id: str, introduction: Introduction, proven: Sequen
 
 def _is_vouched(tx: Tx, introduction: Introduction, verdict: ChainVerdict | None) -> bool:
     """Return True where strangers cannot take this machine's place: it is known, on the list, or a vendor's."""
-    if verdict is not None and verdict.ok:
-        return True
     machine = tx.machines.by_ek(introduction.ek_fingerprint)
     if machine is not None and machine.status is not Status.PENDING_APPROVAL:
         return True
-    return tx.allow_list.get(introduction.ek_fingerprint) is not None
+    return _is_answered_for(tx, introduction, verdict)
+
+
+def _is_answered_for(tx: Tx, introduction: Introduction, verdict: ChainVerdict | None) -> bool:
+    """Return True where a vendor's chain or the allow-list vouches for the EK."""
+    listed = tx.allow_list.get(introduction.ek_fingerprint) is not None
+    return listed or (verdict is not None and verdict.ok)
 
 
 def _credentials(introduction: Introduction, offers: Sequence[Offer]) -> list[AlternativeCredential]:
@@ -391,21 +439,33 @@ async def activate(
             return e
         # 3. Asked again, like all that follows: another machine may have been faster.
         stolen = _bound_elsewhere(tx, introduction)
-        if stolen is not None:
+        if stolen is not None and not _gives_way(
+            tx, stolen, introduction, _endorsed(tx, introduction, res, at)
+        ):
             conflict = AKConflict(ELSEWHERE)
             _sound_stolen(tx, introduction, stolen, at)
             limits.audit_denied(tx, _denied(machine_id, conflict, origin), at)
             return conflict
         # 4. New, or known with this AK.
         machine = tx.machines.by_ek(introduction.ek_fingerprint)
-        if machine is None:
-            machine = _create(tx, machine_id, introduction, proven, res, at)
-        elif machine.ak_name not in (None, introduction.ak_name):
+        if machine is not None and machine.ak_name not in (None, introduction.ak_name):
             conflict = AKConflict("another attestation key is activated for this EK; an operator resets it")
             limits.audit_denied(tx, _denied(machine.machine_id, conflict, origin), at)
             return conflict
+        displaced = _displace(tx, stolen, introduction, at) if stolen is not None else None
+        if machine is None:
+            machine = _create(tx, machine_id, introduction, proven, res, at)
         else:
             machine = _confirm(tx, machine, introduction, proven, res, at)
+        if displaced is not None:
+            alarms.sound(
+                tx,
+                displaced,
+                at,
+                subject=machine.ek_fingerprint,
+                machine=machine,
+                source=introduction.source,
+            )
         # 5. A token only where an operator admitted it already; delivery still needs an attestation.
         token = None
         if machine.status is Status.REGISTERED:
