@@ -76,6 +76,7 @@ def test_a_word_matches_as_a_shell_would(pattern: str, word: str) -> None:
     assert glob.matches(word) == bool(re.fullmatch(fnmatch.translate(pattern), word))
 
 
+@pytest.mark.timeout(30)
 def test_no_pattern_runs_away() -> None:
     """The worst pattern over the longest line is milliseconds."""
     star = parse_glob("*".join(["a" * 200] * MAX_STARS) + "*b")
