@@ -17,6 +17,7 @@ from typing import Any
 
 import pkcs11
 import pytest
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
@@ -704,8 +705,9 @@ def test_another_key_is_not_used(bench: Bench) -> None:
     stored = next(each for each in bench.token.objects.values() if each.key is not None)
     stored.key = _another()
     bench.faults.fail("sign", pkcs11.DeviceError())
+    private: Any = key.private_key
     with pytest.raises(KeyMismatch):
-        sign(key)
+        private.sign(b"verified by nobody", ec.ECDSA(hashes.SHA384()))
 
 
 @pytest.mark.parametrize(
