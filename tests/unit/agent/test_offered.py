@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -69,15 +70,26 @@ def test_modes(offered: Offered, tmp_path: Path) -> None:
             assert stat.S_IMODE(made.stat().st_mode) == 0o755
 
 
-def test_a_reader_never_sees_a_mixture(offered: Offered) -> None:
+def test_a_reader_never_sees_a_mixture(offered: Offered, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who resolves the link first, or reads all.pem: key and certificate fit, through a hundred switches."""
     offered.replace("client", files(), {})
+    link = Path.symlink_to
+
+    def slowly(self: Path, target: str) -> None:
+        time.sleep(0.001)  # whoever looks now finds what was there before
+        link(self, target)
+
+    monkeypatch.setattr(Path, "symlink_to", slowly)
     stop, seen = threading.Event(), set()
     wrong: list[str] = []
 
     def read() -> None:
         while not stop.is_set():
-            directory = offered.path("client").resolve()
+            try:
+                directory = offered.directory / offered.path("client").readlink()
+            except FileNotFoundError:
+                wrong.append("nothing is offered for a moment")
+                continue
             try:
                 key, pem = (directory / KEY).read_bytes(), (directory / CERTIFICATE).read_bytes()
                 both = (offered.path("client") / ALL).read_bytes()

@@ -118,13 +118,16 @@ async def test_a_policy_is_not_overtaken_by_a_first_verdict(
     assert (answer["status"], answer["action"]) == ("registered", "none")
 
 
+@pytest.mark.parametrize("fetched", [False, True])
 async def test_a_later_verdict_is_not_overtaken_by_an_earlier_one(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service, monkeypatch: pytest.MonkeyPatch, fetched: bool
 ) -> None:
     """Of two at once, the one that was judged last and failed is what is known."""
     node = SoftwareNode()
     await service.admitted(node)
-    await service.attest(node)
+    offered = await service.attest(node)
+    if fetched:
+        assert (await service.fetch(offered["config_token"])).status_code == 200
     first, second = await service.challenge(node), await service.challenge(node)
     body = node.attestation(first)
     service.clock.advance(1)
