@@ -62,7 +62,7 @@ from attestation_service.policies.routes import router as policies
 from attestation_service.registration.routes import router as registration
 from attestation_service.results.routes import router as results
 from attestation_service.room import Room
-from attestation_service.service_keys import load_service_keys
+from attestation_service.service_keys import KeyHolder
 from attestation_service.settings import Settings
 from attestation_service.stats.routes import router as stats
 from attestation_service.tls import ServerTLS
@@ -135,6 +135,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
             tasks = [
                 asyncio.create_task(maintenance.run(resources)),
                 asyncio.create_task(resources.transparency.run()),
+                asyncio.create_task(resources.service_keys.look()),
             ]
             if resources.revocation is not None:
                 await resources.revocation.responder.renew()
@@ -196,7 +197,8 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     await asyncio.to_thread(database.demand_present, settings)
     await asyncio.to_thread(migrate, settings.db_url)
     await asyncio.to_thread(crypto_policy.check_files, settings)
-    signer = await asyncio.to_thread(load_service_keys, settings)
+    service_keys = KeyHolder(settings)
+    await asyncio.to_thread(service_keys.open)
     oidc = None
     if settings.oidc:
         from attestation_service.auth.oidc import OIDC  # here: without a provider, no worker needs its client
@@ -229,7 +231,7 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
             clock=clock,
             store=store,
             write_probe=WriteProbe(store),
-            signer=signer,
+            service_keys=service_keys,
             transparency=Log(settings, clock, store, log_signer, hurried),
             anchors=anchors,
             advisories=advisories,
@@ -239,7 +241,7 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
             oidc=oidc,
             certificates=certificates,
             authority=authority,
-            revocation=Revocation(settings, store, clock, authority, signer.secret(PURPOSE))
+            revocation=Revocation(settings, store, clock, authority, service_keys.secret(PURPOSE))
             if authority is not None
             else None,
         )

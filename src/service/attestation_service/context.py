@@ -17,7 +17,7 @@ from attestation.store import Store, Tx
 from attestation_service.bodies import Parser
 from attestation_service.measurements import Replays
 from attestation_service.room import Room
-from attestation_service.service_keys import ServiceKeys
+from attestation_service.service_keys import KeyHolder, ServiceKeys
 from attestation_service.settings import Settings
 from attestation_service.transparency import Log
 from attestation_service.write_probe import WriteProbe
@@ -107,7 +107,7 @@ class Resources:
     clock: Clock
     store: Store
     write_probe: WriteProbe
-    signer: ServiceKeys
+    service_keys: KeyHolder
     transparency: Log
     anchors: Anchors
     advisories: Blocklist
@@ -118,6 +118,15 @@ class Resources:
     certificates: Certificates | None = None
     authority: Authority | None = None
     revocation: Revocation | None = None
+
+    @property
+    def signer(self) -> ServiceKeys:
+        """What signs for machines and relying parties.
+
+        Raises:
+            SignerUnavailable: One of the service's keys is away since the start.
+        """
+        return self.service_keys.keys
 
 
 def set_origin(scope: MutableMapping[str, Any], origin: Origin) -> None:

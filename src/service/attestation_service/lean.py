@@ -43,6 +43,8 @@ class JSONRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return what serves one request."""
         handle = super().get_route_handler()
+        if is_for_machines(self):
+            handle = _with_keys(handle)
         if self.body_field is None:
             return handle
         bounds = allowed_by(self).bounds
@@ -70,6 +72,30 @@ class _ReadRequest(Request):
         return self.says
 
 
+def is_for_machines(route: APIRoute) -> bool:
+    """Return True where machines ask *route*, not operators or the public."""
+    return (route.openapi_extra or {}).get(ACCESS_KEY) == "machine"
+
+
+def demand_keys(res: Resources) -> None:
+    """Refuse a machine before anything is done for it, where nothing that it would believe could be said to it.
+
+    Raises:
+        SignerUnavailable: One of the service's keys is away since the start.
+    """
+    _ = res.signer
+
+
+def _with_keys(
+    handle: Callable[[Request], Coroutine[Any, Any, Response]],
+) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    async def handle_with_keys(request: Request) -> Response:
+        demand_keys(resources_of(request.scope))
+        return await handle(request)
+
+    return handle_with_keys
+
+
 LeanEndpoint = Callable[[Any, Resources, Origin], Awaitable[Response]]
 
 
@@ -91,6 +117,7 @@ class LeanRoute(JSONRoute):
             await super().handle(scope, receive, send)
             return
         res, origin = resources_of(scope), origin_of(scope)
+        demand_keys(res)
         body = await _body(receive)
         try:
             request = await res.parser.model(self._model, body, self._bounds)

@@ -45,14 +45,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from attestation_service.preparation import accept_restored_database
 
         return 0 if accept_restored_database(settings) else EXIT_UNUSABLE
-    if not (_prepared_elsewhere if options.workers > 1 and not options.check else _prepared)(settings):
-        return EXIT_UNUSABLE
     if options.check:
+        from attestation_service.preparation import check
+
+        if not check(settings):
+            return EXIT_UNUSABLE
         for warning in settings.warnings():
             log.warning("settings.weakened", warning=warning)
         for notice in settings.notices():
             log.info("settings.notice", notice=notice)
         return 0
+    if not (_prepared_elsewhere if options.workers > 1 else _prepared)(settings):
+        return EXIT_UNUSABLE
     serve(_server(options, settings), workers=options.workers, shutdown_seconds=settings.shutdown_seconds)
     return 0
 

@@ -30,6 +30,7 @@ from attestation.errors import (
     OperatorAccessNotConfigured,
     RateLimited,
     RevocationUnknown,
+    SignerUnavailable,
     StoreUnavailable,
     Unauthenticated,
 )
@@ -91,6 +92,8 @@ def demand_access(app: FastAPI) -> None:
         asked = any(dependency.call is operator for dependency in depends)
         if getattr(route, "body_field", None) is not None and not isinstance(route.original_route, JSONRoute):
             raise RuntimeError(f"{route.path}: its body is not bounded before it is parsed")
+        if kind == "machine" and not isinstance(route.original_route, JSONRoute):
+            raise RuntimeError(f"{route.path}: it answers machines also without the service's keys")
         if asked != (kind in set(Right)):
             word = "are" if asked else "are not"
             raise RuntimeError(f"{route.path}: declared as {kind}, but operators {word} asked for")
@@ -117,7 +120,7 @@ def answers(*errors: Error, body: bool = False, gated: bool = False, kind: Acces
     if body:
         found += [400, 413]
     if kind == "machine":
-        found += [RateLimited]
+        found += [RateLimited, SignerUnavailable]
     elif kind != "public":
         found += [
             Unauthenticated,

@@ -15,7 +15,7 @@ from attestation.store import Store, migrate, open_store
 from attestation_service import crypto_policy, database, operator_ca
 from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.authority import open_authority
-from attestation_service.service_keys import load_service_keys
+from attestation_service.service_keys import KeyHolder
 from attestation_service.settings import Settings, SettingsInvalid
 from attestation_service.tls import ServerTLS, build
 from attestation_service.transparency import countersigners, load_log_signer
@@ -24,8 +24,20 @@ log = structlog.get_logger("attestation_service")
 
 
 def prepare(settings: Settings) -> bool:
-    """Do it; where the service cannot start, say why and return False."""
-    return _told(_prepare, settings)
+    """Do it; where the service cannot start, say why and return False. It starts without a key that is away."""
+    return _told(lambda chosen: _prepare(chosen, KeyHolder(chosen)), settings)
+
+
+def check(settings: Settings) -> bool:
+    """Do it; where the service cannot start, or would not be ready, say why and return False."""
+
+    def work(chosen: Settings) -> None:
+        keys = KeyHolder(chosen)
+        _prepare(chosen, keys)
+        if keys.away is not None:
+            raise keys.away
+
+    return _told(work, settings)
 
 
 def accept_restored_database(settings: Settings) -> bool:
@@ -42,11 +54,11 @@ def _told(work: Callable[[Settings], None], settings: Settings) -> bool:
     return True
 
 
-def _prepare(settings: Settings) -> None:
+def _prepare(settings: Settings, keys: KeyHolder) -> None:
     database.demand_present(settings)
     _with_store(settings, database.recognise)
     crypto_policy.check_files(settings)
-    load_service_keys(settings)
+    keys.open()
     load_log_signer(settings, create=True)
     if settings.has_ca:
         _with_store(settings, _authority)

@@ -1,17 +1,31 @@
 """The service's key, and around a change the one after it or the one before it (docs/adr/0046).
 
 One signs. All are published, and a machine that pinned one is told of all of them, signed by one that it knows.
+
+While one of them is away with its token or TPM the service has none: it waits, is not ready, and machines are told to
+come again.
 """
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
+import structlog
+
+from attestation.errors import AttestationError, SignerUnavailable
 from attestation.keys import KEYS_TYP, Signer, key_set_sha256, load_signer, thumbprints
+from attestation.keys.open import is_away
 from attestation.machines import Machine
 from attestation_service import crypto_policy, statements
 from attestation_service.settings import Settings
+
+log = structlog.get_logger("attestation_service.service_keys")
+
+FIRST_PAUSE_SECONDS: Final = 0.5
+MAX_PAUSE_SECONDS: Final = 30.0
+"""Between two looks for a key that is away; a PIN that was refused is not tried again (`attestation.keys.refusals`)."""
 
 
 class ServiceKeys:
@@ -71,17 +85,77 @@ class ServiceKeys:
         return self._known_to_all.sign_jwt(claims, typ=KEYS_TYP)
 
 
-def load_service_keys(settings: Settings) -> ServiceKeys:
-    """Open the keys that the settings name; the active and the next one are made where they are not.
+class KeyHolder:
+    """Opens the keys that the settings name, and where one is away looks for it until it is there.
 
-    Raises:
-        KeyUnusable, SignerUnavailable: One of them cannot be used.
-        AlgorithmForbidden: The policy in force forbids it.
+    All or none: a set that lacks one would tell machines of a change that nobody made.
     """
-    options = crypto_policy.service_key_options(settings)
-    following, previous = settings.service_key_next, settings.service_key_previous
-    return ServiceKeys(
-        load_signer(settings.service_key_uri, create=True, options=options),
-        following=load_signer(following, create=True, options=options) if following else None,
-        previous=load_signer(previous, options=options) if previous else None,
-    )
+
+    def __init__(self, settings: Settings) -> None:
+        self._options = crypto_policy.service_key_options(settings)
+        self._active = settings.service_key_uri
+        self._following = settings.service_key_next
+        self._previous = settings.service_key_previous
+        self._signers: dict[str, Signer] = {}
+        self._keys: ServiceKeys | None = None
+        self.away: AttestationError | None = None
+        """Why there are none."""
+
+    def open(self) -> None:
+        """Open them, or note which is away; the active and the next one are made where they are not. Blocks.
+
+        Raises:
+            KeyUnusable: One of them cannot be used, and waiting would not change that.
+            AlgorithmForbidden: The policy in force forbids it.
+        """
+        for uri in filter(None, (self._active, self._following, self._previous)):
+            if uri in self._signers:
+                continue
+            try:
+                self._signers[uri] = load_signer(uri, create=uri != self._previous, options=self._options)
+            except AttestationError as e:
+                if not is_away(uri, e):
+                    raise
+                self._note(e)
+                return
+        self._keys = ServiceKeys(
+            self._signers[self._active],
+            following=self._signers[self._following] if self._following else None,
+            previous=self._signers[self._previous] if self._previous else None,
+        )
+        if self.away is not None:
+            log.info("service_key.found")
+        self.away = None
+
+    @property
+    def keys(self) -> ServiceKeys:
+        """The keys.
+
+        Raises:
+            SignerUnavailable: One of them is away since the start.
+        """
+        if self._keys is None:
+            raise SignerUnavailable("the service's key cannot be used now")
+        return self._keys
+
+    def secret(self, purpose: bytes) -> bytes | None:
+        """Return 32 bytes that only the active key gives; None where its device only signs, or is away."""
+        active = self._signers.get(self._active)
+        return active.secret(purpose) if active is not None else None
+
+    async def look(self) -> None:
+        """Look for what is away until it is there."""
+        pause = FIRST_PAUSE_SECONDS
+        while self._keys is None:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+            try:
+                await asyncio.to_thread(self.open)
+            except AttestationError as e:
+                # Another key, or one that may not be used: no reason to end, somebody may put the right one there.
+                self._note(e)
+
+    def _note(self, error: AttestationError) -> None:
+        if self.away is None or self.away.code != error.code:
+            log.error("service_key.away", code=error.code, reason=str(error))
+        self.away = error

@@ -157,6 +157,52 @@ def test_a_worker_dies_while_the_hsm_is_away(remote_hsm: RemoteHSM, tmp_path: Pa
     assert service.log_file.read_text().count("ca.away") >= 2
 
 
+def test_a_worker_dies_while_the_service_key_is_away(remote_hsm: RemoteHSM, tmp_path: Path) -> None:
+    """Who takes its place, and a new start, wait for the key, say so, refuse machines, and serve when it is back."""
+    service = ServiceProcess(
+        directory=tmp_path / "service",
+        workers=2,
+        environment={
+            "ITL_SERVICE_KEY": remote_hsm.uri("service"),
+            "ITL_PKCS11_MODULES": f"remote={remote_hsm.module}",
+        },
+    )
+    service.directory.mkdir()
+    service.start()
+    try:
+        keys = httpx.get(f"{service.url}/api/v1/service-keys").json()
+        node = SoftwareNode()
+        remote_hsm.kill()
+        before = service.worker_pids()
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: len(service.worker_pids()) == 2 and not {*before} & {*service.worker_pids()}, 60)
+        eventually(lambda: not_ready(service, "failed: token-absent"), 60)
+        answer = httpx.post(f"{service.url}/api/v1/self-register", json=node.introduction(), timeout=20)
+        assert (answer.status_code, code(answer)) == (503, "signer-unavailable")
+        assert httpx.get(f"{service.url}/healthz", timeout=20).status_code == 200
+        assert service.stop() in (0, -signal.SIGTERM)
+        # A PIN that is refused: not tried again by anybody until its file says another (`attestation.keys.refusals`).
+        pin = remote_hsm.hsm.pin_file.read_text()
+        remote_hsm.hsm.pin_file.write_text("wrong-canary-9038")
+        remote_hsm.start()
+        service.start(ready=False)
+        eventually(lambda: not_ready(service, "failed: pin-rejected"), 60)
+        remote_hsm.hsm.pin_file.write_text(pin)
+        eventually(service.is_ready, 60)
+        for _ in range(8):  # a connection of its own each time: the kernel chooses the worker
+            eventually(lambda: httpx.get(f"{service.url}/api/v1/service-keys").json() == keys, 60)
+    finally:
+        service.kill()
+    assert remote_hsm.hsm.tool("--list-objects").count("Private Key Object") == 1
+
+
+def not_ready(service: ServiceProcess, words: str) -> bool:
+    """Return True where the service says so, asked over eight connections."""
+    answers = [httpx.get(f"{service.url}/readyz", timeout=20) for _ in range(8)]
+    return all(a.status_code == 503 and a.json()["checks"]["service_key"].startswith(words) for a in answers)
+
+
 def has_two_workers_without(service: ServiceProcess, killed: int) -> bool:
     """Return True when somebody took the place of *killed*."""
     pids = service.worker_pids()

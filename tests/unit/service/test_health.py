@@ -35,7 +35,7 @@ async def test_ready(service: Service) -> None:
     """All parts `ok`."""
     assert await ready(service) == (
         200,
-        {"database": "ok", "ca_directory": "ok", "clock": "ok", "audit": "ok"},
+        {"database": "ok", "ca_directory": "ok", "clock": "ok", "service_key": "ok", "audit": "ok"},
     )
 
 

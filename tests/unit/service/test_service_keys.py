@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.routing import APIRoute
 
-from attestation.keys import KEYS_TYP, key_set_sha256, thumbprints, verify_jwt
+from attestation.errors import AttestationError, KeyMismatch, PINRejected, SignerUnavailable, TokenAbsent
+from attestation.keys import KEYS_TYP, key_set_sha256, load_signer, thumbprints, verify_jwt
+from attestation_service import preparation, service_keys
+from attestation_service.app import ROUTERS
+from attestation_service.context import ACCESS_KEY
 from attestation_service.settings import Settings
-from tests.unit.service.conftest import Service, Starter
+from tests.unit.service.conftest import Service, Starter, settings_for
 from tests.unit.service.node import SoftwareNode
 
 pytestmark = pytest.mark.anyio
@@ -92,3 +99,98 @@ def test_one_change_at_a_time(chosen: dict[str, Any]) -> None:
     """And never into itself."""
     with pytest.raises(ValueError, match="ITL_SERVICE_KEY_NEXT"):
         Settings(**chosen)
+
+
+TOKEN_KEY = "pkcs11:token=hsm;object=service"
+"""A key whose token the tests take away; what opens it is a file."""
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[AttestationError]:
+    """Why the token does not open its key, while something stands here."""
+    why: list[AttestationError] = [TokenAbsent("no token")]
+    real: Callable[..., Any] = load_signer
+
+    def load(named: str, **options: Any) -> Any:
+        if named == TOKEN_KEY and why:
+            raise why[-1]
+        return real(uri(tmp_path, "token") if named == TOKEN_KEY else named, **options)
+
+    monkeypatch.setattr(service_keys, "load_signer", load)
+    monkeypatch.setattr(service_keys, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(service_keys, "MAX_PAUSE_SECONDS", 0.01)
+    return why
+
+
+async def until_ready(service: Service, status: int, words: str = "") -> dict[str, str]:
+    """Ask until the answer is *status*, and says *words* of the keys; return the parts."""
+    for _ in range(500):
+        answer = await service.get("/readyz")
+        parts: dict[str, str] = answer.json()["checks"]
+        if answer.status_code == status and words in parts["service_key"]:
+            return parts
+        await asyncio.sleep(0.01)
+    raise AssertionError(words)
+
+
+async def test_without_its_key_a_service_refuses_machines_and_nobody_else(
+    start: Starter, away: list[AttestationError]
+) -> None:
+    """Every route for machines, before anything is done for them; it serves them by itself when the key is there."""
+    service = await start(service_key=TOKEN_KEY)
+    parts = await until_ready(service, 503)
+    assert parts["service_key"].startswith("failed: token-absent")
+    assert {parts[name] for name in ("database", "ca_directory", "clock")} == {"ok"}
+    assert (await service.get("/healthz")).status_code == 200
+    assert (await service.operator("GET", "/machines")).status_code == 200
+    asked = 0
+    for route in (each for router in ROUTERS for each in router.routes):
+        assert isinstance(route, APIRoute)
+        if (route.openapi_extra or {}).get(ACCESS_KEY) == "machine":
+            path = route.path.format_map(dict.fromkeys(route.param_convertors, "x"))
+            answer = await service.http.request(min(route.methods or ()), path)
+            assert (answer.status_code, answer.json()["type"]) == (
+                503,
+                "urn:itl:problem:signer-unavailable",
+            ), path
+            asked += 1
+    assert asked > 8
+    refused = await service.post("/api/v1/self-register", SoftwareNode().introduction())
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"]
+    assert (await service.get("/api/v1/service-keys")).status_code == 503
+    # Another key there: not this service's, and no reason to end. The right one: it serves.
+    away.append(KeyMismatch("another key"))
+    await until_ready(service, 503, "key-mismatch")
+    away.clear()
+    await until_ready(service, 200)
+    node = SoftwareNode()
+    await service.admitted(node)
+    await service.attest(node)
+
+
+async def test_all_keys_or_none(start: Starter, away: list[AttestationError]) -> None:
+    """Where the next key is away nothing is published: machines would be told of a set that nobody made."""
+    service = await start(service_key_next=TOKEN_KEY)
+    await until_ready(service, 503)
+    assert (
+        service.resources.service_keys.secret(b"a purpose") is not None
+    )  # of the active one, which is a file
+    with pytest.raises(SignerUnavailable):
+        _ = service.resources.signer
+    away.clear()
+    await until_ready(service, 200)
+    assert len((await service.get("/api/v1/service-keys")).json()["keys"]) == 2
+
+
+async def test_what_waiting_does_not_mend_stops_a_start(start: Starter, away: list[AttestationError]) -> None:
+    """Another key than before is told at once. A PIN that is refused is not; `--check` says it."""
+    away[:] = [KeyMismatch("another key")]
+    with pytest.raises(KeyMismatch):
+        await start(service_key=TOKEN_KEY)
+    away[:] = [PINRejected("the PIN is wrong")]
+    settings = settings_for(start.directory, service_key=TOKEN_KEY)
+    assert await asyncio.to_thread(preparation.prepare, settings)
+    assert not await asyncio.to_thread(preparation.check, settings)
+    away.clear()
+    assert await asyncio.to_thread(preparation.check, settings)

@@ -1,4 +1,4 @@
-"""Whether this process can decide: database, CA directory, clock."""
+"""Whether this process can decide: database, CA directory, clock, the service's key."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ async def ready(res: Resources) -> Readiness:
         "database": _database,
         "ca_directory": _ca_directory,
         "clock": _clock,
+        "service_key": _service_key,
     }
     found = {name: await _ask(name, part, res) for name, part in parts.items()}
     if any(answer != OK for answer in found.values()):
@@ -78,3 +79,9 @@ async def _clock(res: Resources) -> str:
     if newest.items and parse_rfc3339(newest.items[0][1].timestamp) > now + MAX_BACKWARD:
         return "failed: the clock stands behind the newest audit entry"
     return OK
+
+
+async def _service_key(res: Resources) -> str:
+    """Without it no machine could be told anything that it believes."""
+    away = res.service_keys.away
+    return OK if away is None else f"failed: {away.code}; it is looked for until it is there"
