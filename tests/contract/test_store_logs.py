@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import sqlite3
+import tracemalloc
 import zlib
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -92,6 +93,19 @@ def test_a_row_that_we_did_not_write_is_no_log(size_bytes: int, content: bytes) 
     """A bomb is not unpacked, another length or another content is refused."""
     with pytest.raises(StoreUnavailable):
         unpack(hashlib.sha256(b"log!").hexdigest(), size_bytes, content)
+
+
+def test_a_bomb_is_not_unpacked() -> None:
+    """Of a row that says four bytes, five are unpacked: 64 MiB behind them cost nothing."""
+    bomb = zlib.compress(bytes(64 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreUnavailable):
+            unpack(hashlib.sha256(b"log!").hexdigest(), 4, bomb)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1 << 20
 
 
 def test_a_changed_row_is_refused(store: Store) -> None:
