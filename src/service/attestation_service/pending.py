@@ -2,7 +2,8 @@
 
 Anybody can introduce a machine, and anybody who makes an EK in software can have it wait for approval. What an
 introduction keeps is small (`registration.introduction`), counted in bytes until it is purged, given back when it is
-answered, and bounded per network and in all. Whoever is vouched for has a budget that strangers cannot use up.
+answered, and bounded per network and in all. Whoever is vouched for has a budget that strangers cannot use up: not even
+with somebody else's certificate, which anybody may have copied, because one EK has only a small part of it.
 """
 
 from __future__ import annotations
@@ -28,47 +29,77 @@ BATCH: Final = 100
 RETRY_SECONDS: Final = 300
 DAY_SECONDS: Final = 24 * 3600
 KIB_PER_MIB: Final = 1024
+OF_ONE_EK_KIB: Final = 64
+"""So much of what those have who are vouched for, one EK may take: some introductions that are not answered yet."""
 
 
-def check_room(tx: Tx, settings: Settings, address: str, *, vouched: bool, at: datetime) -> None:
+def has_room(tx: Tx, settings: Settings, ek_fingerprint: str, at: datetime) -> bool:
+    """Return False where the part of this EK is used up; its introductions then count as anybody's.
+
+    They are not refused: whoever shows somebody else's certificate from many networks would keep that machine out.
+    """
+    return all(
+        tx.rate_limits.check(key, at, limit) is None for key, limit in _of_ek(settings, ek_fingerprint)
+    )
+
+
+def check_room(tx: Tx, settings: Settings, address: str, *, ek: str | None, at: datetime) -> None:
     """Refuse an introduction where those that were not answered yet hold too many bytes.
+
+    Args:
+        tx: The unit.
+        settings: Say how many.
+        address: Where it came from.
+        ek: Fingerprint of its EK where that is vouched for and has room; None: it counts as anybody's.
+        at: Now.
 
     Raises:
         RateLimited: With the seconds to wait.
     """
-    for key, limit in _budgets(settings, address, vouched=vouched):
+    for key, limit in _budgets(settings, address, ek):
         seconds = tx.rate_limits.check(key, at, limit)
         if seconds is not None:
             raise RateLimited("too many introductions are not answered yet", retry_after_seconds=seconds)
 
 
 def take_room(
-    tx: Tx, settings: Settings, address: str, size_bytes: int, *, vouched: bool, at: datetime
+    tx: Tx, settings: Settings, address: str, size_bytes: int, *, ek: str | None, at: datetime
 ) -> None:
     """Count what an introduction keeps."""
-    for key, limit in _budgets(settings, address, vouched=vouched):
+    for key, limit in _budgets(settings, address, ek):
         tx.rate_limits.take(key, at, limit, units=_kib(size_bytes))
 
 
-def give_room(tx: Tx, settings: Settings, address: str, size_bytes: int, *, vouched: bool) -> None:
+def give_room(tx: Tx, settings: Settings, address: str, size_bytes: int, *, ek: str | None) -> None:
     """Give back what an introduction kept: it was answered, and is erased."""
-    for key, limit in _budgets(settings, address, vouched=vouched):
+    for key, limit in _budgets(settings, address, ek):
         tx.rate_limits.give_back(key, limit, units=_kib(size_bytes))
 
 
-def _budgets(settings: Settings, address: str, *, vouched: bool) -> tuple[tuple[str, RateLimit], ...]:
+def _budgets(settings: Settings, address: str, ek: str | None) -> tuple[tuple[str, RateLimit], ...]:
     """Return the budgets, in KiB for as long as an introduction is kept at most."""
     if not settings.rate_limits:
         return ()
-    kept_seconds = settings.challenge_ttl_seconds + CHALLENGE_KEPT.total_seconds()
-    who = "vouched" if vouched else "anybody"
-    return tuple(
-        (key, RateLimit(requests=mib * KIB_PER_MIB, per_seconds=kept_seconds))
+    who = "anybody" if ek is None else "vouched"
+    of_all = tuple(
+        (key, _kept(settings, mib * KIB_PER_MIB))
         for key, mib in (
             (f"introduced:{who}:{network_of(address)}", settings.introduced_mib_per_network),
             (f"introduced:{who}", settings.introduced_mib),
         )
     )
+    return of_all if ek is None else (*of_all, *_of_ek(settings, ek))
+
+
+def _of_ek(settings: Settings, ek_fingerprint: str) -> tuple[tuple[str, RateLimit], ...]:
+    if not settings.rate_limits:
+        return ()
+    return ((f"introduced:ek:{ek_fingerprint}", _kept(settings, OF_ONE_EK_KIB)),)
+
+
+def _kept(settings: Settings, kib: int) -> RateLimit:
+    kept_seconds = settings.challenge_ttl_seconds + CHALLENGE_KEPT.total_seconds()
+    return RateLimit(requests=kib, per_seconds=kept_seconds)
 
 
 def _kib(size_bytes: int) -> int:

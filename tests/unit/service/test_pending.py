@@ -99,6 +99,31 @@ async def test_introductions_are_bounded_in_bytes(start: Starter, monkeypatch: p
     assert (await third.post(REGISTER, SoftwareNode().introduction())).status_code == 200
 
 
+async def test_a_copied_certificate_uses_up_nobody_elses_room(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shown without its TPM from many networks, it takes a small part of what vouched ones have, then anybody's."""
+    monkeypatch.setattr(pending, "KIB_PER_MIB", 16)
+    monkeypatch.setattr(pending, "OF_ONE_EK_KIB", 8)
+    service = await start(
+        **FLOOD, tpm_ca_bundle_dir=start.bundle(), introduced_mib=4, introduced_mib_per_network=1
+    )
+    node, other = SoftwareNode(), SoftwareNode()
+    found = []
+    for last in range(10):
+        service.http.headers["X-Forwarded-For"] = f"203.0.113.{last}"
+        for _ in range(5):
+            answer = await service.post(REGISTER, node.introduction(**vouched(node.ek)))
+            found.append(answer.status_code)
+    assert found.count(200) > 8
+    assert 429 in found
+    # Another machine of a vendor comes in, from anywhere.
+    assert await comes_from(service, "203.0.113.1", other, **vouched(other.ek)) == 200
+    # The one whose certificate it is, too: what was left of anybody's is not refused to it.
+    service.clock.advance(660)
+    assert await comes_from(service, "198.51.100.7", node, **vouched(node.ek)) == 200
+
+
 @pytest.mark.parametrize("limit", ["pending_mib", "pending_mib_per_address"])
 async def test_machines_that_wait_are_bounded_in_bytes(start: Starter, limit: str) -> None:
     """Not only in number: a certificate may be small or large."""

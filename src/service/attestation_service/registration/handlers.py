@@ -106,7 +106,7 @@ async def introduce(
 
     alarming: list[tuple[Introduction, AKBinding]] = []
 
-    def prepare(tx: Tx) -> tuple[Challenge, IntroduceResponse, bool]:
+    def prepare(tx: Tx) -> tuple[Challenge, IntroduceResponse, str | None]:
         # 1. Not too often: parsing and sealing cost more than asking.
         limits.check(tx, limits.of_client(res.settings, origin.address), at)
         # 2. Everything that can be checked without the TPM.
@@ -121,8 +121,11 @@ async def introduce(
             crypto_policy.demand_tpm_keys(crypto_policy.of(res.settings), each.ek, each.ak)
         limits.check(tx, limits.of_client(res.settings, origin.address, introduction.ek_fingerprint), at)
         verdict = _endorsed(tx, introduction, res, at)
-        introduction = replace(introduction, vouched=_is_vouched(tx, introduction, verdict))
-        pending.check_room(tx, res.settings, origin.address, vouched=introduction.vouched, at=at)
+        vouched = _is_vouched(tx, introduction, verdict) and pending.has_room(
+            tx, res.settings, introduction.ek_fingerprint, at
+        )
+        introduction = replace(introduction, vouched=vouched)
+        pending.check_room(tx, res.settings, origin.address, ek=introduction.vouched_ek, at=at)
         # 3. An AK belongs to one EK for ever. Otherwise a revoked machine would come back under another EK of its TPM.
         stolen = _bound_elsewhere(tx, introduction)
         if stolen is not None and not _gives_way(tx, stolen, introduction, verdict):
@@ -175,7 +178,7 @@ async def introduce(
                 **({"alternatives": _credentials(introduction, offers)} if offers else {}),
             ),
         )
-        return challenge, answer, introduction.vouched
+        return challenge, answer, introduction.vouched_ek
 
     try:
         async with limits.CountRefusals(
@@ -184,7 +187,7 @@ async def introduce(
             at,
             lambda e: limits.denial("introduce", e, origin),
         ):
-            challenge, answer, vouched = await res.store.read(prepare)
+            challenge, answer, vouched_ek = await res.store.read(prepare)
     except AKConflict:
         for each, bound in alarming:
             await res.store.write(partial(_sound_stolen, introduction=each, bound=bound, at=at))
@@ -193,7 +196,7 @@ async def introduce(
     def keep(tx: Tx) -> None:
         limits.take(tx, limits.of_client(res.settings, origin.address, challenge.ek_fingerprint), at)
         size_bytes = len(challenge.payload or "")
-        pending.take_room(tx, res.settings, origin.address, size_bytes, vouched=vouched, at=at)
+        pending.take_room(tx, res.settings, origin.address, size_bytes, ek=vouched_ek, at=at)
         tx.challenges.issue(challenge)
 
     await res.store.write(keep)
@@ -423,7 +426,7 @@ async def activate(
         assert challenge.payload is not None
         introduction = Introduction.from_json(challenge.payload)
         pending.give_room(
-            tx, res.settings, introduction.source, len(challenge.payload), vouched=introduction.vouched
+            tx, res.settings, introduction.source, len(challenge.payload), ek=introduction.vouched_ek
         )
         # 2. Only the TPM that holds EK and AK knows the secret. A wrong proof changes nothing else.
         try:

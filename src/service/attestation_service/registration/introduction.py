@@ -61,7 +61,7 @@ class Introduction:
         cluster_id: Another wish.
         registration_token_sha256: SHA-256 of the token presented, or None.
         source: Address it came from.
-        vouched: Somebody answers for its EK.
+        vouched: Somebody answers for its EK, and this EK has not used up its part of what such ones may keep.
     """
 
     ek_public: bytes
@@ -81,6 +81,11 @@ class Introduction:
     registration_token_sha256: bytes | None
     source: str
     vouched: bool = False
+
+    @property
+    def vouched_ek(self) -> str | None:
+        """Return the EK whose part it is kept in, or None where it is anybody's."""
+        return self.ek_fingerprint if self.vouched else None
 
     @property
     def kept_bytes(self) -> int:
