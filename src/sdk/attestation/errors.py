@@ -390,7 +390,7 @@ class AssuranceTooLow(Conflict):
 
 
 class NameInUse(Conflict):
-    """Another machine is called so already: host names and addresses are unique in a cluster."""
+    """Another machine is called so already, or the service: host names and addresses are unique in a cluster."""
 
     code = "name-in-use"
 

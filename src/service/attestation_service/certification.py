@@ -30,7 +30,7 @@ from attestation.machines import Machine, Status, Trust
 from attestation.pki.names import machine_subject
 from attestation.pki.profiles import ProfileName
 from attestation.store import Certificate, Tx
-from attestation_service import policy
+from attestation_service import names, policy
 from attestation_service.authority.issuance import Issued, Wanted
 from attestation_service.authority.places import algorithms
 from attestation_service.context import Resources
@@ -138,12 +138,15 @@ def renewed(found: Sequence[Certificate]) -> str | None:
     return next((each.serial for each in found if each.state == "issued"), None)
 
 
-def demand_names(machine: Machine, profile: NodeProfile) -> None:
-    """Check that there is something to call a server.
+def demand_names(machine: Machine, profile: NodeProfile, settings: Settings) -> None:
+    """Check that there is something to call a server, and that it is not this service.
 
     Raises:
         RequestInvalid: Neither host name nor address stands in the record.
+        NameInUse: The record is from before such names were refused, or this service has got another one since.
     """
+    if profile == "node-server":
+        names.demand_not_ours(settings, machine.hostname, machine.assigned_ip)
     if profile == "node-server" and machine.hostname is None and machine.assigned_ip is None:
         raise RequestInvalid("a server certificate needs a host name or an address, and the machine has none")
 

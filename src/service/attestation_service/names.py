@@ -1,17 +1,65 @@
-"""Who was called like another machine before names had to be unique: told at every start, until somebody decides."""
+"""Names that a machine may not have: this service's own; and who shares one from before names had to be unique.
+
+The CA certifies what a machine is called. Whoever is called like this service has a certificate with which they are it,
+to every program that trusts the CA.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
+from urllib.parse import urlsplit
 
 import structlog
 
+from attestation.errors import NameInUse
+from attestation.machines.names import names_of
+from attestation.store import Tx
 from attestation_service.context import Resources
+from attestation_service.settings import Settings
 
 MOST: Final = 50
 """So many are named; the list of machines marks them all."""
 
 log = structlog.get_logger("attestation_service.names")
+
+
+def demand_free(
+    tx: Tx,
+    settings: Settings,
+    machine_id: str,
+    cluster_id: str,
+    hostname: str | None,
+    assigned_ip: str | None,
+) -> None:
+    """Check that the machine can be called so in that cluster; it need not exist yet.
+
+    Raises:
+        NameInUse: This service is called so, or another machine; the message says which, for operators only.
+    """
+    demand_not_ours(settings, hostname, assigned_ip)
+    tx.machines.demand_free(machine_id, cluster_id, hostname, assigned_ip)
+
+
+def demand_not_ours(settings: Settings, hostname: str | None, assigned_ip: str | None) -> None:
+    """Check that no machine is called like this service, in whatever cluster.
+
+    Raises:
+        NameInUse: It is.
+    """
+    ours = _ours(settings.service_url, settings.revocation_url)
+    names = names_of(hostname, assigned_ip)
+    for name in (names.hostname, names.address):
+        if name is not None and name in ours:
+            raise NameInUse(f"{name} is this service (ITL_SERVICE_URL, ITL_PKI_URL): no machine is called so")
+
+
+@lru_cache(maxsize=8)
+def _ours(*urls: str) -> frozenset[str]:
+    """Return the hosts of *urls*, each as host name and as address: in the spelling in which they are compared."""
+    hosts = [urlsplit(url).hostname or "" for url in urls]
+    found = [names_of(host, host) for host in hosts if host]
+    return frozenset(name for each in found for name in (each.hostname, each.address) if name is not None)
 
 
 async def report(res: Resources) -> None:

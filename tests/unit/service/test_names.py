@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 from typing import Any
 
 import pytest
 
 from tests.fixtures.machine import refused as outcome_of
+from tests.fixtures.vendor import vouched
 from tests.unit.service.conftest import HeldClock, Service, Starter
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.test_dual_control import Committee
 from tests.unit.service.test_enrollment import ca, get_certificate, try_certificate
+from tests.unit.service.test_registration import token
 
 pytestmark = pytest.mark.anyio
 __all__ = ["ca"]
@@ -111,6 +114,57 @@ async def test_tokens_and_the_allow_list_promise_no_name_of_somebody_else(
     assert outcome_of(answer) == (422, "request-invalid")
     apart = [entry | {"cluster_id": "a"}, entry | {"ek_fingerprint": "1" * 96, "cluster_id": "b"}]
     assert (await service.operator("POST", "/allow-list", {"entries": apart})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"service_url": "https://Attest.Lab.example:8443"}, {"hostname": "attest.lab.example"}),
+        ({"service_url": "https://[2001:DB8::7]:8443"}, {"assigned_ip": "2001:db8::7/64"}),
+        ({"service_url": "https://10.0.0.7/"}, {"assigned_ip": "::ffff:10.0.0.7/120"}),
+        ({"pki_url": "http://pki.lab.example"}, {"hostname": "pki.lab.example"}),
+    ],
+)
+async def test_no_machine_is_called_like_this_service(
+    start: Starter, settings: dict[str, Any], named: dict[str, str]
+) -> None:
+    """Else the CA would certify it as the service: by no act, no token, no entry, in no cluster."""
+    service, node = await start(**settings), SoftwareNode()
+    await service.introduce(node)
+    given = {"role": "worker-app", "cluster_id": "lab", **named}
+    entry = {"ek_fingerprint": node.ek_fingerprint, **given}
+    machine = f"/machines/{node.machine_id}"
+    for path, body in (
+        (f"{machine}/approve", given),
+        ("/registration-tokens", {**given, "expires_in_seconds": 600}),
+        ("/allow-list", {"entries": [entry]}),
+    ):
+        answer = await service.operator("POST", path, body)
+        assert outcome_of(answer) == IN_USE, (path, answer.text)
+        assert "this service" in answer.json()["detail"]
+    await service.act(node, "approve", {"role": "worker-app"})
+    body = {**given, "role": "linux", "reason": "r"}
+    assert outcome_of(await service.operator("POST", f"{machine}/role", body)) == IN_USE
+
+
+async def test_who_was_called_like_this_service_before_is_not_certified(ca: Service) -> None:
+    """From before it was refused, or since the service moved: no server certificate, no successor, no admission."""
+    node, other, late = SoftwareNode(), SoftwareNode(), SoftwareNode()
+    await ca.admitted(node, hostname="moved")
+    await ca.introduce(other)
+    issued = await token(ca, hostname="later")
+    moved = ca.resources.settings.model_copy(
+        update={"service_url": "https://moved", "pki_url": "https://later"}
+    )
+    ca.app.state.resources = dataclasses.replace(ca.resources, settings=moved)
+    assert outcome_of(await try_certificate(ca, node, profile="node-server")) == IN_USE
+    await get_certificate(ca, node)
+    body = {"new": other.machine_id, "reason": "r"}
+    answer = await ca.operator("POST", f"/machines/{node.machine_id}/replace", body)
+    assert outcome_of(answer) == IN_USE
+    waits = await ca.introduce(late, registration_token=issued["token"], **vouched(late.ek))
+    assert waits["status"] == "pending_approval"
+    assert "this service" in (await ca.detail(late))["alarm"]
 
 
 async def test_a_token_for_several_names_nobody(service: Service) -> None:

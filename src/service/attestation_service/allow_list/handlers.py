@@ -21,10 +21,11 @@ from attestation.machines import DEFAULT_CLUSTER
 from attestation.machines.dual_control import Admission, of_allow_list
 from attestation.machines.names import names_of
 from attestation.store import AllowListRow, Tx
-from attestation_service import dual_control
+from attestation_service import dual_control, names
 from attestation_service.auth import Operator
 from attestation_service.bodies import parse_json
 from attestation_service.context import Resources
+from attestation_service.settings import Settings
 
 COLUMNS = tuple(AllowListEntry.model_fields)
 REQUIRED_COLUMNS = ("ek_fingerprint", "role")
@@ -84,7 +85,7 @@ async def import_entries(
 
     def work(tx: Tx) -> AllowListImported | PendingApproval:
         for row in rows:
-            _demand_free(tx, row)
+            _demand_free(tx, row, res.settings)
         agreed = _agreed(tx, rows, res, operator, at)
         if isinstance(agreed, PendingApproval):
             return agreed
@@ -113,12 +114,14 @@ def _demand_apart(entries: Sequence[AllowListEntry]) -> None:
             seen.add(called)
 
 
-def _demand_free(tx: Tx, row: AllowListRow) -> None:
+def _demand_free(tx: Tx, row: AllowListRow, settings: Settings) -> None:
     """Check that no machine with another EK is called like *row*; asked again when the machine comes."""
     if row.hostname is None and row.assigned_ip is None:
         return
     own = tx.machines.by_ek(row.ek_fingerprint)
-    tx.machines.demand_free(
+    names.demand_free(
+        tx,
+        settings,
         own.machine_id if own is not None else "",
         row.cluster_id or DEFAULT_CLUSTER,
         row.hostname,

@@ -241,7 +241,7 @@ def judge(
         # 5. Only now the machine hears how it stands: attested, within its lease, with room for one more. Strangers
         #    end above, so they learn nothing of a machine.
         subject = certification.admitted(tx, machine, res.settings, at)
-        certification.demand_names(machine, request.profile)
+        certification.demand_names(machine, request.profile, res.settings)
         live = certification.live(tx, machine_id, request.profile, res.settings, at)
         return replace(
             found,

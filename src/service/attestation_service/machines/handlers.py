@@ -34,7 +34,7 @@ from attestation.machines.chips import MarkKind
 from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
 from attestation.results import Assurance
 from attestation.store import AllowListRow, MachineFilter, Tx
-from attestation_service import certificates, dual_control, policy, votes
+from attestation_service import certificates, dual_control, names, policy, votes
 from attestation_service.auth import Operator
 from attestation_service.certificates import Fate
 from attestation_service.context import Resources
@@ -334,7 +334,7 @@ async def take_over(old_id: str, request: ReplaceRequest, *, res: Resources, ope
         ended = next_status(old.status, Operation.REVOKE)
         admitted = next_status(new.status, Operation.APPROVE)
         _demand_assurance(tx, new, admission, res.settings)
-        tx.machines.demand_free(old_id, old.cluster_id, old.hostname, old.assigned_ip)
+        names.demand_free(tx, res.settings, old_id, old.cluster_id, old.hostname, old.assigned_ip)
         # 2. The vote names both machines: for another one in the same place it does not count.
         agreed = _agreed(tx, admission, new, res, operator, at, replaces=old)
         if isinstance(agreed, PendingApproval):
@@ -408,7 +408,7 @@ async def _perform(
         status = next_status(before.status, act.operation)
         # 3. A role is for machines that are vouched for well enough: said now, not at every attestation to come.
         _demand_assurance(tx, before, act, res.settings)
-        _demand_names(tx, before, act)
+        _demand_names(tx, before, act, res.settings)
         # 4. What yields credentials of a role under dual control needs several to ask for the same.
         agreed = _agreed(tx, act, before, res, operator, at)
         if isinstance(agreed, PendingApproval):
@@ -509,12 +509,17 @@ def _is_word_of_one(tx: Tx, before: Machine, act: Act, role: Role, settings: Set
     return not act.accepts_ek and (entry is None or entry.role not in rule.roles)
 
 
-def _demand_names(tx: Tx, before: Machine, act: Act) -> None:
+def _demand_names(tx: Tx, before: Machine, act: Act, settings: Settings) -> None:
     """Check that nobody else is called as the machine shall be: before somebody votes for what cannot be done."""
     if "hostname" in act.changes:
         cluster_id = act.changes.get("cluster_id", before.cluster_id)
-        tx.machines.demand_free(
-            before.machine_id, cluster_id, act.changes["hostname"], act.changes["assigned_ip"]
+        names.demand_free(
+            tx,
+            settings,
+            before.machine_id,
+            cluster_id,
+            act.changes["hostname"],
+            act.changes["assigned_ip"],
         )
 
 

@@ -56,6 +56,7 @@ from attestation_service import (
     crypto_policy,
     endorsements,
     limits,
+    names,
     pending,
     policy,
     statements,
@@ -65,6 +66,7 @@ from attestation_service.context import Origin, Resources
 from attestation_service.events import emit, hardware
 from attestation_service.networks import is_inside
 from attestation_service.registration.introduction import Alternative, Introduction, judge
+from attestation_service.settings import Settings
 
 MOST_MARKS = 16
 """So many marks of a chip are kept of one machine."""
@@ -366,7 +368,7 @@ def _admission(
             entry.cluster_id,
             allow_listed=True,
         )
-        taken = _taken(tx, admission)
+        taken = _taken(tx, admission, res.settings)
         if taken is None:
             return admission
     digest = introduction.registration_token_sha256
@@ -378,7 +380,7 @@ def _admission(
             Status.REGISTERED, token.role, token.hostname, token.assigned_ip, token.cluster_id
         )
         if not _waits(tx, token, verdict, res):
-            taken = _taken(tx, admission)
+            taken = _taken(tx, admission, res.settings)
             if taken is None and spend:
                 tx.registration_tokens.use(digest, at)
             if taken is None:
@@ -390,11 +392,11 @@ def _admission(
     )
 
 
-def _taken(tx: Tx, admission: _Admission) -> str | None:
+def _taken(tx: Tx, admission: _Admission, settings: Settings) -> str | None:
     """Return in words who else is called as *admission* says: then the machine waits, whatever admits it."""
     cluster_id = admission.cluster_id or DEFAULT_CLUSTER
     try:
-        tx.machines.demand_free("", cluster_id, admission.hostname, admission.assigned_ip)
+        names.demand_free(tx, settings, "", cluster_id, admission.hostname, admission.assigned_ip)
     except NameInUse as e:
         return f"it was admitted in advance, but waits for approval: {e}"
     return None

@@ -17,7 +17,7 @@ from attestation.errors import RequestInvalid
 from attestation.machines import DEFAULT_CLUSTER
 from attestation.machines.dual_control import of_registration_token
 from attestation.store import RegistrationToken, Tx
-from attestation_service import config_tokens, dual_control
+from attestation_service import config_tokens, dual_control, names
 from attestation_service.auth import Operator
 from attestation_service.context import Resources
 
@@ -43,8 +43,8 @@ async def create(
 
     def work(tx: Tx) -> RegistrationTokenCreated | PendingApproval:
         # Told now; asked again when it is used, for much may happen until then.
-        tx.machines.demand_free(
-            "", request.cluster_id or DEFAULT_CLUSTER, request.hostname, request.assigned_ip
+        names.demand_free(
+            tx, res.settings, "", request.cluster_id or DEFAULT_CLUSTER, request.hostname, request.assigned_ip
         )
         agreed = dual_control.gate(tx, proposal, operator, res, at)
         if isinstance(agreed, PendingApproval):
