@@ -361,15 +361,17 @@ def test_half_sent_bodies_hold_bounded_memory(hasty: ServiceProcess) -> None:
 
 
 def test_an_answer_that_nobody_reads_is_given_up(start_service: StartService) -> None:
-    """It holds memory of ours as a half-sent body does."""
-    service = start_service(ITL_WRITE_SECONDS="1")
+    """It holds memory of ours as a half-sent body does; what comes behind it, byte by byte, buys no time."""
+    service = start_service(ITL_WRITE_SECONDS="1", ITL_HEAD_SECONDS="60")
     with connections(service, 1, b"") as (connection,):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        # Fewer than may wait for their answers, and more than fits between us.
+        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 6 + b"GET /")
         deadline = time.monotonic() + 30
         with contextlib.suppress(OSError):
             while True:
                 assert time.monotonic() < deadline, "it is still being written to"
-                connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
+                connection.sendall(b"x")
                 time.sleep(0.1)
 
 

@@ -329,6 +329,11 @@ def test_whatever_one_operator_assigns_lowers_nothing(
     for number, (level, report, agreed) in enumerate(levels):
         members: dict[str, Any] = {} if level is None else {"assurance": {"minimum": level.value}}
         members |= {"mode": "report"} if report else {}
+        # Longer trust and padded logs, wherever the level is not stated.
+        members |= {"max_age_seconds": 3600, "log_padding": "accepted"} if level is None else {}
         parts.append((policy(f"p{number}", pcrs={"7": rule(A)}, **members), agreed))
     together = [each for each, agreed in parts if agreed] or [IDENTITY_ONLY]
-    assert guarded(*parts).assurance_minimum(ROLE).level >= compose(together).assurance_minimum(ROLE).level
+    found, base = guarded(*parts), compose(together)
+    assert found.assurance_minimum(ROLE).level >= base.assurance_minimum(ROLE).level
+    assert found.max_age_seconds <= base.max_age_seconds
+    assert base.log_padding_accepted or not found.log_padding_accepted
