@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import itertools
 import json
 import multiprocessing
 import os
@@ -147,16 +146,42 @@ def deletions(folder: Path = HERE) -> Iterator[Deletion]:
 
 
 def copy_of(tree: Path, place: Path) -> Path:
-    """Copy what tests need of *tree* to *place*."""
+    """Copy what tests need of *tree* to *place*, with what Python has compiled of it."""
     for name in COPIED:
         source = tree / name
         if source.is_dir():
-            shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, place / name)
         elif source.exists():
             shutil.copy2(source, place / name)
-    for shared in (".tools", ".venv"):
-        (place / shared).symlink_to(tree / shared)
+    (place / ".tools").symlink_to(tree / ".tools")
+    _environment_of(tree, place)
     return place
+
+
+def _environment_of(tree: Path, place: Path) -> None:
+    """Make `.venv` of the copy: what is installed in that of *tree*, but ours from the copy.
+
+    Otherwise a process that a test starts would run what nobody changed.
+    """
+    source, made = tree / ".venv", place / ".venv"
+    (made / "bin").mkdir(parents=True)
+    shutil.copy(source / "pyvenv.cfg", made)
+    for each in (source / "bin").iterdir():
+        is_script = not each.is_symlink() and each.read_bytes()[:2] == b"#!"
+        if is_script:
+            script = made / "bin" / each.name
+            script.write_bytes(each.read_bytes().replace(bytes(source), bytes(made)))
+            script.chmod(0o755)
+        else:
+            (made / "bin" / each.name).symlink_to(each)
+    (packages,) = source.glob("lib/python*/site-packages")
+    (made / packages.relative_to(source)).mkdir(parents=True)
+    for each in packages.iterdir():
+        linked = made / each.relative_to(source)
+        if each.suffix == ".pth":
+            linked.write_text(each.read_text("utf-8").replace(str(tree), str(place)), encoding="utf-8")
+        else:
+            linked.symlink_to(each)
 
 
 def _child(tests: tuple[str, ...], place: Path) -> None:
@@ -169,10 +194,9 @@ def _child(tests: tuple[str, ...], place: Path) -> None:
         del sys.modules[name]
     first = [str(place), *(str(place / "src" / member) for member in MEMBERS)]
     sys.path[:] = [*first, *(each for each in sys.path if each not in {"", str(ROOT)})]
-    sys.pycache_prefix = str(place / "pycache")
+    sys.executable = str(place / ".venv" / "bin" / "python")
     os.environ |= {
         "PYTHONPATH": os.pathsep.join(first),
-        "PYTHONPYCACHEPREFIX": sys.pycache_prefix,
         "CONTROLS_OUTCOMES": str(place / "outcomes.json"),
     }
     options = ["-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "tools.controls.outcomes"]
@@ -200,25 +224,27 @@ def run(tests: Iterable[str], place: Path) -> dict[str, tuple[str, str]]:
     return {test: (found[test][0], found[test][1]) if test in found else ("not run", said) for test in tests}
 
 
-def try_out(deletion: Deletion, place: Path, instant: int) -> dict[str, tuple[str, str]]:
-    """Delete a control in the copy at *place*, run its tests, put it back; return what became of each.
+def try_out(
+    edits: Iterable[Edit], tests: Iterable[str], place: Path, instant: int
+) -> dict[str, tuple[str, str]]:
+    """Delete a control in the copy at *place*, run *tests*, put it back; return what became of each.
 
     Args:
-        deletion: What to delete.
+        edits: What takes it out.
+        tests: Those that must miss it.
         place: A copy of the tree.
         instant: When the changed files were written, as their dates say: another for each deletion, for Python tells
             by size and date alone whether it has compiled a file.
     """
     whole = {
-        name: ((place / name).read_text("utf-8"), (place / name).stat())
-        for name in {e.file for e in deletion.edits}
+        name: ((place / name).read_text("utf-8"), (place / name).stat()) for name in {e.file for e in edits}
     }
     try:
-        for edit in deletion.edits:
+        for edit in edits:
             source = place / edit.file
             source.write_text(source.read_text("utf-8").replace(edit.old, edit.new), encoding="utf-8")
             os.utime(source, (instant, instant))
-        return run(deletion.tests, place)
+        return run(tests, place)
     finally:
         for name, (text, stat) in whole.items():
             (place / name).write_text(text, encoding="utf-8")
@@ -257,6 +283,9 @@ def main() -> int:
         "-v", "--verbose", action="store_true", help="show what each test said without the control"
     )
     flags = asked.parse_args()
+    # What is compiled is kept, whatever the caller's shell says: every process of every test needs it.
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     known, written = rows(), list(deletions())
     if flags.list:
         print(*missing(known, written), sep="\n")
@@ -276,17 +305,23 @@ def main() -> int:
                 if outcome[0] != "passed":
                     bad += 1
                     show(test, outcome, lines=20)
-        for deletion, instant in zip(chosen, itertools.count(1), strict=False):
+        # What several rows rest on is deleted once, for the tests of all of them.
+        together: dict[tuple[Edit, ...], list[Deletion]] = {}
+        for deletion in chosen:
             if wrong := deletion.wrong(known):
                 print(f"{deletion.row} {deletion.file}: {wrong}")
                 bad += 1
-                continue
+            else:
+                together.setdefault(deletion.edits, []).append(deletion)
+        for instant, (edits, rested) in enumerate(together.items(), start=1):
             began = time.monotonic()
-            outcomes = try_out(deletion, place, instant)
+            tests = tuple(dict.fromkeys(test for d in rested for test in d.tests))
+            outcomes = try_out(edits, tests, place, instant)
             survived = [test for test, (became, _) in outcomes.items() if became != "failed"]
             bad += len(survived)
             verdict = f"{len(survived)} SURVIVED" if survived else "seen"
-            print(f"{deletion.row} {deletion.file}: {verdict} ({time.monotonic() - began:.0f} s)", flush=True)
+            named = ", ".join(dict.fromkeys(d.row for d in rested))
+            print(f"{named} {edits[0].file}: {verdict} ({time.monotonic() - began:.0f} s)", flush=True)
             for test, outcome in outcomes.items():
                 if flags.verbose or test in survived:
                     show(test, outcome, lines=6 if flags.verbose else 2)

@@ -55,17 +55,21 @@ def tree(tmp_path: Path) -> Path:
 
 def test_what_counts_as_seen(tree: Path) -> None:
     """Only a test that fails itself has seen it: none that passes, cannot be set up, or does not exist."""
-    became = [outcome for outcome, _ in try_out(DELETION, tree, 1).values()]
+    became = [outcome for outcome, _ in try_out(DELETION.edits, DELETION.tests, tree, 1).values()]
     # One unknown name and pytest runs nothing: no test may be said to have seen anything.
     assert became == ["not run"] * 4
     known = replace(DELETION, tests=DELETION.tests[:3])
-    assert [outcome for outcome, _ in try_out(known, tree, 2).values()] == ["failed", "passed", "error"]
+    assert [outcome for outcome, _ in try_out(known.edits, known.tests, tree, 2).values()] == [
+        "failed",
+        "passed",
+        "error",
+    ]
 
 
 def test_the_control_is_put_back(tree: Path) -> None:
     """After a deletion the copy is what it was, and Python does not run what it compiled without the control."""
     known = replace(DELETION, tests=DELETION.tests[:1])
-    try_out(known, tree, 1)
+    try_out(known.edits, known.tests, tree, 1)
     assert (tree / "src/sdk/rule.py").read_text(encoding="utf-8") == CODE
     assert [outcome for outcome, _ in run(known.tests, tree).values()] == ["passed"]
 
