@@ -155,15 +155,16 @@ def test_our_quotes_convince_tpm2_checkquote(rsa_node: ToolsNode) -> None:
     tools("checkquote", "-m", "quote.msg", *check)
     assert rsa_node.post("/attest", body)["status"] == "pending_approval"
 
+    # A bit of the clock: nothing but the signature is about it.
     flipped = bytearray(tools.bytes("quote.msg"))
-    flipped[60] ^= 1
+    flipped[80] ^= 1
     tools.path("flipped.msg").write_bytes(flipped)
     with pytest.raises(ToolFailed):
         tools("checkquote", "-m", "flipped.msg", *check)
     challenge = rsa_node.challenge()
     body = rsa_node.evidence(challenge)
     signed = bytearray(base64.b64decode(body["pcr_quote"]))
-    signed[60] ^= 1
+    signed[80] ^= 1
     with pytest.raises(Refused) as refused:
         rsa_node.post("/attest", body | {"pcr_quote": base64.b64encode(signed).decode()})
     assert refused.value.code == "evidence-rejected"

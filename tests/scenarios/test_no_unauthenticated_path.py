@@ -29,7 +29,7 @@ from attestation.testing import (
 )
 from attestation.tpm import Attr, PCRSelection
 from attestation_service.settings import Settings
-from tests.fixtures.in_process import InProcessService, in_process_service
+from tests.fixtures.in_process import HeldClock, InProcessService, in_process_service
 from tests.fixtures.machine import Machine, b64, refused
 from tests.fixtures.tpm import MakeTPM
 from tests.scenarios.conftest import MakeDevice
@@ -497,7 +497,7 @@ def test_a_stolen_config_token_yields_an_envelope_that_only_one_tpm_opens(
     machine = scene.machine(make_device("robbed"))
     token = machine.admitted(scene.operator)["config_token"]
     stolen = machine.fetch(token)
-    assert scene.canary.encode() not in stolen.content
+    assert scene.canary.encode() not in base64.b64decode(stolen.json()["ciphertext"])
     mallory.machine_id = machine.machine_id
     with pytest.raises(TPMResponseError):
         mallory.unseal(stolen.json())
@@ -599,16 +599,25 @@ def test_a_registration_token_at_the_wrong_door_is_an_error(scene: Scene, mallor
 
 
 def test_a_simulator_is_refused_unless_somebody_allowed_it(
-    software_tpm: SoftwareTPM, tmp_path_factory: pytest.TempPathFactory
+    blank_tpm: SoftwareTPM, tpm_ca: CertificateAuthority, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The default does not take a software TPM's certificate for hardware (TPM.md §2.3)."""
-    directory = tmp_path_factory.mktemp("strict")
-    with in_process_service(directory, tpm_allow_simulator=False) as service, software_tpm.node() as device:
-        assert isinstance(device, NodeTPM)
-        with service.client() as http:
+    blank_tpm.manufacture(tpm_ca, at=HeldClock().now())
+    for allowed in (True, False):
+        directory = tmp_path_factory.mktemp("simulator")
+        with (
+            in_process_service(directory, tpm_allow_simulator=allowed) as service,
+            blank_tpm.node() as device,
+            service.client() as http,
+        ):
+            assert isinstance(device, NodeTPM)
             machine = Machine(device, http)
             assert machine.identity.ek_source == "cert"
-            assert refused(machine.introduce()) == (403, "ek-certificate-rejected")
+            answer = machine.introduce()
+            if allowed:
+                assert answer.is_success, "nothing else is wrong with its certificate"
+                continue
+            assert refused(answer) == (403, "ek-certificate-rejected")
             # Without the certificate it is what it is: an EK that nobody vouches for.
             answer = machine.introduce(ek_source="pub", ek_cert_pem=None)
             assert answer.is_success

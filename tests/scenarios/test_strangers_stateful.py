@@ -138,7 +138,7 @@ class World:
     def _approved(self, machine: Machine) -> str:
         machine.enrol(hw_mac="52:54:00:aa:aa:aa", hw_serial="S-7")
         self.scene.operator.approve(
-            machine.machine_id, "controlplane", hostname="cp-secret-name", accept_ek=True
+            machine.machine_id, "controlplane", hostname=f"cp-secret-name-{len(self.victims)}", accept_ek=True
         )
         return machine.machine_id
 

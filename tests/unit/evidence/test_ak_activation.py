@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from functools import cache
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
@@ -347,6 +348,28 @@ def test_the_proof_is_the_protocols() -> None:
     )
     assert proof == own_proof()
     assert proof.hex() == "c768a74d09f5f2f5e9583dc373fd564d833504463f2a80c8be3a38d6e6443471"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"machine_id": MACHINE[:-1] + "2"},
+        {"challenge_id": CHALLENGE[:-1] + "e"},
+        {"ek_public": forge.ek_public("L-2")},
+        {"ak_name": forge.AKS["p384"].name},
+        {"primary": "ab" * 48},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_a_proof_is_for_one_context(other: dict[str, Any]) -> None:
+    """With the same secret, another machine, challenge, EK, AK or first EK makes another proof."""
+    said: dict[str, Any] = {
+        "machine_id": MACHINE,
+        "challenge_id": CHALLENGE,
+        "ek_public": EK,
+        "ak_name": forge.AKS["p256"].name,
+    }
+    assert ak_activation.proof(SECRET, **said) != ak_activation.proof(SECRET, **said | other)
 
 
 def test_the_proof_of_a_further_ek_names_the_first() -> None:
