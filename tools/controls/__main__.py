@@ -65,8 +65,8 @@ PRELOADED: Final = (
     "pkcs11",
 )
 """What costs seconds to import and is not ours: imported once, before the processes of the deletions are forked."""
-SECONDS_PER_TEST: Final = 120
-SECONDS: Final = 900
+SECONDS_PER_TEST: Final = 300
+SECONDS: Final = 1800
 ROW: Final = re.compile(r"^\| \*\*(T\d+)\*\* (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 TEST: Final = re.compile(r"`(tests/[\w/]+\.py::\w+)`")
 
