@@ -338,6 +338,7 @@ async def test_machines_nobody_admitted_cannot_fill_the_disk(service: Service) -
     other = SoftwareNode()
     await service.introduce(other)
     long = boots(other, boot_log(BootOptions(seed=77, size_bytes=900_000)))
+    await service.attest(other, event_log=long)
     assert await kept(service, digest(long)) is False
     await service.act(node, "approve", {"role": "worker-app"})
     log = boots(node, boot_log(BootOptions(seed=5)))
