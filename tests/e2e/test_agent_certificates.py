@@ -235,7 +235,7 @@ def node(
             with agent(node):
                 eventually(new, "never introduced")
                 (node.machine_id,) = new()
-                operator.approve(node.machine_id, hostname="w-7", assigned_ip="127.0.0.1/8")
+                operator.approve(node.machine_id, hostname="w-7", assigned_ip="127.0.0.2/8")
                 eventually(
                     lambda: all((node.tls / kind / "cert.pem").exists() for kind in ("client", "server")),
                     lambda: f"no certificate:\n{node.log()}",
@@ -332,7 +332,7 @@ def test_nginx_serves_with_a_key_of_the_tpm(node: Node, crl: Callable[[], Path],
         TPM2OPENSSL_TCTI=node.manager.tcti,
     ) as site:
         signed = node.manager.commands.get(0x15D, 0)
-        for address in (f"w-7:{site.port}", f"127.0.0.1:{site.port}"):
+        for address in (f"w-7:{site.port}", f"127.0.0.2:{site.port}"):
             curl = node.run(
                 "curl", "-sS", "--cacert", str(bundle), "--connect-to", f"::127.0.0.1:{site.port}",
                 f"https://{address}/",
