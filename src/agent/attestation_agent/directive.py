@@ -18,6 +18,7 @@ from attestation.keys import (
     CONFIG_TYP,
     DIRECTIVE_TYP,
     KEYS_TYP,
+    OFFLINE_TYP,
     TRUST_BUNDLE_TYP,
     WELCOME_TYP,
     Binding,
@@ -133,6 +134,40 @@ def verify_delivery(
         raise DirectiveRejected("the configuration is not the one that was ordered")
 
 
+def verify_file(
+    signature: str,
+    envelope: ConfigEnvelope,
+    *,
+    what: str,
+    keys: Mapping[str, Any],
+    to: Binding,
+    at: datetime,
+    **named: str,
+) -> int:
+    """Check that the service sealed this for this TPM to be carried here; return when, in seconds since 1970.
+
+    Args:
+        signature: Compact JWS that came with the envelope.
+        envelope: As in the file.
+        what: `machineconfig` or `enrollment-key`: the one is not taken for the other.
+        keys: The pinned JWK set.
+        to: Our own TPM.
+        at: Now, UTC.
+        named: Further claims that must be exactly so.
+
+    Raises:
+        DirectiveRejected: With the reason.
+    """
+    claims = _believed(lambda: verify_kept(signature, typ=OFFLINE_TYP, keys=keys, to=to), what)
+    wanted = {"what": what, "token_id": envelope.token_id, "config_sha256": envelope.config_sha256, **named}
+    for name, value in wanted.items():
+        if not hmac.compare_digest(_text(claims, name).encode(), value.encode()):
+            raise DirectiveRejected(f"the {what} is not the one that was signed: another {name}")
+    # No request of ours asked for it, so it has no nonce: the clock bounds how old it may be.
+    _in_its_time(claims, what, at)
+    return _number(claims, "iat")
+
+
 def verify_welcome(
     token: str | None, *, keys: Mapping[str, Any], asked: Request, challenge_id: str
 ) -> Status:
@@ -189,11 +224,13 @@ def verify_trust_bundle(
     if _text(claims, "purpose") != "machine":
         raise DirectiveRejected("the trust bundle is not the one of machines")
     # It is the same for all who ask, so it has no nonce: the clock bounds how old it may be.
+    _in_its_time(claims, "trust bundle", at)
+
+
+def _in_its_time(claims: Mapping[str, Any], what: str, at: datetime) -> None:
     now = at.timestamp()
     if not _number(claims, "iat") - CLOCK_SKEW_SECONDS <= now < _number(claims, "exp") + CLOCK_SKEW_SECONDS:
-        raise DirectiveRejected(
-            "the trust bundle is not valid at this time; is the clock of this node right?"
-        )
+        raise DirectiveRejected(f"the {what} is not valid at this time; is the clock of this node right?")
 
 
 def _statement(

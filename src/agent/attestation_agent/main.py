@@ -1,4 +1,4 @@
-"""Entry points: `attestation-agent identify | quote | cert | sign | run`, and `itl-tpm-register`, which is `run`."""
+"""Entry points: `attestation-agent COMMAND`, and `itl-tpm-register`, which is `attestation-agent run`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attestation_agent.exits import Exit, UsageError, exit_of
 from attestation_agent.settings import (
     CERTIFICATE_OPTIONS,
+    OFFLINE_OPTIONS,
     OPTIONS,
     SIGNER_OPTIONS,
     TPM_OPTIONS,
@@ -65,6 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sign.add_argument("--algorithm", help="what the key can do (default the first that it can)")
     sign.add_argument("--digest", help="digest to sign, as hex, instead of a file")
     sign.add_argument("file", nargs="?", help="file to sign (default standard input)")
+    offline = commands.add_parser("offline", help="take configuration and certificate from an offline bundle")
+    add_options(offline, OFFLINE_OPTIONS)
+    offline.add_argument("--certificate-to", type=Path, help="directory for key.pem, cert.pem and ca.pem")
+    offline.add_argument("file", type=Path, help="what `attestation machine offline-bundle` wrote")
     run = commands.add_parser("run", help="introduce, attest, obey, come again", epilog=EPILOG)
     _add_run_options(run)
     return _guarded(vars(parser.parse_args(arguments)))
@@ -87,9 +93,8 @@ def _guarded(flags: Mapping[str, Any]) -> int:
     # Imported here: --help needs none of it.
     from attestation.errors import AttestationError
 
-    command = {"identify": _identify, "quote": _quote, "cert": _cert, "sign": _sign, "run": _run}[
-        flags["command"]
-    ]
+    commands = {"identify": _identify, "quote": _quote, "cert": _cert, "sign": _sign, "offline": _offline}
+    command = {**commands, "run": _run}[flags["command"]]
     try:
         return command(flags)
     except AttestationError as e:
@@ -154,6 +159,27 @@ def _sign(flags: Mapping[str, Any]) -> int:
     algorithm = flags["algorithm"] or ask(path, kind=flags["kind"])["algorithms"][0]
     digest = digest_of(algorithm, flags["digest"], flags["file"])
     print(ask(path, kind=flags["kind"], algorithm=algorithm, digest=digest)["signature"])  # noqa: T201 -- the output
+    return Exit.OK
+
+
+def _offline(flags: Mapping[str, Any]) -> int:
+    from attestation.clock import SystemClock
+    from attestation_agent.commands import run_command
+    from attestation_agent.offline import Place, read, take
+    from attestation_agent.state import State
+
+    values = resolve(flags, os.environ, OFFLINE_OPTIONS)
+    state, bundle = State(values["state_dir"]), read(flags["file"])
+    with state.alone(), _open(values) as tpm:
+        place = Place(
+            state=state,
+            tpm=tpm,
+            config_path=values["config_path"],
+            apply_command=values["apply_command"],
+            certificate_to=flags["certificate_to"],
+            run=lambda words: run_command(words, timeout_seconds=values["command_timeout_seconds"]),
+        )
+        take(bundle, place, at=SystemClock().now())
     return Exit.OK
 
 

@@ -22,7 +22,6 @@ from attestation.api import (
     ActivateResponse,
     AttestRequest,
     AttestResponse,
-    ConfigEnvelope,
     IntroduceRequest,
     QuoteChallenge,
     RegisterRequest,
@@ -30,7 +29,6 @@ from attestation.api import (
 from attestation.client import NodeClient
 from attestation.clock import Clock
 from attestation.device import Identity, KeyCertification, Quote
-from attestation.envelope import Envelope, open_envelope
 from attestation.errors import (
     AKNotActivated,
     AttestationError,
@@ -39,7 +37,6 @@ from attestation.errors import (
     ChallengeUsed,
     DeviceError,
     EKFingerprintMismatch,
-    EvidenceRejected,
     MachineUnknown,
     MalformedEvidence,
     RegistrationTokenInvalid,
@@ -59,6 +56,7 @@ from attestation.machines import Status
 from attestation.tpm import PCRSelection, parse_public
 from attestation.wire import b64decode, b64encode
 from attestation_agent import directive as directives
+from attestation_agent import sealed
 from attestation_agent.commands import Outcome
 from attestation_agent.directive import Action, Directive, Request
 from attestation_agent.exits import (
@@ -75,7 +73,6 @@ from attestation_agent.exits import (
     exit_of,
     is_passing,
 )
-from attestation_agent.files import write_atomically
 from attestation_agent.hardware import read_hardware
 from attestation_agent.measurements import IMA_KIND, Measurements
 from attestation_agent.rhythm import Rhythm
@@ -689,7 +686,9 @@ class Agent:
         """Open and apply a configuration and acknowledge how that went; return what went wrong, if anything."""
         envelope, failed = pending.envelope, None
         try:
-            self._write_and_run(self._open_envelope(known, envelope))
+            config = sealed.opened(self._open_tpm(), envelope, machine_id=known.machine_id)
+            chosen = self._settings
+            sealed.applied(config, chosen.config_path, chosen.apply_command, self._edge.run)
         except (ConfigNotOpened, ApplyFailed) as e:
             failed = e
             self._edge.log.warning("config.failed", code=e.code, reason=str(e), token_id=envelope.token_id)
@@ -707,34 +706,6 @@ class Agent:
             # It is applied, or kept for later: that nobody heard of it is no reason to do it again.
             self._try_to_acknowledge(known, _digest(pending.directive), failed.code if failed else None)
         return failed
-
-    def _open_envelope(self, known: KnownAs, envelope: ConfigEnvelope) -> bytes:
-        """Return the plaintext, checked against its digest before it leaves `open_envelope`."""
-        try:
-            sealed = Envelope(
-                machine_id=envelope.machine_id,
-                token_id=envelope.token_id,
-                credential_blob=b64decode(envelope.credential_blob, "credential_blob"),
-                encrypted_secret=b64decode(envelope.encrypted_secret, "encrypted_secret"),
-                iv=b64decode(envelope.iv, "iv"),
-                ciphertext=b64decode(envelope.ciphertext, "ciphertext", max_bytes=2 << 20),
-                config_sha256=envelope.config_sha256,
-            )
-            key = self._open_tpm().activate(sealed.credential_blob, sealed.encrypted_secret)
-            return open_envelope(sealed, key, machine_id=known.machine_id)
-        except (MalformedEvidence, EvidenceRejected, TPMResponseError) as e:
-            raise ConfigNotOpened(f"the configuration does not open in this TPM: {e}") from e
-
-    def _write_and_run(self, config: bytes) -> None:
-        path: Path = self._settings.config_path
-        try:
-            write_atomically(path, config)
-        except OSError as e:
-            raise ApplyFailed(f"{path}: {e.strerror}") from e
-        if self._settings.apply_command:
-            outcome = self._edge.run((*self._settings.apply_command, str(path)))
-            if not outcome.ok:
-                raise ApplyFailed(f"apply command: {outcome.text}")
 
     # Lock and wipe
 

@@ -342,6 +342,18 @@ OPTIONS: Final = (
     ),
 )
 
+_OF_OFFLINE: Final = (
+    "tpm",
+    "ak",
+    "ek",
+    "state_dir",
+    "config_path",
+    "apply_command",
+    "command_timeout_seconds",
+)
+OFFLINE_OPTIONS: Final = tuple(option for option in OPTIONS if option.name in _OF_OFFLINE)
+"""What `offline` needs to know."""
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that ends with 64 (EX_USAGE), because 2 could be taken for something else."""

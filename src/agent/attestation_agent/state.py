@@ -5,6 +5,7 @@ service-keys.json     the keys of the service, pinned at the first activation
 status                what the service last said in a statement, for other programs on the node
 pending-config.json   a sealed configuration that was not applied yet; only this TPM opens it
 applied.json          the configurations that were applied, by their token ids: none is applied twice
+offline.json          when the newest file that was taken (`attestation-agent offline`) was made
 wipe.json             an order to wipe that was verified and is not carried out yet
 """
 
@@ -219,6 +220,16 @@ class State:
     def add_applied(self, token_id: str) -> None:
         """Note that this configuration was applied."""
         self._write_json("applied.json", [*self.applied(), token_id][-_MAX_APPLIED:])
+
+    def newest_file(self) -> int:
+        """Return when the newest file that was taken was made, in seconds since 1970; 0 where none was."""
+        found = self._read_json("offline.json")
+        made_at = found.get("made_at") if isinstance(found, dict) else None
+        return made_at if isinstance(made_at, int) else 0
+
+    def set_newest_file(self, made_at: int) -> None:
+        """Keep it."""
+        self._write_json("offline.json", {"made_at": made_at})
 
     def wipe_order(self) -> WipeOrder | None:
         """Return the order to wipe that is not carried out yet."""

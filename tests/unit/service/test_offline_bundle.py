@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from attestation.api import OfflineBundle
 from attestation.errors import MalformedEvidence
-from attestation.keys import CONFIG_TYP, verify_jwt
+from attestation.keys import OFFLINE_TYP, certificates_sha256, verify_jwt
 from attestation.machines import Status
 from attestation.machines.dual_control import Vote, of_offline_bundle
 from attestation.store import Tx
@@ -79,15 +79,25 @@ async def test_two_people_and_one_tpm(committee: Committee) -> None:
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(bundle.enrollment_ca_pem.encode()))
     with pytest.raises(Exception, match=r".+"):
         SoftwareNode().open(bundle.enrollment_key_pem.model_dump())
-    # And it was us who sealed it.
-    for envelope, signature in (
-        (bundle.machineconfig, bundle.machineconfig_signature),
-        (bundle.enrollment_key_pem, bundle.enrollment_key_signature),
+    # And it was us who sealed it, for it.
+    claims: dict[str, Any] = {}
+    for what, envelope, signature in (
+        ("machineconfig", bundle.machineconfig, bundle.machineconfig_signature),
+        ("enrollment-key", bundle.enrollment_key_pem, bundle.enrollment_key_signature),
     ):
-        claims = verify_jwt(signature, service.resources.signer.jwks(), typ=CONFIG_TYP)
+        claims = verify_jwt(signature, service.resources.signer.jwks(), typ=OFFLINE_TYP)
+        assert claims["what"] == what
+        assert claims["binding"] == {
+            "machine_id": node.machine_id,
+            "ek_fingerprint": node.ek_fingerprint,
+            "ak_name": node.ak.name.hex(),
+        }
         assert claims["config_sha256"] == envelope.config_sha256
         assert claims["token_id"] == envelope.token_id
         assert claims["exp"] == int(bundle.not_after.timestamp())
+    assert claims["certificates_sha256"] == certificates_sha256(
+        bundle.enrollment_cert_pem, bundle.enrollment_ca_pem
+    )
     assert bundle.enrollment_key_pem.token_id == bundle.serial[:16]
     # The token is good, once, and what it gives is sealed.
     assert CANARY not in (await service.fetch(bundle.config_token)).text

@@ -139,13 +139,17 @@ class OfflineBundle(Wire):
     config_url: str
     config_token: str
     machineconfig: ConfigEnvelope = Field(description="The MachineConfig, sealed to the EK and AK")
-    machineconfig_signature: str = Field(description="JWS by the service, as with every delivery")
+    machineconfig_signature: str = Field(
+        description="Compact JWS `itl-offline+jwt`: for this TPM, `machineconfig`"
+    )
     enrollment_cert_pem: str
     enrollment_ca_pem: str
     enrollment_key_pem: ConfigEnvelope = Field(
         description="PKCS#8 in PEM, sealed alike; `token_id` is the beginning of the serial number"
     )
-    enrollment_key_signature: str = Field(description="JWS by the service over that envelope")
+    enrollment_key_signature: str = Field(
+        description="Compact JWS `itl-offline+jwt`: for this TPM, `enrollment-key`, with the digest of the certificates"
+    )
     serial: Serial
     not_after: datetime
     install_mode: Literal["offline"] = "offline"

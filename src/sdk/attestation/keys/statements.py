@@ -28,6 +28,9 @@ DIRECTIVE_TYP: Final = "itl-directive+jwt"
 CONFIG_TYP: Final = "itl-config+jwt"
 """Header `typ` of a delivery: `token_id`, `config_sha256`. Anybody can seal to public keys (docs/adr/0013)."""
 
+OFFLINE_TYP: Final = "itl-offline+jwt"
+"""Header `typ` of what travels in a file: `what`, `token_id`, `config_sha256`. No request asked for it: no nonce."""
+
 KEYS_TYP: Final = "itl-keys+jwt"
 """Header `typ` of a change of keys: `keys`, the JWK set to pin from now on (docs/adr/0046)."""
 
@@ -109,7 +112,7 @@ def verify_statement(
 
 
 def verify_kept(token: str | None, *, typ: str, keys: Mapping[str, Any], to: Binding) -> dict[str, Any]:
-    """Return the claims of a statement that was verified with its nonce before, and kept.
+    """Return the claims of a statement that answers no request of now: verified with its nonce before, or without one.
 
     Raises:
         JWSRejected: With the reason.
@@ -133,6 +136,11 @@ def acknowledgement(nonce: bytes, directive_sha256: bytes, outcome: str) -> byte
         outcome: `done` or `failed`.
     """
     return sha256(ACK_PREFIX + nonce + directive_sha256 + outcome.encode("ascii")).digest()
+
+
+def certificates_sha256(certificate_pem: str, ca_pem: str) -> str:
+    """Return what the statement about a key in a file names the certificates beside it by, 64 lower-case hex."""
+    return sha256(f"{certificate_pem}\0{ca_pem}".encode()).hexdigest()
 
 
 _REQUIRED: Final = {"EC": ("crv", "kty", "x", "y"), "RSA": ("e", "kty", "n")}

@@ -1,8 +1,9 @@
 """Compatibility (ITL_COMPAT_OFFLINE_BUNDLE): what a machine needs for an installation without a network, in one file.
 
 The seeds put configuration and private key into it as they were. Here both are sealed to the EK and the AK of the
-machine, so that the file opens in that TPM only, and signed; it is made for a machine that attested lately, and
-several people must agree to it whatever its role is (DELIVERY-AND-OPERATORS §8, ITL-REFERENCE §14).
+machine, so that the file opens in that TPM only, and each is stated to be for it. It is made for a machine that
+attested lately, and several people must agree to it whatever its role is (DELIVERY-AND-OPERATORS §8,
+ITL-REFERENCE §14).
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from attestation.errors import (
     TransitionForbidden,
     Unavailable,
 )
-from attestation.keys import CONFIG_TYP
+from attestation.keys import OFFLINE_TYP, certificates_sha256
 from attestation.machines import Machine
 from attestation.machines.dual_control import of_offline_bundle
 from attestation.store import Tx
 from attestation.tpm import parse_public
-from attestation_service import certification, config_tokens, dual_control, policy, server_keys
+from attestation_service import certification, config_tokens, dual_control, policy, server_keys, statements
 from attestation_service.auth import Operator
 from attestation_service.authority import Issued
 from attestation_service.context import Resources
@@ -182,6 +183,7 @@ def _bundle(
         Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
     )
     sealed_key = _seal(key, machine, first.serial[:TOKEN_ID_HEX])
+    certificate, ca = certification.pem(first.certificate), certification.pem(first.ca)
     assert machine.role is not None
     return OfflineBundle(
         machine_id=machine.machine_id,
@@ -194,24 +196,36 @@ def _bundle(
         config_url=token.url,
         config_token=token.token,
         machineconfig=ConfigEnvelope.model_validate_json(wire(sealed)),
-        machineconfig_signature=_signature(sealed, first, res, at),
-        enrollment_cert_pem=certification.pem(first.certificate),
-        enrollment_ca_pem=certification.pem(first.ca),
+        machineconfig_signature=_signature(sealed, "machineconfig", machine, first, res, at),
+        enrollment_cert_pem=certificate,
+        enrollment_ca_pem=ca,
         enrollment_key_pem=ConfigEnvelope.model_validate_json(wire(sealed_key)),
-        enrollment_key_signature=_signature(sealed_key, first, res, at),
+        enrollment_key_signature=_signature(
+            sealed_key,
+            "enrollment-key",
+            machine,
+            first,
+            res,
+            at,
+            certificates_sha256=certificates_sha256(certificate, ca),
+        ),
         serial=first.serial,
         not_after=first.not_after,
         built_at=at,
     )
 
 
-def _signature(sealed: Envelope, issued: Issued, res: Resources, at: datetime) -> str:
-    """Sign an envelope (docs/adr/0013). A bundle waits for its machine, so this is good as long as the certificate."""
+def _signature(
+    sealed: Envelope, what: str, machine: Machine, issued: Issued, res: Resources, at: datetime, **more: str
+) -> str:
+    """State for this TPM what an envelope is (docs/adr/0066): good as long as the certificate beside it."""
     claims = {
-        "machine_id": sealed.machine_id,
+        "binding": statements.binding(machine).claim(),
+        "what": what,
         "token_id": sealed.token_id,
         "config_sha256": sealed.config_sha256,
+        **more,
         "iat": int(at.timestamp()),
         "exp": int(issued.not_after.timestamp()),
     }
-    return res.signer.sign_jwt(claims, typ=CONFIG_TYP)
+    return res.signer.sign_jwt(claims, typ=OFFLINE_TYP)

@@ -1,0 +1,222 @@
+"""`attestation-agent offline`: what came in a file is for one TPM, once, in its time, and below every order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from attestation.wire import b64encode
+from attestation_agent.commands import Outcome
+from attestation_agent.exits import AgentError, ApplyFailed, ConfigNotOpened, DirectiveRejected, UsageError
+from attestation_agent.offline import Place, read, take
+from tests.fixtures.in_process import InProcessService, in_process_service
+from tests.integration.agent.rig import Rig
+from tests.unit.service.test_dual_control import Everybody
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[InProcessService]:
+    """A service that makes bundles."""
+    with in_process_service(
+        tmp_path / "service", compat_offline_bundle=True, enrollment_ca_unencrypted=True
+    ) as found:
+        yield found
+
+
+@pytest.fixture
+def rig(service: InProcessService, tmp_path: Path) -> Rig:
+    """A machine that is attested."""
+    rig = Rig(service, tmp_path)
+    rig.admitted()
+    return rig
+
+
+def made(rig: Rig) -> dict[str, Any]:
+    """Have two people make the bundle of a machine."""
+    service, people = rig.service, Everybody()
+    resources = service.app.state.resources
+    service.app.state.resources = replace(resources, oidc=people)
+    path = f"/api/v1/machines/{rig.machine_id}/offline-bundle"
+    with service.client() as http:
+        answers = [http.post(path, headers=people.headers(name)) for name in ("anna", "bert")]
+    service.app.state.resources = resources
+    assert [answer.status_code for answer in answers] == [202, 200], answers[-1].text
+    found: dict[str, Any] = answers[-1].json()
+    return found
+
+
+def taken(rig: Rig, bundle: dict[str, Any], *, ok: bool = True) -> Path:
+    """Carry *bundle* to a machine in a file; return where its certificate is."""
+    file = rig.config_path.with_name("bundle.json")
+    file.write_text(json.dumps(bundle))
+    directory = rig.config_path.with_name("key")
+
+    def run(command: tuple[str, ...]) -> Outcome:
+        rig.commands.append(command)
+        return Outcome(ok=ok, text="exit status 0" if ok else "exit status 1")
+
+    place = Place(
+        state=rig.state,
+        tpm=rig.open_tpm(),
+        config_path=rig.config_path,
+        apply_command=("apply",),
+        certificate_to=directory,
+        run=run,
+    )
+    take(read(file), place, at=rig.service.clock.now())
+    return directory
+
+
+def test_the_machine_that_it_is_for_takes_it_once(rig: Rig) -> None:
+    """Configuration applied, key and certificate written for their owner alone; a second time nothing happens."""
+    bundle = made(rig)
+    rig.config_path.unlink()
+    directory = taken(rig, bundle)
+    assert rig.service.canary in rig.config_path.read_text()
+    assert rig.commands[-1] == ("apply", str(rig.config_path))
+    key = load_pem_private_key((directory / "key.pem").read_bytes(), None)
+    certificate = x509.load_pem_x509_certificate((directory / "cert.pem").read_bytes())
+    assert certificate.public_key() == key.public_key()
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate((directory / "ca.pem").read_bytes()))
+    assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
+    applied = list(rig.commands)
+    with pytest.raises(DirectiveRejected, match="applied already"):
+        taken(rig, bundle)
+    assert rig.commands == applied
+
+
+def test_another_machine_refuses_it(rig: Rig, service: InProcessService, tmp_path: Path) -> None:
+    """Also one that pinned the same keys, and one that borrows the id of the first."""
+    bundle, other = made(rig), Rig(service, tmp_path, seed=2)
+    with pytest.raises(DirectiveRejected, match="no service activated this TPM"):
+        taken(other, bundle)
+    other.admitted()
+    with pytest.raises(DirectiveRejected, match="for another machine"):
+        taken(other, bundle)
+    theirs = other.state.known_as()
+    assert theirs is not None
+    other.state.remember(replace(theirs, machine_id=rig.machine_id), at=service.clock.now())
+    with pytest.raises(DirectiveRejected, match="for another machine"):
+        taken(other, bundle)
+    # Nor with the first one's disk in it.
+    rig.open_tpm = other.open_tpm
+    with pytest.raises(DirectiveRejected, match="no service activated this TPM"):
+        taken(rig, bundle)
+
+
+def _crossed(bundle: dict[str, Any]) -> None:
+    """The key where the configuration is expected, and the reverse: both open in this TPM."""
+    for one, other in (
+        ("machineconfig", "enrollment_key_pem"),
+        ("machineconfig_signature", "enrollment_key_signature"),
+    ):
+        bundle[one], bundle[other] = bundle[other], bundle[one]
+
+
+def _another_ca(bundle: dict[str, Any]) -> None:
+    bundle["enrollment_ca_pem"] = bundle["enrollment_cert_pem"]
+
+
+def _another_configuration(bundle: dict[str, Any]) -> None:
+    bundle["machineconfig"]["config_sha256"] = "0" * 64
+
+
+def _another_token(bundle: dict[str, Any]) -> None:
+    bundle["machineconfig"]["token_id"] = "0" * 16
+
+
+def _changed(bundle: dict[str, Any]) -> None:
+    bundle["machineconfig"]["ciphertext"] = b64encode(b"x" * 64)
+
+
+def _key_of_another(bundle: dict[str, Any]) -> None:
+    bundle["enrollment_key_signature"] = bundle["machineconfig_signature"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "why"),
+    [
+        (_crossed, DirectiveRejected, "another what"),
+        (_another_ca, DirectiveRejected, "another certificates_sha256"),
+        (_another_configuration, DirectiveRejected, "another config_sha256"),
+        (_another_token, DirectiveRejected, "another token_id"),
+        (_key_of_another, DirectiveRejected, "another what"),
+        (_changed, ConfigNotOpened, "does not open"),
+    ],
+)
+def test_what_was_changed_on_the_way_changes_nothing(
+    rig: Rig, spoil: Callable[[dict[str, Any]], None], error: type[AgentError], why: str
+) -> None:
+    """Neither configuration, nor key, nor certificates; and the right file is still good."""
+    bundle = made(rig)
+    spoiled = json.loads(json.dumps(bundle))
+    spoil(spoiled)
+    before, commands = rig.config_path.read_bytes(), list(rig.commands)
+    with pytest.raises(error, match=why):
+        taken(rig, spoiled)
+    assert (rig.config_path.read_bytes(), rig.commands) == (before, commands)
+    assert not rig.config_path.with_name("key").exists()
+    taken(rig, bundle)
+
+
+def test_an_older_file_does_not_follow_a_newer_one(rig: Rig) -> None:
+    """Nor one whose certificate ended, nor one from the future."""
+    old = made(rig)
+    rig.service.clock.pass_(seconds=5)
+    new = made(rig)
+    taken(rig, new)
+    with pytest.raises(DirectiveRejected, match="applied already"):
+        taken(rig, old)
+    rig.service.clock.pass_(seconds=5)
+    assert rig.once() == 0  # within its lease
+    last = made(rig)
+    days = timedelta(days=400).total_seconds()
+    for seconds in (days, -2 * days):
+        rig.service.clock.pass_(seconds=seconds)
+        with pytest.raises(DirectiveRejected, match="not valid at this time"):
+            taken(rig, last)
+
+
+def test_an_order_stands_above_a_file(rig: Rig) -> None:
+    """A locked machine stays as it is, whatever was made before."""
+    bundle = made(rig)
+    rig.service.operator().act(rig.machine_id, "lock")
+    rig.once()
+    with pytest.raises(DirectiveRejected, match="only the service ends that"):
+        taken(rig, bundle)
+
+
+def test_an_attempt_that_failed_may_be_repeated(rig: Rig) -> None:
+    """Nothing was applied, so nothing is noted."""
+    bundle = made(rig)
+    with pytest.raises(ApplyFailed, match="exit status 1"):
+        taken(rig, bundle, ok=False)
+    taken(rig, bundle)
+
+
+def test_what_is_no_bundle_is_said_to_be_none(tmp_path: Path) -> None:
+    """In words, whatever is in the file."""
+    file = tmp_path / "bundle.json"
+    with pytest.raises(UsageError, match="No such file"):
+        read(file)
+    file.write_text("{}")
+    with pytest.raises(UsageError, match="holds no offline bundle"):
+        read(file)
+
+
+def test_an_online_delivery_is_no_file_and_a_file_no_delivery(rig: Rig) -> None:
+    """Each has its own `typ`: what answered a request once is not carried again, and what has no nonce is no answer."""
+    bundle = made(rig)
+    spoiled = json.loads(json.dumps(bundle))
+    signer = rig.service.app.state.resources.signer
+    spoiled["machineconfig_signature"] = signer.sign_jwt({"binding": {}}, typ="itl-config+jwt")
+    with pytest.raises(DirectiveRejected, match="not proven"):
+        taken(rig, spoiled)
