@@ -343,7 +343,10 @@ class Agent:
     def _settle(self, exchange: Exchange) -> Round:
         """End a round in which nothing was ordered: what was ordered before may still be to do.
 
-        The status is not signed. It ends `--once` with a code, and it can delay; it drops nothing and begins nothing.
+        The status is not signed. It ends `--once` with a code, and it says when that what was ordered, verified and
+        kept is tried again: a configuration with `attested`, a wipe with `revoked`. Whoever lies about it delays that,
+        or has it done before our acknowledgement arrived. Nothing is dropped, and nothing is done that no directive
+        for this TPM ordered.
         """
         answer = exchange.answer
         again_seconds = answer.reattest_after_seconds
