@@ -28,7 +28,7 @@ from attestation.api import Problem
 from attestation_service import problems
 from attestation_service.middleware import HEADERS
 from attestation_service.networks import network_of
-from attestation_service.proxies import within
+from attestation_service.proxies import LINE_BYTES, within
 from attestation_service.settings import Settings
 from attestation_service.tls import Reloading, ServerTLS, extension, negotiated_suite
 
@@ -40,8 +40,6 @@ STATE_KEY: Final = "itl.door"
 """Where the lifespan leaves the door of its process (ASGI lifespan state)."""
 
 HEAD_BYTES: Final = 16 << 10
-LINE_BYTES: Final = 8 << 10
-"""The target, or one field. A client certificate of RSA-4096 in a header has half of it."""
 FIELDS: Final = 100
 CHUNKS: Final = 4_096
 """Pieces of one body; 4 MiB in pieces of a KiB."""

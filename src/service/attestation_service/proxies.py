@@ -32,6 +32,8 @@ ADDRESS_HEADER: Final = b"x-forwarded-for"
 SCHEME_HEADER: Final = b"x-forwarded-proto"
 VERSION_HEADER: Final = b"x-tls-version"
 SUITE_HEADER: Final = b"x-tls-cipher"
+LINE_BYTES: Final = 8 << 10
+"""Longest field of a head, or target; so it bounds a certificate that a proxy names. RSA-4096 has half of it."""
 _READ: Final = CERTIFICATE_HEADERS | {
     SECRET_HEADER, ADDRESS_HEADER, SCHEME_HEADER, VERSION_HEADER, SUITE_HEADER,
 }  # fmt: skip

@@ -5,8 +5,9 @@
 
 The application is imported and built once, here; each worker begins with a copy and opens what it owns: database,
 keys, tokens. So a worker costs a fraction of a second of CPU, and one that was killed is back at once. Until it
-serves it is left alone for `START_SECONDS`; then it says each second, from its event loop, that it lives. It ends when
-its supervisor is gone: no worker stays behind on the port.
+serves it is left alone for `START_SECONDS`; then it says each second, from its event loop, that it lives. It says so
+into a pipe that only its supervisor reads: when that is gone, the worker knows at the next word, and ends. So no worker
+stays behind on the port.
 
 Whoever forks must be alone: nothing that runs before may leave a thread, a connection or a PKCS#11 library behind. That
 is why `main` tries keys and database in a process of their own.
@@ -23,7 +24,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Final
@@ -67,18 +68,33 @@ _fork = multiprocessing.get_context("fork")
 
 
 @dataclass(slots=True)
+class _Worker:
+    """One that was started.
+
+    Args:
+        process: It.
+        life: Where it says that it lives.
+        began: When it was started.
+        heard: When it said something.
+        ready_at: When it said that it serves, or None.
+        asked: It was told to end.
+    """
+
+    process: ForkProcess
+    life: Connection
+    began: float
+    heard: float
+    ready_at: float | None = None
+    asked: bool = False
+
+
+@dataclass(slots=True)
 class _Slot:
     """A place for a worker."""
 
-    process: ForkProcess | None = None
-    life: Connection | None = None
-    began: float = 0.0
-    ready_at: float | None = None
-    heard: float = 0.0
+    worker: _Worker | None = None
     failures: int = 0
     due: float = 0.0
-    asked: bool = False
-    """It was told to end."""
 
 
 class Supervisor:
@@ -97,10 +113,16 @@ class Supervisor:
         self._patience = 2 * shutdown_seconds + KILL_MARGIN_SECONDS
         self._told: list[int] = []
         self._replacing: list[_Slot] = []
+        self._ours: tuple[socket.socket, ...] = ()
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT; SIGHUP replaces the workers one after another."""
-        assert threading.active_count() == 1, "a process with threads must not fork"
+        """Serve until SIGTERM or SIGINT; SIGHUP replaces the workers one after another.
+
+        Raises:
+            RuntimeError: This process has other threads: what they hold at the fork, the workers would wait for.
+        """
+        if threading.active_count() != 1:
+            raise RuntimeError("a process with threads must not fork")
         gc.collect()
         gc.freeze()  # what is here is shared with the workers, as long as nobody writes to it
         with self._signals() as woken:
@@ -112,107 +134,119 @@ class Supervisor:
                     self._look_after(slot, time.monotonic())
                 self._replace_next()
                 self._wait(woken, 0.5)
-            log.info("service.stopping", workers=sum(slot.process is not None for slot in self._slots))
+            log.info("service.stopping", workers=len(self._workers()))
             self._stop(woken)
 
-    def _look_after(self, slot: _Slot, now: float) -> None:
-        if slot.process is None:
-            if now >= slot.due:
-                self._start(slot, now)
-            return
-        self._listen(slot, now)
-        if not slot.process.is_alive():
-            self._ended(slot, now)
-        elif slot.ready_at is None and now - slot.began > START_SECONDS:
-            self._kill(slot, f"it does not serve after {START_SECONDS:g} s")
-        elif slot.ready_at is not None and now - slot.heard > SILENT_SECONDS:
-            self._kill(slot, f"its event loop stood still for {SILENT_SECONDS:g} s")
+    def _workers(self) -> list[_Worker]:
+        return [slot.worker for slot in self._slots if slot.worker is not None]
 
-    def _start(self, slot: _Slot, now: float) -> None:
+    def _look_after(self, slot: _Slot, now: float) -> None:
+        worker = slot.worker
+        if worker is None:
+            if now >= slot.due:
+                self._fill(slot, now)
+            return
+        self._listen(worker, now)
+        if not worker.process.is_alive():
+            self._ended(slot, worker, now)
+        elif worker.ready_at is None and now - worker.began > START_SECONDS:
+            self._kill(worker, f"it does not serve after {START_SECONDS:g} s")
+        elif worker.ready_at is not None and now - worker.heard > SILENT_SECONDS:
+            self._kill(worker, f"its event loop stood still for {SILENT_SECONDS:g} s")
+
+    def _fill(self, slot: _Slot, now: float) -> None:
+        """Start a worker; where the host has no room for one, try again later: the others serve."""
+        try:
+            slot.worker = self._start(now)
+        except OSError as e:
+            slot.failures += 1
+            slot.due = now + _delay(slot.failures)
+            again = _delay(slot.failures)
+            log.error("worker.not_started", reason=e.strerror, again_in_seconds=again)  # noqa: TRY400 -- no trace
+
+    def _start(self, now: float) -> _Worker:
         ours, theirs = _fork.Pipe(duplex=False)
         os.set_blocking(ours.fileno(), False)
-        slot.process = _fork.Process(target=_be_worker, args=(self._serve, theirs), name="attestation-worker")
+        # What the fork copies and only we may have: who else could read would keep a pipe alive after us.
+        foreign = (ours, *self._ours, *(worker.life for worker in self._workers()))
+        process = _fork.Process(
+            target=_be_worker, args=(self._serve, theirs, foreign), name="attestation-worker"
+        )
         # A signal that came between the fork and the worker's own handlers would be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
-            slot.process.start()
+            process.start()
+        except OSError:
+            ours.close()
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        theirs.close()  # the worker's end closes with it
-        slot.life, slot.began, slot.heard, slot.ready_at, slot.asked = ours, now, now, None, False
+            theirs.close()  # the worker's end closes with it
+        return _Worker(process=process, life=ours, began=now, heard=now)
 
-    def _listen(self, slot: _Slot, now: float) -> None:
-        assert slot.life is not None
+    def _listen(self, worker: _Worker, now: float) -> None:
         with contextlib.suppress(BlockingIOError):
-            said = os.read(slot.life.fileno(), 65_536)
+            said = os.read(worker.life.fileno(), 65_536)
             if said:
-                slot.heard = now
+                worker.heard = now
             if _READY in said:
-                slot.ready_at = now
+                worker.ready_at = now
 
-    def _ended(self, slot: _Slot, now: float) -> None:
+    def _ended(self, slot: _Slot, worker: _Worker, now: float) -> None:
         """Note that a worker is gone, and when the next one begins."""
-        assert slot.process is not None
-        assert slot.life is not None
-        steady = slot.ready_at is not None and now - slot.ready_at >= STEADY_SECONDS
-        slot.failures = 0 if steady or slot.asked else slot.failures + 1
-        delay = (
-            min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(slot.failures - 1, 20))
-            if slot.failures
-            else 0.0
-        )
-        if not slot.asked:
+        steady = worker.ready_at is not None and now - worker.ready_at >= STEADY_SECONDS
+        slot.failures = 0 if steady or worker.asked else slot.failures + 1
+        delay = _delay(slot.failures)
+        if not worker.asked:
             log.error(
                 "worker.ended",
-                pid=slot.process.pid,
-                how=how_it_ended(slot.process.exitcode),
-                served=slot.ready_at is not None,
+                pid=worker.process.pid,
+                how=how_it_ended(worker.process.exitcode),
+                served=worker.ready_at is not None,
                 failures=slot.failures,
                 again_in_seconds=delay,
-                others_serving=sum(each.ready_at is not None for each in self._slots if each is not slot),
+                others_serving=sum(
+                    each.ready_at is not None for each in self._workers() if each is not worker
+                ),
             )
-        slot.process.join()
-        slot.process.close()
-        slot.life.close()
-        slot.process = slot.life = slot.ready_at = None
+        worker.process.join()
+        worker.process.close()
+        worker.life.close()
+        slot.worker = None
         slot.due = now + delay
 
-    def _kill(self, slot: _Slot, why: str) -> None:
-        assert slot.process is not None
-        log.error("worker.killed", pid=slot.process.pid, why=why)
-        slot.process.kill()
+    def _kill(self, worker: _Worker, why: str) -> None:
+        log.error("worker.killed", pid=worker.process.pid, why=why)
+        worker.process.kill()
 
     def _replace_next(self) -> None:
         """While a rolling restart lasts: end one more worker, once all serve."""
-        if self._replacing and all(slot.ready_at is not None and not slot.asked for slot in self._slots):
-            slot = self._replacing.pop()
-            assert slot.process is not None  # it serves
-            slot.asked = True
-            slot.process.terminate()
+        serving = [each for each in self._workers() if each.ready_at is not None and not each.asked]
+        if self._replacing and len(serving) == len(self._slots):
+            worker = self._replacing.pop().worker
+            if worker is not None:
+                _ask(worker)
 
     def _stop(self, woken: socket.socket) -> None:
         """Ask every worker to end, and kill those that do not, or all of them after a second signal."""
         self._told.clear()
         until = time.monotonic() + self._patience
-        for slot in self._slots:
-            if slot.process is not None:
-                slot.asked = True
-                slot.process.terminate()
-        while any(slot.process is not None and slot.process.is_alive() for slot in self._slots):
+        for worker in self._workers():
+            _ask(worker)
+        while alive := [each for each in self._workers() if each.process.is_alive()]:
             if self._told or time.monotonic() >= until:
-                for slot in self._slots:
-                    if slot.process is not None and slot.process.is_alive():
-                        self._kill(slot, "it did not end")
+                for worker in alive:
+                    self._kill(worker, "it did not end")
                 self._told.clear()
             self._wait(woken, 0.5)
         for slot in self._slots:
-            if slot.process is not None:
-                self._ended(slot, time.monotonic())
+            if slot.worker is not None:
+                self._ended(slot, slot.worker, time.monotonic())
 
     def _wait(self, woken: socket.socket, seconds: float) -> None:
         """Sleep until a worker ends or says that it serves, a signal comes, or the time is over."""
-        sentinels = [slot.process.sentinel for slot in self._slots if slot.process is not None]
-        starting = [slot.life for slot in self._slots if slot.life is not None and slot.ready_at is None]
+        sentinels = [worker.process.sentinel for worker in self._workers()]
+        starting = [worker.life for worker in self._workers() if worker.ready_at is None]
         wait([woken, *sentinels, *starting], seconds)
         with contextlib.suppress(BlockingIOError):
             woken.recv(4096)
@@ -223,6 +257,7 @@ class Supervisor:
         reader, writer = socket.socketpair()
         for end in (reader, writer):
             end.setblocking(False)
+        self._ours = (reader, writer)
         before = {
             number: signal.signal(number, lambda number, _: self._told.append(number)) for number in _SIGNALS
         }
@@ -235,6 +270,18 @@ class Supervisor:
                 signal.signal(number, handler)
             reader.close()
             writer.close()
+
+
+def _delay(failures: int) -> float:
+    """Return how long to wait after so many failures in a row."""
+    if not failures:
+        return 0.0
+    return min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(failures - 1, 20))
+
+
+def _ask(worker: _Worker) -> None:
+    worker.asked = True
+    worker.process.terminate()
 
 
 def how_it_ended(exit_code: int | None) -> str:
@@ -250,10 +297,19 @@ Sign = Callable[[bool], bool]
 """Says to the supervisor that a worker serves (True: for the first time); False where nobody is there any more."""
 
 
-def _be_worker(serve: Callable[[Sign], None], life: Connection) -> None:
-    """Live the life of a worker."""
-    parent = os.getppid()
+def _be_worker(
+    serve: Callable[[Sign], None], life: Connection, foreign: Sequence[Connection | socket.socket]
+) -> None:
+    """Live the life of a worker.
+
+    Args:
+        serve: What it does.
+        life: Where it says that it lives.
+        foreign: What came along with the fork and is the supervisor's.
+    """
     signal.set_wakeup_fd(-1)
+    for each in foreign:
+        each.close()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # A terminal sends these to all of the group; the supervisor says SIGTERM to its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -262,9 +318,13 @@ def _be_worker(serve: Callable[[Sign], None], life: Connection) -> None:
     os.set_blocking(life.fileno(), False)
 
     def say(first: bool) -> bool:
-        with contextlib.suppress(BlockingIOError):  # nobody reads just now
+        try:
             os.write(life.fileno(), _READY if first else _ALIVE)
-        return os.getppid() == parent
+        except BlockingIOError:
+            return True  # nobody reads just now
+        except BrokenPipeError:
+            return False  # nobody will: the supervisor is gone
+        return True
 
     serve(say)
 
@@ -280,8 +340,8 @@ def serve_on(config: uvicorn.Config, listening: socket.socket) -> Callable[[Sign
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            if self.started:
-                self.say(True)
+            if self.started and not self.say(True):
+                self.should_exit = True
 
         async def on_tick(self, counter: int) -> bool:
             gone = counter % _TICKS == 0 and not self.say(False)

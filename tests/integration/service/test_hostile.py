@@ -111,6 +111,7 @@ def head(
 
 NO_REQUESTS = {
     "long field": (431, head(b"X: " + b"x" * 8_193)),
+    "long certificate": (431, head(b"X-Client-Cert: " + b"x" * (8_193 - len("X-Client-Cert")))),
     "long target": (431, head(target=b"/" + b"x" * 8_193)),
     "long head": (431, head(*(b"X%d: " % i + b"x" * 1_000 for i in range(17)))),
     "many fields": (431, head(*(b"X%d: x" % i for i in range(100)))),

@@ -498,7 +498,7 @@ def test_both_headers_carry_the_certificate() -> None:
         (b"client-cert", b":AAA:"),
         (b"client-cert", rfc9440(ALICE) + b", " + rfc9440(ALICE)),
         (b"client-cert", rfc9440(ALICE) + b";a=1"),
-        (b"client-cert", b":" + b"A" * 20_000 + b":"),
+        (b"client-cert", b":" + b"A" * (8_192 - 4) + b":   "),
         (b"client-cert", ALICE.escaped.encode()),
     ],
     ids=lambda value: value[:4].decode("latin-1"),  # the same in every process: keys are random

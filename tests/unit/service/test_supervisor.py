@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +25,7 @@ class Process:
 
     made: list[Process]
 
-    def __init__(self, target: Any, args: tuple[Any, Any], name: str) -> None:
+    def __init__(self, target: Any, args: tuple[Any, Any, Any], name: str) -> None:
         self.life = os.dup(args[1].fileno())
         self.exitcode: int | None = None
         self.asked = False
@@ -76,9 +82,8 @@ def two(processes: list[Process]) -> Iterator[Supervisor]:
     made = Supervisor(lambda _: None, count=2, shutdown_seconds=1)
     look(made, 0)
     yield made
-    for slot in made._slots:
-        if slot.life is not None:
-            slot.life.close()
+    for worker in made._workers():
+        worker.life.close()
 
 
 def look(by: Supervisor, now: float) -> None:
@@ -131,6 +136,106 @@ def test_who_fails_is_tried_again_later_each_time(two: Supervisor, processes: li
         "event": "worker.ended", "log_level": "error", "pid": 1001, "how": "exit code 3", "served": False,
         "failures": 1, "again_in_seconds": 0.5, "others_serving": 1,
     }  # fmt: skip
+
+
+def test_a_host_without_room_for_a_worker_is_tried_again(
+    processes: list[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the fork says is an outcome like any other: later, with words; the other one serves."""
+
+    def full(_: Process) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    made = Supervisor(lambda _: None, count=2, shutdown_seconds=1)
+    made._fill(made._slots[0], 0)
+    with monkeypatch.context() as patched, structlog.testing.capture_logs() as said:
+        patched.setattr(Process, "start", full)
+        look(made, 0)
+    assert [(each["event"], each["again_in_seconds"]) for each in said] == [("worker.not_started", 0.5)]
+    look(made, 0.25)
+    assert len(made._workers()) == 1
+    look(made, 0.5)
+    assert len(made._workers()) == 2
+    for worker in made._workers():
+        worker.life.close()
+
+
+def test_who_has_threads_does_not_fork() -> None:
+    """Said by an error of its own, also where Python runs without assertions."""
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        with pytest.raises(RuntimeError, match="threads"):
+            Supervisor(lambda _: None, count=1, shutdown_seconds=1).run()
+    finally:
+        done.set()
+        other.join()
+
+
+ALONE = """
+import os, sys, time
+from attestation_service.supervisor import Supervisor
+
+def serve(say):
+    say(True)
+    while say(False):
+        time.sleep(0.02)
+
+print(os.getpid(), flush=True)
+Supervisor(serve, count=3, shutdown_seconds=1).run()
+"""
+
+
+def pipes(pid: int) -> set[str]:
+    """Return the pipes from which *pid* reads without waiting: those in which workers say that they live."""
+    found = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            about = Path(f"/proc/{pid}/fdinfo/{descriptor.name}").read_text()
+            (flags,) = (int(line.split()[1], 8) for line in about.splitlines() if line.startswith("flags:"))
+            if not flags & os.O_ACCMODE and flags & os.O_NONBLOCK:
+                found.add(str(descriptor.readlink()))
+    return {name for name in found if name.startswith("pipe:")}
+
+
+def test_a_worker_has_nothing_of_its_supervisor() -> None:
+    """Of three, each says its word to the supervisor alone: once that is killed, all are gone at their next word.
+
+    What one worker inherited of another would keep the pipe of that one open.
+    """
+    with subprocess.Popen([sys.executable, "-c", ALONE], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        children = Path(f"/proc/{pid}/task/{pid}/children")
+        until(lambda: len(children.read_text().split()) == 3 and len(pipes(pid)) == 3)
+        workers = [int(each) for each in children.read_text().split()]
+        try:
+            until(lambda: not any(pipes(each) for each in workers))
+        finally:
+            process.kill()
+    until(lambda: not any(Path(f"/proc/{each}").exists() for each in workers))
+
+
+def test_a_worker_whose_supervisor_is_gone_before_its_first_word_ends() -> None:
+    """It need not have seen who its parent was."""
+    reader, writer = supervisor._fork.Pipe(duplex=False)
+    heard: list[bool] = []
+    before = {number: signal.getsignal(number) for number in supervisor._SIGNALS}
+    try:
+        supervisor._be_worker(lambda say: heard.extend((say(True), say(False))), writer, (reader,))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert heard == [False, False]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until *holds*."""
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_who_served_well_is_back_at_once(two: Supervisor, processes: list[Process]) -> None:

@@ -58,12 +58,11 @@ from attestation.store import Store as Database
 from attestation_service.auth.identity import RESERVED_NAMES, Duty, Method, Operator
 from attestation_service.context import Origin
 from attestation_service.crypto_policy import check_operator_certificate, forbidden, of
-from attestation_service.proxies import Scope, transport_of
+from attestation_service.proxies import LINE_BYTES, Scope, transport_of
 from attestation_service.settings import Settings, SettingsInvalid
 
 log = structlog.get_logger("attestation_service.auth")
 
-MAX_HEADER_BYTES: Final = 16_384
 MAX_CERTIFICATE_BYTES: Final = 8_192
 MAX_NAME_CHARACTERS: Final = 256
 MIN_RSA_BITS: Final = 2_048
@@ -90,13 +89,13 @@ def parse_header(name: bytes, value: bytes) -> bytes:
     Args:
         name: `x-client-cert`, URL-encoded PEM with one certificate, or `client-cert`, one Byte Sequence of
             RFC 9440 §2.2: base64 of the DER between colons.
-        value: At most 16 KiB.
+        value: At most `LINE_BYTES`; a longer one ends its connection before anybody reads it here.
 
     Raises:
         Unauthenticated: Not of this form.
     """
-    if len(value) > MAX_HEADER_BYTES:
-        raise Unauthenticated(f"the client certificate's header is longer than {MAX_HEADER_BYTES} bytes")
+    if len(value) > LINE_BYTES:
+        raise Unauthenticated(f"the client certificate's header is longer than {LINE_BYTES} bytes")
     value = value.strip()
     if name == b"client-cert":
         if len(value) < 2 or value[:1] != b":" or value[-1:] != b":":
