@@ -23,12 +23,13 @@ from attestation.api import (
     AttestRequest,
     AttestResponse,
     IntroduceRequest,
+    IntroduceResponse,
     QuoteChallenge,
     RegisterRequest,
 )
 from attestation.client import NodeClient
 from attestation.clock import Clock
-from attestation.device import Identity, KeyCertification, Quote
+from attestation.device import FurtherEK, Identity, KeyCertification, Quote
 from attestation.errors import (
     AKNotActivated,
     AttestationError,
@@ -36,7 +37,9 @@ from attestation.errors import (
     ChallengeUnknown,
     ChallengeUsed,
     DeviceError,
+    EKCertificateRejected,
     EKFingerprintMismatch,
+    EKTemplateRejected,
     MachineUnknown,
     MalformedEvidence,
     RegistrationTokenInvalid,
@@ -114,8 +117,14 @@ class TPM(Protocol):
         """Return the TPM2B_PUBLIC of the AK."""
         ...
 
-    def activate(self, credential_blob: bytes, encrypted_secret: bytes) -> bytes:
-        """Open a credential sealed to EK and AK."""
+    def further_eks(self) -> tuple[FurtherEK, ...]:
+        """Return the certified EKs beside the one that is the identity."""
+        ...
+
+    def activate(
+        self, credential_blob: bytes, encrypted_secret: bytes, *, ek_public: bytes | None = None
+    ) -> bytes:
+        """Open a credential sealed to an EK, the first or a further one, and the AK."""
         ...
 
     def quote(self, qualifying_data: bytes, selection: PCRSelection) -> Quote:
@@ -228,6 +237,8 @@ class Agent:
         self._ak_name: bytes | None = None
         self._next: QuoteChallenge | None = None
         self._logs = Measurements(settings.event_log, settings.ima_log, edge.log.warning)
+        self._shows_further = True
+        """Whether further EKs are shown."""
         self._certifies = True
         """Whether the second protocol is answered."""
         self._certified = False
@@ -385,7 +396,7 @@ class Agent:
             registration_token = None
         identity, tpm = self._identify(), self._open_tpm()
         ak_public = tpm.ak_public()
-        members = {
+        members: dict[str, Any] = {
             "ek_public": b64encode(identity.ek_public),
             "ek_source": identity.ek_source,
             "ek_cert_pem": b64encode(identity.ek_certificate) if identity.ek_certificate else None,
@@ -396,17 +407,7 @@ class Agent:
             "cluster_id": self._settings.cluster_id,
             **read_hardware(self._settings.sysfs),
         }
-        if registration_token is None:
-            introduced = self._client.introduce(IntroduceRequest.model_validate(members))
-        else:
-            try:
-                introduced = self._client.introduce(
-                    RegisterRequest.model_validate({**members, "registration_token": registration_token})
-                )
-            except RegistrationTokenInvalid:
-                # Better a machine that waits for an operator than one that nobody hears of.
-                self._edge.log.warning("registration_token.refused")
-                introduced = self._client.introduce(IntroduceRequest.model_validate(members))
+        introduced, further = self._introduce(members, registration_token, self._further_eks())
         offered = introduced.activation
         secret = tpm.activate(
             b64decode(offered.credential_blob, "credential_blob"),
@@ -419,17 +420,23 @@ class Agent:
             ek_public=identity.ek_public,
             ak_name=parse_public(ak_public).name,
         )
+        proofs = self._further_proofs(introduced, further)
         asked = self._request(introduced.machine_id)
-        activated = self._answered(
-            lambda: self._client.activate(
-                introduced.machine_id,
-                ActivateRequest(
-                    challenge_id=offered.challenge_id,
-                    proof=b64encode(proof),
-                    node_nonce=b64encode(asked.node_nonce),
-                ),
+        try:
+            activated = self._answered(
+                lambda: self._client.activate(
+                    introduced.machine_id,
+                    ActivateRequest(
+                        challenge_id=offered.challenge_id,
+                        proof=b64encode(proof),
+                        alternative_proofs=proofs,
+                        node_nonce=b64encode(asked.node_nonce),
+                    ),
+                )
             )
-        )
+        except ChallengeExpired as e:
+            self._hide_further(further, e)
+            raise
         # Until here nothing was signed. Who answers, for this TPM, under this id, now: this says so.
         keys, pinned_by = self._keys_of(activated, given_sha256)
         if activated.next_keys is not None and (
@@ -445,6 +452,76 @@ class Agent:
         known = self._state.known_as()
         assert known is not None
         return known
+
+    def _introduce(
+        self, members: dict[str, Any], registration_token: str | None, further: tuple[FurtherEK, ...]
+    ) -> tuple[IntroduceResponse, tuple[FurtherEK, ...]]:
+        """Introduce the TPM, with a token and further EKs if there are any; return the answer and the EKs shown.
+
+        Better a machine that waits for an operator than one that nobody hears of: what is refused is left out.
+        """
+        if further:
+            shown = [
+                {"ek_public": b64encode(each.ek_public), "ek_cert_pem": b64encode(each.certificate)}
+                for each in further
+            ]
+            try:
+                return self._introduce({**members, "ek_alternatives": shown}, registration_token, ())[
+                    0
+                ], further
+            except (RequestInvalid, MalformedEvidence, EKCertificateRejected, EKTemplateRejected) as e:
+                self._hide_further(further, e)
+        if registration_token is not None:
+            try:
+                request = RegisterRequest.model_validate(
+                    {**members, "registration_token": registration_token}
+                )
+                return self._client.introduce(request), ()
+            except RegistrationTokenInvalid:
+                self._edge.log.warning("registration_token.refused")
+        return self._client.introduce(IntroduceRequest.model_validate(members)), ()
+
+    def _further_eks(self) -> tuple[FurtherEK, ...]:
+        """Return the other EKs of this TPM that its maker certified: shown together, they are one machine."""
+        if not self._shows_further:
+            return ()
+        try:
+            return self._open_tpm().further_eks()
+        except TPMResponseError as e:
+            self._edge.log.warning("further_eks.failed", code=e.code, reason=str(e))
+            return ()
+
+    def _further_proofs(self, introduced: IntroduceResponse, further: tuple[FurtherEK, ...]) -> list[str]:
+        """Prove each further EK by the credential that was sealed to it; where one fails none counts, nor is sent."""
+        offered, tpm, proofs = introduced.activation, self._open_tpm(), []
+        if len(offered.alternatives) != len(further):
+            return []
+        try:
+            for each, credential in zip(further, offered.alternatives, strict=True):
+                secret = tpm.activate(
+                    b64decode(credential.credential_blob, "credential_blob"),
+                    b64decode(credential.encrypted_secret, "encrypted_secret"),
+                    ek_public=each.ek_public,
+                )
+                made = ak_activation.proof(
+                    secret,
+                    machine_id=introduced.machine_id,
+                    challenge_id=offered.challenge_id,
+                    ek_public=each.ek_public,
+                    ak_name=parse_public(tpm.ak_public()).name,
+                    primary=self._fingerprint(),
+                )
+                proofs.append(b64encode(made))
+        except (MalformedEvidence, TPMResponseError) as e:
+            self._edge.log.warning("further_eks.failed", code=e.code, reason=str(e))
+            return []
+        return proofs
+
+    def _hide_further(self, further: tuple[FurtherEK, ...], why: AttestationError) -> None:
+        """Go on without further EKs: the service refuses one of them, or they take longer than a challenge lives."""
+        if further:
+            self._shows_further = False
+            self._edge.log.warning("further_eks.hidden", code=why.code, reason=str(why))
 
     def _remember(self, known: KnownAs, status: Status) -> None:
         """Keep who we are to the service, which it just signed."""

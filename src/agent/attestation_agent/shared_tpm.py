@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
-from attestation.device import Identity, KeyCertification, KeyType, Quote, TPMKey
+from attestation.device import FurtherEK, Identity, KeyCertification, KeyType, Quote, TPMKey
 from attestation.errors import DeviceError, TPMResponseError
 from attestation.tpm import PCRSelection
 from attestation_agent.node import TPM
@@ -119,9 +119,17 @@ class SharedTPM:
         """Return the TPM2B_PUBLIC of the AK."""
         return self.run(lambda tpm: tpm.ak_public(), first=True)
 
-    def activate(self, credential_blob: bytes, encrypted_secret: bytes) -> bytes:
-        """Open a credential sealed to EK and AK."""
-        return self.run(lambda tpm: tpm.activate(credential_blob, encrypted_secret), first=True)
+    def further_eks(self) -> tuple[FurtherEK, ...]:
+        """Return the certified EKs beside the one that is the identity."""
+        return self.run(lambda tpm: tpm.further_eks(), first=True)
+
+    def activate(
+        self, credential_blob: bytes, encrypted_secret: bytes, *, ek_public: bytes | None = None
+    ) -> bytes:
+        """Open a credential sealed to an EK, the first or a further one, and the AK."""
+        return self.run(
+            lambda tpm: tpm.activate(credential_blob, encrypted_secret, ek_public=ek_public), first=True
+        )
 
     def quote(self, qualifying_data: bytes, selection: PCRSelection) -> Quote:
         """Quote the selected PCRs."""

@@ -6,6 +6,7 @@ import hmac
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 from types import MappingProxyType, TracebackType
 from typing import Final, Literal, Self
 
@@ -70,6 +71,8 @@ _CHAIN_LAST: Final = 0x01C001FF
 _MAX_CERTIFICATE_BYTES: Final = 8 << 10
 _MAX_CHAIN_BYTES: Final = 64 << 10
 _MAX_CHAIN: Final = 16
+_MAX_FURTHER: Final = 3
+"""So many EKs are shown beside the first (PROTOCOL §8.6)."""
 
 
 class AKType(StrEnum):
@@ -148,6 +151,21 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FurtherEK:
+    """Another EK of this TPM, for which its maker left a certificate too.
+
+    Args:
+        ek_public: TPM2B_PUBLIC of the EK.
+        template: Name of its TCG template.
+        certificate: As it stands in NV, padding included.
+    """
+
+    ek_public: bytes
+    template: str
+    certificate: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
     """A signed statement about PCRs, and the values that it is about.
 
@@ -213,6 +231,7 @@ class NodeTPM:
         self._owner_auth = owner_auth
         self._ak: commands.Primary | None = None
         self._ek: _EK | None = None
+        self._further: dict[bytes, _EK] = {}
 
     @classmethod
     def open(
@@ -265,6 +284,21 @@ class NodeTPM:
             firmware_version=firmware | properties.get(Property.FIRMWARE_VERSION_2, 0),
         )
 
+    def further_eks(self) -> tuple[FurtherEK, ...]:
+        """Return the EKs beside the one that is the node's identity, of those with a certificate in NV; at most three.
+
+        Each is derived: an RSA key takes seconds to minutes on a discrete TPM.
+        """
+        first = self._chosen_ek()
+        present = set(self._tpm.handles(_NV_EK_FIRST))
+        others = (each for each in self._ek_templates if each.name != first.template.name)
+        found = (ek for each in others if (ek := self._certified_ek(each, present)) is not None)
+        self._further = {ek.public.tpm2b(): ek for ek in islice(found, _MAX_FURTHER)}
+        return tuple(
+            FurtherEK(ek_public=public, template=ek.template.name, certificate=ek.certificate or b"")
+            for public, ek in self._further.items()
+        )
+
     def ak_public(self) -> bytes:
         """Return the TPM2B_PUBLIC of the AK: the same at every start of this TPM, even after TPM2_Clear.
 
@@ -272,7 +306,9 @@ class NodeTPM:
         """
         return self._load_ak().public
 
-    def activate(self, credential_blob: bytes, encrypted_secret: bytes) -> bytes:
+    def activate(
+        self, credential_blob: bytes, encrypted_secret: bytes, *, ek_public: bytes | None = None
+    ) -> bytes:
         """Open a credential made for this EK and AK (TPM2_ActivateCredential).
 
         The secret comes back encrypted in a session salted to the EK, so a listener on the bus does not learn it.
@@ -280,16 +316,20 @@ class NodeTPM:
         Args:
             credential_blob: TPM2B_ID_OBJECT, with its size.
             encrypted_secret: TPM2B_ENCRYPTED_SECRET, with its size.
+            ek_public: Of one of `further_eks`; None for the EK that is the node's identity.
 
         Raises:
             TPMResponseError: Not for this EK and AK, or changed on the way.
-            DeviceError: The TPM failed.
+            DeviceError: The TPM failed, or `further_eks` did not find this EK.
         """
+        chosen = self._chosen_ek() if ek_public is None else self._further.get(ek_public)
+        if chosen is None:
+            raise DeviceError("this TPM showed no such EK")
         ak = self._load_ak()
         with self._tpm.scope():
-            ek, public = self._load_ek()
+            ek, public = self._load_ek(chosen)
             session = self._tpm.start_session(SessionType.HMAC, (ek, public))
-            authorise_ek = self._authorise_ek(ek, public, session)
+            authorise_ek = self._authorise_ek(ek, chosen, session)
             return self._tpm.execute(
                 commands.activate_credential(ak.entity, ek, credential_blob, encrypted_secret),
                 session.use(encrypt_response=True, keep=False),
@@ -311,16 +351,16 @@ class NodeTPM:
             TPMResponseError: Not for this EK, or changed on the way.
             DeviceError: The TPM failed.
         """
-        ak = self._load_ak()
+        ak, chosen = self._load_ak(), self._chosen_ek()
         with self._tpm.scope():
-            ek, public = self._load_ek()
+            ek, public = self._load_ek(chosen)
             session = self._tpm.start_session(SessionType.HMAC, (ek, public))
             private = self._tpm.execute(
                 commands.import_key(ek, object_public, duplicate, in_sym_seed),
-                self._authorise_ek(ek, public, session),
+                self._authorise_ek(ek, chosen, session),
             )
             key = self._tpm.execute(
-                commands.load(ek, private, object_public), self._authorise_ek(ek, public, session)
+                commands.load(ek, private, object_public), self._authorise_ek(ek, chosen, session)
             )
             signed = self._tpm.execute(
                 commands.certify(ak.entity, key, qualifying_data), Password(), Password()
@@ -455,23 +495,22 @@ class NodeTPM:
             self._ak = self._create_primary(self._ak_template)
         return self._ak
 
-    def _load_ek(self) -> tuple[Entity, Public]:
-        """Load the EK and return it with the public area found by `identify`, which a session may be salted to."""
-        chosen = self._chosen_ek()
+    def _load_ek(self, chosen: _EK) -> tuple[Entity, Public]:
+        """Load an EK and return it with the public area that was found, which a session may be salted to."""
         loaded = self._create_primary(chosen.tpmt)
         if loaded.public != chosen.public.tpm2b():
             raise DeviceError("the EK is not the one that this TPM had before")
         return loaded.entity, chosen.public
 
-    def _authorise_ek(self, ek: Entity, public: Public, session: LiveSession) -> Password | LiveUse:
+    def _authorise_ek(self, ek: Entity, chosen: _EK, session: LiveSession) -> Password | LiveUse:
         """Return an authorisation for one use of the EK.
 
         The low range allows use only through PolicySecret(endorsement); the high range takes the empty password
         (TPM.md §2.4).
         """
-        if not self._chosen_ek().template.low_range:
+        if not chosen.template.low_range:
             return Password()
-        policy = self._tpm.start_session(SessionType.POLICY, (ek, public))
+        policy = self._tpm.start_session(SessionType.POLICY, (ek, chosen.public))
         self._tpm.execute(
             commands.policy_secret(commands.permanent(Hierarchy.ENDORSEMENT), policy.handle),
             session.use(auth_value=self._endorsement_auth),
@@ -492,16 +531,9 @@ class NodeTPM:
         """Return the first EK whose key is in its certificate; without any, the first that can be derived."""
         present = set(self._tpm.handles(_NV_EK_FIRST))
         for template in self._ek_templates:
-            if template.nv_index not in present:
-                continue
-            certificate = read_nv(self._tpm, template.nv_index, _MAX_CERTIFICATE_BYTES)
-            if certificate is None:
-                continue
-            for tpmt in self._candidates(template, present):
-                public = self._derive(tpmt)
-                if public is not None and _key_bytes(public) in certificate:
-                    self._ek = _EK(template=template, tpmt=tpmt, public=public, certificate=certificate)
-                    return self._ek
+            if (certified := self._certified_ek(template, present)) is not None:
+                self._ek = certified
+                return certified
         for template in self._ek_templates:
             tpmt = template.tpmt(zeros=template.low_range)
             public = self._derive(tpmt)
@@ -509,6 +541,19 @@ class NodeTPM:
                 self._ek = _EK(template=template, tpmt=tpmt, public=public, certificate=None)
                 return self._ek
         raise DeviceError("the TPM derives none of the EK templates")
+
+    def _certified_ek(self, template: EKTemplate, present: set[int]) -> _EK | None:
+        """Return the EK of *template* whose key is in its certificate; None where there is none."""
+        if template.nv_index not in present:
+            return None
+        certificate = read_nv(self._tpm, template.nv_index, _MAX_CERTIFICATE_BYTES)
+        if certificate is None:
+            return None
+        for tpmt in self._candidates(template, present):
+            public = self._derive(tpmt)
+            if public is not None and _key_bytes(public) in certificate:
+                return _EK(template=template, tpmt=tpmt, public=public, certificate=certificate)
+        return None
 
     def _candidates(self, template: EKTemplate, present: set[int]) -> Iterator[bytes]:
         """Yield the TPMT_PUBLICs that may derive the certified EK; what the profile defines comes first."""

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_der_private_key,
 )
 
-from attestation.device import Identity, KeyCertification, KeyType, Quote, TPMKey
+from attestation.device import FurtherEK, Identity, KeyCertification, KeyType, Quote, TPMKey
 from attestation.device.keys import DECRYPTION_ATTRIBUTES, HASHES_BY_SIZE, key_template
 from attestation.device.node import AK_ATTRIBUTES
 from attestation.errors import DeviceError
@@ -386,12 +386,20 @@ class SoftwareNode:
             firmware_version=_FIRMWARE_VERSION,
         )
 
+    def further_eks(self) -> tuple[FurtherEK, ...]:
+        """Return none: it has one EK."""
+        return ()
+
     def ak_public(self) -> bytes:
         """Return the TPM2B_PUBLIC of the AK."""
         return self.ak.public.tpm2b()
 
-    def activate(self, credential_blob: bytes, encrypted_secret: bytes) -> bytes:
+    def activate(
+        self, credential_blob: bytes, encrypted_secret: bytes, *, ek_public: bytes | None = None
+    ) -> bytes:
         """Open a credential, in software."""
+        if ek_public is not None:
+            raise DeviceError("this TPM showed no such EK")
         return self.ek.activate(self.ak.public.name, credential_blob, encrypted_secret)
 
     def certify_ak(
