@@ -64,7 +64,7 @@ def parse_json(model: type[Model], body: bytes, bounds: Bounds = LISTS) -> Model
         # The faster of the two for what is short; for what is long it takes, and holds, four times as long.
         if len(body) <= SMALL_BYTES:
             return model.model_validate_json(body)
-        return model.model_validate(load_json(body, bounds))
+        return model.model_validate(_load(body))
     except ValidationError as e:
         errors = e.errors(include_url=False, include_context=False, include_input=False)
         raise RequestValidationError(
@@ -80,6 +80,10 @@ def load_json(body: bytes, bounds: Bounds) -> Any:
         RequestValidationError: Not JSON (RFC 8259), which knows no `NaN`.
     """
     json_bounds.demand(body, bounds)
+    return _load(body)
+
+
+def _load(body: bytes) -> Any:
     try:
         return json.loads(body, parse_constant=_refuse)
     except ValueError as e:  # also: not UTF-8, a number of thousands of digits
