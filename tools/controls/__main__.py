@@ -294,6 +294,8 @@ def main() -> int:
     for word in flags.rows:
         first, _, last = word.partition("-")
         wanted |= {f"T{i}" for i in range(int(first[1:]), int(last[1:]) + 1)} if last else {word}
+    if unknown := wanted - known.keys() - {d.chapter for d in written}:
+        asked.error(f"no such row or chapter: {', '.join(sorted(unknown))}")
     chosen = [d for d in written if not wanted or d.row in wanted or d.chapter in wanted]
     bad = 0
     for name in PRELOADED:
