@@ -789,7 +789,7 @@ async def test_a_provider_that_is_down_stops_no_start(
 ) -> None:
     """The service starts, says 503 with a time to come back, serves machines, and recovers by itself."""
     # Who asks is to be seen here, not the task that asks again by itself, whose seconds are real ones.
-    monkeypatch.setattr(oidc, "RETRY_WITHOUT_KEYS_SECONDS", 3600.0)
+    monkeypatch.setattr(module, "RETRY_WITHOUT_KEYS_SECONDS", 3600.0)
     realm.down = True
     service = await start(clock, oidc_issuer=ISSUER)
     token = realm.token()
