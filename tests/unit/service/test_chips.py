@@ -167,6 +167,50 @@ async def test_what_somebody_decided_about_keeps_its_ak(service: Service, decide
     assert ("put its EK on the allow-list" in alarm["detail"]) is (decided == "nobody")
 
 
+@pytest.mark.parametrize(
+    "how", ["revoked", "rejected", "locked", "deleted", "forgotten", "beside", "now beside"]
+)
+async def test_who_was_turned_away_takes_no_ak(service: Service, how: str) -> None:
+    """An entry of the allow-list outlives what was decided about its machine: that machine displaces nobody."""
+    other, thief = SoftwareNode(), await revoked(service)
+    if how in ("rejected", "deleted"):
+        await service.introduce(other)
+        await service.act(other, "ak-reset", {"reason": "cleared"})
+        await service.act(other, "reject", {"reason": "not ours"})
+    if how == "deleted":
+        assert (await service.operator("DELETE", f"/machines/{other.machine_id}")).status_code == 204
+    await listed(service, other)
+    if how in ("revoked", "forgotten", "locked", "beside"):
+        await service.introduce(other)
+    if how == "locked":
+        await service.attest(other)
+    if how == "beside":
+        assert (await together(service, other, thief)).status_code == 200
+    if how in ("revoked", "forgotten", "locked", "beside"):
+        await service.act(other, "ak-reset", {"reason": "cleared"})
+    if how in ("revoked", "forgotten"):
+        await service.act(other, "revoke")
+    if how == "locked":
+        await service.act(other, "lock")
+    if how == "forgotten":
+        # Also where nothing is remembered of its chip.
+        await service.store.write(lambda tx: tx.chip_marks.forget(other.machine_id))
+    node = SoftwareNode()
+    await service.introduce(node)
+    other.ak = node.ak
+    before = (await service.operator("GET", "/machines")).json()["items"]
+    if how == "now beside":
+        # Told at its proof: to name another EK says nothing.
+        answer = await together(service, other, thief)
+    else:
+        answer = await service.post(REGISTER, other.introduction())
+    assert code(answer) == "ak-conflict"
+    assert (await service.operator("GET", "/machines")).json()["items"] == before
+    alarm = (await service.audit(action="alarm"))[0]
+    assert "was introduced with another EK" in alarm["detail"]
+    assert "put its EK on the allow-list" not in alarm["detail"]
+
+
 async def test_who_is_not_vouched_for_any_more_at_the_proof_displaces_nobody(service: Service) -> None:
     """It is asked again in the unit that writes: the entry was removed in between."""
     node = SoftwareNode()

@@ -46,7 +46,7 @@ from attestation.machines import (
     Status,
     next_status,
 )
-from attestation.machines.chips import Kinship, Mark, MarkKind
+from attestation.machines.chips import ENDED, Kinship, Mark, MarkKind
 from attestation.machines.chips import judge as kinship_of
 from attestation.store import AKBinding, Challenge, RegistrationToken, Tx
 from attestation.wire import b64decode, b64encode
@@ -214,14 +214,37 @@ def _bound_elsewhere(tx: Tx, introduction: Introduction) -> AKBinding | None:
     return bound if bound is not None and bound.ek_fingerprint != introduction.ek_fingerprint else None
 
 
-def _gives_way(tx: Tx, bound: AKBinding, introduction: Introduction, verdict: ChainVerdict | None) -> bool:
+def _gives_way(
+    tx: Tx,
+    bound: AKBinding,
+    introduction: Introduction,
+    verdict: ChainVerdict | None,
+    proven: Sequence[Alternative] = (),
+) -> bool:
     """Return True if a binding yields to the EK of *introduction*, once that EK answered its credential.
 
     To activate an AK takes no more than an EK: whoever saw its public part binds it to an EK of software before its own
     machine does. So the word of a vendor's chain or of the allow-list is worth more than having been first, as long as
-    nobody decided anything about the other EK. Between two that nobody vouches for, the first keeps it.
+    nobody decided anything about the other EK, and nobody turned away the chip that claims it: what vouches for an EK
+    outlives that. Between two that nobody vouches for, the first keeps it.
     """
-    return _is_answered_for(tx, introduction, verdict) and _is_undecided(tx, bound)
+    return (
+        _is_answered_for(tx, introduction, verdict)
+        and not _was_turned_away(tx, introduction, proven)
+        and _is_undecided(tx, bound)
+    )
+
+
+def _was_turned_away(tx: Tx, introduction: Introduction, proven: Sequence[Alternative]) -> bool:
+    """Return True where a machine of this chip is rejected, locked or revoked, or was when it was deleted."""
+    machine = tx.machines.by_ek(introduction.ek_fingerprint)
+    if machine is not None and machine.status in ENDED:
+        return True
+    marks = set(introduction.marks(proven))
+    if machine is not None:
+        marks.update(tx.chip_marks.of(machine.machine_id))
+    known = tx.chip_marks.relatives("", marks)
+    return any(each.is_same_chip and each.status in ENDED for each in known)
 
 
 def _is_undecided(tx: Tx, bound: AKBinding) -> bool:
@@ -255,13 +278,19 @@ def _displace(tx: Tx, bound: AKBinding, introduction: Introduction, at: datetime
     )
 
 
-def _sound_stolen(tx: Tx, introduction: Introduction, bound: AKBinding, at: datetime) -> None:
+def _sound_stolen(
+    tx: Tx,
+    introduction: Introduction,
+    bound: AKBinding,
+    at: datetime,
+    proven: Sequence[Alternative] = (),
+) -> None:
     machine = tx.machines.by_id(bound.machine_id)
     words = (
         f"the attestation key of machine {bound.machine_id} was introduced with another EK, "
         f"{introduction.ek_fingerprint}"
     )
-    if _is_undecided(tx, bound):
+    if _is_undecided(tx, bound) and not _was_turned_away(tx, introduction, proven):
         # A rejection would leave the key with whoever is rejected.
         words += (
             "; nobody decided about that machine yet: find out whose the key is, and if it is the other one's, put its "
@@ -445,10 +474,10 @@ async def activate(
         # 3. Asked again, like all that follows: another machine may have been faster.
         stolen = _bound_elsewhere(tx, introduction)
         if stolen is not None and not _gives_way(
-            tx, stolen, introduction, _endorsed(tx, introduction, res, at)
+            tx, stolen, introduction, _endorsed(tx, introduction, res, at), proven
         ):
             conflict = AKConflict(ELSEWHERE)
-            _sound_stolen(tx, introduction, stolen, at)
+            _sound_stolen(tx, introduction, stolen, at, proven)
             limits.audit_denied(tx, _denied(machine_id, conflict, origin), at)
             return conflict
         # 4. New, or known with this AK.
