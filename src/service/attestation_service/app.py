@@ -198,7 +198,7 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     await asyncio.to_thread(migrate, settings.db_url)
     await asyncio.to_thread(crypto_policy.check_files, settings)
     service_keys = KeyHolder(settings)
-    await asyncio.to_thread(service_keys.open)
+    await asyncio.to_thread(service_keys.open, make=True)
     oidc = None
     if settings.oidc:
         from attestation_service.auth.oidc import OIDC  # here: without a provider, no worker needs its client

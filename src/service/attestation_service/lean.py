@@ -83,7 +83,7 @@ def demand_keys(res: Resources) -> None:
     Raises:
         SignerUnavailable: One of the service's keys is away since the start.
     """
-    _ = res.signer
+    res.service_keys.demand()
 
 
 def _with_keys(

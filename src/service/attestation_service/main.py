@@ -7,7 +7,6 @@ import contextlib
 import gc
 import multiprocessing
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -91,8 +90,9 @@ def _prepared_elsewhere(settings: Settings) -> bool:
         import attestation_service.app
         import attestation_service.preparation  # noqa: F401 -- for the process to be forked
         from attestation.keys import refusals
+        from attestation_service.supervisor import demand_alone
 
-    assert threading.active_count() == 1, "a process with threads must not fork"
+    demand_alone()
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe(duplex=False)
     process = fork.Process(target=_prepare_and_tell, args=(settings, ours, theirs))

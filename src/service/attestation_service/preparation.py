@@ -58,7 +58,7 @@ def _prepare(settings: Settings, keys: KeyHolder) -> None:
     database.demand_present(settings)
     _with_store(settings, database.recognise)
     crypto_policy.check_files(settings)
-    keys.open()
+    keys.open(make=True)
     load_log_signer(settings, create=True)
     if settings.has_ca:
         _with_store(settings, _authority)

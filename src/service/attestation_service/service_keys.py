@@ -3,29 +3,55 @@
 One signs. All are published, and a machine that pinned one is told of all of them, signed by one that it knows.
 
 While one of them is away with its token or TPM the service has none: it waits, is not ready, and machines are told to
-come again.
+come again. Which key a URI named is remembered: a token that comes back without it, or with another, brings none.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import datetime
 from typing import Any, Final
 
 import structlog
 
-from attestation.errors import AttestationError, SignerUnavailable
-from attestation.keys import KEYS_TYP, Signer, key_set_sha256, load_signer, thumbprints
+from attestation.errors import AttestationError, KeyMismatch, KeyNotFound, KeyUnusable, SignerUnavailable
+from attestation.keys import KEYS_TYP, Signer, key_set_sha256, load_signer, parse_key_uri, thumbprints
 from attestation.keys.open import is_away
 from attestation.machines import Machine
 from attestation_service import crypto_policy, statements
+from attestation_service.kept import KeptFile
 from attestation_service.settings import Settings
+from attestation_service.transparency.memory import MemoryFile
 
 log = structlog.get_logger("attestation_service.service_keys")
 
 FIRST_PAUSE_SECONDS: Final = 0.5
 MAX_PAUSE_SECONDS: Final = 30.0
 """Between two looks for a key that is away; a PIN that was refused is not tried again (`attestation.keys.refusals`)."""
+
+MEMORY_FILE: Final = "service-key-memory.json"
+"""Beside `audit-memory.json`."""
+
+MEMORY_FORMAT: Final = "itl-service-key-memory-v1"
+
+
+def parse_memory(content: bytes | None) -> dict[str, str]:
+    """Return the thumbprint of the key that each URI named; none where *content* is None.
+
+    Raises:
+        KeyUnusable: It says something else.
+    """
+    if content is None:
+        return {}
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        found = None
+    keys = found.get("keys") if isinstance(found, dict) and found.get("format") == MEMORY_FORMAT else None
+    if not isinstance(keys, dict) or not all(isinstance(each, str) for each in keys.values()):
+        raise KeyUnusable(f"{MEMORY_FILE}, which remembers the service's keys, cannot be read")
+    return keys
 
 
 class ServiceKeys:
@@ -96,23 +122,29 @@ class KeyHolder:
         self._active = settings.service_key_uri
         self._following = settings.service_key_next
         self._previous = settings.service_key_previous
+        self._memory = KeptFile(MemoryFile.of(settings).path.with_name(MEMORY_FILE), KeyUnusable)
         self._signers: dict[str, Signer] = {}
         self._keys: ServiceKeys | None = None
         self.away: AttestationError | None = None
         """Why there are none."""
 
-    def open(self) -> None:
-        """Open them, or note which is away; the active and the next one are made where they are not. Blocks.
+    def open(self, *, make: bool) -> None:
+        """Open them, or note which is away. Blocks.
+
+        Args:
+            make: The active and the next one are made where their URIs never named a key: at a start only. Who waits
+                for one that is away takes what comes back, and makes nothing in its place.
 
         Raises:
             KeyUnusable: One of them cannot be used, and waiting would not change that.
+            KeyMismatch: Another key is there than before.
             AlgorithmForbidden: The policy in force forbids it.
         """
         for uri in filter(None, (self._active, self._following, self._previous)):
             if uri in self._signers:
                 continue
             try:
-                self._signers[uri] = load_signer(uri, create=uri != self._previous, options=self._options)
+                self._signers[uri] = self._opened(uri, make=make and uri != self._previous)
             except AttestationError as e:
                 if not is_away(uri, e):
                     raise
@@ -126,6 +158,34 @@ class KeyHolder:
         if self.away is not None:
             log.info("service_key.found")
         self.away = None
+
+    def _opened(self, uri: str, *, make: bool) -> Signer:
+        """Return the signer that *uri* names, if it is the one as before; where there was none, remember it."""
+        named = parse_key_uri(uri).shown
+        if named not in parse_memory(self._memory.content()):
+            with self._memory.locked():
+                known = parse_memory(self._memory.content())
+                if named not in known:
+                    signer = load_signer(uri, create=make, options=self._options)
+                    (known[named],) = thumbprints(signer.jwks())
+                    members = {"format": MEMORY_FORMAT, "keys": known}
+                    self._memory.replace(json.dumps(members, indent=1).encode() + b"\n")
+                    return signer
+        try:
+            signer = load_signer(uri, options=self._options)
+        except KeyNotFound as e:
+            raise KeyNotFound(f"{e}; {self._memory.path} remembers it: no other is made in its place") from e
+        # A file may be renamed to where the key before it was: any that was the service's once is good.
+        if not {*thumbprints(signer.jwks())} <= {*parse_memory(self._memory.content()).values()}:
+            raise KeyMismatch(
+                f"{named} holds another key than before, which no machine knows; if that is on purpose, take {named} "
+                f"out of {self._memory.path}"
+            )
+        return signer
+
+    def demand(self) -> None:
+        """Raise SignerUnavailable where one of the keys is away since the start."""
+        _ = self.keys
 
     @property
     def keys(self) -> ServiceKeys:
@@ -150,10 +210,12 @@ class KeyHolder:
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
             try:
-                await asyncio.to_thread(self.open)
+                await asyncio.to_thread(self.open, make=False)
             except AttestationError as e:
                 # Another key, or one that may not be used: no reason to end, somebody may put the right one there.
                 self._note(e)
+            except Exception as e:  # noqa: BLE001 -- the outermost border of this task: it must not end
+                log.error("service_key.failed", kind=type(e).__name__)  # noqa: TRY400 -- as maintenance says it
 
     def _note(self, error: AttestationError) -> None:
         if self.away is None or self.away.code != error.code:

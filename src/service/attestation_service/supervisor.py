@@ -121,8 +121,7 @@ class Supervisor:
         Raises:
             RuntimeError: This process has other threads: what they hold at the fork, the workers would wait for.
         """
-        if threading.active_count() != 1:
-            raise RuntimeError("a process with threads must not fork")
+        demand_alone()
         gc.collect()
         gc.freeze()  # what is here is shared with the workers, as long as nobody writes to it
         with self._signals() as woken:
@@ -270,6 +269,12 @@ class Supervisor:
                 signal.signal(number, handler)
             reader.close()
             writer.close()
+
+
+def demand_alone() -> None:
+    """Raise RuntimeError where this process has other threads: what they hold at a fork, the child would wait for."""
+    if threading.active_count() != 1:
+        raise RuntimeError("a process with threads must not fork")
 
 
 def _delay(failures: int) -> float:

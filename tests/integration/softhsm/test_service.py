@@ -192,9 +192,19 @@ def test_a_worker_dies_while_the_service_key_is_away(remote_hsm: RemoteHSM, tmp_
         eventually(service.is_ready, 60)
         for _ in range(8):  # a connection of its own each time: the kernel chooses the worker
             eventually(lambda: httpx.get(f"{service.url}/api/v1/service-keys").json() == keys, 60)
+        # The token is away under both workers, and comes back without the key: nobody makes another in its place.
+        remote_hsm.kill()
+        before = service.worker_pids()
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: len(service.worker_pids()) == 2 and not {*before} & {*service.worker_pids()}, 60)
+        for kind in ("privkey", "pubkey"):
+            remote_hsm.hsm.tool("--delete-object", "--type", kind, "--label", "service")
+        remote_hsm.start()
+        eventually(lambda: not_ready(service, "failed: key-not-found"), 60)
     finally:
         service.kill()
-    assert remote_hsm.hsm.tool("--list-objects").count("Private Key Object") == 1
+    assert "Private Key Object" not in remote_hsm.hsm.tool("--list-objects")
 
 
 def not_ready(service: ServiceProcess, words: str) -> bool:

@@ -123,6 +123,21 @@ async def test_it_is_written_down(committee: Committee) -> None:
     assert (await committee.ask("one", "POST", path(node))).status_code == 202
 
 
+async def test_without_the_services_key_nothing_is_used_up(
+    committee: Committee, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither votes nor a certificate: the last vote is refused while the key is away, and counts afterwards."""
+    service = committee.service
+    node = await admitted(service)
+    assert (await committee.ask("anna", "POST", path(node))).status_code == 202
+    with monkeypatch.context() as away:
+        away.setattr(service.resources.service_keys, "_keys", None)
+        refused = await committee.ask("bert", "POST", path(node))
+        assert outcome_of(refused) == (503, "signer-unavailable")
+    assert await listed(service, node) == []
+    assert (await committee.ask("bert", "POST", path(node))).status_code == 200
+
+
 async def test_older_tokens_lose_their_right(committee: Committee) -> None:
     """A bundle is a new delivery."""
     service, node = committee.service, SoftwareNode()

@@ -806,13 +806,12 @@ async def test_keys_that_answer_are_sealed(start: Starter, monkeypatch: pytest.M
     ):
         assert delegates.unseal(*wrong) is None
     # Another service key: what is there is of no use, and another one is made.
-    (ca.directory / "ca" / "service-key.pem").unlink(missing_ok=True)
-    monkeypatch.setattr(type(ca.resources.signer), "secret", lambda *_: bytes(32))
+    monkeypatch.setattr(type(ca.resources.service_keys), "secret", lambda *_: bytes(32))
     await start(ca.clock, **WITH_CA)
     (after,) = await ca.store.read(lambda tx: tx.issuers.delegates())
     assert after.certificate != kept.certificate
     # A device that only signs seals nothing: such keys stay in memory.
-    monkeypatch.setattr(type(ca.resources.signer), "secret", lambda *_: None)
+    monkeypatch.setattr(type(ca.resources.service_keys), "secret", lambda *_: None)
     other = await start(ca.clock, **WITH_CA)
     assert await ca.store.read(lambda tx: tx.issuers.delegates()) == (after,)
     serial = await write_down(other, MACHINE, "issued")

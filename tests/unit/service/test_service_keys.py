@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 from fastapi.routing import APIRoute
 
-from attestation.errors import AttestationError, KeyMismatch, PINRejected, SignerUnavailable, TokenAbsent
+from attestation.errors import (
+    KeyMismatch,
+    KeyNotFound,
+    KeyUnusable,
+    PINRejected,
+    SignerUnavailable,
+    TokenAbsent,
+)
 from attestation.keys import KEYS_TYP, key_set_sha256, load_signer, thumbprints, verify_jwt
 from attestation_service import preparation, service_keys
 from attestation_service.app import ROUTERS
@@ -106,10 +113,11 @@ TOKEN_KEY = "pkcs11:token=hsm;object=service"
 
 
 @pytest.fixture
-def away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[AttestationError]:
-    """Why the token does not open its key, while something stands here."""
-    why: list[AttestationError] = [TokenAbsent("no token")]
+def away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Exception]:
+    """Why the token does not open its key, while something stands here; there is one, made before."""
+    why: list[Exception] = [TokenAbsent("no token")]
     real: Callable[..., Any] = load_signer
+    real(uri(tmp_path, "token"), create=True)
 
     def load(named: str, **options: Any) -> Any:
         if named == TOKEN_KEY and why:
@@ -134,7 +142,7 @@ async def until_ready(service: Service, status: int, words: str = "") -> dict[st
 
 
 async def test_without_its_key_a_service_refuses_machines_and_nobody_else(
-    start: Starter, away: list[AttestationError]
+    start: Starter, away: list[Exception]
 ) -> None:
     """Every route for machines, before anything is done for them; it serves them by itself when the key is there."""
     service = await start(service_key=TOKEN_KEY)
@@ -159,9 +167,9 @@ async def test_without_its_key_a_service_refuses_machines_and_nobody_else(
     assert refused.status_code == 503
     assert refused.headers["retry-after"]
     assert (await service.get("/api/v1/service-keys")).status_code == 503
-    # Another key there: not this service's, and no reason to end. The right one: it serves.
-    away.append(KeyMismatch("another key"))
-    await until_ready(service, 503, "key-mismatch")
+    # What nobody expected: no reason to end. The key is back: it serves.
+    away.append(RuntimeError("unexpected"))
+    await asyncio.sleep(0.1)  # several looks
     away.clear()
     await until_ready(service, 200)
     node = SoftwareNode()
@@ -169,7 +177,7 @@ async def test_without_its_key_a_service_refuses_machines_and_nobody_else(
     await service.attest(node)
 
 
-async def test_all_keys_or_none(start: Starter, away: list[AttestationError]) -> None:
+async def test_all_keys_or_none(start: Starter, away: list[Exception]) -> None:
     """Where the next key is away nothing is published: machines would be told of a set that nobody made."""
     service = await start(service_key_next=TOKEN_KEY)
     await until_ready(service, 503)
@@ -183,7 +191,7 @@ async def test_all_keys_or_none(start: Starter, away: list[AttestationError]) ->
     assert len((await service.get("/api/v1/service-keys")).json()["keys"]) == 2
 
 
-async def test_what_waiting_does_not_mend_stops_a_start(start: Starter, away: list[AttestationError]) -> None:
+async def test_what_waiting_does_not_mend_stops_a_start(start: Starter, away: list[Exception]) -> None:
     """Another key than before is told at once. A PIN that is refused is not; `--check` says it."""
     away[:] = [KeyMismatch("another key")]
     with pytest.raises(KeyMismatch):
@@ -194,3 +202,72 @@ async def test_what_waiting_does_not_mend_stops_a_start(start: Starter, away: li
     assert not await asyncio.to_thread(preparation.check, settings)
     away.clear()
     assert await asyncio.to_thread(preparation.check, settings)
+
+
+async def test_a_token_that_comes_back_without_the_key_or_with_another_brings_none(
+    start: Starter, away: list[Exception]
+) -> None:
+    """Machines know no other: none is made in its place, nor taken, by who waits or by the next start."""
+    key = start.directory / "token.pem"
+    there = key.read_bytes()
+    away.clear()
+    before = (await (await start(service_key=TOKEN_KEY)).get("/api/v1/service-keys")).json()
+    away.append(TokenAbsent("no token"))
+    waiting = await start(service_key=TOKEN_KEY)
+    await until_ready(waiting, 503, "token-absent")
+    key.unlink()
+    away.clear()
+    await until_ready(waiting, 503, "key-not-found")
+    settings = settings_for(start.directory, service_key=TOKEN_KEY)
+    assert not await asyncio.to_thread(preparation.check, settings)
+    assert not key.exists()
+    load_signer(f"file:{key}", create=True)
+    await until_ready(waiting, 503, "key-mismatch")
+    with pytest.raises(KeyMismatch, match="which no machine knows"):
+        await start(service_key=TOKEN_KEY)
+    key.write_bytes(there)
+    await until_ready(waiting, 200)
+    assert (await waiting.get("/api/v1/service-keys")).json() == before
+
+
+async def test_who_waits_makes_no_key(start: Starter, away: list[Exception]) -> None:
+    """Not even where none was ever used: only a start does."""
+    key = start.directory / "token.pem"
+    key.unlink()
+    waiting = await start(service_key=TOKEN_KEY)
+    away.clear()
+    await until_ready(waiting, 503, "key-not-found")
+    assert not key.exists()
+    await start(service_key=TOKEN_KEY)
+    await until_ready(waiting, 200)
+
+
+async def test_a_file_that_is_gone_is_not_made_again(start: Starter) -> None:
+    """The next key may be renamed to where the one before it was; one that nobody knows may not."""
+    active, following = uri(start.directory, "a"), uri(start.directory, "b")
+    await start(service_key=active, service_key_next=following)
+    (start.directory / "a.pem").unlink()
+    with pytest.raises(KeyNotFound, match="no other is made in its place"):
+        await start(service_key=active)
+    (start.directory / "b.pem").rename(start.directory / "a.pem")
+    await start(service_key=active)
+    load_signer(uri(start.directory, "c"), create=True)
+    (start.directory / "c.pem").rename(start.directory / "a.pem")
+    with pytest.raises(KeyMismatch):
+        await start(service_key=active)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"[" * 100_000,
+        b'{"format":"x","keys":{}}',
+        b'{"format":"itl-service-key-memory-v1","keys":{"a":1}}',
+    ],
+)
+def test_a_memory_that_cannot_be_read_is_told(content: bytes) -> None:
+    """And not taken for an empty one, beside which a key would be made."""
+    with pytest.raises(KeyUnusable, match="cannot be read"):
+        service_keys.parse_memory(content)

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import structlog
 
-from attestation_service import supervisor
+from attestation_service import main, supervisor
+from attestation_service.settings import Settings
 from attestation_service.supervisor import Supervisor, how_it_ended
 
 
@@ -160,14 +161,22 @@ def test_a_host_without_room_for_a_worker_is_tried_again(
         worker.life.close()
 
 
-def test_who_has_threads_does_not_fork() -> None:
+@pytest.mark.parametrize(
+    "fork",
+    [
+        lambda: Supervisor(lambda _: None, count=1, shutdown_seconds=1).run(),
+        lambda: main._prepared_elsewhere(Settings()),
+    ],
+    ids=["workers", "preparation"],
+)
+def test_who_has_threads_does_not_fork(fork: Callable[[], object]) -> None:
     """Said by an error of its own, also where Python runs without assertions."""
     done = threading.Event()
     other = threading.Thread(target=done.wait)
     other.start()
     try:
         with pytest.raises(RuntimeError, match="threads"):
-            Supervisor(lambda _: None, count=1, shutdown_seconds=1).run()
+            fork()
     finally:
         done.set()
         other.join()

@@ -73,10 +73,12 @@ async def build(machine_id: str, *, res: Resources, operator: Operator) -> Offli
         BaseConfigMissing, BaseConfigInvalid: There is nothing to deliver for this role.
         RateLimited: It has too many live certificates.
         Unavailable: The CA cannot sign now, or nothing can be sealed to this EK.
+        SignerUnavailable: The service's own key is away.
     """
     if not res.settings.compat_offline_bundle:
         raise RequestInvalid("offline bundles are switched off (ITL_COMPAT_OFFLINE_BUNDLE)")
     authority = certification.authority_of(res)
+    res.service_keys.demand()  # before votes are used up and a certificate is issued: without it there is no bundle
     at = res.clock.now()
 
     # 1. A vote, or the last one. The last is not counted here but in the unit that writes everything down.

@@ -7,12 +7,8 @@ signed (docs/adr/0058).
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,13 +17,13 @@ from attestation.audit.checkpoint import Checkpoint, parse_text
 from attestation.errors import AttestationError, LogBroken, MalformedNote
 from attestation.keys import parse_key_uri
 from attestation.keys.uri import FileRef
+from attestation_service.kept import KeptFile
 from attestation_service.settings import Settings
 
 FILE: Final = "audit-memory.json"
 """Beside the log's Ed25519 key."""
 
 FORMAT: Final = "itl-audit-memory-v1"
-MAX_BYTES: Final = 1 << 20
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
@@ -84,7 +80,7 @@ def serialise(memory: Memory) -> bytes:
     return json.dumps(members, indent=1).encode("ascii") + b"\n"
 
 
-class MemoryFile:
+class MemoryFile(KeptFile):
     """The file; every worker has one of these. Blocks: not on the event loop.
 
     Args:
@@ -92,7 +88,7 @@ class MemoryFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path, MemoryUnusable)
 
     @classmethod
     def of(cls, settings: Settings) -> MemoryFile:
@@ -111,13 +107,8 @@ class MemoryFile:
         Raises:
             MemoryUnusable: It cannot be read.
         """
-        try:
-            with self.path.open("rb") as file:
-                return parse(file.read(MAX_BYTES))
-        except FileNotFoundError:
-            return None
-        except OSError as e:
-            raise MemoryUnusable(f"{self.path} cannot be read: {e.strerror}") from e
+        content = self.content()
+        return None if content is None else parse(content)
 
     def write(self, memory: Memory) -> None:
         """Remember *memory*, durably: on disk when this returns. The caller holds the lock.
@@ -125,37 +116,7 @@ class MemoryFile:
         Raises:
             MemoryUnusable: It cannot be written.
         """
-        new = self.path.with_name(f".{self.path.name}.new")
-        try:
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(serialise(memory))
-                file.flush()
-                os.fsync(file.fileno())
-            new.rename(self.path)
-            directory = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-        except OSError as e:
-            raise MemoryUnusable(f"{self.path} cannot be written: {e.strerror}") from e
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other workers from writing; makes the directory of the keys where it is missing.
-
-        Raises:
-            MemoryUnusable: The lock file cannot be made.
-        """
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = self.path.with_name(f".{self.path.name}.lock").open("w")
-        except OSError as e:
-            raise MemoryUnusable(f"{self.path} cannot be locked: {e.strerror}") from e
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        self.replace(serialise(memory))
 
     def demand(self) -> Memory:
         """Return what is remembered, by a process that wrote or saw it before.
