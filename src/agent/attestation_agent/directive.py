@@ -110,8 +110,10 @@ def verify_delivery(
     order: Directive,
     keys: Mapping[str, Any],
     asked: Request,
-) -> None:
+) -> int:
     """Check that the service sent this configuration to this machine now, and that it is the one ordered.
+
+    Return when that was, in seconds since 1970 by the service's clock.
 
     Anybody can seal to public keys: without this, whoever stands between could put a configuration of their
     own, or an old one, in the place of ours.
@@ -132,6 +134,7 @@ def verify_delivery(
         raise DirectiveRejected("the signature is for another configuration")
     if order.token_id != envelope.token_id:
         raise DirectiveRejected("the configuration is not the one that was ordered")
+    return _number(claims, "iat")
 
 
 def verify_file(

@@ -69,7 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sign.add_argument("file", nargs="?", help="file to sign (default standard input)")
     offline = commands.add_parser("offline", help="take configuration and certificate from an offline bundle")
     add_options(offline, OFFLINE_OPTIONS)
-    offline.add_argument("--certificate-to", type=Path, help="directory for key.pem, cert.pem and ca.pem")
+    # The file is taken once: key and certificate are dropped only where somebody says so.
+    certificate = offline.add_mutually_exclusive_group(required=True)
+    certificate.add_argument("--certificate-to", type=Path, help="directory for key.pem, cert.pem and ca.pem")
+    certificate.add_argument("--no-certificate", action="store_true", help="drop key and certificate")
     offline.add_argument("file", type=Path, help="what `attestation machine offline-bundle` wrote")
     run = commands.add_parser("run", help="introduce, attest, obey, come again", epilog=EPILOG)
     _add_run_options(run)

@@ -466,20 +466,21 @@ class Agent:
                 for each in further
             ]
             try:
-                return self._introduce({**members, "ek_alternatives": shown}, registration_token, ())[
-                    0
-                ], further
+                return self._introduce_as({**members, "ek_alternatives": shown}, registration_token), further
             except (RequestInvalid, MalformedEvidence, EKCertificateRejected, EKTemplateRejected) as e:
                 self._hide_further(further, e)
+        return self._introduce_as(members, registration_token), ()
+
+    def _introduce_as(self, members: dict[str, Any], registration_token: str | None) -> IntroduceResponse:
+        """Introduce the TPM with the token; without it where it is refused."""
         if registration_token is not None:
             try:
-                request = RegisterRequest.model_validate(
-                    {**members, "registration_token": registration_token}
+                return self._client.introduce(
+                    RegisterRequest.model_validate({**members, "registration_token": registration_token})
                 )
-                return self._client.introduce(request), ()
             except RegistrationTokenInvalid:
                 self._edge.log.warning("registration_token.refused")
-        return self._client.introduce(IntroduceRequest.model_validate(members)), ()
+        return self._client.introduce(IntroduceRequest.model_validate(members))
 
     def _further_eks(self) -> tuple[FurtherEK, ...]:
         """Return the other EKs of this TPM that its maker certified: shown together, they are one machine."""
@@ -744,13 +745,15 @@ class Agent:
         if delivery is None:
             raise AnswerRefused("the service orders apply-config, but gives no sealed configuration")
         envelope = delivery.envelope
-        directives.verify_delivery(
+        sent_at = directives.verify_delivery(
             delivery.signature,
             envelope,
             order=order,
             keys=self._pinned_keys(),
             asked=asked,
         )
+        # From now on no older file is taken, whether this one can be applied at once or not.
+        self._state.add_newest_config(sent_at)
         # The token is spent. Sealed, the configuration may lie on disk: only this TPM opens it.
         pending = PendingConfig(envelope=envelope, directive=order.token, acknowledged=False)
         self._state.set_pending_config(pending)

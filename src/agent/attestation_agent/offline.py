@@ -38,7 +38,7 @@ class Place:
         tpm: Its TPM.
         config_path: Where the configuration is written.
         apply_command: Run with that path, or empty.
-        certificate_to: Directory for key and certificates; None where nobody wants them.
+        certificate_to: Directory for key and certificates; None where somebody said that nobody wants them.
         run: Runs a command.
     """
 
@@ -83,7 +83,7 @@ def take(bundle: OfflineBundle, place: Place, *, at: datetime) -> None:
     # 2. A file that was made before an order must not undo it.
     if state.status() in ORDERED or state.wipe_order() is not None:
         raise DirectiveRejected("the service locked or revoked this machine; only the service ends that")
-    # 3. Each envelope for this TPM, and as what it was sealed.
+    # 3. Each envelope for this TPM, as what it was sealed, and both of one file.
     to = Binding(
         machine_id=known.machine_id,
         ek_fingerprint=fingerprint,
@@ -100,18 +100,21 @@ def take(bundle: OfflineBundle, place: Place, *, at: datetime) -> None:
         keys=keys,
         to=to,
         at=at,
+        bundle=config.token_id,
         certificates_sha256=certificates_sha256(bundle.enrollment_cert_pem, bundle.enrollment_ca_pem),
     )
-    # 4. Once, and in the order in which they were made: an old configuration is not served again.
-    if config.token_id in state.applied() or made_at < state.newest_file():
-        raise DirectiveRejected("this configuration, or one from a newer file, was applied already")
+    # 4. Once, and in the order in which they were made, also over the network: an old one is not served again.
+    if config.token_id in state.applied() or made_at <= state.newest_config():
+        raise DirectiveRejected("this configuration, or a newer one, was applied already or waits to be")
     # 5. Both open before anything is changed.
     text = sealed.opened(tpm, config, machine_id=known.machine_id)
     pem = sealed.opened(tpm, key, machine_id=known.machine_id)
     if place.certificate_to is not None:
         _write(place.certificate_to, bundle, pem)
     sealed.applied(text, place.config_path, place.apply_command, place.run)
-    state.set_newest_file(made_at)
+    # 6. What waited is older.
+    state.set_pending_config(None)
+    state.add_newest_config(made_at)
     state.add_applied(config.token_id)
 
 

@@ -5,7 +5,7 @@ service-keys.json     the keys of the service, pinned at the first activation
 status                what the service last said in a statement, for other programs on the node
 pending-config.json   a sealed configuration that was not applied yet; only this TPM opens it
 applied.json          the configurations that were applied, by their token ids: none is applied twice
-offline.json          when the newest file that was taken (`attestation-agent offline`) was made
+newest.json           when the newest configuration was made or sent, by file or network: no older file follows it
 wipe.json             an order to wipe that was verified and is not carried out yet
 """
 
@@ -221,15 +221,15 @@ class State:
         """Note that this configuration was applied."""
         self._write_json("applied.json", [*self.applied(), token_id][-_MAX_APPLIED:])
 
-    def newest_file(self) -> int:
-        """Return when the newest file that was taken was made, in seconds since 1970; 0 where none was."""
-        found = self._read_json("offline.json")
+    def newest_config(self) -> int:
+        """Return when the newest configuration was made or sent, in seconds since 1970; 0 where none was."""
+        found = self._read_json("newest.json")
         made_at = found.get("made_at") if isinstance(found, dict) else None
         return made_at if isinstance(made_at, int) else 0
 
-    def set_newest_file(self, made_at: int) -> None:
-        """Keep it."""
-        self._write_json("offline.json", {"made_at": made_at})
+    def add_newest_config(self, made_at: int) -> None:
+        """Note one of *made_at*; what is newest only rises."""
+        self._write_json("newest.json", {"made_at": max(made_at, self.newest_config())})
 
     def wipe_order(self) -> WipeOrder | None:
         """Return the order to wipe that is not carried out yet."""

@@ -15,7 +15,15 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from attestation.wire import b64encode
 from attestation_agent.commands import Outcome
-from attestation_agent.exits import AgentError, ApplyFailed, ConfigNotOpened, DirectiveRejected, UsageError
+from attestation_agent.exits import (
+    AgentError,
+    ApplyFailed,
+    ConfigNotOpened,
+    DirectiveRejected,
+    Exit,
+    UsageError,
+)
+from attestation_agent.main import main
 from attestation_agent.offline import Place, read, take
 from tests.fixtures.in_process import InProcessService, in_process_service
 from tests.integration.agent.rig import Rig
@@ -33,9 +41,10 @@ def service(tmp_path: Path) -> Iterator[InProcessService]:
 
 @pytest.fixture
 def rig(service: InProcessService, tmp_path: Path) -> Rig:
-    """A machine that is attested."""
+    """A machine that is attested, and took its first configuration a moment ago."""
     rig = Rig(service, tmp_path)
     rig.admitted()
+    rig.service.clock.pass_(seconds=1)
     return rig
 
 
@@ -88,8 +97,14 @@ def test_the_machine_that_it_is_for_takes_it_once(rig: Rig) -> None:
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate((directory / "ca.pem").read_bytes()))
     assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
     applied = list(rig.commands)
-    with pytest.raises(DirectiveRejected, match="applied already"):
-        taken(rig, bundle)
+    # Whichever of its two memories is lost: its token id is pushed out by those of 64 others.
+    for forgotten in ("applied.json", "newest.json"):
+        file = rig.state.directory / forgotten
+        kept = file.read_bytes()
+        file.unlink()
+        with pytest.raises(DirectiveRejected, match="applied already"):
+            taken(rig, bundle)
+        file.write_bytes(kept)
     assert rig.commands == applied
 
 
@@ -183,6 +198,73 @@ def test_an_older_file_does_not_follow_a_newer_one(rig: Rig) -> None:
         rig.service.clock.pass_(seconds=seconds)
         with pytest.raises(DirectiveRejected, match="not valid at this time"):
             taken(rig, last)
+
+
+def test_halves_of_two_files_do_not_go_together(rig: Rig) -> None:
+    """Both were signed for this TPM, and neither was taken: a key that was replaced comes back with no new file."""
+    old = made(rig)
+    new = made(rig)
+    halves = (
+        ("machineconfig", "machineconfig_signature"),
+        ("enrollment_cert_pem", "enrollment_ca_pem", "enrollment_key_pem", "enrollment_key_signature"),
+    )
+    for members in halves:
+        with pytest.raises(DirectiveRejected, match="another bundle"):
+            taken(rig, {**new, **{name: old[name] for name in members}})
+    taken(rig, new)
+
+
+def _redelivered(rig: Rig, mark: str) -> Exit:
+    """Deliver another configuration over the network, with *mark* in it."""
+    for file in Path(rig.service.app.state.resources.settings.config_cache_dir).rglob("*.yaml"):
+        file.write_text(f"{file.read_text()}\n{mark}: true\n")
+    rig.service.operator().act(rig.machine_id, "redeliver")
+    return rig.once()
+
+
+def test_a_file_does_not_undo_what_came_later_over_the_network(rig: Rig) -> None:
+    """An order of the two, whichever way they came; one that was made later is taken."""
+    old = made(rig)
+    rig.service.clock.pass_(seconds=5)
+    assert _redelivered(rig, "newer") is Exit.OK
+    with pytest.raises(DirectiveRejected, match="newer"):
+        taken(rig, old)
+    assert "newer" in rig.config_path.read_text()
+    rig.service.clock.pass_(seconds=5)
+    taken(rig, made(rig))
+
+
+def test_a_delivery_that_waits_is_in_the_order_too(rig: Rig) -> None:
+    """An older file does not overtake what could not be applied yet; nor does that follow a file made later."""
+    old = made(rig)
+    rig.service.clock.pass_(seconds=5)
+    rig.config_path.unlink()
+    rig.config_path.mkdir()
+    assert _redelivered(rig, "waits") is Exit.APPLY_FAILED
+    rig.config_path.rmdir()
+    with pytest.raises(DirectiveRejected, match="newer"):
+        taken(rig, old)
+    rig.service.clock.pass_(seconds=5)
+    taken(rig, made(rig))
+    commands = list(rig.commands)
+    assert rig.once() is Exit.OK
+    assert rig.commands == commands
+    assert rig.state.pending_config() is None
+
+
+def test_key_and_certificate_are_not_dropped_unasked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever does not say where they go has nothing taken: the file is good once."""
+    with pytest.raises(SystemExit) as ended:
+        main(["offline", "--state-dir", str(tmp_path / "state"), "bundle.json"])
+    assert ended.value.code == Exit.USAGE
+    assert "--certificate-to --no-certificate is required" in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()
+    assert (
+        main(["offline", "--state-dir", str(tmp_path / "state"), "--no-certificate", "absent"]) == Exit.USAGE
+    )
+    assert "absent: No such file" in capsys.readouterr().err
 
 
 def test_an_order_stands_above_a_file(rig: Rig) -> None:

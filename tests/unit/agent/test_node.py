@@ -107,6 +107,7 @@ def test_nothing_secret_is_kept_or_logged(tmp_path: Path) -> None:
     assert sorted(p.name for p in world.settings.state_dir.iterdir()) == [
         "applied.json",
         "machine.json",
+        "newest.json",
         "service-keys.json",
         "status",
     ]
@@ -661,6 +662,9 @@ FORGED_DELIVERIES: dict[str, Forgery] = {
     ),
     "an old one": lambda world, claims: world.service.sign(
         {**claims, "node_nonce": "A" * 43 + "="}, typ="itl-config+jwt"
+    ),
+    "at no time": lambda world, claims: world.service.sign(
+        {name: value for name, value in claims.items() if name != "iat"}, typ="itl-config+jwt"
     ),
     "of protocol 1": lambda world, claims: world.service.sign(
         {"machine_id": MACHINE_ID, **{k: v for k, v in claims.items() if k not in ("binding", "node_nonce")}},

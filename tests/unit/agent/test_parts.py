@@ -196,6 +196,15 @@ def test_the_state_directory_is_private(tmp_path: Path) -> None:
     assert stat.S_IMODE((state.directory / "machine.json").stat().st_mode) == 0o600
 
 
+def test_what_is_newest_only_rises(tmp_path: Path) -> None:
+    """A service whose clock went back delivers over the network all the same; no file between comes back by that."""
+    state = State(tmp_path)
+    assert state.newest_config() == 0
+    state.add_newest_config(20)
+    state.add_newest_config(10)
+    assert state.newest_config() == 20
+
+
 def test_two_agents_do_not_share_a_state_directory(tmp_path: Path) -> None:
     """They would spend each other's challenges."""
     state = State(tmp_path)

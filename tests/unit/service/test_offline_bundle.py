@@ -98,6 +98,7 @@ async def test_two_people_and_one_tpm(committee: Committee) -> None:
     assert claims["certificates_sha256"] == certificates_sha256(
         bundle.enrollment_cert_pem, bundle.enrollment_ca_pem
     )
+    assert claims["bundle"] == bundle.machineconfig.token_id
     assert bundle.enrollment_key_pem.token_id == bundle.serial[:16]
     # The token is good, once, and what it gives is sealed.
     assert CANARY not in (await service.fetch(bundle.config_token)).text

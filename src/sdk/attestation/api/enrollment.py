@@ -148,7 +148,7 @@ class OfflineBundle(Wire):
         description="PKCS#8 in PEM, sealed alike; `token_id` is the beginning of the serial number"
     )
     enrollment_key_signature: str = Field(
-        description="Compact JWS `itl-offline+jwt`: for this TPM, `enrollment-key`, with the digest of the certificates"
+        description="Compact JWS `itl-offline+jwt`: for this TPM, `enrollment-key`, naming certificates and `bundle`"
     )
     serial: Serial
     not_after: datetime

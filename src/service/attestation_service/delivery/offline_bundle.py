@@ -209,6 +209,7 @@ def _bundle(
             first,
             res,
             at,
+            bundle=sealed.token_id,
             certificates_sha256=certificates_sha256(certificate, ca),
         ),
         serial=first.serial,
@@ -220,7 +221,10 @@ def _bundle(
 def _signature(
     sealed: Envelope, what: str, machine: Machine, issued: Issued, res: Resources, at: datetime, **more: str
 ) -> str:
-    """State for this TPM what an envelope is (docs/adr/0066): good as long as the certificate beside it."""
+    """State for this TPM what an envelope is (docs/adr/0066): good as long as the certificate beside it.
+
+    What else the statement names is in *more*; a key names the bundle that it is part of, by the configuration's token.
+    """
     claims = {
         "binding": statements.binding(machine).claim(),
         "what": what,
