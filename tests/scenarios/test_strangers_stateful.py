@@ -507,7 +507,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_200)
 def test_no_sequence_of_requests_of_strangers_yields_anything(world: World) -> None:
     """Ten thousand sequences: no config, token, certificate or role; no row before activation; no change."""
     sequence = type("Sequence", (Strangers,), {"world": world})
