@@ -6,7 +6,7 @@ Every worker runs this; claims and deletes are atomic, so any number of them is 
 from __future__ import annotations
 
 import asyncio
-import random
+from random import SystemRandom
 
 import structlog
 
@@ -27,7 +27,7 @@ async def run(res: Resources) -> None:
     """Tidy up again and again until cancelled; an error is logged and waited out."""
     while True:
         # Jitter: workers that started together shall not all write at the same moment.
-        await asyncio.sleep(res.settings.maintenance_seconds * random.uniform(0.5, 1.5))  # noqa: S311 -- no secret
+        await asyncio.sleep(res.settings.maintenance_seconds * SystemRandom().uniform(0.5, 1.5))
         try:
             await once(res)
         except AttestationError as e:

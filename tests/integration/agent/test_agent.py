@@ -19,6 +19,7 @@ from attestation.store import open_store
 from attestation.testing import CertificateAuthority, SoftwareTPM
 from attestation_agent.exits import Exit
 from attestation_service.database import DatabaseNotRecognised, accept
+from attestation_service.transparency.memory import MemoryFile
 from tests.fixtures.in_process import HeldClock, InProcessService, in_process_service
 from tests.fixtures.service import Operator, StartService
 from tests.integration.agent.rig import Rig
@@ -204,6 +205,8 @@ def test_a_restored_service_is_introduced_to_again(tmp_path: Path) -> None:
         rig = Rig(first, tmp_path)
         rig.admitted()
         lost = rig.machine_id
+        # The keys know of it from the signature on, which follows the act.
+        _until(lambda: MemoryFile.of(first.settings).demand().last.size > 0)
     for file in (tmp_path / "service").glob("machines.db*"):
         file.unlink()
     name = {"audit_origin": "service.example/audit/2"}

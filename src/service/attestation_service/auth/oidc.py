@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import ssl
 from datetime import datetime, timedelta
+from random import SystemRandom
 from typing import Final, Self
 from urllib.parse import SplitResult, urlsplit
 
@@ -168,7 +168,7 @@ class OIDC:
                 log.error("oidc.refresh_failed", kind=type(e).__name__)  # noqa: TRY400 -- may quote what was fetched
             if not self._failed:
                 # Sooner than due, so that keys in use are never older, and not all workers at once.
-                wait_seconds = self._every_seconds * random.uniform(0.75, 0.95)  # noqa: S311 -- no secret
+                wait_seconds = self._every_seconds * SystemRandom().uniform(0.75, 0.95)
             else:
                 wait_seconds = RETRY_WITHOUT_KEYS_SECONDS if self._keys is None else RETRY_SECONDS
             await asyncio.sleep(min(wait_seconds, self._every_seconds))

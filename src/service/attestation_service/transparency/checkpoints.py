@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from random import SystemRandom
 from typing import Final
 
 import structlog
@@ -142,7 +142,7 @@ class Log:
         while True:
             # Jitter: workers that started together shall not all sign at the same moment.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS * random.uniform(0.5, 1.5)):  # noqa: S311 -- jitter is no secret
+                async with asyncio.timeout(TICK_SECONDS * SystemRandom().uniform(0.5, 1.5)):
                     await self.hurried.wait()
                     # One signature for acts that come together.
                     await asyncio.sleep(TOGETHER_SECONDS)
