@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 import structlog
 
 from attestation.errors import NameInUse
-from attestation.machines.names import names_of
-from attestation.store import Tx
+from attestation.machines import Machine
+from attestation.machines.names import Names, names_of
+from attestation.store import Namesake, Tx
 from attestation_service.context import Resources
 from attestation_service.settings import Settings
 
@@ -63,8 +64,28 @@ def _ours(*urls: str) -> frozenset[str]:
 
 
 async def report(res: Resources) -> None:
-    """Name the machines that share a host name or an address with an older one of their cluster."""
-    found = await res.store.read(lambda tx: tx.machines.sharing(MOST))
+    """Name the machines that share a host name or an address with an older one of their cluster, or with this service.
+
+    The latter are from before that was refused, or the service has moved since.
+    """
+
+    def work(tx: Tx) -> tuple[list[Machine], list[Namesake]]:
+        ours = _ours(res.settings.service_url, res.settings.revocation_url)
+        called = [
+            other
+            for name in sorted(ours)
+            for other in tx.machines.namesakes(Names(hostname=name, address=name), besides="")
+        ]
+        return tx.machines.sharing(MOST), called[:MOST]
+
+    found, called = await res.store.read(work)
+    if called:
+        log.warning(
+            "names.ours",
+            machines=[f"{m.machine_id} ({m.names.told()}, {m.cluster_id})" for m in called],
+            advice="this service is called so: give them another name, or revoke them; server certificates that they "
+            "have already are good for that name until they are revoked or end",
+        )
     if found:
         log.warning(
             "names.shared",

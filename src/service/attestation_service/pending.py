@@ -2,8 +2,9 @@
 
 Anybody can introduce a machine, and anybody who makes an EK in software can have it wait for approval. What an
 introduction keeps is small (`registration.introduction`), counted in bytes until it is purged, given back when it is
-answered, and bounded per network and in all. Whoever is vouched for has a budget that strangers cannot use up: not even
-with somebody else's certificate, which anybody may have copied, because one EK has only a small part of it.
+answered, and bounded per network and in all. Those who are vouched for have a budget that strangers cannot use up with
+a certificate that they copied, because one EK has only a small part of it. The machine whose certificate it is shares
+that part with them: while they keep it and anybody's budget full, it is refused like anybody, until they stop.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ OF_ONE_EK_KIB: Final = 64
 def has_room(tx: Tx, settings: Settings, ek_fingerprint: str, at: datetime) -> bool:
     """Return False where the part of this EK is used up; its introductions then count as anybody's.
 
-    They are not refused: whoever shows somebody else's certificate from many networks would keep that machine out.
+    They are not refused for that: whoever shows somebody else's certificate must use up anybody's room, too, to keep
+    that machine out.
     """
     return all(
         tx.rate_limits.check(key, at, limit) is None for key, limit in _of_ek(settings, ek_fingerprint)

@@ -7,7 +7,9 @@ import sqlite3
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from attestation_service import names
 from tests.fixtures.machine import refused as outcome_of
 from tests.fixtures.vendor import vouched
 from tests.unit.service.conftest import HeldClock, Service, Starter
@@ -157,6 +159,10 @@ async def test_who_was_called_like_this_service_before_is_not_certified(ca: Serv
         update={"service_url": "https://moved", "pki_url": "https://later"}
     )
     ca.app.state.resources = dataclasses.replace(ca.resources, settings=moved)
+    with capture_logs() as logged:
+        await names.report(ca.resources)
+    (told,) = [each for each in logged if each["event"] == "names.ours"]
+    assert told["machines"] == [f"{node.machine_id} (host name moved, default)"]
     assert outcome_of(await try_certificate(ca, node, profile="node-server")) == IN_USE
     await get_certificate(ca, node)
     body = {"new": other.machine_id, "reason": "r"}

@@ -119,7 +119,8 @@ async def test_a_copied_certificate_uses_up_nobody_elses_room(
     assert 429 in found
     # Another machine of a vendor comes in, from anywhere.
     assert await comes_from(service, "203.0.113.1", other, **vouched(other.ek)) == 200
-    # The one whose certificate it is, too: what was left of anybody's is not refused to it.
+    # The one whose certificate it is does not, while that goes on: the part of its EK is gone, and anybody's room too.
+    assert await comes_from(service, "198.51.100.7", node, **vouched(node.ek)) == 429
     service.clock.advance(660)
     assert await comes_from(service, "198.51.100.7", node, **vouched(node.ek)) == 200
 

@@ -273,9 +273,17 @@ def _displace(tx: Tx, bound: AKBinding, introduction: Introduction, at: datetime
         why = f"its attestation key is that of EK {introduction.ek_fingerprint}, which is vouched for"
         pending.drop(tx, holder, at, action="pending_displaced", why=why)
     return (
-        f"machine {bound.machine_id} had claimed the attestation key of this machine under EK {bound.ek_fingerprint}, "
-        "for which nobody vouches, and is gone: somebody is between machines and this service"
+        f"machine {_holder_id(bound, holder)} had claimed the attestation key of this machine under EK "
+        f"{bound.ek_fingerprint}, for which nobody vouches, and is gone: somebody is between machines and this service"
     )
+
+
+def _holder_id(bound: AKBinding, holder: Machine | None) -> str:
+    """Return who has an AK: a machine that was purged and came back has another id than when it was bound."""
+    return bound.machine_id if holder is None else holder.machine_id
+
+
+CHECK = "compare the EK fingerprint that `attestation-agent identify` prints on the machine's own console with both"
 
 
 def _sound_stolen(
@@ -283,20 +291,29 @@ def _sound_stolen(
     introduction: Introduction,
     bound: AKBinding,
     at: datetime,
-    proven: Sequence[Alternative] = (),
+    proven: Sequence[Alternative] | None = None,
 ) -> None:
-    machine = tx.machines.by_id(bound.machine_id)
+    """Tell that an AK came with another EK; *proven* is None where that EK answered nothing yet.
+
+    To list an EK is advised only of one that answered its credential, and never without the check: whoever is listed
+    so takes the key, and may be the stranger.
+    """
+    holder = tx.machines.by_ek(bound.ek_fingerprint)
     words = (
-        f"the attestation key of machine {bound.machine_id} was introduced with another EK, "
-        f"{introduction.ek_fingerprint}"
+        f"the attestation key of machine {_holder_id(bound, holder)} was introduced with another EK, "
+        f"{introduction.ek_fingerprint}; "
     )
-    if _is_undecided(tx, bound) and not _was_turned_away(tx, introduction, proven):
-        # A rejection would leave the key with whoever is rejected.
-        words += (
-            "; nobody decided about that machine yet: find out whose the key is, and if it is the other one's, put its "
-            "EK on the allow-list before anything else: then it takes the key over"
-        )
-    alarms.sound(tx, words, at, subject=bound.ek_fingerprint, machine=machine, source=introduction.source)
+    if proven is None:
+        words += f"nothing was proven, anybody who saw the key can do that: {CHECK}, before you decide about either"
+    else:
+        words += f"{CHECK}, before you decide about either"
+        if _is_undecided(tx, bound) and not _was_turned_away(tx, introduction, proven):
+            # A rejection would leave the key with whoever is rejected.
+            words += (
+                "; nobody decided about that machine yet: where the fingerprint is the other one, put its EK on the "
+                "allow-list before anything else: then it takes the key over"
+            )
+    alarms.sound(tx, words, at, subject=bound.ek_fingerprint, machine=holder, source=introduction.source)
 
 
 def _kinship(tx: Tx, machine_id: str, introduction: Introduction, proven: Sequence[Alternative]) -> Kinship:
