@@ -75,6 +75,7 @@ CODES = {
     "MachineUnknown": "machine-unknown",
     "MalformedEvidence": "malformed-evidence",
     "MalformedNote": "malformed-note",
+    "ModuleNotListed": "module-not-listed",
     "ModuleUnusable": "module-unusable",
     "NotAcceptable": "not-acceptable",
     "AgentTooOld": "agent-too-old",

@@ -56,7 +56,8 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     ├── KeyUnusable                    a key URI names no key that we can use; somebody must change something
     │   ├── KeyURIInvalid              └── PINInURI
     │   ├── KeyNotFound  KeyAmbiguous  KeyUnsupported  KeyMismatch  UnwrapFailed
-    │   └── ModuleUnusable  TokenAbsent  PINRejected
+    │   ├── ModuleUnusable             └── ModuleNotListed
+    │   └── TokenAbsent  PINRejected
     └── DeviceError                    the TPM or its transport failed
         └── TPMResponseError
 
@@ -669,9 +670,15 @@ class UnwrapFailed(KeyUnusable):
 
 
 class ModuleUnusable(KeyUnusable):
-    """The PKCS#11 module is not in the list, cannot be loaded, or does not start."""
+    """The PKCS#11 module cannot be loaded, or does not start."""
 
     code = "module-unusable"
+
+
+class ModuleNotListed(ModuleUnusable):
+    """The settings list no such PKCS#11 module, or several of which the URI names none: only other settings help."""
+
+    code = "module-not-listed"
 
 
 class TokenAbsent(KeyUnusable):

@@ -76,7 +76,7 @@ def test_without_a_list_nothing_is_loaded(softhsm: SoftHSM) -> None:
     """The default is no module at all, and with keys in files none is loaded even if listed."""
     uris = [softhsm.uri(), "pkcs11:token=hsm;object=ca"]
     said, opened = loaded(softhsm, "", softhsm.folder, *uris)
-    assert said.count("module-unusable") == 4
+    assert said.count("module-not-listed") == 4
     assert "softhsm" not in opened
     said, opened = loaded(softhsm, str(softhsm.module), softhsm.folder, f"file:{softhsm.folder}/none.pem")
     assert "opened" not in said

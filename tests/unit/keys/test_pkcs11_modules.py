@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attestation.errors import KeyURIInvalid, ModuleUnusable
+from attestation.errors import KeyURIInvalid, ModuleNotListed
 from attestation.keys.pkcs11.modules import alone, module_of, parse_modules
 from attestation.keys.uri import PKCS11Ref, parse_key_uri
 
@@ -63,11 +63,11 @@ def test_the_module_of_a_uri() -> None:
     one, two = {"a": Path("/a.so")}, {"a": Path("/a.so"), "b": Path("/b.so")}
     assert module_of(ref(), one) == ("a", Path("/a.so"))
     assert module_of(ref("?module-name=b"), two) == ("b", Path("/b.so"))
-    with pytest.raises(ModuleUnusable, match="not in ITL_PKCS11_MODULES; listed: a"):
+    with pytest.raises(ModuleNotListed, match="not in ITL_PKCS11_MODULES; listed: a"):
         module_of(ref("?module-name=b"), one)
-    with pytest.raises(ModuleUnusable, match="needs module-name"):
+    with pytest.raises(ModuleNotListed, match="needs module-name"):
         module_of(ref(), two)
-    with pytest.raises(ModuleUnusable, match="needs module-name=…; modules in ITL_PKCS11_MODULES: none"):
+    with pytest.raises(ModuleNotListed, match="needs module-name=…; modules in ITL_PKCS11_MODULES: none"):
         module_of(ref(), {})
 
 

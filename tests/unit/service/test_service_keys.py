@@ -14,6 +14,7 @@ from attestation.errors import (
     KeyMismatch,
     KeyNotFound,
     KeyUnusable,
+    ModuleNotListed,
     PINRejected,
     SignerUnavailable,
     TokenAbsent,
@@ -196,6 +197,10 @@ async def test_what_waiting_does_not_mend_stops_a_start(start: Starter, away: li
     away[:] = [KeyMismatch("another key")]
     with pytest.raises(KeyMismatch):
         await start(service_key=TOKEN_KEY)
+    away[:] = [ModuleNotListed("not in the list")]
+    assert not await asyncio.to_thread(
+        preparation.prepare, settings_for(start.directory, service_key=TOKEN_KEY)
+    )
     away[:] = [PINRejected("the PIN is wrong")]
     settings = settings_for(start.directory, service_key=TOKEN_KEY)
     assert await asyncio.to_thread(preparation.prepare, settings)

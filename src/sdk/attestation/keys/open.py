@@ -22,6 +22,7 @@ from attestation.errors import (
     AttestationError,
     KeyNotFound,
     KeyUnsupported,
+    ModuleNotListed,
     ModuleUnusable,
     PINRejected,
     SignerUnavailable,
@@ -200,6 +201,8 @@ def is_away(uri: str, error: AttestationError) -> bool:
     """
     if isinstance(error, SignerUnavailable):
         return True
+    if isinstance(error, ModuleNotListed):
+        return False
     return not isinstance(parse_key_uri(uri), FileRef) and isinstance(error, _PASSING)
 
 

@@ -13,7 +13,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from attestation.errors import KeyMismatch, KeyNotFound, KeyURIInvalid, ModuleUnusable, SignerUnavailable
+from attestation.errors import KeyMismatch, KeyNotFound, KeyUnsupported, KeyURIInvalid, SignerUnavailable
 from attestation.keys.delegated import HashName, RawSigner
 from attestation.keys.open import Algorithm, CAPrivateKey, CAPublicKey, KeyOptions, OpenKey, algorithm_of
 from attestation.keys.pkcs11.modules import alone, module_of, parse_modules
@@ -62,7 +62,9 @@ def open_key(ref: KeyRef, options: KeyOptions) -> OpenKey:
     """Open the private key on the token; see `attestation.keys.open.open_key`.
 
     Raises:
-        ModuleUnusable: Not listed, not there, no PKCS#11 module, or it does not start; python-pkcs11 is missing.
+        ModuleNotListed: The settings do not list it.
+        ModuleUnusable: Not there, no PKCS#11 module, or it does not start.
+        KeyUnsupported: python-pkcs11 is missing.
         TokenAbsent: No such token.
         PINRejected: Wrong, locked, or nearly locked; no login is tried twice with the same PIN.
         KeyAmbiguous: Several private keys fit.
@@ -128,13 +130,13 @@ def names_of(ref: PKCS11Ref, options: KeyOptions) -> tuple[TokenName, KeyName]:
     """Return how the worker calls what *ref* names.
 
     Raises:
-        ModuleUnusable: python-pkcs11 is missing.
+        KeyUnsupported: python-pkcs11 is missing.
     """
     try:
         from attestation.keys.pkcs11.objects import KeyName
         from attestation.keys.pkcs11.tokens import TokenName
     except ModuleNotFoundError as e:
-        raise ModuleUnusable(
+        raise KeyUnsupported(
             "pkcs11: keys need python-pkcs11; install it with: pip install 'itl-attestation-sdk[pkcs11]'"
         ) from e
     pin = secret_source(ref.pin_source) if ref.pin_source is not None else options.passphrase

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from attestation.errors import KeyURIInvalid, ModuleUnusable
+from attestation.errors import KeyURIInvalid, ModuleNotListed, ModuleUnusable
 from attestation.keys.uri import PKCS11Ref
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -40,17 +40,17 @@ def module_of(ref: PKCS11Ref, modules: Mapping[str, Path]) -> tuple[str, Path]:
     """Return name and path of the module that *ref* names; the only one of the list where it names none.
 
     Raises:
-        ModuleUnusable: The list has no such module: nothing else is ever loaded.
+        ModuleNotListed: The list has no such module: nothing else is ever loaded.
     """
     listed = ", ".join(sorted(modules)) or "none"
     if ref.module_name is not None:
         if ref.module_name not in modules:
-            raise ModuleUnusable(
+            raise ModuleNotListed(
                 f"the PKCS#11 module {ref.module_name} is not in ITL_PKCS11_MODULES; listed: {listed}"
             )
         return ref.module_name, modules[ref.module_name]
     if len(modules) != 1:
-        raise ModuleUnusable(f"{ref.shown} needs module-name=…; modules in ITL_PKCS11_MODULES: {listed}")
+        raise ModuleNotListed(f"{ref.shown} needs module-name=…; modules in ITL_PKCS11_MODULES: {listed}")
     return next(iter(modules.items()))
 
 
