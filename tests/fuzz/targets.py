@@ -45,6 +45,7 @@ from attestation.errors import (
     EvidenceRejected,
     Forbidden,
     IMALogRejected,
+    KeyUnusable,
     KeyURIInvalid,
     LogBroken,
     MalformedEvidence,
@@ -112,6 +113,7 @@ from attestation_service.auth.provider_keys import ProviderAnswerInvalid, parse_
 from attestation_service.bodies import load_json
 from attestation_service.delivery.machine_config import Overrides, merge
 from attestation_service.json_bounds import Bounds
+from attestation_service.service_keys import MEMORY_FORMAT, parse_memory
 from attestation_service.transparency import memory
 from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.audit import log_kit
@@ -618,6 +620,13 @@ _MEMORY = memory.Memory(
     last=checkpoint.Checkpoint(origin="attest.example/audit", size=7, root=b"\7" * 32),
     ended=(checkpoint.Checkpoint(origin="attest.example/before", size=9, root=b"\x09" * 32),),
 )
+
+
+def service_key_memory(data: bytes) -> None:
+    """`service_keys.parse_memory`: the file that says which keys are the service's; texts, or a typed error."""
+    with contextlib.suppress(KeyUnusable):
+        found = parse_memory(data)
+        assert all(isinstance(text, str) for pair in found.items() for text in pair)
 
 
 def audit_memory(data: bytes) -> None:
@@ -1196,6 +1205,11 @@ TARGETS: Final[dict[str, Target]] = {
         audit_rows,
         lambda: [f'x{MARK}[["vote","a/b",null,"{"0" * 32}"],["machine","c","{"1" * 32}",null]]'.encode()],
         2048,
+    ),
+    "service_key_memory": Target(
+        service_key_memory,
+        lambda: [json.dumps({"format": MEMORY_FORMAT, "keys": {"file:///k": "0" * 43}}).encode()],
+        1024,
     ),
     "audit_memory": Target(audit_memory, lambda: [memory.serialise(_MEMORY)], 2048),
 }
