@@ -204,7 +204,7 @@ def test_one_approval_per_machine(
     """Twenty vote for each of four machines over both replicas: the third completes it, once, for all to see."""
     machines = [pending(replicas[0], 100 + n) for n in range(MACHINES)]
     bodies = {
-        machine: {"role": "controlplane", "hostname": f"cp-{n}", "accept_ek": True}
+        machine: {"role": "controlplane", "hostname": f"agreed-{n}", "accept_ek": True}
         for n, machine in enumerate(machines)
     }
     answers = committee.storm(
