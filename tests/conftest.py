@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.fixtures.softhsm", "tests.fixtures.tpm", "tests.fixtures.openid.provider"]
+
+PROCESSES = frozenset(("e2e", "integration", "scenarios"))
+"""Folders of tests that start processes."""
 
 # A deadline per example measures the neighbours on a shared machine, not the code.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -22,9 +27,26 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop("COVERAGE_PROCESS_START", None)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with files that have a slow test, then those that start processes: at the end no worker waits for one.
+
+    In random order among themselves. xdist would begin with the files of most tests, which are the fastest.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, PROCESSES.isdisjoint(item.path.parts)))
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """No `ITL_*` variable of the caller's shell reaches a test."""
     for name in list(os.environ):
         if name.startswith("ITL_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Whoever is started within a test logs where that test is captured: nobody else may write there, it is closed."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)

@@ -42,6 +42,7 @@ from attestation.api import (
 from attestation.audit.export import LogVerdict, LogVerifier, Pinned
 from attestation.audit.note import parse_vkey
 from attestation.client import NodeClient, OperatorClient
+from attestation.client.agreement import agree
 from attestation.device import KeyType
 from attestation.errors import ActivationFailed, AssuranceTooLow, AttestationError, LogBroken
 from attestation.evidence.key_certification import csr_binding
@@ -215,7 +216,8 @@ class Show:
             "Operators approve: one for a worker, two for a control plane",
             "Proof of a TPM is not yet permission. An operator compares the fingerprint with the one read on the "
             "machine's own console, and decides about role, name and address. A control plane holds the keys of the "
-            "cluster, so a second human must agree to exactly the same: ITL_DUAL_CONTROL_ROLES=controlplane. And a "
+            "cluster, so a second human looks at what the first proposed and agrees to that, by its digest "
+            "(`attestation approval approve`): ITL_DUAL_CONTROL_ROLES=controlplane. And a "
             "vendor must vouch for its TPM; for a software TPM none does, so the two accept this very EK by name.",
         )
         for machine in self._machines:
@@ -262,9 +264,12 @@ class Show:
             f"alice votes: {again.approvals_received} of {vote.approvals_required}, though she asks twice; "
             f"status {after.status}",
         )
-        self._recognise(machine)
-        answer = self._bob.approve(self._ids[machine.name], request)
-        if isinstance(answer, PendingApproval):
+        # As `attestation approval approve` does: bob sees it whole, compares the fingerprint, agrees to that digest.
+        proposal = self._bob.proposal(vote.proposal_digest)
+        if proposal.proposal["ek_fingerprint"] != self._recognise(machine).ek_fingerprint:
+            raise Failed(f"{machine.name} is not the machine that alice proposed")
+        answer = agree(self._bob, proposal, "fingerprint compared")
+        if not isinstance(answer, MachineDetail):
             raise Failed(f"{machine.name} waits although alice and bob have voted for the same")
         self._approved(machine, answer, "bob agrees")
         return answer
@@ -421,7 +426,7 @@ def next_steps(
 ) -> None:
     """Say where everything is and what can be tried."""
     out.say()
-    out.say(f"   Service        {service.url} (its API is described at /openapi.json)")
+    out.say(f"   Service        {service.url} (its API is described at /docs)")
     for i, account in enumerate(identity.people.values()):
         person = account.person
         before = "Log in as" if i == 0 else ""

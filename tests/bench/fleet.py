@@ -124,7 +124,7 @@ def _row(machine_id: str, fingerprint: str, ek: Public, ak: Public, at: datetime
         rejected_at=None,
         wipe_pending=False,
         wiped_at=None,
-        redeliver=False,
+        config_owed_since=None,
         ak_public=ak.tpm2b(),
         ak_name=ak.name,
         ak_activated_at=at,

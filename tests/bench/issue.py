@@ -116,6 +116,8 @@ def _of(name: str, directory: Path, environment: Mapping[str, str], bar: int) ->
         "ITL_DB_URL": f"sqlite:///{directory}/machines.db",
         "ITL_ENROLLMENT_CA_DIR": str(directory / "ca"),
         "ITL_SERVICE_URL": "https://attest.example.test",
+        "ITL_ENROLLMENT_CA_ORGANIZATION": "ITL Usions",
+        "ITL_ENROLLMENT_CA_COUNTRY": "NL",
     }
     migrate(variables["ITL_DB_URL"])
     workers = [_start(variables) for _ in range(WORKERS)]

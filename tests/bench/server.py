@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tests.fixtures.ports import free_port
+
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -49,14 +51,6 @@ class Server:
                     int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
                 )
         return max(sizes)
-
-
-def free_port() -> int:
-    """Return a TCP port on loopback that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

@@ -54,7 +54,7 @@ def a_machine(number: int = 1, **changes: Any) -> Machine:
         "rejected_at": None,
         "wipe_pending": False,
         "wiped_at": None,
-        "redeliver": False,
+        "config_owed_since": None,
         "ak_public": b"ak" + number.to_bytes(8),
         "ak_name": b"\x00\x0b" + number.to_bytes(32),
         "ak_activated_at": NOW,
@@ -95,7 +95,8 @@ def a_full_machine(number: int = 1) -> Machine:
         rejected_at=NOW + 4 * MINUTE,
         wipe_pending=True,
         wiped_at=NOW + 5 * MINUTE,
-        redeliver=True,
+        config_owed_since=NOW + 20 * MINUTE,
+        config_failure="no base configuration",
         ak_activated_at=NOW + 6 * MINUTE,
         clock=ClockState(
             clock_ms=(1 << 64) - 1,

@@ -152,9 +152,11 @@ def test_votes_end_by_proposal_voter_and_one_by_one(store: Store) -> None:
     assert [(v.vote.operator_cn, v.vote.void) for v in void] == [("anna", why), ("bernd", why)]
     assert store.write_sync(lambda tx: tx.approvals.void_for(digest, NOW, why)) == ()
     assert store.read_sync(lambda tx: tx.approvals.has_live("iss#anna", NOW))
+    assert store.read_sync(lambda tx: tx.approvals.of_voter("iss#anna", NOW)) == (1, NOW + WINDOW)
     void = store.write_sync(lambda tx: tx.approvals.void_by("iss#anna", NOW, "left"))
     assert [v.machine_id for v in void] == [a_machine(2).machine_id]
     assert not store.read_sync(lambda tx: tx.approvals.has_live("iss#anna", NOW))
+    assert store.read_sync(lambda tx: tx.approvals.of_voter("iss#anna", NOW)) == (0, None)
     (other,) = store.read_sync(lambda tx: tx.approvals.live(a_proposal(2).digest(), NOW))
     (ended,) = store.write_sync(lambda tx: tx.approvals.void_one(other.id, NOW, "revoked"))
     assert (ended.id, ended.vote.void, ended.vote.withdrawn_at) == (other.id, "revoked", NOW)

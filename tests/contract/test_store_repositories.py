@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from attestation.errors import (
 from attestation.machines import NodeEvent, Role
 from attestation.store import (
     FLEET,
+    Act,
     AttestationCase,
     AuditFilter,
     PolicyAssignment,
@@ -549,12 +551,16 @@ def test_purge_deletes_what_nothing_needs_and_nothing_else(store: Store) -> None
         tx.outbox.done([kept], NOW - day)
         tx.rate_limits.take("old", NOW - MINUTE, LIMIT)
         tx.rate_limits.take("new", NOW, LIMIT)
+        tx.acts.put(an_act(1, done_at=NOW - day - MICROSECOND))
+        tx.acts.put(an_act(2, done_at=NOW - day))
         return str(waiting)
 
     waiting = store.write_sync(fill)
     first = store.write_sync(lambda tx: tx.purge(NOW, batch=1))
-    assert first == Purged(challenges=1, config_tokens=1, config_answers=1, outbox=1, rate_limits=1, logs=0)
-    assert first.total == 5
+    assert first == Purged(
+        challenges=1, config_tokens=1, config_answers=1, outbox=1, rate_limits=1, acts=1, logs=0
+    )
+    assert first.total == 6
     assert store.write_sync(lambda tx: tx.purge(NOW)).total == 1
     assert store.write_sync(lambda tx: tx.purge(NOW)).total == 0
 
@@ -571,6 +577,32 @@ def test_purge_deletes_what_nothing_needs_and_nothing_else(store: Store) -> None
     for _ in range(2):
         store.write_sync(lambda tx: tx.rate_limits.take("new", NOW, LIMIT))
     assert store.read_sync(lambda tx: tx.rate_limits.check("new", NOW, LIMIT)) is not None
+
+
+def an_act(number: int, **changes: Any) -> Act:
+    """Return an act of one operator."""
+    values: dict[str, Any] = {
+        "key": bytes([number]) * 32,
+        "operator": b"o" * 32,
+        "request": b"r" * 32,
+        "entry_id": number,
+        "status": 200,
+        "answer": "{}",
+        "done_at": NOW,
+    }
+    return Act(**(values | changes))
+
+
+def test_an_act_is_remembered_until_others_take_its_place(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row for each key; a further unit of the act says more; beyond the limit the oldest of that operator goes."""
+    monkeypatch.setattr("attestation.store.acts.ACTS_OF_ONE", 2)
+    other = an_act(9, operator=b"p" * 32, status=None, answer=None)
+    for act in (an_act(1), other, an_act(2), an_act(2, entry_id=7, status=None, answer=None), an_act(3)):
+        store.write_sync(partial(lambda tx, act: tx.acts.put(act), act=act))
+    found = [store.read_sync(partial(lambda tx, n: tx.acts.get(bytes([n]) * 32), n=n)) for n in (1, 2, 3, 9)]
+    assert found == [None, an_act(2, entry_id=7, status=None, answer=None), an_act(3), other]
 
 
 def test_one_statement_loads_what_many_would(store: Store) -> None:

@@ -1,22 +1,30 @@
-"""docs/operate/cryptography.md, written from `attestation.algorithms`.
+"""docs/operate/cryptography.md, and where each algorithm is used as `attestation crypto inventory -o json` tells it.
 
-`python -m tests.docs.cryptography_page` writes the page anew; a test compares.
+Written from `attestation.algorithms` and from the line `# Algorithms for: …` of each module (docs/adr/0075).
+`python -m tests.docs.cryptography_page` writes both anew; a test compares.
 """
 
 from __future__ import annotations
 
+import functools
+import json
+import re
 from pathlib import Path
+from typing import Final
 
-from attestation.algorithms import ALGORITHMS, USES, Entry, Policy, Verdict, exemption, verdict
+from attestation.algorithms import ALGORITHMS, USES, Entry, Policy, Use, Verdict, exemption, verdict
+from tests.docs.pages import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs/operate/cryptography.md"
+PAGE: Final = ROOT / "docs/operate/cryptography.md"
+WHERE: Final = ROOT / "src/cli/attestation_cli/commands/crypto.json"
+DECLARED: Final = re.compile(r"^# Algorithms for: (.+)$", re.MULTILINE)
 
 INTRODUCTION = """\
 # Algorithms
 
-Written from `attestation.algorithms` by `python -m tests.docs.cryptography_page`; a test compares, and another
-walks the source: an algorithm that is used somewhere and not named there fails it. `attestation crypto
-inventory` says the same in a terminal, as CSV and as JSON.
+Written by `python -m tests.docs.cryptography_page` from `attestation.algorithms`, and from what each module says
+that it uses algorithms for; a test compares, and another walks the source: an algorithm that is used somewhere and
+not named there fails it. `attestation crypto inventory` says the same in a terminal, as CSV and as JSON.
 
 ## What `ITL_CRYPTO_POLICY` does
 
@@ -57,11 +65,46 @@ choice, and shows what is left.
 """
 
 
+@functools.cache
+def modules() -> dict[str, Path]:
+    """Return every module that is shipped and runs: all but the test kit and the inventory itself."""
+    found = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        name = (
+            ".".join(path.relative_to(ROOT / "src").parts[1:]).removesuffix(".py").removesuffix(".__init__")
+        )
+        if not name.startswith("attestation.testing") and name not in (
+            "attestation.algorithms",
+            "hatch_build",
+        ):
+            found[name] = path
+    return found
+
+
+@functools.cache
+def declared(path: Path) -> frozenset[Use]:
+    """Return what the module at *path* says that it uses algorithms for."""
+    said = DECLARED.findall(path.read_text(encoding="utf-8"))
+    return frozenset(Use(word) for line in said for word in line.split(", "))
+
+
+def where() -> dict[Use, list[str]]:
+    """Return the modules that declare each use, sorted."""
+    return {use: sorted(name for name, path in modules().items() if use in declared(path)) for use in USES}
+
+
+def where_file() -> str:
+    """Return `where` as JSON, one line each."""
+    rows = (f"  {json.dumps(use)}: {json.dumps(names)}" for use, names in where().items())
+    return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
 def page() -> str:
     """Return the page."""
     parts = [INTRODUCTION, "## Algorithms by suite", "", *_suites(), "", "## Uses", ""]
-    for entry in USES.values():
-        parts += [*_use(entry), ""]
+    users = where()
+    for use, entry in USES.items():
+        parts += [*_use(entry), "", f"In {', '.join(f'`{module}`' for module in users[use])}.", ""]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -101,7 +144,6 @@ def _use(entry: Entry) -> list[str]:
             and any(verdict(policy, entry.use, name) is Verdict.EXEMPT for policy in each.policies)
         )
         lines += ["", f"Let through under {under}: {names}: {each.reason}."]
-    lines += ["", f"In {', '.join(f'`{module}`' for module in entry.where)}."]
     return lines
 
 
@@ -115,3 +157,4 @@ def _yes(value: bool) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    WHERE.write_text(where_file(), encoding="utf-8")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import hashlib
 import io
 import itertools
+import json
 import os
 import shlex
 import sys
@@ -153,8 +155,10 @@ def fleet() -> Stub:
     return Stub(
         machines=[
             machine(IDS[3], hw_product="ThinkSystem SR630 V3", hw_serial="J3036801", registered_at=_at(minutes=4)),
-            _attested(IDS[0], "cp-1", "controlplane", assigned_ip="10.0.0.11/24"),
-            _attested(IDS[1], "worker-1", "worker-app", assigned_ip="10.0.0.21/24"),
+            _attested(
+                IDS[0], "cp-1", "controlplane", assigned_ip="10.0.0.11/24", labels={"rack": "4", "site": "ams"}
+            ),
+            _attested(IDS[1], "worker-1", "worker-app", assigned_ip="10.0.0.21/24", labels={"rack": "4"}),
             _attested(
                 IDS[2], "worker-2", "worker-app", trust="failed", last_result=failed, assigned_ip="10.0.0.22/24",
                 assurance="ek-chain",
@@ -163,7 +167,12 @@ def fleet() -> Stub:
                 IDS[5], "worker-3", "worker-app", status="locked", trust="stale", trust_expires_at=None,
                 locked_at=_at(hours=2), assurance="ek-chain",
             ),
-            _attested(IDS[4], "storage-1", "worker-infra", cluster_id="storage"),
+            _attested(
+                IDS[4], "storage-1", "worker-infra", cluster_id="storage", redeliver_pending=True,
+                configuration_not_delivered={
+                    "why": "no base configuration for role worker-infra in cluster storage", "since": _at(minutes=7),
+                },
+            ),
         ],
         results=[
             result(
@@ -205,13 +214,7 @@ def fleet() -> Stub:
                 timestamp=_at(hours=2),
             ),
         ],
-        proposals=[
-            proposal()
-            | {
-                "subject": f"machine {IDS[3]}", "machine_id": IDS[3], "expires_at": _at(minutes=-9),
-                "approvals": [vote(17, IDS[3])],
-            }
-        ],
+        proposals=[_proposed()],
         approvals=[
             vote(
                 17, IDS[3], hostname="cp-2", created_at=_at(minutes=1), expires_at=_at(minutes=-9),
@@ -222,6 +225,32 @@ def fleet() -> Stub:
             ),
         ],
     )  # fmt: skip
+
+
+def _proposed() -> dict[str, Any]:
+    """Return what anna proposed: the machine that waits is to be a control plane."""
+    waits = machine(IDS[3])
+    members = {
+        "format": "itl-proposal/2", "action": "approve", "machine_id": IDS[3],
+        "ek_fingerprint": waits["ek_fingerprint"], "ak_name": f"000b{'5e' * 32}", "role": "controlplane",
+        "current_role": None, "hostname": "cp-2", "current_hostname": None, "assigned_ip": "10.0.0.12/24",
+        "current_assigned_ip": None, "cluster_id": "default", "current_cluster_id": "default",
+        "evidence_digest": "7c" * 32, "terms": {}, "roles": ["controlplane"], "assurance": waits["assurance"],
+        "measured": {
+            "minimum": "ek-chain",
+            "policy": {"ref": "fleet@1", "sha256": "5f" * 32, "agreed": True},
+            "parts": [{"ref": "fleet@1", "sha256": "5f" * 32, "agreed": True}],
+        },
+    }  # fmt: skip
+    canonical = json.dumps(members, sort_keys=True, separators=(",", ":")).encode()
+    return proposal() | {
+        "proposal_digest": hashlib.sha256(canonical).hexdigest(),
+        "subject": f"machine {IDS[3]}",
+        "machine_id": IDS[3],
+        "expires_at": _at(minutes=-9),
+        "approvals": [vote(17, IDS[3], created_at=_at(minutes=1), reason="third one of rack 4")],
+        "proposal": members,
+    }
 
 
 def rotating() -> Stub:
@@ -267,6 +296,18 @@ def waiting() -> Stub:
     return service
 
 
+def rival() -> Stub:
+    """Return the same service, of which somebody wants something else."""
+    why = (
+        f"anna already voted for proposal {_proposed()['proposal_digest']}, machine {IDS[3]}; yours differs in "
+        "assigned_ip (none, not 10.0.0.12/24), hostname (cp-3, not cp-2): agree to that one, object to it, or say "
+        "that yours is to be a new proposal"
+    )
+    service = fleet()
+    service.before = lambda request: problem(409, "proposal-rival", why) if request.method == "POST" else None
+    return service
+
+
 def away() -> Stub:
     """Return a service that does not answer."""
 
@@ -286,6 +327,7 @@ SCREENS: tuple[tuple[str, str, Any], ...] = (
     ("Machines", "machine list", fleet),
     ("One machine", "machine get cp-1", fleet),
     ("Why is it not trusted?", "machine explain worker-2", fleet),
+    ("Attested, and not configured", "machine explain storage-1", fleet),
     ("What waits for approval", "machine explain 5b0afea1", fleet),
     ("Results", "machine results worker-2", fleet),
     ("One result, and what changed", "machine results worker-2 18", fleet),
@@ -295,8 +337,11 @@ SCREENS: tuple[tuple[str, str, Any], ...] = (
         "machine approve 5b0a --role controlplane --hostname cp-2 --ip 10.0.0.12/24",
         waiting,
     ),
+    ("Where its keys stand", "machine ak-activate worker-2", fleet),
     ("Votes", "machine approvals 5b0a", fleet),
     ("Proposals", "approval list", fleet),
+    ("What a proposal binds", "approval show 17", fleet),
+    ("A rival", "machine approve 5b0a --role controlplane --hostname cp-3", rival),
     ("Numbers", "stats", fleet),
     ("Health", "health", fleet),
     ("The audit log", "audit list", fleet),
@@ -308,6 +353,11 @@ SCREENS: tuple[tuple[str, str, Any], ...] = (
     ("Nobody answers", "machine list --role generic", away),
     ("Nothing of that name", "machine get cp-7", fleet),
     ("Watching", "machine watch", fleet),
+    (
+        "A list as it is wanted",
+        "machine list -l rack=4 --columns hostname,status,seen,labels --sort -hostname",
+        fleet,
+    ),
     ("For a spreadsheet", "machine list --status attested -o csv", fleet),
     ("Help", "--help", fleet),
     ("Help of a group", "machine --help", fleet),
@@ -335,6 +385,7 @@ def standing_still() -> Iterator[None]:
         "auth",
     ):
         importlib.import_module(f"attestation_cli.commands.{name}")
+    importlib.import_module("attestation_cli.proposal_screen")
     with contextlib.ExitStack() as stack:
         for name, module in list(sys.modules.items()):
             if name.startswith("attestation_cli.") and getattr(module, "datetime", None) is dt.datetime:
@@ -386,6 +437,16 @@ def _watched(service: Stub, columns: int) -> str:
         return "\n".join(watch._screen(columns, 24)).rstrip()
 
 
+@functools.cache
+def shown() -> dict[tuple[str, int], str]:
+    """Return what each command prints, on terminals of both widths."""
+    return {
+        (command, columns): screen(command, service(), columns)
+        for _, command, service in SCREENS
+        for columns in (80, 160)
+    }
+
+
 def page() -> str:
     """Return the page."""
     parts = [
@@ -393,8 +454,8 @@ def page() -> str:
         "",
         INTRODUCTION,
     ]
-    for title, command, service in SCREENS:
-        narrow, wide = (screen(command, service(), columns) for columns in (80, 160))
+    for title, command, _ in SCREENS:
+        narrow, wide = (shown()[command, columns] for columns in (80, 160))
         parts += ["", f"## {title}", "", "```", f"$ attestation {command}", narrow, "```"]
         if wide != narrow:
             parts += ["", "160 columns:", "", "```", wide, "```"]

@@ -9,7 +9,6 @@ import base64
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from attestation.testing import CertificateAuthority, SoftwareTPM
 from tests.fixtures.nginx import TEMPORARY, Nginx, nginx_program
 from tests.fixtures.operator_pki import OperatorCA
+from tests.fixtures.ports import free_port
 from tests.fixtures.resource_manager import ResourceManager
 from tests.fixtures.service import Operator, ServiceProcess, StartService
 
@@ -58,9 +58,7 @@ class Site(Nginx):
     ) -> None:
         directory.mkdir()
         self.directory = directory
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
+        self.port = free_port()
         self.configuration = directory / "nginx.conf"
         self.configuration.write_text(
             f"""\

@@ -98,7 +98,7 @@ def software_tpm(directory: Path, *, ek_certificate: bool) -> Iterator[Tools]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not (socket.exists() and control.exists()):
             assert process.poll() is None, "swtpm ended at once"
             assert time.monotonic() < deadline, "swtpm did not start"

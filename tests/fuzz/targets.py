@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_crl
 from cryptography.x509.verification import Store
+from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
 
 from attestation.appraisal.explain import describe, explain
@@ -68,6 +69,7 @@ from attestation.evidence import (
 )
 from attestation.keys import Binding, JWSRejected, KeySigner, statements
 from attestation.keys.uri import parse_key_uri
+from attestation.machines.labels import parse_selector, told
 from attestation.machines.names import canonical_address, canonical_hostname, canonical_interface, names_of
 from attestation.pki.content import tbs_of
 from attestation.pki.lint import lint
@@ -106,6 +108,7 @@ from attestation.tpm_bundle.pem import certificates as pem_certificates
 from attestation.wire import Reader, b64decode, b64encode, hexdecode, sized
 from attestation_agent.signer import Refused, parse_request
 from attestation_agent.tpm_keys import DIGEST_BYTES
+from attestation_service import acts
 from attestation_service.auth import Duty, access_token
 from attestation_service.auth import client_certificate as operator_certificate
 from attestation_service.auth.access_token import Rules
@@ -241,6 +244,14 @@ def machine_names(data: bytes) -> None:
         assert canonical_interface(interface) == interface
         assert canonical_address(text) == canonical_address(interface)
     names_of(text, text)
+
+
+def label_selector(data: bytes) -> None:
+    """`parse_selector`: what was read, written as labels are shown, is read as the same."""
+    with contextlib.suppress(RequestInvalid):
+        wanted = parse_selector(data.decode("utf-8", "replace"))
+        valued = {key: value for key, value in wanted.items() if value is not None}
+        assert not valued or parse_selector(told(valued)) == valued
 
 
 def signer_request(data: bytes) -> None:
@@ -634,6 +645,19 @@ def audit_memory(data: bytes) -> None:
     with contextlib.suppress(memory.MemoryUnusable):
         found = memory.parse(data)
         assert memory.parse(memory.serialise(found)) == found
+
+
+def act_headers(data: bytes) -> None:
+    """`parse_key`, `parse_deadline`: what was read is short, and is what stands in the header."""
+    given = data.decode("latin-1")
+    with contextlib.suppress(HTTPException):
+        key = acts.parse_key([given])
+        assert key is not None
+        assert (f'"{key}"', len(key) <= 128, key.isascii()) == (given, True, True)
+    with contextlib.suppress(HTTPException):
+        waits_ms = acts.parse_deadline([given])
+        assert waits_ms is not None
+        assert (str(waits_ms), 0 < waits_ms < 1_000_000) == (given, True)
 
 
 def audit_rows(data: bytes) -> None:
@@ -1072,6 +1096,9 @@ TARGETS: Final[dict[str, Target]] = {
         ],
         256,
     ),
+    "label_selector": Target(
+        label_selector, lambda: [b"rack=4,site=ams", b"example.org/rack=,spare", b"itl.io/x=1"], 256
+    ),
     "signer_request": Target(
         signer_request,
         lambda: [
@@ -1211,5 +1238,6 @@ TARGETS: Final[dict[str, Target]] = {
         lambda: [json.dumps({"format": MEMORY_FORMAT, "keys": {"file:///k": "0" * 43}}).encode()],
         1024,
     ),
+    "act_headers": Target(act_headers, lambda: [b'"5b0e8f4c-6d1a"', b"13000"], 256),
     "audit_memory": Target(audit_memory, lambda: [memory.serialise(_MEMORY)], 2048),
 }

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -326,9 +325,7 @@ def test_a_slow_connection_is_ended(directory: Path, monkeypatch: pytest.MonkeyP
         ]
         for connection in slow:
             connection.sendall(b"POST /add-checkpoint HTTP/1.1\r\nContent-Length: 100\r\n\r\nold")
-        start = time.monotonic()
-        assert running.ask(request(0, 7))[0] == 200
-        assert time.monotonic() - start < 8
+        assert running.ask(request(0, 7))[0] == 200  # who is not ended holds a place for ever
         for connection in slow:
             assert connection.recv(100) == b""
 

@@ -320,7 +320,7 @@ def test_n98_an_envelope_with_any_byte_changed_does_not_open(attested: tuple[Mac
 def test_n99_a_stale_result_releases_nothing(
     local_scene: Scene, local: InProcessService, attested: tuple[Machine, str]
 ) -> None:
-    """After its lease a machine gets the pending answer; a fresh quote makes the token that it used good again."""
+    """After its lease a machine gets the pending answer; a fresh quote brings what it never acknowledged, anew."""
     machine, token = attested
     envelope = machine.fetch(token)
     assert envelope.headers["content-type"] == SEALED
@@ -332,9 +332,10 @@ def test_n99_a_stale_result_releases_nothing(
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/plain")
     machine.next_challenge = None
-    assert machine.attest()["action"] == "none"
-    again = machine.fetch(token)
-    assert (again.headers["content-type"], again.content) == (SEALED, envelope.content)
+    offered = machine.attest()
+    assert offered["action"] == "apply-config"
+    assert refused(machine.fetch(token)) == (410, "token-consumed")
+    assert machine.fetch(offered["config_token"]).headers["content-type"] == SEALED
 
 
 def test_n99_a_token_that_nobody_used_is_replaced(

@@ -509,8 +509,11 @@ def test_a_config_token_is_worth_nothing_after_its_window(
 ) -> None:
     """Five minutes the same answer, then none (N100); an unused one expires; a failed proof withdraws it."""
     machine = local_scene.machine(SoftwareNode(1))
-    token = machine.admitted(local_scene.operator)["config_token"]
+    admitted = machine.admitted(local_scene.operator)
+    token = admitted["config_token"]
     first = machine.fetch(token)
+    # Until it says that it is applied, each attestation offers it anew, and the offer before is over.
+    assert machine.acknowledge(machine.acknowledgement(admitted["directive"])).is_success
     local.clock.pass_(minutes=2)
     machine.next_challenge = None
     machine.attest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +23,7 @@ from attestation.algorithms import (
     permits,
 )
 from attestation.errors import AlgorithmForbidden
+from tests.docs.cryptography_page import declared, modules, where
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,6 @@ def test_every_use_is_described(use: Use) -> None:
 
 
 # ---------------------------------------------------------------- the source
-
-SOURCE: Final = Path(__file__).parents[2] / "src"
 
 PRIMITIVES: Final = {
     # What the source may name -> what of the inventory covers it.
@@ -131,50 +129,27 @@ def named_in(path: Path) -> set[str]:
     return found - {"hmac.compare_digest", "hashlib._Hash", "hashlib.file_digest"} - KNOWN_ONLY
 
 
-@functools.cache
-def modules() -> dict[str, Path]:
-    """Return every module that is shipped and runs: all but the test kit and the inventory itself."""
-    found = {}
-    for path in sorted(SOURCE.rglob("*.py")):
-        name = ".".join(path.relative_to(SOURCE).parts[1:]).removesuffix(".py").removesuffix(".__init__")
-        if not name.startswith("attestation.testing") and name not in (
-            "attestation.algorithms",
-            "hatch_build",
-        ):
-            found[name] = path
-    return found
-
-
-def covering(module: str) -> set[str]:
-    """Return the algorithms that the inventory names for *module*."""
-    return {each for entry in USES.values() if module in entry.where for each in entry.algorithms}
-
-
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_nothing_is_used_that_the_inventory_does_not_name(module: str) -> None:
-    """Each hash, cipher, curve, scheme and suite in the source stands in a row of the inventory for its module.
+    """Each hash, cipher, curve, scheme and suite in a module stands in a row of the inventory that it declares.
 
     Whoever uses another one decides with it which use it is, and what each policy says of it.
     """
-    algorithms = covering(module)
+    algorithms = {each for use in declared(modules()[module]) for each in USES[use].algorithms}
     missing = []
     for name in sorted(named_in(modules()[module])):
         covers = [covered for names, covered in PRIMITIVES.items() if re.fullmatch(names, name)]
         if not any(re.fullmatch(each, algorithm) for each in covers for algorithm in algorithms):
             missing.append(name)
-    assert not missing, f"add {module} to a row of attestation.algorithms.USES that has {missing}"
+    assert not missing, (
+        f"`# Algorithms for: …` of {module} names no use (attestation.algorithms.USES) of {missing}"
+    )
 
 
-def test_the_inventory_names_no_module_that_uses_nothing() -> None:
-    """A row that points to where nothing is used any more would be read as a finding."""
-    present = modules()
-    stale = [
-        (use.value, module)
-        for use, entry in USES.items()
-        for module in entry.where
-        if module not in present or not named_in(present[module])
-    ]
-    assert not stale
+def test_no_module_declares_what_it_does_not_do() -> None:
+    """Who uses nothing any more would be read as a finding; so would a use that no module has."""
+    assert not [name for name, path in modules().items() if declared(path) and not named_in(path)]
+    assert all(where().values())
 
 
 def test_the_walk_sees(tmp_path: Path) -> None:

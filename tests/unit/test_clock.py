@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from attestation.clock import SystemClock, from_micros, parse_rfc3339, rfc3339, to_micros
+from attestation.clock import SystemClock, from_micros, parse_http_date, parse_rfc3339, rfc3339, to_micros
 
 AT = datetime(2026, 11, 21, 3, 42, 0, 1, tzinfo=UTC)
 
@@ -92,3 +94,25 @@ def test_the_system_clock_is_aware() -> None:
     first, second = SystemClock().now(), SystemClock().now()
     assert first.tzinfo is UTC
     assert first <= second
+
+
+@given(st.text() | st.datetimes().map(lambda at: at.strftime("%a, %d %b %Y %H:%M:%S ") + "+9999999"))
+def test_a_date_is_read_or_none(text: str) -> None:
+    """Whatever stands in a header: an instant in UTC, or None."""
+    found = parse_http_date(text)
+    assert found is None or found.utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Sun, 22 Nov 2026 09:00:00 GMT", datetime(2026, 11, 22, 9, tzinfo=UTC)),
+        ("Sun, 22 Nov 2026 09:00:00 -0000", datetime(2026, 11, 22, 9, tzinfo=UTC)),
+        ("Sun, 22 Nov 2026 09:00:00 +99999999999999999999", None),
+        ("tomorrow", None),
+        (None, None),
+    ],
+)
+def test_what_a_date_field_says(text: str | None, found: datetime | None) -> None:
+    """A zone that is not told is UTC; a number that no calendar has is no instant, and no error."""
+    assert parse_http_date(text) == found

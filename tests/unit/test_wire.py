@@ -7,7 +7,21 @@ import base64
 import pytest
 
 from attestation.errors import MalformedEvidence
-from attestation.wire import Reader, b64decode, b64encode, canonical_json, hexdecode, sized, u16, u32, u64
+from attestation.wire import (
+    Reader,
+    b64decode,
+    b64encode,
+    canonical_json,
+    der_of,
+    hexdecode,
+    pem,
+    pem_block,
+    pem_blocks,
+    sized,
+    u16,
+    u32,
+    u64,
+)
 
 
 def test_a_reader_takes_from_front_to_back() -> None:
@@ -51,6 +65,52 @@ def test_writing() -> None:
     """The reverse of reading."""
     assert u16(0x0102) + u32(0x03040506) + u64(7) == bytes.fromhex("0102030405060000000000000007")
     assert sized(b"ab") == b"\0\2ab"
+
+
+def test_pem_there_and_back() -> None:
+    """Alone with any white space, or several with text between; what begins as DER is as it is."""
+    ours, key = pem("CERTIFICATE", bytes(range(100))), pem("X509 CRL", b"list")
+    assert ours.splitlines()[1] == b64encode(bytes(range(48)))
+    spaced = f" \r\n{ours}".replace("\n", " \r\n ").encode()
+    assert (
+        pem_block(spaced, "x", "KEY", "CERTIFICATE")
+        == der_of(spaced, "x", "CERTIFICATE")
+        == bytes(range(100))
+    )
+    assert pem_blocks(f"# a\n{ours}b{key}c".encode(), "x") == [
+        ("CERTIFICATE", bytes(range(100))),
+        ("X509 CRL", b"list"),
+    ]
+    assert pem_blocks(b"no block", "x") == []
+    assert der_of(b"0", "x", "CERTIFICATE") == b"0"
+    with pytest.raises(MalformedEvidence, match="x: neither DER nor PEM"):
+        der_of(b"1", "x", "CERTIFICATE")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", "x"),
+        ("END CERTIFICATE", "END KEY"),
+        ("CERTIFICATE", "KEY"),
+        ("AQID", "AQI"),
+        ("AQID", "AR=="),
+        ("AQID", "AQ-D"),
+        ("AQID", "A: b\n\nAQID"),
+    ],
+)
+def test_what_is_not_one_block_is_malformed(old: str, new: str) -> None:
+    """Text around it, labels that differ or are others, no base64 or not the canonical one, headers."""
+    with pytest.raises(MalformedEvidence, match=r"^x: "):
+        pem_block(pem("CERTIFICATE", b"\1\2\3").replace(old, new).encode(), "x", "CERTIFICATE")
+
+
+def test_no_block_of_several_is_passed_over() -> None:
+    """One that is cut, or holds no base64, would silently not be there."""
+    good = pem("CERTIFICATE", b"\1\2\3")
+    for bad in (good[:-3], good.replace("AQ", "!!"), good.replace("AQID", "AQI")):
+        with pytest.raises(MalformedEvidence, match=r"^x: PEM"):
+            pem_blocks((good + bad).encode(), "x")
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"ab", b"abc", bytes(range(256))])

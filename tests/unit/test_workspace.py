@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import shutil
 import subprocess
 import tomllib
+import zipfile
+from email.parser import BytesParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
+from trove_classifiers import classifiers
+
+from tools import locks
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMBERS = sorted(path.parent.name for path in ROOT.glob("src/*/pyproject.toml"))
@@ -79,6 +86,32 @@ def test_a_member_says_what_it_is(member: str) -> None:
     assert (ROOT / "src" / member / packages[0] / "py.typed").is_file()
 
 
+@pytest.mark.parametrize("member", MEMBERS)
+def test_a_wheel_carries_its_licence_and_who_made_it(member: str, tmp_path: Path) -> None:
+    """Whoever has only the wheel may know what they may do with it, whom to name, and what it is for."""
+    built = Path(
+        next(WheelBuilder(str(ROOT / "src" / member)).build(directory=str(tmp_path), versions=["standard"]))
+    )
+    with zipfile.ZipFile(built) as wheel:
+        names = wheel.namelist()
+        about = BytesParser().parsebytes(
+            wheel.read(next(n for n in names if n.endswith(".dist-info/METADATA")))
+        )
+        texts = {Path(n).name: wheel.read(n) for n in names if ".dist-info/licenses/" in n}
+    assert texts["LICENSE"] == (ROOT / "LICENSE").read_bytes()
+    # What the certificates of the manufacturers demand goes where they go.
+    carries = any("tpm_bundle/anchors/" in name for name in names)
+    assert carries == (member == "sdk")
+    assert texts.get("NOTICE") == ((ROOT / "NOTICE").read_bytes() if carries else None)
+    assert about["Author"] == "the ITL attestation contributors"
+    assert about["License-Expression"] == SPDX
+    # What its README, which is all of us that an index shows, refers to is in it.
+    for place in re.findall(r"share/doc/[\w./-]*\w", str(about.get_payload())):
+        assert any(f".data/data/{place}" in name for name in names), place
+    said = about.get_all("Classifier") or []
+    assert {"Typing :: Typed", "Topic :: Security"} <= set(said) <= set(classifiers)
+
+
 def test_the_lock_pins_everything_with_hashes_and_no_address() -> None:
     """Whoever serves the packages, only the bytes that were locked are installed."""
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
@@ -103,9 +136,63 @@ def test_the_lock_holds_every_need() -> None:
         assert all(requirement.specifier.contains(version) for version in versions), requirement
 
 
+def _closure(names: set[tuple[str, str]]) -> set[str]:
+    """Return what is installed for distributions with their extras, as their own metadata say; ours stay out."""
+    found, todo = set[tuple[str, str]](), set(names)
+    while todo:
+        name, extra = todo.pop()
+        found.add((name, extra))
+        for line in importlib.metadata.requires(name) or ():
+            need = Requirement(line)
+            if need.marker is None or need.marker.evaluate({"extra": extra}):
+                todo |= {(locks.normal(need.name), e) for e in ("", *need.extras)} - found
+    return {name for name, _ in found if not name.startswith("itl-attestation-")}
+
+
+def _applying(lock: str) -> set[str]:
+    """Return the names of a lock whose markers hold here."""
+    pins = [Requirement(line.rstrip(" \\")) for line in lock.splitlines() if re.match("[a-z0-9]", line)]
+    return {locks.normal(pin.name) for pin in pins if pin.marker is None or pin.marker.evaluate()}
+
+
+def test_the_locks_of_the_installables_are_cut_from_the_one() -> None:
+    """The files are what `./dev lock` writes: the same versions with the same hashes, and no other file lies there."""
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    written = {path.name: path.read_text(encoding="utf-8") for path in locks.LOCKS.iterdir()}
+    assert written == locks.locks(lock), "run ./dev lock"
+    for name, text in written.items():
+        for block in re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]:
+            assert "--hash=sha256:" in block, name
+            assert block in re.sub(r"^ +#.*\n", "", lock, flags=re.MULTILINE), f"{name}: {block.split()[0]}"
+
+
+@pytest.mark.parametrize("member", locks.INSTALLABLES)
+def test_a_lock_is_complete_for_its_wheel_and_holds_nothing_else(member: str) -> None:
+    """Judged by the metadata of what is installed here, not by the comments that the lock is cut along."""
+    name = f"itl-attestation-{member}"
+    lock = (locks.LOCKS / f"{member}.lock").read_text(encoding="utf-8")
+    assert _applying(lock) == _closure({(name, "")})
+    assert not {"pytest", "atheris", "hypothesis", "mypy"} & set(locks.blocks_of(lock))
+    for extra in PROJECTS[member].get("optional-dependencies", {}):
+        more = (locks.LOCKS / f"{member}-{extra}.lock").read_text(encoding="utf-8")
+        assert _applying(lock) | _applying(more) == _closure({(name, ""), (name, extra)})
+        assert not set(locks.blocks_of(lock)) & set(locks.blocks_of(more))
+
+
+def test_what_builds_the_wheels_is_locked_too() -> None:
+    """Otherwise the newest hatchling of the day would run as whoever installs."""
+    needs = {
+        need
+        for member in MEMBERS
+        for need in _toml(f"src/{member}/pyproject.toml")["build-system"]["requires"]
+    }
+    lock = (locks.LOCKS / "build.lock").read_text(encoding="utf-8")
+    assert _applying(lock) == _closure({(locks.normal(Requirement(need).name), "") for need in needs})
+
+
 def test_the_script_installs_every_member() -> None:
-    """`./dev` lists the members by name; a new one must be added there."""
-    script = (ROOT / "dev").read_text(encoding="utf-8")
+    """They are listed by name; a new one must be added there."""
+    script = (ROOT / "tools/bootstrap.sh").read_text(encoding="utf-8")
     listed = re.search(r"^members=\(([a-z ]+)\)$", script, flags=re.MULTILINE)
     assert listed is not None
     assert sorted(listed[1].split()) == MEMBERS

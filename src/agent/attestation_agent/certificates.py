@@ -7,6 +7,7 @@ Whom it believes: a CA is trusted because the service's key, pinned at the first
 stands in (docs/adr/0039). A certificate is taken only from such a CA.
 """
 
+# Algorithms for: key-identifier
 from __future__ import annotations
 
 import re

@@ -3,6 +3,7 @@
 Pure. The answer around a statement is not signed: nothing in it is an order, and nothing in it says who we are.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hashlib

@@ -26,6 +26,7 @@ class Exit(IntEnum):
     REVOKED = 12
     REJECTED = 13
     NOT_AFFIRMED = 14
+    NOT_DELIVERED = 15
     TPM_UNAVAILABLE = 20
     UNREACHABLE = 21
     REFUSED = 22
@@ -34,6 +35,7 @@ class Exit(IntEnum):
     APPLY_FAILED = 25
     WIPE_FAILED = 26
     NO_CERTIFICATE = 27
+    STATE_NOT_KEPT = 28
     USAGE = 64
 
 
@@ -73,6 +75,18 @@ class AnswerRefused(AgentError):
     code = "answer-refused"
 
 
+class StateNotKept(AgentError):
+    """The state directory cannot be written: full, read-only, or not ours."""
+
+    code = "state-not-kept"
+
+
+class ConfigNotDelivered(AgentError):
+    """The machine is attested, and the service has no configuration for it that it could send."""
+
+    code = "config-not-delivered"
+
+
 class ConfigNotOpened(AgentError):
     """The configuration could not be opened in the TPM, or is not the one announced."""
 
@@ -98,6 +112,8 @@ _EXITS: tuple[tuple[type[AttestationError], Exit], ...] = (
     (DirectiveRejected, Exit.NOT_AUTHENTIC),
     (JWSRejected, Exit.NOT_AUTHENTIC),
     (ServiceKeysChanged, Exit.NOT_AUTHENTIC),
+    (StateNotKept, Exit.STATE_NOT_KEPT),
+    (ConfigNotDelivered, Exit.NOT_DELIVERED),
     (ConfigNotOpened, Exit.CONFIG_NOT_OPENED),
     (ApplyFailed, Exit.APPLY_FAILED),
     (WipeFailed, Exit.WIPE_FAILED),

@@ -1,5 +1,6 @@
 """Entry points: `attestation-agent COMMAND`, and `itl-tpm-register`, which is `attestation-agent run`."""
 
+# Algorithms for: tpm-ak
 from __future__ import annotations
 
 import argparse
@@ -15,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attestation import __version__, manual, output
 from attestation_agent.exits import Exit, UsageError, exit_of
 from attestation_agent.settings import (
     CERTIFICATE_OPTIONS,
@@ -39,14 +41,17 @@ if TYPE_CHECKING:
 EPILOG = (
     "Every option can be given by the variable in brackets; an unknown ITL_ variable stops the start. "
     "Exit codes: 0 attested, or told to stop; 10 pending approval; 11 locked; 12 revoked; 13 rejected; "
-    "14 not affirmed; 20 TPM unavailable; 21 service unreachable; 22 refused by the service; 23 not authentic; "
-    "24 configuration not opened; 25 apply failed; 26 wipe failed; 27 no certificate; 64 usage."
+    "14 not affirmed; 15 configuration not delivered; 20 TPM unavailable; 21 service unreachable; "
+    "22 refused by the service; 23 not authentic; 24 configuration not opened; 25 apply failed; 26 wipe failed; "
+    "27 no certificate; 28 state directory not writable; 64 usage."
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `attestation-agent`; the console script exits with what this returns."""
     parser = Parser(prog="attestation-agent", description="Prove this machine with its TPM.", epilog=EPILOG)
+    parser.add_argument("--man", action=manual.Print, help="print the manual page: ... | man -l -")
+    _add_version(parser)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser, metavar="COMMAND")
     identify = commands.add_parser(
         "identify", help="print EK fingerprint, certificate, manufacturer and firmware"
@@ -76,14 +81,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     offline.add_argument("file", type=Path, help="what `attestation machine offline-bundle` wrote")
     run = commands.add_parser("run", help="introduce, attest, obey, come again", epilog=EPILOG)
     _add_run_options(run)
-    return _guarded(vars(parser.parse_args(arguments)))
+    return _guarded(_read(parser, arguments))
 
 
 def register(arguments: Sequence[str] | None = None) -> int:
     """Run `itl-tpm-register`: `attestation-agent run` under the name that images know."""
     parser = Parser(prog="itl-tpm-register", description="Prove this machine with its TPM.", epilog=EPILOG)
     _add_run_options(parser)
-    return _guarded({**vars(parser.parse_args(arguments)), "command": "run"})
+    _add_version(parser)
+    return _guarded({**_read(parser, arguments), "command": "run"})
+
+
+def _add_version(parser: argparse.ArgumentParser) -> None:
+    # All that is ours is of one version.
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+
+
+def _read(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> dict[str, Any]:
+    with output.to_the_end(parser.prog, Exit.USAGE):
+        return vars(parser.parse_args(arguments))
+
+
+def _say(text: str) -> None:
+    with output.to_the_end("attestation-agent", Exit.USAGE):
+        print(text)  # noqa: T201 -- the output
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -111,7 +132,7 @@ def _identify(flags: Mapping[str, Any]) -> int:
 
     with _open(resolve(flags, os.environ, TPM_OPTIONS)) as tpm:
         facts = identity_facts(tpm.identify(), tpm.ak_public(), SystemClock().now())
-    print(json.dumps(facts, indent=2) if flags["json"] else identity_text(facts))  # noqa: T201 -- the output
+    _say(json.dumps(facts, indent=2) if flags["json"] else identity_text(facts))
     return Exit.OK
 
 
@@ -122,7 +143,7 @@ def _quote(flags: Mapping[str, Any]) -> int:
     with _open(resolve(flags, os.environ, TPM_OPTIONS)) as tpm:
         quote = tpm.quote(nonce, selection)
         text = quote_json(quote, nonce, selection, tpm.ak_public())
-    print(text)  # noqa: T201 -- the output
+    _say(text)
     return Exit.OK
 
 
@@ -136,7 +157,7 @@ def _cert(flags: Mapping[str, Any]) -> int:
     if flags["renew"]:
         _ask(offered)
     facts = certificate_facts(offered, SystemClock().now())
-    print(json.dumps(facts, indent=2) if flags["json"] else certificate_text(facts))  # noqa: T201 -- the output
+    _say(json.dumps(facts, indent=2) if flags["json"] else certificate_text(facts))
     good = bool(facts["certificates"]) and all(found["valid"] for found in facts["certificates"])
     return Exit.OK if good else Exit.NO_CERTIFICATE
 
@@ -161,7 +182,7 @@ def _sign(flags: Mapping[str, Any]) -> int:
         raise UsageError("the signer's socket is missing: --signer-socket or ITL_AGENT_SIGNER_SOCKET")
     algorithm = flags["algorithm"] or ask(path, kind=flags["kind"])["algorithms"][0]
     digest = digest_of(algorithm, flags["digest"], flags["file"])
-    print(ask(path, kind=flags["kind"], algorithm=algorithm, digest=digest)["signature"])  # noqa: T201 -- the output
+    _say(ask(path, kind=flags["kind"], algorithm=algorithm, digest=digest)["signature"])
     return Exit.OK
 
 
@@ -230,11 +251,11 @@ def _run(flags: Mapping[str, Any]) -> int:
     from attestation_agent.rhythm import Rhythm
     from attestation_agent.state import State
 
-    log = configure(settings.log_level)
+    log = configure(settings.log_level, settings.log_format)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    if settings.server_url.startswith("http:") and not is_loopback(settings.server_url):
+    if settings.server_url.lower().startswith("http:") and not is_loopback(settings.server_url):
         log.warning("server.not_encrypted", url=settings.server_url)
     state = State(settings.state_dir)
 

@@ -5,6 +5,7 @@ once by each process, so that operators can learn from it and see what changed. 
 from attesting: what the service cannot read and does not need is left out from then on.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hashlib

@@ -5,8 +5,10 @@ this TPM and answer the request just sent. An answer's `status`, `action` and `m
 other refusal makes it try again. No network answer ends a resident agent.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import secrets
@@ -28,11 +30,14 @@ from attestation.api import (
     RegisterRequest,
 )
 from attestation.client import NodeClient
+from attestation.client.text import clean
 from attestation.clock import Clock
 from attestation.device import FurtherEK, Identity, KeyCertification, Quote
 from attestation.errors import (
     AKNotActivated,
     AttestationError,
+    BaseConfigInvalid,
+    BaseConfigMissing,
     ChallengeExpired,
     ChallengeUnknown,
     ChallengeUsed,
@@ -66,11 +71,13 @@ from attestation_agent.exits import (
     AgentError,
     AnswerRefused,
     ApplyFailed,
+    ConfigNotDelivered,
     ConfigNotOpened,
     DirectiveRejected,
     Exit,
     ServiceKeysChanged,
     ServiceTooOld,
+    StateNotKept,
     UsageError,
     WipeFailed,
     exit_of,
@@ -86,11 +93,13 @@ NONCE_BYTES: Final = 32
 CHALLENGE_MARGIN = timedelta(seconds=5)
 """A challenge that ends sooner is not worth a quote; a fresh one costs one request."""
 APPLY_AGAIN_FIRST = timedelta(seconds=60)
-APPLY_AGAIN_MOST = timedelta(hours=1)
+APPLY_AGAIN_MOST = timedelta(minutes=15)
+MAX_DETAIL: Final = 1024
 MAX_TOKEN_FILE_BYTES: Final = 1024
 MAX_KEYS_FILE_BYTES: Final = 65_536
 LOCK_FAILED: Final = "lock_failed"
 UNLOCK_FAILED: Final = "unlock_failed"
+NOT_CONFIGURED: Final = "not_configured"
 ORDERED: Final = frozenset({Status.LOCKED, Status.REVOKED, LOCK_FAILED, UNLOCK_FAILED})
 """What an order made of this machine: only an order changes it, or a welcome under another name."""
 
@@ -243,6 +252,8 @@ class Agent:
         """Whether the second protocol is answered."""
         self._certified = False
         """Whether the last attestation answered it."""
+        self._undelivered: AgentError | None = None
+        """Why the configuration that is offered is not here yet."""
         self._apply_at: datetime | None = None
         self._apply_pause = APPLY_AGAIN_FIRST
 
@@ -364,9 +375,10 @@ class Agent:
         code = _STATUS_EXITS[answer.status]
         if answer.status is Status.ATTESTED:
             pending = self._state.pending_config()
-            if pending is not None and (self._apply_at is None or self._edge.clock.now() >= self._apply_at):
-                failed = self._apply(exchange.known, pending)
-                code = Exit.OK if failed is None else exit_of(failed)
+            if pending is not None:
+                if self._due():
+                    self._tried(self._apply(exchange.known, pending))
+                code = Exit.OK if self._undelivered is None else exit_of(self._undelivered)
         order = self._state.wipe_order()
         if order is not None and answer.status is Status.REVOKED:
             # Ordered, verified, and no longer asked for: our acknowledgement arrived, its answer did not.
@@ -734,14 +746,60 @@ class Agent:
     # §5: fetch, open, apply
 
     def _deliver(self, exchange: Exchange, order: Directive) -> Round:
-        """Fetch the sealed configuration, keep it sealed until it is applied, apply and acknowledge it."""
+        """Fetch the sealed configuration, keep it sealed until it is applied, apply and acknowledge it.
+
+        It is offered until we acknowledge that it is applied. What failed is fetched anew, with a pause that grows: it
+        may have been the configuration that was wrong.
+        """
+        answer = exchange.answer
+        if self._due():
+            try:
+                self._tried(self._deliver_now(exchange, order))
+            except AttestationError:
+                self._not_configured()
+                raise
+        failed = self._undelivered
+        return Round(
+            exit=Exit.OK if failed is None else exit_of(failed), again_seconds=answer.reattest_after_seconds
+        )
+
+    def _due(self) -> bool:
+        if self._apply_at is None:
+            return True
+        wait = self._apply_at - self._edge.clock.now()
+        # Longer than we ever wait: the clock was set back.
+        return not timedelta(0) < wait <= APPLY_AGAIN_MOST
+
+    def _tried(self, failed: AgentError | None) -> None:
+        """Note how it went: after a failure of ours the next attempt waits, twice as long as the one before."""
+        self._undelivered = failed
+        if failed is None:
+            self._apply_at, self._apply_pause = None, APPLY_AGAIN_FIRST
+            return
+        self._edge.log.warning("config.not_delivered", code=failed.code, reason=str(failed))
+        if not isinstance(failed, ConfigNotDelivered):
+            self._apply_at = self._edge.clock.now() + self._apply_pause
+            self._apply_pause = min(2 * self._apply_pause, APPLY_AGAIN_MOST)
+        self._not_configured()
+
+    def _not_configured(self) -> None:
+        """Tell other programs on this machine; best effort, for what could not be kept may be the reason."""
+        if self._state.status() not in ORDERED:
+            with contextlib.suppress(StateNotKept):
+                self._state.set_status(NOT_CONFIGURED)
+
+    def _deliver_now(self, exchange: Exchange, order: Directive) -> AgentError | None:
+        """Fetch, keep, apply and acknowledge a configuration; return what went wrong on our side, if anything."""
         answer = exchange.answer
         if answer.config_token is None:
             raise AnswerRefused("the service orders apply-config without a token to fetch it by")
         if order.token_id in self._state.applied():
             raise AnswerRefused("the service orders a configuration that was applied already")
         asked = self._request(exchange.known.machine_id)
-        delivery = self._client.fetch_config(answer.config_token, asked.node_nonce)
+        try:
+            delivery = self._client.fetch_config(answer.config_token, asked.node_nonce)
+        except (BaseConfigMissing, BaseConfigInvalid) as e:
+            return ConfigNotDelivered(f"the service has no configuration to send: {e}")
         if delivery is None:
             raise AnswerRefused("the service orders apply-config, but gives no sealed configuration")
         envelope = delivery.envelope
@@ -752,18 +810,16 @@ class Agent:
             keys=self._pinned_keys(),
             asked=asked,
         )
-        # From now on no older file is taken, whether this one can be applied at once or not.
-        self._state.add_newest_config(sent_at)
-        # The token is spent. Sealed, the configuration may lie on disk: only this TPM opens it.
         pending = PendingConfig(envelope=envelope, directive=order.token, acknowledged=False)
-        self._state.set_pending_config(pending)
-        if self._state.status() not in ORDERED:
-            self._state.set_status(Status.ATTESTED)
-        self._apply_pause = APPLY_AGAIN_FIRST
-        failed = self._apply(exchange.known, pending)
-        if failed is not None and self._settings.once:
-            raise failed
-        return Round(exit=Exit.OK, again_seconds=answer.reattest_after_seconds)
+        try:
+            # From now on no older file is taken, whether this one can be applied at once or not.
+            self._state.add_newest_config(sent_at)
+            # Sealed, the configuration may lie on disk: only this TPM opens it.
+            self._state.set_pending_config(pending)
+            return self._apply(exchange.known, pending)
+        except StateNotKept as e:
+            self._try_to_acknowledge(exchange.known, _digest(order.token), str(e))
+            return e
 
     def _apply(self, known: KnownAs, pending: PendingConfig) -> AgentError | None:
         """Open and apply a configuration and acknowledge how that went; return what went wrong, if anything."""
@@ -774,20 +830,20 @@ class Agent:
             sealed.applied(config, chosen.config_path, chosen.apply_command, self._edge.run)
         except (ConfigNotOpened, ApplyFailed) as e:
             failed = e
-            self._edge.log.warning("config.failed", code=e.code, reason=str(e), token_id=envelope.token_id)
-            self._apply_at = self._edge.clock.now() + self._apply_pause
-            self._apply_pause = min(2 * self._apply_pause, APPLY_AGAIN_MOST)
             self._state.set_pending_config(replace(pending, acknowledged=True))
         else:
             self._edge.log.info(
                 "config.applied", config_sha256=envelope.config_sha256, path=str(self._settings.config_path)
             )
             # Noted first: power that fails between these two lines must not apply it again.
-            self._state.add_applied(envelope.token_id)
-            self._state.set_pending_config(None)
+            try:
+                self._state.add_applied(envelope.token_id)
+            finally:
+                self._state.set_pending_config(None)
+            if self._state.status() not in ORDERED:
+                self._state.set_status(Status.ATTESTED)
         if not pending.acknowledged:
-            # It is applied, or kept for later: that nobody heard of it is no reason to do it again.
-            self._try_to_acknowledge(known, _digest(pending.directive), failed.code if failed else None)
+            self._try_to_acknowledge(known, _digest(pending.directive), str(failed) if failed else None)
         return failed
 
     # Lock and wipe
@@ -874,7 +930,7 @@ class Agent:
                 nonce_id=challenge.nonce_id,
                 directive_sha256=digest.hex(),
                 outcome=outcome,
-                detail=failure,
+                detail=clean(failure)[:MAX_DETAIL] if failure is not None else None,
                 pcr_quote=b64encode(quote.attest),
                 pcr_signature=b64encode(quote.signature),
             ),

@@ -1,5 +1,6 @@
 """Settings of the agent: flags, then `ITL_*` variables, then defaults. An unknown variable stops the start."""
 
+# Algorithms for: certified-key
 from __future__ import annotations
 
 import argparse
@@ -12,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from attestation.log_line import FORMATS, LogFormat
 from attestation.machines import Role
 from attestation_agent.exits import Exit, UsageError
 
-FOREIGN_PREFIXES: Final = ("ITL_API_", "ITL_WEB_")
-"""Variables of the command line and the dashboard, which share the prefix."""
+FOREIGN_PREFIXES: Final = ("ITL_API_", "ITL_WEB_", "ITL_OIDC_", "ITL_PROFILE", "ITL_ADMIN_TOKEN")
+"""Variables of the command line and the dashboard, which share the prefix: whoever operates has them in their shell."""
 
 _CLUSTER_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
 
@@ -47,6 +49,7 @@ class Settings:
     splay_seconds: float
     attempts: int
     log_level: str
+    log_format: LogFormat
     certificates: tuple[str, ...]
     certificate_dir: Path | None
     certificate_key: str
@@ -305,6 +308,13 @@ OPTIONS: Final = (
         help="debug, info, warning or error (default info)",
     ),
     Option(
+        name="log_format",
+        variable="ITL_LOG_FORMAT",
+        read=_one_of(*FORMATS),
+        default="auto",
+        help="text for people, json for programs, auto: text on a terminal, else json (default auto)",
+    ),
+    Option(
         name="certificates",
         variable="ITL_AGENT_CERTIFICATES",
         read=_kinds,
@@ -390,7 +400,8 @@ def resolve(
             and variable not in known
             and not variable.startswith(FOREIGN_PREFIXES)
         ):
-            near = difflib.get_close_matches(variable, known, n=1)
+            # What all of them begin with makes any two alike: by default far ones are named too.
+            near = difflib.get_close_matches(variable, known, n=1, cutoff=0.85)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise UsageError(f"unknown variable {variable}{hint}")
     values: dict[str, Any] = {}

@@ -27,7 +27,7 @@ from pydantic import ValidationError
 from attestation.api import ConfigEnvelope
 from attestation.clock import rfc3339
 from attestation.keys import JWSRejected, thumbprints
-from attestation_agent.exits import ServiceKeysChanged, UsageError
+from attestation_agent.exits import ServiceKeysChanged, StateNotKept, UsageError
 from attestation_agent.files import remove, write_atomically
 
 _MACHINE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
@@ -170,7 +170,7 @@ class State:
     # What we were told
 
     def status(self) -> str | None:
-        """Return what the service last said in a statement; `lock_failed`, `unlock_failed` where a command failed."""
+        """Return what the service last said in a statement, or a word of ours for what of it could not be done."""
         try:
             return (self.directory / "status").read_text(encoding="ascii").strip() or None
         except (OSError, UnicodeDecodeError):
@@ -181,7 +181,7 @@ class State:
         if status is None:
             self._remove("status")
         elif status != self.status():
-            write_atomically(self.directory / "status", f"{status}\n".encode("ascii"))
+            self._write("status", f"{status}\n".encode("ascii"))
 
     def pending_config(self) -> PendingConfig | None:
         """Return the sealed configuration that was fetched and not applied yet."""
@@ -253,9 +253,21 @@ class State:
             return None
 
     def _write_json(self, name: str, content: Mapping[str, Any] | list[str]) -> None:
-        write_atomically(self.directory / name, json.dumps(content, sort_keys=True).encode("ascii"))
+        self._write(name, json.dumps(content, sort_keys=True).encode("ascii"))
+
+    def _write(self, name: str, content: bytes) -> None:
+        with self._kept():
+            write_atomically(self.directory / name, content)
 
     def _remove(self, name: str) -> None:
         path = self.directory / name
-        if path.exists():
-            remove(path)
+        with self._kept():
+            if path.exists():
+                remove(path)
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            raise StateNotKept(f"state directory {self.directory}: {e.strerror}") from e

@@ -1,5 +1,6 @@
 """Keys of the TPM as certificates need them: a request signed by one, and the proof that it is there."""
 
+# Algorithms for: certified-key, proof-of-possession
 from __future__ import annotations
 
 import secrets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,17 +131,22 @@ def save(
     earlier: Sequence[UnverifiedCheckpoint],
     replace: bool,
     silent: bool,
+    convert: Callable[[bytes], bytes] | None = None,
 ) -> Checked:
     """Write *pieces* to *path*, mode 0600, and verify them on the way: the whole file or none.
 
-    What does not verify is written all the same: it is evidence. What breaks off on the way is not.
+    What does not verify is written all the same: it is evidence. What breaks off on the way is not, nor what *convert*
+    made of a log that does not verify: that would be evidence of nothing.
 
     Raises:
         AlreadyExists: There is such a file, and it is not to be replaced.
-        RequestInvalid: It cannot be written.
+        RequestInvalid: It cannot be written, or something other than a file is there.
     """
     if path.exists() and not replace:
         raise AlreadyExists(f"{path} exists; an older export is evidence too")
+    # The new file takes the place of what is there: of /dev/stdout too, for everybody, where root asks.
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise RequestInvalid(f"{path} is no regular file; an export replaces only those")
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.part")
     checker = _Checker(pinned, earlier)
     try:
@@ -149,16 +154,20 @@ def save(
         try:
             with os.fdopen(descriptor, "wb") as file:
                 for piece in _watched(checker, pieces, "exporting", silent=silent):
-                    file.write(piece)
+                    if convert is not None and checker.error is not None:
+                        break  # it is not written, so the rest need not be waited for, however long it is
+                    file.write(piece if convert is None else convert(piece))
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.rename(path)
-            _sync_directory(path.parent)
+            checked = checker.done()
+            if checked.error is None or convert is None:
+                temporary.rename(path)
+                _sync_directory(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as e:
         raise RequestInvalid(f"{path} cannot be written: {e.strerror}") from e
-    return checker.done()
+    return checked
 
 
 class _Checker:

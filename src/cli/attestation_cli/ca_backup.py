@@ -4,13 +4,14 @@ A key that signs a fresh value which the CA's certificate verifies is the key of
 right name, of the right size, with the right public half beside it) proves nothing.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -55,13 +56,18 @@ class Proof:
 
     Args:
         wanted: Which key.
+        verdict: The key is there and signs; nothing there is it; something there could not be opened and may be it; it
+            is there and does not sign.
         where: File or URI that holds it; None where nothing does.
         why: Why not; None where it does.
+        warning: What is wrong with the copy all the same.
     """
 
     wanted: Wanted
-    where: str | None
-    why: str | None
+    verdict: Literal["proven", "missing", "not opened", "does not sign"]
+    where: str | None = None
+    why: str | None = None
+    warning: str | None = None
 
 
 def prove(
@@ -79,7 +85,7 @@ def prove(
         RequestInvalid: There is no such folder or file, or no private key in it.
         KeyURIInvalid: *source* is a key URI that breaks a rule.
     """
-    options = KeyOptions(passphrase=passphrase, allow_unencrypted=True, modules=modules)
+    options = KeyOptions(passphrase=passphrase, allow_unencrypted=True, modules=modules, copies=True)
     opened: list[OpenKey] = []
     refused: list[str] = []
     for uri in _uris(source):
@@ -106,12 +112,21 @@ def _proof(wanted: Wanted, opened: Sequence[OpenKey], refused: Sequence[str]) ->
         try:
             key.self_test(public)
         except AttestationError as e:
-            return Proof(wanted=wanted, where=None, why=str(e))
-        return Proof(wanted=wanted, where=_place(key), why=None)
-    why = refused[0] if refused else f"none of the {len(opened)} keys of CAs there is this one"
-    if not refused and wanted.scheme in HARDWARE:
+            return Proof(wanted=wanted, verdict="does not sign", why=str(e))
+        return Proof(wanted=wanted, verdict="proven", where=_place(key), warning=_warning(key))
+    if refused:
+        return Proof(wanted=wanted, verdict="not opened", why=refused[0])
+    why = f"none of the {len(opened)} keys of CAs there is this one"
+    if wanted.scheme in HARDWARE:
         why = f"it is in hardware; its backup is {HARDWARE[wanted.scheme]}"
-    return Proof(wanted=wanted, where=None, why=why)
+    return Proof(wanted=wanted, verdict="missing", why=why)
+
+
+def _warning(key: OpenKey) -> str | None:
+    """Say who else may read a copy; put back like that, the service refuses it."""
+    if not isinstance(key.ref, FileRef) or not key.ref.path.stat().st_mode & 0o077:
+        return None
+    return f"others may read {key.ref.path}; where you put it back: chmod 0600"
 
 
 def _public(wanted: Wanted) -> CAPublicKey:

@@ -77,13 +77,11 @@ def _asks(session: Session) -> bool:
 
 def _session(root: click.Context) -> Session:
     """Return the session that the options typed so far describe; completion does not run the root command."""
-    from attestation_cli.main import prepare
     from attestation_cli.session import Session
 
     session = root.find_object(Session) or Session()
     session.quiet = True
-    prepare(
-        session,
+    session.take_options(
         profile=root.params.get("profile"),
         api_url=root.params.get("api_url"),
         token_file=root.params.get("token_file"),

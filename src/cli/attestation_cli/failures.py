@@ -6,7 +6,8 @@
 3  what you named does not exist (any more)
 4  the service does not know you, or you may not
 5  it exists, but not in a state that allows this
-6  no answer, or none now: unreachable, unavailable, too often
+6  no answer, or none now: unreachable, unavailable, too often; nothing was changed
+7  the answer was lost: unknown whether it happened
 """
 
 from __future__ import annotations
@@ -15,16 +16,26 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 
 import click
 
-from attestation.client import AnswerInvalid, APIError, ServiceUnreachable, TLSFailed
-from attestation.client.text import clean
+from attestation.client import (
+    AnswerInvalid,
+    APIError,
+    NotTLS,
+    OutcomeUnknown,
+    ServiceUnreachable,
+    TLSFailed,
+)
+from attestation.client.text import apart, clean
 from attestation.errors import (
+    AnswerNotKept,
     AttestationError,
     BundleInvalid,
     Conflict,
+    DeadlineExceeded,
     Expired,
     Forbidden,
     KeyUnusable,
@@ -38,6 +49,7 @@ from attestation.errors import (
     RequestInvalid,
     ResultTokenRejected,
     SignerUnavailable,
+    StoreBusy,
     Unauthenticated,
     Unavailable,
     Unknown,
@@ -55,7 +67,7 @@ from attestation_cli.login.errors import (
 )
 from attestation_cli.plugins import PluginFailed
 from attestation_cli.render import wrap
-from attestation_cli.session import Ambiguous, Refused, Session
+from attestation_cli.session import Ambiguous, OtherTPM, Refused, Session
 
 
 class ExitCode(IntEnum):
@@ -68,7 +80,11 @@ class ExitCode(IntEnum):
     AUTH = 4
     CONFLICT = 5
     UNAVAILABLE = 6
+    UNKNOWN = 7
 
+
+CLOCKS_DIFFER = timedelta(minutes=2)
+"""From here on a clock may be the reason why a token is not believed."""
 
 # The first class that matches decides: narrower ones stand above wider ones.
 MEANINGS: tuple[tuple[type[AttestationError], ExitCode, str], ...] = (
@@ -83,7 +99,9 @@ MEANINGS: tuple[tuple[type[AttestationError], ExitCode, str], ...] = (
     (Unknown, ExitCode.NOT_FOUND, "not found"),
     (Expired, ExitCode.NOT_FOUND, "it no longer exists"),
     (Ambiguous, ExitCode.CONFLICT, "it is not clear which machine you mean"),
+    (AnswerNotKept, ExitCode.CONFLICT, "this was done before; its answer is not repeated"),
     (Conflict, ExitCode.CONFLICT, "this is not possible now"),
+    (OtherTPM, ExitCode.USAGE, "this is not the machine that you mean"),
     (Refused, ExitCode.USAGE, "nothing was changed"),
     (CacheUnsafe, ExitCode.USAGE, "the logins of this computer are not safe"),
     (KeychainUnusable, ExitCode.USAGE, "tokens cannot be kept in the keyring"),
@@ -95,7 +113,11 @@ MEANINGS: tuple[tuple[type[AttestationError], ExitCode, str], ...] = (
     (NotAcceptable, ExitCode.USAGE, "this cannot be asked"),
     (SignerUnavailable, ExitCode.UNAVAILABLE, "a key cannot sign now"),
     (KeyUnusable, ExitCode.USAGE, "a key cannot be used"),
+    (OutcomeUnknown, ExitCode.UNKNOWN, "unknown whether it happened"),
+    (DeadlineExceeded, ExitCode.UNAVAILABLE, "the service is too slow now; nothing was changed"),
+    (StoreBusy, ExitCode.UNAVAILABLE, "the database of the service is locked; nothing was changed"),
     (RateLimited, ExitCode.UNAVAILABLE, "too many requests"),
+    (NotTLS, ExitCode.UNAVAILABLE, "what answers there does not speak TLS"),
     (TLSFailed, ExitCode.UNAVAILABLE, "the service could not prove who it is"),
     (ServiceUnreachable, ExitCode.UNAVAILABLE, "the service does not answer"),
     (AnswerInvalid, ExitCode.UNAVAILABLE, "something answered, but not the attestation service"),
@@ -126,20 +148,31 @@ ADVICE: Mapping[str, str] = {
     "proof-unavailable": "`attestation audit checkpoint` shows how far the signed log goes",
     "result-token-rejected": "get a new result, and the keys of the service from its operator",
     "witness-unusable": "`attestation witness keygen` makes a new one; never put an older state in its place",
-    "forbidden": "ask an operator who may",
+    "forbidden": "ask somebody with that role, or those who give out roles; yours: `attestation auth whoami --check`",
     "machine-unknown": "`attestation machine list` shows the machines there are",
     "registration-token-unknown": "`attestation token list` shows the tokens there are",
     "allow-list-entry-unknown": "`attestation allow-list list` shows the entries there are",
     "policy-unknown": "`attestation policy list` shows the policies there are",
     "transition-forbidden": "`attestation machine explain ID` tells where the machine stands and what is possible",
     "machine-changed": "somebody was faster: look again with `attestation machine get ID`, then decide again",
+    "answer-not-kept": "look at what was made; a token that nobody has is ended by `attestation token revoke ID`",
+    "idempotency-key-reused": "what this key was given to was carried out, and this was not; for another command leave "
+    "--again out",
+    "act-in-progress": "wait a moment, then ask for the same again",
     "already-exists": "choose another name or version; what exists under this one cannot be changed",
     "ambiguous": "give more characters of the id",
+    "another-tpm": "approve nothing; compare again with what `attestation-agent identify` prints on the machine itself",
     "not-confirmed": "run it in a terminal, or add --yes if you are sure",
-    "tls-failed": "check the address; if the service has a private CA, name its file with --ca-file",
+    "tls-failed": "check the address; if the service has a private CA, name its file with --ca-file or ITL_CA_FILE",
+    "not-tls": "check port and beginning of the address: what begins with https:// needs the port that speaks TLS",
     "service-unreachable": "check that the service runs there; another address: --api-url or ITL_API_URL",
     "answer-invalid": "check --api-url: it must be the address of the attestation service, without /api/v1",
+    "http-400": "check --api-url: a port that speaks TLS needs an address that begins with https://",
     "http-404": "check --api-url: it must be the address of the attestation service, without /api/v1",
+    "route-unknown": "check --api-url: it must be the address of the attestation service, without a path",
+    "proposal-rival": "`attestation approval show DIGEST` shows that one, `approve` agrees to it, `object` ends it; "
+    "--new-proposal adds yours",
+    "proposal-differs": "`attestation approval list` shows what waits; look at it again before you agree",
     "approval-unknown": "`attestation approval list` shows what waits for votes",
     "authentication-too-old": "log in again: `attestation auth login`",
     "break-glass-cannot-vote": "log in as yourself: `attestation auth login`",
@@ -149,15 +182,15 @@ ADVICE: Mapping[str, str] = {
     "unavailable": "try again; if it stays, /readyz of the service tells what is missing",
     "assurance-too-low": "`attestation trust show ID` tells who vouches for it; `--accept-ek` admits this very EK",
     "trust-certificate-unknown": "`attestation trust list` shows the certificates there are",
-    "trust-bundle-invalid": "see docs/operate/trust-bundle.md; what vouches for TPMs is the certificate of a CA",
+    "trust-bundle-invalid": "`attestation tpm-bundle verify FILE` says more; only certificates of CAs vouch for TPMs",
     "result-unknown": "`attestation machine results ID` shows the results that are kept",
-    "ca-not-configured": "give the service a CA: docs/operate/ca.md",
+    "ca-not-configured": "give the service a CA: set ITL_ENROLLMENT_CA_PASSPHRASE_FILE or ITL_ENROLLMENT_CA_KEY",
     "certificate-unknown": "`attestation ca certificates` shows what was issued",
     "issuer-unknown": "`attestation ca show` shows the keys there are",
     "ca-rotation-forbidden": "`attestation ca show` tells where a rotation stands and what is possible",
     "key-not-found": "check the place that is named; `attestation ca show` tells where each key is",
     "pin-rejected": "check passphrase or PIN; a token is not asked again until it changes",
-    "policy-invalid": "correct the policy document; docs/operate/cli.md shows one",
+    "policy-invalid": "`attestation policy validate FILE` names each mistake; `attestation policy learn` writes one",
 }
 
 
@@ -166,7 +199,10 @@ def report(error: AttestationError, session: Session) -> ExitCode:
     exit_code, what = meaning(error)
     advice = _advice(error, session)
     if session.json:
-        session.note(json.dumps({"error": _as_json(error, what, advice)}, indent=2))
+        told = _as_json(error, what, advice)
+        if isinstance(error, OutcomeUnknown):
+            told["next_command"] = session.repeat()
+        session.note(json.dumps({"error": told}, indent=2))
         return exit_code
     lines = [f"{_label('error:')} {what}"]
     why = str(error).splitlines() or ["no reason was given"]
@@ -174,13 +210,28 @@ def report(error: AttestationError, session: Session) -> ExitCode:
     lines += [f"       {clean(line)}" for line in why[1:]]
     if isinstance(error, APIError):
         lines += [f"       {clean(e.field)}: {clean(e.message)}" for e in error.errors]
+        if (clocks := _clocks(error)) is not None:
+            lines.append(f"       {clocks}")
     lines.append(_fold("what to do:", advice))
+    if isinstance(error, OutcomeUnknown):
+        lines.append(f"       {clean(session.repeat())}")  # whole, so that it can be copied
     if isinstance(error, APIError):
         lines.append(
             f"  {_label('code:')} {clean(error.code)}, request {clean(error.request_id or 'without id')}"
         )
     session.note("\n".join(lines))
     return exit_code
+
+
+def _clocks(error: APIError) -> str | None:
+    """Return that the clocks of the service and of this computer differ, where it refused a credential for that."""
+    now = datetime.now(UTC)
+    theirs = error.answered_at
+    if theirs is None or not isinstance(error, Unauthenticated) or abs(now - theirs) <= CLOCKS_DIFFER:
+        return None
+    return (
+        f"the clock of this computer is {apart(now, theirs)} that of the service, {theirs:%Y-%m-%d %H:%M} UTC"
+    )
 
 
 def _fold(label: str, text: str) -> str:
@@ -201,8 +252,17 @@ def meaning(error: AttestationError) -> tuple[ExitCode, str]:
 
 def _advice(error: AttestationError, session: Session) -> str:
     advice = ADVICE.get(error.code)
-    if isinstance(error, ServiceUnreachable | AnswerInvalid) or error.code.startswith("http-"):
+    if isinstance(error, OutcomeUnknown):
+        return "ask again with exactly this command; what was done is not done twice:"
+    if (
+        isinstance(error, ServiceUnreachable | AnswerInvalid)
+        or error.code.startswith("http-")
+        or error.code == "route-unknown"
+    ):
         where = f"now it is {clean(session.url)}, from {session.url_source}"
+        if type(error) is ServiceUnreachable and error.sent and session.url.startswith("http:"):
+            # A port that speaks TLS ends a connection that begins with anything else, without a word.
+            advice = "check the port; if it speaks TLS, the address begins with https://"
         return f"{advice or 'check --api-url'} ({where})"
     # A CA does not come by waiting.
     waiting = error.retry_after_seconds if isinstance(error, APIError) else None

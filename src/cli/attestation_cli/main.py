@@ -7,60 +7,18 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from attestation import output
 from attestation.errors import AttestationError
-from attestation_cli.login.profiles import config_path, load
+from attestation_cli.groups import EXIT_CODES, GROUPS
 from attestation_cli.session import DEFAULT_URL, Session, output_option
 
 if TYPE_CHECKING:
     from attestation_cli.plugins import Plugins
-
-GROUPS: Mapping[str, tuple[str, str]] = {
-    "auth": ("attestation_cli.commands.auth", "Log in and out; who you are."),
-    "machine": ("attestation_cli.commands.machine", "List, judge and explain machines."),
-    "result": ("attestation_cli.commands.result", "Verify what the service says of a machine, by yourself."),
-    "approval": ("attestation_cli.commands.approval", "What waits for the vote of another operator."),
-    "token": ("attestation_cli.commands.token", "Registration tokens: admit whoever presents one."),
-    "allow-list": ("attestation_cli.commands.allow_list", "EKs that are admitted in advance."),
-    "audit": ("attestation_cli.commands.audit", "Read and verify the audit chain."),
-    "witness": ("attestation_cli.commands.witness", "Cosign the checkpoints of somebody's audit log."),
-    "policy": ("attestation_cli.commands.policy", "What machines are measured against."),
-    "ca": ("attestation_cli.commands.ca", "The CA: its keys, what they have signed, how they are rotated."),
-    "operator-cert": (
-        "attestation_cli.commands.operator_cert",
-        "Client certificates of operators, viewers and auditors.",
-    ),
-    "trust": ("attestation_cli.commands.trust", "Whose word about TPMs the service takes."),
-    "tpm-bundle": (
-        "attestation_cli.commands.tpm_bundle",
-        "Which manufacturers' certificates vouch for TPMs.",
-    ),
-    "crypto": (
-        "attestation_cli.commands.crypto",
-        "Which algorithms are in use, and what the suites of the NSA say.",
-    ),
-    "stats": ("attestation_cli.commands.stats", "Count machines by status, role and trust."),
-    "health": ("attestation_cli.commands.health", "Ask whether the service can decide."),
-    "version": ("attestation_cli.commands.version", "Tell the versions of this program and of the service."),
-    "config": ("attestation_cli.commands.config", "See and set the settings of this program."),
-    "completion": ("attestation_cli.commands.completion", "Complete commands and machines in the shell."),
-}
-
-
-EXIT_CODES = (
-    ("0", "done; under dual control also: your vote counts, others must follow"),
-    ("1", "the answer is no: not trusted, not valid, not confirmed"),
-    ("2", "the command or its values are wrong; nothing was changed"),
-    ("3", "what you named does not exist (any more)"),
-    ("4", "you are not logged in, or you may not"),
-    ("5", "it exists, but not in a state that allows this; or several are meant"),
-    ("6", "no answer, or none now: unreachable, unavailable, too often"),
-)
 
 
 def _clause(text: str) -> str:
@@ -100,6 +58,34 @@ class Root(click.Group):
                 command.short_help = command.short_help or _clause(command.help or "")
         return group
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep what was typed: who must run it again is told the whole of it."""
+        ctx.ensure_object(Session).arguments = tuple(args)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; where there is none of this name, those so called in groups are named, or the nearest."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as e:
+            if inside := self._inside_groups(ctx, e.command_name):
+                told = f"No such command {e.command_name!r}. Did you mean {' or '.join(inside)}?"
+                raise click.exceptions.NoSuchCommand(e.command_name, told, ctx=ctx) from None
+            # click compares with commands that are loaded; ours are loaded when they are used.
+            near = self.list_commands(ctx)
+            raise click.exceptions.NoSuchCommand(e.command_name, possibilities=near, ctx=ctx) from None
+
+    def _inside_groups(self, ctx: click.Context, name: str) -> list[str]:
+        """Return where a command *name* stands, in quotes: 'auth login' of `login`."""
+        groups = ((group, self.get_command(ctx, group)) for group in GROUPS)
+        return [
+            f"'{at} {name}'"
+            for at, group in groups
+            if isinstance(group, click.Group) and name in group.commands
+        ]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 -- as above
         """List the commands without importing them, then the exit codes."""
         with formatter.section("Commands"):
@@ -116,6 +102,14 @@ class Root(click.Group):
             return super().invoke(ctx)
         except AttestationError as e:
             return self._report(ctx, e)
+        except KeyboardInterrupt:
+            session = ctx.find_object(Session)
+            if session is None or not session.acted:
+                raise
+            from attestation.client import OutcomeUnknown
+
+            # Whoever ends the wait for an answer has not ended the act.
+            return self._report(ctx, OutcomeUnknown("you ended it", key=session.again or ""))
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as e:
@@ -130,6 +124,12 @@ class Root(click.Group):
         from attestation_cli.failures import report
 
         ctx.exit(report(error, ctx.find_object(Session) or Session()))
+
+
+def _checked_key(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(r"[A-Za-z0-9-]{1,64}", value):
+        raise click.BadParameter("the key is printed with the command whose answer was lost; copy it whole")
+    return value
 
 
 @click.group(
@@ -174,6 +174,12 @@ class Root(click.Group):
 @click.option(
     "--allow-plain-http", is_flag=True, help="Send the token to another computer without TLS (unsafe)"
 )
+@click.option(
+    "--again",
+    metavar="KEY",
+    callback=_checked_key,
+    help="Ask again for what a command may have done whose answer was lost; nothing is done twice",
+)
 @output_option
 @click.pass_context
 def cli(
@@ -184,12 +190,13 @@ def cli(
     ca_file: str | None,
     client_cert: str | None,
     client_key: str | None,
+    again: str | None,
     *,
     allow_plain_http: bool,
 ) -> None:
     """Decide which machines may join, and see why."""
-    prepare(
-        ctx.ensure_object(Session),
+    session = ctx.ensure_object(Session)
+    session.take_options(
         profile=profile,
         api_url=api_url,
         token_file=token_file,
@@ -198,30 +205,10 @@ def cli(
         client_key=client_key,
         allow_plain_http=allow_plain_http,
     )
-
-
-def prepare(
-    session: Session,
-    *,
-    profile: str | None,
-    api_url: str | None,
-    token_file: Path | None,
-    ca_file: str | None,
-    client_cert: str | None = None,
-    client_key: str | None = None,
-    allow_plain_http: bool,
-) -> None:
-    """Put the options before the command into *session*, and what environment and profile say besides."""
-    options = {
-        "api_url": api_url, "ca_file": ca_file, "client_cert": client_cert, "client_key": client_key,
-    }  # fmt: skip
-    session.options = {name: given for name, given in options.items() if given is not None}
-    session.profile_name, session.profile = load(config_path()).chosen(profile)
-    session.token_file = token_file
-    session.apply_settings()
-    session.allow_plain_http = allow_plain_http
+    session.again = again
 
 
 def main() -> None:
     """Entry point of the console script."""
-    cli(prog_name="attestation")
+    with output.to_the_end("attestation", 2):
+        cli(prog_name="attestation")

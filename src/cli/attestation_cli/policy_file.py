@@ -13,13 +13,21 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import click
+
+from attestation.client.text import clean
 from attestation.errors import RequestInvalid
+from attestation_cli.render import yaml_text
 
 if TYPE_CHECKING:
     from ruamel.yaml.events import Event
 
+    from attestation.api import LearnedPolicy
+
 MAX_CHARACTERS = 1 << 18
 MAX_DEPTH = 16
+MOST_NAMED = 3
+REF = re.compile(r"[a-z0-9][a-z0-9-]{0,62}@[1-9][0-9]{0,8}\Z")
 
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,8})\Z")
 _WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "~": None}
@@ -42,6 +50,59 @@ def read_policy(text: str, name: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise RequestInvalid(f"{name}: a policy is an object with members, like `name: workers`")
     return document
+
+
+def is_ref(text: str) -> bool:
+    """True where *text* names a stored version; a file of the same name is called `./NAME@VERSION`."""
+    return REF.match(text) is not None
+
+
+def read_open(file: Any) -> dict[str, Any]:
+    """Return the policy document in an open file.
+
+    Raises:
+        RequestInvalid: It cannot be read, or as `read_policy` says.
+    """
+    try:
+        text = file.read(MAX_CHARACTERS + 1)
+    except (OSError, UnicodeDecodeError) as e:
+        raise RequestInvalid(f"{file.name}: {getattr(e, 'strerror', None) or 'not UTF-8 text'}") from e
+    return read_policy(text, clean(file.name))
+
+
+def read_path(path: str) -> dict[str, Any]:
+    """Return the policy document in the file at *path*; `-` is stdin.
+
+    Raises:
+        RequestInvalid: It cannot be read, or as `read_policy` says.
+    """
+    try:
+        with click.open_file(path, encoding="utf-8") as file:
+            return read_open(file)
+    except OSError as e:
+        raise RequestInvalid(f"{clean(path)}: {e.strerror}; a stored policy is named NAME@VERSION") from e
+
+
+def commented(learned: LearnedPolicy) -> str:
+    """Return a proposal as YAML: what it was learned from as comments, each value with the machines that have it."""
+    many = "one machine" if learned.machines == 1 else f"{learned.machines} machines"
+    lines = [f"# Proposed from what {many} proved last. Read it before you store it."]
+    lines += [f"# {clean(note)}" for note in learned.notes]
+    lines += [f"# left out: {clean(each.machine)}: {clean(each.reason)}" for each in learned.outliers]
+    who = {group.value: group.machines for group in learned.groups}
+    for line in yaml_text(learned.document).splitlines():
+        item = line.lstrip()
+        machines = who.get(item.removeprefix("- ").strip("'\"")) if item.startswith("- ") else None
+        if machines is not None:
+            lines.append(f"{line[: len(line) - len(item)]}# {_machines(machines)}")
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _machines(names: list[str]) -> str:
+    shown = ", ".join(clean(name) for name in names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{len(names)}: {shown}{more}"
 
 
 def _json(text: str, name: str) -> object:

@@ -92,6 +92,16 @@ def cell(value: object, exact: object = None) -> Cell:
     return Cell(text or "-", COLOURS.get(text), text if exact is None else clean(str(exact)))
 
 
+def trust_cell(trust: str, status: str) -> Cell:
+    """Return what the last result of a machine in *status* is worth.
+
+    Of a machine that nobody admitted, or that is locked, a good quote makes none that is trusted.
+    """
+    if trust == "verified" and status != "attested":
+        return Cell("not trusted", "yellow", trust)
+    return cell(trust)
+
+
 def time_cell(at: datetime | None, now: datetime) -> Cell:
     """Return how long ago *at* was; exactly: RFC 3339 in UTC."""
     return cell(ago(at, now), "" if at is None else instant(at))
@@ -107,13 +117,23 @@ def instant(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}Z"
 
 
+def exact(value: Cell) -> str:
+    """Return the whole value of a cell, empty where it has none."""
+    if value.exact is not None:
+        return value.exact
+    return "" if value.text == "-" else value.text
+
+
 def column_name(title: str) -> str:
     """Return the name of a column for programs: `EK FINGERPRINT` is `ek_fingerprint`."""
     return re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")
 
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\ufffd")
-"""Beginnings that make a spreadsheet calculate, or that stand for a control character which did."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\ufffd", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""Beginnings that make a spreadsheet calculate, the wide forms too; or that stand for a control character which did."""
+
+_CALCULATES = re.compile(rf"(?:^|(?<=;))(?=\s*[{re.escape(''.join(FORMULA))}])")
+"""Where a field may begin as one: where commas are decimal points, spreadsheets part fields at semicolons."""
 
 
 def csv_line(values: Iterable[str]) -> str:
@@ -124,12 +144,11 @@ def csv_line(values: Iterable[str]) -> str:
     """
     fields = []
     for value in values:
-        text = clean(value)
-        if text.startswith(FORMULA):
-            text = f"'{text}"
+        text = _CALCULATES.sub("'", clean(value))
         quoted = any(c in text for c in ",;'\"") or text != text.strip()
         fields.append('"' + text.replace('"', '""') + '"' if quoted else text)
-    return ",".join(fields) + "\r\n"
+    # A record of one empty field would be an empty line, which readers pass over.
+    return (",".join(fields) if fields != [""] else '""') + "\r\n"
 
 
 def display_width(text: str) -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import click
+
 from attestation.client.text import clean
-from attestation.results.ar4si import BOOTED
+from attestation.client.words import appraised
 from attestation_cli.render import Cell, Column, cell, display_width, moment_cell, shorten, wrap
 from attestation_cli.session import Session
 
 if TYPE_CHECKING:
-    from attestation.api import BootDetail, MeasuredEvent, PCRChange, ResultDetail, ResultReport
+    from attestation.api import BootDetail, CheckDetail, MeasuredEvent, PCRChange, ResultReport
 
 MOST_ENTRIES = 8
 MOST_TEXT = 100
@@ -37,12 +39,6 @@ def summary(report: ResultReport, now: datetime) -> list[tuple[str, Cell]]:
     if report.boot is not None:
         rows += _boot(report.boot)
     return rows
-
-
-def appraised(result: ResultDetail) -> str:
-    """Return one word or two for how much of the boot was compared and is as expected."""
-    found = set(result.boot_state_appraised)
-    return "appraised" if found >= BOOTED else "in part" if found else "not appraised"
 
 
 def _log(sha256: str | None, *, kept: bool) -> Cell:
@@ -88,6 +84,20 @@ def print_changes(session: Session, changes: list[PCRChange], *, entries: bool) 
             session.emit(f"      {shorten(clean(entry), width - 6)}")
         if len(change.entries) > MOST_ENTRIES:
             session.emit(f"      and {len(change.entries) - MOST_ENTRIES} more")
+
+
+def print_checks(session: Session, checks: tuple[CheckDetail, ...]) -> None:
+    """Print each check with expected and found, one below the other: digests are too long for columns."""
+    for check in checks:
+        note = f": {clean(check.note)}" if check.note else ""
+        outcome = cell(check.outcome)
+        mark = (
+            click.style(f"{outcome.text:<9}", fg=outcome.colour) if outcome.colour else f"{outcome.text:<9}"
+        )
+        session.emit(f"  {mark} {clean(check.check)}{note}")
+        for label, value in (("expected", check.expected), ("found", check.found)):
+            if value is not None:
+                session.emit(f"    {label:<8}  {clean(value)}")
 
 
 def print_values(session: Session, report: ResultReport) -> None:

@@ -1,5 +1,6 @@
 """Trust bundles on this computer: what an import would add, how two bundles differ, what a certificate chains to."""
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hashlib
@@ -11,6 +12,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Final
 
+from attestation.client.text import clean
 from attestation.endorsements.bundle import (
     FORMAT,
     VENDORS,
@@ -24,7 +26,7 @@ from attestation.endorsements.bundle import (
     tag_of,
 )
 from attestation.endorsements.path import PathFailure
-from attestation.errors import BundleInvalid
+from attestation.errors import BundleInvalid, MalformedEvidence
 from attestation.tpm_bundle import bundle_of, load_shipped, read_directory, read_shipped
 from attestation.tpm_bundle.files import MANIFEST, SUFFIXES, Contents
 from attestation.tpm_bundle.pem import certificates
@@ -38,6 +40,14 @@ MAX_DEPTH: Final = 3
 _OWNER: Final = re.compile(rb"^# Owner: *([A-Z]{2,4}) *\r?$", re.MULTILINE)
 _END: Final = b"-----END "
 _NAME: Final = re.compile(r"(?:^|[,;] )Common Name: ([^,;]+)")
+
+
+def unreadable(name: str, data: bytes, fault: MalformedEvidence) -> str:
+    """Say of *data*, of the file *name*, that *fault* kept a certificate from being read in it."""
+    # A file of another kind has no structure whose fault could be named.
+    other = b"-----BEGIN" not in data and not data.startswith((b"\x30", b"\x10"))
+    why = "neither PEM (-----BEGIN CERTIFICATE-----) nor DER" if other else str(fault)
+    return f"{clean(name)} is no certificate that can be read: {why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

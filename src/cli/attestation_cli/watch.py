@@ -20,13 +20,17 @@ from typing import TYPE_CHECKING, Any
 from attestation.client.errors import ServiceUnreachable
 from attestation.client.text import clean, short_ids
 from attestation.errors import RateLimited, Unavailable
+from attestation_cli.machine_rows import LISTED, listed_row
 from attestation_cli.render import instant, shorten, table
 
 if TYPE_CHECKING:
     from attestation.client import Record
     from attestation_cli.session import Session
 
-FOLLOWED = ("status", "trust", "role", "hostname", "assigned_ip", "assurance", "wipe_pending", "wiped_at")
+FOLLOWED = (
+    *("status", "trust", "role", "hostname", "assigned_ip", "assurance", "wipe_pending", "wiped_at"),
+    "configuration_not_delivered",
+)
 """Members whose change is told."""
 _ENTER = "\x1b[?1049h\x1b[?25l"
 _LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -201,8 +205,6 @@ class Watch:
         self._write(_HOME + "\r\n".join(f"{line}{_CLEAR_REST_OF_LINE}" for line in lines) + _CLEAR_BELOW)
 
     def _screen(self, columns: int, rows: int) -> list[str]:
-        from attestation_cli.commands.machine import LISTED, listed_row
-
         now = datetime.now(UTC)
         machines = list(self._known.values())
         head = (
@@ -253,4 +255,6 @@ def _name(machine: Record) -> str:
 def _word(value: object) -> str:
     if value is None:
         return "-"
+    if isinstance(value, dict):
+        return clean(str(value.get("why")))
     return {True: "yes", False: "no"}.get(value, "") if isinstance(value, bool) else clean(str(value))

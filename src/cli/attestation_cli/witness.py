@@ -4,6 +4,7 @@ One process, one directory, one lock. The new state is on the disk before a sign
 witness may have kept a checkpoint that nobody got a signature for, never the other way round.
 """
 
+# Algorithms for: audit-note
 from __future__ import annotations
 
 import fcntl

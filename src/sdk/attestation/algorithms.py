@@ -2,14 +2,15 @@
 
 Two tables. `ALGORITHMS` says of each algorithm whether it is in CNSA 1.0 (CNSSP 15: AES-256, SHA-384, ECDSA and ECDH
 on P-384, RSA and DH from 3072 bits), in CNSA 2.0 (AES-256, SHA-384 and SHA-512, ML-KEM-1024, ML-DSA-87; LMS and XMSS
-for firmware), and whether a quantum computer breaks it. `USES` says where which of them are used, who chooses, and
+for firmware), and whether a quantum computer breaks it. `USES` says for what which of them are used, who chooses, and
 which are let through outside the suites, each time with its reason: nothing is let through that is not written here.
 
 `ITL_CRYPTO_POLICY` names a `Policy`; `demand` refuses what it forbids. Where a suite knows an algorithm for a use, but
 nothing that exists offers it (no TPM has ML-DSA), the rule under `cnsa2` is what CNSA 1.0 allows (docs/adr/0040).
 
-The inventory (`attestation crypto inventory`, docs/operate/cryptography.md) is written from these tables, and a test
-walks the source: an algorithm that is used somewhere and not named here for that module fails it.
+Where they are used, each module declares itself, in one line, `# Algorithms for: …` (docs/adr/0075). The inventory
+(`attestation crypto inventory`, docs/operate/cryptography.md) is written from both, and a test walks the source: an
+algorithm that a module names and no use of its line has fails it.
 """
 
 from __future__ import annotations
@@ -221,7 +222,6 @@ class Entry:
         chooser: Who decides which.
         parameters: What else is fixed.
         enforced: When a policy refuses, as the end of a sentence; empty where it does not.
-        where: Modules that name one of them; a test compares with the source.
         exemptions: What is let through outside a suite.
         any_rsa: RSA of other lengths, from 2048 bits, is accepted too.
     """
@@ -231,7 +231,6 @@ class Entry:
     algorithms: tuple[str, ...]
     chooser: Chooser
     parameters: str
-    where: tuple[str, ...]
     enforced: str = ""
     exemptions: tuple[Exemption, ...] = ()
     any_rsa: bool = False
@@ -270,14 +269,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.HARDWARE,
                 parameters="EK templates of the TCG: L-1, L-2, H-1 to H-4, H-6, H-7; RSA-OAEP or ECDH with KDFe, KDFa",
                 enforced="when a machine introduces itself, and each time it attests",
-                where=(
-                    "attestation.appraisal.appraise",
-                    "attestation.evidence.ek_certificate",
-                    "attestation.tpm.constants",
-                    "attestation.tpm.credential",
-                    "attestation.tpm.public",
-                    "attestation.tpm.templates",
-                ),
                 exemptions=(_transition("rsa-3072", "ecdh-p384", why=_NO_POST_QUANTUM_TPM),),
             ),
             Entry(
@@ -287,14 +278,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.PEER,
                 parameters="ECDSA, RSASSA (PKCS#1 v1.5) or RSAPSS, with the hash in the key's public area",
                 enforced="when a machine introduces itself, and each time it attests",
-                where=(
-                    "attestation.device.node",
-                    "attestation.evidence.ak_activation",
-                    "attestation.tpm.constants",
-                    "attestation.tpm.public",
-                    "attestation.tpm.signature",
-                    "attestation_agent.main",
-                ),
                 exemptions=(_transition("rsa-3072", "ecdsa-p384", why=_NO_POST_QUANTUM_TPM),),
             ),
             Entry(
@@ -304,15 +287,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.HARDWARE,
                 parameters="nameAlg of EK and AK, hash of the AK's scheme; KDFa, KDFe and HMAC with the EK's nameAlg",
                 enforced="when a machine introduces itself, and each time it attests",
-                where=(
-                    "attestation.device.keys",
-                    "attestation.device.node",
-                    "attestation.tpm.constants",
-                    "attestation.tpm.hashes",
-                    "attestation.tpm.public",
-                    "attestation.tpm.signature",
-                    "attestation.tpm.templates",
-                ),
             ),
             Entry(
                 use=Use.TPM_STORAGE,
@@ -321,14 +295,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.HARDWARE,
                 parameters="fixed by the EK's template; protects credentials, duplicates and wrapped keys",
                 enforced="when a machine introduces itself, and each time it attests",
-                where=(
-                    "attestation.tpm.commands",
-                    "attestation.tpm.constants",
-                    "attestation.tpm.credential",
-                    "attestation.tpm.key_file",
-                    "attestation.tpm.public",
-                    "attestation.tpm.templates",
-                ),
             ),
             Entry(
                 use=Use.TPM_SESSION,
@@ -336,7 +302,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("aes-128-cfb", "sha256", "hmac-sha256"),
                 chooser=Chooser.WE,
                 parameters="salted to a key of the TPM; the first parameter is encrypted",
-                where=("attestation.tpm.commands", "attestation.tpm.sessions"),
                 exemptions=(
                     _exempt(
                         "stays inside one machine, whose TPM may have AES-128 only; the service believes nothing of it",
@@ -352,7 +317,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("ecdh-p256", "aes-128-cfb", "sha256"),
                 chooser=Chooser.HARDWARE,
                 parameters="the storage primary of the TCG's template, which every TPM makes again",
-                where=("attestation.device.nv", "attestation.tpm.key_file"),
                 exemptions=(
                     _exempt(
                         "wraps what leaves neither the machine nor, in the clear, its TPM; the service cannot see it",
@@ -368,7 +332,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256", "sha384", "sha512"),
                 chooser=Chooser.DEPLOYMENT,
                 parameters="the bank that a policy names; SHA-1 is never believed alone",
-                where=("attestation.evidence.tpm_quote", "attestation.tpm.hashes"),
                 exemptions=(
                     _exempt("firmware fills the bank of SHA-256; many TPMs have no other", "sha256"),
                     _exempt("CNSA 2.0 names it", "sha512", policies="1"),
@@ -380,17 +343,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha1", "sha256", "sha384", "sha512"),
                 chooser=Chooser.HARDWARE,
                 parameters="replayed against the bank that was quoted; others are passed over",
-                where=(
-                    "attestation.appraisal.explain",
-                    "attestation.evidence.event_log.format",
-                    "attestation.evidence.event_log.replay",
-                    "attestation.evidence.event_log.secure_boot",
-                    "attestation.evidence.event_log.uefi",
-                    "attestation.evidence.ima_log",
-                    "attestation.evidence.tpm_quote",
-                    "attestation.tpm.constants",
-                    "attestation.tpm.hashes",
-                ),
                 exemptions=(_exempt(_READ, "sha1", "sha256", "sha512"),),
             ),
             Entry(
@@ -399,13 +351,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256", "hmac-sha256"),
                 chooser=Chooser.WE,
                 parameters="HMAC under 32 random bytes of ours; qualifyingData over our nonce",
-                where=(
-                    "attestation.evidence.ak_activation",
-                    "attestation.evidence.ek_key_attestation",
-                    "attestation.evidence.key_certification",
-                    "attestation.tpm.duplicate",
-                    "attestation_service.attest.acknowledgement",
-                ),
                 exemptions=(_exempt(_FORMAT, "sha256", "hmac-sha256"),),
             ),
             Entry(
@@ -417,11 +362,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 ),
                 chooser=Chooser.HARDWARE,
                 parameters="PKCS#1 v1.5, PSS, ECDSA; SHA-1 only where the certificate itself is pinned",
-                where=(
-                    "attestation.endorsements.certificate",
-                    "attestation.endorsements.firmware",
-                    "attestation.endorsements.revocation",
-                ),
                 exemptions=(
                     _exempt(
                         "signed by the vendor, once, for the life of the TPM; the EK itself is judged by its own row",
@@ -437,13 +377,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("ed25519", "sha256"),
                 chooser=Chooser.PROTOCOL,
                 parameters="signed note over the manifest (C2SP signed-note); certificates by digest",
-                where=(
-                    "attestation.endorsements.bundle",
-                    "attestation.tpm_bundle",
-                    "attestation.tpm_bundle.files",
-                    "attestation.tpm_bundle.signature",
-                    "attestation_cli.commands.tpm_bundle",
-                ),
                 exemptions=(_exempt(_FORMAT, "ed25519", "sha256"),),
             ),
             Entry(
@@ -453,7 +386,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.WE,
                 parameters="ek-aes256gcm-v2: fresh key and IV; the key travels as a credential for EK and AK",
                 enforced="by the EK: see its row",
-                where=("attestation.envelope",),
                 exemptions=(_exempt(f"digest inside what AES-256-GCM authenticates; {_FORMAT}", "sha256"),),
             ),
             Entry(
@@ -463,12 +395,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.WE,
                 parameters="itl-server-key-v1: a P-384 key under AES-256-GCM, its key under RSA-OAEP with SHA-256",
                 enforced="at start: ITL_COMPAT_SERVER_KEYS, ITL_COMPAT_OFFLINE_BUNDLE",
-                where=(
-                    "attestation.device.node",
-                    "attestation.envelope",
-                    "attestation.evidence.key_certification",
-                    "attestation_service.server_keys",
-                ),
             ),
             Entry(
                 use=Use.SERVICE_KEY,
@@ -477,7 +403,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.WE,
                 parameters="JWS ES384 (RFC 7518 §3.4), r ‖ s",
                 enforced="at start: ITL_SERVICE_KEY",
-                where=("attestation.keys.signer",),
                 exemptions=(
                     _transition(
                         "ecdsa-p384",
@@ -503,10 +428,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.PEER,
                 parameters="RS256, RS384, RS512, PS256, ES256, ES384, ES512, EdDSA; the key says which",
                 enforced="when a key of the provider is read",
-                where=(
-                    "attestation_service.auth.access_token",
-                    "attestation_service.auth.provider_keys",
-                ),
                 exemptions=(
                     _transition("rsa-3072", "ecdsa-p384", why="no identity provider signs with ML-DSA"),
                 ),
@@ -522,7 +443,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.PEER,
                 parameters="the certificate's own key, and that of its CA; the hash under the CA's signature",
                 enforced="at start: ITL_OPERATOR_CA; when one is presented",
-                where=("attestation_service.auth.client_certificate",),
                 exemptions=(
                     _transition(
                         "rsa-3072", "ecdsa-p384", why="client certificates with ML-DSA are not verified here"
@@ -537,21 +457,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.DEPLOYMENT,
                 parameters="ECDSA and PKCS#1 v1.5 with SHA-384; ML-DSA with an empty context",
                 enforced="at start: ITL_ENROLLMENT_CA_ALGORITHM; when a rotation names another",
-                where=(
-                    "attestation.api.ca",
-                    "attestation.keys.file",
-                    "attestation.keys.open",
-                    "attestation.keys.selftest",
-                    "attestation.pki.content",
-                    "attestation.pki.issuer",
-                    "attestation.pki.lint",
-                    "attestation.store.issuers",
-                    "attestation_cli.commands.ca",
-                    "attestation_cli.commands.machine",
-                    "attestation_service.authority.places",
-                    "attestation_service.pki.responder",
-                    "attestation_service.settings",
-                ),
             ),
             Entry(
                 use=Use.LEAF,
@@ -571,16 +476,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.PEER,
                 parameters="made in the TPM of a machine, or brought by an operator",
                 enforced="when a certificate is asked for",
-                where=(
-                    "attestation.device.keys",
-                    "attestation.evidence.key_certification",
-                    "attestation.pki.signature",
-                    "attestation_agent.settings",
-                    "attestation_agent.tpm_keys",
-                    "attestation_cli.commands.operator_cert",
-                    "attestation_service.enrollment.presented",
-                    "attestation_service.operator_certificates.handlers",
-                ),
                 exemptions=(_transition("rsa-3072", "ecdsa-p384", why=_NO_POST_QUANTUM_TPM),),
                 any_rsa=True,
             ),
@@ -590,12 +485,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256", "sha384", "sha512"),
                 chooser=Chooser.PEER,
                 parameters="by the key that is certified, which its own row judges",
-                where=(
-                    "attestation.pki.signature",
-                    "attestation.pki.request",
-                    "attestation_agent.tpm_keys",
-                    "attestation_service.enrollment.presented",
-                ),
                 exemptions=(
                     _exempt(
                         "proves possession at one moment, over bytes that we chose or judged",
@@ -610,13 +499,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha1", "sha256"),
                 chooser=Chooser.PROTOCOL,
                 parameters="RFC 6960 §4.1.1, RFC 5280 §4.2.1.2, RFC 7093",
-                where=(
-                    "attestation.endorsements.certificate",
-                    "attestation.keys.pkcs11.objects",
-                    "attestation.pki.content",
-                    "attestation.pki.ocsp",
-                    "attestation_agent.certificates",
-                ),
                 exemptions=(_exempt("finds a key and authenticates nothing", "sha1", "sha256"),),
             ),
             Entry(
@@ -625,7 +507,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("pbkdf2-hmac-sha384", "aes-256-cbc", "sha384"),
                 chooser=Chooser.WE,
                 parameters="PBES2, 210,000 iterations, salt of 32 bytes; what others encrypted otherwise is read, too",
-                where=("attestation.keys.file",),
             ),
             Entry(
                 use=Use.KEPT_KEY,
@@ -633,7 +514,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("aes-256-gcm", "hkdf-sha384", "sha384"),
                 chooser=Chooser.WE,
                 parameters="itl-ocsp-delegate/v1: under a secret of the service's key, bound to certificate and CA key",
-                where=("attestation.keys.signer", "attestation_service.pki.delegates"),
             ),
             Entry(
                 use=Use.DEVICE_KEY,
@@ -653,11 +533,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.DEPLOYMENT,
                 parameters="what a device can; what the key is for decides which of them",
                 enforced="by what the key is for: CA, service key",
-                where=(
-                    "attestation.keys.delegated",
-                    "attestation.keys.pkcs11.objects",
-                    "attestation.keys.tpm2",
-                ),
             ),
             Entry(
                 use=Use.WRAPPING,
@@ -665,7 +540,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("rsa-3072", "rsa-4096", "aes-256-kwp", "sha256", "sha1"),
                 chooser=Chooser.DEPLOYMENT,
                 parameters="an AES-256 key under RSA-OAEP, with SHA-1 only where it is named; RFC 5649 around the key",
-                where=("attestation.keys.pkcs11.provision", "attestation.keys.wrapping"),
                 exemptions=(
                     _exempt(
                         "inside OAEP, whose security rests on no collision of them; tokens know others rarely",
@@ -681,7 +555,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256", "hmac-sha256"),
                 chooser=Chooser.WE,
                 parameters="under a salt of the start, in memory only",
-                where=("attestation.keys.refusals",),
                 exemptions=(_exempt("never leaves the service's processes", "sha256", "hmac-sha256"),),
             ),
             Entry(
@@ -690,15 +563,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256",),
                 chooser=Chooser.PROTOCOL,
                 parameters="RFC 9162 §2.1, C2SP tlog-tiles; imprint of RFC 3161",
-                where=(
-                    "attestation.audit.authority",
-                    "attestation.audit.entry",
-                    "attestation.audit.merkle",
-                    "attestation.audit.walk",
-                    "attestation.store.migrations.versions.0002_audit_tree",
-                    "attestation_service.transparency.timestamps",
-                    "attestation_service.transparency.walk",
-                ),
                 exemptions=(_exempt(_FORMAT, "sha256"),),
             ),
             Entry(
@@ -707,13 +571,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("ed25519", "ml-dsa-44", "sha256"),
                 chooser=Chooser.PROTOCOL,
                 parameters="C2SP signed-note, tlog-cosignature: both keys sign, both are demanded",
-                where=(
-                    "attestation.audit.checkpoint",
-                    "attestation.audit.note",
-                    "attestation.keys.notes",
-                    "attestation_cli.witness",
-                    "attestation_service.transparency.signing",
-                ),
                 exemptions=(
                     _exempt(
                         "witnesses of C2SP know these two and no other; both must be forged to forge a checkpoint",
@@ -733,7 +590,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.DEPLOYMENT,
                 parameters="TLS 1.3 unless ITL_TLS_MIN_VERSION says 1.2; what a proxy negotiates is its own",
                 enforced="at start: ITL_TLS_CIPHERS",
-                where=("attestation_service.settings",),
             ),
             Entry(
                 use=Use.TLS_GROUP,
@@ -742,7 +598,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.DEPLOYMENT,
                 parameters="what OpenSSL offers; under a suite P-384 alone",
                 enforced="at start",
-                where=("attestation_service.crypto_policy",),
                 exemptions=(_transition("ecdh-p384", why="ML-KEM needs OpenSSL 3.5"),),
             ),
             Entry(
@@ -752,7 +607,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.DEPLOYMENT,
                 parameters="its key; whoever signed it is the deployment's choice",
                 enforced="at start: ITL_TLS_CERT_FILE",
-                where=("attestation_service.crypto_policy",),
                 exemptions=(_transition("rsa-3072", "ecdsa-p384", why="ML-DSA in TLS needs OpenSSL 3.5"),),
                 any_rsa=True,
             ),
@@ -762,11 +616,6 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256",),
                 chooser=Chooser.WE,
                 parameters="128 random bits or more",
-                where=(
-                    "attestation_cli.login.cache",
-                    "attestation_cli.login.loopback",
-                    "attestation_service.config_tokens",
-                ),
                 exemptions=(_exempt("only preimages matter, of values that nobody can guess", "sha256"),),
             ),
             Entry(
@@ -775,47 +624,14 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256",),
                 chooser=Chooser.PROTOCOL,
                 parameters="PKCE S256 (RFC 7636 §4.2)",
-                where=(
-                    "attestation_cli.login.device",
-                    "attestation_cli.login.discovery",
-                    "attestation_cli.login.interactive",
-                    "attestation_cli.login.pkce",
-                ),
                 exemptions=(_exempt("PKCE knows no other", "sha256"),),
             ),
             Entry(
                 use=Use.DIGEST,
-                title="fingerprints and digests of certificates, keys, policies, logs, directives, votes",
+                title="fingerprints and digests of certificates, keys, policies, logs, directives, votes, acts, pages",
                 algorithms=("sha256", "sha384"),
                 chooser=Chooser.WE,
                 parameters="SHA-384 only to find fingerprints as an older agent wrote them",
-                where=(
-                    "attestation.keys.statements",
-                    "attestation.endorsements.bundle",
-                    "attestation.endorsements.certificate",
-                    "attestation.machines.dual_control",
-                    "attestation.reference.policy",
-                    "attestation.store.logs",
-                    "attestation_agent.directive",
-                    "attestation_agent.measurements",
-                    "attestation_agent.node",
-                    "attestation_cli.ca_backup",
-                    "attestation_cli.commands.trust",
-                    "attestation_cli.trust_files",
-                    "attestation_service.attest.decision",
-                    "attestation_service.attest.handlers",
-                    "attestation_service.auth.client_certificate",
-                    "attestation_service.authority.creation",
-                    "attestation_service.authority.issuance",
-                    "attestation_service.ca.handlers",
-                    "attestation_service.leases",
-                    "attestation_service.measurements",
-                    "attestation_service.pki.bundle_signature",
-                    "attestation_service.pki.cached",
-                    "attestation_service.policies.kept_logs",
-                    "attestation_service.registration.introduction",
-                    "attestation_service.weakenings",
-                ),
                 exemptions=(_exempt(_LABEL, "sha256"),),
             ),
         )

@@ -65,3 +65,16 @@ def parse_rfc3339(text: str) -> datetime:
         return datetime.fromisoformat(text).astimezone(UTC)
     except OverflowError as e:
         raise ValueError(f"time outside the calendar: {text[:40]!r}") from e
+
+
+def parse_http_date(value: str | None) -> datetime | None:
+    """Read an HTTP date (RFC 9110 §5.6.7), e.g. of a `Date` header, as UTC; None where unreadable."""
+    if value is None:
+        return None
+    from email.utils import parsedate_to_datetime  # imports a lot, for the few who read such a field
+
+    try:
+        when = parsedate_to_datetime(value)
+        return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None

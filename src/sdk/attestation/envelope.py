@@ -12,6 +12,7 @@ fresh AES-256 key, and that one is wrapped. The additional data:
     "itl-server-key-v1\n" machine_id "\n" serial "\n"
 """
 
+# Algorithms for: sealed-configuration, server-made-key
 from __future__ import annotations
 
 import hashlib

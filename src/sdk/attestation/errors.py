@@ -31,12 +31,13 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   └── CertificateUnknown  IssuerUnknown
     ├── Conflict                       it exists, but not in a state that allows this
     │   ├── ChallengeUsed  AKConflict  EKConflict  TransitionForbidden
-    │   └── MachineChanged  AlreadyExists  AssuranceTooLow  RotationForbidden  NameInUse
+    │   ├── MachineChanged  AlreadyExists  AssuranceTooLow  RotationForbidden  NameInUse
+    │   └── ActInProgress  AnswerNotKept  ProposalDiffers  ProposalRival
     ├── Expired                        it was good once
     │   └── ChallengeExpired  ConfigTokenConsumed
     ├── RequestInvalid                 well-formed, but the values cannot be right
     │   ├── EKFingerprintMismatch  PolicyInvalid  ProofUnavailable
-    │   ├── BundleInvalid
+    │   ├── BundleInvalid  IdempotencyKeyReused
     │   ├── BodyTooComplex             more members, or deeper, than any honest body
     │   └── CSRInvalid  AlgorithmForbidden  KeyRefused
     ├── RateLimited                    too often; `retry_after_seconds` says when again
@@ -49,7 +50,8 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   └── AuthenticationTooOld
     ├── Unavailable                    we could not decide or serve now
     │   ├── OperatorAccessNotConfigured  IdentityProviderUnavailable  RevocationUnknown
-    │   ├── BaseConfigMissing  BaseConfigInvalid  StoreUnavailable
+    │   ├── BaseConfigMissing  BaseConfigInvalid  DeadlineExceeded
+    │   ├── StoreUnavailable           └── StoreBusy
     │   ├── CANotConfigured  CertificateNotConformant  ServiceBusy
     │   └── SignerUnavailable          a private key cannot sign now; it may later
     │       └── SignerBusy
@@ -378,6 +380,18 @@ class MachineChanged(Conflict):
     code = "machine-changed"
 
 
+class ProposalDiffers(Conflict):
+    """What was asked for is not the proposal that the request names; no vote was counted."""
+
+    code = "proposal-differs"
+
+
+class ProposalRival(Conflict):
+    """Another proposal about the same thing waits for votes; this one was not opened."""
+
+    code = "proposal-rival"
+
+
 class AlreadyExists(Conflict):
     """Something immutable with this name exists already."""
 
@@ -402,6 +416,18 @@ class RotationForbidden(Conflict):
     code = "ca-rotation-forbidden"
 
 
+class ActInProgress(Conflict):
+    """An act with this idempotency key is being carried out; ask again in a moment."""
+
+    code = "act-in-progress"
+
+
+class AnswerNotKept(Conflict):
+    """This act was done before, and not again now; its first answer is not repeated."""
+
+    code = "answer-not-kept"
+
+
 class Expired(AttestationError):
     """What was named was good once and is no longer."""
 
@@ -424,6 +450,12 @@ class RequestInvalid(AttestationError):
     """The request is well-formed, but its values cannot be right."""
 
     code = "request-invalid"
+
+
+class IdempotencyKeyReused(RequestInvalid):
+    """This idempotency key was given to another request; nothing was done."""
+
+    code = "idempotency-key-reused"
 
 
 class BodyTooComplex(RequestInvalid):
@@ -589,6 +621,18 @@ class StoreUnavailable(Unavailable):
     """The database did not answer in time."""
 
     code = "store-unavailable"
+
+
+class StoreBusy(StoreUnavailable):
+    """Another program keeps the database locked: nothing was written, and nothing of this will be."""
+
+    code = "store-busy"
+
+
+class DeadlineExceeded(Unavailable):
+    """The caller does not wait any more for what waited here: it was not begun, and will not be."""
+
+    code = "deadline-exceeded"
 
 
 class ServiceBusy(Unavailable):

@@ -15,6 +15,8 @@ from typing import Final
 from attestation.errors import MalformedEvidence
 
 _HEX = re.compile(r"(?:[0-9a-f]{2})*\Z")
+_PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----([A-Za-z0-9+/=\s]*)-----END \1-----")
+_LINE_CHARACTERS: Final = 64
 
 
 class Reader:
@@ -141,6 +143,55 @@ def b64decode(text: str, what: str, *, max_bytes: int = 1 << 20) -> bytes:
     if binascii.b2a_base64(data, newline=False).decode("ascii") != text:
         raise MalformedEvidence(f"{what}: base64 is not canonical")
     return data
+
+
+def pem(label: str, data: bytes) -> str:
+    """Return *data* as one PEM block (RFC 7468), with a newline at the end."""
+    text = b64encode(data)
+    lines = [text[i : i + _LINE_CHARACTERS] for i in range(0, len(text), _LINE_CHARACTERS)]
+    return "\n".join([f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""])
+
+
+def pem_blocks(data: bytes, what: str) -> list[tuple[str, bytes]]:
+    """Return label and content of every PEM block in *data*, in their order; text between them is for people.
+
+    Raises:
+        MalformedEvidence: A block cannot be read. Passed over, it would silently not be there.
+    """
+    found = [(label.decode("ascii"), _pem_content(text, what)) for label, text in _PEM.findall(data)]
+    if len(found) != data.count(b"-----BEGIN "):
+        raise MalformedEvidence(f"{what}: PEM with a block that cannot be read")
+    return found
+
+
+def pem_block(data: bytes, what: str, *labels: str) -> bytes:
+    """Return the content of the one PEM block that *data* is; of white space there may be any (RFC 7468 §3, lax).
+
+    Args:
+        data: One block with one of *labels*, no headers in it and no text around it.
+        what: Name of the field, for the error message.
+        labels: Those allowed, like `CERTIFICATE`.
+
+    Raises:
+        MalformedEvidence: The only way to fail.
+    """
+    block = _PEM.fullmatch(data.strip())
+    if block is None or block[1].decode("ascii") not in labels:
+        raise MalformedEvidence(f"{what}: not one PEM block {labels[0]} alone")
+    return _pem_content(block[2], what)
+
+
+def der_of(data: bytes, what: str, *labels: str) -> bytes:
+    """Return *data* where it begins as DER, else what `pem_block` reads in it."""
+    if data[:1] == b"\x30":
+        return data
+    if not data.lstrip().startswith(b"-----"):
+        raise MalformedEvidence(f"{what}: neither DER nor PEM")
+    return pem_block(data, what, *labels)
+
+
+def _pem_content(text: bytes, what: str) -> bytes:
+    return b64decode(b"".join(text.split()).decode("ascii"), f"{what}: PEM", max_bytes=len(text))
 
 
 def hexdecode(text: str, what: str, *, size_bytes: int | None = None) -> bytes:

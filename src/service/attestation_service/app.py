@@ -29,6 +29,7 @@ from attestation_service import (
     problems,
     weakenings,
 )
+from attestation_service.acts import ActStore
 from attestation_service.allow_list.routes import router as allow_list
 from attestation_service.approvals.routes import router as approvals
 from attestation_service.attest.routes import hot as attest_hot
@@ -44,6 +45,7 @@ from attestation_service.context import Resources
 from attestation_service.delivery.routes import operators as delivery_operators
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
+from attestation_service.documentation.routes import router as documentation
 from attestation_service.endorsements import Anchors
 from attestation_service.enrollment.routes import machines as enrollment_machines
 from attestation_service.enrollment.routes import router as enrollment
@@ -69,6 +71,7 @@ from attestation_service.tls import ServerTLS
 from attestation_service.tokens.routes import router as tokens
 from attestation_service.transparency import Log, load_log_signer
 from attestation_service.trust.routes import router as trust
+from attestation_service.whoami.routes import router as whoami
 from attestation_service.write_probe import WriteProbe
 
 log = structlog.get_logger("attestation_service")
@@ -91,6 +94,7 @@ ROUTERS = (
     machines,
     results,
     stats,
+    whoami,
     approvals,
     tokens,
     allow_list,
@@ -103,6 +107,7 @@ ROUTERS = (
     pki,
     discovery,
     health,
+    documentation,
 )
 """The hot path first: routes are tried in this order."""
 
@@ -122,7 +127,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Door]]:
-        logs.configure(chosen.log_level)
+        logs.configure(chosen.log_level, chosen.log_format)
         for warning in chosen.warnings():
             log.warning("settings.weakened", warning=warning)
         for notice in chosen.notices():
@@ -158,7 +163,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         version=__version__,
         description=DESCRIPTION,
         lifespan=lifespan,
-        # Its pages load scripts from other hosts; /openapi.json is what tools need.
+        # Its pages load scripts from other hosts; ours (`documentation/`) needs none.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -197,29 +202,32 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
     await asyncio.to_thread(database.demand_present, settings)
     await asyncio.to_thread(migrate, settings.db_url)
     await asyncio.to_thread(crypto_policy.check_files, settings)
-    service_keys = KeyHolder(settings)
-    await asyncio.to_thread(service_keys.open, make=True)
     oidc = None
     if settings.oidc:
         from attestation_service.auth.oidc import OIDC  # here: without a provider, no worker needs its client
 
         oidc = OIDC(settings, clock)
-    log_signer = await asyncio.to_thread(load_log_signer, settings, create=True)
     anchors = await asyncio.to_thread(Anchors, settings)
     advisories = await asyncio.to_thread(load_advisories, settings)
     hurried, loop = asyncio.Event(), asyncio.get_running_loop()
-    store = open_store(
+    opened = open_store(
         settings.db_url,
         StoreSettings(
             results_kept=settings.result_history,
             on_authority=lambda: loop.call_soon_threadsafe(hurried.set),
         ),
     )
+    store = ActStore(opened, clock)
     authority = None
     certificates = None
     parser = Parser()
     try:
+        # Keys are made for a database that is recognised: made before, they would lie beside one that is refused.
         await asyncio.to_thread(database.recognise, settings, store, clock)
+        await asyncio.to_thread(database.demand_log_keys, settings, store)
+        service_keys = KeyHolder(settings)
+        await asyncio.to_thread(service_keys.open, make=True)
+        log_signer = await asyncio.to_thread(load_log_signer, settings, create=True)
         if settings.operator_ca is not None or settings.issues_to_operators:
             certificates = ClientCertificates(settings, store if settings.issues_to_operators else None)
         if settings.has_ca:

@@ -175,8 +175,8 @@ def wanted(
     return Wanted(
         profile=ProfileName(profile),
         subject=machine_subject(
-            country=settings.enrollment_ca_country,
-            organization=settings.enrollment_ca_organization,
+            country=settings.ca_country,
+            organization=settings.ca_organization,
             role=machine.role,
             machine_id=machine.machine_id,
         ),

@@ -1,5 +1,6 @@
 """Issuing config tokens: the right to one delivery, given by a proof and never by an approval (PROTOCOL §5)."""
 
+# Algorithms for: bearer-secret
 from __future__ import annotations
 
 import hashlib
@@ -58,6 +59,13 @@ def store(tx: Tx, made: MadeToken, at: datetime) -> None:
     """Give a token that was made its right; the tokens before it lose theirs."""
     tx.config_tokens.withdraw(made.stored.machine_id, at)
     tx.config_tokens.issue(made.stored)
+
+
+def failed(tx: Tx, machine_id: str, why: str) -> None:
+    """Note *why* a machine that is owed its configuration has none: once, not at each of its attempts."""
+    machine = tx.machines.by_id(machine_id)
+    if machine is not None and machine.config_owed_since is not None and machine.config_failure != why:
+        tx.machines.update(machine, config_failure=why)
 
 
 def sha256(token: str) -> bytes:

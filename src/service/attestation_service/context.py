@@ -6,7 +6,7 @@ The middleware sets it once; everything else reads it from the ASGI scope.
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
@@ -33,6 +33,8 @@ _KEY = "itl.origin"
 
 ACCESS_KEY: Final = "x-access"
 """Where a route declares, in its `openapi_extra`, who may ask."""
+BEGAN_KEY: Final = "itl.began"
+"""When this process began with the request, of `time.perf_counter`."""
 LOGS_KEY: Final = "x-carries-logs"
 """Where it declares that its body may carry a boot log or a measurement list."""
 
@@ -101,7 +103,11 @@ class Certificates(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What the lifespan owns and handlers use."""
+    """What the lifespan owns and handlers use.
+
+    Args:
+        running: The acts that this process is carrying out, by their tickets' keys.
+    """
 
     settings: Settings
     clock: Clock
@@ -118,6 +124,7 @@ class Resources:
     certificates: Certificates | None = None
     authority: Authority | None = None
     revocation: Revocation | None = None
+    running: set[bytes] = field(default_factory=set)
 
     @property
     def signer(self) -> ServiceKeys:

@@ -3,6 +3,7 @@
 What is allowed for which use stands in `attestation.algorithms`; here is only where that is asked.
 """
 
+# Algorithms for: tls-group, tls-certificate
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -152,7 +153,12 @@ def _certificates(variable: str, path: Path) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())
     except (OSError, ValueError) as e:
-        raise SettingsInvalid(f"{variable}: {path} cannot be read: {type(e).__name__}") from None
+        why = (
+            e.strerror
+            if isinstance(e, OSError)
+            else "no certificate (PEM, -----BEGIN CERTIFICATE-----) is in it"
+        )
+        raise SettingsInvalid(f"{variable}: {path} cannot be read: {why}") from None
 
 
 def _key_name(certificate: x509.Certificate) -> str:

@@ -9,19 +9,21 @@ act of its own, `attestation-service --accept-restored-database`, which the audi
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
 
 from attestation.audit import AuditEvent
 from attestation.audit.checkpoint import Checkpoint
+from attestation.audit.checkpoint import parse as parse_checkpoint
 from attestation.audit.merkle import EMPTY_ROOT, root
 from attestation.clock import Clock, rfc3339
 from attestation.errors import AttestationError, LogBroken
-from attestation.store import Store, Tx, sqlite_path
+from attestation.store import DatabaseIdentity, Store, Tx, sqlite_path
 from attestation_service.settings import Settings
 from attestation_service.transparency.memory import Memory, MemoryFile
+from attestation_service.transparency.signing import missing_keys, signed_by_retired
 
 log = structlog.get_logger("attestation_service.database")
 
@@ -34,7 +36,7 @@ ADOPTING = frozenset({BOUND, ACCEPTED})
 
 WHAT_TO_DO = (
     "Bring the right database back. If this one is a backup that you restored on purpose, run "
-    "`attestation-service --accept-restored-database` once (docs/operate/backup.md). If you want to begin anew, with "
+    "`attestation-service --accept-restored-database` once. If you want to begin anew, with "
     "machines and auditors that pin other keys, move the folder of the keys away"
 )
 
@@ -43,6 +45,12 @@ class DatabaseNotRecognised(AttestationError):
     """The database is not the one that the keys remember."""
 
     code = "database-not-recognised"
+
+
+class LogKeysMissing(AttestationError):
+    """The database has an audit log whose keys are not there."""
+
+    code = "log-keys-missing"
 
 
 def demand_present(settings: Settings) -> None:
@@ -70,37 +78,54 @@ def recognise(settings: Settings, store: Store, clock: Clock) -> None:
     """
     file = MemoryFile.of(settings)
     with file.locked():
-        memory = file.read()
-        identity = store.read_sync(lambda tx: tx.identity.get())
-        # 1. The database has a name. Without one anything could be told of it.
-        if identity is None:
-            raise DatabaseNotRecognised(f"the database has lost its identity. {WHAT_TO_DO}")
-        if memory is None:
-            # 2. Neither knows the other: bind them. The keys first: a crash in between is finished by the next start.
-            if identity.bound_at is not None:
-                raise DatabaseNotRecognised(
-                    f"the database belongs to keys since {rfc3339(identity.bound_at)}, and {file.path}, where they "
-                    f"remember it, is missing: restore the folder of the keys. {WHAT_TO_DO}"
-                )
+        identity, is_new = store.read_sync(lambda tx: judge(tx, settings, file))
+        if is_new:
+            # The keys first: a crash in between is finished by the next start.
             file.write(Memory(database=identity.database_id, last=_nothing(settings)))
-        else:
-            # 3. It is that database, and its log begins with what was signed.
-            if memory.database != identity.database_id:
-                raise DatabaseNotRecognised(
-                    f"this is another database, {identity.database_id}, made {rfc3339(identity.made_at)}. "
-                    f"{_remembered(memory, file)} {WHAT_TO_DO}"
-                )
-            if (problem := store.read_sync(lambda tx: _problem(tx, memory.last))) is not None:
-                raise DatabaseNotRecognised(f"{problem}. {_remembered(memory, file)} {WHAT_TO_DO}")
-            # 4. The log's name was not given up, when a database was accepted that did not continue it.
-            _demand_fresh_name(settings, memory)
         if identity.bound_at is None:
             store.write_sync(lambda tx: _bind(tx, clock.now()))
             log.info("database.bound", database=identity.database_id, memory=str(file.path))
 
 
+def judge(tx: Tx, settings: Settings, file: MemoryFile) -> tuple[DatabaseIdentity, bool]:
+    """Return who this database is, and whether neither it nor the keys know of the other; changes nothing.
+
+    Raises:
+        DatabaseNotRecognised: It is not the one that the keys remember.
+        MemoryUnusable: What the keys remember cannot be read.
+    """
+    memory = file.read()
+    identity = tx.identity.get()
+    # 1. The database has a name. Without one anything could be told of it.
+    if identity is None:
+        raise DatabaseNotRecognised(f"the database has lost its identity. {WHAT_TO_DO}")
+    if memory is None:
+        # 2. Neither knows the other, or they did once.
+        if identity.bound_at is not None:
+            raise DatabaseNotRecognised(
+                f"the database belongs to keys since {rfc3339(identity.bound_at)}, and {file.path}, where they "
+                f"remember it, is missing: restore the folder of the keys. {WHAT_TO_DO}"
+            )
+        return identity, True
+    # 3. It is that database, and its log begins with what was signed.
+    if memory.database != identity.database_id:
+        raise DatabaseNotRecognised(
+            f"this is another database, {identity.database_id}, made {rfc3339(identity.made_at)}. "
+            f"{_remembered(memory, file)} {WHAT_TO_DO}"
+        )
+    if (problem := _problem(tx, memory.last)) is not None:
+        raise DatabaseNotRecognised(f"{problem}. {_remembered(memory, file)} {WHAT_TO_DO}")
+    # 4. The log's name was not given up, when a database was accepted that did not continue it.
+    _demand_fresh_name(settings, memory)
+    # 5. Nor does it change because an address did. Auditors and witnesses know the log by it.
+    _demand_chosen_name(settings, memory)
+    return identity, False
+
+
 def accept(settings: Settings, store: Store, clock: Clock) -> None:
     """Take the database as it is, because an operator of the host says so; the audit tells of it. Blocks.
+
+    Also where the keys of its log are lost for good: the log that they signed ends, another one begins.
 
     Where its log does not continue what was signed, it goes on under another name: two histories under one name could
     not be told from a forgery, and witnesses, who know a log by its name, see a new one beside one that ended.
@@ -118,20 +143,77 @@ def accept(settings: Settings, store: Store, clock: Clock) -> None:
             raise DatabaseNotRecognised("the database has lost its identity: bring another copy back")
         ended = memory.ended if memory is not None else ()
         told = "nothing was remembered"
+        lost = store.read_sync(lambda tx: lost_log_keys(tx, settings, ended))
         if memory is not None:
             problem = store.read_sync(lambda tx: _problem(tx, memory.last))
             other = memory.database != identity.database_id
-            if problem is None and not other:
+            if problem is None and not other and lost is None:
                 log.info("database.recognised", database=identity.database_id)
                 return
-            told = f"{'another database' if other else problem}; remembered was {_shown(memory)}"
+            found = "another database" if other else problem or "the database is the one"
+            told = f"{found}; remembered was {_shown(memory)}"
             if problem is not None:
                 ended = (*ended, memory.last)
+        if lost is not None:
+            told = f"{told}; {lost.words}"
+            ended = (*ended, lost.last)
         accepted = Memory(database=identity.database_id, last=_nothing(settings), ended=ended)
         _demand_fresh_name(settings, accepted)
         now = store.write_sync(lambda tx: _record(tx, accepted, told, clock.now()))
         file.write(replace(accepted, last=now))
         log.warning("database.accepted", database=identity.database_id, size=now.size, told=told)
+
+
+def demand_log_keys(settings: Settings, store: Store) -> None:
+    """Refuse a start without the keys that signed the log; with new ones it would take its own checkpoints for forged.
+
+    Raises:
+        LogKeysMissing: With what to do.
+        MemoryUnusable: What the keys remember cannot be read.
+    """
+    memory = MemoryFile.of(settings).read()
+    ended = memory.ended if memory is not None else ()
+    if (lost := store.read_sync(lambda tx: lost_log_keys(tx, settings, ended))) is not None:
+        raise LogKeysMissing(
+            f"{lost.words}. Put the folder of the keys back from your backup; nothing is made "
+            "in their place. If they are lost for good, the log ends here: give it a name that it never had, "
+            f"ITL_AUDIT_ORIGIN={lost.last.origin}/2 or the like, and run "
+            "`attestation-service --accept-restored-database` once"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LostKeys:
+    """Keys of the log that are not there.
+
+    Args:
+        words: Which, and what they signed.
+        last: The newest checkpoint that they signed.
+    """
+
+    words: str
+    last: Checkpoint
+
+
+def lost_log_keys(tx: Tx, settings: Settings, ended: tuple[Checkpoint, ...]) -> LostKeys | None:
+    """Return which keys of the log are missing; None where all are there, or nothing depends on them.
+
+    Nothing does before the first checkpoint, after the log of the newest one *ended*, and where the list of retired
+    keys has those that signed it.
+    """
+    missing, newest = missing_keys(settings), tx.audit.tree.newest_checkpoint()
+    if not missing or newest is None or signed_by_retired(settings, newest.note):
+        return None
+    last = parse_checkpoint(newest.note.encode("utf-8", "surrogatepass")).checkpoint
+    if last in ended:
+        return None
+    names = " and ".join(str(path) for path in missing)
+    are = "is" if len(missing) == 1 else "are"
+    return LostKeys(
+        f"{names} {are} missing, with which the audit log {last.origin} of this database was signed up to entry "
+        f"{last.size}",
+        last,
+    )
 
 
 def _problem(tx: Tx, last: Checkpoint) -> str | None:
@@ -153,6 +235,17 @@ def _demand_fresh_name(settings: Settings, memory: Memory) -> None:
         raise DatabaseNotRecognised(
             f"the audit log called {settings.audit_log_origin} ended with what the accepted database does not have: "
             f"give the log a name that it never had, ITL_AUDIT_ORIGIN={settings.audit_log_origin}/2 or the like"
+        )
+
+
+def _demand_chosen_name(settings: Settings, memory: Memory) -> None:
+    """Refuse another name than the log has, unless an operator chose it as such."""
+    last, now = memory.last, settings.audit_log_origin
+    if last.size and not settings.audit_origin and last.origin != now:
+        raise DatabaseNotRecognised(
+            f"the audit log has been called {last.origin}, and ITL_SERVICE_URL would make it {now}. Auditors and "
+            f"witnesses know it by its name: keep it with ITL_AUDIT_ORIGIN={last.origin}, or give it the new one with "
+            f"ITL_AUDIT_ORIGIN={now} and tell them"
         )
 
 

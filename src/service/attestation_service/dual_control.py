@@ -8,21 +8,25 @@ second voters exactly one finds the quorum complete.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
-from pydantic import BaseModel
 
 from attestation.api import ApprovalDetail, PendingApproval
 from attestation.clock import rfc3339
 from attestation.errors import (
+    ApprovalUnknown,
     AuthenticationTooOld,
     BreakGlassCannotVote,
     Forbidden,
+    ProposalDiffers,
+    ProposalRival,
+    RateLimited,
     RotationForbidden,
     TransitionForbidden,
 )
@@ -35,6 +39,8 @@ from attestation.machines.dual_control import (
     Rule,
     Tally,
     Vote,
+    about,
+    differences,
     overtaken,
     tally,
 )
@@ -47,6 +53,10 @@ from attestation_service.settings import Settings
 
 T = TypeVar("T")
 
+MOST_LIVE_VOTES: Final = 1_024
+"""Of one operator: a file of 1,000 machines fits. Each new proposal is compared with all that wait, in the unit."""
+SHOWN_DIGITS: Final = 16
+"""So many digits of a digest are told to be typed: nobody finds another proposal that begins so too."""
 PLAIN_NAME = re.compile(r"[\w.@ +-]+")
 
 log = structlog.get_logger("attestation_service.dual_control")
@@ -92,7 +102,9 @@ def gate(
     res: Resources,
     at: datetime,
     *,
+    reason: str | None = None,
     note: str | None = None,
+    document: str | None = None,
     rule: Rule | None = None,
 ) -> PendingApproval | Agreed:
     """Let an act go on, or count the vote of *operator* for it and say what is missing.
@@ -103,15 +115,25 @@ def gate(
         operator: Who asks.
         res: The settings decide what is gated.
         at: Now.
-        note: What the operator said about it, for the audit.
+        reason: Why, in the operator's words; no vote binds it.
+        note: What the audit says of the vote, where that is more than the reason.
+        document: What was sent, where *proposal* binds only a digest of it: others must see what they agree to.
         rule: Another one than the settings'.
 
     Raises:
+        ApprovalUnknown: No vote lives for the proposal that *operator* named.
+        ProposalDiffers: They named another one than this.
+        ProposalRival: It would be opened beside another one about the same thing.
+        RateLimited: It would be opened, and too many votes of *operator* wait already.
         BreakGlassCannotVote: It is gated, and *operator* is no person. Undoes the unit; see `write`.
         AuthenticationTooOld: It is gated, and *operator* proved who they are too long ago.
         Unavailable: Whether another voter is still an operator cannot be decided now.
     """
     rule = rule or rule_of(res.settings)
+    # 0. Whoever named a proposal agrees to that one or to none: it is made anew from what is the case now, and where
+    #    the two differ, something was changed since they looked.
+    if operator.proposal is not None:
+        _demand_named(tx, proposal, operator.proposal, at)
     if not rule.gates(proposal):
         return Agreed()
     # 1. A person, or nobody: the shared token would make every holder two.
@@ -125,6 +147,9 @@ def gate(
     votes = _still_operators(tx, tx.approvals.live(digest, at), res, at)
     # 3. One vote per human. Whoever asks again finds the vote as it was, and its end where it was.
     fresh = _vote_of(operator.cn, operator.sub, votes) is None
+    if not votes:
+        _demand_room(tx, operator.sub, at)
+        _demand_new(tx, proposal, operator, res.settings, at)
     if fresh:
         vote = Vote(
             operator_cn=operator.cn,
@@ -133,11 +158,11 @@ def gate(
             expires_at=_ends(operator, res.settings, at),
             certificate=operator.certificate,
         )
-        fresh = tx.approvals.cast(proposal, vote) is not None
+        fresh = tx.approvals.cast(proposal, vote, reason=reason, document=document) is not None
         votes = tx.approvals.live(digest, at)
     counted = tally((approval.vote for approval in votes), at)
     if fresh:
-        _tell(tx, proposal, operator, counted, rule, at, note)
+        _tell(tx, proposal, operator, counted, rule, at, note or reason)
     # 4. Enough humans: the votes are used up in the unit of the act, so they admit nothing else.
     if rule.is_met(counted):
         tx.approvals.consume(digest, at)
@@ -158,6 +183,67 @@ def gate(
     )
 
 
+def alone(operator: Operator) -> Agreed:
+    """Let an act go on that needs nobody else.
+
+    Raises:
+        ProposalDiffers: *operator* named a proposal, and this is none.
+    """
+    if operator.proposal is not None:
+        raise ProposalDiffers(f"this act needs no votes, so it is not proposal {operator.proposal}")
+    return Agreed()
+
+
+def _demand_named(tx: Tx, proposal: Proposal, named: str, at: datetime) -> None:
+    votes = tx.approvals.live(named, at)
+    if not votes:
+        raise ApprovalUnknown(f"no vote for proposal {named} lives: it was done, ended, or its time is over")
+    if named != proposal.digest():
+        found = differences(json.loads(proposal.canonical()), json.loads(votes[0].proposal))
+        raise ProposalDiffers(
+            f"by what is the case now this request is not proposal {named}: it differs in {', '.join(found)}"
+        )
+
+
+def _demand_room(tx: Tx, sub: str, at: datetime) -> None:
+    """Check that who opens a proposal has not too many votes that wait for others."""
+    count, first_ends = tx.approvals.of_voter(sub, at)
+    if first_ends is not None and count >= MOST_LIVE_VOTES:
+        raise RateLimited(
+            f"{count} votes of yours wait for others, the most that one operator may have: take some back "
+            "(`attestation approval withdraw VOTE`), or wait until one ends",
+            retry_after_seconds=math.ceil((first_ends - at).total_seconds()),
+        )
+
+
+def _demand_new(tx: Tx, proposal: Proposal, operator: Operator, settings: Settings, at: datetime) -> None:
+    """Check that *operator*, whose vote would be the first, does not mean a proposal that waits already."""
+    if operator.proposal is not None:
+        raise ApprovalUnknown(f"who voted for proposal {operator.proposal} may not vote any more")
+    if operator.new_proposal:
+        return
+    for approval, found in _others(tx, proposal, at):
+        if not overtaken_by(tx, approval, settings):
+            raise ProposalRival(
+                f"{quoted(approval.vote.operator_cn)} already voted for proposal {approval.proposal_digest}, "
+                f"{approval.subject}; yours differs in {', '.join(found)}: agree to that one, object to it, or say "
+                "that yours is to be a new proposal"
+            )
+
+
+def _others(tx: Tx, proposal: Proposal, at: datetime) -> Iterator[tuple[Approval, tuple[str, ...]]]:
+    """Yield the live votes for other proposals about the same thing, and in what *proposal* differs."""
+    ours, digest = json.loads(proposal.canonical()), proposal.digest()
+    subject = about(ours)
+    # Under the write lock, and of as many votes as anybody casts: nothing is worked out twice.
+    for approval in tx.approvals.every_live(at):
+        if approval.proposal_digest == digest:
+            continue
+        theirs = json.loads(approval.proposal)
+        if about(theirs) == subject:
+            yield approval, differences(ours, theirs)
+
+
 async def write(
     work: Callable[[Tx], T],
     *,
@@ -176,11 +262,6 @@ async def write(
         await res.store.write(lambda tx: tx.audit.append(event, at))
         log.warning("operator.denied", client=operator.source, code=e.code, reason=str(e))
         raise
-
-
-def status_of(answer: BaseModel, done: int = 200) -> int:
-    """Return the HTTP status of a gated act: 202 where only a vote was counted, else *done*."""
-    return 202 if isinstance(answer, PendingApproval) else done
 
 
 def shown(tx: Tx, approvals: Sequence[Approval], settings: Settings, at: datetime) -> list[ApprovalDetail]:
@@ -207,6 +288,7 @@ def _detail(approval: Approval, overtaken: Sequence[str], at: datetime) -> Appro
         assigned_ip=approval.assigned_ip,
         created_at=vote.created_at,
         expires_at=vote.expires_at,
+        reason=approval.reason,
         consumed=vote.consumed_at is not None,
         withdrawn=vote.withdrawn_at is not None,
         void=f"changed since: {', '.join(overtaken)}" if live and overtaken else vote.void,
@@ -330,16 +412,13 @@ def _message(tx: Tx, proposal: Proposal, counted: Tally, rule: Rule, at: datetim
     """Say what is missing, and where somebody asked for nearly the same: two near misses look like a hang."""
     missing = rule.quorum - counted.received
     others = "another operator" if missing == 1 else f"{missing} other operators"
-    text = f"{counted.received} of {rule.quorum} agree; {others} must ask for exactly the same"
-    if proposal.machine_id is None:
-        return text
-    ours = json.loads(proposal.canonical())
-    for approval in tx.approvals.live_of([proposal.machine_id], at).get(proposal.machine_id, []):
-        theirs = json.loads(approval.proposal)
-        if approval.proposal_digest != proposal.digest() and theirs["action"] == proposal.action:
-            different = [name for name in ours if ours[name] != theirs.get(name)]
-            return (
-                f"{text}; the vote of {quoted(approval.vote.operator_cn)} does not count, it differs in "
-                f"{', '.join(different)}"
-            )
+    text = (
+        f"{counted.received} of {rule.quorum} agree; {others} must agree to exactly this: "
+        f"`attestation approval approve {proposal.digest()[:SHOWN_DIGITS]}`"
+    )
+    for approval, different in _others(tx, proposal, at):
+        return (
+            f"{text}; the vote of {quoted(approval.vote.operator_cn)} does not count, yours differs in "
+            f"{', '.join(different)}"
+        )
     return text

@@ -19,7 +19,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from attestation.errors import BodyTooComplex
-from attestation_service import limits
+from attestation_service import acts, limits
+from attestation_service.auth.identity import Right
 from attestation_service.bodies import NOTHING, OF_MACHINES, OF_OPERATORS, WITH_LOGS, Allowed, media_type
 from attestation_service.context import (
     ACCESS_KEY,
@@ -45,6 +46,8 @@ class JSONRoute(APIRoute):
         handle = super().get_route_handler()
         if is_for_machines(self):
             handle = _with_keys(handle)
+        if is_act(self):
+            handle = acts.serving(self, handle)
         if self.body_field is None:
             return handle
         bounds = allowed_by(self).bounds
@@ -75,6 +78,11 @@ class _ReadRequest(Request):
 def is_for_machines(route: APIRoute) -> bool:
     """Return True where machines ask *route*, not operators or the public."""
     return (route.openapi_extra or {}).get(ACCESS_KEY) == "machine"
+
+
+def is_act(route: APIRoute) -> bool:
+    """Return True where operators ask *route* for an act."""
+    return (route.openapi_extra or {}).get(ACCESS_KEY) == Right.ACT
 
 
 def demand_keys(res: Resources) -> None:

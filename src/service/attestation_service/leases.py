@@ -4,6 +4,7 @@ A lease ends by itself: whatever is released asks for trust at that instant. Wha
 notices, once per lapse and whichever worker comes first.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hashlib

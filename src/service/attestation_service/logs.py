@@ -1,11 +1,10 @@
-"""Structured logs: one JSON object per line on standard error, without secrets.
+"""Structured logs on standard error, without secrets: one JSON object per line; on a terminal, lines for people.
 
 Logs are for us; the audit is for proof. Never mix them.
 """
 
 from __future__ import annotations
 
-import io
 import logging
 import re
 import sys
@@ -13,6 +12,8 @@ from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 import structlog
+
+from attestation.log_line import Lines, LogFormat, is_coloured, is_for_people
 
 REDACTED = "***"
 SECRET_WORDS = frozenset(
@@ -71,8 +72,11 @@ class _Redacting(logging.Filter):
         return True
 
 
-class _StandardError(io.TextIOBase):
-    """Standard error as it is when something is written, not as it was when logging was configured."""
+class _StandardError:
+    """Standard error as it is when something is written, not as it was when logging was configured.
+
+    No file of `io`: Python would close, and so flush, it when it ends, and standard error is gone by then.
+    """
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)
@@ -81,19 +85,24 @@ class _StandardError(io.TextIOBase):
         sys.stderr.flush()
 
 
-def configure(level: str) -> None:
-    """Send our events and those of the libraries to standard error, as JSON.
+def configure(level: str, form: LogFormat = "auto") -> None:
+    """Send our events and those of the libraries to standard error, in the form that was chosen.
 
     Called by the lifespan and by `main`, never on import; calling it twice changes nothing.
     """
     stamp = structlog.processors.TimeStamper(fmt="iso", utc=True, key="at")
     shared: Iterable[structlog.types.Processor] = (structlog.stdlib.add_log_level, stamp, redact)
+    renderer: structlog.types.Processor = (
+        Lines(colour=is_coloured(sys.stderr))
+        if is_for_people(form, sys.stderr)
+        else structlog.processors.JSONRenderer()
+    )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             *shared,
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
+            renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(_StandardError()),  # type: ignore[arg-type]  # it only writes and flushes
@@ -106,7 +115,7 @@ def configure(level: str) -> None:
             foreign_pre_chain=list(shared),
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.JSONRenderer(),
+                renderer,
             ],
         )
     )

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import gc
 import multiprocessing
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from attestation import manual, output
 from attestation_service import __version__
 
 # The rest is imported where it is used: whoever mistypes an option, or forks several workers, loads little here.
@@ -23,13 +25,21 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("attestation_service")
 
+PAGES: Final = Path(sys.prefix) / "share/doc/itl-attestation-service"
+"""Where the wheel puts the pages for who operates it."""
+
+WIDTH: Final = 100
+"""Of what --check tells, in characters, where nobody says how wide the screen is."""
+
 EXIT_USAGE: Final = 2
 EXIT_UNUSABLE: Final = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the service until it is told to stop; return the exit status."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    with output.to_the_end(parser.prog, EXIT_UNUSABLE):
+        options = parser.parse_args(arguments)
     with collector_at_rest():
         from attestation_service import logs
         from attestation_service.settings import Settings, SettingsInvalid
@@ -37,27 +47,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = Settings.load()
     except SettingsInvalid as e:
-        sys.stderr.write(f"attestation-service: {e}\n")
+        sys.stderr.writelines(f"attestation-service: {fault}\n" for fault in str(e).splitlines())
         return EXIT_USAGE
-    logs.configure(settings.log_level)
+    logs.configure("error" if options.check else settings.log_level, settings.log_format)
     if options.accept_restored_database:
         from attestation_service.preparation import accept_restored_database
 
         return 0 if accept_restored_database(settings) else EXIT_UNUSABLE
     if options.check:
-        from attestation_service.preparation import check
+        return _check(settings, options)
+    if options.prepare:
+        return 0 if _prepared(settings) else EXIT_UNUSABLE
+    if options.uds is None:
+        from attestation_service.listening import obstacle
 
-        if not check(settings):
+        if (reason := obstacle(options.host, options.port)) is not None:
+            log.error("service.unusable", reason=reason)
             return EXIT_UNUSABLE
-        for warning in settings.warnings():
-            log.warning("settings.weakened", warning=warning)
-        for notice in settings.notices():
-            log.info("settings.notice", notice=notice)
-        return 0
     if not (_prepared_elsewhere if options.workers > 1 else _prepared)(settings):
         return EXIT_UNUSABLE
     serve(_server(options, settings), workers=options.workers, shutdown_seconds=settings.shutdown_seconds)
     return 0
+
+
+def _check(settings: Settings, options: argparse.Namespace) -> int:
+    with collector_at_rest():
+        from attestation.clock import SystemClock
+        from attestation_service.inspection import Level, Listen, as_json, as_text, inspect
+
+    listen = Listen(host=options.host, port=options.port, uds=options.uds)
+    found = inspect(settings, listen, SystemClock().now())
+    with output.to_the_end("attestation-service", EXIT_UNUSABLE):
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+        text = as_json(found) if options.output == "json" else as_text(found, width)
+        # Paths and names may have characters that a terminal of another encoding has not.
+        sys.stdout.write(text.encode(sys.stdout.encoding, "replace").decode(sys.stdout.encoding))
+    return EXIT_UNUSABLE if any(each.level is Level.FAILED for each in found) else 0
 
 
 @contextlib.contextmanager
@@ -161,18 +186,33 @@ def serve(server: dict[str, Any], *, workers: int, shutdown_seconds: int) -> Non
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attestation-service",
-        description="The attestation control plane. Settings: docs/operate/settings.md",
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # a path that is broken into lines is none
+        description="The attestation control plane. Its settings are environment variables that begin with ITL_.",
+        epilog=f"Every setting, with its default: {PAGES / 'operate/settings.md'}",
     )
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on")  # noqa: S104 -- a server
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--uds", help="listen on this unix socket instead")
     parser.add_argument("--workers", type=_count, default=1, help="processes that share the database")
-    parser.add_argument("--check", action="store_true", help="check settings, database and key, then exit")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="look at everything that a start needs, touch nothing, and exit: 0 if a start would serve",
+    )
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="form of what --check tells"
+    )
+    parser.add_argument(
+        "--prepare",
+        action="store_true",
+        help="do what a start does before it serves (migrate the database, make keys that are missing), then exit",
+    )
     parser.add_argument(
         "--accept-restored-database",
         action="store_true",
         help="take the database as it is, though the audit log's keys remember another or a newer one; then exit",
     )
+    parser.add_argument("--man", action=manual.Print, help="print the manual page: ... | man -l -")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     return parser
 

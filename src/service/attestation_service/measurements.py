@@ -6,6 +6,7 @@ the PCRs that were quoted this time (docs/adr/0029). An IMA list grows, so it co
 is judged by it.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hashlib

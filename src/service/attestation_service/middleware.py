@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from attestation.audit import AuditEvent
 from attestation.errors import ClientCertificateUntrusted, InsecureTransport, ServiceBusy
 from attestation_service import limits, problems
-from attestation_service.context import Origin, resources_of, set_origin
+from attestation_service.context import BEGAN_KEY, Origin, resources_of, set_origin
 from attestation_service.lean import AllowedBodies
 from attestation_service.logs import mask_path
 from attestation_service.proxies import Proxies, Transport
@@ -46,7 +46,7 @@ STRICT_TRANSPORT = (b"strict-transport-security", b"max-age=31536000; includeSub
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}\Z")
 HEADERS = [
-    (b"cache-control", b"no-store"),  # the first: left out where a route says otherwise
+    (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -149,6 +149,7 @@ class Border:
         request_id = given.decode() if given and REQUEST_ID.match(given) else self._next_id()
         origin = Origin(request_id, address)
         set_origin(scope, origin)
+        scope[BEGAN_KEY] = began
         structlog.contextvars.bind_contextvars(request_id=request_id)
         path: str = scope["path"]
         ours = [*self._headers, (b"x-request-id", request_id.encode())]
@@ -160,9 +161,9 @@ class Border:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 theirs = message.get("headers", ())
-                # What may be kept says so itself; everything else may not.
-                kept = _header(theirs, b"cache-control") is not None
-                message["headers"] = [*theirs, *(ours[1:] if kept else ours)]
+                # What may be kept, or shown with a style, says so itself; everything else may not.
+                said = {name for name, _ in theirs}
+                message["headers"] = [*theirs, *(header for header in ours if header[0] not in said)]
             await send(message)
 
         try:

@@ -6,51 +6,69 @@ problem schema follow from `problems`.
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections import defaultdict
-from functools import cache
+from collections.abc import Awaitable, Callable
+from functools import cache, wraps
 from http import HTTPStatus
-from typing import Annotated, Any, Final, Literal, get_args
+from types import NoneType
+from typing import Any, Final, Literal, get_args
 
-from fastapi import APIRouter, Depends, FastAPI, Query
+from fastapi import APIRouter, Depends, FastAPI, Response
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute, iter_route_contexts
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from attestation.api import PendingApproval, Problem
 from attestation.errors import (
+    ActInProgress,
+    AnswerNotKept,
+    ApprovalUnknown,
     AttestationError,
     AuthenticationTooOld,
     BreakGlassCannotVote,
     ClientCertificateUntrusted,
     CrossSiteRequest,
+    DeadlineExceeded,
     Forbidden,
+    IdempotencyKeyReused,
     IdentityProviderUnavailable,
     InsecureTransport,
     OperatorAccessNotConfigured,
+    ProposalDiffers,
+    ProposalRival,
     RateLimited,
     RevocationUnknown,
     SignerUnavailable,
+    StoreBusy,
     StoreUnavailable,
     Unauthenticated,
 )
 from attestation_service import problems
-from attestation_service.auth import Right, cross_site, operator
+from attestation_service.auth import Right, VoterDep, cross_site, operator, voter
 from attestation_service.context import ACCESS_KEY, LOGS_KEY
 from attestation_service.lean import JSONRoute
+from attestation_service.replies import reply
 
-Access = Literal["public", "machine", "read", "act", "audit"]
+Access = Literal["public", "machine", "read", "act", "audit", "known"]
 """Who may ask: everybody; everybody, but the machine must prove itself inside; operators with that right."""
+
+ACCESS: Final[dict[Access, str]] = {
+    "public": "everybody",
+    "machine": "everybody; the machine proves itself in the request",
+    "read": "viewers and operators",
+    "act": "operators",
+    "audit": "auditors",
+    "known": "operators, viewers and auditors",
+}
+"""The same in words, for people."""
 
 DOCUMENT_PATH: Final = "/openapi.json"
 EXAMPLE_INSTANCE: Final = "3f0c5b7a9d1e4c62b8f7a6d5c4b3a291"
 _REF = "#/components/schemas/{model}"
-
-Cursor = Annotated[
-    str | None,
-    Query(max_length=512, pattern=r"^[A-Za-z0-9_-]+$", description="`next_cursor` of the last page"),
-]
-Limit = Annotated[int, Query(ge=1, le=200, description="Items per page")]
 
 Responses = dict[int | str, dict[str, Any]]
 Error = type[AttestationError] | int
@@ -64,6 +82,80 @@ def machine_router(tag: str, route_class: type[APIRoute] = JSONRoute) -> APIRout
 def operator_router(tag: str) -> APIRouter:
     """Return a router every route of which passes the operator dependency."""
     return APIRouter(prefix="/api/v1", tags=[tag], dependencies=[Depends(operator)], route_class=JSONRoute)
+
+
+def route(
+    router: APIRouter,
+    operation: str,
+    line: str,
+    kind: Access,
+    handler: Callable[..., Awaitable[BaseModel | Response | None]],
+    *errors: Error,
+    done: int = 200,
+    also: Responses | None = None,
+    extra: dict[str, Any] | None = None,
+) -> None:
+    """Let *handler* serve an operation; what is not said here, it says itself.
+
+    Its signature: path, query and body; `VoterDep`, that several may have to agree. Its docstring up to `Raises:`:
+    summary and description. Its answer: a model; a vote, with 202; None, with 204; a response as it is.
+
+    Args:
+        router: That of the feature.
+        operation: Its id. Generated clients use it, so it does not change where a function is called otherwise.
+        line: Method and path.
+        kind: Who may ask.
+        handler: The use case.
+        errors: What it can end in, beside what each operation of its *kind* can; as of `answers`.
+        done: The status of a model.
+        also: Answers to document beside those.
+        extra: More for the OpenAPI document: a body that the handler reads itself.
+
+    Raises:
+        RuntimeError: Its signature says only half of that several may have to agree.
+    """
+    method, path = line.split()
+    # With annotations that are values: the framework would make them of the text twice.
+    signature = inspect.signature(handler, eval_str=True)
+    takes = [each.annotation for each in signature.parameters.values()]
+    says = get_args(signature.return_annotation) or (signature.return_annotation,)
+    gated = VoterDep in takes
+    if gated != (PendingApproval in says):
+        # It would do something else than what the caller named, without a word.
+        raise RuntimeError(f"{line}: whether several must agree, and to which proposal, is not one answer")
+    shown = [each for each in says if each not in (None, NoneType, PendingApproval)]
+    model = next((each for each in shown if issubclass(each, BaseModel)), None)
+    has_body = "requestBody" in (extra or {}) or any(
+        isinstance(each, type) and issubclass(each, BaseModel) for each in takes
+    )
+    summary, _, more = inspect.cleandoc(handler.__doc__ or "").partition("\n\n")
+
+    @wraps(handler)
+    async def endpoint(**given: Any) -> Response:
+        found = await handler(**given)
+        if isinstance(found, Response):
+            return found
+        if found is None:
+            return Response(status_code=204)
+        return reply(found, status_code=202 if isinstance(found, PendingApproval) else done)
+
+    vars(endpoint)["__signature__"] = signature
+    router.add_api_route(
+        path,
+        endpoint,
+        methods=[method],
+        operation_id=operation,
+        summary=summary.removesuffix("."),
+        description=re.split(r"(?m)^Raises:$", more)[0].strip(),
+        status_code=done if shown else 204,
+        response_model=model,
+        response_class=Response if model is None else JSONResponse,
+        responses={
+            **(also or {}),
+            **answers(*errors, body=has_body, gated=gated, kind=kind),
+        },
+        openapi_extra={**access(kind), **(extra or {})},
+    )
 
 
 def access(kind: Access, *, logs: bool = False) -> dict[str, Any]:
@@ -92,11 +184,19 @@ def demand_access(app: FastAPI) -> None:
         asked = any(dependency.call is operator for dependency in depends)
         if getattr(route, "body_field", None) is not None and not isinstance(route.original_route, JSONRoute):
             raise RuntimeError(f"{route.path}: its body is not bounded before it is parsed")
+        if kind == Right.ACT and not isinstance(route.original_route, JSONRoute):
+            raise RuntimeError(f"{route.path}: who asks again would have it done again")
         if kind == "machine" and not isinstance(route.original_route, JSONRoute):
             raise RuntimeError(f"{route.path}: it answers machines also without the service's keys")
         if asked != (kind in set(Right)):
             word = "are" if asked else "are not"
             raise RuntimeError(f"{route.path}: declared as {kind}, but operators {word} asked for")
+        gated = 202 in (getattr(route, "responses", None) or {})
+        if gated != any(dependency.call is voter for dependency in depends):
+            # It would do something else than what the caller named, without a word.
+            raise RuntimeError(
+                f"{route.path}: whether several must agree, and to which proposal, is not one answer"
+            )
         if asked and (kind == Right.ACT) == (cross_site.READING in (route.methods or ())):
             # Whoever shows an operator a link or an image would act for them.
             raise RuntimeError(f"{route.path}: what changes something is no GET, and the rest is one")
@@ -113,10 +213,10 @@ def answers(*errors: Error, body: bool = False, gated: bool = False, kind: Acces
     """
     # The border refuses on every route whoever names a certificate that is not theirs, or comes by too weak a way.
     found: list[Error] = [
-        *errors, 422, 500, StoreUnavailable, ClientCertificateUntrusted, InsecureTransport,
+        *errors, 422, 500, StoreUnavailable, StoreBusy, ClientCertificateUntrusted, InsecureTransport,
     ]  # fmt: skip
     if gated:
-        found += [BreakGlassCannotVote, AuthenticationTooOld]
+        found += [BreakGlassCannotVote, AuthenticationTooOld, ApprovalUnknown, ProposalDiffers, ProposalRival]
     if body:
         found += [400, 413]
     if kind == "machine":
@@ -127,8 +227,9 @@ def answers(*errors: Error, body: bool = False, gated: bool = False, kind: Acces
             Forbidden,
             CrossSiteRequest,
             RateLimited,
-            *([415] if kind == "act" else []),
         ]
+        if kind == "act":
+            found += [400, 415, ActInProgress, AnswerNotKept, IdempotencyKeyReused, DeadlineExceeded]
         found += [OperatorAccessNotConfigured, IdentityProviderUnavailable, RevocationUnknown]
     by_status: dict[int, dict[str, str]] = defaultdict(dict)
     for error in found:

@@ -5,13 +5,15 @@ A database, key or file that cannot be used is one error here, not one for each 
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 
 import structlog
 
 from attestation.clock import Clock, SystemClock
-from attestation.errors import AttestationError
-from attestation.store import Store, migrate, open_store
+from attestation.errors import AttestationError, StoreUnavailable
+from attestation.store import Store, migrate, open_store, sqlite_path
+from attestation.store.unusable import unusable
 from attestation_service import crypto_policy, database, operator_ca
 from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.authority import open_authority
@@ -28,21 +30,20 @@ def prepare(settings: Settings) -> bool:
     return _told(lambda chosen: _prepare(chosen, KeyHolder(chosen)), settings)
 
 
-def check(settings: Settings) -> bool:
-    """Do it; where the service cannot start, or would not be ready, say why and return False."""
-
-    def work(chosen: Settings) -> None:
-        keys = KeyHolder(chosen)
-        _prepare(chosen, keys)
-        if keys.away is not None:
-            raise keys.away
-
-    return _told(work, settings)
-
-
 def accept_restored_database(settings: Settings) -> bool:
     """Let the keys know a restored database; where that cannot be, say why and return False."""
-    return _told(lambda chosen: _with_store(chosen, database.accept), settings)
+
+    def work(chosen: Settings) -> None:
+        _with_store(chosen, database.accept)
+        if (missing := KeyHolder(chosen).missing()) is not None:
+            log.warning(
+                "service_key.missing",
+                key=missing,
+                meaning="the next start makes another, which no machine knows: they obey nothing until given it. "
+                "Put the old one back before that start, if there is a copy",
+            )
+
+    return _told(work, settings)
 
 
 def _told(work: Callable[[Settings], None], settings: Settings) -> bool:
@@ -56,7 +57,7 @@ def _told(work: Callable[[Settings], None], settings: Settings) -> bool:
 
 def _prepare(settings: Settings, keys: KeyHolder) -> None:
     database.demand_present(settings)
-    _with_store(settings, database.recognise)
+    _with_store(settings, _recognise)
     crypto_policy.check_files(settings)
     keys.open(make=True)
     load_log_signer(settings, create=True)
@@ -64,6 +65,11 @@ def _prepare(settings: Settings, keys: KeyHolder) -> None:
         _with_store(settings, _authority)
     countersigners(settings)
     _check_tls(settings)
+
+
+def _recognise(settings: Settings, store: Store, clock: Clock) -> None:
+    database.recognise(settings, store, clock)
+    database.demand_log_keys(settings, store)
 
 
 def _with_store(settings: Settings, act: Callable[[Settings, Store, Clock], None]) -> None:
@@ -77,6 +83,11 @@ def _with_store(settings: Settings, act: Callable[[Settings, Store, Clock], None
     store = open_store(settings.db_url)
     try:
         act(settings, store, SystemClock())
+    except StoreUnavailable as e:
+        # The store's words are for those who ask the service; whoever starts it is told the file, and what to do.
+        if isinstance(e.__cause__, sqlite3.Error):
+            raise unusable(sqlite_path(settings.db_url), e.__cause__) from e
+        raise
     finally:
         store.close()
 

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from attestation.api import FieldError, Problem
+from attestation.api.said import said
 from attestation.errors import (
     AgentTooOld,
     AttestationError,
@@ -214,7 +215,7 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 def _field_errors(errors: Iterable[Any]) -> list[FieldError]:
     """Name each member and what is wrong with it; what was sent is never repeated."""
     found = [
-        FieldError(field=".".join(str(part) for part in e["loc"])[:256] or "body", message=e["msg"][:256])
+        FieldError(field=".".join(str(part) for part in e["loc"])[:256] or "body", message=said(e)[:256])
         for e in errors
     ]
     return found[:MAX_FIELD_ERRORS]

@@ -6,6 +6,7 @@ fresh AES key, and that one is wrapped to the RSA key. What was made so is label
 certificate names no key tier: nobody can say where else the key has been.
 """
 
+# Algorithms for: server-made-key
 from __future__ import annotations
 
 from dataclasses import dataclass, field

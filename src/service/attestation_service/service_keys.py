@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -18,6 +20,7 @@ import structlog
 from attestation.errors import AttestationError, KeyMismatch, KeyNotFound, KeyUnusable, SignerUnavailable
 from attestation.keys import KEYS_TYP, Signer, key_set_sha256, load_signer, parse_key_uri, thumbprints
 from attestation.keys.open import is_away
+from attestation.keys.uri import FileRef
 from attestation.machines import Machine
 from attestation_service import crypto_policy, statements
 from attestation_service.kept import KeptFile
@@ -140,7 +143,7 @@ class KeyHolder:
             KeyMismatch: Another key is there than before.
             AlgorithmForbidden: The policy in force forbids it.
         """
-        for uri in filter(None, (self._active, self._following, self._previous)):
+        for uri in self.uris:
             if uri in self._signers:
                 continue
             try:
@@ -162,15 +165,31 @@ class KeyHolder:
     def _opened(self, uri: str, *, make: bool) -> Signer:
         """Return the signer that *uri* names, if it is the one as before; where there was none, remember it."""
         named = parse_key_uri(uri).shown
-        if named not in parse_memory(self._memory.content()):
+        if not self._is_known(uri, parse_memory(self._memory.content())):
             with self._memory.locked():
                 known = parse_memory(self._memory.content())
-                if named not in known:
-                    signer = load_signer(uri, create=make, options=self._options)
+                if not self._is_known(uri, known):
+                    signer = self._first(uri, make=make)
                     (known[named],) = thumbprints(signer.jwks())
                     members = {"format": MEMORY_FORMAT, "keys": known}
                     self._memory.replace(json.dumps(members, indent=1).encode() + b"\n")
                     return signer
+        return self._as_before(uri, named)
+
+    def _is_known(self, uri: str, known: Mapping[str, str]) -> bool:
+        """Return True where *uri* names what was in use.
+
+        A file beside the memory is known by its name: the folder may have moved as a whole, as a restored one does.
+        """
+        ref = parse_key_uri(uri)
+        if ref.shown in known:
+            return True
+        if not isinstance(ref, FileRef) or ref.path.parent != self._memory.path.parent:
+            return False
+        return any(each.startswith("file:") and Path(each).name == ref.path.name for each in known)
+
+    def _as_before(self, uri: str, named: str) -> Signer:
+        """Return the signer that *uri* names, which was in use, if it is one that was the service's."""
         try:
             signer = load_signer(uri, options=self._options)
         except KeyNotFound as e:
@@ -181,6 +200,47 @@ class KeyHolder:
                 f"{named} holds another key than before, which no machine knows; if that is on purpose, take {named} "
                 f"out of {self._memory.path}"
             )
+        return signer
+
+    @property
+    def uris(self) -> tuple[str, ...]:
+        """The active one first."""
+        return tuple(filter(None, (self._active, self._following, self._previous)))
+
+    def inspect(self, uri: str) -> Signer | None:
+        """Return the signer of *uri* as a start would have it; None where it would make it. Makes nothing. Blocks.
+
+        Raises:
+            AttestationError: As `open`.
+        """
+        named = parse_key_uri(uri).shown
+        if self._is_known(uri, parse_memory(self._memory.content())):
+            return self._as_before(uri, named)
+        try:
+            return load_signer(uri, options=self._options)
+        except KeyNotFound:
+            if uri == self._previous:
+                raise
+            return None
+
+    def missing(self) -> str | None:
+        """Return the active key's URI where it names no file that is there; None where it does, or names a device."""
+        ref = parse_key_uri(self._active)
+        return ref.shown if isinstance(ref, FileRef) and not ref.path.exists() else None
+
+    def _first(self, uri: str, *, make: bool) -> Signer:
+        """Return the signer that *uri* names for the first time; that one was made, is told."""
+        try:
+            return load_signer(uri, options=self._options)
+        except KeyNotFound:
+            if not make:
+                raise
+        signer = load_signer(uri, create=True, options=self._options)
+        log.info(
+            "service_key.made",
+            key=parse_key_uri(uri).shown,
+            thumbprint=next(iter(thumbprints(signer.jwks()))),
+        )
         return signer
 
     def demand(self) -> None:
@@ -215,7 +275,7 @@ class KeyHolder:
                 # Another key, or one that may not be used: no reason to end, somebody may put the right one there.
                 self._note(e)
             except Exception as e:  # noqa: BLE001 -- the outermost border of this task: it must not end
-                log.error("service_key.failed", kind=type(e).__name__)  # noqa: TRY400 -- as maintenance says it
+                log.error("service_key.failed", kind=type(e).__name__)  # noqa: TRY400 -- it may quote a passphrase or PIN
 
     def _note(self, error: AttestationError) -> None:
         if self.away is None or self.away.code != error.code:

@@ -5,6 +5,7 @@ default; `Settings.warnings` names what an operator weakened. A variable that st
 of ours stops the start: a typo must not switch a control off.
 """
 
+# Algorithms for: ca-key, tls-suite
 from __future__ import annotations
 
 import difflib
@@ -28,6 +29,8 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from attestation.algorithms import Policy, Use, exempt, judge
+from attestation.api.said import said
+from attestation.log_line import LogFormat
 from attestation.machines import Role
 
 PREFIX = "ITL_"
@@ -70,7 +73,7 @@ class Settings(BaseSettings):
 
     # Where things are
     db_url: str = "sqlite:////var/lib/itl-reg/db/machines.db"
-    service_url: str = "https://attest.itlusions.com"
+    service_url: str = ""
     enrollment_ca_dir: Path = Path("/var/lib/itl-reg/ca")
     config_cache_dir: Path = Path("/var/lib/itl-reg/configs")
     service_key: str | None = None
@@ -132,8 +135,8 @@ class Settings(BaseSettings):
     enrollment_ca_algorithm: Literal["ecdsa-p384", "rsa-4096", "ml-dsa-87", "hybrid"] = "ecdsa-p384"
     enrollment_ca_passphrase_file: Path | None = None
     enrollment_ca_unencrypted: bool = False
-    enrollment_ca_organization: Annotated[str, Field(min_length=1, max_length=64)] = "ITL Usions"
-    enrollment_ca_country: Annotated[str, Field(pattern=r"^[A-Z]{2}$")] = "NL"
+    enrollment_ca_organization: Annotated[str, Field(max_length=64)] = ""
+    enrollment_ca_country: Annotated[str, Field(pattern=r"^([A-Z]{2})?$")] = ""
     enrollment_ca_days: Annotated[int, Field(ge=30, le=9_125)] = 3_650
     enrollment_cert_hours: Annotated[int, Field(ge=1, le=168)] = 24
     enrollment_cert_days: Annotated[int, Field(ge=1, le=398)] | None = None
@@ -207,6 +210,7 @@ class Settings(BaseSettings):
     maintenance_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
     shutdown_seconds: Annotated[int, Field(ge=1, le=600)] = 30
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: LogFormat = "auto"
     access_log: bool = True
 
     @classmethod
@@ -226,7 +230,8 @@ class Settings(BaseSettings):
         """Read the settings of this process; a variable wins over a line of *env_file*.
 
         Raises:
-            SettingsInvalid: An unknown `ITL_` variable, or a value that is not allowed.
+            SettingsInvalid: Unknown `ITL_` variables, values that are not allowed, or nobody said whose service it
+                is: each on a line.
         """
         found: dict[str, str] = {}
         if env_file is not None and env_file.is_file():
@@ -234,16 +239,20 @@ class Settings(BaseSettings):
         found.update({k.upper(): v for k, v in (os.environ if environ is None else environ).items()})
         ours = {k: v for k, v in found.items() if k.startswith(PREFIX) and not k.startswith(FOREIGN_PREFIXES)}
         known = {PREFIX + name.upper(): name for name in cls.model_fields}
-        for variable in sorted(ours.keys() - known.keys()):
-            raise SettingsInvalid(_unknown(variable, list(known)))
+        faults = [_unknown(variable, list(known)) for variable in sorted(ours.keys() - known.keys())]
         # An empty variable is an unset one: charts and compose files write `ITL_ISO_URL=""`.
-        values: dict[str, Any] = {known[k]: v for k, v in ours.items() if v != ""}
+        values: dict[str, Any] = {known[k]: v for k, v in ours.items() if k in known and v != ""}
         try:
-            return cls(**values)
+            settings = cls(**values)
         except ValidationError as e:
-            raise SettingsInvalid(
-                "; ".join(_invalid(error["loc"], error["msg"]) for error in e.errors())
-            ) from None
+            faults += [_invalid(error["loc"], said(error)) for error in e.errors()]
+            if "service_url" not in values:
+                faults += cls().unnamed()
+            raise SettingsInvalid("\n".join(faults)) from None
+        faults += settings.unnamed()
+        if faults:
+            raise SettingsInvalid("\n".join(faults))
+        return settings
 
     @field_validator("service_url", "iso_url", "oidc_issuer", "audit_timestamp_url", "pki_url")
     @classmethod
@@ -347,6 +356,50 @@ class Settings(BaseSettings):
         if weak := self.weakened():
             raise ValueError(f"ITL_HIGH_ASSURANCE=true allows no weakened control: {'; '.join(weak)}")
         return self
+
+    def unnamed(self) -> list[str]:
+        """Say, one line each, what nobody has named although others will read it: no default could be right."""
+        found = []
+        if not self.service_url:
+            found.append(
+                "ITL_SERVICE_URL is not set: the address at which machines and operators reach this service, e.g. "
+                "https://attest.example.org. Results, certificates and the audit log carry it. To try the service on "
+                "this computer alone: ITL_SERVICE_URL=http://127.0.0.1:8080"
+            )
+        elif self.has_ca and not self.is_development:
+            missing = [
+                variable
+                for variable, value in (
+                    ("ITL_ENROLLMENT_CA_ORGANIZATION", self.enrollment_ca_organization),
+                    ("ITL_ENROLLMENT_CA_COUNTRY", self.enrollment_ca_country),
+                )
+                if not value
+            ]
+            if missing:
+                found.append(
+                    f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set: whose CA it is, and in "
+                    "which country, stands in its name and in every certificate, for good; e.g. Example Ltd and DE"
+                )
+        return found
+
+    @property
+    def is_development(self) -> bool:
+        """True where the service's address is one that only this computer has: nobody else can rely on it."""
+        host = urlsplit(self.service_url).hostname or ""
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
+
+    @property
+    def ca_organization(self) -> str:
+        """O in the names of CAs and certificates."""
+        return self.enrollment_ca_organization or "Development"
+
+    @property
+    def ca_country(self) -> str:
+        """C in them; ZZ is no country (ISO 3166-1 leaves it to its users)."""
+        return self.enrollment_ca_country or "ZZ"
 
     @property
     def oidc(self) -> bool:
@@ -502,12 +555,16 @@ def _with_secret_of_file(values: dict[str, Any], secret: str) -> dict[str, Any]:
 
 
 def _unknown(variable: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(variable, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "see docs/operate/settings.md"
+    # What all of them begin with makes any two alike: by default far ones are named too.
+    close = difflib.get_close_matches(variable, known, n=1, cutoff=0.85)
+    hint = (
+        f"did you mean {close[0]}?"
+        if close
+        else "`attestation-service --help` says where all of them are explained"
+    )
     return f"unknown setting {variable}; {hint}"
 
 
-def _invalid(location: tuple[int | str, ...], message: str) -> str:
+def _invalid(location: tuple[int | str, ...], words: str) -> str:
     """Name the variable, never its value: it may be a secret."""
-    message = message.removeprefix("Value error, ")
-    return f"{PREFIX}{str(location[0]).upper()}: {message}" if location else message
+    return f"{PREFIX}{str(location[0]).upper()}: {words}" if location else words

@@ -161,7 +161,7 @@ class Supervisor:
             slot.failures += 1
             slot.due = now + _delay(slot.failures)
             again = _delay(slot.failures)
-            log.error("worker.not_started", reason=e.strerror, again_in_seconds=again)  # noqa: TRY400 -- no trace
+            log.error("worker.not_started", reason=e.strerror, again_in_seconds=again)  # noqa: TRY400 -- a trace says nothing more
 
     def _start(self, now: float) -> _Worker:
         ours, theirs = _fork.Pipe(duplex=False)

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +119,7 @@ def build(tls: ServerTLS) -> ServerContext:
     try:
         context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
     except (OSError, ValueError) as e:  # ssl.SSLError is an OSError
-        raise SettingsInvalid(f"ITL_TLS_CERT_FILE, ITL_TLS_KEY_FILE: cannot be used: {_words(e)}") from None
+        raise SettingsInvalid(_fault(tls, e)) from None
     for variable, path in (("ITL_OPERATOR_CA", tls.client_ca), ("ITL_ENROLLMENT_CA_DIR", tls.own_client_ca)):
         if path is None:
             continue
@@ -189,6 +190,30 @@ def extension(negotiated: ssl.SSLObject, suite: int) -> dict[object, object]:
 def _no_password() -> NoReturn:
     # Without this, OpenSSL would ask on the terminal and wait.
     raise ValueError("the key is encrypted")
+
+
+def _fault(tls: ServerTLS, error: OSError | ValueError) -> str:
+    """Return which of the two files made *error*, why, and what to do; OpenSSL names none of that."""
+    for variable, path in (("ITL_TLS_CERT_FILE", tls.certificate), ("ITL_TLS_KEY_FILE", tls.key)):
+        try:
+            text = path.read_bytes()
+        except OSError as e:
+            return f"{variable}: {path} cannot be used: {e.strerror}"
+        what = b"CERTIFICATE" if path == tls.certificate else b"PRIVATE KEY"
+        if not re.search(rb"^-----BEGIN [A-Z ]*" + what + rb"-----", text, re.MULTILINE):
+            kind = what.decode().lower()
+            return f"{variable}: {path} cannot be used: no {kind} in PEM is in it (-----BEGIN … {what.decode()}-----)"
+    if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+        return (
+            f"ITL_TLS_KEY_FILE: {tls.key} cannot be used: it is not the key of the certificate in {tls.certificate}. "
+            "Name the key that this certificate was issued for, or get a certificate for this key"
+        )
+    if isinstance(error, ValueError) and not isinstance(error, ssl.SSLError):
+        return (
+            f"ITL_TLS_KEY_FILE: {tls.key} cannot be used: it is encrypted, and nobody is there to type its passphrase. "
+            f"Write it without one: `openssl pkey -in {tls.key} -out NEW && chmod 600 NEW`"
+        )
+    return f"ITL_TLS_CERT_FILE, ITL_TLS_KEY_FILE: cannot be used: {_words(error)}"
 
 
 def _words(error: Exception) -> str:

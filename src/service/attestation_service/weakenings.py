@@ -1,5 +1,6 @@
 """What an operator weakened is an entry of the audit log at every start: whoever reads the log later must know."""
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hashlib

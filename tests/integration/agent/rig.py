@@ -53,6 +53,7 @@ class Rig:
         self.config_path = tmp_path / f"config-{seed}.yaml"
         self.events = Events()
         self.commands: list[tuple[str, ...]] = []
+        self.outcome = Outcome(ok=True, text="exit status 0")
         self.on_command: Callable[[], None] = lambda: None
         self.after_round: Callable[[int], None] = lambda round_: None
         flags = {
@@ -101,7 +102,7 @@ class Rig:
         def run(command: tuple[str, ...]) -> Outcome:
             self.on_command()
             self.commands.append(command)
-            return Outcome(ok=True, text="exit status 0")
+            return self.outcome
 
         edge = Edge(
             clock=self.service.clock,

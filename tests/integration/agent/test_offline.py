@@ -247,9 +247,14 @@ def test_a_delivery_that_waits_is_in_the_order_too(rig: Rig) -> None:
     rig.service.clock.pass_(seconds=5)
     assert rig.state.pending_config() is not None
     taken(rig, made(rig))
+    assert rig.state.pending_config() is None
+    # What waited was dropped; the service offers what it has now, until it hears that this is applied.
     rig.config_path.write_text("as the file had it")
     assert rig.once() is Exit.OK
-    assert rig.config_path.read_text() == "as the file had it"
+    assert "waits" in rig.config_path.read_text()
+    rig.config_path.write_text("as it is")
+    assert rig.once() is Exit.OK
+    assert rig.config_path.read_text() == "as it is"
 
 
 def test_key_and_certificate_are_not_dropped_unasked(

@@ -135,7 +135,7 @@ def test_a_beginning_that_means_two_certificates_means_none(
     """Both are listed, and nothing is done."""
     certified(local, 13)
     certified(local, 14)
-    monkeypatch.setattr("attestation_cli.commands.ca.SHORTEST_SERIAL", 0)
+    monkeypatch.setattr("attestation_cli.commands.ca_certificates.SHORTEST_SERIAL", 0)
     done = terminal.run("ca", "revoke", "", "--yes")
     assert done.exit_code == 5
     assert len(terminal.json("ca", "certificates", "--state", "issued", "--profile", "node-client")) == 2
@@ -201,7 +201,7 @@ def test_a_service_without_a_ca_says_so(tmp_path: Path, monkeypatch: pytest.Monk
         for command in ("show", "certificates", "crl", "bundle", "backup-check"):
             done = terminal.run("ca", command)
             assert done.exit_code == 6, command
-            assert "ca.md" in done.stderr
+            assert "set ITL_ENROLLMENT_CA_PASSPHRASE_FILE" in done.stderr
 
 
 def test_a_hybrid_ca_has_two_keys_and_signs_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,11 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from attestation.testing import SoftwareNode
+from attestation.testing import SoftwareNode, boot, boot_log
 from attestation.wire import b64decode
 from attestation_agent.exits import Exit
-from attestation_cli.main import GROUPS, cli
+from attestation_cli.groups import GROUPS
+from attestation_cli.main import cli
 from attestation_cli.session import Session
 from attestation_cli.watch import Watch
 from tests.fixtures.in_process import InProcess, InProcessService, in_process_service
@@ -87,6 +88,13 @@ class Terminal:
         assert done.exit_code == 0, f"{args}: {done.output}"
         return done.stdout
 
+    def agreed(self) -> str:
+        """Return the digest of the one proposal that waits, of which the list shows the beginning."""
+        (waiting,) = self.json("approval", "list")
+        digest: str = waiting["proposal_digest"]
+        assert digest[:16] in self.ok("approval", "list", "-o", "table")
+        return digest
+
     def json(self, *args: str) -> Any:
         """Type a command and read its JSON."""
         return json.loads(self.ok(*args, "-o", "json"))
@@ -131,7 +139,13 @@ def test_every_command_works_and_every_operator_route_is_reached(
 ) -> None:
     """One tour through the life of a fleet; at its end no command and no route of the API is left out."""
     # Three machines introduce themselves.
-    fleet = [Rig(local, tmp_path, seed=seed, wipe_command="wipe") for seed in (1, 2, 3)]
+    fleet = [
+        Rig(local, tmp_path, seed=seed, wipe_command="wipe", event_log=str(tmp_path / f"log-{seed}"))
+        for seed in (1, 2, 3)
+    ]
+    measured = boot_log()
+    boot(fleet[2].tpm, measured)
+    (tmp_path / "log-3").write_bytes(measured.serialise())
     for rig in fleet:
         assert rig.once() is Exit.PENDING_APPROVAL
     first, second, third = (rig.machine_id for rig in fleet)
@@ -165,6 +179,10 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert terminal.ok("machine", "results", "w-1", number, "--ear", "draft-04").count(".") == 2
     assert "no event log" in terminal.run("machine", "event-log", "w-1").stderr.lower()
     assert terminal.run("machine", "event-log", "w-1", "--raw", str(tmp_path / "log")).exit_code == 3
+    assert fleet[0].tpm.ak.public.name.hex() in terminal.ok("machine", "ak-activate", "w-1", "-o", "csv")
+    terminal.ok("machine", "label", "w-1", "rack=4")
+    (labelled,) = terminal.json("machine", "list", "-l", "rack=4")
+    assert labelled["machine_id"] == first
 
     # It is locked, unlocked, sent its configuration again, given another key.
     assert "locked" in terminal.ok("machine", "lock", "w-1", "-r", "smells of smoke")
@@ -219,7 +237,7 @@ def test_every_command_works_and_every_operator_route_is_reached(
     vote = terminal.json("policy", "activate", "workers@1", "--role", "controlplane")
     assert vote["status"] == "pending_second_approval"
     terminal.sit_down("berta")
-    assert "workers@1" in terminal.ok(*shlex.split(vote["next_command"])[1:])
+    assert "policy_assign done" in terminal.ok(*shlex.split(vote["next_command"])[1:], "--yes")
     assert "1 of 2 approvals" in terminal.ok("policy", "rollback", "--role", "controlplane", "--yes")
     terminal.sit_down("anna")
     assert "no policy of its own" in terminal.ok("policy", "unassign", "--role", "controlplane", "--yes")
@@ -233,6 +251,8 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert terminal.run("machine", "get", second).exit_code == 3
     terminal.ok("machine", "approve", third, "--role", "generic")
     assert fleet[2].once() is Exit.OK
+    terminal.ok("machine", "event-log", third, "--raw", str(tmp_path / "raw"))
+    assert (tmp_path / "raw").read_bytes() == measured.serialise()
     terminal.ok("machine", "revoke", third, "--wipe", "--yes")
     assert fleet[2].once() is Exit.REVOKED
     assert terminal.json("machine", "get", third)["wiped_at"] is not None
@@ -281,8 +301,26 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert [(v["live"], v["withdrawn"]) for v in votes] == [(True, False), (False, True), (False, True)]
     assert "1 of 2" in terminal.ok("approval", "list")
     assert terminal.run("machine", "withdraw", fifth.machine_id, "--yes").exit_code == 4
-    # What the first answer told is what the second person calls.
-    assert "approved as controlplane" in terminal.ok(*shlex.split(pending["next_command"])[1:])
+    # What the first answer told is what the second person calls; what they read at the machine decides.
+    call = [*shlex.split(pending["next_command"])[1:], "--yes"]
+    assert "with --fingerprint" in terminal.run(*call).stderr
+    ek = fifth.tpm.ek.public.fingerprint()
+    assert "another TPM" in terminal.run(*call, "--fingerprint", "0" * 16).stderr
+    rival = [*wanted[:-2], "cp-2", "--accept-ek"]
+    refused = terminal.run(*rival)
+    assert refused.exit_code == 5
+    assert "hostname (cp-2, not cp-1)" in refused.stderr
+    seen = terminal.ok(*call, "--fingerprint", ek[:16])
+    assert "approve done" in seen
+    for shown in (
+        ek,
+        "cp-1 (now none)",
+        "controlplane (now none)",
+        "this very EK by name",
+        "anna, ",
+        "without a cert",
+    ):
+        assert shown in seen, shown
     assert fifth.once() is Exit.OK
     assert "Nothing waits" in terminal.run("approval", "list").stderr
     moved = ["machine", "role", "cp-1", "--role", "worker-app", "-r", "too many of them", "--yes"]
@@ -291,7 +329,7 @@ def test_every_command_works_and_every_operator_route_is_reached(
     terminal.ok("approval", "object", digest, "--reason", "not yet", "--yes")
     assert "1 of 2 approvals" in terminal.ok(*moved), "an objection ended the vote before"
     terminal.sit_down("anna")
-    assert "now worker-app" in terminal.ok(*moved)
+    assert "role_change done" in terminal.ok("approval", "approve", terminal.agreed(), "--yes")
     terminal.sit_down(None)
     assert "wipe ordered" in terminal.ok("machine", "wipe", "cp-1", "-r", "end of the tour", "--yes")
 
@@ -302,7 +340,8 @@ def test_every_command_works_and_every_operator_route_is_reached(
     terminal.sit_down("anna")
     assert "1 of 2 approvals" in terminal.ok(*ours)
     terminal.sit_down("berta")
-    assert "trusted" in terminal.ok(*ours)
+    assert "Root" in terminal.ok("approval", "show", terminal.agreed())
+    assert "trust_certificate done" in terminal.ok("approval", "approve", terminal.agreed(), "--yes")
     (added,) = [c for c in terminal.json("trust", "list", "--vendor", "IFX") if c["origin"] == "operator"]
     assert added["sha256"][:12] in terminal.ok("trust", "list")
     leaf = tmp_path / "ek.der"
@@ -315,7 +354,20 @@ def test_every_command_works_and_every_operator_route_is_reached(
     restore = ["trust", "restore", digits, "--reason", "false alarm"]
     assert "1 of 2 approvals" in terminal.ok(*restore)
     terminal.sit_down("anna")
-    assert "trusted again" in terminal.ok(*restore)
+    assert "trust_certificate done" in terminal.ok("approval", "approve", terminal.agreed(), "--yes")
+
+    # A token and a list, of which the second sees every entry; the secret is the second's.
+    one = tmp_path / "one.csv"
+    one.write_text(f"ek_fingerprint,role,hostname\n{'ab' * 48},controlplane,cp-9\n")
+    terminal.ok("allow-list", "import", str(one))
+    terminal.sit_down("berta")
+    assert "cp-9" in terminal.ok("approval", "show", terminal.agreed())
+    assert "allow_list_import done" in terminal.ok("approval", "approve", terminal.agreed(), "--yes")
+    terminal.ok("token", "create", "--role", "controlplane", "--minimum-assurance", "tofu", "--uses", "2")
+    terminal.sit_down("anna")
+    secret = tmp_path / "rack.token"
+    terminal.ok("approval", "approve", terminal.agreed(), "--yes", "--out", str(secret))
+    assert len(secret.read_text().split()) == 2
     terminal.sit_down(None)
 
     # A sixth keeps a key in its TPM and has a certificate; then its CA gets another key, and a backup is proven.
@@ -337,7 +389,7 @@ def test_every_command_works_and_every_operator_route_is_reached(
     terminal.sit_down("anna")
     pending = terminal.json(*rotate)
     terminal.sit_down("berta")
-    assert "next" in terminal.ok(*shlex.split(pending["next_command"])[1:])
+    assert "ca_rotation done" in terminal.ok(*shlex.split(pending["next_command"])[1:], "--yes")
     terminal.sit_down(None)
     assert len(terminal.json("ca", "bundle")) == 4
     assert terminal.ok("ca", "backup-check").count("yes") == 3
@@ -351,7 +403,9 @@ def test_every_command_works_and_every_operator_route_is_reached(
     pending = terminal.json(*carla, "--passphrase-file", "passphrase")
     assert pending["status"] == "pending_second_approval"
     terminal.sit_down("berta")
-    assert "carla.pem" in terminal.ok(*shlex.split(pending["next_command"])[1:])
+    assert "carla.pem" in terminal.ok(
+        *shlex.split(pending["next_command"])[1:], "--yes", "--out", "carla.pem"
+    )
     terminal.sit_down(None)
     (carlas,) = terminal.json("operator-cert", "list", "--state", "issued")
     assert (carlas["name"], carlas["duty"], carlas["requester"]) == ("carla", "operator", "berta")
@@ -366,6 +420,7 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert terminal.json("config", "show")["settings"]["output"]["value"] == "json"
     assert "config.toml" in terminal.ok("config", "path")
     assert "_ATTESTATION_COMPLETE" in terminal.ok("completion", "bash")
+    assert ".TH" in terminal.ok("man", "machine", "lock")
     monkeypatch.setattr(Watch.__init__, "__defaults__", (interrupt,))
     assert "cp-1" in terminal.ok("machine", "watch")
 

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 MACHINES = 50
 REAL = 4
 ROUNDS = 6
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 90
 THREADS = 24
 
 
@@ -330,5 +330,5 @@ def test_a_kill_of_the_whole_service_loses_nothing_that_was_answered(start_servi
             machine.http = http
             envelope = machine.fetch(answer["config_token"]).json()
             assert service.canary.encode() in machine.unseal(envelope)
-            assert machine.attest()["action"] == "none", "the challenge of the last answer is still good"
+            assert machine.attest()["status"] == "attested", "the challenge of the last answer is still good"
     operator.http.close()

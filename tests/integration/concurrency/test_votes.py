@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 OPERATORS = 20
 MACHINES = 4
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 REALM = "/realms/itl"
 
 
@@ -111,7 +111,11 @@ def replicas(
         "ITL_DUAL_CONTROL_QUORUM": "3",
     }
     one = start_service(**environment)
-    other = ServiceProcess(directory=one.directory, environment=environment, admin_token=one.admin_token)
+    other = ServiceProcess(
+        directory=one.directory,
+        environment={**environment, "ITL_SERVICE_URL": one.url},
+        admin_token=one.admin_token,
+    )
     try:
         other.start()
         yield one, other

@@ -9,6 +9,7 @@ import re
 import select
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -321,7 +322,9 @@ def in_terminal(laptop: Laptop, args: list[str], answers: list[tuple[str, str]])
                 break
             seen += piece
             if left and left[0][0].encode() in seen:
-                time.sleep(0.3)  # the prompt stands before the terminal stops to echo
+                # The prompt stands before the terminal stops to echo.
+                while termios.tcgetattr(ours)[3] & termios.ECHO and time.monotonic() < deadline:
+                    time.sleep(0.01)
                 os.write(ours, left.pop(0)[1].encode() + b"\n")
         return process.wait(10), seen.decode(errors="replace")
     finally:

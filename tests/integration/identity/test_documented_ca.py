@@ -67,7 +67,11 @@ def test_the_documented_secret_is_one(tmp_path: Path) -> None:
     """Long enough, the same in both files, readable by nobody else, and quoted as nginx wants it."""
     (commands,) = blocks("In a proxy")
     run(commands, tmp_path)
-    settings = Settings.load({"ITL_PROXY_SECRET_FILE": str(tmp_path / "proxy-secret")}, env_file=None)
+    environ = {
+        "ITL_SERVICE_URL": "https://a.example",
+        "ITL_PROXY_SECRET_FILE": str(tmp_path / "proxy-secret"),
+    }
+    settings = Settings.load(environ, env_file=None)
     assert settings.proxy_secret is not None
     secret = settings.proxy_secret.get_secret_value()
     assert len(secret) >= 32

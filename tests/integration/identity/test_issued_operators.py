@@ -23,17 +23,17 @@ from cryptography.x509 import ocsp
 
 from attestation.pki.issuer import identity_of
 from attestation.pki.ocsp import issuer_hashes
-from tests.bench.server import free_port
 from tests.docs.pages import ROOT
 from tests.fixtures.nginx import Nginx
 from tests.fixtures.operator_pki import OperatorCA
+from tests.fixtures.ports import free_port
 from tests.fixtures.service import ServiceProcess
 
 pytestmark = pytest.mark.slow
 
 SECRET = "proxy-secret-of-more-than-32-characters"
 PATH = "/api/v1/operator-certificates"
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 
 
 def request_for(directory: Path, name: str, **more: Any) -> dict[str, Any]:
@@ -204,7 +204,11 @@ def test_tls_of_the_service_asks_for_its_own_certificates(tmp_path: Path) -> Non
     certificate, key = servers.server("attest.example.test").files(tmp_path, "tls")
     for name, issued in (("bob", bob), ("mallory", mallory)):
         issued.files(tmp_path, name)
-    own = {"ITL_TLS_CERT_FILE": str(certificate), "ITL_TLS_KEY_FILE": str(key)}
+    own = {
+        "ITL_TLS_CERT_FILE": str(certificate),
+        "ITL_TLS_KEY_FILE": str(key),
+        "ITL_AUDIT_ORIGIN": "attest.example/audit",
+    }
 
     def client(service: ServiceProcess, name: str) -> httpx.Client:
         context = ssl.create_default_context(cafile=tmp_path / "servers.pem")

@@ -30,7 +30,7 @@ from tests.fixtures.openid.provider import (
 )
 from tests.fixtures.service import ServiceProcess, StartService
 
-RECOVERY_SECONDS = 20
+RECOVERY_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +215,7 @@ def test_an_expired_token_is_refused(start_service: StartService, provider: Prov
     provider.configure(access_token_seconds=2)
     token = provider.token("anna")
     assert status(service, token) == 200
-    within(5, lambda: status(service, token) == 401)
+    within(60, lambda: status(service, token) == 401)
     assert "expired" in detail(service, token, 401)
 
 
@@ -274,8 +274,8 @@ def test_keys_are_looked_at_in_the_background(start_service: StartService, provi
     assert status(service, old) == 200
     seen = provider.seen()["certs"]
     provider.rotate_keys(keep=False)
-    within(15, lambda: provider.seen()["certs"] > seen)
-    within(5, lambda: status(service, old) == 401)
+    within(60, lambda: provider.seen()["certs"] > seen)
+    within(60, lambda: status(service, old) == 401)
 
 
 # ---------------------------------------------------------------- a provider that is down

@@ -14,11 +14,12 @@ import httpx
 import pytest
 
 from attestation.audit.authority import words_of
+from tests.fixtures.effort import often
 from tests.fixtures.service import ServiceProcess
 from tests.fixtures.softhsm import SoftHSM
 
 ROOT = Path(__file__).resolve().parents[3]
-ROUNDS = 50
+ROUNDS = often(12, 50)
 
 
 def told(*arguments: str, **variables: str) -> list[dict[str, Any]]:
@@ -41,7 +42,7 @@ def told(*arguments: str, **variables: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_four_starts_at_once_make_one_ca(tmp_path: Path) -> None:
-    """Four processes on an empty folder, fifty times: each time one CA, one key, one entry, and all of them start."""
+    """Four processes on an empty folder, again and again: one CA, one key, one entry, and all of them start."""
     rounds = told("starts", str(tmp_path), str(ROUNDS), "4")
     assert len(rounds) == ROUNDS
     for each in rounds:
@@ -107,11 +108,12 @@ def test_a_wrong_passphrase_is_one_clear_line(tmp_path: Path) -> None:
         "ITL_DB_URL": f"sqlite:///{tmp_path / 'machines.db'}",
         "ITL_ENROLLMENT_CA_DIR": str(tmp_path / "ca"),
         "ITL_CONFIG_CACHE_DIR": str(tmp_path),
+        "ITL_SERVICE_URL": "http://127.0.0.1:8080",
         "ITL_ENROLLMENT_CA_PASSPHRASE_FILE": str(tmp_path / "passphrase"),
     }
 
     def check() -> subprocess.CompletedProcess[str]:
-        program = [str(Path(sys.executable).with_name("attestation-service")), "--check"]
+        program = [str(Path(sys.executable).with_name("attestation-service")), "--prepare"]
         return subprocess.run(
             program, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
         )

@@ -132,6 +132,7 @@ def test_round_trip(place: Place, algorithm: str, size: int) -> None:
     assert "Usage: sign Access: sensitive" in shown, shown
     for word in ("local", "always sensitive", "never extractable", "decrypt"):
         assert word not in shown, shown
+    assert place.hsm.recovering(opened) == []
     place.hsm.close()
     again = place.hsm.open()
     assert (again.public_key, again.origin) == (key.public_key(), "provisioned")
@@ -294,6 +295,7 @@ def test_the_kek_is_made_once_and_unwraps_only(place: Place) -> None:
     """Asked for again it is the same; an independent client sees what it may do."""
     assert create_kek(place.hsm.uri("kek"), place.hsm.options) == place.kek
     assert place.kek.key_size == 3072
+    assert place.hsm.recovering(place.keeper) == []
     shown = place.shown("kek")
     assert "Usage: unwrap Access: sensitive, always sensitive, never extractable, local" in shown
     assert key_id_of(place.kek).hex() in shown

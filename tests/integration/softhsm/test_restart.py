@@ -70,12 +70,14 @@ def test_a_restart_while_signing(remote_hsm: RemoteHSM, key: OpenKey) -> None:
         time.sleep(0.3)
         remote_hsm.start()
     before = signed[0]
-    time.sleep(1.5)
+    until = time.monotonic() + 60
+    while signed[0] <= before and failed == []:
+        assert time.monotonic() < until
+        time.sleep(0.05)
     ended.set()
     for thread in threads:
         thread.join()
     assert failed == []
-    assert signed[0] > before
 
 
 def test_away_and_back(remote_hsm: RemoteHSM, key: OpenKey) -> None:
@@ -83,11 +85,10 @@ def test_away_and_back(remote_hsm: RemoteHSM, key: OpenKey) -> None:
     remote_hsm.kill()
     with pytest.raises(SignerUnavailable):
         sign(key)
-    start = time.monotonic()
     for _ in range(50):
+        # Who waited for the token would hear that it did not answer.
         with pytest.raises(SignerUnavailable, match="cannot be used now"):
             sign(key)
-    assert time.monotonic() - start < 1
     worker = remote_hsm.hsm.worker(remote_hsm.module)
     assert "no token" in worker.trouble
     remote_hsm.start()

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from cryptography import x509
 
+from attestation.keys.pkcs11.worker import DEADLINE_SECONDS
 from tests.fixtures.machine import code
 from tests.fixtures.service import ServiceProcess
 from tests.fixtures.softhsm import PIN, RemoteHSM, SoftHSM
@@ -103,7 +104,7 @@ def test_the_hsm_restarts_under_the_service(service: ServiceProcess, remote_hsm:
     assert all(each.headers["retry-after"] for each in refused)
     start = time.monotonic()
     assert client.http.get("/healthz").status_code == 200
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < DEADLINE_SECONDS  # which who waits for the token waits at least
 
     remote_hsm.start()
     until = time.monotonic() + 40

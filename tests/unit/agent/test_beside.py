@@ -30,11 +30,13 @@ class Hanging:
     def __init__(self) -> None:
         self.asked = threading.Event()
         self.answer = threading.Event()
+        self.gave_up = threading.Event()
 
     def certificate_challenge(self, *_: object) -> Any:
         """Hang."""
         self.asked.set()
-        self.answer.wait(30)
+        self.answer.wait(100)
+        self.gave_up.set()
         raise DeviceError("no answer")
 
     request_certificate = trust_bundle = certificate_status = certificate_challenge
@@ -64,9 +66,8 @@ def test_attesting_goes_on_while_a_certificate_does_not_come(tmp_path: Path) -> 
         world.attested = attested
         world.run(1)
         assert service.asked.wait(10)
-        began = time.monotonic()
         world.run(10)
-        assert time.monotonic() - began < 5
+        assert not service.gave_up.is_set()
         assert len([path for path, _ in world.service.requests if path == "/attest"]) >= 11
         service.answer.set()
     assert not list((tmp_path / "state" / "tls").glob("client"))
@@ -83,10 +84,10 @@ def test_the_end_does_not_wait_for_it(tmp_path: Path, monkeypatch: pytest.Monkey
         attested()
         assert service.asked.wait(10)
         stopping.set()
-        began = time.monotonic()
-    assert time.monotonic() - began < 3
+    assert not service.gave_up.is_set()
     service.answer.set()
-    time.sleep(0.1)
+    assert service.gave_up.wait(30)
+    time.sleep(0.1)  # for what would tell of it
     assert "certificate.failed" not in world.events.names()
 
 

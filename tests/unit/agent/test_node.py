@@ -18,6 +18,7 @@ from attestation.evidence import ek_key_attestation
 from attestation.keys import key_set_sha256, thumbprints
 from attestation.tpm import parse_attest
 from attestation.wire import b64decode, b64encode
+from attestation_agent import files
 from attestation_agent.commands import Outcome
 from attestation_agent.exits import Exit
 from tests.unit.agent.world import CONFIG, MACHINE_ID, OTHER_ID, URL, Machine, World, signer
@@ -737,6 +738,106 @@ def test_an_apply_command_that_fails_is_reported_and_tried_again_later(tmp_path:
     world.run(rounds=1)
     assert len(world.commands) == 4
     assert world.state.pending_config() is None
+
+
+def test_words_of_any_length_are_reported(tmp_path: Path) -> None:
+    """Of a failure the service hears as much as an acknowledgement holds, and nothing that deceives its readers."""
+    world = World(tmp_path, apply_command="apply")
+    world.service.status, world.service.action = "attested", "apply-config"
+    world.command = Outcome(ok=False, text="cannot\n" + 2000 * "é")
+    assert world.run() is Exit.APPLY_FAILED
+    said = "apply command: cannot\ufffd"
+    assert [ack["detail"] for ack in world.service.acks] == [said + (1024 - len(said)) * "é"]
+
+
+def owed(world: World) -> World:
+    """Let the service of *world* owe the machine its configuration until it is applied."""
+    world.service.status, world.service.action, world.service.owes = "attested", "apply-config", True
+    return world
+
+
+def test_what_is_offered_until_it_is_applied_is_fetched_anew_with_growing_pauses(tmp_path: Path) -> None:
+    """It may be the configuration that is wrong; other programs read `not_configured`, the service hears why."""
+    world = owed(World(tmp_path, once=False, apply_command="apply"))
+    world.command = Outcome(ok=False, text="exit status 3")
+    world.run(rounds=100)
+    # After 1, 2, 4, 8 and then every 15 minutes, at the rounds of 45 s.
+    assert len(world.commands) == len(world.service.acks) == 8
+    assert world.service.paths().count("/config/t0ken") == 8
+    assert {(ack["outcome"], ack["detail"]) for ack in world.service.acks} == {
+        ("failed", "apply command: exit status 3")
+    }
+    assert world.state.status() == "not_configured"
+    world.command, world.service.config = Outcome(ok=True, text="exit status 0"), b"mended"
+    world.run(rounds=3)
+    assert (world.config_path.read_bytes(), len(world.commands)) == (b"mended", 9)
+    assert world.state.status() == "attested"
+
+
+def test_a_clock_that_is_set_back_delays_no_configuration(tmp_path: Path) -> None:
+    """It was hours ahead when the delivery failed, as at many a first boot."""
+    world = owed(World(tmp_path, once=False, apply_command="apply"))
+    world.command = Outcome(ok=False, text="exit status 3")
+
+    def set_back(passed: int) -> None:
+        if passed == 1:
+            world.clock.at -= timedelta(hours=5)
+            world.command = Outcome(ok=True, text="exit status 0")
+
+    world.during = set_back
+    world.run(rounds=2)
+    assert len(world.commands) == 2
+    assert world.config_path.exists()
+    assert world.state.status() == "attested"
+
+
+def test_a_service_without_a_configuration_is_asked_at_each_round(tmp_path: Path) -> None:
+    """Attested, and not configured: code 15; who stays has it in the first round in which the service has it."""
+    told: list[int] = []
+    world = owed(World(tmp_path))
+    missing = problem(503, "base-config-missing")
+    world.attested = lambda: told.append(1)
+    world.service.before = lambda path, body: missing if path.startswith("/config/") else None
+    assert world.run() is Exit.NOT_DELIVERED
+    assert len(told) == 1  # its certificates are asked for, as of those who stay
+    assert "attempt.failed" not in world.events.names()  # said once, by `config.not_delivered`
+    assert world.state.status() == "not_configured"
+    (tmp_path / "stays").mkdir()
+    world = owed(World(tmp_path / "stays", once=False))
+    world.attested = lambda: told.append(1)
+    world.service.before = lambda path, body: missing if path.startswith("/config/") else None
+    world.run(rounds=3)
+    assert world.waits == [0, 45, 45, 45]
+    assert len(told) == 1 + 3
+    world.service.before = lambda path, body: None
+    world.run(rounds=1)
+    assert world.config_path.read_bytes() == CONFIG
+    assert world.state.status() == "attested"
+
+
+@pytest.mark.parametrize("file", ["newest.json", "pending-config.json", "applied.json", "status"])
+def test_a_state_directory_that_is_full_is_said_and_heals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """No crash: the service hears why, and what is not kept as applied is offered until it is."""
+    world = owed(World(tmp_path))
+    write, full = files.write_atomically, True
+
+    def one_is_full(path: Path, data: bytes) -> None:
+        if full and path.name == file and (file != "status" or b"attested" in data):
+            raise OSError(28, "No space left on device")
+        write(path, data)
+
+    world.service.status, world.service.action = "registered", "none"
+    assert world.run() is Exit.NOT_AFFIRMED
+    owed(world)
+    monkeypatch.setattr("attestation_agent.state.write_atomically", one_is_full)
+    assert world.run() is Exit.STATE_NOT_KEPT
+    said = f"state directory {world.state.directory}: No space left on device"
+    assert [(ack["outcome"], ack["detail"]) for ack in world.service.acks] == [("failed", said)]
+    full, world.service.token_id = False, "f" * 16
+    assert world.run() is Exit.OK
+    assert world.config_path.read_bytes() == CONFIG
 
 
 def test_power_lost_between_fetch_and_apply_does_not_lose_the_configuration(

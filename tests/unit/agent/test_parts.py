@@ -41,6 +41,9 @@ def test_an_unknown_variable_stops_the_start() -> None:
     """A typo must not switch a control off; the text says what was meant."""
     with pytest.raises(UsageError, match="did you mean ITL_CA_FILE"):
         load({}, {**URL, "ITL_CA_FIEL": "/x"})
+    for far in ("ITL_FOO", "ITL_DEBUG", "ITL_WORKERS", "ITL_TPM_DEVICE"):
+        with pytest.raises(UsageError, match=f"^unknown variable {far}$"):
+            load({}, {**URL, far: "1"})
     load({}, {**URL, "ITL_API_URL": "the command line's", "ITL_WEB_X": "the dashboard's", "PATH": "/bin"})
 
 
@@ -83,6 +86,14 @@ def test_every_option_has_a_variable_of_its_own_and_a_help() -> None:
     """No two share one."""
     assert len({o.variable for o in OPTIONS}) == len(OPTIONS)
     assert all(o.help and o.variable.startswith("ITL_") for o in OPTIONS)
+
+
+def test_what_the_shell_of_an_operator_holds_is_passed_over() -> None:
+    """The variables of the command line are no mistake; one that nobody knows is."""
+    beside = ("ITL_API_URL", "ITL_OIDC_ISSUER", "ITL_OIDC_CLIENT_ID", "ITL_PROFILE", "ITL_ADMIN_TOKEN_FILE")
+    assert load({}, dict.fromkeys(beside, "x") | {"ITL_REG_URL": "https://x"}).server_url == "https://x"
+    with pytest.raises(UsageError, match=r"unknown variable ITL_OICD_ISSUER"):
+        load({}, {"ITL_REG_URL": "https://x", "ITL_OICD_ISSUER": "x"})
 
 
 # Entry points
@@ -139,7 +150,10 @@ def test_register_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (first["event"], first["level"]) == ("agent.starts", "info")
 
 
-@pytest.mark.parametrize(("url", "warned"), [("http://attest.example", True), ("http://127.0.0.1:9", False)])
+@pytest.mark.parametrize(
+    ("url", "warned"),
+    [("http://attest.example", True), ("HTTP://attest.example", True), ("http://127.0.0.1:9", False)],
+)
 def test_plain_http_is_warned_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str, *, warned: bool
 ) -> None:

@@ -101,29 +101,35 @@ def test_one_call_at_a_time(tpm: Counting, shared: SharedTPM) -> None:
 
 
 def test_attesting_waits_for_one_call_at_most(tpm: Counting, shared: SharedTPM) -> None:
-    """However many others stand in line: never two calls of theirs between its wish and its turn."""
-    tpm.seconds = 0.02
+    """However many others stand in line, and stood there before: the call that runs, and then its turn."""
     key = shared.keys.create_signing_key()
-    stop = threading.Event()
+    running, go_on = threading.Event(), threading.Event()
 
-    def greedy() -> None:
-        while not stop.is_set():
-            shared.keys.sign(key, bytes(32))
+    def hold(_: object) -> None:
+        running.set()
+        assert go_on.wait(60)
 
-    threads = [threading.Thread(target=greedy) for _ in range(6)]
-    for thread in threads:
+    def wait_for(waiting: int) -> None:
+        give_up_at = time.monotonic() + 60
+        while len(shared._turn._waiters) < waiting:  # type: ignore[attr-defined]
+            assert time.monotonic() < give_up_at
+            time.sleep(0.001)
+
+    threads = [threading.Thread(target=shared.run, args=(hold,), kwargs={"first": False})]
+    threads[0].start()
+    assert running.wait(60)
+    threads += [threading.Thread(target=shared.keys.sign, args=(key, bytes(32))) for _ in range(6)]
+    for thread in threads[1:]:
         thread.start()
-    try:
-        for _ in range(10):
-            time.sleep(0.03)
-            before = len(tpm.calls)
-            shared.ak_public()
-            # One that was running when we looked may have ended, and one have begun before we stood in line.
-            assert tpm.calls[before:].index("attest") <= 2
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(30)
+    wait_for(6)
+    threads.append(threading.Thread(target=shared.ak_public))
+    threads[-1].start()
+    wait_for(7)
+    tpm.calls.clear()
+    go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert tpm.calls == ["attest", *["sign"] * 6]
 
 
 def test_what_is_broken_is_opened_again(tpm: Counting) -> None:

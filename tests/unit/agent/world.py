@@ -107,6 +107,8 @@ class Service:
     activation: tuple[str, bytes] = ("", b"")
     nonces: dict[str, bytes] = field(default_factory=dict)
     last_directive: str | None = None
+    owes: bool = False
+    """It offers a configuration until `done`; an older one until a fetch."""
     config_claims: dict[str, Any] = field(default_factory=dict)
     config_signature: Callable[[dict[str, Any]], str | None] | None = None
     """Makes the signature of a delivery in place of the service."""
@@ -244,7 +246,8 @@ class Service:
 
     def _config(self, path: str) -> dict[str, Any]:
         assert path == "/config/t0ken"
-        self.action = "none"
+        if not self.owes:
+            self.action = "none"
         sealed = seal(
             self.config,
             ek=self.ek,
@@ -270,6 +273,8 @@ class Service:
             b"itl-ack-v2\0" + nonce + bytes.fromhex(body["directive_sha256"]) + body["outcome"].encode()
         ).digest()
         self.acks.append(body)
+        if self.owes and body["outcome"] == "done":
+            self.action = "none"
         return {"machine_id": self.machine_id, "status": self.status, "message": "recorded"}
 
 

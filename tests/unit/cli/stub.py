@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 
+from attestation.machines.labels import parse_selector
+
 NOW = "2026-11-21T04:00:00Z"
 HASH = "ab" * 32
 
@@ -52,6 +54,7 @@ def machine(machine_id: str, **changes: Any) -> dict[str, Any]:
         "wipe_pending": False,
         "wiped_at": None,
         "redeliver_pending": False,
+        "configuration_not_delivered": None,
         "ak_activated_at": NOW,
         "ak_name": None,
         "reset_count": None,
@@ -62,6 +65,21 @@ def machine(machine_id: str, **changes: Any) -> dict[str, Any]:
         "last_result": None,
         "approvals": [],
         **changes,
+    }
+
+
+def keys_of(known: dict[str, Any]) -> dict[str, Any]:
+    """Return the KeysDetail of a machine as JSON."""
+    proven = known["ak_activated_at"] is not None
+    return {
+        "machine_id": known["machine_id"],
+        "ek_fingerprint": known["ek_fingerprint"],
+        "ek_template": known["ek_template"],
+        "ek_alternatives": [],
+        "ak_name": known["ak_name"] or "000b" + "1a" * 32 if proven else None,
+        "ak_activated_at": known["ak_activated_at"],
+        "earlier": [],
+        "activations": [],
     }
 
 
@@ -142,6 +160,15 @@ class Stub:
     certificates: list[dict[str, Any]] = field(default_factory=list)
     valid: bool = True
     state: dict[str, Any] | None = None
+    whoami: dict[str, Any] = field(
+        default_factory=lambda: {
+            "name": "anna",
+            "subject": "https://id.example/realms/itl#6f1c",
+            "method": "oidc",
+            "roles": ["operator"],
+            "rights": ["read", "act"],
+        }
+    )
     checks: dict[str, str] = field(default_factory=lambda: {"database": "ok", "clock": "ok"})
     voters: tuple[str, ...] = ()
     """Where somebody is named, gated acts wait for another one: dual control."""
@@ -166,6 +193,8 @@ class Stub:
             return self._public(path)
         if request.method != "GET":
             self.acts.append((request.method, path, json.loads(request.content) if request.content else None))
+        if (match := re.fullmatch(r"/machines/([^/]+)/labels", path)) and request.method == "POST":
+            self._label(match[1], json.loads(request.content))
         if match := re.fullmatch(r"/machines/([^/]+)(/[^/]+)?", path):
             if self.voters and match[2] in GATED:
                 return httpx.Response(202, json=self._pending(match[1], match[2][1:]))
@@ -206,6 +235,8 @@ class Stub:
                 )
             case "GET", "/allow-list":
                 return page(self.allow_list)
+            case "GET", "/whoami":
+                return httpx.Response(200, json=self.whoami)
             case "GET", "/stats":
                 return httpx.Response(200, json=STATS)
             case "GET", "/approvals":
@@ -231,6 +262,9 @@ class Stub:
                 return page(self.certificates)
             case "DELETE", _:
                 return httpx.Response(204)
+        if match := re.fullmatch(r"/approvals/([0-9a-f]{64})/proposal", path):
+            found = [each for each in self.proposals if each["proposal_digest"] == match[1]]
+            return httpx.Response(200, json=found[0]) if found else problem(404, "approval-unknown", "none")
         if match := re.fullmatch(r"/approvals/([0-9a-f]{64})/object", path):
             return httpx.Response(200, json={"proposal_digest": match[1], "voided": 1})
         if re.fullmatch(r"/policies/[a-z0-9-]+/[0-9]+", path):
@@ -256,7 +290,15 @@ class Stub:
         found = [m for m in self.machines if asked.get("status") in (None, m["status"])]
         if q := asked.get("q"):
             found = [m for m in found if q in json.dumps(m)]
+        if labels := asked.get("labels"):
+            found = [m for m in found if parse_selector(labels).items() <= m.get("labels", {}).items()]
         return page(found)
+
+    def _label(self, machine_id: str, body: dict[str, Any]) -> None:
+        for known in self.machines:
+            if known["machine_id"] == machine_id:
+                worn = known.get("labels", {}) | body["set"]
+                known["labels"] = {k: v for k, v in worn.items() if k not in body["remove"]}
 
     def _result(self, machine_id: str, number: int, *, log: bool) -> httpx.Response:
         found = [r for r in self.results if (r["machine_id"], r["result_id"]) == (machine_id, number)]
@@ -272,11 +314,38 @@ class Stub:
             return problem(404, "machine-unknown", "no such machine")
         if act == "/approvals":
             return page([v for v in self.approvals if v["machine_id"] == machine_id])
+        if act == "/keys":
+            return httpx.Response(200, json=keys_of(known))
         if act == "/policy":
             return httpx.Response(200, json=effective(machine_id))
+        if act == "/endorsement":
+            return httpx.Response(200, json=endorsement(machine_id, ok=known["assurance"] != "tofu"))
         if act == "/results":
             return page([r for r in self.results if r["machine_id"] == machine_id])
         return httpx.Response(200, json=known)
+
+
+def endorsement(machine_id: str, *, ok: bool) -> dict[str, Any]:
+    """Return an EndorsementDetail as JSON: a vendor vouches, or nobody known here does."""
+    path = [("ek", "OPTIGA EK"), *([("intermediate", "ECC CA 042"), ("anchor", "ECC Root")] if ok else [])]
+    return {
+        "ok": ok,
+        "reason": "chains to an anchor" if ok else "no trusted certificate signed it",
+        "vendor": "IFX" if ok else None,
+        "anchor_sha256": HASH if ok else None,
+        "revocation": "good" if ok else "unknown",
+        "bundle_sha256": HASH,
+        "path": [
+            {"sha256": HASH, "subject": f"CN={name}", "role": role, "ok": True, "reason": ""}
+            for role, name in path
+        ],
+        "machine_id": machine_id,
+        "assurance": "ek-chain" if ok else "tofu",
+        "ek_allow_listed": False,
+        "judged_at": NOW,
+        "certificate": "MIIB",
+        "claimed_vendor": "IFX",
+    }
 
 
 GATED = ("/approve", "/unlock", "/role", "/ak-reset", "/redeliver")

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 
+from attestation.audit import AuditEvent, chain
+from attestation.audit.export import format_entry
 from attestation.audit.note import KeyType
 from attestation.wire import b64encode
+from attestation_cli.audit_rows import CSV
 from attestation_cli.main import cli
+from attestation_cli.render import FORMULA
 from attestation_cli.session import Session
 from tests.unit.audit.log_kit import (
     LOG_KEYS,
@@ -234,6 +244,18 @@ def test_an_older_export_is_not_replaced(here: Path) -> None:
     assert run("audit", "export", "-f", here / "no" / "b", *KEYS, service=streamed(*LINES)).exit_code == 2
 
 
+def test_only_a_file_is_replaced(here: Path) -> None:
+    """Not a device, a pipe or a link, as /dev/stdout is one: root would take them from everybody."""
+    os.mkfifo(here / "pipe")
+    (here / "link").symlink_to(here / "pipe")
+    (here / "gone").symlink_to(here / "nothing")
+    for name in ("pipe", "link", "gone"):
+        done = run("audit", "export", "-f", here / name, "--force", *KEYS, service=streamed(*LINES))
+        assert (done.exit_code, "no regular file" in done.stderr.replace("\n", " ")) == (2, True), name
+    assert (here / "pipe").is_fifo()
+    assert (here / "link").is_symlink()
+
+
 # ---------------------------------------------------------------- checkpoint, proof, keys
 
 
@@ -322,3 +344,63 @@ def test_keys_are_printed_for_a_file(here: Path) -> None:
     assert run("audit", "keys", service=service).stdout.splitlines()[0] == str(LOG_VKEYS[0])
     service = Service({"keys": httpx.Response(200, json=body)})
     assert "\x1b" not in run("audit", "keys", service=service).stdout
+
+
+# ---------------------------------------------------------------- CSV
+
+
+def csv_of(here: Path, lines: list[bytes], *args: str | Path) -> tuple[Result, Path]:
+    """Export *lines* as CSV, in pieces that end anywhere."""
+    data = b"".join(lines)
+    pieces = [data[n : n + 97] for n in range(0, len(data), 97)]
+    answer = httpx.Response(200, headers={"Content-Type": "application/jsonl"}, content=iter(pieces))
+    file = here / "log.csv"
+    return run(
+        "audit", "export", "-f", file, "--format", "csv", *args, service=Service({"export": answer})
+    ), file
+
+
+def test_a_csv_has_the_columns_of_the_list_and_says_what_it_is_not(here: Path) -> None:
+    """Every entry is a row, whole and exact; it is said that the file proves nothing."""
+    done, file = csv_of(here, LINES, *KEYS)
+    assert done.exit_code == 0, done.output
+    assert "nobody can verify a CSV" in " ".join(done.stderr.split())
+    rows = list(csv.DictReader(io.StringIO(file.read_text(encoding="utf-8"), newline="")))
+    assert [row["id"] for row in rows] == [str(n + 1) for n in range(len(LOG))]
+    assert [row["hash"] for row in rows] == [entry.entry_hash for entry in LOG]
+    assert [row["detail"] for row in rows] == [entry.detail or "" for entry in LOG]
+    assert list(rows[0]) == [
+        *("id", "time", "action", "operator", "machine", "change", "detail", "from", "subject", "hash"),
+    ]
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_log_that_does_not_verify_becomes_no_csv(here: Path) -> None:
+    """Changed in the middle: exit code 1, and nothing that somebody could take for the log."""
+    lines = [*LINES]
+    lines[5] = lines[5].replace(b'"action":"', b'"action":"x')
+    done, file = csv_of(here, lines, *KEYS)
+    assert done.exit_code == 1
+    assert "INVALID" in done.stdout
+    assert not file.exists()
+    assert [path.name for path in here.iterdir() if path.name.endswith(".part")] == []
+
+
+@given(st.text(), st.text(), st.integers(1, 400))
+def test_no_row_of_a_csv_calculates(operator: str, detail: str, size: int) -> None:
+    """Whatever machines and operators are called, and wherever a piece ends, an entry is one harmless record."""
+    events = [AuditEvent(operator_cn=operator, action="approve", detail=detail)]
+    entry = chain(events[0], at=datetime(2026, 11, 22, tzinfo=UTC), prev_hash="0" * 64)
+    data, made = b'{"format":"header"}\n' + format_entry(1, entry), CSV()
+    text = b"".join(made.feed(data[n : n + size]) for n in range(0, len(data), size)).decode()
+    (_, found) = csv.reader(io.StringIO(text, newline=""), strict=True)
+    assert found[0] == "1"
+    assert not [value for value in found if value.startswith(FORMULA)]
+
+
+@given(st.binary(max_size=200), st.integers(1, 50))
+def test_bytes_of_anybody_make_no_row(data: bytes, size: int) -> None:
+    """What is no export gives a heading and no error; its verifier says what is wrong."""
+    made = CSV()
+    text = b"".join(made.feed(data[n : n + size]) for n in range(0, len(data), size)).decode()
+    assert text.count("\r\n") <= 1

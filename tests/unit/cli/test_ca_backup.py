@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from attestation.errors import KeyUnusable, KeyURIInvalid, RequestInvalid
+from attestation.keys.open import KeyOptions, open_key
 from attestation.pki.profiles import ProfileName
 from attestation_cli import ca_backup
 from attestation_cli.ca_backup import Wanted, advice, modules, prove, read_certificates
@@ -62,12 +64,31 @@ def test_a_folder_a_file_and_a_uri_hold_the_key(algorithm: Any, tmp_path: Path) 
     assert answer(*prove([wanted(ca)], str(file), passphrase=nobody, modules={})) == [True]
 
 
+def test_a_copy_is_tried_whoever_owns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What root unpacks of a tar belongs to the service's user, a stick has no owners; the service itself is strict."""
+    ca = ca_of("ecdsa-p384")
+    file = store(ca, tmp_path / "ca.pem")
+    if os.geteuid() == 0:
+        os.chown(file, 4711, 4711)
+    monkeypatch.setattr("attestation.keys.file.os.geteuid", lambda: 815)
+    (proof,) = prove([wanted(ca)], str(tmp_path), passphrase=lambda: PASSPHRASE, modules={})
+    assert (proof.verdict, proof.warning) == ("proven", None)
+    with pytest.raises(KeyUnusable, match=r"belongs to user .* chown 815"):
+        open_key(f"file:{file}", KeyOptions(passphrase=lambda: PASSPHRASE))
+    file.chmod(0o755)
+    (proof,) = prove([wanted(ca)], str(tmp_path), passphrase=lambda: PASSPHRASE, modules={})
+    assert proof.verdict == "proven"
+    assert proof.warning == f"others may read {file}; where you put it back: chmod 0600"
+    with pytest.raises(KeyUnusable, match="must be 0600"):
+        open_key(f"file:{file}", KeyOptions(passphrase=lambda: PASSPHRASE))
+
+
 def test_another_key_of_the_same_name_is_not_the_key(tmp_path: Path) -> None:
     """What counts is the signature under the certificate, not the name of a file."""
     ca, other = ca_of("ecdsa-p384"), ca_of("ecdsa-p384", "other")
     store(other, tmp_path / "ca.pem")
     (proof,) = prove([wanted(ca)], str(tmp_path), passphrase=lambda: PASSPHRASE, modules={})
-    assert proof.where is None
+    assert (proof.verdict, proof.where) == ("missing", None)
     assert proof.why == "none of the 1 keys of CAs there is this one"
     proofs = prove([wanted(ca), wanted(other)], str(tmp_path), passphrase=lambda: PASSPHRASE, modules={})
     assert answer(*proofs) == [False, True]
@@ -85,6 +106,7 @@ def test_a_wrong_passphrase_proves_nothing(tmp_path: Path) -> None:
     (proof,) = prove([wanted(ca)], str(tmp_path), passphrase=lambda: b"wrong", modules={})
     assert proof.why is not None
     assert "passphrase does not decrypt" in proof.why
+    assert proof.verdict == "not opened"  # it may well be there
     named = f"file:{tmp_path / 'audit.pem'}"
     (proof,) = prove([wanted(ca)], named, passphrase=lambda: PASSPHRASE, modules={})
     assert proof.why is not None
@@ -103,7 +125,7 @@ def test_a_key_that_does_not_sign_is_no_backup(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(OpenKey, "self_test", broken)
     (proof,) = prove([wanted(ca)], str(tmp_path), passphrase=lambda: PASSPHRASE, modules={})
-    assert (proof.where, proof.why) == (None, "does not sign")
+    assert (proof.verdict, proof.where, proof.why) == ("does not sign", None, "does not sign")
 
 
 def test_a_key_in_hardware_has_no_file(tmp_path: Path) -> None:

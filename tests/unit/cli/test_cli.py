@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from attestation_cli import failures
-from attestation_cli.main import GROUPS, cli
+from attestation_cli.groups import GROUPS
+from attestation_cli.main import cli
 from attestation_cli.render import display_width
 from attestation_cli.session import Session
 from tests.unit.cli.stub import HASH, NOW, Stub, audit_entry, machine, problem, proposal, result, vote
@@ -212,6 +214,46 @@ def test_the_token_is_never_printed() -> None:
         done = run(stub, "-o", output, "machine", "list")
         assert done.exit_code == 4
         assert "t0p-s3cret" not in done.output
+
+
+def test_a_clock_that_is_wrong_is_named_where_a_token_is_refused() -> None:
+    """With what the service's clock says; a difference that explains nothing, or a service without a clock, is not."""
+
+    def refuse(status: int, code: str, **ago: float) -> str:
+        answer = problem(status, code, "the token has expired")
+        if ago:
+            said = datetime.now(UTC) - timedelta(**ago)
+            answer.headers["Date"] = said.strftime("%a, %d %b %Y %H:%M:%S GMT")
+        return run(Stub(before=lambda r: answer), "machine", "list").stderr
+
+    assert "this computer is 60 min ahead of that of the service" in refuse(401, "unauthenticated", hours=1)
+    assert "this computer is 60 min behind that of the service" in refuse(401, "unauthenticated", hours=-1)
+    for status, code, ago in (
+        (401, "unauthenticated", {"seconds": 60}),
+        (401, "unauthenticated", {}),
+        (403, "forbidden", {"hours": 1}),
+    ):
+        assert "clock" not in refuse(status, code, **ago)
+
+
+def test_a_file_that_is_no_certificate_is_told_by_its_name(tmp_path: Path) -> None:
+    """Not by tags of DER, unless DER is what it is."""
+    file = tmp_path / "ek.der"
+    said = "certificate: tag 0x2d, 0x30 expected"
+    stub = Stub(before=lambda r: problem(400, "malformed-evidence", said))
+    file.write_bytes(b"-- nothing --")
+    done = run(stub, "trust", "verify", str(file))
+    assert done.exit_code == 2
+    assert f"{file} is no certificate that can be read: neither PEM" in done.stderr
+    assert "0x" not in done.stderr
+    # The command that "says more" says it too.
+    more = run(Stub(), "tpm-bundle", "verify", str(file))
+    assert more.exit_code == 2
+    assert f"{file} is no certificate that can be read: neither PEM" in more.stderr
+    file.write_bytes(bytes.fromhex("3003020101"))
+    assert (
+        f"{file} is no certificate that can be read: {said}" in run(stub, "trust", "verify", str(file)).stderr
+    )
 
 
 def test_the_token_does_not_travel_in_the_clear() -> None:
@@ -776,3 +818,25 @@ def test_lists_print_as_table_and_json(args: list[str]) -> None:
     stub = Stub([machine(A)], results=[result(A)], allow_list=[entry])
     assert len(run(stub, *args).stdout.splitlines()) == 2
     assert len(json.loads(run(stub, *args, "-o", "json").stdout)) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("login", "'auth login'?"),
+        ("approve", "'machine approve' or 'approval approve'?"),
+        ("polcy", "'policy'?"),
+    ],
+)
+def test_a_command_that_stands_in_a_group_is_named(typed: str, meant: str) -> None:
+    """Before one that is only spelt alike."""
+    done = run(Stub(), typed)
+    assert done.exit_code == 2
+    assert f"Did you mean {meant}" in " ".join(done.stderr.split())
+
+
+def test_an_address_without_its_beginning_is_told_with_an_example() -> None:
+    """`--api-url attest.example` asks nobody."""
+    done = run(Stub(), "--api-url", "attest.example", "machine", "list")
+    assert done.exit_code == 2
+    assert "name a host, like https://attest.example:8443" in " ".join(done.stderr.split())

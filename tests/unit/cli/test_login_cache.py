@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +33,7 @@ from attestation_cli.login.errors import (
     ProviderInvalid,
     ProviderUnreachable,
 )
-from tests.unit.cli.idp import AT, CLIENT, ISSUER, SUB, Idp, a_login, jwt, refused
+from tests.unit.cli.idp import AT, CANARY, CLIENT, ISSUER, SUB, Idp, a_login, jwt, refused
 
 
 class FakeKeychain:
@@ -493,6 +495,14 @@ def test_a_token_within_five_minutes_of_its_end_counts_as_expired(
     assert login.is_expired(AT + timedelta(seconds=life - left)) is expired
 
 
+def test_a_clock_that_was_set_back_has_the_login_renewed() -> None:
+    """The token may have ended long ago; without a refresh token there is nobody to ask, so it is tried."""
+    an_hour_ago = AT - timedelta(hours=1)
+    assert a_login().is_expired(an_hour_ago)
+    assert not a_login(refresh_token=None).is_expired(an_hour_ago)
+    assert not a_login().is_expired(AT - timedelta(seconds=30))
+
+
 def bearer(cache: LoginCache, idp: Idp, *, minutes: float) -> str:
     return current.bearer(
         cache, wanted(), transport=idp.transport, now=lambda: AT + timedelta(minutes=minutes)
@@ -542,11 +552,41 @@ def test_a_provider_that_is_down_matters_only_when_the_token_has_ended(cache: Lo
 def test_what_another_command_renewed_is_used(cache: LoginCache) -> None:
     """Whoever waited for the lock does not spend the new refresh token at once."""
     stale = a_login()
-    cache.save(a_login(access_token=jwt(sub=SUB, jti="newer"), obtained_at=AT + timedelta(minutes=55)))
+    later = AT + timedelta(minutes=50)
+    cache.save(a_login(access_token=jwt(sub=SUB, jti="newer"), obtained_at=later))
     idp = Idp()
-    fresh = current.refresh(cache, stale, force=True, transport=idp.transport, now=lambda: AT)
+    fresh = current.refresh(cache, stale, force=True, transport=idp.transport, now=lambda: later)
     assert fresh.obtained_at > stale.obtained_at
     assert idp.requests == []
+
+
+def test_a_renewal_is_judged_by_the_clock_of_the_provider(cache: LoginCache) -> None:
+    """An hour fast: what came for the refresh token that was spent is kept, and the clock is told."""
+    login, idp, told = a_login(), Idp(id_token={"exp": AT.timestamp() + 300}), list[str]()
+    cache = LoginCache(cache.directory, note=told.append)
+    cache.save(login)
+
+    def renew(date: str | None) -> None:
+        def answer(_: dict[str, str]) -> httpx.Response:
+            found = idp.tokens()
+            found.headers.update({} if date is None else {"Date": date})
+            return found
+
+        idp.token = answer
+        later = AT + timedelta(hours=1)
+        current.refresh(cache, login, force=True, transport=idp.transport, now=lambda: later)
+
+    # A provider whose clock nobody knows: ours has to do.
+    with pytest.raises(LoginNeeded, match="is the clock of this computer right"):
+        renew(None)
+    assert (told, cache.load(login.name)) == ([], login)
+    renew(format_datetime(AT, usegmt=True))
+    kept = cache.load(login.name)
+    assert kept is not None
+    assert kept.refresh_token == f"{CANARY}-refresh-2"
+    assert (
+        "this computer is 60 min ahead of the identity provider's, which says 2026-11-21 12:00 UTC" in told[0]
+    )
 
 
 def test_a_login_that_was_removed_meanwhile_is_not_renewed(cache: LoginCache) -> None:

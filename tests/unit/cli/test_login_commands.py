@@ -55,7 +55,7 @@ def run(*args: str, stub: Stub | None = None, idp: Idp | None = None, answer: st
 def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody sits in front of it."""
     monkeypatch.setattr("attestation_cli.session.is_terminal", lambda: True)
-    monkeypatch.setattr("attestation_cli.commands.auth.is_terminal", lambda: True)
+    monkeypatch.setattr("attestation_cli.commands.auth_login.is_terminal", lambda: True)
 
 
 def sent(stub: Stub) -> list[str]:
@@ -403,13 +403,12 @@ def test_checking_asks_the_service_with_the_login(monkeypatch: pytest.MonkeyPatc
     login, stub = kept(), Stub()
     done = run("auth", "whoami", "--check", stub=stub)
     assert (done.exit_code, set(sent(stub))) == (0, {login.access_token})
-    assert "you may: read machines, read the audit log" in done.stdout
-
-    def auditors_only(request: Any) -> Any:
-        return problem(403, "forbidden", "no") if "machines" in request.url.path else None
-
-    done = run("auth", "whoami", "--check", "-o", "json", stub=Stub(before=auditors_only))
-    assert json.loads(done.stdout)["may"] == ["read the audit log"]
+    assert "you may: read machines, decide about machines and what they are measured against" in done.stdout
+    # Nothing is tried that could be refused, and stand in the audit.
+    assert [r.url.path for r in stub.requests] == ["/api/v1/whoami"]
+    auditor = Stub(whoami=stub.whoami | {"roles": ["auditor"], "rights": ["audit", "a right of tomorrow"]})
+    done = run("auth", "whoami", "--check", "-o", "json", stub=auditor)
+    assert json.loads(done.stdout)["may"] == ["read the audit log", "a right of tomorrow"]
     done = run("auth", "whoami", "--check", stub=Stub(before=lambda r: problem(403, "forbidden", "no")))
     assert done.exit_code == 1
     done = run("auth", "whoami", "--check", stub=Stub(before=lambda r: problem(401, "unauthenticated", "no")))
@@ -463,8 +462,10 @@ def test_one_of_several_people_is_logged_out() -> None:
     """The others stay."""
     kept()
     kept(subject="ben-sub", username="ben")
-    run("auth", "logout", "-u", "anna")
+    done = run("auth", "logout", "-u", "anna")
     assert [login.username for login in LoginCache().logins()] == ["ben"]
+    assert "In use now: the older login of ben at" in done.stderr
+    assert "No login is in use now" in run("auth", "logout").stderr
 
 
 def test_the_list_shows_logins_and_what_is_wrong_with_the_others() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
-from attestation_cli.login import device, interactive, password
+from attestation_cli.login import device, interactive, loopback, password
 from attestation_cli.login.cache import Login
 from attestation_cli.login.errors import LoginRefused, LoginTimedOut, ProviderInvalid
 from attestation_cli.login.loopback import Loopback
@@ -80,6 +82,27 @@ def test_the_code_does_not_stay_in_the_browser() -> None:
     assert "<script" not in page.text
 
 
+def test_a_refusal_ends_after_the_page_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left to do after a no, so the program ends at once: also then the browser has its page."""
+    ended, early = threading.Event(), []
+    write_head = loopback._Handler.end_headers
+
+    def slowly(handler: loopback._Handler) -> None:
+        if handler.path == loopback.DONE:
+            early.append(ended.wait(0.5))
+        write_head(handler)
+
+    monkeypatch.setattr(loopback._Handler, "end_headers", slowly)
+    with ThreadPoolExecutor(1) as person:
+        with Loopback() as server:
+            url = f"{server.redirect_uri}?error=access_denied"
+            reading = person.submit(httpx.get, url, follow_redirects=True, trust_env=False, timeout=30)
+            server.wait(30)
+        ended.set()
+        assert reading.result().status_code == 200
+    assert early == [False]
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -107,8 +130,9 @@ def test_an_answer_that_is_not_ours_is_refused(changes: dict[str, str | None], w
     assert idp.forms == []
 
 
-def test_a_parameter_that_comes_twice_is_refused() -> None:
+def test_a_parameter_that_comes_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two codes or states, we and the provider could mean different ones."""
+    monkeypatch.setattr(loopback, "GRACE_SECONDS", 0.1)  # nobody comes for the page
     idp = Idp()
     browser = Browser(idp)
 
@@ -145,8 +169,9 @@ def test_nobody_in_front_of_the_browser_ends_the_login() -> None:
     assert interactive.WAIT_SECONDS == 120
 
 
-def test_one_answer_is_accepted_and_nothing_else_is_served() -> None:
+def test_one_answer_is_accepted_and_nothing_else_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another path, host, method, or a second answer: 404 or refused; a page of somebody else decides nothing."""
+    monkeypatch.setattr(loopback, "GRACE_SECONDS", 0.1)  # nobody comes for the page
     idp = Idp()
     browser = Browser(idp, send=False)
     seen: list[int] = []

@@ -69,6 +69,7 @@ def test_an_issuer_is_https_or_on_this_computer(issuer: str) -> None:
         "id.example",
         "http://id.example/realms/itl",
         "http://127.0.0.1.id.example",
+        "HTTP://id.example",
         "ftp://id.example",
         "file:///etc/passwd",
         "https://user:secret@id.example",
@@ -190,7 +191,7 @@ def test_an_answer_is_not_read_beyond_its_limit() -> None:
     assert read <= LONGEST_ANSWER + 2 * 65536
 
 
-def test_an_answer_that_trickles_has_a_deadline() -> None:
+def test_an_answer_that_trickles_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then keeps no command waiting."""
     now = 0.0
 
@@ -201,7 +202,8 @@ def test_an_answer_that_trickles_has_a_deadline() -> None:
             yield b" "
 
     transport = httpx.MockTransport(lambda request: httpx.Response(200, content=body()))
-    provider = Provider(ISSUER, transport=transport, monotonic=lambda: now)
+    provider = Provider(ISSUER, transport=transport)
+    monkeypatch.setattr("attestation.client.connection.time.monotonic", lambda: now)
     with provider, pytest.raises(ProviderUnreachable, match="15 s"):
         _ = provider.metadata
 
@@ -327,8 +329,8 @@ def test_a_private_ca_is_trusted_where_it_is_named(private: Private) -> None:
         "form": "a=b+c%26d&%C3%BC=%3D",
         "type": "application/x-www-form-urlencoded",
     }
-    for other in (None, "system"):
-        with Provider(issuer, ca_file=other) as provider, pytest.raises(ProviderUnreachable, match="prove"):
+    for name, other in ((issuer, None), (issuer, "system"), (issuer.replace("https", "HTTPS"), None)):
+        with Provider(name, ca_file=other) as provider, pytest.raises(ProviderUnreachable, match="prove"):
             _ = provider.metadata
 
 

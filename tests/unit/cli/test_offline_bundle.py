@@ -105,12 +105,12 @@ def test_for_programs(service: Bundles, tmp_path: Path) -> None:
 
 
 def test_a_vote_leaves_no_file(service: Bundles, tmp_path: Path) -> None:
-    """The others are told the same call; the last one gets the file."""
+    """The others are told how to agree; the last one gets the file."""
     service.voters = ("anna",)
     file = tmp_path / "cp-1.json"
     done = run(service, file)
     assert done.exit_code == 0
-    assert f"attestation machine offline-bundle {A} --output-file cp-1.json" in done.stdout
+    assert f"attestation approval approve {HASH[:16]}" in done.stdout
     assert not file.exists()
 
 

@@ -85,17 +85,17 @@ def test_an_activation_that_waits_says_what_the_next_one_calls(command: str) -> 
     done = run(stub, "policy", command, "workers@1", "--role", "controlplane")
     assert done.exit_code == 0
     assert "role controlplane: 1 of 2 approvals" in done.stdout
-    assert "attestation policy activate workers@1 --role controlplane" in done.stdout
+    assert "attestation approval approve abababababababab" in done.stdout
     assert "approval withdraw 17" in done.stdout
     as_json = json.loads(run(stub, "policy", command, "workers@1", "--fleet", "-o", "json").stdout)
-    assert as_json["next_command"] == "attestation policy activate workers@1 --fleet"
+    assert as_json["next_command"] == f"attestation approval approve {as_json['proposal_digest']}"
 
 
 def test_the_end_of_an_assignment_waits_likewise() -> None:
     """Measuring less needs as many."""
     stub = Stub(voters=("anna",))
     done = run(stub, "policy", "unassign", "--role", "controlplane", "--yes")
-    assert "attestation policy unassign --role controlplane" in done.stdout
+    assert "attestation approval approve abababababababab" in done.stdout
 
 
 def test_a_rollback_tells_what_will_apply(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_a_rollback_tells_what_will_apply(monkeypatch: pytest.MonkeyPatch) -> No
     assert "workers@1" in done.stdout
     stub = Stub(voters=("anna",))
     done = run(stub, "policy", "rollback", "--role", "worker-app", "--yes")
-    assert "attestation policy activate workers@1 --role worker-app" in done.stdout
+    assert "attestation approval approve abababababababab" in done.stdout
 
 
 def test_a_rollback_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_a_rollback_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     stub.voters = ("anna",)
     done = run(stub, "policy", "rollback", "--role", "worker-app", answer="y\n")
     assert "no policy of its own, instead of workers@2?" in done.stderr
-    assert "attestation policy unassign --role worker-app" in done.stdout
+    assert "attestation approval approve abababababababab" in done.stdout
     stub.voters = ()
     stub.before = lambda request: httpx.Response(204) if request.method == "POST" else None
     done = run(stub, "policy", "rollback", "--role", "worker-app", "--yes")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.client.text import clean
-from attestation_cli.render import Cell, Column, cell, display_width, shorten, table
+from attestation_cli.render import Cell, Column, cell, display_width, shorten, table, trust_cell
 
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
 COLUMNS = [
@@ -96,3 +96,12 @@ def test_no_colour_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
     assert not Session().colour
+
+
+def test_a_good_quote_makes_no_trusted_machine() -> None:
+    """Green is the last word about a machine, so of one that nobody admitted, or that is locked, it is not said."""
+    assert trust_cell("verified", "attested") == Cell("verified", "green", "verified")
+    for status in ("pending_approval", "registered", "locked", "revoked", "rejected"):
+        # Programs read what the service said.
+        assert trust_cell("verified", status) == Cell("not trusted", "yellow", "verified")
+        assert trust_cell("failed", status).colour == "red"

@@ -168,7 +168,11 @@ def test_events_of_one_pcr() -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"event_log_kept": False}, "No event log of result 1 is kept."),
+        ({"event_log_kept": False}, "need not keep it. Look at a newer result: `attestation machine results"),
+        (
+            {"event_log_kept": False, "event_log_sha256": None},
+            "1 is kept: the machine sent none. See there whether",
+        ),
         ({}, "leads to none of the quoted values"),
         ({"boot": boot(events=[])}, "None of these events."),
     ],
@@ -179,6 +183,8 @@ def test_no_events_are_three_things(more: dict[str, Any], words: str) -> None:
     done = run(service, "machine", "event-log", A)
     assert (done.exit_code, done.stdout) == (0, "")
     assert words in done.stderr
+    raw = run(service, "machine", "event-log", A, "--raw", "-")
+    assert (raw.exit_code, words in raw.stderr) == ((3, True) if "event_log_kept" in more else (3, False))
 
 
 def test_the_raw_log_goes_into_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +198,7 @@ def test_the_raw_log_goes_into_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.stdout_bytes == b"\x00\x1b[2Jlog\n"
     done = run(service, "machine", "event-log", A, "--raw", str(tmp_path / "none" / "log"))
     assert done.exit_code != 0
-    monkeypatch.setattr("attestation_cli.commands.machine._onto_terminal", lambda: True)
+    monkeypatch.setattr("attestation_cli.commands.machine_results._onto_terminal", lambda: True)
     done = run(service, "machine", "event-log", A, "--raw", "-")
     assert done.exit_code != 0
     assert done.stdout_bytes == b""

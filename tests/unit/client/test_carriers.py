@@ -350,7 +350,8 @@ def test_the_peer_must_prove_who_it_is(
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
     server = serve(OK, context=context)
-    url = f"https://{host}:{server.port}"
+    scheme = "https" if known else "HTTPS"
+    url = f"{scheme}://{host}:{server.port}"
     with Connection(url, ca_file=certificate if known else None) as connection:
         if known and host == "localhost":
             assert connection.send("GET", "/x").body == b"{}"

@@ -33,7 +33,7 @@ from attestation.client import (
     TLSFailed,
     is_loopback,
 )
-from attestation.client.connection import checked_url, parse_retry_after
+from attestation.client.connection import Connection, checked_url, parse_retry_after
 from attestation.client.over_httpx import HTTPXCarrier
 from attestation.client.plain import PlainCarrier
 from attestation.errors import (
@@ -261,12 +261,15 @@ def test_reading_is_repeated(answer: httpx.Response | Exception) -> None:
 @pytest.mark.parametrize(
     "answer", [problem(503, "unavailable"), httpx.ReadTimeout("slow"), httpx.RemoteProtocolError("cut")]
 )
-def test_an_act_that_may_have_happened_is_not_repeated(answer: httpx.Response | Exception) -> None:
-    """A POST whose fate is unknown is the caller's to judge."""
+def test_what_may_have_happened_is_not_repeated(answer: httpx.Response | Exception) -> None:
+    """A POST without a key whose fate is unknown is the caller's to judge; acts of operators: test_acts.py."""
     pauses: list[float] = []
     script = Script(answer)
-    with pytest.raises(Unavailable):
-        operator(script, retries=retries(pauses)).unlock(MACHINE_ID)
+    with (
+        Connection(URL, retries=retries(pauses), transport=httpx.MockTransport(script)) as connection,
+        pytest.raises(Unavailable),
+    ):
+        connection.send("POST", "/attest", body={})
     assert len(script.requests) == 1
     assert pauses == []
 
@@ -360,6 +363,13 @@ def test_a_slash_at_the_end_of_the_address_does_not_matter() -> None:
     assert checked_url("https://x/") == checked_url("https://x") == "https://x"
 
 
+def test_a_scheme_in_capitals_is_the_same_scheme() -> None:
+    """Not another one, of which nobody asks whether it is encrypted (RFC 3986 §3.1)."""
+    assert checked_url("HTTPS://X/A/") == "https://X/A"
+    with pytest.raises(RequestInvalid, match="not encrypted"):
+        OperatorClient("HTTP://attest.example", "secret")
+
+
 @pytest.mark.parametrize("token", ["", "a b", "a\r\nX: y", "tökén", "a\x00"])
 def test_a_token_that_could_break_the_header_is_refused(token: str) -> None:
     """No line break, no space, nothing but visible ASCII."""
@@ -397,8 +407,9 @@ def test_a_ca_file_without_certificates_is_a_usage_error(tmp_path: Any) -> None:
     empty = tmp_path / "ca.pem"
     empty.write_text("nothing")
     for path in (empty, tmp_path / "absent.pem"):
-        with pytest.raises(RequestInvalid, match="CA file"):
-            NodeClient(URL, ca_file=path)
+        for url in (URL, "http://localhost:8080"):  # there nothing is verified, and the word is not lost
+            with pytest.raises(RequestInvalid, match="CA file"):
+                NodeClient(url, ca_file=path)
 
 
 def test_certificates_are_checked_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,6 +420,9 @@ def test_certificates_are_checked_by_default(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
     proxied = NodeClient(URL)
     assert isinstance(proxied._http._carrier, HTTPXCarrier)
+    # A proxy cannot reach this computer, and would see what is sent.
+    with NodeClient("https://localhost:8443") as here:
+        assert isinstance(here._http._carrier, PlainCarrier)
     monkeypatch.delenv("HTTPS_PROXY")
     behind = proxied._http._carrier._client
     contexts = [plain._http._carrier._tls, behind._transport._pool._ssl_context]  # type: ignore[attr-defined]  # httpx hides it

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attestation.client.text import ago, clean, short_ids
+from attestation.client.text import ago, apart, clean, short_ids
 
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
 
@@ -44,3 +44,12 @@ def test_short_ids_grow_until_they_differ() -> None:
 def test_times_are_told_by_their_distance(seconds: int, text: str) -> None:
     """In the largest unit that says enough."""
     assert ago(NOW - timedelta(seconds=seconds), NOW) == text
+
+
+def test_how_far_two_clocks_are_apart() -> None:
+    """In one unit, and in which direction."""
+    at = datetime(2026, 11, 22, 12, tzinfo=UTC)
+    assert apart(at + timedelta(hours=1), at) == "60 min ahead of"
+    assert apart(at - timedelta(hours=3), at) == "3 h behind"
+    assert apart(at + timedelta(days=90), at) == "90 d ahead of"
+    assert apart(at, at) == "0 s ahead of"

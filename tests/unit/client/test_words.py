@@ -147,7 +147,6 @@ def test_what_could_not_be_judged_is_not_called_failed() -> None:
         ({"status": "revoked", "revoked_at": NOW, "wipe_pending": True}, "has not acknowledged"),
         ({"status": "revoked", "revoked_at": NOW, "wiped_at": NOW}, "attestation machine delete 7f3ad3ac"),
         ({"status": "registered", "ak_activated_at": None}, "no activated attestation key"),
-        ({"status": "attested", "redeliver_pending": True}, "ordered again"),
     ],
 )
 def test_each_status_says_what_comes_next(changes: dict[str, Any], words: str) -> None:
@@ -174,3 +173,17 @@ def test_what_its_policy_looks_away_from_is_said() -> None:
     known = MachineDetail.model_validate(machine(A))
     why = explain(known, appraised, NOW, (), ["the initrd (PCR 9)", "the kernel"]).why
     assert "Its policy looks away: not compared are the initrd (PCR 9); the kernel." in why
+
+
+def test_a_machine_without_its_configuration_is_trusted_and_not_as_it_should_be() -> None:
+    """Why and since when come first; the headline says it, and what to do."""
+    owed = {"why": "apply command: exit status 3\x1b[2J", "since": NOW - timedelta(minutes=5)}
+    found = told(status="attested", trust="verified", configuration_not_delivered=owed)
+    assert (found.trusted, found.configured) == (True, False)
+    assert found.headline.endswith("attested and trusted; configuration not delivered.")
+    since = f"{NOW - timedelta(minutes=5):%Y-%m-%d %H:%M:%S}Z (5 min ago)"
+    assert found.why[0] == (
+        f"Configuration not delivered: apply command: exit status 3\ufffd[2J, since {since}."
+    )
+    assert "heals by itself" in text(found)
+    assert told(status="attested", trust="verified").configured

@@ -66,17 +66,16 @@ def test_silence_ends_in_time_and_a_late_answer_is_never_used(connect: Callable[
 
     def peer(theirs: socket.socket) -> None:
         theirs.recv(4096)
-        timed_out.wait(5)
+        timed_out.wait(60)
         theirs.sendall(RESPONSE)
         sent_late.set()
 
     transport = connect(peer)
-    begun = time.monotonic()
     with pytest.raises(DeviceError, match="no answer in time"):
         transport.transmit(COMMAND, 0.1)
-    assert time.monotonic() - begun < 3
+    assert not sent_late.is_set()
     timed_out.set()
-    sent_late.wait(5)
+    assert sent_late.wait(60)
     with pytest.raises(DeviceError, match="failed before"):
         transport.transmit(COMMAND, 1)
 

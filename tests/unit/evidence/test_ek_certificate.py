@@ -127,7 +127,7 @@ def test_a_cut_certificate_and_broken_pem_are_named() -> None:
     """An operator reads what is wrong, before a parser of ASN.1 guesses."""
     with pytest.raises(MalformedEvidence, match=f"says {len(GOOD)} bytes, has {len(GOOD) - 1}"):
         ek_certificate.parse(GOOD[:-1])
-    with pytest.raises(MalformedEvidence, match="PEM holds no base64"):
+    with pytest.raises(MalformedEvidence, match="PEM: not standard base64"):
         ek_certificate.parse(b"-----BEGIN CERTIFICATE-----\nAAA\n-----END CERTIFICATE-----\n")
 
 

@@ -183,12 +183,12 @@ def test_it_belongs_to_us(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = path.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     if owner != 0:
-        with pytest.raises(KeyUnusable, match="somebody else"):
+        with pytest.raises(KeyUnusable, match="belongs to user"):
             open_key(f"file:{path}", SECRET)
         return
     open_key(f"file:{path}", SECRET)  # root's files are everybody's
     os.chown(path, 4711, -1)
-    with pytest.raises(KeyUnusable, match="somebody else"):
+    with pytest.raises(KeyUnusable, match="belongs to user"):
         open_key(f"file:{path}", SECRET)
 
 

@@ -22,6 +22,8 @@ from attestation.machines.dual_control import (
     Proposal,
     Rule,
     Vote,
+    about,
+    differences,
     evidence_digest,
     of_allow_list,
     of_ca_revocation,
@@ -56,6 +58,7 @@ def a_vote(cn: str, sub: str | None, *, age_seconds: float = 0, **changes: Any) 
     return Vote(**(fields | changes))
 
 
+PERSON: dict[str, Any] = {"name": "ada", "duty": "viewer", "spki_sha256": "ab" * 32, "days": 30}
 MEASURED = Measured(
     policy=AppliedPolicy(ref="workers@1", sha256="ab" * 32),
     minimum=Assurance.EK_CHAIN,
@@ -73,6 +76,125 @@ def approval(machine: Machine, **changes: Any) -> Proposal:
         "measured": MEASURED,
     }
     return of_machine(Operation.APPROVE, machine, **(wanted | changes))
+
+
+# Rivals
+
+
+def members(proposal: Proposal) -> dict[str, Any]:
+    """Return what others read of *proposal*."""
+    found: dict[str, Any] = json.loads(proposal.canonical())
+    return found
+
+
+def _token(**changed: Any) -> Proposal:
+    asked: dict[str, Any] = {
+        "role": Role.CONTROLPLANE,
+        "hostname": None,
+        "assigned_ip": None,
+        "cluster_id": None,
+        "uses": 1,
+        "expires_in_seconds": 60,
+        "minimum_assurance": Assurance.EK_CHAIN,
+    }
+    return of_registration_token(**(asked | changed))
+
+
+def _policy(**changed: Any) -> Proposal:
+    asked: dict[str, Any] = {
+        "scope": "cluster",
+        "subject": "a",
+        "machine": None,
+        "policy": AppliedPolicy(ref="p@1", sha256="ab" * 32),
+        "replaces": AppliedPolicy(ref="o@1", sha256="cd" * 32),
+    }
+    return of_policy_assignment(**(asked | changed))
+
+
+def _step(**changed: Any) -> Proposal:
+    asked: dict[str, Any] = {
+        "step": "prepare",
+        "purpose": "enrollment",
+        "algorithm": "ecdsa-p384",
+        "active": "a",
+        "other": None,
+        "force": False,
+    }
+    return of_ca_rotation(**(asked | changed))
+
+
+def _person(**changed: Any) -> Proposal:
+    return of_operator_certificate(**(PERSON | changed))
+
+
+def _ca(serial: str, reason: str) -> Proposal:
+    return of_ca_revocation(serial=serial, profile="ca", subject="CN=CA", reason=reason)
+
+
+def _anchor(sha256: str, vendor: str) -> Proposal:
+    return of_trust_certificate(sha256=sha256, role="anchor", vendor=vendor)
+
+
+def _listed(ek: str) -> Proposal:
+    entry = Admission(
+        ek_fingerprint=ek * 48,
+        role=Role.LINUX,
+        hostname=None,
+        assigned_ip=None,
+        cluster_id=None,
+        note=None,
+    )
+    return of_allow_list([entry], [])
+
+
+@pytest.mark.parametrize(
+    ("one", "rival", "other"),
+    [
+        (approval(a_machine(1)), approval(a_machine(1), hostname="cp-2"), approval(a_machine(2))),
+        (approval(a_machine(1)), approval(a_machine(1), replaces=a_machine(2)), _token()),
+        (_token(), _token(uses=2, hostname="cp-1"), _token(role=Role.LINUX)),
+        (_listed("ab"), _listed("cd"), _token()),
+        (_policy(), _policy(policy=None), _policy(subject="b")),
+        (_step(), _step(step="activate", other="b"), _step(algorithm="rsa-4096")),
+        (_person(), _person(name="Ada", duty="operator"), _person(name="eve")),
+        (_ca("ab", "superseded"), _ca("ab", "keyCompromise"), _ca("cd", "superseded")),
+        (_anchor("ab", "IFX"), _anchor("ab", "NTC"), _anchor("cd", "IFX")),
+        (
+            of_offline_bundle(a_machine(1), None),
+            of_offline_bundle(dataclasses.replace(a_machine(1), role=Role.LINUX), None),
+            of_offline_bundle(a_machine(2), None),
+        ),
+    ],
+)
+def test_what_a_proposal_is_about(one: Proposal, rival: Proposal, other: Proposal) -> None:
+    """Another answer to the same question is a rival; another question is none."""
+    assert one.digest() != rival.digest()
+    assert about(members(one)) == about(members(rival))
+    assert about(members(one)) != about(members(other))
+
+
+def test_differences_are_told_with_both_values() -> None:
+    """Where they can be read; digests and what has parts are named only, and what is absent is none."""
+    machine = a_machine(1)
+    ours = members(
+        approval(machine, hostname=None, assigned_ip="10.0.0.12/24", accepts_ek=True, measured=None)
+    )
+    assert differences(ours, members(approval(machine))) == (
+        "assigned_ip (10.0.0.12/24, not 10.0.0.11/24)",
+        "hostname (none, not cp-1)",
+        "measured",
+        "accepts_ek",
+    )
+    assert differences(members(_token(uses=2)), members(_token())) == ("uses (2, not 1)",)
+    older = {name: value for name, value in members(_token()).items() if name != "cluster_id"}
+    assert differences(older, members(_token(cluster_id="a"))) == ("cluster_id (none, not a)",)
+
+
+@given(st.sampled_from(sorted(("one", "two"))), st.integers(1, 9))
+def test_a_proposal_differs_from_itself_in_nothing(name: str, uses: int) -> None:
+    """And from any other with another digest in something."""
+    ours, theirs = _token(uses=uses, hostname=name), _token(uses=1, hostname="one")
+    assert bool(differences(members(ours), members(theirs))) == (ours.digest() != theirs.digest())
 
 
 # What a vote binds
@@ -650,9 +772,6 @@ def test_a_revoked_ca_concerns_every_role() -> None:
     assert proposal.subject == f"revocation of certificate {'ab' * 20} of CN=CA"
     for changed in ({"serial": "cd" * 20}, {"reason": "keyCompromise"}):
         assert of_ca_revocation(**(asked | changed)).digest() != proposal.digest()
-
-
-PERSON: dict[str, Any] = {"name": "ada", "duty": "viewer", "spki_sha256": "ab" * 32, "days": 30}
 
 
 @pytest.mark.parametrize(

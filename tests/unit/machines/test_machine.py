@@ -44,7 +44,7 @@ def machine(verdict: Verdict | None, expires_at: datetime | None) -> Machine:
         rejected_at=None,
         wipe_pending=False,
         wiped_at=None,
-        redeliver=False,
+        config_owed_since=None,
         ak_public=None,
         ak_name=None,
         ak_activated_at=None,

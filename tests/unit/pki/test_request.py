@@ -206,8 +206,8 @@ def test_an_algorithm_that_is_not_for_this_key_proves_nothing(kind: str, algorit
         pytest.param(altered(GOOD, {3: b"\xa0\x00\xa0\x00"}), id="attributes twice"),
         pytest.param(altered(GOOD, {3: b"\xa1\x00"}), id="attributes of another tag"),
         pytest.param(pem_of(GOOD) * 2, id="two blocks"),
-        pytest.param(b"\n" + pem_of(GOOD), id="text before"),
-        pytest.param(pem_of(GOOD) + b" ", id="text behind"),
+        pytest.param(b"x\n" + pem_of(GOOD), id="text before"),
+        pytest.param(pem_of(GOOD) + b"x", id="text behind"),
         pytest.param(pem_of(GOOD).replace(b"REQUEST", b"REQUESt"), id="another label"),
         pytest.param(
             pem_of(GOOD).replace(b" CERTIFICATE REQUEST", b" NEW CERTIFICATE REQUEST"), id="old label"

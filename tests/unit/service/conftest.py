@@ -161,6 +161,19 @@ class Service:
         headers = {"Accept": accept if accept is not None else "", "Itl-Node-Nonce": node_nonce()}
         return await self.get(f"/api/v1/config/{token}", headers=headers)
 
+    async def acknowledge(
+        self, node: SoftwareNode, answer: dict[str, Any], outcome: str = "done", detail: str | None = None
+    ) -> None:
+        """Acknowledge the directive of *answer*, which must be accepted."""
+        body = node.acknowledgement(await self.challenge(node), answer["directive"], outcome)
+        told = await self.post(f"/api/v1/machines/{node.machine_id}/ack", {**body, "detail": detail})
+        assert told.status_code == 200, told.text
+
+    async def configured(self, node: SoftwareNode, answer: dict[str, Any]) -> None:
+        """Fetch the configuration that *answer* offers, and acknowledge that it is applied."""
+        assert (await self.fetch(answer["config_token"])).status_code == 200
+        await self.acknowledge(node, answer)
+
 
 StartService = Callable[..., Awaitable[Service]]
 
@@ -197,6 +210,8 @@ def settings_for(directory: Path, **changed: Any) -> Settings:
         "enrollment_ca_dir": directory / "ca",
         "config_cache_dir": directory / "configs",
         "service_url": "https://attest.example.test",
+        "enrollment_ca_organization": "ITL Usions",
+        "enrollment_ca_country": "NL",
         "admin_token": SecretStr(TOKEN),
         "break_glass_per_minute": 1_000_000,
         "maintenance_seconds": 3600,
@@ -222,6 +237,8 @@ async def start(
     """Start services with chosen settings."""
     shutil.copy(migrated, tmp_path / "machines.db")
     monkeypatch.setattr("attestation_service.app.migrate", lambda _url: None)
+    # The log is signed when a test says so, or an act hurries: a tick each second would sign between two lines of one.
+    monkeypatch.setattr("attestation_service.transparency.checkpoints.TICK_SECONDS", 3600.0)
     (tmp_path / "configs").mkdir()
     for role in ("controlplane", "worker-infra", "worker-app"):
         (tmp_path / "configs" / f"{role}-final.yaml").write_text(BASE)

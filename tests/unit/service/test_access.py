@@ -18,10 +18,10 @@ from pydantic import SecretStr
 from attestation.errors import Forbidden
 from attestation.machines import OperatorEvent
 from attestation_service.app import create_app
-from attestation_service.auth import Duty, Right
+from attestation_service.auth import Duty, OperatorDep, Right, VoterDep
 from attestation_service.auth.operator import declared
 from attestation_service.context import ACCESS_KEY
-from attestation_service.openapi import access, demand_access, machine_router, operator_router
+from attestation_service.openapi import access, answers, demand_access, machine_router, operator_router
 from tests.unit.service.browser import Browser
 from tests.unit.service.conftest import OPERATOR, TOKEN, Service, Starter, settings_for
 from tests.unit.service.node import SoftwareNode
@@ -80,6 +80,7 @@ WHO_MAY: dict[Right, set[Duty]] = {
     Right.READ: {Duty.VIEWER, Duty.OPERATOR},
     Right.ACT: {Duty.OPERATOR},
     Right.AUDIT: {Duty.AUDITOR},
+    Right.KNOWN: {Duty.VIEWER, Duty.OPERATOR, Duty.AUDITOR},
 }
 """Written out once more, by hand: whoever changes `RIGHTS` shall meet this table."""
 
@@ -125,6 +126,8 @@ def test_every_route_declares_who_may_ask() -> None:
         right = OPERATIONS[method, path][ACCESS_KEY]
         if path.startswith("/api/v1/audit"):
             assert right == Right.AUDIT, path
+        elif path == "/api/v1/whoami":
+            assert right == Right.KNOWN, path
         else:
             # What changes something is never a reader's.
             assert right == (Right.READ if method == "GET" else Right.ACT), (method, path)
@@ -152,6 +155,22 @@ def test_a_route_without_a_declaration_stops_the_start() -> None:
     app.mount("/else", FastAPI())
     with pytest.raises(RuntimeError, match="does not declare"):
         demand_access(app)
+
+
+def test_a_gated_route_that_takes_no_proposal_stops_the_start() -> None:
+    """It would do something else than what the caller named, without a word; and a route that votes must say so."""
+
+    async def votes(who: VoterDep) -> None: ...
+
+    async def asks(who: OperatorDep) -> None: ...
+
+    for route, gated in ((asks, True), (votes, False)):
+        app, router = FastAPI(docs_url=None, redoc_url=None), operator_router("x")
+        responses = answers(gated=gated, kind="act")
+        router.add_api_route("/x", route, methods=["POST"], responses=responses, openapi_extra=access("act"))
+        app.include_router(router)
+        with pytest.raises(RuntimeError, match="to which proposal"):
+            demand_access(app)
 
 
 def test_an_undeclared_right_is_nobodys() -> None:
@@ -386,3 +405,20 @@ async def test_the_token_may_have_any_length(start: Starter) -> None:
     assert good.status_code == 200
     huge = await service.get("/api/v1/machines", headers={"Authorization": "Bearer " + "x" * 100_000})
     assert huge.status_code == 401
+
+
+async def test_who_asks_who_they_are_leaves_nothing_in_the_audit(service: Service) -> None:
+    """Name, method, roles and rights, for each duty; before, a look at what one may not see was an entry each time."""
+    service.app.state.resources, people = introduce(service.resources)
+    rights = {Duty.OPERATOR: ["read", "act"], Duty.VIEWER: ["read"], Duty.AUDITOR: ["audit"]}
+    before = [entry["action"] for entry in await service.audit()]
+    for duty in Duty:
+        answer = await service.get("/api/v1/whoami", headers=people.headers(f"{duty}-1", duty))
+        told = answer.json()
+        assert (told["name"], told["method"]) == (f"{duty}-1", "oidc")
+        assert (told["roles"], told["rights"]) == ([duty], rights[duty])
+        assert told["subject"].startswith(f"{ISSUER}#")
+    assert [entry["action"] for entry in await service.audit()] == before
+    broken = (await service.get("/api/v1/whoami", headers=OPERATOR)).json()
+    assert (broken["name"], broken["subject"], broken["method"]) == ("SYSTEM", None, "break_glass")
+    assert (broken["roles"], broken["rights"]) == ([], ["read", "act", "audit"])

@@ -295,18 +295,16 @@ async def test_result_tokens(service: Service) -> None:
     assert "attestation_result" in await service.attest(node, want_result=True)
 
 
-async def test_redeliver_until_fetched(service: Service) -> None:
-    """An operator's wish is repeated with every good attestation until the configuration was fetched."""
+async def test_redeliver_until_applied(service: Service) -> None:
+    """An operator's wish is repeated with every good attestation until the machine says that it is applied."""
     node = SoftwareNode()
-    first = (await service.admitted(node))["config_token"]
-    await service.fetch(first)
+    await service.configured(node, await service.admitted(node))
     assert (await service.attest(node))["action"] == "none"
     await service.act(node, "redeliver")
     second = (await service.attest(node))["config_token"]
-    assert (await service.fetch(first)).status_code == 410
-    third = (await service.attest(node))["config_token"]
+    third = await service.attest(node)
     assert (await service.fetch(second)).status_code == 410
-    assert (await service.fetch(third)).status_code == 200
+    await service.configured(node, third)
     assert (await service.attest(node))["action"] == "none"
 
 
@@ -326,7 +324,7 @@ async def test_an_acknowledgement_meets_an_operator(
         found = real(tx, *rest)
         judged.append(found.machine.version)
         if len(judged) == 1:
-            service.store.write_sync(lambda tx: tx.machines.update(found.machine, redeliver=True))
+            service.store.write_sync(lambda tx: tx.machines.update(found.machine, alarm="meanwhile"))
         return found
 
     monkeypatch.setattr(acknowledgement, "_judge", meanwhile)

@@ -212,7 +212,7 @@ UNTOLD = {
             "locked_at",
             "revoked_at",
         ),
-        *("rejected_at", "redeliver", "ak_activated_at", "trust_expires_at"),
+        *("rejected_at", "config_owed_since", "config_failure", "ak_activated_at", "trust_expires_at"),
         *("ek_source", "ek_template", "desired_role", "directive_sha256"),
         *("last_verdict", "last_result_at", "last_policy", "last_failed", "last_result_key"),
         *("clock_ms", "reset_count", "restart_count", "clock_safe", "firmware_version", "event_log_sha256"),
@@ -223,7 +223,7 @@ UNTOLD = {
     "chip-mark": {"ended_at"},
     "allow-list": {"note", "created_at", "created_by"},
     "token": {"id", "created_at", "created_by"},
-    "vote": {"id", "subject", "hostname", "assigned_ip"},
+    "vote": {"id", "subject", "hostname", "assigned_ip", "reason", "document"},
     "refused-key": {"added_at", "added_by"},
     "policy": {"created_at", "created_by"},
     "assignment": {"assigned_at", "assigned_by"},
@@ -453,7 +453,7 @@ async def test_an_act_that_gives_authority_is_signed_at_once(service: Service) -
     await service.resources.transparency.advance(force=True)
     await asyncio.gather(*(service.operator("POST", "/allow-list", entry) for _ in range(3)))
     size = await service.store.read(lambda tx: tx.audit.tree.size())
-    for _ in range(500):
+    for _ in range(6000):
         if await signed() == size:
             break
         await asyncio.sleep(0.01)

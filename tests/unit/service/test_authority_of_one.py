@@ -185,7 +185,8 @@ async def test_a_distrusted_intermediate_is_not_added_again(start: Starter) -> N
     assert (await service.operator("POST", f"{path}/distrust", why, headers=anna)).status_code == 200
     for role in ("intermediate", "anchor"):
         assert (await trust(service, ISSUER, role=role, headers=anna)).status_code in (202, 422)
-    assert (await service.operator("POST", f"{path}/restore", why, headers=anna)).status_code == 202
+    beside = f"{path}/restore?new_proposal=true"
+    assert (await service.operator("POST", beside, why, headers=anna)).status_code == 202
     assert (await service.operator("GET", path)).json()["status"] == "distrusted"
 
 

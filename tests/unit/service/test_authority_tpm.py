@@ -38,13 +38,13 @@ def world(
 
 
 def verify(world: World, issued: Issued) -> None:
-    """Ask OpenSSL about a certificate and its chain."""
-    directory = world.directory
+    """Ask OpenSSL about a certificate and its chain, at the time that the CA's clock tells."""
+    directory, at = world.directory, str(int(world.clock.now().timestamp()))
     for name, der in (("leaf", issued.certificate), ("ca", world.active().certificate)):
         assert der is not None
         (directory / name).write_bytes(x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM))
     said = subprocess.run(
-        ["openssl", "verify", "-CAfile", directory / "ca", directory / "leaf"],
+        ["openssl", "verify", "-attime", at, "-CAfile", directory / "ca", directory / "leaf"],
         capture_output=True,
         text=True,
         timeout=30,

@@ -91,7 +91,7 @@ async def test_every_key_is_shown_without_secrets(start: Starter, tmp_path: Path
     assert (machine["state"], machine["algorithm"], machine["key_origin"]) == ("active", "ecdsa-p384", "file")
     assert machine["key_uri"].startswith(f"file:{tmp_path}/keys/itl-enrollment-ca-")
     assert person["purpose"] == "operator"
-    assert "pass" not in answer.text.replace(str(tmp_path), "")
+    assert "passphrase" not in answer.text
     (stored, _) = await service.store.read(lambda tx: tx.issuers.all())
     assert "passphrase-source" in stored.key_uri
 
@@ -269,7 +269,7 @@ async def test_a_rotation_needs_two(start: Starter) -> None:
             assert (await step(service, name, headers=bob)).status_code == 409
             service.clock.advance(2 * DAY)
             assert (await step(service, name, headers=anna, **more)).status_code == 202
-            assert (await step(service, name, headers=bob)).status_code == 202
+            assert (await step(service, name, headers=bob)).json()["type"].endswith(":proposal-rival")
         assert await states(service) == held
         assert (await step(service, name, headers=bob, **more)).status_code == 200
     entries = await service.audit(action="ca_rotate")

@@ -22,6 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import Store
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from attestation.errors import (
     ClientCertificateUntrusted,
@@ -406,9 +407,9 @@ def test_a_list_without_an_end_or_strength_is_left_out(
         def __iter__(self) -> Any:
             return iter(self._crl)
 
-    load = x509.load_pem_x509_crl
+    load = x509.load_der_x509_crl
     assert load_lists(CA.revoke(), [CA.certificate])
-    monkeypatch.setattr(x509, "load_pem_x509_crl", lambda data: Changed(load(data)))
+    monkeypatch.setattr(x509, "load_der_x509_crl", lambda data: Changed(load(data)))
     assert load_lists(CA.revoke(), [CA.certificate]) == {}
 
 
@@ -484,7 +485,7 @@ def test_both_headers_carry_the_certificate() -> None:
         (b"x-client-cert", ALICE.escaped.encode() * 2),
         (b"x-client-cert", b"x" + ALICE.escaped.encode()),
         (b"x-client-cert", ALICE.escaped.encode() + b"x"),
-        (b"x-client-cert", ALICE.escaped.encode().replace(b"%2B", b"%00")),
+        (b"x-client-cert", ALICE.escaped.encode().replace(b"%0A", b"%00")),
         (b"x-client-cert", ALICE.key_pem.replace(b"\n", b"%0A").replace(b" ", b"%20")),
         (b"x-client-cert", base64.b64encode(ALICE.der)),
         (b"x-client-cert", rfc9440(ALICE)),
@@ -573,7 +574,7 @@ async def test_a_new_list_counts_at_once(files: Files) -> None:
     method = files.method()
     who = await method.operator(ALICE.der, ORIGIN, AT)
     assert (who.cn, who.source, who.method) == ("alice", "192.0.2.9", Method.CERTIFICATE)
-    assert who.rights == {Right.READ, Right.ACT}
+    assert who.rights == {Right.READ, Right.ACT, Right.KNOWN}
     assert who.is_human
     replace(files.crl, CA.revoke(ALICE))
     with pytest.raises(Unauthenticated, match="revoked"):
@@ -625,12 +626,23 @@ async def test_an_exchanged_ca_counts_at_once(files: Files) -> None:
 def test_a_wrong_bundle_stops_the_start_and_a_wrong_list_does_not(files: Files) -> None:
     """Machines are served though operators' certificates cannot be judged."""
     files.crl.write_bytes(b"rubbish")
-    files.method()
+    with capture_logs() as logs:
+        files.method()
+    assert (
+        "it is no revocation list that can be read. Put the newest list of that CA there" in logs[0]["reason"]
+    )
+    for rubbish in (b"rubbish", b"-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"):
+        files.ca.write_bytes(rubbish)
+        with pytest.raises(
+            SettingsInvalid, match=r"no certificate that can be read.*\. Name a PEM file"
+        ) as told:
+            files.method()
+        assert "Error" not in str(told.value)
     files.ca.write_bytes(ALICE.pem)
     with pytest.raises(SettingsInvalid, match=r"ITL_OPERATOR_CA.*not a CA"):
         files.method()
     files.ca.unlink()
-    with pytest.raises(SettingsInvalid, match="ITL_OPERATOR_CA"):
+    with pytest.raises(SettingsInvalid, match=r"ITL_OPERATOR_CA: .*: No such file or directory\. Name"):
         files.method()
 
 

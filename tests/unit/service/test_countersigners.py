@@ -293,22 +293,23 @@ def test_a_checkpoint_has_room_for_every_witness() -> None:
 def test_what_cannot_be_asked_or_sign_stops_the_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Before any worker starts, and with `--check` too."""
+    """Before any worker starts, and with `--prepare` too."""
+    monkeypatch.setenv("ITL_SERVICE_URL", "http://127.0.0.1:8080")
     monkeypatch.setenv("ITL_DB_URL", f"sqlite:///{tmp_path}/m.db")
     monkeypatch.setenv("ITL_ENROLLMENT_CA_DIR", str(tmp_path / "ca"))
     monkeypatch.setenv("ITL_AUDIT_WITNESSES", f"{ONE.public} http://127.0.0.1:1/w")
-    assert main(["--check"]) == 0
+    assert main(["--prepare"]) == 0
     assert sorted(path.name for path in (tmp_path / "ca").glob("audit-*")) == [
         "audit-ed25519.pem",
         "audit-memory.json",
         "audit-mldsa44.pem",
     ]
     monkeypatch.setenv("ITL_AUDIT_WITNESSES", "somebody")
-    assert main(["--check"]) == 1
+    assert main(["--prepare"]) == 1
     assert "a vkey, a space and a URL" in capsys.readouterr().err
     monkeypatch.delenv("ITL_AUDIT_WITNESSES")
     (tmp_path / "ca" / "audit-mldsa44.pem").chmod(0o644)
-    assert main(["--check"]) == 1
+    assert main(["--prepare"]) == 1
     assert "0600" in capsys.readouterr().err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,7 +143,7 @@ AUDIT_TABLES = {"audit_log", "audit_nodes", "audit_checkpoints"}
 
 def contents(database: Path) -> dict[str, list[tuple[object, ...]]]:
     """Return every row of every table."""
-    with sqlite3.connect(database) as db:
+    with closing(sqlite3.connect(database)) as db:
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         tables = [name for name in tables if not name.startswith("sqlite_")]
         return {name: sorted(db.execute(f'SELECT * FROM "{name}"'), key=repr) for name in tables}

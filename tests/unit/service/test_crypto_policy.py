@@ -151,7 +151,7 @@ def test_certificates_in_files(variable: str, policy: Policy, tmp_path: Path) ->
             crypto_policy.check_files(Settings(**chosen))
     for unreadable in (b"", b"text"):
         path.write_bytes(unreadable)
-        with pytest.raises(SettingsInvalid, match="cannot be read"):
+        with pytest.raises(SettingsInvalid, match=r"cannot be read: no certificate \(PEM"):
             crypto_policy.check_files(Settings(**chosen))
 
 
@@ -180,20 +180,21 @@ def test_main_refuses_before_any_worker_starts(
         monkeypatch.setenv(
             f"ITL_{name}", f"sqlite:///{tmp_path}/m.db" if name == "DB_URL" else f"{tmp_path}/ca"
         )
+    monkeypatch.setenv("ITL_SERVICE_URL", "http://127.0.0.1:8080")
     monkeypatch.setenv("ITL_CRYPTO_POLICY", "cnsa2")
     monkeypatch.setenv("ITL_ENROLLMENT_CA_UNENCRYPTED", "true")
-    assert main(["--check"]) == 2
+    assert main(["--prepare"]) == 2
     assert "allowed: ml-dsa-87" in capsys.readouterr().err
     monkeypatch.setenv("ITL_ENROLLMENT_CA_UNENCRYPTED", "false")
     path = tmp_path / "operators.pem"
     path.write_bytes(certificate(P256).public_bytes(Encoding.PEM))
     monkeypatch.setenv("ITL_OPERATOR_CA", str(path))
-    assert main(["--check"]) == 1
+    assert main(["--prepare"]) == 1
     assert "ITL_OPERATOR_CA" in capsys.readouterr().err
     monkeypatch.delenv("ITL_OPERATOR_CA")
     for name in ("TLS_CERT_FILE", "TLS_KEY_FILE"):
         monkeypatch.setenv(f"ITL_{name}", str(path))
-    assert main(["--check"]) == 1
+    assert main(["--prepare"]) == 1
     assert "ITL_TLS_CERT_FILE: CN=somebody: ecdsa-p256 is forbidden" in capsys.readouterr().err
 
 

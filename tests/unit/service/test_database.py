@@ -15,9 +15,16 @@ from hypothesis import strategies as st
 from attestation.audit import AuditEvent
 from attestation.audit.checkpoint import Checkpoint
 from attestation.errors import LogBroken, Unavailable
+from attestation.keys import load_ed25519, load_mldsa44
 from attestation.store import Tx, migrate, open_store
 from attestation_service import database
-from attestation_service.database import DatabaseNotRecognised, accept, demand_present, recognise
+from attestation_service.database import (
+    DatabaseNotRecognised,
+    LogKeysMissing,
+    accept,
+    demand_present,
+    recognise,
+)
 from attestation_service.main import main
 from attestation_service.settings import Settings
 from attestation_service.transparency import memory
@@ -221,6 +228,90 @@ async def test_a_database_from_before_is_bound_once(start: Starter) -> None:
     assert "nothing was remembered" in audit(start.directory, "database_accepted")[0]
 
 
+LOG_KEYS = ("audit-ed25519.pem", "audit-mldsa44.pem")
+
+
+async def test_no_keys_are_made_for_a_log_that_others_signed(start: Starter) -> None:
+    """They would take its checkpoints for forged. Put back, the service starts as if nothing had been."""
+    await signed(await start(), 3)
+    await stop(start)
+    for names in (LOG_KEYS[:1], LOG_KEYS):
+        kept = {start.directory / "ca" / name: (start.directory / "ca" / name).read_bytes() for name in names}
+        for path in kept:
+            path.unlink()
+        with pytest.raises(
+            LogKeysMissing, match=rf"{LOG_KEYS[0]}.*up to entry 3. Put the folder of the keys back"
+        ):
+            await start()
+        for path, content in kept.items():
+            assert not path.exists()
+            path.write_bytes(content)
+            path.chmod(0o600)
+    service = await start()
+    await signed(service, 1)
+    assert service.resources.transparency.refused is None
+
+
+async def test_a_log_whose_keys_are_lost_for_good_ends_and_another_begins(start: Starter) -> None:
+    """The restored database had no folder of keys with it: accepted under another name it is signed and verified."""
+    await signed(await start(), 3)
+    await stop(start)
+    shutil.rmtree(start.directory / "ca")
+    with pytest.raises(DatabaseNotRecognised, match="is missing: restore the folder of the keys"):
+        await start()
+    assert [path.name for path in (start.directory / "ca").glob("*.pem")] == []
+    with pytest.raises(DatabaseNotRecognised, match=f"ITL_AUDIT_ORIGIN={HERE}/2"):
+        taken(settings_for(start.directory))
+    taken(settings_for(start.directory, audit_origin=f"{HERE}/2"))
+    (told,) = audit(start.directory, "database_accepted")
+    assert "audit-ed25519.pem and " in told
+    assert f"{HERE} of this database was signed up to entry 3" in told
+    again = await start(audit_origin=f"{HERE}/2")
+    await signed(again, 2)
+    newest = await again.resources.transparency.newest()
+    assert newest is not None
+    assert newest.note.startswith(f"{HERE}/2\n6\n")
+    verified = (await again.operator("GET", "/audit/verify")).json()
+    assert (verified["valid"], verified["error"]) == (True, None)
+    # What the lost keys signed counts only as far as their log went.
+    with closing(sqlite3.connect(start.directory / "machines.db")) as db, db:
+        (note,) = db.execute("SELECT note FROM audit_checkpoints WHERE size = 3").fetchone()
+        longer = note.replace(f"{HERE}\n3\n", f"{HERE}\n5\n")
+        assert longer != note
+        for (trigger,) in db.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'audit_checkpoints'"
+        ).fetchall():
+            db.execute(f"DROP TRIGGER {trigger}")
+        db.execute("UPDATE audit_checkpoints SET note = ? WHERE size = 6", (longer,))
+    assert "signature" in (await again.operator("GET", "/audit/verify")).json()["error"]
+
+
+async def test_a_checkpoint_of_other_keys_is_told_once_with_what_to_do(
+    start: Starter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other files than before in the folder of the keys: no word of tampering alone, and not every second."""
+    await signed(await start(), 1)
+    await stop(start)
+    for name in LOG_KEYS:
+        (start.directory / "ca" / name).unlink()
+    load_ed25519(f"file:{start.directory}/ca/{LOG_KEYS[0]}", create=True)
+    load_mldsa44(f"file:{start.directory}/ca/{LOG_KEYS[1]}", create=True)
+    service = await start()
+    capsys.readouterr()
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            await signed(service, 1)
+    refused = [line for line in capsys.readouterr().err.splitlines() if "audit.checkpoint_refused" in line]
+    assert len(refused) <= 1  # the task in the background may have told before
+    told = service.resources.transparency.refused or ""
+    assert f"is not signed by the keys in {start.directory}/ca" in told
+    assert "put those of your backup back" in told
+    service.clock.advance(3601)
+    with pytest.raises(Unavailable):
+        await service.resources.transparency.advance(force=True)
+    assert "audit.checkpoint_refused" in capsys.readouterr().err
+
+
 async def test_a_crash_between_the_two_is_finished(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys remember, the database does not know yet: the next start goes on."""
     with monkeypatch.context() as patched:
@@ -249,15 +340,16 @@ async def test_a_database_without_identity_is_none(start: Starter) -> None:
 def test_the_command_says_what_happened_and_accepts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """`--check` fails with words; `--accept-restored-database` takes what there is and serves nothing."""
+    """`--prepare` fails with words; `--accept-restored-database` takes what there is and serves nothing."""
+    monkeypatch.setenv("ITL_SERVICE_URL", "http://127.0.0.1:8080")
     monkeypatch.setenv("ITL_DB_URL", f"sqlite:///{tmp_path}/machines.db")
     monkeypatch.setenv("ITL_ENROLLMENT_CA_DIR", str(tmp_path / "ca"))
-    assert main(["--check"]) == 0
+    assert main(["--prepare"]) == 0
     assert main(["--accept-restored-database"]) == 0  # there is nothing to accept
     for path in tmp_path.glob("machines.db*"):
         path.unlink()
     capsys.readouterr()
-    assert main(["--check"]) == 1
+    assert main(["--prepare"]) == 1
     told = json.loads(capsys.readouterr().err.splitlines()[-1])
     assert told["event"] == "service.unusable"
     assert "machines.db is missing" in told["reason"]
@@ -266,7 +358,7 @@ def test_the_command_says_what_happened_and_accepts(
     # Nothing was signed yet, so the log keeps its name.
     assert main(["--accept-restored-database"]) == 0
     assert "another database" in audit(tmp_path, "database_accepted")[0]
-    assert main(["--check"]) == 0
+    assert main(["--prepare"]) == 0
 
 
 @given(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -331,7 +332,7 @@ async def test_tokens_are_stored_hashed(service: Service) -> None:
     """No token is in the database in the clear."""
     node = SoftwareNode()
     token = (await service.admitted(node))["config_token"]
-    with sqlite3.connect(service.directory / "machines.db") as db:
+    with closing(sqlite3.connect(service.directory / "machines.db")) as db:
         rows = [str(row) for (t,) in db.execute("select name from sqlite_master where type='table'")
                 for row in db.execute(f"select * from {t}")]  # fmt: skip
     assert rows

@@ -115,6 +115,11 @@ class Committee:
         listed = (await self.service.operator("GET", "/allow-list")).json()
         return machines, tokens, listed
 
+    async def waiting(self) -> list[dict[str, Any]]:
+        """Return the proposals that wait, newest first."""
+        found: list[dict[str, Any]] = (await self.ask("viewer", "GET", "/approvals")).json()["items"]
+        return found
+
     async def votes(self, node: SoftwareNode) -> list[dict[str, Any]]:
         """Return the votes about a machine."""
         answer = await self.service.operator("GET", f"/machines/{node.machine_id}/approvals")
@@ -225,7 +230,10 @@ async def test_one_is_not_enough_and_two_are(committee: Committee, name: str) ->
     said = PendingApproval.model_validate_json(first.content)
     assert (said.approvals_received, said.approvals_required, said.voters) == (1, 2, ["anna"])
     assert (said.expires_at - committee.service.clock.now()).total_seconds() == WINDOW_SECONDS
-    assert said.message == "1 of 2 agree; another operator must ask for exactly the same"
+    assert said.message == (
+        "1 of 2 agree; another operator must agree to exactly this: "
+        f"`attestation approval approve {said.proposal_digest[:16]}`"
+    )
     assert await committee.state() == before
     (vote,) = (await committee.audit())[entries:]
     assert (vote["action"], vote["operator_cn"], vote["operator_sub"]) == (
@@ -476,7 +484,7 @@ async def test_csv_and_json_are_the_same_import(committee: Committee) -> None:
     headers = committee.people.headers("bernd") | {"Content-Type": "text/csv"}
     text = f"role,ek_fingerprint\nlinux,{'cd' * 48}\ncontrolplane,{'ab' * 47}ac\n"
     other = await committee.http.post("/api/v1/allow-list", content=text, headers=headers)
-    assert (other.status_code, other.json()["voters"]) == (202, ["bernd"])
+    assert (other.status_code, code(other)) == (409, "proposal-rival")
     text = text.replace("ac\n", "ab\n")
     same = await committee.http.post("/api/v1/allow-list", content=text, headers=headers)
     assert same.json() == {"added": 2, "replaced": 0}
@@ -487,7 +495,7 @@ async def test_a_name_does_not_pass_for_two(committee: Committee) -> None:
     path, body = await _pending(committee)
     await committee.ask("clara, dora", "POST", path, body)
     committee.service.clock.advance(1)
-    near_miss = await committee.ask("bernd", "POST", path, body | {"hostname": "cp-2"})
+    near_miss = await committee.ask("bernd", "POST", f"{path}?new_proposal=true", body | {"hostname": "cp-2"})
     assert 'the vote of "clara, dora" does not count' in near_miss.json()["message"]
     assert (await committee.ask("bernd", "POST", path, body)).status_code == 200
     (entry,) = await committee.service.audit(action="approve")
@@ -500,22 +508,26 @@ async def test_a_name_does_not_pass_for_two(committee: Committee) -> None:
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"hostname": "cp-2"}, "hostname"),
-        ({"hostname": None}, "hostname"),
-        ({"assigned_ip": "10.0.0.12/24"}, "assigned_ip"),
-        ({"assigned_ip": "10.0.0.11/25"}, "assigned_ip"),
+        ({"hostname": "cp-2"}, "hostname (cp-2, not cp-1)"),
+        ({"hostname": None}, "hostname (none, not cp-1)"),
+        ({"assigned_ip": "10.0.0.12/24"}, "assigned_ip (10.0.0.12/24, not 10.0.0.11/24)"),
+        ({"assigned_ip": "10.0.0.11/25"}, "assigned_ip (10.0.0.11/25, not 10.0.0.11/24)"),
     ],
     ids=str,
 )
 async def test_another_name_or_address_is_another_proposal(
     committee: Committee, changed: dict[str, Any], named: str
 ) -> None:
-    """The second operator learns why the first vote does not count with theirs."""
+    """It is not opened unless the second operator says so, and either way they learn in what it differs."""
     path, body = await _pending(committee)
     await committee.ask("anna", "POST", path, body)
-    answer = await committee.ask("bernd", "POST", path, body | changed)
+    refused = await committee.ask("bernd", "POST", path, body | changed)
+    assert (refused.status_code, code(refused)) == (409, "proposal-rival")
+    assert f"; yours differs in {named}: agree to that one" in refused.json()["detail"]
+    assert [v["operator_cn"] for p in await committee.waiting() for v in p["approvals"]] == ["anna"]
+    answer = await committee.ask("bernd", "POST", f"{path}?new_proposal=true", body | changed)
     assert (answer.status_code, answer.json()["voters"]) == (202, ["bernd"])
-    assert answer.json()["message"].endswith(f"; the vote of anna does not count, it differs in {named}")
+    assert answer.json()["message"].endswith(f"; the vote of anna does not count, yours differs in {named}")
     assert len((await committee.ask("anna", "GET", "/approvals")).json()["items"]) == 2
     assert (await committee.ask("clara", "POST", path, body)).json()["hostname"] == "cp-1"
 
@@ -527,9 +539,11 @@ async def test_another_role_is_another_proposal(start: Starter) -> None:
     )
     path, body = await _pending(committee)
     await committee.ask("anna", "POST", path, body)
-    answer = await committee.ask("bernd", "POST", path, body | {"role": "worker-infra"})
+    answer = await committee.ask(
+        "bernd", "POST", f"{path}?new_proposal=true", body | {"role": "worker-infra"}
+    )
     assert (answer.status_code, answer.json()["voters"]) == (202, ["bernd"])
-    assert "differs in measured, role, roles" in answer.json()["message"]
+    assert "differs in measured, role (worker-infra, not controlplane), roles" in answer.json()["message"]
 
 
 async def test_new_evidence_is_another_proposal(committee: Committee) -> None:

@@ -70,6 +70,7 @@ async def test_no_route_is_left_out(assured: Service) -> None:
     paths = {
         *assured.app.openapi()["paths"],
         "/openapi.json",
+        "/docs",
         "/nothing",
         "/api/v1/attest",
         "/healthz/",
@@ -159,8 +160,13 @@ GOOD = {"ITL_HIGH_ASSURANCE": "true", "ITL_ADMIN_TOKEN": "t" * 32, "ITL_PROXY_SE
 
 
 def load(**environ: str) -> Settings:
-    """Load from these variables alone."""
-    return Settings.load(environ, env_file=None)
+    """Load from these variables alone, and the names that every service needs."""
+    named = {
+        "ITL_SERVICE_URL": "https://attest.example",
+        "ITL_ENROLLMENT_CA_ORGANIZATION": "Sample",
+        "ITL_ENROLLMENT_CA_COUNTRY": "FR",
+    }
+    return Settings.load(named | environ, env_file=None)
 
 
 @pytest.mark.parametrize(

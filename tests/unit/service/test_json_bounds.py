@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from typing import Any
 
 import pytest
+from fastapi.exceptions import RequestValidationError
 
 from attestation.errors import BodyTooComplex
+from attestation_service.bodies import LISTS, SMALL_BYTES, load_json
 from attestation_service.json_bounds import MAX_ESCAPES, Bounds, demand
 
 FEW = Bounds(values=100, depth=8)
@@ -76,3 +79,16 @@ def test_no_four_megabytes_take_long(unit: bytes) -> None:
     with contextlib.suppress(BodyTooComplex):
         demand(text, Bounds(values=1_024))
     assert time.thread_time() - began < 0.25
+
+
+@pytest.mark.parametrize(
+    "text", [b"NaN", b"-Infinity", b"9" * 5000, b'"\xff"', b'"\\ud800"', b"1 2", b'{"a":1', b""]
+)
+@pytest.mark.parametrize("blanks", [0, SMALL_BYTES])
+def test_what_is_no_json(text: bytes, blanks: int) -> None:
+    """Short or long, it is told where it ends to be JSON."""
+    with pytest.raises(RequestValidationError) as caught:
+        load_json(b" " * blanks + text, LISTS)
+    (error,) = caught.value.errors()
+    assert (error["type"], error["loc"]) == ("json_invalid", ("body",))
+    assert re.fullmatch(r"not JSON: .+ at line 1 column \d+", error["msg"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ NEWER = 0x2019102300163637
 
 def kept(service: Service) -> list[bytes | None]:
     """Return the secrets of offers that the database holds."""
-    with sqlite3.connect(service.directory / "machines.db") as db:
+    with closing(sqlite3.connect(service.directory / "machines.db")) as db:
         return [
             row[0] for row in db.execute("select ek_challenge from challenges where ek_challenge is not null")
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,7 @@ LEASE, GRACE = 180, 30
 
 def events(service: Service, word: str) -> list[dict[str, Any]]:
     """Return the payloads of the events of this name, oldest first."""
-    with sqlite3.connect(service.directory / "machines.db") as db:
+    with closing(sqlite3.connect(service.directory / "machines.db")) as db:
         rows = db.execute("select payload from outbox where event = ?", (word,)).fetchall()
     return sorted((json.loads(row[0]) for row in rows), key=lambda event: event["timestamp"])
 

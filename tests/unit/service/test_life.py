@@ -72,7 +72,7 @@ async def test_one_round_trip_in_steady_state(service: Service) -> None:
     """The challenge of the last answer is good for the next; nothing but the lease changes."""
     node = SoftwareNode()
     answer = await service.admitted(node)
-    await service.fetch(answer["config_token"])
+    await service.configured(node, answer)
     answer = (await service.post("/api/v1/attest", node.attestation(answer["next_challenge"]))).json()
     assert answer["action"] == "none"
     before = len(await service.audit())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 def count(service: Service, table: str, where: str = "1") -> int:
     """Count rows."""
-    with sqlite3.connect(service.directory / "machines.db") as db:
+    with closing(sqlite3.connect(service.directory / "machines.db")) as db:
         (found,) = db.execute(f"select count(*) from {table} where {where}").fetchone()
     return int(found)
 

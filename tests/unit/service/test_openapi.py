@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from fastapi import FastAPI
 
-from attestation_service.app import create_app
-from attestation_service.lean import LeanRoute
+from attestation.api import Health, PendingApproval, ReasonRequest
+from attestation.api.said import PATTERNS
+from attestation.errors import MachineUnknown
+from attestation.reference.schema import schema
+from attestation_service.app import ROUTERS, create_app
+from attestation_service.auth import OperatorDep, Right, VoterDep
+from attestation_service.lean import LeanRoute, RawRoute
+from attestation_service.openapi import ACCESS, Access, operator_router, route
+from attestation_service.parameters import Id
 from attestation_service.problems import MEDIA_TYPE
+from attestation_service.settings import Settings
 from tests.unit.service.conftest import settings_for
 from tests.unit.service.test_access import OPERATIONS
 
@@ -28,13 +39,14 @@ def test_references_resolve() -> None:
 
 @pytest.mark.parametrize(("key", "operation"), OPERATIONS.items(), ids=[" ".join(key) for key in OPERATIONS])
 def test_every_operation_is_described(key: tuple[str, str], operation: dict[str, Any]) -> None:
-    """Id, summary, description, tag, a success, and every error as a problem with its codes and examples."""
+    """Id, summary, description, tag, a success, a schema, and every error as a problem with its codes and examples."""
     assert operation["operationId"]
     assert operation["summary"]
     assert operation["description"]
     assert operation["tags"]
     assert any(status.startswith("2") for status in operation["responses"])
     for status, answer in operation["responses"].items():
+        assert all(content["schema"] for content in answer.get("content", {}).values())
         if status.startswith("2") or key[1] == "/readyz":
             continue
         if status == "304" or OCSP in answer["content"]:
@@ -54,7 +66,7 @@ def test_every_operation_is_described(key: tuple[str, str], operation: dict[str,
 def test_the_operators_scheme_stands_on_their_routes_only() -> None:
     """Whoever reads the document sees where a credential is needed."""
     for operation in OPERATIONS.values():
-        assert ("security" in operation) == (operation["x-access"] in ("read", "act", "audit"))
+        assert ("security" in operation) == (operation["x-access"] in set(Right))
     assert DOCUMENT["components"]["securitySchemes"]["operator"]["scheme"] == "bearer"
 
 
@@ -62,6 +74,53 @@ def test_operation_ids_are_unique() -> None:
     """Generated clients depend on them."""
     ids = [operation["operationId"] for operation in OPERATIONS.values()]
     assert len(ids) == len(set(ids))
+
+
+def test_a_route_is_its_handler() -> None:
+    """What it takes and answers, that several may have to agree, and what is told: the function says it."""
+
+    async def act(machine_id: Id, request: ReasonRequest, *, operator: VoterDep) -> Health | PendingApproval:
+        """Do it.
+
+        With care.
+
+        Raises:
+            MachineUnknown: That is for readers of the source.
+        """
+        raise NotImplementedError
+
+    async def end(machine_id: Id) -> None:
+        raise NotImplementedError
+
+    app, router = FastAPI(), operator_router("x")
+    route(router, "do_it", "POST /x/{machine_id}", "act", act, MachineUnknown, done=201)
+    route(router, "end_it", "DELETE /x/{machine_id}", "act", end)
+    app.include_router(router)
+    found = app.openapi()["paths"]["/api/v1/x/{machine_id}"]
+    done, ended = found["post"], found["delete"]
+    assert (done["operationId"], done["summary"], done["description"]) == ("do_it", "Do it", "With care.")
+    assert done["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/ReasonRequest")
+    assert {each["name"] for each in done["parameters"]} == {"machine_id", "proposal", "new_proposal"}
+    answers = done["responses"]
+    assert answers["201"]["content"]["application/json"]["schema"]["$ref"].endswith("/Health")
+    assert answers["202"]["content"]["application/json"]["schema"]["$ref"].endswith("/PendingApproval")
+    assert "machine-unknown" in answers["404"]["description"]
+    assert "413" in answers
+    assert ended["responses"].keys() & {"200", "202", "204", "413"} == {"204"}
+
+
+def test_a_handler_whose_answer_may_be_a_vote_takes_a_voter() -> None:
+    """Else `?proposal=` would be passed over without a word; and whoever takes a voter answers with votes."""
+
+    async def deaf(*, operator: OperatorDep) -> Health | PendingApproval:
+        raise NotImplementedError
+
+    async def idle(*, operator: VoterDep) -> Health:
+        raise NotImplementedError
+
+    for handler in (deaf, idle):
+        with pytest.raises(RuntimeError, match="POST /x: whether several must agree"):
+            route(operator_router("x"), "do_it", "POST /x", "act", handler)
 
 
 def test_a_lean_route_has_a_fixed_shape() -> None:
@@ -72,3 +131,68 @@ def test_a_lean_route_has_a_fixed_shape() -> None:
 
     with pytest.raises(AssertionError, match="not lean"):
         LeanRoute("/x", endpoint, methods=["POST"], response_model=None)
+
+
+def test_few_routes_are_lean() -> None:
+    """What the framework costs is saved where machines and relying parties ask all the time (docs/adr/0076)."""
+    lean = [
+        (route.path, *(route.methods or ()))
+        for router in ROUTERS
+        for route in router.routes
+        if isinstance(route, LeanRoute | RawRoute)
+    ]
+    assert lean == [
+        ("/api/v1/attest", "POST"),
+        ("/pki/ocsp", "POST"),
+        ("/pki/ocsp/{request:path}", "GET"),
+    ]
+
+
+def test_who_may_ask_is_said_in_words() -> None:
+    """Each kind of access, so that the page of the API can be made for every route."""
+    assert (
+        set(ACCESS) == set(get_args(Access)) >= {operation["x-access"] for operation in OPERATIONS.values()}
+    )
+
+
+def test_only_the_routes_of_stock_images_answer_errors_as_text() -> None:
+    """A route that shares the words of an answer with them does not share the text for a console."""
+    told = {
+        path
+        for path, methods in DOCUMENT["paths"].items()
+        for operation in methods.values()
+        for status, response in operation["responses"].items()
+        if status >= "400" and "text/plain" in response.get("content", {})
+    }
+    assert told == {"/api/v1/config", "/api/v1/config/{config_token}"}
+
+
+def test_the_sealed_configuration_is_told() -> None:
+    """With its envelope and its signature, beside what a machine gets that may not have it yet."""
+    responses = DOCUMENT["paths"]["/api/v1/config/{config_token}"]["get"]["responses"]
+    sealed = responses["200"]["content"]["application/vnd.itl.config.encrypted+json"]["schema"]
+    assert sealed == {"$ref": "#/components/schemas/ConfigEnvelope"}
+    assert "Itl-Config-Signature" in responses["200"]["headers"]
+    assert "204" in responses
+
+
+def patterns(found: object) -> Iterator[str]:
+    """Yield every `pattern` in the JSON schema *found*."""
+    if isinstance(found, dict):
+        if isinstance(found.get("pattern"), str):
+            yield found["pattern"]
+        yield from found.get("patternProperties", {})
+        for value in found.values():
+            yield from patterns(value)
+    elif isinstance(found, list):
+        for value in found:
+            yield from patterns(value)
+
+
+def test_every_pattern_has_words() -> None:
+    """What breaks a pattern is told in the words of `said`; a new one without words would be told in none."""
+    used = {pattern for each in (DOCUMENT, Settings.model_json_schema()) for pattern in patterns(each)}
+    # A policy is judged by rules of its own; its schema is for editors.
+    of_policies = set(patterns(schema())) - set(PATTERNS)
+    hexes = {p for p in used if re.fullmatch(r"\^\[0-9a-f\]\{\d+\}\$", p)}
+    assert used - of_policies - hexes == set(PATTERNS)

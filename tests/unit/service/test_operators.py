@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ async def test_registration_tokens(service: Service) -> None:
     assert created["jwks_sha256"] == service.resources.signer.sha256.hex()
     assert listed == [{k: v for k, v in created.items() if k not in ("token", "jwks_sha256")}]
     assert created["token"] not in json.dumps(await service.audit())
-    with sqlite3.connect(service.directory / "machines.db") as db:
+    with closing(sqlite3.connect(service.directory / "machines.db")) as db:
         (stored,) = db.execute("select token_sha256 from registration_tokens").fetchone()
     assert stored == hashlib.sha256(created["token"].encode()).digest()
     gone = await service.operator("DELETE", f"/registration-tokens/{created['token_id']}")
@@ -327,7 +328,7 @@ async def test_a_changed_entry_is_found(service: Service, monkeypatch: pytest.Mo
     good = (await service.operator("GET", "/audit/verify")).json()
     assert (good["valid"], good["entries"], good["first_invalid_id"]) == (True, 6, None)
     assert len(good["root_hash"]) == 64
-    with sqlite3.connect(service.directory / "machines.db") as db:
+    with closing(sqlite3.connect(service.directory / "machines.db", isolation_level=None)) as db:
         for (name,) in db.execute("select name from sqlite_master where type='trigger'").fetchall():
             db.execute(f"drop trigger {name}")
         db.execute("update audit_log set detail = 'forged' where id = 4")

@@ -120,7 +120,7 @@ async def test_weaker_and_stricter_count_alike(committee: Committee) -> None:
         ("PUT", FLEET, {"policy": "cp@2"}),
         ("PUT", "/policies/assignments/cluster/default", {"policy": "cp@2"}),
     ):
-        answer = await committee.ask("anna", method, path, body)
+        answer = await committee.ask("anna", method, f"{path}?new_proposal=true", body)
         assert answer.status_code == 202, (method, path, answer.text)
     assert await applying(committee.service) == {"role controlplane": "cp@1"}
 
@@ -128,12 +128,23 @@ async def test_weaker_and_stricter_count_alike(committee: Committee) -> None:
 async def test_votes_for_different_documents_do_not_add_up(committee: Committee) -> None:
     """Anna means version 2, Bernd version 3; and a vote given in another state counts no more."""
     assert (await committee.ask("anna", "PUT", CONTROLPLANE, {"policy": "cp@2"})).status_code == 202
-    assert (await committee.ask("bernd", "PUT", CONTROLPLANE, {"policy": "cp@3"})).status_code == 202
+    assert code(await committee.ask("bernd", "PUT", CONTROLPLANE, {"policy": "cp@3"})) == "proposal-rival"
+    beside = f"{CONTROLPLANE}?new_proposal=true"
+    assert (await committee.ask("bernd", "PUT", beside, {"policy": "cp@3"})).status_code == 202
     assert await applying(committee.service) == {}
     done = await committee.ask("carla", "PUT", CONTROLPLANE, {"policy": "cp@3"})
     assert done.status_code == 200
     # Anna agreed to version 2 where nothing was; now it would replace version 3.
     assert (await committee.ask("bernd", "PUT", CONTROLPLANE, {"policy": "cp@2"})).status_code == 202
+
+
+async def test_what_applies_already_is_not_what_was_named(committee: Committee) -> None:
+    """Whoever names a proposal and asks for what is the case anyway is told so, not that it is done."""
+    await committee.agreed("PUT", CONTROLPLANE, {"policy": "cp@1"})
+    digest = (await committee.ask("anna", "PUT", CONTROLPLANE, {"policy": "cp@2"})).json()["proposal_digest"]
+    named = f"{CONTROLPLANE}?proposal={digest}"
+    assert code(await committee.ask("bernd", "PUT", named, {"policy": "cp@1"})) == "proposal-differs"
+    assert (await committee.ask("bernd", "PUT", named, {"policy": "cp@2"})).status_code == 200
 
 
 async def test_other_roles_stay_open_to_one(committee: Committee) -> None:

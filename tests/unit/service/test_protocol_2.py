@@ -107,10 +107,11 @@ async def test_an_old_agent_is_seen_and_gets_neither_orders_nor_configurations(s
         assert answer.headers["Upgrade"] == "itl-node/2"
     detail = await service.detail(node)
     assert (detail["status"], detail["trust"]) == ("attested", "verified")
-    token = (await service.attest(node))["config_token"]
-    refused = await service.get(f"/api/v1/config/{token}", headers={"Accept": SEALED})
+    assert "too old" in detail["configuration_not_delivered"]["why"]
+    offered = await service.attest(node)
+    refused = await service.get(f"/api/v1/config/{offered['config_token']}", headers={"Accept": SEALED})
     assert refused.status_code == 426
-    assert (await service.fetch(token)).status_code == 200
+    await service.configured(node, offered)
     assert (await service.try_attest(node, node_nonce=None)).status_code == 200
     await service.act(node, "lock")
     assert (await service.try_attest(node, node_nonce=None)).status_code == 426
@@ -187,8 +188,8 @@ async def test_an_unlock_is_ordered_until_it_is_acknowledged(service: Service) -
     assert (await service.attest(node))["action"] == "lock"
 
 
-async def test_a_configuration_is_offered_until_it_was_fetched(service: Service) -> None:
-    """A lost answer, an expired token, a failed attestation in between lose nothing; a fetch ends it."""
+async def test_a_configuration_is_offered_until_it_is_applied(service: Service) -> None:
+    """A lost answer, an expired token, a fetch that nobody heard of lose nothing; the machine's word ends it."""
     node = SoftwareNode()
     first = await service.admitted(node)
     second = await service.attest(node)
@@ -199,6 +200,9 @@ async def test_a_configuration_is_offered_until_it_was_fetched(service: Service)
     third = await service.attest(node)
     assert third["action"] == "apply-config"
     assert (await service.fetch(third["config_token"])).status_code == 200
+    fourth = await service.attest(node)
+    assert fourth["action"] == "apply-config"
+    await service.configured(node, fourth)
     assert (await service.attest(node))["action"] == "none"
 
 
@@ -207,13 +211,9 @@ async def test_a_configuration_that_somebody_else_fetched_is_offered_again(servi
     node = SoftwareNode()
     stolen = (await service.admitted(node))["config_token"]
     assert (await service.fetch(stolen)).status_code == 200
-    service.clock.advance(301)
     again = await service.attest(node)
     assert again["action"] == "apply-config"
     assert (await service.detail(node))["redeliver_pending"] is True
-    assert (await service.fetch(again["config_token"])).status_code == 200
-    body = node.acknowledgement(await service.challenge(node), again["directive"])
-    assert (await service.post(f"/api/v1/machines/{node.machine_id}/ack", body)).status_code == 200
+    await service.configured(node, again)
     assert (await service.detail(node))["redeliver_pending"] is False
-    service.clock.advance(301)
     assert (await service.attest(node))["action"] == "none"

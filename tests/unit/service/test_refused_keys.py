@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -130,7 +131,7 @@ async def test_a_key_refused_while_it_is_signed_gets_nothing(
     monkeypatch.setattr(issuance, "sign_content", refuse_meanwhile)
     with pytest.raises(KeyRefused):
         await ca.issue(wanted(), at=world.clock.now(), admit=nothing, conclude=no_more)
-    with sqlite3.connect(world.directory / "machines.db") as db:
+    with closing(sqlite3.connect(world.directory / "machines.db")) as db:
         states = db.execute(
             "SELECT DISTINCT state FROM certificates WHERE profile = 'node-client'"
         ).fetchall()

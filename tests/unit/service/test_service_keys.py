@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from attestation.keys import KEYS_TYP, key_set_sha256, load_signer, thumbprints,
 from attestation_service import preparation, service_keys
 from attestation_service.app import ROUTERS
 from attestation_service.context import ACCESS_KEY
+from attestation_service.inspection import Level, Listen
+from attestation_service.inspection.case import Case
+from attestation_service.inspection.keys import service_key
 from attestation_service.settings import Settings
 from tests.unit.service.conftest import Service, Starter, settings_for
 from tests.unit.service.node import SoftwareNode
@@ -133,13 +137,13 @@ def away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Exception]:
 
 async def until_ready(service: Service, status: int, words: str = "") -> dict[str, str]:
     """Ask until the answer is *status*, and says *words* of the keys; return the parts."""
-    for _ in range(500):
-        answer = await service.get("/readyz")
-        parts: dict[str, str] = answer.json()["checks"]
-        if answer.status_code == status and words in parts["service_key"]:
-            return parts
-        await asyncio.sleep(0.01)
-    raise AssertionError(words)
+    async with asyncio.timeout(60):
+        while True:
+            answer = await service.get("/readyz")
+            parts: dict[str, str] = answer.json()["checks"]
+            if answer.status_code == status and words in parts["service_key"]:
+                return parts
+            await asyncio.sleep(0.01)
 
 
 async def test_without_its_key_a_service_refuses_machines_and_nobody_else(
@@ -192,6 +196,12 @@ async def test_all_keys_or_none(start: Starter, away: list[Exception]) -> None:
     assert len((await service.get("/api/v1/service-keys")).json()["keys"]) == 2
 
 
+def checked(settings: Settings) -> bool:
+    """Return whether `--check` finds nothing wrong with the service's keys."""
+    case = Case(settings=settings, listen=Listen(host="", port=0, uds=None), at=datetime.now(UTC))
+    return all(found.level is Level.OK for found in service_key(case))
+
+
 async def test_what_waiting_does_not_mend_stops_a_start(start: Starter, away: list[Exception]) -> None:
     """Another key than before is told at once. A PIN that is refused is not; `--check` says it."""
     away[:] = [KeyMismatch("another key")]
@@ -204,9 +214,9 @@ async def test_what_waiting_does_not_mend_stops_a_start(start: Starter, away: li
     away[:] = [PINRejected("the PIN is wrong")]
     settings = settings_for(start.directory, service_key=TOKEN_KEY)
     assert await asyncio.to_thread(preparation.prepare, settings)
-    assert not await asyncio.to_thread(preparation.check, settings)
+    assert not await asyncio.to_thread(checked, settings)
     away.clear()
-    assert await asyncio.to_thread(preparation.check, settings)
+    assert await asyncio.to_thread(checked, settings)
 
 
 async def test_a_token_that_comes_back_without_the_key_or_with_another_brings_none(
@@ -224,7 +234,7 @@ async def test_a_token_that_comes_back_without_the_key_or_with_another_brings_no
     away.clear()
     await until_ready(waiting, 503, "key-not-found")
     settings = settings_for(start.directory, service_key=TOKEN_KEY)
-    assert not await asyncio.to_thread(preparation.check, settings)
+    assert not await asyncio.to_thread(checked, settings)
     assert not key.exists()
     load_signer(f"file:{key}", create=True)
     await until_ready(waiting, 503, "key-mismatch")
@@ -276,3 +286,22 @@ def test_a_memory_that_cannot_be_read_is_told(content: bytes) -> None:
     """And not taken for an empty one, beside which a key would be made."""
     with pytest.raises(KeyUnusable, match="cannot be read"):
         service_keys.parse_memory(content)
+
+
+async def test_a_folder_that_moved_keeps_its_key(start: Starter, tmp_path: Path) -> None:
+    """A restored folder lies elsewhere: its key is the one that was in use, and where it is gone none is made."""
+    before = (await (await start()).get("/api/v1/service-keys")).json()
+    await start.stack.aclose()
+    moved = (start.directory / "ca").rename(tmp_path / "moved")
+    key = moved / "service-key.pem"
+    there = key.read_bytes()
+    key.unlink()
+    with pytest.raises(KeyNotFound, match="no other is made in its place"):
+        await start(enrollment_ca_dir=moved)
+    assert not key.exists()
+    load_signer(f"file:{key}", create=True)
+    with pytest.raises(KeyMismatch):
+        await start(enrollment_ca_dir=moved)
+    key.write_bytes(there)
+    service = await start(enrollment_ca_dir=moved)
+    assert (await service.get("/api/v1/service-keys")).json() == before

@@ -132,14 +132,56 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_MAINTENANCE_SECONDS": ("0.5", 0.5),
     "ITL_SHUTDOWN_SECONDS": ("3", 3),
     "ITL_LOG_LEVEL": ("warning", "warning"),
+    "ITL_LOG_FORMAT": ("json", "json"),
     "ITL_ACCESS_LOG": ("0", False),
 }
 """A value unlike the default for each setting, as text and as read."""
 
 
+NAMED = {
+    "ITL_SERVICE_URL": "https://attest.example",
+    "ITL_ENROLLMENT_CA_ORGANIZATION": "Sample",
+    "ITL_ENROLLMENT_CA_COUNTRY": "FR",
+}
+"""Whose service it is: has no default."""
+
+
 def load(**environ: str) -> Settings:
-    """Load from these variables alone."""
-    return Settings.load(environ, env_file=None)
+    """Load from these variables alone, and names where they give none."""
+    given = {name.upper() for name in environ}
+    return Settings.load({k: v for k, v in NAMED.items() if k not in given} | environ, env_file=None)
+
+
+def test_whose_service_it_is_has_no_default() -> None:
+    """Not the address, nor the names of its CA; but for an address that only this computer has."""
+    with pytest.raises(
+        SettingsInvalid, match=r"ITL_SERVICE_URL is not set: .*e\.g\. https://.*127\.0\.0\.1"
+    ) as bare:
+        Settings.load({}, env_file=None)
+    with pytest.raises(
+        SettingsInvalid, match=r"ITL_ENROLLMENT_CA_ORGANIZATION and .*COUNTRY are not set: whose CA"
+    ):
+        Settings.load({**ADDRESS, **CA}, env_file=None)
+    with pytest.raises(SettingsInvalid, match=r"^ITL_ENROLLMENT_CA_COUNTRY is not set"):
+        Settings.load({**ADDRESS, **CA, "ITL_ENROLLMENT_CA_ORGANIZATION": "Sample"}, env_file=None)
+    assert "itlusions" not in str(bare.value).lower()
+    # Without a CA there is nothing to be named.
+    assert not Settings.load(ADDRESS, env_file=None).is_development
+    for local in ("http://127.0.0.1:8080", "https://localhost", "http://[::1]:1"):
+        found = Settings.load({"ITL_SERVICE_URL": local, **CA}, env_file=None)
+        assert (found.ca_organization, found.ca_country) == ("Development", "ZZ")
+    for other in (
+        "http://0.0.0.0:8080",
+        "http://127.0.0.1.example",
+        "http://10.0.0.1",
+        "https://localhost.example",
+    ):
+        with pytest.raises(SettingsInvalid, match="ORGANIZATION"):
+            Settings.load({"ITL_SERVICE_URL": other, **CA}, env_file=None)
+
+
+ADDRESS = {"ITL_SERVICE_URL": "https://attest.example"}
+CA = {"ITL_ENROLLMENT_CA_PASSPHRASE_FILE": "/run/passphrase"}
 
 
 def test_documentation_lists_exactly_the_settings() -> None:
@@ -170,7 +212,7 @@ def test_setting_loads_from_the_environment(variable: str) -> None:
         assert found == expected
 
 
-@pytest.mark.parametrize("variable", DOCUMENTED)
+@pytest.mark.parametrize("variable", [v for v in DOCUMENTED if v not in NAMED])
 def test_empty_is_unset(variable: str) -> None:
     """Charts and compose files write empty variables; they change nothing."""
     assert load(**{variable: ""}) == load()
@@ -180,8 +222,11 @@ def test_unknown_variable_stops_and_names_the_nearest() -> None:
     """A typo must not switch a control off."""
     with pytest.raises(SettingsInvalid, match=r"DELIVERI; did you mean ITL_REQUIRE_ENCRYPTED_DELIVERY\?"):
         load(ITL_REQUIRE_ENCRYPTED_DELIVERI="true")
-    with pytest.raises(SettingsInvalid, match=r"settings\.md"):
-        load(ITL_ZZZZZZZ="1")
+    for far in ("ITL_ZZZZZZZ", "ITL_PORT", "ITL_CA_CERT", "ITL_DEBUG"):
+        with pytest.raises(
+            SettingsInvalid, match=rf"^unknown setting {far}; `attestation-service --help` says where"
+        ):
+            load(**{far: "1"})
 
 
 def test_variables_of_other_members_are_passed_over() -> None:
@@ -197,6 +242,24 @@ def test_wrong_value_is_named_without_being_repeated() -> None:
     assert "hunter2" not in str(caught.value)
 
 
+def test_all_faults_are_told_at_once() -> None:
+    """Each on a line: who has mended the first is not told of the second only then."""
+    typo = {"ITL_ADMIN_TOKENN": "x", "ITL_PORT": "1"}
+    wrong = {"ITL_LOG_LEVEL": "loud", "ITL_ISO_URL": "there"}
+    first = ["unknown setting ITL_ADMIN_TOKENN", "unknown setting ITL_PORT"]
+    for given, faults in (
+        (typo, [*first, "ITL_SERVICE_URL is not set"]),
+        (wrong, ["ITL_ISO_URL", "ITL_LOG_LEVEL", "ITL_SERVICE_URL is not set"]),
+        (typo | wrong | NAMED, [*first, "ITL_ISO_URL", "ITL_LOG_LEVEL"]),
+    ):
+        with pytest.raises(SettingsInvalid) as caught:
+            Settings.load(given, env_file=None)
+        lines = str(caught.value).splitlines()
+        assert sorted(re.split("[;:]| is not", line)[0] for line in lines) == sorted(
+            fault.removesuffix(" is not set") for fault in faults
+        )
+
+
 @pytest.mark.parametrize(
     "environ",
     [
@@ -210,6 +273,7 @@ def test_wrong_value_is_named_without_being_repeated() -> None:
         {"ITL_PENDING_ANSWER": "full"},
         {"ITL_RATE_LIMIT_MACHINE_PER_SECOND": "0"},
         {"ITL_LOG_LEVEL": "loud"},
+        {"ITL_LOG_FORMAT": "xml"},
     ],
     ids=str,
 )
@@ -238,7 +302,7 @@ def test_environment_wins_over_the_file(tmp_path: Path) -> None:
     """A line of `.env` is a default of the directory, and its unknown names stop the start too."""
     file = tmp_path / ".env"
     file.write_text("ITL_RESULT_HISTORY=5\nITL_PENDING_LIMIT=6\n")
-    settings = Settings.load({"ITL_RESULT_HISTORY": "7"}, env_file=file)
+    settings = Settings.load({"ITL_RESULT_HISTORY": "7", **ADDRESS}, env_file=file)
     assert (settings.result_history, settings.pending_limit) == (7, 6)
     file.write_text("ITL_RESULT_HISTORI=5\n")
     with pytest.raises(SettingsInvalid, match="ITL_RESULT_HISTORY"):
@@ -346,5 +410,7 @@ def test_nothing_is_read_on_import_or_construction(monkeypatch: pytest.MonkeyPat
 def test_main_refuses_a_typo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The process says what is wrong and ends with 2, before it touches anything."""
     monkeypatch.setenv("ITL_ADMIN_TOKENN", "x")
+    monkeypatch.setenv("ITL_LOG_LEVEL", "loud")
     assert main([]) == 2
-    assert "did you mean ITL_ADMIN_TOKEN?" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "did you mean ITL_ADMIN_TOKEN?\nattestation-service: ITL_LOG_LEVEL:" in told

@@ -92,16 +92,19 @@ def test_files_that_cannot_be_used_stop_the_start(
 ) -> None:
     """Absent or rubbish: the variable is named."""
     spoil(getattr(tls, which))
-    with pytest.raises(
-        SettingsInvalid, match="ITL_OPERATOR_CA" if which == "client_ca" else "ITL_TLS_CERT_FILE"
-    ):
+    names = {
+        "certificate": "ITL_TLS_CERT_FILE",
+        "key": "ITL_TLS_KEY_FILE",
+        "client_ca": "ITL_OPERATOR_CA",
+    }
+    with pytest.raises(SettingsInvalid, match=f"^{names[which]}: .*cannot be used: "):
         build(tls)
 
 
 def test_a_foreign_or_encrypted_key_stops_the_start(tls: ServerTLS) -> None:
     """Nobody is asked for a passphrase on a terminal."""
     tls.key.write_bytes(CA.issue().key_pem)
-    with pytest.raises(SettingsInvalid, match="MISMATCH"):
+    with pytest.raises(SettingsInvalid, match="not the key of the certificate"):
         build(tls)
     encrypted(tls.key)
     with pytest.raises(SettingsInvalid, match="encrypted"):
@@ -120,8 +123,9 @@ def test_a_suite_that_nobody_knows_stops_the_start(tls: ServerTLS) -> None:
 def test_main_says_so_before_any_worker_starts(
     tls: ServerTLS, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """`--check` too: good files are good, a wrong bundle or key is one error."""
+    """`--prepare` too: good files are good, a wrong bundle or key is one error."""
     environ = {
+        "ITL_SERVICE_URL": "http://127.0.0.1:8080",
         "ITL_DB_URL": f"sqlite:///{tmp_path}/m.db",
         "ITL_ENROLLMENT_CA_DIR": str(tmp_path / "ca"),
         "ITL_TLS_CERT_FILE": str(tls.certificate),
@@ -130,12 +134,12 @@ def test_main_says_so_before_any_worker_starts(
     }
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    assert main(["--check"]) == 0
+    assert main(["--prepare"]) == 0
     assert tls.client_ca is not None
     tls.client_ca.write_bytes(SERVER.pem)
-    assert main(["--check"]) == 1
+    assert main(["--prepare"]) == 1
     assert "is not a CA" in capsys.readouterr().err
     tls.client_ca.write_bytes(CA.pem)
     tls.key.write_bytes(b"rubbish")
-    assert main(["--check"]) == 1
+    assert main(["--prepare"]) == 1
     assert "ITL_TLS_KEY_FILE" in capsys.readouterr().err

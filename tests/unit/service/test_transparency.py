@@ -25,7 +25,7 @@ from attestation.store import StoredCheckpoint, Tx
 from attestation_service.audit import handlers
 from attestation_service.auth import Duty
 from attestation_service.context import Origin
-from attestation_service.database import DatabaseNotRecognised
+from attestation_service.database import DatabaseNotRecognised, LogKeysMissing
 from attestation_service.transparency.memory import FILE
 from attestation_service.transparency.signing import RETIRED_KEYS
 from tests.unit.service.conftest import HeldClock, Service, Starter
@@ -162,8 +162,9 @@ async def test_workers_sign_one_log(start: Starter) -> None:
     assert [log.refused for log in logs] == [None, None]
 
 
-async def test_the_service_signs_without_being_asked(start: Starter) -> None:
+async def test_the_service_signs_without_being_asked(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries that nobody asks about are covered within the interval too."""
+    monkeypatch.setattr("attestation_service.transparency.checkpoints.TICK_SECONDS", 0.1)
     service = await start(audit_checkpoint_seconds=1)
     await grow(service, 2)
     async with asyncio.timeout(20):
@@ -761,7 +762,12 @@ async def test_a_service_that_moves_signs_the_same_log(start: Starter) -> None:
     service = await start()
     await grow(service, 3)
     await note(service)
-    moved = await start(service.clock, service_url="https://elsewhere.example.test:8443/base")
+    there = {"service_url": "https://elsewhere.example.test:8443/base"}
+    with pytest.raises(
+        DatabaseNotRecognised, match=r"has been called attest\.example\.test/audit, and ITL_SERVICE_URL"
+    ):
+        await start(service.clock, **there)  # not by itself
+    moved = await start(service.clock, **there, audit_origin="elsewhere.example.test:8443/audit")
     moved.app.state.resources, people = introduce(moved.resources)
     await grow(moved, 1)
     moved.clock.advance(INTERVAL)
@@ -781,12 +787,12 @@ async def test_new_keys_need_the_old_ones_on_the_list(start: Starter) -> None:
         (service.directory / "ca" / name).unlink()
     await grow(service, 1)
     service.clock.advance(INTERVAL)
-    strange = await start(service.clock)
-    assert (await strange.get("/api/v1/audit/checkpoint")).status_code == 503
+    with pytest.raises(LogKeysMissing):
+        await start(service.clock)  # none are made in their place
     (service.directory / "ca" / RETIRED_KEYS).write_text("# keys until today\n\n" + "\n".join(old) + "\n")
     known = await start(service.clock)
     known.app.state.resources, people = introduce(known.resources)
-    assert (await note(known)).checkpoint.size == 5
+    assert (await note(known)).checkpoint.size == 4
     listed = await public(known, "keys")
     assert listed["retired"] == old
     assert not set(old) & set(listed["vkeys"])

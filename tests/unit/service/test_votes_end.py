@@ -206,4 +206,4 @@ async def test_a_vote_that_was_overtaken_is_said_to_be_void(committee: Committee
     second = (await committee.ask("bernd", "POST", path, UP)).json()
     assert second["voters"] == ["bernd"]
     assert second["proposal_digest"] != first["proposal_digest"]
-    assert "it differs in measured" in second["message"]
+    assert "yours differs in measured" in second["message"]

@@ -106,8 +106,11 @@ def test_a_database_of_the_first_schema_gets_votes(tmp_path: Path, entries: int)
         columns = {name: [row[1] for row in db.execute(f"PRAGMA main.table_info({name})")] for name in TABLES}
         for name in set(TABLES) - {"audit_log"}:
             listed = ", ".join(columns[name])
-            db.execute(f"INSERT INTO main.{name} ({listed}) SELECT {listed} FROM today.{name}")
+            # What today has no column for any more was no.
+            copied = listed.replace("redeliver", "0")
+            db.execute(f"INSERT INTO main.{name} ({listed}) SELECT {copied} FROM today.{name}")
         db.commit()
+        columns["machines"].remove("redeliver")
         read = {name: f"SELECT {', '.join(columns[name])} FROM main.{name}" for name in TABLES}
         before = {name: db.execute(sql).fetchall() for name, sql in read.items()}
         # Who waits has only its own word for its cluster; who was admitted was seen there by an operator.

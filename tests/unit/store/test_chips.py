@@ -41,7 +41,9 @@ def test_an_old_database_gets_bindings_and_marks(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("ATTACH ? AS today", (f"{tmp_path}/today.db",))
         columns = ", ".join(row[1] for row in db.execute("PRAGMA main.table_info(machines)"))
-        db.execute(f"INSERT INTO main.machines ({columns}) SELECT {columns} FROM today.machines")
+        # What today has no column for any more was no.
+        copied = columns.replace("redeliver", "0")
+        db.execute(f"INSERT INTO main.machines ({columns}) SELECT {copied} FROM today.machines")
         db.execute(
             "INSERT INTO ek_certificates (machine_id, certificate, chain, ok, reason, path, revocation, judged_at) "
             "VALUES (?, ?, '[]', 1, '', '[]', '', 0)",

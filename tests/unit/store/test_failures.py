@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from attestation.errors import StoreUnavailable
+from attestation.errors import StoreBusy, StoreUnavailable
 from attestation.store import MachineFilter, StoreSettings, migrate, open_store
 from attestation.store.sqlite import SQLiteStore
 from tests.contract.store_samples import a_machine
@@ -69,9 +69,9 @@ def test_a_writer_that_holds_the_lock_is_waited_for_and_then_given_up(path: Path
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         started = time.monotonic()
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreBusy):
             store.write_sync(lambda tx: None)
-        assert 0.5 < time.monotonic() - started < 5
+        assert time.monotonic() - started >= 0.2
         assert store.read_sync(lambda tx: tx.machines.pending().rows) == 0
         other.execute("ROLLBACK")
     store.write_sync(lambda tx: tx.machines.add(a_machine()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import hashlib
 import json
 import re
@@ -31,9 +32,10 @@ from sqlalchemy import create_engine
 
 from attestation.audit import AuditEntry, AuditEvent, canonical_bytes, chain, verify_chain
 from attestation.errors import StoreUnavailable
-from attestation.store import migrate, migrations, open_store
+from attestation.store import StoreSettings, migrate, migrations, open_store
 from attestation.store.migrate import HEAD, connection_to
 from attestation.store.tables import Base
+from attestation.store.unusable import unusable
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 Spoil = Callable[[list[AuditEntry]], list[tuple[int, AuditEntry]]]
@@ -84,8 +86,17 @@ def test_eight_starters_migrate_once(tmp_path: Path) -> None:
 )
 def test_only_shared_files_are_databases(url: str) -> None:
     """Nothing that workers could not share, nothing that we do not support."""
-    with pytest.raises(ValueError, match=r"sqlite|postgresql"):
+    with pytest.raises(ValueError, match=r"ITL_DB_URL is sqlite:/// and then the path of a file"):
         open_store(url)
+
+
+def test_a_path_in_place_of_the_url_is_told_as_url() -> None:
+    """The address is given that was meant; of anything else nothing is repeated, as it may hold a password."""
+    with pytest.raises(ValueError, match=r"for this file sqlite:////var/x\.db$"):
+        migrate("/var/x.db")
+    with pytest.raises(ValueError, match="ITL_DB_URL is") as refused:
+        migrate("canary:hunter2@host")
+    assert "hunter2" not in str(refused.value)
 
 
 def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
@@ -93,9 +104,55 @@ def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     path.write_bytes(b"something else entirely " * 100)
     for use in (migrate, open_store):
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable, match="is no SQLite database"):
             use(f"sqlite:///{path}")
     assert path.read_bytes() == b"something else entirely " * 100
+
+
+@pytest.mark.parametrize(
+    "theirs", ["CREATE TABLE dashboards (id)", "CREATE TABLE alembic_version (version_num)"]
+)
+def test_the_database_of_another_program_is_left_alone(tmp_path: Path, theirs: str) -> None:
+    """Not one byte of it changes, nothing is put beside it, and its tables are named."""
+    path = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(theirs)
+    before = path.read_bytes()
+    with pytest.raises(StoreUnavailable, match=rf"{path} is the database of another program .*ITL_DB_URL"):
+        migrate(f"sqlite:///{path}")
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_keeps_a_database_from_being_opened_is_told_with_a_way_out(tmp_path: Path) -> None:
+    """A folder that is missing; a lock that somebody holds; a disk that is full."""
+    nowhere = tmp_path / "no" / "m.db"
+    with pytest.raises(StoreUnavailable, match=rf"{nowhere.parent}, does not exist.*install -d -m 0700"):
+        migrate(f"sqlite:///{nowhere}")
+    with pytest.raises(StoreUnavailable, match="does not exist"):
+        open_store(f"sqlite:///{nowhere}")
+    path = tmp_path / "m.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("CREATE TABLE audit_log (id)")
+        db.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreUnavailable, match=rf"locked, .*fuser -v {path}"):
+            open_store(f"sqlite:///{path}", StoreSettings(busy_timeout_seconds=0.1))
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError(errno.EACCES, "no"), "chown -R"),
+        (OSError(errno.EROFS, "no"), "read-only"),
+        (OSError(errno.ENOSPC, "no"), "no room is left"),
+        (OSError(errno.EIO, "the disk hums"), "the disk hums"),
+        (sqlite3.OperationalError("another"), "another"),
+    ],
+    ids=str,
+)
+def test_each_cause_has_its_words(tmp_path: Path, error: OSError | sqlite3.Error, words: str) -> None:
+    """What is not in the table is told as the system says it."""
+    assert words in str(unusable(tmp_path / "m.db", error))
 
 
 def test_the_newest_revision_is_known_without_alembic(tmp_path: Path) -> None:
@@ -109,7 +166,7 @@ def test_the_newest_revision_is_known_without_alembic(tmp_path: Path) -> None:
     upgrade.assert_not_called()
 
 
-@pytest.mark.parametrize("revision", ["0020", "0021", "x"])
+@pytest.mark.parametrize("revision", [f"{int(HEAD) + 1:04}", f"{int(HEAD) + 2:04}", "x"])
 def test_a_database_of_another_version_is_left_alone(tmp_path: Path, revision: str) -> None:
     """Of a newer version, or of one that was never released: the start says which revision, and what to do."""
     path = tmp_path / "m.db"
@@ -213,7 +270,7 @@ def test_machines_that_are_called_alike_are_kept_and_named(tmp_path: Path) -> No
         ("pending_approval", "default", None, None),
     ]
     with closing(sqlite3.connect(path)) as db:
-        columns = [row[1] for row in db.execute("PRAGMA table_info(machines)")]
+        columns = [row[1] for row in db.execute("PRAGMA table_info(machines)") if row[1] != "redeliver"]
         for number, (status, cluster_id, hostname, assigned_ip) in enumerate(called):
             row: dict[str, object] = {
                 **dict.fromkeys(

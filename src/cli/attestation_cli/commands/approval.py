@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
 from attestation.api import ProposalDetail, ReasonRequest
 from attestation.client import OperatorClient
 from attestation.client.text import ago, clean
-from attestation.errors import ApprovalUnknown
+from attestation.errors import ApprovalUnknown, ProposalDiffers, RequestInvalid
+from attestation.machines import Operation
+from attestation.machines.dual_control import OFFLINE_BUNDLE, REGISTRATION_TOKEN, REPLACE
 from attestation_cli.render import Cell, Column, cell, time_cell
-from attestation_cli.session import Session, output_option, pass_session
+from attestation_cli.session import (
+    DIGEST_DIGITS,
+    Refused,
+    Session,
+    is_terminal,
+    listing_options,
+    output_option,
+    pass_session,
+)
 
 MIN_DIGITS: Final = 4
+WHOLE_DIGITS: Final = 64
+ADMITTING: Final = frozenset({Operation.APPROVE.value, REPLACE})
+"""Acts that admit a machine: whoever agrees has read its fingerprint there."""
 
 
 @click.group("approval")
@@ -22,19 +37,20 @@ def group() -> None:
     """What waits for the vote of another operator.
 
     Where a role is under dual control, an act that yields credentials for it needs several people who ask for
-    exactly the same. To agree, call the same command as the first one did; its answer shows it.
+    exactly the same. `approve` agrees to what somebody else proposed, and to nothing else.
 
     \b
     Examples:
       attestation approval list
       attestation approval show 0856db90
+      attestation approval approve 0856db90c14fe1aa
       attestation approval withdraw 17
       attestation approval object 0856db90 --reason "carla left yesterday"
     """
 
 
 @group.command("list")
-@output_option
+@listing_options
 @pass_session
 def list_(session: Session) -> None:
     """List proposals that wait, newest first: about machines, tokens and the allow-list.
@@ -62,7 +78,7 @@ def list_(session: Session) -> None:
             Column("BY", shrink_to=8),
             Column("EXPIRES"),
             Column("VOTES", drop=1),
-            Column("PROPOSAL", wide=True),
+            Column("PROPOSAL"),
         ],
         [
             [
@@ -74,7 +90,7 @@ def list_(session: Session) -> None:
                 cell(", ".join(p.voters)),
                 time_cell(p.expires_at, now) if p.expires_at > now else cell(ago(p.expires_at, now)),
                 cell(", ".join(str(v.id) for v in p.approvals)),
-                cell(p.proposal_digest),
+                cell(p.proposal_digest[:DIGEST_DIGITS], p.proposal_digest),
             ]
             for p in found
         ],
@@ -89,7 +105,8 @@ def list_(session: Session) -> None:
 def show(session: Session, proposal: str) -> None:
     """Show everything that the votes for one proposal bind; PROPOSAL begins its digest, or is the number of a vote.
 
-    What it says of the machine was so when it was voted on. Where it is not so any more, no vote counts.
+    Who vouches for the machine and what it proved last stands beside it, and why each voter agreed, in their words.
+    Where something is not so any more that was voted on, no vote counts.
 
     \b
     Examples:
@@ -97,55 +114,158 @@ def show(session: Session, proposal: str) -> None:
     """
     with session.client() as client:
         found = _proposal(client, proposal)
-    if session.json:
-        session.emit_json(found)
+        if session.json:
+            session.emit_json(found)
+            return
+        from attestation_cli.proposal_screen import print_proposal
+
+        print_proposal(session, client, found)
+
+
+@group.command()
+@click.argument("proposal")
+@click.option(
+    "--fingerprint",
+    metavar="HEX",
+    help="The EK fingerprint, or the beginning of it (16 to 96 hex), as read from the machine itself.",
+)
+@click.option("-r", "--reason", help="Why you agree; kept in the audit.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where a token, a certificate or a bundle is written that the act makes.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_option
+@pass_session
+def approve(
+    session: Session,
+    proposal: str,
+    fingerprint: str | None,
+    reason: str | None,
+    out: Path | None,
+    *,
+    yes: bool,
+) -> None:
+    """Agree to a proposal; PROPOSAL begins its digest, or is the number of a vote.
+
+    It is shown whole and you are asked. What you agree to is what was shown: if anything of it changes before your
+    vote arrives, nothing is done. Where a machine is admitted, you also say its EK fingerprint, read from the machine
+    itself (`attestation-agent identify` there); it is shown when you have said it.
+
+    With --yes nobody looks at what is shown, so PROPOSAL must be the whole digest or the number of a vote.
+
+    \b
+    Examples:
+      attestation approval approve 0856db90c14fe1aa
+      attestation approval approve 0856db90c14fe1aa --fingerprint 3010ed0c5ba1d2f4
+    """
+    from attestation.client.agreement import agree
+    from attestation_cli.machine_acts import same_fingerprint
+    from attestation_cli.proposal_screen import print_proposal
+
+    if yes and not proposal.isdecimal() and len(proposal) != WHOLE_DIGITS:
+        raise RequestInvalid(
+            "with --yes give the whole digest, or the number of a vote: who proposes can make two that begin alike"
+        )
+    if session.json and not yes:
+        raise Refused(
+            f"-o {session.output} shows nothing that you could agree to: leave it out, or add --yes"
+        )
+    with session.client() as client:
+        found = _proposal(client, proposal, seen=not yes)
+        if found.overtaken:
+            raise ProposalDiffers(f"this proposal is void, changed since: {', '.join(found.overtaken)}")
+        if found.action == OFFLINE_BUNDLE and out is None:
+            raise RequestInvalid("an offline bundle is a file: say where, with --out")
+        asked = fingerprint is None and found.action in ADMITTING
+        if not session.json:
+            # What is to be read at the machine itself must not stand above the question to be copied from there.
+            print_proposal(session, client, found, withheld=_ek(found) if asked else None)
+        if asked:
+            fingerprint = _read_at_the_machine(yes=yes)
+        if fingerprint is not None:
+            same_fingerprint(_ek(found), fingerprint)
+        if asked:
+            session.note(f"It is the TPM of this proposal, EK fingerprint {_ek(found)}.")
+        session.confirm(f"Agree to exactly this: {clean(found.action)}, {clean(found.subject)}?", yes=yes)
+        _vote(session, client, found, lambda: agree(client, found, reason), out)
+
+
+def _vote(
+    session: Session, client: OperatorClient, found: ProposalDetail, ask: Callable[[], Any], out: Path | None
+) -> None:
+    """Cast the vote by *ask*, and print or write what the act made."""
+    from attestation.api import MachineDetail, OperatorCertificate, PendingApproval
+    from attestation_cli.machine_acts import print_done
+
+    if found.action == REGISTRATION_TOKEN:
+        from attestation_cli.commands.token import issue
+
+        issue(session, ask, out)
         return
-    now = datetime.now(UTC)
-    void = f"void, changed since: {', '.join(found.overtaken)}" if found.overtaken else None
-    session.emit_fields(
-        [
-            ("about", cell(found.subject)),
-            (
-                "approvals",
-                Cell(void, "red")
-                if void
-                else cell(f"{found.approvals_received} of {found.approvals_required}"),
-            ),
-            ("voted", cell(", ".join(v.operator_cn for v in found.approvals))),
-            ("expires", time_cell(found.expires_at, now)),
-            *(
-                (name, cell(_words(value)))
-                for name, value in found.proposal.items()
-                if value not in (None, {}, [])
-            ),
-            ("proposal", cell(found.proposal_digest)),
-        ]
+    if found.action == OFFLINE_BUNDLE:
+        from attestation_cli.commands.machine_delivery import write_bundle
+
+        assert found.machine_id is not None
+        assert out is not None
+        write_bundle(session, client.machine(found.machine_id), ask, out)
+        return
+    answer = ask()
+    if isinstance(answer, PendingApproval):
+        session.emit_pending(answer, clean(found.subject))
+    elif isinstance(answer, OperatorCertificate):
+        from attestation_cli.commands.operator_cert import emit_new
+
+        emit_new(session, answer, out)
+    elif isinstance(answer, MachineDetail) and session.output in ("table", "wide"):
+        print_done(session, f"{clean(found.action)} done, enough people agree", answer)
+    else:
+        members: dict[str, Any] = {
+            "proposal_digest": found.proposal_digest,
+            "action": found.action,
+            "done": True,
+        }
+        if isinstance(answer, MachineDetail):
+            now = answer.model_dump(mode="json")
+            members |= {name: now[name] for name in ("machine_id", "hostname", "status", "role", "assurance")}
+        session.emit_done(f"{clean(found.subject)}: {clean(found.action)} done, enough people agree", members)
+
+
+def _ek(found: ProposalDetail) -> str:
+    ek = found.proposal["ek_fingerprint"]
+    if ek is None:
+        raise RequestInvalid("this proposal is about no machine, so it has no fingerprint")
+    return str(ek)
+
+
+def _read_at_the_machine(*, yes: bool) -> str:
+    if yes or not is_terminal():
+        raise RequestInvalid(
+            "a machine is admitted by this: say what you read at the machine itself with --fingerprint"
+        )
+    typed: str = click.prompt(
+        "EK fingerprint, as the machine's own console or sticker shows it (16 digits up)", err=True
     )
+    return typed.strip()
 
 
-def _words(value: object) -> str:
-    """Return a member of a proposal in words."""
-    if isinstance(value, dict) and "parts" in value:
-        parts = [f"{part['ref']}{'' if part['agreed'] else ' (one operator)'}" for part in value["parts"]]
-        made = f", of {', '.join(parts)}" if parts else ""
-        policy = value["policy"]
-        return f"{policy['ref']} sha256 {policy['sha256']}, at least {value['minimum']}{made}"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_words(each)}" for name, each in value.items() if each is not None)
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+def _proposal(client: OperatorClient, wanted: str, *, seen: bool = True) -> ProposalDetail:
+    """Return the proposal that *wanted* names: the number of a vote, or at least four digits of the digest.
 
-
-def _proposal(client: OperatorClient, wanted: str) -> ProposalDetail:
-    """Return the proposal that *wanted* names: the number of a vote, or at least four digits of the digest."""
+    Where nobody will have *seen* it, all 64: a digest that begins like the number of a vote is made in a second.
+    """
+    least = MIN_DIGITS if seen else WHOLE_DIGITS
     found = [
         p
         for p in client.proposals()
         if any(str(v.id) == wanted for v in p.approvals)
-        or (len(wanted) >= MIN_DIGITS and p.proposal_digest.startswith(wanted.lower()))
+        or (len(wanted) >= least and p.proposal_digest.startswith(wanted.lower()))
     ]
     if len(found) != 1:
         raise ApprovalUnknown(f"{len(found) or 'no'} proposals that wait are called {clean(wanted)!r}")
-    return found[0]
+    # By its own name: the list leaves out what was sent with it.
+    return client.proposal(found[0].proposal_digest)
 
 
 @group.command("object")

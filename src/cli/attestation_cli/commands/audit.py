@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
 from attestation.client.text import clean
 from attestation.errors import RequestInvalid
 from attestation.wire import b64encode
-from attestation_cli.render import Cell, Column, cell
-from attestation_cli.session import Session, output_option, pass_session
-
-if TYPE_CHECKING:
-    from attestation.api import AuditState
-    from attestation.audit.checkpoint import Signer
-    from attestation_cli.audit_file import Checked
+from attestation_cli.audit_screen import emit_checked, emit_verdict, signers_cell
+from attestation_cli.render import Cell, cell
+from attestation_cli.session import Session, listing_options, output_option, pass_session
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -47,7 +43,7 @@ def group() -> None:
 @click.option(
     "--limit", type=click.IntRange(min=0), default=50, help="Show at most so many; 0 shows all. [default: 50]"
 )
-@output_option
+@listing_options
 @pass_session
 def list_(session: Session, machine_id: str | None, action: str | None, limit: int) -> None:
     """List entries, newest first.
@@ -66,42 +62,9 @@ def list_(session: Session, machine_id: str | None, action: str | None, limit: i
             session.emit_json(entries)
             return
         found = list(entries)
-    from attestation.audit.authority import words_of  # here: whoever asks for help need not wait for it
+    from attestation_cli import audit_rows  # here: whoever asks for help need not wait for it
 
-    session.emit_table(
-        [
-            Column("ID"),
-            Column("TIME"),
-            Column("ACTION"),
-            Column("OPERATOR", shrink_to=8),
-            Column("MACHINE", drop=1),
-            Column("CHANGE", shrink_to=10, drop=2),
-            Column("DETAIL", shrink_to=24),
-            Column("FROM", shrink_to=9, drop=4),
-            Column("SUBJECT", wide=True),
-            Column("HASH", wide=True),
-        ],
-        [
-            [
-                cell(e.id),
-                cell(f"{e.timestamp[:19].replace('T', ' ')}Z", e.timestamp),
-                cell(e.action),
-                cell(e.operator_cn),
-                cell(e.machine_id[:8] if e.machine_id else None, e.machine_id or ""),
-                cell(
-                    f"{e.prev_state or 'new'} → {e.new_state}"
-                    if e.new_state not in (None, e.prev_state)
-                    else None
-                ),
-                cell(words_of(e.detail), e.detail),
-                cell(e.source_ip),
-                cell(e.operator_sub),
-                cell(e.entry_hash),
-            ]
-            for e in found
-        ],
-        "No audit entries.",
-    )
+    session.emit_table(audit_rows.COLUMNS, [audit_rows.row(e) for e in found], "No audit entries.")
 
 
 def trust_options(command: Command) -> Command:
@@ -198,7 +161,7 @@ def verify(
         earlier=[audit_file.read_checkpoint(path) for path in earlier],
         silent=session.json,
     )
-    _emit_checked(session, checked)
+    emit_checked(session, checked)
     ctx.exit(0 if checked.error is None else 1)
 
 
@@ -211,6 +174,14 @@ def verify(
     help="Write to this file, readable by you only.",
 )
 @click.option("--force", is_flag=True, help="Replace a file of this name.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "csv"]),
+    default="jsonl",
+    show_default=True,
+    help="jsonl verifies later, without the service; csv is for spreadsheets and proves nothing.",
+)
 @trust_options
 @earlier_option
 @output_option
@@ -220,6 +191,7 @@ def export(
     ctx: click.Context,
     session: Session,
     file: Path,
+    form: str,
     vkeys: tuple[str, ...],
     vkeys_file: Path | None,
     witnesses: tuple[str, ...],
@@ -234,13 +206,17 @@ def export(
     The file is there whole or not at all; one that does not verify is kept as evidence, and the command ends with 1.
     Without keys it is verified in itself only: pin them, and keep an older checkpoint.
 
+    As csv it has the columns of `audit list -o csv`. It is verified on the way too, and not written where that fails;
+    but nobody can verify the file afterwards.
+
     \b
     Examples:
       attestation audit export -f audit.jsonl --vkeys-file log.vkeys
       attestation audit export -f audit.jsonl --vkeys-file log.vkeys \\
         --checkpoint last-year.checkpoint
+      attestation audit export -f audit.csv --format csv
     """
-    from attestation_cli import audit_file
+    from attestation_cli import audit_file, audit_rows
 
     pinned = audit_file.pinned(
         audit_file.read_vkeys(vkeys, vkeys_file), audit_file.read_vkeys(witnesses, witnesses_file), quorum
@@ -248,9 +224,20 @@ def export(
     kept = [audit_file.read_checkpoint(path) for path in earlier]
     with session.client() as client, contextlib.closing(client.export_audit()) as pieces:
         checked = audit_file.save(
-            file, pieces, pinned=pinned, earlier=kept, replace=force, silent=session.json
+            file,
+            pieces,
+            pinned=pinned,
+            earlier=kept,
+            replace=force,
+            silent=session.json,
+            convert=audit_rows.CSV().feed if form == "csv" else None,
         )
-    _emit_checked(session, checked, saved=file)
+    emit_checked(session, checked, saved=file if checked.error is None or form == "jsonl" else None)
+    if form == "csv":
+        session.note(
+            "note: nobody can verify a CSV, not even one that was changed by mistake; what proves the log is "
+            "the export itself, --format jsonl"
+        )
     ctx.exit(0 if checked.error is None else 1)
 
 
@@ -307,7 +294,7 @@ def checkpoint(
     \b
     Examples:
       attestation audit checkpoint --vkeys-file log.vkeys -f 2026-11.checkpoint
-      attestation audit checkpoint --vkeys-file log.vkeys --since 2026-10.checkpoint
+      attestation audit checkpoint --vkeys-file log.vkeys --since 10.checkpoint
     """
     from attestation_cli import audit_file, audit_proof
 
@@ -348,7 +335,7 @@ def checkpoint(
                 ("root", cell(b64encode(head.checkpoint.root))),
                 (
                     "signed by",
-                    _signers(head.signers) if pinned else Cell("not verified: no key given", "yellow"),
+                    signers_cell(head.signers) if pinned else Cell("not verified: no key given", "yellow"),
                 ),
                 *([] if grew is None else [("grew from", cell(f"{grew} entries, all of them still there"))]),
                 *([] if file is None else [("kept in", cell(str(file)))]),
@@ -397,7 +384,7 @@ def proof(
             ("of entries", cell(found.head.checkpoint.size)),
             (
                 "signed by",
-                _signers(found.head.signers) if pinned else Cell("not verified: no key given", "yellow"),
+                signers_cell(found.head.signers) if pinned else Cell("not verified: no key given", "yellow"),
             ),
         ]
     )
@@ -406,127 +393,5 @@ def proof(
 def _verify_at_service(ctx: click.Context, session: Session) -> NoReturn:
     with session.client() as client:
         verdict = client.verify_audit()
-    if session.json:
-        session.emit_json(verdict)
-    else:
-        rows = [
-            ("audit log", _word(valid=verdict.valid)),
-            ("entries", cell(verdict.entries)),
-            ("newest hash", cell(verdict.root_hash)),
-            ("tree root", cell(verdict.tree_root)),
-            ("checkpoints", cell(verdict.checkpoints)),
-        ]
-        if verdict.state is None:
-            rows += _broken(verdict.first_invalid_id, verdict.error)
-        else:
-            rows += _state(verdict.state)
-        session.emit_fields(rows)
+    emit_verdict(session, verdict)
     ctx.exit(0 if verdict.valid else 1)
-
-
-def _emit_checked(session: Session, checked: Checked, saved: Path | None = None) -> None:
-    """Print what came of an export."""
-    verdict, error = checked.verdict, checked.error
-    if session.json:
-        session.emit_json(
-            {
-                "valid": error is None,
-                "pinned": verdict is not None and verdict.pinned,
-                "origin": verdict and verdict.origin,
-                "entries": checked.good,
-                "root_hash": verdict and verdict.root_hash,
-                "tree_root": verdict and b64encode(verdict.root),
-                "checkpoints": list(verdict.checkpoints) if verdict else [],
-                "earlier": list(verdict.earlier) if verdict else [],
-                "witnessed": verdict.witnessed if verdict else 0,
-                "signers": [signer.key.name for signer in verdict.head.signers] if verdict else [],
-                "first_invalid_id": checked.first_invalid_id,
-                "code": error and error.code,
-                "error": error and str(error),
-                "file": saved and str(saved),
-            }
-        )
-        return
-    rows = [("audit log", _word(valid=error is None))]
-    if verdict is None:
-        rows += [("good entries", cell(checked.good)), *_broken(checked.first_invalid_id, str(error))]
-    else:
-        rows += [
-            ("log", cell(verdict.origin)),
-            ("entries", cell(verdict.entries)),
-            ("newest hash", cell(verdict.root_hash)),
-            ("tree root", cell(b64encode(verdict.root))),
-            ("checkpoints", cell(f"{len(verdict.checkpoints)} in the file, all fit")),
-            ("signed by", _signers(verdict.head.signers)),
-        ]
-        if verdict.witnessed:
-            rows.append(("cosigned", cell(f"by the quorum, up to entry {verdict.witnessed}")))
-            if verdict.witnessed < verdict.entries:
-                rows.append(
-                    ("not proven", Cell(_ALONE.format(verdict.witnessed + 1, verdict.entries), "yellow"))
-                )
-        if verdict.earlier:
-            sizes = ", ".join(map(str, verdict.earlier))
-            rows.append(("begins with", cell(f"your older checkpoints of {sizes} entries")))
-        if verdict.timestamps:
-            rows.append(("time stamps", cell(f"{len(verdict.timestamps)} in the file, not verified here")))
-        if not verdict.pinned:
-            rows.append(
-                (
-                    "not proven",
-                    Cell(
-                        "who made it: the keys are those that the file names, and whoever made another log could "
-                        "name his own",
-                        "yellow",
-                    ),
-                )
-            )
-        elif not verdict.earlier:
-            rows.append(
-                ("not proven", cell("that it is the log of before: keep a checkpoint, give it next time"))
-            )
-    if saved is not None:
-        rows.append(("written to", cell(str(saved))))
-    session.emit_fields(rows)
-
-
-_ALONE = "that others saw the entries {} to {}: they are signed by the log alone"
-
-
-def _word(*, valid: bool) -> Cell:
-    return Cell("VALID", "green") if valid else Cell("INVALID", "red")
-
-
-def _state(state: AuditState) -> list[tuple[str, Cell]]:
-    """Say what the comparison of the rows that give authority with the log found."""
-    rows = [("rows compared", cell(state.rows))]
-    if state.adopted:
-        rows.append(
-            ("from before", cell(f"{state.adopted} rows that an upgrade found: no entry says who wrote them"))
-        )
-    rows += [
-        ("unproven", Cell(clean(f"{each.kind} {each.key}: {each.problem}"), "red")) for each in state.unproven
-    ]
-    if state.more:
-        rows.append(("unproven", Cell(f"and {state.more} more", "red")))
-    if state.unproven:
-        advice = "somebody wrote to the database past the service: lock what these rows admit, keep a copy"
-        rows.append(("what to do", cell(advice)))
-    return rows
-
-
-def _broken(first_invalid_id: int | None, error: str | None) -> list[tuple[str, Cell]]:
-    return [
-        ("first bad entry", cell(first_invalid_id)),
-        ("why", cell(error)),
-        ("what to do", cell("stop trusting entries from there on; compare with a backup or an export")),
-    ]
-
-
-def _signers(signers: Sequence[Signer]) -> Cell:
-    """Name who signed, each once with the kinds of its signatures."""
-    kinds: dict[str, list[str]] = {}
-    for signer in signers:
-        kind = "ML-DSA-44" if signer.key.type.name == "ML_DSA_44" else "Ed25519"
-        kinds.setdefault(signer.key.name, []).append(kind)
-    return cell("; ".join(f"{name} ({' and '.join(found)})" for name, found in kinds.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,13 +44,17 @@ def inventory(session: Session, policy: str | None) -> None:
       attestation crypto inventory --policy cnsa1 -o wide
       attestation crypto inventory -o csv > algorithms.csv
     """
+    from importlib.resources import files
+
     from attestation.algorithms import ALGORITHMS, USES, Policy
 
     chosen = Policy(policy) if policy else None
     if session.json:
-        session.emit_json(
-            {"policy": chosen, "uses": [_members(entry, chosen) for entry in USES.values()]},
-        )
+        # Where each is used: collected from the source of a release, since not all of it is installed here.
+        text = files("attestation_cli.commands").joinpath("crypto.json").read_bytes()
+        where: dict[str, list[str]] = json.loads(text)
+        members = [_members(entry, where[use], chosen) for use, entry in USES.items()]
+        session.emit_json({"policy": chosen, "uses": members})
         return
     rows: list[list[Cell]] = []
     for use, entry in USES.items():
@@ -81,7 +86,7 @@ def inventory(session: Session, policy: str | None) -> None:
     session.emit_table(columns, rows, "No algorithms.")
 
 
-def _members(entry: Entry, policy: Policy | None) -> dict[str, Any]:
+def _members(entry: Entry, where: list[str], policy: Policy | None) -> dict[str, Any]:
     from attestation.algorithms import ALGORITHMS
 
     algorithms = []
@@ -104,7 +109,7 @@ def _members(entry: Entry, policy: Policy | None) -> dict[str, Any]:
         "chosen_by": entry.chooser,
         "parameters": entry.parameters,
         "enforced": entry.enforced,
-        "where": entry.where,
+        "where": where,
         "algorithms": algorithms,
     }
 

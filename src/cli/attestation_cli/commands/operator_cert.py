@@ -1,5 +1,6 @@
 """`attestation operator-cert …`: client certificates of people, from the service's own CA for operators."""
 
+# Algorithms for: certified-key
 from __future__ import annotations
 
 import os
@@ -13,10 +14,19 @@ import click
 from attestation.client.text import ago
 from attestation.errors import CertificateUnknown, RequestInvalid
 from attestation_cli.render import Cell, Column, cell, moment_cell
-from attestation_cli.session import Ambiguous, Session, checked, is_terminal, output_option, pass_session
+from attestation_cli.session import (
+    Ambiguous,
+    Session,
+    checked,
+    is_terminal,
+    listing_options,
+    new_proposal_option,
+    output_option,
+    pass_session,
+)
 
 if TYPE_CHECKING:
-    from attestation.api import OperatorCertificate, OperatorCertificateDetail, OperatorCertificateRequest
+    from attestation.api import OperatorCertificate, OperatorCertificateDetail
     from attestation.client import OperatorClient
 
 DUTIES = ("operator", "viewer", "auditor")
@@ -81,6 +91,7 @@ def group() -> None:
 )
 @click.option("--out", type=FILE, help="Write the certificate here; default: beside the key, ending in .pem.")
 @click.option("-r", "--reason", help="Why; kept in the audit.")
+@new_proposal_option
 @output_option
 @pass_session
 def request(
@@ -97,19 +108,19 @@ def request(
     """Request a client certificate for a person.
 
     With --key a new key is made here and never leaves this computer; its request lies beside it, ending in .csr.
-    Where dual control asks for several people, this is your vote: the others ask for exactly the same with --csr, and
+    Where dual control asks for several people, this is your vote: the others agree with `approval approve`, and
     whoever completes the quorum gets the certificate. It is no secret.
 
     \b
     Examples:
       attestation operator-cert request --name ada@example.org --key ada.key
-      attestation operator-cert request --name ada@example.org --csr ada.csr --out ada.pem
+      attestation operator-cert request --name ada@example.org --csr ada.csr \\
+          --out ada.pem
     """
     from attestation.api import OperatorCertificateRequest, PendingApproval
 
     if (key_file is None) == (csr_file is None):
         raise RequestInvalid("either --key, to make a key, or --csr, for a key that there is")
-    made = csr_file is None
     csr_path = csr_file or _beside(key_file, ".csr")
     target = out or (_beside(key_file, ".pem") if key_file is not None else None)
     if key_file is not None:
@@ -132,14 +143,13 @@ def request(
     with session.client() as client:
         answer = client.request_operator_certificate(wanted)
     if isinstance(answer, PendingApproval):
-        if made:
-            session.note(f"The others need {csr_path}; it holds no secret.")
-        session.emit_pending(answer, f"certificate of {duty} {name}", _again(wanted, csr_path, target))
+        session.emit_pending(answer, f"certificate of {duty} {name}")
         return
-    _emit_new(session, answer, target)
+    emit_new(session, answer, target)
 
 
-def _emit_new(session: Session, new: OperatorCertificate, target: Path | None) -> None:
+def emit_new(session: Session, new: OperatorCertificate, target: Path | None) -> None:
+    """Print a new certificate, or write it to *target*; it is no secret."""
     pem = f"{new.certificate_pem}{new.chain_pem}"
     if target is not None:
         _write(target, pem.encode(), PUBLIC)
@@ -169,7 +179,7 @@ def _emit_new(session: Session, new: OperatorCertificate, target: Path | None) -
     show_default=True,
     help="Show at most so many; 0 shows all.",
 )
-@output_option
+@listing_options
 @pass_session
 def list_(session: Session, state: str | None, limit: int) -> None:
     """List operators' certificates, newest first.
@@ -206,7 +216,8 @@ def revoke(session: Session, serial: str, reason: str, note: str | None, *, yes:
 
     \b
     Examples:
-      attestation operator-cert revoke 4b1f0c3d --reason keyCompromise --note "laptop stolen"
+      attestation operator-cert revoke 4b1f0c3d --reason keyCompromise \\
+          --note "laptop stolen"
     """
     from attestation.api import CertificateRevokeRequest
 
@@ -248,12 +259,6 @@ def _row(one: OperatorCertificateDetail, now: datetime) -> list[Cell]:
         cell(one.spki_sha256),
         cell(one.note),
     ]
-
-
-def _again(request: OperatorCertificateRequest, csr: Path, out: Path | None) -> list[str]:
-    call = ["operator-cert", "request", "--name", request.name, "--duty", request.duty, "--csr", csr.name]
-    call += ["--days", str(request.days)] if request.days is not None else []
-    return [*call, "--out", out.name] if out is not None else call
 
 
 # ---------------------------------------------------------------- files

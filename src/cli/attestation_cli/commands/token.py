@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +16,17 @@ from attestation.errors import RequestInvalid
 from attestation.machines import DEFAULT_CLUSTER, Role
 from attestation.results import Assurance
 from attestation_cli.render import Column, cell, moment_cell, span
-from attestation_cli.session import Session, checked, output_option, pass_session
+from attestation_cli.session import (
+    Session,
+    checked,
+    listing_options,
+    new_proposal_option,
+    output_option,
+    pass_session,
+)
 
 if TYPE_CHECKING:
-    from attestation.api import RegistrationTokenCreated, RegistrationTokenRequest
+    from attestation.api import PendingApproval, RegistrationTokenCreated
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -29,7 +37,8 @@ def group() -> None:
 
     \b
     Examples:
-      attestation token create --role worker-app --uses 10 --expires-in 12h --out rack4.token
+      attestation token create --role worker-app --uses 10 --expires-in 12h \\
+          --out rack4.token
       attestation token list
     """
 
@@ -71,6 +80,7 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the token into this new file, readable by you only, and do not print it.",
 )
+@new_proposal_option
 @output_option
 @pass_session
 def create(
@@ -93,9 +103,10 @@ def create(
     \b
     Examples:
       attestation token create --role worker-app
-      attestation token create --role worker-app --uses 10 --expires-in 12h --out rack4.token
+      attestation token create --role worker-app --uses 10 --expires-in 12h \\
+          --out rack4.token
     """
-    from attestation.api import PendingApproval, RegistrationTokenRequest
+    from attestation.api import RegistrationTokenRequest
 
     request = checked(
         lambda: RegistrationTokenRequest(
@@ -114,23 +125,40 @@ def create(
             "a program that plays one is admitted as well."
         )
     with session.client() as client:
-        # Opened first: a token that cannot be written would be lost, but valid.
-        file = None if out is None else _new_file(out)
-        try:
-            created = client.create_registration_token(request)
-            if out is not None and isinstance(created, PendingApproval):
-                out.unlink()
-            elif file is not None and not isinstance(created, PendingApproval):
-                os.write(file, f"{_for_agent(created)}\n".encode())
-        except BaseException:
-            if out is not None:
-                out.unlink(missing_ok=True)
-            raise
-        finally:
-            if file is not None:
-                os.close(file)
+        issue(session, lambda: client.create_registration_token(request), out)
+
+
+def issue(
+    session: Session, ask: Callable[[], RegistrationTokenCreated | PendingApproval], out: Path | None
+) -> None:
+    """Have a token issued by *ask* and print it, or write it into the new file *out*; or print that others must agree.
+
+    Raises:
+        RequestInvalid: The file is there, or cannot be made; nothing was asked.
+    """
+    from attestation.api import PendingApproval
+
+    # Opened first: a token that cannot be written would be lost, but valid.
+    file = None if out is None else _new_file(out)
+    try:
+        created = ask()
+        if out is not None and isinstance(created, PendingApproval):
+            out.unlink()
+        elif file is not None and not isinstance(created, PendingApproval):
+            try:
+                with open(file, "wb", closefd=False) as opened:
+                    opened.write(f"{_for_agent(created)}\n".encode())
+            except OSError as e:
+                raise session.unwritten(clean(str(out)), e) from e
+    except BaseException:
+        if out is not None:
+            out.unlink(missing_ok=True)
+        raise
+    finally:
+        if file is not None:
+            os.close(file)
     if isinstance(created, PendingApproval):
-        session.emit_pending(created, f"registration token for {role}", _again(request, out))
+        session.emit_pending(created, "registration token")
         return
     if session.json:
         session.emit_json({**created.model_dump(mode="json"), **({"token": None} if out else {})})
@@ -156,23 +184,6 @@ def _for_agent(created: RegistrationTokenCreated) -> str:
     return " ".join(filter(None, (created.token, created.jwks_sha256)))
 
 
-def _again(request: RegistrationTokenRequest, out: Path | None) -> list[str]:
-    call = ["token", "create", "--role", request.role]
-    for option, value in (
-        ("--hostname", request.hostname),
-        ("--ip", request.assigned_ip),
-        ("--cluster-id", request.cluster_id),
-        ("--minimum-assurance", _unless_default(request.minimum_assurance)),
-    ):
-        call += [option, value] if value is not None else []
-    call += ["--uses", str(request.uses), "--expires-in", f"{request.expires_in_seconds}s"]
-    return [*call, "--out", out.name] if out is not None else call
-
-
-def _unless_default(minimum: Assurance) -> str | None:
-    return None if minimum is Assurance.EK_CHAIN else minimum.value
-
-
 def _new_file(path: Path) -> int:
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -181,7 +192,7 @@ def _new_file(path: Path) -> int:
 
 
 @group.command("list")
-@output_option
+@listing_options
 @pass_session
 def list_(session: Session) -> None:
     """List tokens, newest first; their secrets are not kept by anybody.

@@ -1,18 +1,28 @@
 """`attestation trust …`: whose word about TPMs the service takes."""
 
+# Algorithms for: digest
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from attestation.endorsements.vendors import SIMULATOR
-from attestation.errors import RequestInvalid
+from attestation.errors import BundleInvalid, MalformedEvidence, RequestInvalid
 from attestation.wire import b64encode
 from attestation_cli.complete import complete_machine
 from attestation_cli.render import Cell, Column, cell, time_cell
-from attestation_cli.session import Ambiguous, Session, output_option, pass_session
+from attestation_cli.session import (
+    Ambiguous,
+    Session,
+    listing_options,
+    new_proposal_option,
+    output_option,
+    pass_session,
+)
 
 if TYPE_CHECKING:
     from attestation.api import EndorsementDetail, TrustBundleDetail, TrustCertificateDetail, TrustVerdict
@@ -34,14 +44,15 @@ def group() -> None:
     Examples:
       attestation trust list --vendor IFX
       attestation trust show cp-1
-      attestation trust add ntc-root.der --vendor NTC --role anchor --reason "fingerprint compared"
+      attestation trust add ntc-root.der --vendor NTC --role anchor \\
+          --reason "fingerprint compared"
     """
 
 
 @group.command("list")
 @click.option("--vendor", metavar="NAME", help="Only this vendor, e.g. IFX.")
 @click.option("--distrusted", is_flag=True, help="Only what is distrusted.")
-@output_option
+@listing_options
 @pass_session
 def list_(session: Session, vendor: str | None, *, distrusted: bool) -> None:
     """List the certificates of the trust bundle in force.
@@ -153,6 +164,7 @@ def show(session: Session, machine: str) -> None:
 )
 @REASON
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@new_proposal_option
 @output_option
 @pass_session
 def add(session: Session, file: Any, vendor: str, role: str, reason: str, *, yes: bool) -> None:
@@ -163,7 +175,8 @@ def add(session: Session, file: Any, vendor: str, role: str, reason: str, *, yes
 
     \b
     Examples:
-      attestation trust add ntc-root.der --vendor NTC --role anchor --reason "fingerprint compared"
+      attestation trust add ntc-root.der --vendor NTC --role anchor \\
+          --reason "fingerprint compared"
     """
     from attestation.api import PendingApproval
     from attestation.evidence import ek_certificate
@@ -171,7 +184,8 @@ def add(session: Session, file: Any, vendor: str, role: str, reason: str, *, yes
     data = _read(file)
     import hashlib
 
-    der = ek_certificate.parse(data).der
+    with _certificate_in(file.name, data):
+        der = ek_certificate.parse(data).der
     digest = hashlib.sha256(der).hexdigest()
     session.confirm(
         f"Believe whoever signs with the key of {digest} about TPMs of {vendor.upper()}?", yes=yes
@@ -179,8 +193,7 @@ def add(session: Session, file: Any, vendor: str, role: str, reason: str, *, yes
     with session.client() as client:
         answer = client.trust_certificate(b64encode(der), role=role, vendor=vendor.upper(), reason=reason)
     if isinstance(answer, PendingApproval):
-        command = ["trust", "add", file.name, "--vendor", vendor.upper(), "--role", role]
-        session.emit_pending(answer, f"{role} of {vendor.upper()} {digest[:16]}…", command)
+        session.emit_pending(answer, f"{role} of {vendor.upper()} {digest[:16]}…")
         return
     _emit_certificate(session, "trusted", answer)
 
@@ -198,7 +211,7 @@ def distrust(session: Session, sha256: str, reason: str, *, yes: bool) -> None:
 
     \b
     Examples:
-      attestation trust distrust 899e35474c98 --reason "key compromised, advisory 12"
+      attestation trust distrust 899e35474c98 --reason "key compromised"
     """
     with session.client() as client:
         found = _find(client.trust_bundle(), sha256)
@@ -213,6 +226,7 @@ def distrust(session: Session, sha256: str, reason: str, *, yes: bool) -> None:
 @group.command()
 @click.argument("sha256")
 @REASON
+@new_proposal_option
 @output_option
 @pass_session
 def restore(session: Session, sha256: str, reason: str) -> None:
@@ -230,9 +244,7 @@ def restore(session: Session, sha256: str, reason: str) -> None:
         found = _find(client.trust_bundle(), sha256)
         answer = client.restore_certificate(found.sha256, reason)
     if isinstance(answer, PendingApproval):
-        session.emit_pending(
-            answer, f"{found.role} of {found.vendor} {found.sha256[:16]}…", ["trust", "restore", found.sha256]
-        )
+        session.emit_pending(answer, f"{found.role} of {found.vendor} {found.sha256[:16]}…")
         return
     _emit_certificate(session, "trusted again", answer)
 
@@ -248,8 +260,9 @@ def verify(session: Session, file: Any) -> None:
     Examples:
       tpm2_nvread 0x1c0000a -o ek.der && attestation trust verify ek.der
     """
-    with session.client() as client:
-        verdict = client.verify_ek_certificate(b64encode(_read(file)))
+    data = _read(file)
+    with session.client() as client, _certificate_in(file.name, data):
+        verdict = client.verify_ek_certificate(b64encode(data))
     if session.json:
         session.emit_json(verdict)
         return
@@ -324,6 +337,21 @@ def _find(bundle: TrustBundleDetail, beginning: str) -> TrustCertificateDetail:
     if len(found) > 1:
         raise Ambiguous("\n".join([f"{wanted} may mean any of", *(c.sha256 for c in found[:20])]))
     return found[0]
+
+
+@contextlib.contextmanager
+def _certificate_in(name: str, data: bytes) -> Iterator[None]:
+    """Say of *data*, of the file *name*, that no certificate could be read in it.
+
+    Raises:
+        BundleInvalid: In place of `MalformedEvidence`.
+    """
+    try:
+        yield
+    except MalformedEvidence as e:
+        from attestation_cli.trust_files import unreadable
+
+        raise BundleInvalid(unreadable(name, data, e)) from e
 
 
 def _read(file: Any) -> bytes:

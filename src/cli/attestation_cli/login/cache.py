@@ -5,6 +5,7 @@ It holds `access_token`, `refresh_token`, `expires_at` (RFC 3339), `token_type`,
 versions did, and besides `issuer`, `subject`, `email`, `obtained_at`, `api_url` and `keyring`.
 """
 
+# Algorithms for: bearer-secret
 from __future__ import annotations
 
 import contextlib
@@ -26,6 +27,8 @@ from attestation_cli.login.keychain import Keychain, SystemKeychain
 FILE = re.compile(r"[0-9a-f]{64}\.json\Z")
 OURS = re.compile(r"([0-9a-f]{64}\.(json|lock)|\.[0-9a-f]{16}\.tmp)\Z")
 EXPIRES_EARLY = timedelta(minutes=5)
+CLOCKS_DIFFER = timedelta(minutes=1)
+"""How far a clock may go back by itself, as time services set it."""
 LOCK_SECONDS = 45.0
 """Longer than a refresh may take."""
 
@@ -71,12 +74,16 @@ class Login:
         return self.username or self.email or self.subject
 
     def is_expired(self, at: datetime) -> bool:
-        """True from 5 minutes before its end; a token that lives less than 10 minutes counts for half its life.
+        """True from 5 minutes before its end, or before its beginning.
+
+        A token that lives less than 10 minutes counts for half its life.
 
         Providers often give tokens of 5 minutes, which would otherwise be born expired (ADR 20).
         """
         early = min(EXPIRES_EARLY, (self.expires_at - self.obtained_at) / 2)
-        return at >= self.expires_at - early
+        # A clock that was set back since says nothing about the end: the provider is asked.
+        set_back = self.refresh_token is not None and at < self.obtained_at - CLOCKS_DIFFER
+        return set_back or at >= self.expires_at - early
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,10 @@ class LoginCache:
         self.directory = directory or Path.home() / ".itl" / "attestation-cache"
         self._keychain = keychain
         self._note = note
+
+    def note(self, text: str) -> None:
+        """Tell the user."""
+        self._note(text)
 
     def prepare(self, *, keyring: bool) -> None:
         """Make the directory, and find the keyring, before they are needed.

@@ -13,8 +13,6 @@ from attestation_cli.login.errors import LoginNeeded, ProviderInvalid, ProviderU
 if TYPE_CHECKING:
     import httpx
 
-    from attestation_cli.session import Session
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -35,23 +33,19 @@ class Wanted:
     ca_file: str | None = None
 
 
-def wanted(
-    session: Session, *, issuer: str | None = None, client_id: str | None = None, user: str | None = None
-) -> Wanted:
-    """Return which login a run means; the arguments are options of its command and go before all else."""
-    client = session.setting("client_id", client_id).value
-    assert client is not None
-    return Wanted(
-        issuer=session.setting("issuer", issuer).value,
-        client_id=client,
-        user=user or session.profile.user,
-        api_url=session.url,
-        ca_file=session.setting("issuer_ca_file").value or session.setting("ca_file").value,
-    )
-
-
 def find(cache: LoginCache, wanted: Wanted) -> Login | None:
     """Return the newest login that is *wanted*, with its tokens; None where there is none.
+
+    Raises:
+        CacheUnsafe: The cache is not the user's alone.
+        KeychainUnusable: Its tokens are in a keyring that does not answer.
+    """
+    login = known(cache, wanted)
+    return None if login is None else cache.load(login.name)
+
+
+def known(cache: LoginCache, wanted: Wanted) -> Login | None:
+    """Return the newest login that is *wanted*, without tokens that are in the keyring; None where there is none.
 
     Where no issuer is configured, a token goes only to the service that was in use at its login.
 
@@ -64,7 +58,7 @@ def find(cache: LoginCache, wanted: Wanted) -> Login | None:
         else:
             fits = (login.issuer, login.client_id) == (wanted.issuer, wanted.client_id)
         if fits and wanted.user in (None, login.subject, login.username, login.email):
-            return cache.load(login.name)
+            return login
     return None
 
 
@@ -134,9 +128,11 @@ def refresh(
             return latest
         # Imported here: most commands find a good login and talk to no provider.
         from attestation_cli.login.discovery import Provider
-        from attestation_cli.login.tokens import renewed
+        from attestation_cli.login.tokens import clock_note, renewed
 
         with Provider(latest.issuer, ca_file=ca_file, transport=transport) as provider:
             fresh = renewed(provider, latest, now())
         cache.save(fresh)
+        if (note := clock_note(provider.clock, now())) is not None:
+            cache.note(note)
         return fresh

@@ -1,5 +1,6 @@
 """Logging in with another device: the user enters a code there (RFC 8628)."""
 
+# Algorithms for: login
 from __future__ import annotations
 
 import time

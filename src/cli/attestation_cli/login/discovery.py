@@ -5,27 +5,25 @@ and every address in it must be of the same origin. Answers are read up to 256 K
 demanded except from this computer itself.
 """
 
+# Algorithms for: login
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
-from attestation.client.connection import carrier_for, is_loopback, tls_context
-from attestation.client.errors import ServiceUnreachable
-from attestation.client.plain import PlainCarrier
+from attestation.client.connection import Closing, carrier_for, exchange, is_loopback, tls_context
+from attestation.client.errors import AnswerInvalid, ServiceUnreachable
+from attestation.clock import parse_http_date
 from attestation.errors import RequestInvalid
 from attestation_cli.login.errors import ProviderInvalid, ProviderUnreachable
 
 if TYPE_CHECKING:
     import httpx
-
-    from attestation.client.carrier import Carrier
 
 WELL_KNOWN = "/.well-known/openid-configuration"
 LONGEST_ANSWER = 256 << 10
@@ -42,10 +40,11 @@ SYSTEM = "system"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the provider answered: the status and the members of the JSON object."""
+    """What the provider answered: the status, the members of the JSON object, and what its clock said, if it did."""
 
     status: int
     members: Mapping[str, object]
+    at: datetime | None = None
 
     @property
     def error(self) -> str | None:
@@ -81,38 +80,32 @@ class Metadata:
     answers_name_issuer: bool
 
 
-class Provider:
+class Provider(Closing):
     """One identity provider, reached by HTTP.
 
     Args:
         issuer: Its name and address, e.g. `https://id.example/realms/itl`.
         ca_file: PEM file with the only CAs to trust; `system` or None trusts those of the system.
         transport: For tests: what carries the requests instead of the network.
-        monotonic: A clock in seconds, for the deadline.
 
     Raises:
         RequestInvalid: The issuer or the CA file cannot be used.
     """
 
     def __init__(
-        self,
-        issuer: str,
-        *,
-        ca_file: str | None = None,
-        transport: httpx.BaseTransport | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        self, issuer: str, *, ca_file: str | None = None, transport: httpx.BaseTransport | None = None
     ) -> None:
         self.issuer = checked_issuer(issuer)
-        self._monotonic = monotonic
-        self._carrier = _carrier(self.issuer, ca_file, transport)
+        tls = None
+        if urlsplit(issuer).scheme == "https":
+            tls = tls_context(None if ca_file in (None, SYSTEM) else Path(str(ca_file)).expanduser())
+        self._carrier = carrier_for(issuer, tls, transport)
         self._metadata: Metadata | None = None
+        self.clock: datetime | None = None
+        """What the provider's own clock said with its last answer (`Date`), UTC; None where it did not say."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the connections."""
         self._carrier.close()
 
     @property
@@ -146,43 +139,24 @@ class Provider:
         where = f"{issuer.scheme}://{issuer.netloc}"
         url = where + url[len(f"{parts.scheme}://{parts.netloc}") :]
         headers = HEADERS if form is None else HEADERS | {"Content-Type": "application/x-www-form-urlencoded"}
-        deadline = self._monotonic() + DEADLINE_SECONDS
-        body = bytearray()
         try:
-            reply = self._carrier.send(method, url, headers, form)
-            try:
-                # Compressed, a small answer could become a large one before it is counted.
-                if reply.headers.get("content-encoding", "identity").lower() != "identity":
-                    raise ProviderInvalid(f"{where} answered compressed, although asked not to")
-                for piece in reply.chunks():
-                    body += piece
-                    if len(body) > LONGEST_ANSWER:
-                        raise ProviderInvalid(f"{where} answered with more than {LONGEST_ANSWER} bytes")
-                    if self._monotonic() > deadline:
-                        raise ProviderUnreachable(
-                            f"{where} did not finish its answer in {DEADLINE_SECONDS:.0f} s"
-                        )
-            finally:
-                reply.close()
+            reply = exchange(
+                self._carrier, method, url, headers, form,
+                max_bytes=LONGEST_ANSWER, deadline_seconds=DEADLINE_SECONDS,
+            )  # fmt: skip
         except ServiceUnreachable as e:
             raise ProviderUnreachable(str(e)) from None
+        except AnswerInvalid as e:
+            raise ProviderInvalid(f"{where}: {e}") from None
+        self.clock = parse_http_date(reply.headers.get("date"))
         if reply.status >= 500:
             raise ProviderUnreachable(f"{where} answered {reply.status}")
         if 300 <= reply.status < 400:
             raise ProviderInvalid(f"{where} answered with a redirect, which is not followed")
-        if not body and reply.status == 200:
-            return Answer(reply.status, {})  # RFC 7009 §2.2: a revocation is answered with the status alone
-        return Answer(reply.status, _object(bytes(body), where, reply.status))
-
-
-def _carrier(issuer: str, ca_file: str | None, transport: httpx.BaseTransport | None) -> Carrier:
-    tls = None
-    if issuer.startswith("https:"):
-        tls = tls_context(None if ca_file in (None, SYSTEM) else Path(str(ca_file)).expanduser())
-    if transport is None and is_loopback(issuer):
-        # A proxy of the environment cannot reach this computer, and would see what is sent.
-        return PlainCarrier(issuer, tls)
-    return carrier_for(issuer, tls, transport)
+        if not reply.body and reply.status == 200:
+            # RFC 7009 §2.2: a revocation is answered with the status alone
+            return Answer(reply.status, {}, self.clock)
+        return Answer(reply.status, _object(reply.body, where, reply.status), self.clock)
 
 
 def _object(body: bytes, where: str, status: int) -> Mapping[str, object]:
@@ -217,7 +191,7 @@ def checked_issuer(issuer: str) -> str:
         usable = False
     if not usable:
         raise RequestInvalid("the issuer must be an address like https://id.example/realms/itl")
-    if issuer.startswith("http:") and not is_loopback(issuer):
+    if urlsplit(issuer).scheme == "http" and not is_loopback(issuer):
         raise RequestInvalid(
             f"the issuer {issuer} is not encrypted: passwords and tokens could be read on the way"
         )

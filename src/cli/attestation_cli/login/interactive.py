@@ -1,5 +1,6 @@
 """Logging in with a browser: authorization code with PKCE over loopback (RFC 8252, RFC 7636, RFC 9700 §2.1.1)."""
 
+# Algorithms for: login
 from __future__ import annotations
 
 import hmac

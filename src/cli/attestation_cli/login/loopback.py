@@ -5,6 +5,7 @@ else is 404. The browser is sent on to a page without parameters, so that the co
 page repeats nothing of what came.
 """
 
+# Algorithms for: bearer-secret
 from __future__ import annotations
 
 import base64
@@ -26,8 +27,8 @@ LONGEST_QUERY = 8192
 """Characters."""
 REQUEST_SECONDS = 5.0
 """Browsers open connections in advance and send nothing."""
-GRACE_SECONDS = 2.0
-"""How long the page may take after the answer has arrived."""
+GRACE_SECONDS = 10.0
+"""How long the page may take after the answer has arrived; only a browser that does not come for it takes so long."""
 
 STYLE = "body{font:1.1rem/1.5 sans-serif;max-width:36rem;margin:15vh auto;padding:0 1rem;color:#222;background:#fff}"
 PAGE = f"""<!doctype html>
@@ -65,7 +66,7 @@ class Loopback:
     def __init__(self) -> None:
         self._answers: queue.Queue[UnverifiedAnswer] = queue.Queue()
         self._taken = threading.Lock()
-        self._page_shown = threading.Event()
+        self.page_written = threading.Event()
         self._server = _Server((HOST, 0), self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
@@ -87,7 +88,7 @@ class Loopback:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._answers.empty() or self._taken.locked():
-            self._page_shown.wait(GRACE_SECONDS)
+            self.page_written.wait(GRACE_SECONDS)
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5)
@@ -107,7 +108,6 @@ class Loopback:
         """Answer a request for *target*: status, headers, body."""
         path, query = urlsplit(target).path, urlsplit(target).query
         if path == DONE and self._taken.locked():
-            self._page_shown.set()
             return 200, {"Content-Type": "text/html; charset=utf-8"}, PAGE
         if path != PATH or len(query) > LONGEST_QUERY or not self._taken.acquire(blocking=False):
             return 404, {}, b""
@@ -149,6 +149,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
+        if body is PAGE:
+            # Not before: the program may end at once, and with it what was about to be written.
+            loopback.page_written.set()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002 -- the library's signature
         """Answer what is no request of HTTP, without repeating it."""

@@ -1,5 +1,6 @@
 """Proof key for code exchange: only whoever began a login can finish it (RFC 7636)."""
 
+# Algorithms for: login
 from __future__ import annotations
 
 import base64

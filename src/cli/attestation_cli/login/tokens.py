@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
+from attestation.client.text import apart
 from attestation_cli.login.cache import Login
 from attestation_cli.login.claims import (
     LONGEST_TOKEN,
@@ -78,7 +79,7 @@ def read_tokens(
         answer: What the token endpoint answered.
         issuer: Whom we asked.
         client_id: As whom we asked.
-        at: The instant of the answer, UTC.
+        at: The instant of the answer by the clock of this computer, UTC.
         nonce: What the ID token must repeat, where the login sent one.
         api_url: The service in use.
         keyring: Where the tokens shall be kept.
@@ -99,7 +100,9 @@ def read_tokens(
         raise ProviderInvalid("the token endpoint answered with a token_type other than Bearer")
     refresh, identity = _token(answer, "refresh_token"), _token(answer, "id_token")
     told = unverified_claims(access)
-    known = None if identity is None else _identity(identity, issuer, client_id, at, nonce)
+    # By the clock of whom it came from: ours may be wrong, and a login that is renewed would be lost with the
+    # refresh token that this answer brings in place of the one that was spent.
+    known = None if identity is None else _identity(identity, issuer, client_id, answer.at or at, nonce)
     subject = text_claim(known, "sub") or text_claim(told, "sub")
     if subject is None:
         raise ProviderInvalid("neither the access token nor an ID token says whose login this is (sub)")
@@ -146,7 +149,9 @@ def _identity(token: str, issuer: str, client_id: str, at: datetime, nonce: str 
         raise LoginRefused("the ID token is for another program")
     expires = number_claim(claims, "exp")
     if expires is None or expires < (at - LEEWAY).timestamp():
-        raise LoginRefused("the ID token has expired; is the clock of this computer right?")
+        raise LoginRefused(
+            "the ID token has expired; is the clock of this computer right, and the provider's?"
+        )
     if nonce is not None:
         said = claims.get("nonce")
         if not isinstance(said, str) or not hmac.compare_digest(said.encode(), nonce.encode()):
@@ -166,6 +171,16 @@ def _expiry(answer: Answer, claims: Claims | None, at: datetime) -> datetime:
     if expires is not None and not ends:
         ends.append(min(datetime.fromtimestamp(expires, UTC), at + LONGEST_LIFE))
     return ends[0] if ends else at + UNKNOWN_LIFE
+
+
+def clock_note(theirs: datetime | None, ours: datetime) -> str | None:
+    """Return what is to be said where the clock of this computer, *ours*, is not that of the provider; else None."""
+    if theirs is None or abs(ours - theirs) <= LEEWAY:
+        return None
+    return (
+        f"note: the clock of this computer is {apart(ours, theirs)} the identity provider's, which says "
+        f"{theirs:%Y-%m-%d %H:%M} UTC: set it; the login is kept"
+    )
 
 
 def renewed(provider: Speaker, login: Login, at: datetime) -> Login:

@@ -58,6 +58,7 @@ class ApprovalDetail(Wire):
     assigned_ip: str | None
     created_at: datetime
     expires_at: datetime
+    reason: str | None = Field(default=None, description="Why, in the voter's words; no vote binds them")
     consumed: bool = Field(description="The act that it was cast for was done")
     withdrawn: bool = Field(description="Taken back, or void")
     void: str | None = Field(
@@ -90,6 +91,11 @@ class ProposalDetail(Wire):
         description="Members of the proposal that say what is not so any more; with one of them no vote counts",
     )
     approvals: list[ApprovalDetail]
+    document: str | None = Field(
+        default=None,
+        description="What was sent, where the votes bind only its digest: entries of an allow-list (JSON), a "
+        "certificate (base64 of DER), a request for one (PEM). Shown with one proposal, not in lists",
+    )
 
 
 class Objected(Wire):

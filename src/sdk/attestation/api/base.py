@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -11,7 +11,7 @@ from attestation.errors import RequestInvalid
 from attestation.machines.names import canonical_hostname, canonical_interface
 
 
-def _value(canonical: Callable[[str], str], text: str) -> str:
+def spelled(canonical: Callable[[str], str], text: str) -> str:
     """Return *text* in its one spelling; what has none is refused as a value is."""
     try:
         return canonical(text)
@@ -25,7 +25,13 @@ HOSTNAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,
 
 
 class Wire(BaseModel):
-    """A JSON object of the API: immutable, unknown members refused."""
+    """A JSON object of the API: immutable, unknown members refused.
+
+    Attributes:
+        SHOWN_ONCE: It holds a secret that only the first answer shows: nobody keeps it.
+    """
+
+    SHOWN_ONCE: ClassVar[bool] = False
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,12 +40,12 @@ ClusterId = Annotated[str, Field(pattern=CLUSTER_ID_PATTERN, examples=["default"
 Hostname = Annotated[
     str,
     Field(pattern=HOSTNAME_PATTERN, max_length=253, examples=["cp-1"]),
-    AfterValidator(lambda text: _value(canonical_hostname, text)),
+    AfterValidator(lambda text: spelled(canonical_hostname, text)),
 ]
 AssignedIP = Annotated[
     str,
     Field(max_length=49, description="Address with prefix length (CIDR)", examples=["10.0.0.11/24"]),
-    AfterValidator(lambda text: _value(canonical_interface, text)),
+    AfterValidator(lambda text: spelled(canonical_interface, text)),
 ]
 HardwareText = Annotated[
     str,

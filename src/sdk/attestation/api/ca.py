@@ -1,5 +1,6 @@
 """The CAs of the service, as operators see and rotate them (HSM-AND-KUBERNETES §§6-8)."""
 
+# Algorithms for: ca-key
 from __future__ import annotations
 
 from datetime import datetime

@@ -129,6 +129,8 @@ class EnrollResponse(Wire):
 class OfflineBundle(Wire):
     """`POST /api/v1/machines/{machine_id}/offline-bundle`: a compatibility path; nothing in it is plaintext."""
 
+    SHOWN_ONCE = True
+
     machine_id: MachineId
     role: Role
     status: Status

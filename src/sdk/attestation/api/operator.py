@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from attestation.api.approvals import ApprovalDetail
-from attestation.api.base import AssignedIP, ClusterId, Hostname, MachineId, Reason, Wire
+from attestation.api.base import AssignedIP, ClusterId, Hostname, MachineId, Reason, Wire, spelled
 from attestation.machines import DEFAULT_CLUSTER, Role, Status, Trust
 from attestation.machines.chips import MarkKind
+from attestation.machines.labels import MAX_LABELS, checked_key, checked_value
 from attestation.results import Assurance, Subject, Verdict
 
 __all__ = [
@@ -25,11 +26,16 @@ __all__ = [
     "AuditState",
     "AuditVerification",
     "CheckDetail",
+    "ConfigurationNotDelivered",
     "EKCertificateDetail",
+    "KeyBindingDetail",
+    "KeysDetail",
+    "LabelsRequest",
     "LastResult",
     "LockRequest",
     "MachineDetail",
     "MachinePage",
+    "OpenActivation",
     "PolicyAssignment",
     "PolicyAssignmentRequest",
     "PolicyChangeDetail",
@@ -48,10 +54,23 @@ __all__ = [
     "RevokeRequest",
     "RoleChangeRequest",
     "UnprovenRow",
+    "WhoAmI",
 ]
 
 
 Cursor = Annotated[str | None, Field(description="Pass as `cursor` to get the next page; null at the end")]
+
+
+class WhoAmI(Wire):
+    """`GET /api/v1/whoami`: whom the service takes the caller for."""
+
+    name: str = Field(description="As it stands in the audit")
+    subject: str | None = Field(
+        description="What stays the same when names change: issuer and `sub`, or the key of a certificate"
+    )
+    method: Literal["oidc", "certificate", "break_glass"]
+    roles: list[str] = Field(description="`operator`, `viewer`, `auditor`; empty for break-glass")
+    rights: list[str] = Field(description="As routes declare them in `x-access`: `read`, `act`, `audit`")
 
 
 class EKCertificateDetail(Wire):
@@ -83,6 +102,13 @@ class RelativeDetail(Wire):
         description="Its last one; null where it waited and was never decided about"
     )
     deleted_at: datetime | None
+
+
+class ConfigurationNotDelivered(Wire):
+    """The configuration of a machine did not arrive there yet."""
+
+    why: str = Field(description="In words; what the machine says of itself is its own word")
+    since: datetime = Field(description="From when on it was to have it: attested first, or ordered anew")
 
 
 class MachineDetail(Wire):
@@ -121,7 +147,10 @@ class MachineDetail(Wire):
     rejected_at: datetime | None
     wipe_pending: bool
     wiped_at: datetime | None
-    redeliver_pending: bool
+    redeliver_pending: bool = Field(description="Its configuration is offered at its next good attestation")
+    configuration_not_delivered: ConfigurationNotDelivered | None = Field(
+        default=None, description="Null where it has its configuration, or is not to have one yet"
+    )
     ak_activated_at: datetime | None
     ak_name: str | None
     reset_count: int | None
@@ -149,6 +178,43 @@ class MachineDetail(Wire):
     )
     approvals: list[ApprovalDetail] = Field(
         default=[], description="Live votes of dual control, oldest first"
+    )
+    labels: dict[str, str] = Field(
+        default={}, description="What operators wrote on it; no decision rests on them"
+    )
+
+
+class KeyBindingDetail(Wire):
+    """An attestation key that was activated for an EK; it belongs to it for ever."""
+
+    ak_name: str = Field(description="Name of the key in the TPM, hex")
+    machine_id: str = Field(description="Under which id it was activated first")
+    bound_at: datetime
+
+
+class OpenActivation(Wire):
+    """A credential that was given out for the TPM and can still be answered; what is in it stays secret."""
+
+    issued_at: datetime
+    expires_at: datetime
+
+
+class KeysDetail(Wire):
+    """The keys of a machine: which are proven, which is awaited, which were before. Names and times, no key."""
+
+    machine_id: str
+    ek_fingerprint: str
+    ek_template: str
+    ek_alternatives: list[str] = Field(description="Fingerprints of further EKs that the same TPM proved")
+    ak_name: str | None = Field(
+        description="The attestation key that counts now; null where none is activated"
+    )
+    ak_activated_at: datetime | None
+    earlier: list[KeyBindingDetail] = Field(
+        description="Other keys that were activated for the EK, newest first"
+    )
+    activations: list[OpenActivation] = Field(
+        description="Anybody who knows the EK can have one made: it says that somebody came, not who"
     )
 
 
@@ -205,6 +271,21 @@ class ReplaceRequest(Wire):
     expected_version: int | None = Field(
         default=None, ge=1, description="Refuse with 409 unless the new machine is still at this version"
     )
+
+
+LabelKey = Annotated[
+    str,
+    Field(max_length=317, description="Of a label, as Kubernetes has them", examples=["rack"]),
+    AfterValidator(lambda text: spelled(checked_key, text)),
+]
+LabelValue = Annotated[str, Field(max_length=63), AfterValidator(lambda text: spelled(checked_value, text))]
+
+
+class LabelsRequest(Wire):
+    """Write labels on a machine, or take them off; what is not named stays."""
+
+    set: dict[LabelKey, LabelValue] = Field(default={}, max_length=MAX_LABELS, examples=[{"rack": "4"}])
+    remove: list[LabelKey] = Field(default=[], max_length=MAX_LABELS)
 
 
 class ReasonRequest(Wire):
@@ -291,6 +372,8 @@ class RegistrationTokenDetail(Wire):
 
 class RegistrationTokenCreated(RegistrationTokenDetail):
     """A registration token, with its secret: shown this once, stored hashed."""
+
+    SHOWN_ONCE = True
 
     token: str
     jwks_sha256: str | None = Field(

@@ -6,6 +6,7 @@ the appraisal with `error`, and nothing in it may change what is known of the ma
 not as expected is a Failed result, with every check; so is an event log that does not lead to the quote.
 """
 
+# Algorithms for: tpm-ek
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence

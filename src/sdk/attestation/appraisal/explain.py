@@ -4,6 +4,7 @@ For people. The digests in these sentences are measured; names of files and devi
 Who asks has verified both logs against the quotes that came with them.
 """
 
+# Algorithms for: event-log
 from __future__ import annotations
 
 import re

@@ -6,6 +6,7 @@ of the SHA-256 over the columns that give authority; null is a row that is not t
 the log knows which rows there must be, and finds those that nobody's act wrote (docs/adr/0059).
 """
 
+# Algorithms for: audit-hash
 from __future__ import annotations
 
 import hashlib

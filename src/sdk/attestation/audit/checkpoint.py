@@ -4,6 +4,7 @@ The text has exactly three lines: origin, size in decimal, root in base64. The o
 name of its keys. Lines of extension are refused: an ML-DSA-44 signature would not cover them.
 """
 
+# Algorithms for: audit-note
 from __future__ import annotations
 
 import re

@@ -5,6 +5,7 @@ ASCII escapes, UTF-8, nulls written as null. `entry_hash` is the SHA-256 of thos
 `prev_hash` is the `entry_hash` before it, 64 zeros for the first.
 """
 
+# Algorithms for: audit-hash
 from __future__ import annotations
 
 import hashlib

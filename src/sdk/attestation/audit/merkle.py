@@ -7,6 +7,7 @@ Stored hashes stand in levels of tiles (C2SP tlog-tiles): a node of level L is t
 256**L leaves. What lies between two levels is computed again from at most 256 hashes.
 """
 
+# Algorithms for: audit-hash
 from __future__ import annotations
 
 import hashlib

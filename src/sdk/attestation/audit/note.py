@@ -16,6 +16,7 @@ key id = SHA-256(name ‖ 0x0A ‖ type ‖ key)[:4].
 Integers are big-endian, times are seconds since 1970-01-01T00:00:00Z.
 """
 
+# Algorithms for: audit-note
 from __future__ import annotations
 
 import hashlib

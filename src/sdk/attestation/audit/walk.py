@@ -4,6 +4,7 @@ The chain names the entry that does not fit. Whoever rewrites the log from one e
 anew has a chain that fits; the roots of checkpoints, signed before, say between which two sizes it was done.
 """
 
+# Algorithms for: audit-hash
 from __future__ import annotations
 
 import hashlib

@@ -9,6 +9,8 @@ Every failure is an `AttestationError`:
     └── Unavailable
         ├── ServiceUnreachable    no answer: refused, timed out, cut off
         │   └── TLSFailed         the peer could not prove who it is
+        │       └── NotTLS        what answers there does not speak TLS
+        ├── OutcomeUnknown        the answer to an act was lost, and asking again did not help
         └── AnswerInvalid         an answer that is not of this API: too long, not JSON, a redirect
 """
 
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attestation.client.connection import Retries, is_loopback
-    from attestation.client.errors import AnswerInvalid, APIError, ServiceUnreachable, TLSFailed
+    from attestation.client.errors import AnswerInvalid, APIError, NotTLS, ServiceUnreachable, TLSFailed
     from attestation.client.node import NodeClient, SealedConfig, SignedBundle
     from attestation.client.operator import OperatorClient
     from attestation.client.public import PublicClient
@@ -26,7 +28,9 @@ __all__ = [
     "APIError",
     "AnswerInvalid",
     "NodeClient",
+    "NotTLS",
     "OperatorClient",
+    "OutcomeUnknown",
     "PublicClient",
     "Record",
     "Retries",
@@ -42,8 +46,10 @@ _MODULES = {
     "is_loopback": "connection",
     "AnswerInvalid": "errors",
     "APIError": "errors",
+    "OutcomeUnknown": "errors",
     "ServiceUnreachable": "errors",
     "TLSFailed": "errors",
+    "NotTLS": "errors",
     "NodeClient": "node",
     "SealedConfig": "node",
     "SignedBundle": "node",

@@ -4,7 +4,8 @@ What holds for every request:
 - nothing waits without end: each step has a timeout, and the whole request a deadline;
 - redirects are not followed, because the next host was not configured by anybody;
 - an answer is read up to a limit, uncompressed, so a small answer cannot become a large one;
-- a request is repeated only where that cannot do anything twice.
+- a request is repeated only where that cannot do anything twice;
+- an act carries a key, and is asked about where its answer is lost (`acts`).
 
 Start-up counts here: pydantic, httpx and ssl are loaded by those who use them (docs/adr/0021).
 """
@@ -27,10 +28,13 @@ from attestation.client.errors import (
     PROBLEM_TYPE_PREFIX,
     AnswerInvalid,
     APIError,
+    Redirected,
     ServiceUnreachable,
     TLSFailed,
     api_error,
 )
+from attestation.client.trace import watched
+from attestation.clock import parse_http_date
 from attestation.errors import RequestInvalid
 
 if TYPE_CHECKING:
@@ -39,9 +43,11 @@ if TYPE_CHECKING:
     import httpx
     from pydantic import BaseModel
 
+    from attestation.client.acts import Acts
     from attestation.client.carrier import Carrier, Reply
 
 Model = TypeVar("Model", bound="BaseModel")
+T = TypeVar("T")
 
 API_PREFIX: Final = "/api/v1"
 DEADLINE_SECONDS = 60.0
@@ -102,7 +108,23 @@ ClientCertificate = tuple[Path, Path | None]
 """PEM files of a certificate and of its key; None where the key is in the first one too."""
 
 
-class Connection:
+class Closing:
+    """What is closed at the end of a `with`."""
+
+    def close(self) -> None:
+        """Close the connections."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Connection(Closing):
     """Sends requests to one service.
 
     Args:
@@ -113,6 +135,7 @@ class Connection:
         retries: When to repeat a request.
         max_answer_bytes: Longest answer that is read.
         transport: For tests: what carries the requests instead of the network.
+        acts: How requests that change something are named; None where they are no acts.
 
     Raises:
         RequestInvalid: *url* is not the address of a service, or a file cannot be used.
@@ -128,9 +151,11 @@ class Connection:
         retries: Retries = ONCE,
         max_answer_bytes: int = 16 << 20,
         transport: httpx.BaseTransport | None = None,
+        acts: Acts | None = None,
     ) -> None:
         self.url = checked_url(url)
         self._retries = retries
+        self._acts = acts
         self._certified = client_certificate is not None
         self._max_answer_bytes = max_answer_bytes
         self._headers = {
@@ -140,20 +165,13 @@ class Connection:
         }
         if client_certificate is not None and not self.url.startswith("https:"):
             raise RequestInvalid(f"{self.url} is not encrypted: a client certificate proves nothing there")
-        tls = tls_context(ca_file, client_certificate) if self.url.startswith("https:") else None
-        self._carrier = carrier_for(self.url, tls, transport)
+        # Looked at for http too, where nothing is verified with it: who names a file that is not there is told.
+        tls = tls_context(ca_file, client_certificate) if ca_file or self.url.startswith("https:") else None
+        self._carrier = carrier_for(self.url, tls if self.url.startswith("https:") else None, transport)
 
     def close(self) -> None:
         """Close the connections."""
         self._carrier.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def call(
         self,
@@ -171,7 +189,7 @@ class Connection:
             ServiceUnreachable: No answer.
             AnswerInvalid: Not an answer of this API.
         """
-        return parse(self.send(method, path, params=params, body=body), model)
+        return self.read(method, path, lambda answer: parse(answer, model), params=params, body=body)
 
     def send(
         self,
@@ -183,21 +201,76 @@ class Connection:
         accept: str = "application/json",
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Send a request, repeat it where that is safe, and return the successful answer."""
+        """Send a request, repeat it where that is safe, and return the successful answer.
+
+        Raises:
+            APIError: The service refused.
+            ServiceUnreachable: No answer.
+            OutcomeUnknown: No answer to an act, which may have been done.
+        """
+
+        def whole(answer: Answer) -> Answer:
+            return answer
+
+        return self.read(method, path, whole, params=params, body=body, accept=accept, headers=headers)
+
+    def read(
+        self,
+        method: str,
+        path: str,
+        read: Callable[[Answer], T],
+        *,
+        params: Mapping[str, str | int] | None = None,
+        body: BaseModel | Mapping[str, Any] | None = None,
+        accept: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        """Send a request as `send` does, and return what *read* makes of the answer.
+
+        An answer to an act that cannot be read is as good as lost: the act may have been done.
+
+        Raises:
+            APIError: The service refused.
+            ServiceUnreachable: No answer.
+            AnswerInvalid: *read* makes nothing of it, and it is no answer to an act.
+            OutcomeUnknown: No answer to an act, which may have been done, or none that can be read.
+        """
+        told = {"Accept": accept, **(headers or {})}
+        if self._acts is None or method == "GET":
+            freely = method in _IDEMPOTENT
+            return read(self._repeated(lambda: self._send(method, path, params, body, told), freely=freely))
+        from attestation.client import acts
+
+        key = next(self._acts.keys)
+        told |= acts.headers_of(key)
+
+        def send() -> T:
+            return read(self._send(method, path, params, body, told))
+
+        try:
+            return self._repeated(send, freely=False)
+        except (APIError, ServiceUnreachable, AnswerInvalid) as e:
+            if not acts.is_lost(e):
+                raise
+            lost = e
+        return acts.ask(send, lost, key, self._acts, self._retries)
+
+    def _repeated(self, send: Callable[[], T], *, freely: bool) -> T:
+        """Send a request; where it cannot have done anything, or may be done *freely*, repeat it."""
         attempt = 1
         while True:
             try:
-                return self._send(method, path, params, body, {"Accept": accept, **(headers or {})})
+                return send()
             except APIError as e:
                 # 429 says that nothing was done, so any method may come again.
-                again = e.status == 429 or (e.status in (502, 503, 504) and method in _IDEMPOTENT)
+                again = e.status == 429 or (e.status in (502, 503, 504) and freely)
                 pause = self._retries.pause(attempt, e.retry_after_seconds) if again else None
                 if pause is None:
                     raise
             except TLSFailed:
                 raise
             except ServiceUnreachable as e:
-                again = not e.sent or method in _IDEMPOTENT
+                again = not e.sent or freely
                 pause = self._retries.pause(attempt, None) if again else None
                 if pause is None:
                     if self._certified and e.sent:
@@ -235,7 +308,7 @@ class Connection:
         reply = self._carrier.send("GET", f"{self.url}{API_PREFIX}{path}", headers, None)
         try:
             if reply.status != 200:
-                raise self._refused(self._answer(reply, time.monotonic() + DEADLINE_SECONDS))
+                raise self._refused(_read(reply, self._max_answer_bytes, time.monotonic()))
             _check_identity(reply)
             yield from reply.chunks()
         finally:
@@ -244,7 +317,7 @@ class Connection:
     def _refused(self, answer: Answer) -> AnswerInvalid | APIError:
         """Return what an answer means that is not a success."""
         if answer.status < 400:
-            return AnswerInvalid(
+            return Redirected(
                 f"{self.url} answered with a redirect ({answer.status}); redirects are not followed"
             )
         return _problem(answer)
@@ -279,7 +352,6 @@ class Connection:
         body: BaseModel | Mapping[str, Any] | None,
         more: Mapping[str, str],
     ) -> Answer:
-        deadline = time.monotonic() + DEADLINE_SECONDS
         headers = {**self._headers, **more}
         content: bytes | None = None
         if method != "GET":
@@ -293,32 +365,65 @@ class Connection:
             )
             content = text.encode()
         url = f"{self.url}{path}{'?' + urlencode(params) if params else ''}"
-        reply = self._carrier.send(method, url, headers, content)
-        try:
-            return self._answer(reply, deadline)
-        finally:
-            reply.close()
+        return exchange(self._carrier, method, url, headers, content, max_bytes=self._max_answer_bytes)
 
-    def _answer(self, reply: Reply, deadline: float) -> Answer:
-        return Answer(
-            status=reply.status,
-            reason=reply.reason,
-            media_type=reply.headers.get("content-type", "").partition(";")[0].strip().lower(),
-            body=self._read(reply, deadline),
-            headers=reply.headers,
-        )
 
-    def _read(self, reply: Reply, deadline: float) -> bytes:
-        _check_identity(reply)
-        data = bytearray()
-        # Without the check above, a decompression bomb would explode in here before we could count it.
-        for chunk in reply.chunks():
-            data += chunk
-            if len(data) > self._max_answer_bytes:
-                raise AnswerInvalid(f"the answer is longer than {self._max_answer_bytes} bytes")
-            if time.monotonic() > deadline:
-                raise ServiceUnreachable(f"the answer did not end within {DEADLINE_SECONDS:.0f} s")
-        return bytes(data)
+class Client(Closing):
+    """Asks one service over a connection, until it is closed."""
+
+    _http: Connection
+
+    @property
+    def url(self) -> str:
+        """Address of the service."""
+        return self._http.url
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+
+def exchange(
+    carrier: Carrier,
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    content: bytes | None,
+    *,
+    max_bytes: int,
+    deadline_seconds: float = DEADLINE_SECONDS,
+) -> Answer:
+    """Send one request and read its answer to the end: as it is, at most *max_bytes*, in time.
+
+    Raises:
+        ServiceUnreachable: No answer, or not in time.
+        AnswerInvalid: Too long, or compressed.
+    """
+    began = time.monotonic()
+    reply = carrier.send(method, url, headers, content)
+    try:
+        return _read(reply, max_bytes, began, deadline_seconds)
+    finally:
+        reply.close()
+
+
+def _read(reply: Reply, max_bytes: int, began: float, deadline_seconds: float = DEADLINE_SECONDS) -> Answer:
+    _check_identity(reply)
+    data = bytearray()
+    # Without the check above, a decompression bomb would explode in here before we could count it.
+    for chunk in reply.chunks():
+        data += chunk
+        if len(data) > max_bytes:
+            raise AnswerInvalid(f"the answer is longer than {max_bytes} bytes")
+        if time.monotonic() > began + deadline_seconds:
+            raise ServiceUnreachable(f"the answer did not end within {deadline_seconds:.0f} s")
+    return Answer(
+        status=reply.status,
+        reason=reply.reason,
+        media_type=reply.headers.get("content-type", "").partition(";")[0].strip().lower(),
+        body=bytes(data),
+        headers=reply.headers,
+    )
 
 
 def _check_identity(reply: Reply) -> None:
@@ -337,16 +442,18 @@ def parse(answer: Answer, model: type[Model]) -> Model:
     """
     from pydantic import ValidationError
 
+    from attestation.api.said import said
+
     try:
         return model.model_validate_json(answer.body, extra="ignore")
     except ValidationError as e:
         first = e.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the answer"
-        raise AnswerInvalid(f"not a {model.__name__}: {where}: {first['msg']}") from None
+        raise AnswerInvalid(f"not a {model.__name__}: {where} {said(first)}") from None
 
 
 def checked_url(url: str) -> str:
-    """Return *url* without a slash at the end.
+    """Return *url* without a slash at the end, its scheme in lower case: by that we know what is encrypted.
 
     Raises:
         RequestInvalid: Not `http(s)://host[:port][/path]`.
@@ -363,10 +470,16 @@ def checked_url(url: str) -> str:
     except ValueError as e:
         raise RequestInvalid("the address of the service is not a URL") from e
     if not known:
-        raise RequestInvalid("the address of the service must begin with https:// or http:// and name a host")
+        raise RequestInvalid(
+            "the address of the service must begin with https:// or http:// and name a host, like "
+            "https://attest.example:8443"
+        )
+    if parsed.path.rstrip("/").endswith(API_PREFIX):
+        without = url.rstrip("/").removesuffix(API_PREFIX)
+        raise RequestInvalid(f"the address of the service is given without {API_PREFIX}: {without}")
     if "@" in parsed.netloc or parsed.query or parsed.fragment:
         raise RequestInvalid("the address of the service carries a password, query or fragment")
-    return url.rstrip("/")
+    return parsed.scheme + url[len(parsed.scheme) :].rstrip("/")
 
 
 def is_loopback(url: str) -> bool:
@@ -386,13 +499,15 @@ def carrier_for(url: str, tls: ssl.SSLContext | None, transport: httpx.BaseTrans
     """Return what carries the requests: httpx where a proxy may be configured, else what loads faster."""
     named = any(os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXY_VARIABLES)
     # There a proxy may stand in the settings of the system, which httpx knows how to read.
-    if transport is not None or named or sys.platform in ("win32", "darwin"):
+    proxied = named or sys.platform in ("win32", "darwin")
+    # A proxy cannot reach this computer itself, and would see what is sent.
+    if transport is not None or (proxied and not is_loopback(url)):
         from attestation.client.over_httpx import HTTPXCarrier
 
-        return HTTPXCarrier(url, tls, transport)
+        return watched(HTTPXCarrier(url, tls, transport))
     from attestation.client.plain import PlainCarrier
 
-    return PlainCarrier(url, tls)
+    return watched(PlainCarrier(url, tls))
 
 
 def tls_context(ca_file: Path | None, client_certificate: ClientCertificate | None = None) -> ssl.SSLContext:
@@ -411,7 +526,7 @@ def tls_context(ca_file: Path | None, client_certificate: ClientCertificate | No
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as e:  # ssl.SSLError is one
         raise RequestInvalid(
-            f"CA file {ca_file} cannot be used: {e.strerror or 'no certificate in it'}"
+            f"CA file {ca_file} cannot be used: {_file_words(e, 'no certificate in it')}"
         ) from e
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if client_certificate is not None:
@@ -419,9 +534,16 @@ def tls_context(ca_file: Path | None, client_certificate: ClientCertificate | No
         try:
             context.load_cert_chain(certificate, key)
         except OSError as e:
-            words = e.strerror or "not a certificate and its key"
+            words = _file_words(e, "not a certificate and its key")
             raise RequestInvalid(f"client certificate {certificate} cannot be used: {words}") from e
     return context
+
+
+def _file_words(error: OSError, of_openssl: str) -> str:
+    """Return the system's words; for what OpenSSL found, whose words name its own source, *of_openssl*."""
+    import ssl
+
+    return of_openssl if isinstance(error, ssl.SSLError) else error.strerror or of_openssl
 
 
 def _problem(answer: Answer) -> APIError:
@@ -431,6 +553,7 @@ def _problem(answer: Answer) -> APIError:
 
     status = answer.status
     retry_after_seconds = parse_retry_after(answer.headers.get("retry-after"), datetime.now(UTC))
+    answered_at = parse_http_date(answer.headers.get("date"))
     try:
         problem = Problem.model_validate_json(answer.body, extra="ignore")
     except ValidationError:
@@ -441,6 +564,7 @@ def _problem(answer: Answer) -> APIError:
             status=status,
             request_id=answer.headers.get("x-request-id"),
             retry_after_seconds=retry_after_seconds,
+            answered_at=answered_at,
         )
     return api_error(
         code=problem.type.removeprefix(PROBLEM_TYPE_PREFIX),
@@ -450,6 +574,7 @@ def _problem(answer: Answer) -> APIError:
         request_id=problem.instance,
         retry_after_seconds=retry_after_seconds,
         errors=tuple(problem.errors or ()),
+        answered_at=answered_at,
     )
 
 
@@ -464,14 +589,9 @@ def parse_retry_after(value: str | None, at: datetime) -> int | None:
     if value.isascii() and value.isdigit():
         seconds = int(value[:9])
     else:
-        from email.utils import parsedate_to_datetime
-
-        try:
-            when = parsedate_to_datetime(value)
-        except ValueError:
+        when = parse_http_date(value)
+        if when is None:
             return None
-        if when.tzinfo is None:
-            when = when.replace(tzinfo=UTC)
         seconds = int((when - at).total_seconds())
     return min(max(seconds, 1), MAX_RETRY_AFTER_SECONDS)
 

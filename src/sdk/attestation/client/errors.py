@@ -20,6 +20,8 @@ from attestation.errors import (
 )
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from attestation.api import FieldError
 
 PROBLEM_TYPE_PREFIX = "urn:itl:problem:"
@@ -45,10 +47,34 @@ class TLSFailed(ServiceUnreachable):
     code = "tls-failed"
 
 
+class NotTLS(TLSFailed):
+    """What answered there speaks something else; nothing was sent."""
+
+    code = "not-tls"
+
+
+class OutcomeUnknown(Unavailable):
+    """The answer to an act was lost: it may have been done, or not.
+
+    Args:
+        key: The idempotency key of the act: under it, it can be asked for again, and is done at most once.
+    """
+
+    code = "outcome-unknown"
+
+    def __init__(self, message: str, *, key: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
 class AnswerInvalid(Unavailable):
     """Something answered, but not as this API does."""
 
     code = "answer-invalid"
+
+
+class Redirected(AnswerInvalid):
+    """Something answered that the service is elsewhere; it did nothing."""
 
 
 class APIError(AttestationError):
@@ -62,6 +88,7 @@ class APIError(AttestationError):
         request_id: The service's name for the request, or None.
         retry_after_seconds: When to come back, where the service said so.
         errors: The members that the schema refused, for `422`.
+        answered_at: What the clock of the service said (`Date`), UTC, or None.
     """
 
     code: str  # type: ignore[misc]  # the service's word, one per answer; the base declares one per class
@@ -76,6 +103,7 @@ class APIError(AttestationError):
         request_id: str | None = None,
         retry_after_seconds: int | None = None,
         errors: tuple[FieldError, ...] = (),
+        answered_at: datetime | None = None,
     ) -> None:
         Exception.__init__(self, detail or title)
         self.code = code
@@ -85,6 +113,7 @@ class APIError(AttestationError):
         self.request_id = request_id
         self.retry_after_seconds = retry_after_seconds
         self.errors = errors
+        self.answered_at = answered_at
 
 
 def api_error(
@@ -96,6 +125,7 @@ def api_error(
     request_id: str | None = None,
     retry_after_seconds: int | None = None,
     errors: tuple[FieldError, ...] = (),
+    answered_at: datetime | None = None,
 ) -> APIError:
     """Build the `APIError` that is also an instance of the error *code* names.
 
@@ -111,6 +141,7 @@ def api_error(
         request_id=request_id,
         retry_after_seconds=retry_after_seconds,
         errors=errors,
+        answered_at=answered_at,
     )
 
 

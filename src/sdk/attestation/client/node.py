@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal
 
 from attestation.api import (
     AckRequest,
@@ -25,7 +24,7 @@ from attestation.api import (
     QuoteChallenge,
     RegisterRequest,
 )
-from attestation.client.connection import ONCE, Connection, Retries, parse, segment
+from attestation.client.connection import ONCE, Client, Connection, Retries, parse, segment
 from attestation.keys import CONFIG_SIGNATURE_HEADER, NODE_NONCE_HEADER, TRUST_BUNDLE_HEADER
 from attestation.wire import b64encode
 
@@ -61,7 +60,7 @@ class SignedBundle:
     signature: str | None
 
 
-class NodeClient:
+class NodeClient(Client):
     """The node protocol over HTTP.
 
     It repeats nothing by itself unless told so by *retries*: an agent has its own rhythm.
@@ -84,23 +83,6 @@ class NodeClient:
         self._http = Connection(
             url, ca_file=ca_file, retries=retries, max_answer_bytes=4 << 20, transport=transport
         )
-
-    @property
-    def url(self) -> str:
-        """Address of the service."""
-        return self._http.url
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def introduce(self, request: IntroduceRequest) -> IntroduceResponse:
         """Introduce the TPM (§1): a `RegisterRequest` to `/register`, anything else to `/self-register`."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from attestation import api
+from attestation.client.acts import Acts
 from attestation.client.connection import (
     Answer,
+    Client,
     ClientCertificate,
     Connection,
     Retries,
@@ -31,7 +33,7 @@ Scope = Literal["fleet", "cluster", "role", "machine"]
 Answered = TypeVar("Answered", bound="BaseModel")
 
 
-class OperatorClient:
+class OperatorClient(Client):
     """The operators' API over HTTP.
 
     Args:
@@ -42,6 +44,7 @@ class OperatorClient:
         allow_plain_http: Send the token without TLS to another computer; anybody on the way can read it.
         retries: When to repeat a request.
         transport: For tests: what carries the requests instead of the network.
+        acts: How acts are named, and who is told of a lost answer; None names them by itself.
 
     Raises:
         RequestInvalid: The address or the token cannot be used, or the token would travel in the clear.
@@ -57,12 +60,15 @@ class OperatorClient:
         allow_plain_http: bool = False,
         retries: Retries | None = None,
         transport: httpx.BaseTransport | None = None,
+        acts: Acts | None = None,
     ) -> None:
         if token is None and client_certificate is None:
             raise RequestInvalid("an operator needs a token or a client certificate")
         # A line break in the token would end the header and begin another one.
         if token is not None and (not token or not all("!" <= character <= "~" for character in token)):
             raise RequestInvalid("the operator token is empty or contains spaces or other unusual characters")
+        self.meant: Mapping[str, str] | None = None
+        """What gated acts say beside the act; see `agreeing_to` and `beside_others`."""
         self._http = Connection(
             url,
             ca_file=ca_file,
@@ -70,28 +76,12 @@ class OperatorClient:
             headers={} if token is None else {"Authorization": f"Bearer {token}"},
             retries=retries or Retries(),
             transport=transport,
+            acts=acts or Acts(),
         )
         if self._http.url.startswith("http:") and not (allow_plain_http or is_loopback(self._http.url)):
             raise RequestInvalid(
                 f"{self._http.url} is not encrypted: the operator token could be read on the way"
             )
-
-    @property
-    def url(self) -> str:
-        """Address of the service."""
-        return self._http.url
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # Machines
 
@@ -102,10 +92,11 @@ class OperatorClient:
         role: Role | None = None,
         cluster_id: str | None = None,
         q: str | None = None,
+        labels: str | None = None,
         page_size: int = PAGE_SIZE,
     ) -> Iterator[api.MachineDetail]:
-        """Yield machines, newest first; pages are fetched as they are needed."""
-        filters = {"status": status, "role": role, "cluster_id": cluster_id, "q": q}
+        """Yield machines, newest first; pages are fetched as they are needed. *labels*: `rack=4,site`."""
+        filters = {"status": status, "role": role, "cluster_id": cluster_id, "q": q, "labels": labels}
         return self._pages("/machines", api.MachinePage, filters, page_size)
 
     def machine_records(
@@ -115,15 +106,24 @@ class OperatorClient:
         role: Role | None = None,
         cluster_id: str | None = None,
         q: str | None = None,
+        labels: str | None = None,
         page_size: int = PAGE_SIZE,
     ) -> Iterator[Record]:
         """Yield machines as `machines` does, but as they came: for who must print them at once."""
-        filters = {"status": status, "role": role, "cluster_id": cluster_id, "q": q}
+        filters = {"status": status, "role": role, "cluster_id": cluster_id, "q": q, "labels": labels}
         return self._walk("/machines", _record_page, filters, page_size)
 
     def machine(self, machine_id: str) -> api.MachineDetail:
         """Return one machine."""
         return self._http.call("GET", _machine(machine_id), api.MachineDetail)
+
+    def machine_keys(self, machine_id: str) -> api.KeysDetail:
+        """Return where the activation of a machine's keys stands."""
+        return self._http.call("GET", f"{_machine(machine_id)}/keys", api.KeysDetail)
+
+    def label(self, machine_id: str, put: Mapping[str, str], remove: Sequence[str] = ()) -> api.MachineDetail:
+        """Write labels on a machine, or take them off; what is not named stays."""
+        return self._act(machine_id, "labels", api.LabelsRequest(set=dict(put), remove=list(remove)))
 
     def approve(
         self, machine_id: str, request: api.ApproveRequest
@@ -211,6 +211,10 @@ class OperatorClient:
     def _octets(self, path: str) -> bytes:
         return self._http.send("GET", path, accept="application/octet-stream").body
 
+    def whoami(self) -> api.WhoAmI:
+        """Return whom the service takes us for, and what we may."""
+        return self._http.call("GET", "/whoami", api.WhoAmI)
+
     def stats(self) -> api.Stats:
         """Return how many machines there are by status, role and trust."""
         return self._http.call("GET", "/stats", api.Stats)
@@ -230,6 +234,22 @@ class OperatorClient:
     def proposals(self, *, page_size: int = PAGE_SIZE) -> Iterator[api.ProposalDetail]:
         """Yield what waits for votes, newest first: about machines, tokens and the allow-list."""
         return self._pages("/approvals", api.ProposalPage, {}, page_size)
+
+    def proposal(self, proposal_digest: str) -> api.ProposalDetail:
+        """Return one proposal that waits for votes, with what was sent with it."""
+        return self._http.call("GET", f"/approvals/{segment(proposal_digest)}/proposal", api.ProposalDetail)
+
+    def agreeing_to(self, proposal_digest: str) -> Self:
+        """Return this client, whose gated acts are votes for that proposal or are refused."""
+        client = copy.copy(self)
+        client.meant = {"proposal": proposal_digest}
+        return client
+
+    def beside_others(self) -> Self:
+        """Return this client, whose gated acts open proposals although others about the same thing wait."""
+        client = copy.copy(self)
+        client.meant = {"new_proposal": "true"}
+        return client
 
     def withdraw_approval(self, approval_id: int) -> None:
         """Take back one's own live vote."""
@@ -363,15 +383,18 @@ class OperatorClient:
 
     def unassign_policy(self, scope: Scope, subject: str) -> api.PendingApproval | None:
         """Let the next wider assignment apply there again, or vote for it."""
-        answer = self._http.send("DELETE", _assignment(scope, subject))
-        return parse(answer, api.PendingApproval) if answer.status == 202 else None
+        return self._http.read("DELETE", _assignment(scope, subject), _vote_or_none, params=self.meant)
 
     def roll_back_policy(
         self, scope: Scope, subject: str
     ) -> api.PolicyAssignment | api.PendingApproval | None:
         """Let what applied there before apply again, or vote for it; None where nothing was assigned before."""
-        answer = self._http.send("POST", f"{_assignment(scope, subject)}/rollback")
-        return None if answer.status == 204 else _vote_or(answer, api.PolicyAssignment)
+        return self._http.read(
+            "POST",
+            f"{_assignment(scope, subject)}/rollback",
+            lambda answer: None if answer.status == 204 else _vote_or(answer, api.PolicyAssignment),
+            params=self.meant,
+        )
 
     # Who vouches for TPMs
 
@@ -495,7 +518,9 @@ class OperatorClient:
         self, path: str, model: type[Answered], body: BaseModel | None, *, method: str = "POST"
     ) -> Answered | api.PendingApproval:
         """Send an act that may be gated by dual control."""
-        return _vote_or(self._http.send(method, path, body=body), model)
+        return self._http.read(
+            method, path, lambda answer: _vote_or(answer, model), body=body, params=self.meant
+        )
 
     def _pages(
         self, path: str, model: type[Any], filters: Mapping[str, str | None], page_size: int
@@ -533,6 +558,11 @@ class OperatorClient:
 def _vote_or(answer: Answer, model: type[Answered]) -> Answered | api.PendingApproval:
     """Read the answer to a gated act: 202 is a vote, everything else its result."""
     return parse(answer, api.PendingApproval) if answer.status == 202 else parse(answer, model)
+
+
+def _vote_or_none(answer: Answer) -> api.PendingApproval | None:
+    """Read the answer to a gated act that answers nothing."""
+    return parse(answer, api.PendingApproval) if answer.status == 202 else None
 
 
 def _record_page(answer: Answer) -> tuple[Sequence[Record], str | None]:

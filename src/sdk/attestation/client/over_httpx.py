@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 import httpx
 
 from attestation.client.carrier import CONNECT_SECONDS, READ_SECONDS
-from attestation.client.errors import ServiceUnreachable, TLSFailed
+from attestation.client.errors import ServiceUnreachable
+from attestation.client.plain import tls_failed
 
 _TIMEOUT = httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=READ_SECONDS, pool=CONNECT_SECONDS)
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
@@ -68,9 +69,8 @@ def _unreachable(url: str, error: httpx.HTTPError) -> ServiceUnreachable:
     sent = not isinstance(error, _NOT_SENT)
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, ssl.SSLError):
-            reason = getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or "TLS failed"
-            return TLSFailed(f"{url} could not prove who it is: {reason}")
+        if isinstance(cause, ssl.SSLError) and not (sent and isinstance(cause, ssl.SSLEOFError)):
+            return tls_failed(url, cause)
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx.TimeoutException):
         return ServiceUnreachable(f"{url} did not answer in time", sent=sent)

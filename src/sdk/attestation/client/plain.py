@@ -7,11 +7,12 @@ import select
 import ssl
 import time
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
 
 from attestation.client.carrier import CONNECT_SECONDS, READ_SECONDS
-from attestation.client.errors import ServiceUnreachable, TLSFailed
+from attestation.client.errors import NotTLS, ServiceUnreachable, TLSFailed
 
 IDLE_SECONDS: Final = 3.0
 """A connection that nobody used for so long is not used again: servers end theirs after five."""
@@ -31,6 +32,7 @@ class PlainCarrier:
         self._url = url
         parsed = urlsplit(url)
         assert parsed.hostname is not None
+        assert (tls is not None) == (parsed.scheme == "https")
         self._host, self._port, self._tls = parsed.hostname, parsed.port, tls
         self._origin = f"{parsed.scheme}://{parsed.netloc}"
         # Appending and popping are atomic: two threads never hold one connection.
@@ -130,14 +132,31 @@ class PlainReply:
             self._connection.close()
 
 
+_NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"})
+"""What OpenSSL says of a first record that is none; the middle one since 3.2."""
+_AT_ANOTHER_TIME: Final = frozenset({9, 10})
+"""X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED: judged by the clock of this computer."""
+
+
+def tls_failed(url: str, error: ssl.SSLError) -> TLSFailed:
+    """Return what *error* of a handshake with *url* means."""
+    reason = getattr(error, "reason", None) or ""
+    if reason in _NOT_TLS:
+        return NotTLS(f"{url} does not speak TLS")
+    if "ALERT" in reason:
+        words = reason.rpartition("ALERT_")[2].replace("_", " ").lower()
+        return TLSFailed(f"{url} refused our side of TLS: {words}")
+    said = getattr(error, "verify_message", "") or reason.replace("_", " ").lower() or "TLS failed"
+    if getattr(error, "verify_code", 0) in _AT_ANOTHER_TIME:
+        said += f", by the clock of this computer, which says {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    return TLSFailed(f"{url} could not prove who it is: {said}")
+
+
 def unreachable(url: str, error: BaseException, *, sent: bool) -> ServiceUnreachable:
     """Return what *error* of the standard library means."""
-    if isinstance(error, ssl.SSLError):
-        if error.reason and "ALERT" in error.reason:
-            words = error.reason.rpartition("ALERT_")[2].replace("_", " ").lower()
-            return TLSFailed(f"{url} refused our side of TLS: {words}")
-        reason = getattr(error, "verify_message", "") or error.reason or "TLS failed"
-        return TLSFailed(f"{url} could not prove who it is: {reason}")
+    # Who ends a connection that stood, without a word, proved before who they are.
+    if isinstance(error, ssl.SSLError) and not (sent and isinstance(error, ssl.SSLEOFError)):
+        return tls_failed(url, error)
     if isinstance(error, TimeoutError):
         return ServiceUnreachable(f"{url} did not answer in time", sent=sent)
     if not sent:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from attestation.client.connection import API_PREFIX, Connection, segment
+from attestation.client.connection import API_PREFIX, Client, Connection, segment
 from attestation.client.errors import AnswerInvalid
 from attestation.client.record import Record, parse_record
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     import httpx
 
 
-class PublicClient:
+class PublicClient(Client):
     """The public routes over HTTP; sends no credential and repeats nothing.
 
     Args:
@@ -27,14 +26,6 @@ class PublicClient:
         self, url: str, *, ca_file: Path | None = None, transport: httpx.BaseTransport | None = None
     ) -> None:
         self._http = Connection(url, ca_file=ca_file, transport=transport)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._http.close()
 
     def is_alive(self) -> bool:
         """True where `/healthz` says so.

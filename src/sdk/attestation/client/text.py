@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
+from attestation.text import clean
+
+__all__ = ["SHORT_ID", "ago", "clean", "short_ids"]
+
 SHORT_ID: Final = 8
 """Characters of a machine's id that are shown at least."""
-
-
-def clean(text: str) -> str:
-    """Return *text* without anything that a terminal obeys or that deceives a reader.
-
-    Control characters (C0, C1, DEL, line breaks), invisible and direction-changing ones, private-use and
-    unassigned code points and lone surrogates become U+FFFD.
-    """
-    return "".join("\ufffd" if _is_unprintable(c) else c for c in text)
-
-
-def _is_unprintable(character: str) -> bool:
-    category = unicodedata.category(character)
-    return category[0] == "C" or category in ("Zl", "Zp")
 
 
 def short_ids(machine_ids: Iterable[str]) -> Mapping[str, str]:
@@ -39,11 +28,19 @@ def ago(at: datetime | None, now: datetime) -> str:
     if at is None:
         return "-"
     seconds = int((now - at).total_seconds())
+    return f"{_duration(seconds)} ago" if seconds >= 0 else f"in {_duration(seconds)}"
+
+
+def apart(ours: datetime, theirs: datetime) -> str:
+    """Return how a clock that says *ours* differs from one that says *theirs*: `60 min ahead of`, `2 h behind`."""
+    seconds = int((ours - theirs).total_seconds())
+    return f"{_duration(seconds)} {'ahead of' if seconds >= 0 else 'behind'}"
+
+
+def _duration(seconds: int) -> str:
     size = abs(seconds)
-    text = f"{size} s"
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         count = (size + length // 2) // length
         if count >= 2:
-            text = f"{count} {unit}"
-            break
-    return f"{text} ago" if seconds >= 0 else f"in {text}"
+            return f"{count} {unit}"
+    return f"{size} s"

@@ -8,20 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from attestation.client.advice import advice
 from attestation.client.text import ago, clean, short_ids
 from attestation.machines import Status, Trust
 from attestation.results import Assurance, Verdict
+from attestation.results.ar4si import BOOTED
 
 if TYPE_CHECKING:
-    from attestation.api import CheckDetail, MachineDetail, PCRChange, ResultDetail
+    from attestation.api import CheckDetail, ConfigurationNotDelivered, MachineDetail, PCRChange, ResultDetail
 
 _PCR = re.compile(r"pcr([0-9]{1,2})")
 ASSURANCE: dict[Assurance, str] = {
-    Assurance.EK_ALLOWLIST: "this exact TPM was imported to the allow-list in advance",
+    Assurance.EK_ALLOWLIST: "this exact TPM is on the allow-list: an operator vouches for it",
     Assurance.EK_CHAIN: "the TPM's certificate leads to a known manufacturer",
     Assurance.AK_CERTIFIED: "the TPM's attestation key has a certificate of a known authority",
     Assurance.TOFU: "trust on first use: nobody vouches for this TPM; proven is only that it stays the same one",
@@ -35,6 +36,7 @@ class Explanation:
 
     Args:
         trusted: It is attested and its last result is good and still in its lease.
+        configured: Its configuration is not owed any more.
         headline: One sentence.
         why: Sentences, in the order in which they matter.
         next: What can be done, commands in backquotes.
@@ -42,10 +44,17 @@ class Explanation:
     """
 
     trusted: bool
+    configured: bool
     headline: str
     why: tuple[str, ...]
     next: tuple[str, ...]
     checks: tuple[CheckDetail, ...]
+
+
+def appraised(result: ResultDetail) -> str:
+    """Return one word or two for how much of the boot was compared and is as expected."""
+    found = set(result.boot_state_appraised)
+    return "appraised" if found >= BOOTED else "in part" if found else "not appraised"
 
 
 def explain(
@@ -80,14 +89,16 @@ def explain(
         )
     elif looks_away:
         why.append(f"Its policy looks away: not compared are {clean('; '.join(looks_away))}.")
-    if machine.status not in (Status.REJECTED, Status.REVOKED):
-        if machine.ak_activated_at is None:
-            why.append(
-                "It has no activated attestation key; it must prove itself again before it can attest."
-            )
-            steps.append("The agent does this by itself at its next attestation; see that it runs.")
-        if machine.redeliver_pending:
-            why.append("Its configuration was ordered again and waits for its next good attestation.")
+    if machine.status not in (Status.REJECTED, Status.REVOKED) and machine.ak_activated_at is None:
+        why.append("It has no activated attestation key; it must prove itself again before it can attest.")
+        steps.append("The agent does this by itself at its next attestation; see that it runs.")
+    owed = machine.configuration_not_delivered
+    if owed is not None:
+        why.insert(0, f"{not_delivered(owed, at)}.")
+        steps.append(
+            "It is offered with every good attestation until the machine has applied it; nothing is lost. End the "
+            "cause, in the service's folder of configurations or on the machine, and it heals by itself."
+        )
     # That the boot state was not appraised is a sentence of its own above.
     checks = tuple(
         c for c in (newest.checks if newest else ()) if c.outcome != "passed" and c.check != "boot-state"
@@ -108,11 +119,19 @@ def explain(
         )
     return Explanation(
         trusted=trusted,
-        headline=f"{name} is {'attested and trusted' if trusted else _HEADLINES[machine.status]}.",
+        configured=owed is None,
+        headline=f"{name} is {'attested and trusted' if trusted else _HEADLINES[machine.status]}"
+        f"{'' if owed is None else '; configuration not delivered'}.",
         why=tuple(why),
         next=tuple(steps),
         checks=checks,
     )
+
+
+def not_delivered(owed: ConfigurationNotDelivered, at: datetime) -> str:
+    """Return in words that a machine has no configuration, why, and since when."""
+    since = f"{owed.since.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z ({ago(owed.since, at)})"
+    return f"Configuration not delivered: {clean(owed.why)}, since {since}"
 
 
 _HEADLINES = {

@@ -5,6 +5,7 @@ kept as a file that other programs can use too, and occupies the TPM only while 
 a TPM has three slots for objects: the storage key is flushed as soon as the key is loaded.
 """
 
+# Algorithms for: tpm-hash, certified-key
 from __future__ import annotations
 
 from collections.abc import Mapping

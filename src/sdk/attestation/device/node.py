@@ -1,5 +1,6 @@
 """What a node does with its TPM: say who it is, prove it, quote its PCRs, open what was sealed to it."""
 
+# Algorithms for: tpm-ak, tpm-hash, server-made-key
 from __future__ import annotations
 
 import hmac

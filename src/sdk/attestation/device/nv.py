@@ -1,5 +1,6 @@
 """NV memory of a TPM: read what others wrote, write a file of ours once."""
 
+# Algorithms for: tpm-parent
 from __future__ import annotations
 
 from typing import Final

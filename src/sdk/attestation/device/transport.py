@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -18,6 +19,15 @@ from attestation.errors import DeviceError
 from attestation.tpm.commands import HEADER_BYTES, MAX_COMMAND_BYTES, MAX_RESPONSE_BYTES
 
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
+
+
+_MEANINGS: Final = {
+    errno.ENOENT: ". There is no such device here: switch the TPM on in the firmware's setup, load its driver "
+    "(`modprobe tpm_tis` or `tpm_crb`), and see `ls /dev/tpm*`; one in another place is named with --tpm or ITL_TPM",
+    errno.EACCES: ". Run this as root, or as a user in the group tss: `usermod -aG tss USER`, then log in again",
+    errno.EBUSY: ". Another program holds it alone: use /dev/tpmrm0, which programs share",
+}
+"""What it means that a device cannot be opened, and what to do, after the words of the system."""
 
 
 class Transport(Protocol):
@@ -55,7 +65,9 @@ def open_transport(uri: str) -> Transport:
         host, _, port = rest.rpartition(":")
         if host and port.isdecimal() and 0 < int(port) < 65536:
             return SocketTransport.tcp(host.strip("[]"), int(port))
-    raise DeviceError(f"TPM {uri[:100]!r}: expected device:PATH, unix:PATH or tcp:HOST:PORT")
+    raise DeviceError(
+        f"TPM {uri[:100]!r}: expected device:PATH, unix:PATH or tcp:HOST:PORT, e.g. device:/dev/tpmrm0"
+    )
 
 
 class _StreamTransport:
@@ -141,7 +153,7 @@ class DeviceTransport(_StreamTransport):
             # O_NONBLOCK: the kernel (5.0 and later) then works in the background, so that poll() can time out.
             fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as e:
-            raise DeviceError(f"TPM {path}: {e.strerror}") from e
+            raise DeviceError(f"TPM {path}: {e.strerror}{_MEANINGS.get(e.errno or 0, '')}") from e
         super().__init__(fd, path)
 
     def _write(self, data: bytes, deadline: float) -> None:  # noqa: ARG002 -- the driver takes all or nothing

@@ -5,6 +5,7 @@ manufacturer is and where the certificate was published. Reading files is the bu
 here bytes come in and a value goes out.
 """
 
+# Algorithms for: trust-bundle, digest
 from __future__ import annotations
 
 import copy

@@ -10,6 +10,7 @@ behind the certificate. A serial number decides nothing in a CA certificate, so 
 EK certificates refuses those that are not positive.
 """
 
+# Algorithms for: ek-certificate, key-identifier, digest
 from __future__ import annotations
 
 import hashlib

@@ -6,6 +6,7 @@ version must be trusted before they come here: the vendor from a verified certif
 verified attest. What a TPM says of itself as a property is neither.
 """
 
+# Algorithms for: ek-certificate
 from __future__ import annotations
 
 import hashlib

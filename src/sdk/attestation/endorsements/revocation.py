@@ -6,12 +6,10 @@ the bytes received. Delta lists, indirect ones and ones with critical extensions
 nothing here.
 """
 
+# Algorithms for: ek-certificate
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -34,11 +32,11 @@ from attestation.endorsements.certificate import (
 )
 from attestation.endorsements.names import Name, parse_name
 from attestation.errors import MalformedEvidence, SignatureInvalid
+from attestation.wire import der_of
 
 MAX_CRL_BYTES: Final = 16 << 20
 """Longest list read."""
 
-_PEM: Final = re.compile(rb"\A\s*-----BEGIN X509 CRL-----\s([A-Za-z0-9+/=\s]+)-----END X509 CRL-----\s*\Z")
 _CRL_NUMBER: Final = "2.5.29.20"
 _DELTA: Final = "2.5.29.27"
 _ISSUING_POINT: Final = "2.5.29.28"
@@ -168,12 +166,7 @@ def parse_crl(data: bytes) -> CRL:
     """
     if len(data) > MAX_CRL_BYTES:
         raise MalformedEvidence(f"CRL of {len(data)} bytes, at most {MAX_CRL_BYTES} allowed")
-    pem = _PEM.match(data)
-    if pem is not None:
-        try:
-            data = base64.b64decode(b"".join(pem.group(1).split()), validate=True)
-        except binascii.Error as e:
-            raise MalformedEvidence("CRL: PEM holds no base64") from e
+    data = der_of(data, "CRL", "X509 CRL")
     outer = der.expect(data, 0, len(data), der.SEQUENCE, "CRL")
     tbs = der.expect(data, outer.start, outer.stop, der.SEQUENCE, "CRL: signed part")
     algorithm = der.expect(data, tbs.stop, outer.stop, der.SEQUENCE, "CRL: algorithm")

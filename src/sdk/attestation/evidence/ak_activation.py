@@ -12,6 +12,7 @@ Otherwise whoever is in between has a machine answer it as its own activation, a
                         ‖ SHA-256(ek_public) ‖ AK Name)
 """
 
+# Algorithms for: tpm-ak, node-proof
 from __future__ import annotations
 
 import hashlib

@@ -5,10 +5,9 @@ checks are not. Chains to vendor anchors are judged elsewhere (`attestation.endo
 is only read, held against the profile and against the EK.
 """
 
+# Algorithms for: tpm-ek
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import re
 from dataclasses import dataclass, field
@@ -35,12 +34,10 @@ from attestation.endorsements.names import Name, parse_name, string
 from attestation.endorsements.vendors import SIMULATOR, SIMULATOR_ID, vendor_name
 from attestation.errors import EKCertificateRejected, MalformedEvidence
 from attestation.tpm import Alg, Public
+from attestation.wire import der_of
 
 MEDIA_TYPE = "application/vnd.itl.ek-certificate"
 
-_PEM: Final = re.compile(
-    rb"\A\s*-----BEGIN (?:TRUSTED )?CERTIFICATE-----\s([A-Za-z0-9+/=\s]+)-----END (?:TRUSTED )?CERTIFICATE-----\s*\Z"
-)
 _SERIAL_NUMBER: Final = "2.5.4.5"
 _EKU_EK: Final = "2.23.133.8.1"
 _MANUFACTURER: Final = "2.23.133.2.1"
@@ -163,12 +160,8 @@ def parse(data: bytes) -> UnverifiedEKCertificate:
             f"EK certificate of {len(data)} bytes, at most {MAX_CERTIFICATE_BYTES} allowed"
         )
     # 1. ek-unwrap: PEM, or a TPM 1.2 style wrapper 10 01 00 ‖ u16 length, inside it optionally 10 02.
-    pem = _PEM.match(data)
-    if pem is not None:
-        try:
-            data = base64.b64decode(b"".join(pem.group(1).split()), validate=True)
-        except binascii.Error as e:
-            raise MalformedEvidence("EK certificate: PEM holds no base64") from e
+    if data[:1] != b"\x10":
+        data = der_of(data, "EK certificate", "CERTIFICATE", "TRUSTED CERTIFICATE")
     if data[:3] == b"\x10\x01\x00":
         data = data[5 : 5 + int.from_bytes(data[3:5])]
         if data[:2] == b"\x10\x02":

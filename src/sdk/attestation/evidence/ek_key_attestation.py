@@ -8,6 +8,7 @@ signers outside the endorsement hierarchy, and were stated by the TPM that the E
 K is used for one statement and forgotten. Compare google/go-attestation `attest/ek_challenge.go`.
 """
 
+# Algorithms for: node-proof
 from __future__ import annotations
 
 import hashlib

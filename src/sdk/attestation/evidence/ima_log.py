@@ -10,6 +10,7 @@ refused by name. A violation (a file was written while it was measured) has a te
 extends FF in every bank.
 """
 
+# Algorithms for: event-log
 from __future__ import annotations
 
 import hashlib

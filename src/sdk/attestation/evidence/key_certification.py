@@ -13,6 +13,7 @@ What a certification is good for stands in its qualifyingData: `csr_binding` or 
 Layout: TCG TPM 2.0 Library, Part 2, TPMS_CERTIFY_INFO; Part 3, 18.2.
 """
 
+# Algorithms for: node-proof, server-made-key, certified-key
 from __future__ import annotations
 
 import hashlib

@@ -3,6 +3,7 @@
 Layout: TCG TPM 2.0 Library, Part 2, TPMS_ATTEST and TPMS_QUOTE_INFO.
 """
 
+# Algorithms for: pcr-bank, event-log
 from __future__ import annotations
 
 import hmac

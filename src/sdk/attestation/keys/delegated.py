@@ -5,6 +5,7 @@ The builders of certificates, CRLs, requests and OCSP responses demand real subc
 exported, copies are the key itself, and nobody signs on the thread of an event loop: devices take their time.
 """
 
+# Algorithms for: device-key
 from __future__ import annotations
 
 import asyncio

@@ -5,6 +5,7 @@ mode. Any EncryptedPrivateKeyInfo that cryptography can decrypt is read. It appe
 however many processes make it at the same time.
 """
 
+# Algorithms for: ca-key, key-file
 from __future__ import annotations
 
 import base64
@@ -75,7 +76,7 @@ def load_private_key(ref: FileRef, options: KeyOptions) -> PrivateKeyTypes:
         PINRejected: The passphrase is not that of the file.
         KeyUnusable: Unreadable, readable by others, plaintext where that is not allowed, or no private key.
     """
-    pem = read_private(ref.path)
+    pem = read_private(ref.path, copy=options.copies)
     encrypted = _ENCRYPTED in pem
     if not encrypted and not options.allow_unencrypted:
         raise KeyUnusable(f"the key in {ref.path} is not encrypted")
@@ -148,15 +149,27 @@ def _write(path: Path, content: bytes) -> None:
         os.close(directory)
 
 
-def read_private(path: Path) -> bytes:
-    """Return the content of *path*, judged by the file that was opened, not by the name."""
+def read_private(path: Path, *, copy: bool = False) -> bytes:
+    """Return the content of *path*, judged by the file that was opened, not by the name.
+
+    Args:
+        path: Where it lies.
+        copy: It is tried, not used: owner and mode do not matter.
+
+    Raises:
+        KeyNotFound: There is no such file.
+        KeyUnusable: It cannot be read, others may read it, or it belongs to somebody else.
+    """
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
-            if status.st_mode & 0o077:
-                raise KeyUnusable(f"{path} may be read by others; its mode must be 0600")
-            if status.st_uid not in (os.geteuid(), 0):
-                raise KeyUnusable(f"{path} belongs to somebody else")
+            if not copy and status.st_mode & 0o077:
+                raise KeyUnusable(f"{path} may be read by others; its mode must be 0600: chmod 0600 {path}")
+            if not copy and status.st_uid not in (os.geteuid(), 0):
+                raise KeyUnusable(
+                    f"{path} belongs to user {status.st_uid}, and the service runs as {os.geteuid()}: run it as the "
+                    f"owner, or chown {os.geteuid()} {path}"
+                )
             content = file.read(MAX_KEY_FILE_BYTES + 1)
     except FileNotFoundError as e:
         raise KeyNotFound(f"{path} cannot be read: {e.strerror}") from e

@@ -3,6 +3,7 @@
 What is signed, and in which form, is the business of `attestation.audit`.
 """
 
+# Algorithms for: audit-note
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -5,6 +5,7 @@ and `create_key(ref, algorithm, options)`, and is imported when the first key of
 service with keys in files loads no PKCS#11 library.
 """
 
+# Algorithms for: ca-key
 from __future__ import annotations
 
 import importlib
@@ -59,6 +60,8 @@ class KeyOptions:
         modules: PKCS#11 modules by name; no URI names a library.
         test_key: Label of a key beside those on a PKCS#11 token that makes the test signatures in their place.
         allowed: Raises AlgorithmForbidden for the name of an algorithm that the policy in force forbids.
+        copies: Copies are tried, not used: whose a file is and who may read it is not asked. What was unpacked by root
+            belongs to the user of a service, and media without owners say nothing.
     """
 
     passphrase: SecretSource | None = None
@@ -66,6 +69,7 @@ class KeyOptions:
     modules: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
     test_key: str | None = None
     allowed: Callable[[str], None] = _no_opinion
+    copies: bool = False
 
 
 class OpenKey:

@@ -4,6 +4,7 @@ What holds a device open ends with its last key, and a key that cannot be opened
 kept here: whoever looks every few seconds whether a key can be opened again would lock the device otherwise.
 """
 
+# Algorithms for: refused-pin
 from __future__ import annotations
 
 import hashlib

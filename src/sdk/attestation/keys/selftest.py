@@ -1,5 +1,6 @@
 """Does this private key sign for that public key? Asked when a key is opened, and again while it is used."""
 
+# Algorithms for: ca-key
 from __future__ import annotations
 
 import secrets

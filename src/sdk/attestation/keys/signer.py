@@ -1,5 +1,6 @@
 """The service's signing key, named by a URI: JWS with ES384."""
 
+# Algorithms for: service-key, kept-key
 from __future__ import annotations
 
 import json

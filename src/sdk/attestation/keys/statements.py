@@ -7,6 +7,7 @@ machine's clock says and whatever it forgot (docs/adr/0045).
 Pure.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hmac

@@ -8,6 +8,7 @@ anything but the AES key: most private keys do not fit into it. MGF1 uses the ha
 `attestation.keys.pkcs11.provision` opens blobs inside a token. HSM-AND-KUBERNETES §5.
 """
 
+# Algorithms for: wrapped-key
 from __future__ import annotations
 
 import secrets

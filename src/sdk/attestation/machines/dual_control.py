@@ -6,6 +6,7 @@ never add up. Counted are humans, not votes: two votes are of the same human if 
 shown name is the same, so that one person with two ways to log in stays one person.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hashlib
@@ -14,7 +15,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from attestation.machines.lifecycle import Operation, Role
 from attestation.machines.machine import Machine
@@ -275,6 +276,63 @@ def overtaken(
         "measured": None if measured is None else json.loads(canonical_json(asdict(measured))),
     }
     return tuple(name for name in STATE if voted.get(name) != now[name])
+
+
+def about(members: Mapping[str, Any]) -> tuple[str | None, ...]:
+    """Return what a proposal is about. Of several about the same one is meant, unless somebody says otherwise.
+
+    Nobody knows yet whom a token would admit, so all tokens for one role are about the same; and so are all imports,
+    of whose entries only a digest is known here.
+
+    Args:
+        members: As `Proposal.canonical` wrote them.
+    """
+    action, terms = members["action"], members["terms"]
+    return (
+        _SAME_KIND.get(action, action),
+        members["machine_id"],
+        members["role"] if action == REGISTRATION_TOKEN else None,
+        *(_folded(terms[name]) for name in _NAMED_BY.get(action, ())),
+    )
+
+
+_SAME_KIND: Final = {REPLACE: Operation.APPROVE.value, POLICY_UNASSIGN: POLICY_ASSIGN}
+"""Acts that decide the same question as another one."""
+
+_NAMED_BY: Final = {
+    POLICY_ASSIGN: ("scope", "subject"),
+    POLICY_UNASSIGN: ("scope", "subject"),
+    TRUST_CERTIFICATE: ("sha256",),
+    CA_ROTATION: ("purpose", "algorithm"),
+    CA_REVOCATION: ("serial",),
+    OPERATOR_CERTIFICATE: ("name",),
+}
+"""The terms that name what an act is about, where it is about no machine."""
+
+_LONGEST_TOLD: Final = 63
+"""So many characters of a value can be compared in a sentence; digests and keys cannot."""
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return in what a proposal differs from another one, in words, with both values where they can be read.
+
+    Args:
+        ours: As `Proposal.canonical` wrote them.
+        theirs: Those of the other one, which may be of an earlier format.
+    """
+    mine, other = ({**members, **members["terms"], "terms": None} for members in (ours, theirs))
+    return tuple(
+        _told(name, mine.get(name), other.get(name))
+        for name in {**mine, **other}
+        if mine.get(name) != other.get(name)
+    )
+
+
+def _told(name: str, mine: Any, other: Any) -> str:
+    if any(isinstance(value, dict | list) or len(str(value)) > _LONGEST_TOLD for value in (mine, other)):
+        return name
+    ours, theirs = ("none" if value is None else value for value in (mine, other))
+    return f"{name} ({ours}, not {theirs})"
 
 
 def of_registration_token(

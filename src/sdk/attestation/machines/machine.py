@@ -68,6 +68,8 @@ class Machine:
     vouched for, `firmware_blocked` the advisory that forbids the firmware, or None. `unlock_pending`: an operator
     unlocked it, and it has not acknowledged that yet. `pinned_keys` names the key set (`keys.key_set_sha256`) that it
     acknowledged to pin, or None where it was never asked.
+    `config_owed_since` is from when on it was to have a configuration that it has not acknowledged to have applied, or
+    None; `config_failure` says in words why it has not, where more is known than that it did not fetch it yet.
     `shares_names` is True where another machine of its cluster had its host name or address before these became unique.
     """
 
@@ -99,7 +101,7 @@ class Machine:
     rejected_at: datetime | None
     wipe_pending: bool
     wiped_at: datetime | None
-    redeliver: bool
+    config_owed_since: datetime | None
     ak_public: bytes | None
     ak_name: bytes | None
     ak_activated_at: datetime | None
@@ -121,6 +123,7 @@ class Machine:
     unlock_pending: bool = False
     pinned_keys: bytes | None = None
     shares_names: bool = False
+    config_failure: str | None = None
 
     def trust(self, at: datetime) -> Trust:
         """Return what the last result is worth at *at*; age and failure only lower it."""

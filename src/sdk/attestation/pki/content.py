@@ -5,6 +5,7 @@ certificate can be rehearsed with a throwaway key and linted, and what the CA th
 judged: `check_signed` compares.
 """
 
+# Algorithms for: ca-key, key-identifier
 from __future__ import annotations
 
 import hashlib

@@ -1,5 +1,6 @@
 """What lists and answers take from the certificate of the CA key that stands behind them, byte for byte."""
 
+# Algorithms for: ca-key
 from __future__ import annotations
 
 from dataclasses import dataclass, field

@@ -10,6 +10,7 @@ Each rule has a name, one sentence, and a test with a certificate that breaks it
 an extension of another kind, another order of things, another encoding.
 """
 
+# Algorithms for: ca-key
 from __future__ import annotations
 
 import re

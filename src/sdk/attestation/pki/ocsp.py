@@ -1,11 +1,13 @@
 """The Online Certificate Status Protocol: requests read, answers written (RFC 6960, RFC 9654).
 
 The library's parser takes one certificate per request and its builder gives one per answer, and neither keeps a
-CertID as it came, though clients compare it byte for byte. So both are written here, over our own DER.
+CertID as it came, though clients compare it byte for byte: BouncyCastle asks by SHA-256 without parameters, and finds
+no answer beside the NULL that the builder writes. So both are written here, over our own DER.
 
 An answer is about certificates of one issuer, because the delegated certificate in it speaks for one (§4.2.2.2).
 """
 
+# Algorithms for: key-identifier
 from __future__ import annotations
 
 import hashlib

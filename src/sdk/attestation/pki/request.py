@@ -8,26 +8,21 @@ and from the profile (HSM-AND-KUBERNETES §7.1). Subject and attributes are pass
 that are signed, here and in the binding of a TPM's certification.
 """
 
+# Algorithms for: proof-of-possession
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass, field
 from typing import Final
 
 from attestation.endorsements import der
 from attestation.errors import CSRInvalid, MalformedEvidence, SignatureInvalid
 from attestation.pki.signature import PublicKey, load_spki, verify_signature
-from attestation.wire import b64decode
+from attestation.wire import der_of
 
 MAX_CSR_BYTES: Final = 16384
 """Longest request read, PEM or DER (§7.1)."""
 
-_PEM: Final = re.compile(
-    rb"-----BEGIN CERTIFICATE REQUEST-----\r?\n"
-    rb"((?:[A-Za-z0-9+/=]{1,76}\r?\n)+)"
-    rb"-----END CERTIFICATE REQUEST-----(?:\r?\n)?"
-)
 _ATTRIBUTES: Final = 0xA0
 
 
@@ -56,7 +51,7 @@ def parse_csr(data: bytes) -> CertificateRequest:
     """Read a request and verify that the key in it signed it.
 
     Args:
-        data: One PEM block `CERTIFICATE REQUEST` and nothing around it but a line's end, or DER.
+        data: One PEM block `CERTIFICATE REQUEST` and no text around it, or DER.
 
     Raises:
         MalformedEvidence: Neither, longer than 16 KiB, or bytes behind it.
@@ -64,7 +59,7 @@ def parse_csr(data: bytes) -> CertificateRequest:
     """
     if len(data) > MAX_CSR_BYTES:
         raise MalformedEvidence(f"request of {len(data)} bytes, at most {MAX_CSR_BYTES} allowed")
-    raw = data if data[:1] == b"\x30" else _unwrapped(data)
+    raw = der_of(data, "request", "CERTIFICATE REQUEST")
     outer = der.only(raw, der.SEQUENCE, "request")
     info = der.expect(raw, outer.start, outer.stop, der.SEQUENCE, "request: signed part")
     algorithm = der.expect(raw, info.stop, outer.stop, der.SEQUENCE, "request: algorithm")
@@ -100,12 +95,3 @@ def parse_csr(data: bytes) -> CertificateRequest:
         public_key=public_key,
         algorithm=kind,
     )
-
-
-def _unwrapped(data: bytes) -> bytes:
-    """Return the DER of one PEM block (RFC 7468, strict but for line lengths)."""
-    block = _PEM.fullmatch(data)
-    if block is None:
-        raise MalformedEvidence("request: neither DER nor one PEM block CERTIFICATE REQUEST alone")
-    text = b"".join(block[1].split()).decode("ascii")
-    return b64decode(text, "request", max_bytes=MAX_CSR_BYTES)

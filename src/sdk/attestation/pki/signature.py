@@ -1,5 +1,6 @@
 """Signatures by their AlgorithmIdentifier, over the bytes received (RFC 5754, 5758, 4055, 8410, 9881)."""
 
+# Algorithms for: certified-key, proof-of-possession
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -5,6 +5,7 @@ the same function from the same flat table of members, so that what is judged ca
 written.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hashlib

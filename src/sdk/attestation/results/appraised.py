@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from attestation.results.result import Failed, Outcome, Passed, Reported, Subject, Undecided
@@ -61,6 +62,7 @@ _CLOSED_BY: Final[Mapping[int, tuple[str, ...]]] = {
     9: ("pcr9", "boot-initrds", "boot-kernels"),
 }
 """The checks each of which compares all that was extended into a PCR; of any other PCR only the rule over it does."""
+_CHECKS: Final = {pcr: frozenset(_CLOSED_BY.get(pcr, (f"pcr{pcr}",))) for pcr in range(32)}
 _LINES: Final = "command-lines"
 _LINE_PCRS: Final = frozenset({8, 12})
 _STATE: Final = "secure-boot"
@@ -90,26 +92,37 @@ def appraised(outcomes: Iterable[Outcome], quoted: Mapping[int, bytes], bank: in
             broken.add(outcome.check)
         elif kind is Reported:
             return ()
-    there = set(measured(quoted, bank))
-    compared = {pcr for pcr in there if _is_compared(_CLOSED_BY.get(pcr) or (f"pcr{pcr}",), held, broken)}
+    there = frozenset(measured(quoted, bank))
+    compared = frozenset(
+        [pcr for pcr in there if not held.isdisjoint(_CHECKS[pcr]) and broken.isdisjoint(_CHECKS[pcr])]
+    )
+    kept = frozenset(
+        check
+        for check in (_STATE, _FILES)
+        if check in held and not any(each.startswith(check) for each in broken)
+    )
+    return _subjects(compared, there, _LINES in held, _OVERRIDES in quoted, kept)
+
+
+@lru_cache(maxsize=256)
+def _subjects(
+    compared: frozenset[int], there: frozenset[int], lines: bool, overrides_quoted: bool, kept: frozenset[str]
+) -> tuple[Subject, ...]:
+    """Return what *compared* registers and *kept* checks stand for; a fleet has few different answers."""
     found = {OF_PCR[pcr] for pcr in compared if pcr in OF_PCR}
-    if _LINES in held:
+    if lines:
         compared |= _LINE_PCRS & there
-    if 11 in compared and _OVERRIDES not in quoted:
-        there.add(_OVERRIDES)
+    if 11 in compared and not overrides_quoted:
+        there |= {_OVERRIDES}
     found |= {subject for subject, carried in BY_PATH.items() if _is_carried(carried, compared, there)}
-    if _STATE in held and 7 in there and not any(check.startswith(_STATE) for check in broken):
+    if _STATE in kept and 7 in there:
         found.add(Subject.SECURE_BOOT)
-    if _FILES in held and not any(check.startswith(_FILES) for check in broken):
+    if _FILES in kept:
         found.add(Subject.FILES)
     return tuple(subject for subject in Subject if subject in found)
 
 
-def _is_compared(checks: tuple[str, ...], held: set[str], broken: set[str]) -> bool:
-    return not held.isdisjoint(checks) and broken.isdisjoint(checks)
-
-
-def _is_carried(carried: Carried, compared: set[int], there: set[int]) -> bool:
+def _is_carried(carried: Carried, compared: frozenset[int], there: frozenset[int]) -> bool:
     return (
         carried.always <= compared
         and not carried.one_of.isdisjoint(compared)

@@ -7,6 +7,7 @@
 keeps that promise on SQLite.
 """
 
+from attestation.store.acts import ACTS_OF_ONE, Act
 from attestation.store.allow_list import AllowListRow
 from attestation.store.approvals import Approval
 from attestation.store.attestations import AttestationCase
@@ -40,7 +41,7 @@ from attestation.store.migrate import migrate, sqlite_path
 from attestation.store.outbox import OutboxEvent
 from attestation.store.pages import MAX_LIMIT, Page
 from attestation.store.policies import FLEET, PolicyAssignment, PolicyChange, Scope, StoredPolicy
-from attestation.store.purge import CHALLENGE_KEPT, Purged
+from attestation.store.purge import ACT_KEPT, CHALLENGE_KEPT, Purged
 from attestation.store.rate_limits import RateLimit, wait
 from attestation.store.refused_keys import RefusedKey
 from attestation.store.results import StoredEvidence, StoredResult
@@ -51,6 +52,8 @@ from attestation.store.trust import StoredEKCertificate, TrustCertificate, Trust
 from attestation.store.tx import Tx
 
 __all__ = [
+    "ACTS_OF_ONE",
+    "ACT_KEPT",
     "CHALLENGE_KEPT",
     "FLEET",
     "KINDS",
@@ -59,6 +62,7 @@ __all__ = [
     "NOT_AUTHORITY",
     "PUBLISHED",
     "AKBinding",
+    "Act",
     "AllowListRow",
     "Approval",
     "AttestationCase",

@@ -37,6 +37,7 @@ class Approval:
         hostname: The host name asked for, or None.
         assigned_ip: The address asked for, or None.
         proposal: The canonical JSON whose digest is `proposal_digest`.
+        reason: Why, in the words of the voter; or None.
         vote: Whose it is, and until when it counts.
     """
 
@@ -49,6 +50,7 @@ class Approval:
     hostname: str | None
     assigned_ip: str | None
     proposal: str
+    reason: str | None
     vote: Vote
 
 
@@ -67,6 +69,7 @@ def _decode(row: Row) -> Approval:
         hostname=row[8],
         assigned_ip=row[9],
         proposal=row[10],
+        reason=row[18],
         vote=Vote(
             operator_cn=row[5],
             operator_sub=row[6],
@@ -80,6 +83,8 @@ def _decode(row: Row) -> Approval:
     )
 
 
+_SHOWN = [column for column in _C if column.name != "document"]
+"""A document may be as long as a request, and is asked for by itself."""
 _OPEN = text(OPEN_VOTE)
 _LIVE = and_(_OPEN, _C.expires_at > bindparam("at"))
 _LAPSE = Prepared(
@@ -99,7 +104,16 @@ _CAST = Prepared(
         .returning(_C.id)
     )
 )
-_LIVE_FOR = Prepared(select(_T).where(_C.proposal_digest == bindparam("of_proposal"), _LIVE).order_by(_C.id))
+_LIVE_FOR = Prepared(
+    select(*_SHOWN).where(_C.proposal_digest == bindparam("of_proposal"), _LIVE).order_by(_C.id)
+)
+_LIVE_ALL = Prepared(select(*_SHOWN).where(_LIVE).order_by(_C.id))
+_DOCUMENT = Prepared(
+    select(_C.document)
+    .where(_C.proposal_digest == bindparam("of_proposal"), _LIVE, _C.document.is_not(None))
+    .order_by(_C.id)
+    .limit(1)
+)
 _CONSUME = Prepared(
     update(_T)
     .where(_C.proposal_digest == bindparam("of_proposal"), _LIVE)
@@ -112,7 +126,7 @@ _WITHDRAW = Prepared(
 
 def _void(*where: ColumnElement[bool]) -> Prepared:
     ended = update(_T).where(*where, _LIVE).values(withdrawn_at=bindparam("at"), void=bindparam("why"))
-    return Prepared(ended.returning(*_C))
+    return Prepared(ended.returning(*_SHOWN))
 
 
 _VOID = _void(_C.machine_id == bindparam("of_machine"))
@@ -120,9 +134,12 @@ _VOID_ONE = _void(_C.id == bindparam("of_id"))
 _VOID_FOR = _void(_C.proposal_digest == bindparam("of_proposal"))
 _VOID_BY = _void(_C.operator_sub == bindparam("of_operator"))
 _HAS = Prepared(select(_C.id).where(_C.operator_sub == bindparam("of_operator"), _LIVE).limit(1))
-_GET = Prepared(select(_T).where(_C.id == bindparam("of_id")))
+_OF_VOTER = Prepared(
+    select(func.count(), func.min(_C.expires_at)).where(_C.operator_sub == bindparam("of_operator"), _LIVE)
+)
+_GET = Prepared(select(*_SHOWN).where(_C.id == bindparam("of_id")))
 _PAGE = Prepared(
-    select(_T)
+    select(*_SHOWN)
     .where(_C.machine_id == bindparam("of_machine"), _C.id < bindparam("before"))
     .order_by(_C.id.desc())
     .limit(bindparam("rows"))
@@ -141,7 +158,7 @@ _PROPOSALS = Prepared(
 @lru_cache(maxsize=16)
 def _live_of(machines: int) -> Prepared:
     named: list[BindParameter[str]] = [bindparam(f"machine_{i}") for i in range(machines)]
-    return Prepared(select(_T).where(_C.machine_id.in_(named), _LIVE).order_by(_C.id))
+    return Prepared(select(*_SHOWN).where(_C.machine_id.in_(named), _LIVE).order_by(_C.id))
 
 
 class Approvals:
@@ -152,8 +169,13 @@ class Approvals:
     def __init__(self, sql: Executor) -> None:
         self._sql = sql
 
-    def cast(self, proposal: Proposal, vote: Vote) -> int | None:
-        """Store a vote and return its id; None where this operator has a live one for the same proposal."""
+    def cast(
+        self, proposal: Proposal, vote: Vote, *, reason: str | None = None, document: str | None = None
+    ) -> int | None:
+        """Store a vote and return its id; None where this operator has a live one for the same proposal.
+
+        `reason`: why, in the words of the voter; `document`: what was sent where the proposal binds only its digest.
+        """
         digest, at = proposal.digest(), to_micros(vote.created_at)
         self._sql.run(_LAPSE, of_proposal=digest, at=at)  # or they would stand in the way of new ones
         row = self._sql.row(
@@ -175,12 +197,23 @@ class Approvals:
             lapsed_at=None,
             void=None,
             certificate=vote.certificate,
+            reason=reason,
+            document=document,
         )
         return None if row is None else int(row[0])
 
     def live(self, proposal_digest: str, at: datetime) -> tuple[Approval, ...]:
         """Return the votes for a proposal that count at *at*, oldest first."""
         return tuple(map(_decode, self._sql.rows(_LIVE_FOR, of_proposal=proposal_digest, at=to_micros(at))))
+
+    def document(self, proposal_digest: str, at: datetime) -> str | None:
+        """Return what was sent with a live vote for a proposal, where it binds only its digest."""
+        row = self._sql.row(_DOCUMENT, of_proposal=proposal_digest, at=to_micros(at))
+        return None if row is None else str(row[0])
+
+    def every_live(self, at: datetime) -> tuple[Approval, ...]:
+        """Return the votes that count at *at*, oldest first: those of one window, which people cast by hand."""
+        return tuple(map(_decode, self._sql.rows(_LIVE_ALL, at=to_micros(at))))
 
     def live_of(self, machine_ids: Sequence[str], at: datetime) -> dict[str, list[Approval]]:
         """Return the live votes about each of *machine_ids* that has any, oldest first, in one query."""
@@ -227,6 +260,12 @@ class Approvals:
     def has_live(self, operator_sub: str, at: datetime) -> bool:
         """Return True if a vote that this subject cast lives."""
         return self._sql.row(_HAS, of_operator=operator_sub, at=to_micros(at)) is not None
+
+    def of_voter(self, operator_sub: str, at: datetime) -> tuple[int, datetime | None]:
+        """Return how many votes that this subject cast live, and when the first of them ends."""
+        row = self._sql.row(_OF_VOTER, of_operator=operator_sub, at=to_micros(at))
+        assert row is not None
+        return int(row[0]), _instant(row[1])
 
     def get(self, approval_id: int) -> Approval | None:
         """Return a vote, live or not, or None."""

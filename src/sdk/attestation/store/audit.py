@@ -81,13 +81,19 @@ def _page(filters: tuple[str, ...]) -> Prepared:
 
 
 class Audit:
-    """The audit log, inside one unit of work."""
+    """The audit log, inside one unit of work.
 
-    __slots__ = ("_about", "_sql", "hurries", "tree")
+    Attributes:
+        appended: Number and event of each entry of this unit, in order.
+        hurries: The unit told of an act, not of a machine's own, on a row of authority.
+    """
+
+    __slots__ = ("_about", "_sql", "appended", "hurries", "tree")
 
     def __init__(self, sql: Executor) -> None:
         self._sql = sql
         self._about = _NOBODY
+        self.appended: list[tuple[int, AuditEvent]] = []
         self.hurries = False
         self.tree = AuditTree(sql)
 
@@ -110,6 +116,7 @@ class Audit:
     def begin(self) -> None:
         """Begin a unit: nobody has acted in it yet."""
         self._about, self.hurries = _NOBODY, False
+        self.appended.clear()
 
     def settle(self, clock: Clock) -> None:
         """End a unit: what no entry told of the rows of authority that it changed gets an entry of its own."""
@@ -130,6 +137,7 @@ class Audit:
     def _add(self, event: AuditEvent, at: datetime) -> AuditEntry:
         last = self._sql.row(_LAST)
         last_id, prev_hash = (0, GENESIS_HASH) if last is None else last
+        self.appended.append((last_id + 1, event))
         entry, data = linked(event, at=at, prev_hash=prev_hash)
         self._sql.run(_APPEND, id=last_id + 1, **dict(zip(_COLUMNS, _members(entry), strict=True)))
         self.tree.grow(last_id, leaf_hash(data))

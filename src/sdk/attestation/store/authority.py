@@ -127,8 +127,10 @@ NOT_AUTHORITY: Final = {
     "audit_nodes": "the log's tree, compared with it",
     "audit_checkpoints": "signed",
     "audit_countersignatures": "signed by others",
+    "machine_labels": "operators' own words; nothing that judges reads them",
     "outbox": "tells of what was done",
     "rate_limits": "slows down",
+    "acts": "tells whoever asks again what was done; what was done has rows of its own",
     "revisions": "counts what judgements rest on; what is counted has rows of its own",
     "policy_history": "tells of what was assigned",
 }

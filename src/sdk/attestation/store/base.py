@@ -20,8 +20,8 @@ class StoreSettings:
     """How a store behaves.
 
     Args:
-        busy_timeout_seconds: How long a writer waits for one of another process.
-        commit_attempts: How often a group is tried before its callers get `StoreUnavailable`.
+        busy_timeout_seconds: How long a writer waits for one of another process; then its callers get `StoreBusy`.
+        commit_attempts: How often a group that fails is tried before its callers get `StoreUnavailable`.
         group_size: Most units in one commit; bounds what one failure repeats and how long others wait.
         gather_seconds: How long a group waits for more, if the one before was not of one unit only.
         queue_size: Most units that wait; beyond it a write is refused at once with `StoreUnavailable`.

@@ -92,6 +92,19 @@ _REDEEM = Prepared(
     )
     .values(used_at=bindparam("at"), ek_challenge=None, payload=None)
 )
+MOST_OPEN = 5
+# By the index of those that have not ended: they are few, however many there were.
+_OPEN = Prepared(
+    select(_T)
+    .where(
+        _C.expires_at > bindparam("after"),
+        _C.purpose == bindparam("purpose"),
+        _C.ek_fingerprint == bindparam("ek_fingerprint"),
+        _C.used_at.is_(None),
+    )
+    .order_by(_C.expires_at.desc())
+    .limit(MOST_OPEN)
+)
 
 
 class Challenges:
@@ -129,6 +142,11 @@ class Challenges:
         if row is None:
             return None
         return decode(row)
+
+    def open_of(self, ek_fingerprint: str, purpose: Purpose, at: datetime) -> list[Challenge]:
+        """Return what an EK was asked and can still answer at *at*, the newest first; five at most."""
+        rows = self._sql.rows(_OPEN, ek_fingerprint=ek_fingerprint, purpose=purpose, after=to_micros(at))
+        return [decode(row) for row in rows]
 
     def redeem(self, challenge_id: str, purpose: Purpose, machine_id: str, at: datetime) -> None:
         """Spend a challenge: one atomic statement, so of any number of racers exactly one returns.

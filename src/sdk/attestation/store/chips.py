@@ -50,6 +50,12 @@ _BY_EK = Prepared(
     .order_by(func.min(_BC.bound_at))
     .limit(MOST_RELATIVES)
 )
+_ALL_OF_EK = Prepared(
+    select(_B)
+    .where(_BC.ek_fingerprint == bindparam("ek_fingerprint"))
+    .order_by(_BC.bound_at.desc(), _BC.ak_name)
+    .limit(MOST_RELATIVES)
+)
 
 
 class AKBindings:
@@ -84,6 +90,13 @@ class AKBindings:
     def release(self, ak_name: bytes) -> None:
         """Delete a binding that somebody made who was never admitted. Whether it may go, is the caller's rule."""
         self._sql.run(_RELEASE, ak_name=ak_name)
+
+    def of_ek(self, ek_fingerprint: str) -> list[AKBinding]:
+        """Return the AKs that were ever activated for an EK, the newest first; twenty at most."""
+        return [
+            AKBinding(ak_name=row[0], ek_fingerprint=row[1], machine_id=row[2], bound_at=from_micros(row[3]))
+            for row in self._sql.rows(_ALL_OF_EK, ek_fingerprint=ek_fingerprint)
+        ]
 
     def machines_of(self, ek_fingerprint: str) -> list[tuple[str, datetime]]:
         """Return the ids under which an EK was known, deleted ones too, with when; the oldest first."""

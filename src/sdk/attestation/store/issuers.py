@@ -1,5 +1,6 @@
 """The keys of our CAs: which signs, which will, which only answers for what it signed; and their newest lists."""
 
+# Algorithms for: ca-key
 from __future__ import annotations
 
 import json

@@ -4,6 +4,7 @@ Many machines of one kind have the same log; it is kept once. Who may have one k
 what no result and no machine refers to any more is purged.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hashlib

@@ -16,6 +16,7 @@ from attestation.errors import EKConflict, MachineChanged, NameInUse, RequestInv
 from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status, Trust
 from attestation.machines.names import NAMELESS, Names, names_of
 from attestation.results import Assurance, Verdict
+from attestation.store.labels import wears
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.policies import revision_of_policies
 from attestation.store.sql import Executor, Prepared, Row, signed, unsigned
@@ -42,12 +43,14 @@ class MachineFilter:
         cluster_id: Exactly this cluster.
         q: Part of hostname, serial, MAC or UUID, or the beginning of machine id or EK fingerprint; without
             regard to case, no character is special.
+        labels: Each of these labels; with any value where it is None.
     """
 
     status: Status | None = None
     role: Role | None = None
     cluster_id: str | None = None
     q: str | None = None
+    labels: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +137,6 @@ def decode(row: Row) -> Machine:
         rejected_at,
         wipe_pending,
         wiped_at,
-        redeliver,
         ak_public,
         ak_name,
         ak_activated_at,
@@ -163,6 +165,8 @@ def decode(row: Row) -> Machine:
         shares_names,
         _,
         _,
+        config_owed_since,
+        config_failure,
     ) = row
     return Machine(
         machine_id=machine_id,
@@ -197,7 +201,7 @@ def decode(row: Row) -> Machine:
         rejected_at=_instant(rejected_at),
         wipe_pending=bool(wipe_pending),
         wiped_at=_instant(wiped_at),
-        redeliver=bool(redeliver),
+        config_owed_since=_instant(config_owed_since),
         ak_public=ak_public,
         ak_name=ak_name,
         ak_activated_at=_instant(ak_activated_at),
@@ -227,6 +231,7 @@ def decode(row: Row) -> Machine:
         unlock_pending=bool(unlock_pending),
         pinned_keys=pinned_keys,
         shares_names=bool(shares_names),
+        config_failure=config_failure,
     )
 
 
@@ -355,6 +360,15 @@ _COUNT_PINNED = Prepared(
     select(func.count()).select_from(_T).where(_C.pinned_keys == bindparam("pinned_keys"))
 )
 _COUNT_BY_STATUS = Prepared(select(_C.status, func.count()).group_by(_C.status))
+_ROLES_IN_USE = Prepared(
+    select(_C.cluster_id, _C.role)
+    .where(
+        _C.role.is_not(None),
+        or_(*(_C.status == each.value for each in (Status.REGISTERED, Status.ATTESTED, Status.LOCKED))),
+    )
+    .distinct()
+    .order_by(_C.cluster_id, _C.role)
+)
 _COUNT_BY_ROLE = Prepared(select(_C.role, func.count()).group_by(_C.role))
 # The same rule as `Machine.trust`; a test compares them.
 _TRUST = case(
@@ -376,7 +390,8 @@ def _update(columns: tuple[str, ...]) -> Prepared:
 
 
 @lru_cache(maxsize=32)
-def _page(filters: tuple[str, ...]) -> Prepared:
+def _page(filters: tuple[str, ...], labels: tuple[bool, ...] = ()) -> Prepared:
+    """Return the statement for a page: under these filters, and labels of which it is known which have a value."""
     conditions = {
         "status": _C.status == bindparam("status"),
         "role": _C.role == bindparam("role"),
@@ -387,9 +402,10 @@ def _page(filters: tuple[str, ...]) -> Prepared:
             _C.ek_fingerprint.like(bindparam("start"), escape="\\"),
         ),
     }
-    chosen = and_(_C.id < bindparam("before"), *(conditions[name] for name in filters))
+    worn = [wears(_C.machine_id, number, valued=valued) for number, valued in enumerate(labels)]
+    chosen = and_(_C.id < bindparam("before"), *(conditions[name] for name in filters), *worn)
     rows = select(_T).where(chosen).order_by(_C.id.desc()).limit(bindparam("rows"))
-    if filters == ("q",):
+    if filters == ("q",) and not labels:
         # Searching reads the narrow index over what is searched; only the rows found are read whole.
         found = select(_C.id).where(chosen).order_by(_C.id.desc()).limit(bindparam("rows"))
         rows = select(_T).where(_C.id.in_(found)).order_by(_C.id.desc())
@@ -571,6 +587,10 @@ class Machines:
             },
         )
 
+    def roles_in_use(self) -> list[tuple[str, Role]]:
+        """Return cluster and role of the machines that get a configuration, each once, sorted."""
+        return [(cluster_id, Role(word)) for cluster_id, word in self._sql.rows(_ROLES_IN_USE)]
+
     def count_pinned(self, pinned_keys: bytes) -> int:
         """Return how many machines acknowledged this key set of the service."""
         row = self._sql.row(_COUNT_PINNED, pinned_keys=pinned_keys)
@@ -611,7 +631,10 @@ class Machines:
                 raise RequestInvalid("q: a line break is in no name")
             text = _escaped(wanted.q.lower())
             values |= {"part": f"%{text}%", "start": f"{text}%"}
-        return page_of("machines", self._sql.rows(_page(tuple(filters)), **values), limit, decode)
+        for number, (key, label) in enumerate(wanted.labels.items()):
+            values |= {f"label_{number}": key, f"value_{number}": label}
+        statement = _page(tuple(filters), tuple(label is not None for label in wanted.labels.values()))
+        return page_of("machines", self._sql.rows(statement, **values), limit, decode)
 
     def pending(self, registered_from: str | None = None, *, vouched: bool | None = None) -> Pending:
         """Return how many machines await approval and what they keep.

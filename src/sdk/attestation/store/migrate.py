@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import fcntl
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Final
 
 from sqlalchemy import Connection, create_engine, make_url
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool
 
 from attestation.errors import StoreUnavailable
 from attestation.store.base import StoreSettings
+from attestation.store.look import demand_ours, look_at
 from attestation.store.sqlite import connect
+from attestation.store.unusable import FORM, unusable
 
-HEAD = "0019"
+HEAD = "0023"
 """The newest revision under `migrations/versions`."""
+
+_SCRIPTS: Final = "attestation.store:migrations"
 
 _one_at_a_time = threading.Lock()  # Alembic keeps its context in module globals
 
@@ -26,13 +32,18 @@ def sqlite_path(url: str) -> Path:
     """Return the file that *url* names: `sqlite:///relative.db` or `sqlite:////absolute.db`.
 
     Raises:
-        ValueError: Another kind of database, or none that workers could share.
+        ValueError: No URL, another kind of database, or none that workers could share. Of the URL it repeats only a
+            path: the rest may carry a password.
     """
-    parsed = make_url(url)
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        hint = f"; for this file sqlite:///{url}" if url.startswith("/") else ""
+        raise ValueError(f"{FORM}{hint}") from None
     if parsed.get_backend_name() != "sqlite":
-        raise ValueError(f"no store for databases of kind {parsed.get_backend_name()!r}")
+        raise ValueError(f"no store for databases of kind {parsed.get_backend_name()!r}; {FORM}")
     if not parsed.database or parsed.database == ":memory:" or parsed.query:
-        raise ValueError("the store needs a database file: sqlite:////path/to/file.db")
+        raise ValueError(f"the database must be a file, which workers can share; {FORM}")
     return Path(parsed.database)
 
 
@@ -43,16 +54,24 @@ def migrate(url: str) -> None:
 
     Raises:
         ValueError: Not a URL of a database that we support.
-        StoreUnavailable: The database cannot be opened or changed, or another version of the code wrote it.
+        StoreUnavailable: The database cannot be opened or changed, or another version of the code, or another program,
+            wrote it.
     """
     path = sqlite_path(url)
     try:
+        if path.exists() and path.stat().st_size:
+            with look_at(path, untouched=False) as found:
+                demand_ours(path, found)
         path.touch(mode=0o600)  # the WAL beside it takes over its mode: tokens' hashes are nobody else's
         with _one_at_a_time, _locked(path.with_name(path.name + ".migrate-lock")), connection_to(path) as c:
             if (revision := _revision(c)) != HEAD:
                 upgrade(c, revision)
-    except (DBAPIError, OSError) as e:
-        raise StoreUnavailable(f"the database cannot be migrated: {e}") from e
+    except OSError as e:
+        raise unusable(path, e) from e
+    except DBAPIError as e:
+        if isinstance(e.orig, sqlite3.Error):
+            raise unusable(path, e.orig) from e
+        raise StoreUnavailable(f"the database {path} cannot be migrated: {e}") from e
 
 
 def _revision(connection: Connection) -> str | None:
@@ -74,21 +93,33 @@ def upgrade(connection: Connection, revision: str | None) -> None:
     """
     from alembic import command  # here: it takes 11 MB, and a worker of a migrated database never needs it
     from alembic.config import Config
-    from alembic.script import ScriptDirectory
 
     config = Config(attributes={"connection": connection})
-    config.set_main_option("script_location", "attestation.store:migrations")
-    known = {None, *(each.revision for each in ScriptDirectory.from_config(config).walk_revisions())}
-    if revision not in known:
-        raise StoreUnavailable(
-            f"the database is at revision {revision}, which this version does not know (its newest is {HEAD}): "
-            "a newer version wrote it, or one that was never released. Start that version, or restore a backup "
-            "from before it"
-        )
+    config.set_main_option("script_location", _SCRIPTS)
+    if revision is not None and revision not in known_revisions():
+        raise unknown(revision)
     connection.rollback()  # what `_revision` began
     connection.exec_driver_sql("BEGIN IMMEDIATE")
     command.upgrade(config, "head")
     connection.commit()
+
+
+def known_revisions() -> frozenset[str]:
+    """Return the revisions that this version can migrate from, and the newest."""
+    from alembic.config import Config  # here, likewise
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", _SCRIPTS)
+    return frozenset(each.revision for each in ScriptDirectory.from_config(config).walk_revisions())
+
+
+def unknown(revision: str | None) -> StoreUnavailable:
+    """Return the refusal of a database at a *revision* that is none of ours."""
+    return StoreUnavailable(
+        f"the database is at revision {revision}, which this version does not know (its newest is {HEAD}): a newer "
+        "version wrote it, or one that was never released. Start that version, or restore a backup from before it"
+    )
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from sqlalchemy import Column, Table, bindparam, delete, exists, or_, select, up
 from attestation.clock import to_micros
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import (
+    ActRow,
     Base,
     ChallengeRow,
     ConfigTokenRow,
@@ -30,6 +31,9 @@ CONFIG_TOKEN_KEPT = timedelta(hours=24)
 OUTBOX_KEPT = timedelta(hours=24)
 """For so long a handled event stays visible."""
 
+ACT_KEPT = timedelta(hours=24)
+"""For so long whoever asks again with the key of an act learns what became of it."""
+
 LOG_KEPT = timedelta(hours=24)
 """For so long a measurement log stays after it was last known to be referred to; so often that is looked up."""
 
@@ -43,13 +47,14 @@ class Purged:
     config_answers: int
     outbox: int
     rate_limits: int
+    acts: int
     logs: int
 
     @property
     def total(self) -> int:
         """All of them."""
         rows = self.challenges + self.config_tokens + self.config_answers + self.outbox + self.rate_limits
-        return rows + self.logs
+        return rows + self.acts + self.logs
 
 
 def _delete_older(row: type[Base], key: str, age: str) -> Prepared:
@@ -63,6 +68,7 @@ _CHALLENGES = _delete_older(ChallengeRow, "challenge_id", "expires_at")
 _CONFIG_TOKENS = _delete_older(ConfigTokenRow, "token_id", "expires_at")
 _OUTBOX = _delete_older(OutboxRow, "sequence", "done_at")
 _RATE_LIMITS = _delete_older(RateLimitRow, "key", "tat_us")
+_ACTS = _delete_older(ActRow, "key", "done_at")
 _TOKENS = table_of(ConfigTokenRow)
 _OVER = (
     select(_TOKENS.c.token_id).where(_TOKENS.c.answer_until < bindparam("before")).limit(bindparam("rows"))
@@ -103,5 +109,6 @@ def purge(sql: Executor, at: datetime, batch: int) -> Purged:
         config_answers=run(_CONFIG_ANSWERS),
         outbox=run(_OUTBOX, OUTBOX_KEPT),
         rate_limits=run(_RATE_LIMITS),
+        acts=run(_ACTS, ACT_KEPT),
         logs=run(_UNUSED, LOG_KEPT),
     )

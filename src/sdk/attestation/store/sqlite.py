@@ -20,10 +20,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from attestation.errors import StoreUnavailable
+from attestation.errors import StoreBusy, StoreUnavailable
 from attestation.store.base import StoreSettings
 from attestation.store.sql import Executor
 from attestation.store.tx import Tx
+from attestation.store.unusable import unusable
 
 T = TypeVar("T")
 
@@ -60,7 +61,7 @@ def connect(path: Path, settings: StoreSettings, *, read_only: bool = False) -> 
     except sqlite3.Error as e:
         if connection is not None:
             connection.close()
-        raise _unavailable(e) from e
+        raise unusable(path, e) from e
     return connection
 
 
@@ -200,24 +201,28 @@ class _Writer(_Worker):
         super().__init__(name, connection, settings)
 
     def _serve(self, group: list[_Unit]) -> None:
-        failure: sqlite3.Error | None = None
+        failure: StoreUnavailable | None = None
         for _ in range(self._settings.commit_attempts):
             try:
                 self._commit(group)
-            except sqlite3.Error as e:
+            except StoreBusy as e:
                 failure = e
+                break  # `_begin` has waited for as long as anybody is to wait
+            except sqlite3.Error as e:
+                failure = _unavailable(e)
                 self._rollback()
             else:
                 return
         assert failure is not None
         for unit in group:
-            unit.error = _unavailable(failure)
+            unit.error = type(failure)(str(failure))  # each caller's own: raising one writes into it
 
     def _commit(self, group: list[_Unit]) -> None:
         """Run *group* in one transaction.
 
         Raises:
             sqlite3.Error: Nothing of it is stored.
+            StoreBusy: Nothing of it was begun.
         """
         execute = self._cursor.execute
         tx = self._tx
@@ -247,14 +252,23 @@ class _Writer(_Worker):
 
         SQLite's own busy handler asks ever more rarely, up to every tenth of a second: between two busy
         processes one then waited for seconds.
+
+        Raises:
+            StoreBusy: Somebody else has had it for `busy_timeout_seconds`.
         """
-        deadline = time.monotonic() + self._settings.busy_timeout_seconds
+        most = self._settings.busy_timeout_seconds
+        deadline = time.monotonic() + most
         while True:
             try:
                 self._cursor.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as e:
-                if e.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                if e.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                     raise
+                if time.monotonic() >= deadline:
+                    raise StoreBusy(
+                        f"another program has kept the database locked for {most:g} s: nothing was written, "
+                        "and nothing of this will be"
+                    ) from e
                 time.sleep(_ASK_AGAIN_SECONDS)
             else:
                 return

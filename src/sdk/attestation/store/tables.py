@@ -22,6 +22,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    UniqueConstraint,
     false,
     text,
 )
@@ -190,7 +191,6 @@ class MachineRow(Base):
     rejected_at: Mapped[int | None]
     wipe_pending: Mapped[bool]
     wiped_at: Mapped[int | None]
-    redeliver: Mapped[bool]
     ak_public: Mapped[bytes | None]
     ak_name: Mapped[bytes | None]
     ak_activated_at: Mapped[int | None]
@@ -219,6 +219,25 @@ class MachineRow(Base):
     shares_names: Mapped[bool] = mapped_column(server_default=false())
     name_key: Mapped[str | None]
     address_key: Mapped[str | None]
+    config_owed_since: Mapped[int | None]
+    config_failure: Mapped[str | None]
+
+
+class MachineLabelRow(Base):
+    """What operators wrote on a machine. Beside its row, which is what machines are judged by: it has none of this."""
+
+    __tablename__ = "machine_labels"
+    __table_args__ = (
+        # Who has this label.
+        Index(None, "key", "value"),
+        {"sqlite_with_rowid": False},
+    )
+
+    machine_id: Mapped[str] = mapped_column(
+        ForeignKey("machines.machine_id", ondelete="CASCADE"), primary_key=True
+    )
+    key: Mapped[Key]
+    value: Mapped[str]
 
 
 class AKBindingRow(Base):
@@ -683,8 +702,9 @@ class ApprovalRow(Base):
     """Votes of dual control; kept when they ended. One operator has one open vote per proposal.
 
     `void` says why one ended without its voter; then `withdrawn_at` is set too. `certificate` (DER) is what a voter
-    came with, to be looked at again. `lapsed_at` is set when an expired vote makes room for new ones. No foreign key:
-    votes are listed for what they were, whatever became of their machine.
+    came with, to be looked at again. `reason` is what the voter said, `document` what was sent where the proposal binds
+    only a digest of it; no vote binds either. `lapsed_at` is set when an expired vote makes room for new ones. No
+    foreign key: votes are listed for what they were, whatever became of their machine.
     """
 
     __tablename__ = "approvals"
@@ -725,6 +745,8 @@ class ApprovalRow(Base):
     lapsed_at: Mapped[int | None]
     void: Mapped[str | None]
     certificate: Mapped[bytes | None]
+    reason: Mapped[str | None]
+    document: Mapped[str | None]
 
 
 class OutboxRow(Base):
@@ -758,6 +780,26 @@ class RateLimitRow(Base):
 
     key: Mapped[Key]
     tat_us: Mapped[int]
+
+
+class ActRow(Base):
+    """An act of an operator that was done, by the key that they gave it. Digests; no secret, no answer with one."""
+
+    __tablename__ = "acts"
+    __table_args__ = (
+        CheckConstraint("status IS NOT NULL OR answer IS NULL", name="answer"),
+        UniqueConstraint("operator", "number"),
+        Index(None, "done_at"),
+    )
+
+    key: Mapped[bytes] = mapped_column(primary_key=True)
+    operator: Mapped[bytes]
+    number: Mapped[int]
+    request: Mapped[bytes]
+    entry_id: Mapped[int]
+    status: Mapped[int | None]
+    answer: Mapped[str | None]
+    done_at: Mapped[int]
 
 
 class PolicyRow(Base):

@@ -241,13 +241,6 @@ _T_WITHDRAW = Prepared(
 )
 
 
-_T_FETCHED = Prepared(
-    select(_TC.token_id)
-    .where(_TC.machine_id == bindparam("of_machine"), _TC.answer_until > bindparam("at"))
-    .limit(1)
-)
-
-
 class ConfigTokens:
     """The config tokens, inside one unit of work."""
 
@@ -326,10 +319,6 @@ class ConfigTokens:
         if stored is None:
             raise ConfigTokenConsumed("the config token was used, withdrawn or has expired")
         return stored, False
-
-    def was_fetched(self, machine_id: str, at: datetime) -> bool:
-        """Return True while an answer that was fetched with a token of this machine may be fetched again."""
-        return self._sql.row(_T_FETCHED, of_machine=machine_id, at=to_micros(at)) is not None
 
     def withdraw(self, machine_id: str, at: datetime) -> int:
         """Take the right from all tokens of a machine, and their answers; return how many lost it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from attestation.clock import SystemClock
+from attestation.store.acts import Acts
 from attestation.store.allow_list import AllowList
 from attestation.store.approvals import Approvals
 from attestation.store.attestations import Attestations
@@ -15,6 +16,7 @@ from attestation.store.challenges import Challenges
 from attestation.store.chips import AKBindings, ChipMarks
 from attestation.store.identity import Identity
 from attestation.store.issuers import Issuers
+from attestation.store.labels import Labels
 from attestation.store.logs import Logs
 from attestation.store.machines import Machines
 from attestation.store.outbox import Outbox
@@ -41,6 +43,7 @@ class Tx:
 
     __slots__ = (
         "_sql",
+        "acts",
         "ak_bindings",
         "allow_list",
         "approvals",
@@ -54,6 +57,7 @@ class Tx:
         "ek_certificates",
         "identity",
         "issuers",
+        "labels",
         "logs",
         "machines",
         "outbox",
@@ -70,11 +74,13 @@ class Tx:
         self._sql = sql
         self.attestations = Attestations(sql)
         self.machines = Machines(sql)
+        self.labels = Labels(sql)
         self.ak_bindings = AKBindings(sql)
         self.chip_marks = ChipMarks(sql)
         self.challenges = Challenges(sql)
         self.audit = Audit(sql)
         self.outbox = Outbox(sql)
+        self.acts = Acts(sql)
         self.allow_list = AllowList(sql)
         self.approvals = Approvals(sql)
         self.registration_tokens = RegistrationTokens(sql)

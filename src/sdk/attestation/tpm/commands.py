@@ -8,6 +8,7 @@ u32 and the authorisations, then the parameters. Of a response: tag u16, size u3
 the command makes one, then with tag 8002 parameterSize u32, then the parameters and the authorisations.
 """
 
+# Algorithms for: tpm-storage, tpm-session
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

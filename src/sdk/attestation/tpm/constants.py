@@ -1,5 +1,6 @@
 """Numbers of the TPM 2.0 Library, Part 2 (Structures), as far as we speak of them."""
 
+# Algorithms for: tpm-ek, tpm-ak, tpm-hash, tpm-storage, event-log
 from __future__ import annotations
 
 from enum import IntEnum, IntFlag

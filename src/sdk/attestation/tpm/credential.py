@@ -3,6 +3,7 @@
 Every hash here is the **EK's** nameAlg, whatever the AK's (TPM.md §3.2).
 """
 
+# Algorithms for: tpm-ek, tpm-storage
 from __future__ import annotations
 
 import hmac

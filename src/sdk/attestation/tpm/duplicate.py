@@ -4,6 +4,7 @@ Only what the second protocol needs (TPM.md §3.3): a restricted HMAC key, seale
 without inner wrapper. A restricted key signs nothing that begins like a statement of a TPM and was made elsewhere.
 """
 
+# Algorithms for: node-proof
 from __future__ import annotations
 
 import hashlib

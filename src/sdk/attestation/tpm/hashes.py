@@ -1,5 +1,6 @@
 """The hashes a TPM may name: ids, sizes, names of PCR banks."""
 
+# Algorithms for: tpm-hash, pcr-bank, event-log
 from __future__ import annotations
 
 import hashlib

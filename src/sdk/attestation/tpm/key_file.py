@@ -13,16 +13,16 @@ other. Layout: ASN.1 Specification for TPM 2.0 Key Files (draft-bottomley-tpm2-k
 Policies, importable keys and sealed data (members [1] to [5], other types) are not read.
 """
 
+# Algorithms for: tpm-storage, tpm-parent
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Final
 
 from attestation.errors import MalformedEvidence
 from attestation.tpm.constants import Alg, Attr, Curve, Hierarchy
 from attestation.tpm.public import Public, Symmetric, parse_public
-from attestation.wire import Reader, b64decode, b64encode, u32
+from attestation.wire import Reader, der_of, pem, u32
 
 MAX_KEY_FILE_BYTES: Final = 8192
 """Longest file read; a key of RSA 4096 needs less than 3 KiB."""
@@ -37,14 +37,7 @@ _OCTET_STRING: Final = 0x04
 _SEQUENCE: Final = 0x30
 _EMPTY_AUTH: Final = 0xA0
 
-_LABEL: Final = b"TSS2 PRIVATE KEY"
-_PEM: Final = re.compile(
-    rb"-----BEGIN "
-    + _LABEL
-    + rb"-----\r?\n((?:[A-Za-z0-9+/=]{1,76}\r?\n)+)-----END "
-    + _LABEL
-    + rb"-----(?:\r?\n)?"
-)
+_LABEL: Final = "TSS2 PRIVATE KEY"
 _PERSISTENT: Final = range(0x81000000, 0x82000000)
 _HIERARCHIES: Final = frozenset(Hierarchy)
 
@@ -93,10 +86,7 @@ class TPMKey:
 
 def encode_key_file(key: TPMKey) -> bytes:
     """Return *key* as PEM, with a newline at the end."""
-    text = b64encode(encode_key(key))
-    lines = [text[i : i + 64] for i in range(0, len(text), 64)]
-    label = _LABEL.decode("ascii")
-    return "\n".join([f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""]).encode("ascii")
+    return pem(_LABEL, encode_key(key)).encode("ascii")
 
 
 def encode_key(key: TPMKey) -> bytes:
@@ -122,12 +112,7 @@ def parse_key_file(data: bytes) -> TPMKey:
         raise MalformedEvidence(
             f"TSS2 PRIVATE KEY of {len(data)} bytes, at most {MAX_KEY_FILE_BYTES} allowed"
         )
-    if data[:1] == b"\x30":
-        return parse_key(data)
-    block = _PEM.fullmatch(data)
-    if block is None:
-        raise MalformedEvidence("neither DER nor one PEM block TSS2 PRIVATE KEY alone")
-    return parse_key(b64decode(b"".join(block[1].split()).decode("ascii"), "TSS2 PRIVATE KEY"))
+    return parse_key(der_of(data, "key file", _LABEL))
 
 
 def parse_key(data: bytes) -> TPMKey:

@@ -1,5 +1,6 @@
 """Public areas of keys: TPM2B_PUBLIC and TPMT_PUBLIC (TPM 2.0 Part 2, 12.2), their Names and their SPKI."""
 
+# Algorithms for: tpm-ek, tpm-ak, tpm-hash, tpm-storage
 from __future__ import annotations
 
 import hashlib

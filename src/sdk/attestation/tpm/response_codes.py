@@ -123,7 +123,8 @@ _WARNINGS: Final[Mapping[int, str]] = MappingProxyType(
         0x19: "REFERENCE_S1: the second session is not loaded",
         0x1A: "REFERENCE_S2: the third session is not loaded",
         0x20: "NV_RATE: rate-limited to protect NV memory",
-        0x21: "LOCKOUT: authorisations subject to dictionary-attack protection are locked out",
+        0x21: "LOCKOUT: locked out after too many wrong passwords or power cuts; it ends by itself in time, or by "
+        "`tpm2_dictionarylockout --clear-lockout`",
         0x22: "RETRY: the TPM could not begin the command, resubmit",
         0x23: "NV_UNAVAILABLE: NV memory is not accessible now",
         0x7F: "NOT_USED: reserved",

@@ -5,6 +5,7 @@ A session salted to a key of the TPM proves in every response that this TPM answ
 hides the first parameter from whoever listens on the bus.
 """
 
+# Algorithms for: tpm-session
 from __future__ import annotations
 
 import hmac

@@ -1,5 +1,6 @@
 """Signatures of a TPM: TPMT_SIGNATURE (Part 2, 11.3.4) and their verification under a public area."""
 
+# Algorithms for: tpm-ak, tpm-hash
 from __future__ import annotations
 
 from collections.abc import Callable

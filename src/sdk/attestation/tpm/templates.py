@@ -4,6 +4,7 @@ An EK is only an EK if its public area equals one template in every field but `u
 an ordinary key with which somebody opens credentials outside a TPM's rules.
 """
 
+# Algorithms for: tpm-ek, tpm-hash, tpm-storage
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

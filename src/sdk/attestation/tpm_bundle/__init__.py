@@ -4,6 +4,7 @@ Beside this file lie the data: `manifest.json`, `anchors/` and `intermediates/`,
 they are.
 """
 
+# Algorithms for: trust-bundle
 from __future__ import annotations
 
 import hashlib

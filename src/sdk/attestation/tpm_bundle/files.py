@@ -11,6 +11,7 @@ Two forms (TPM.md §2.6):
 In the seed form a certificate without a role in its path is an anchor if it is self-issued, else an intermediate.
 """
 
+# Algorithms for: trust-bundle
 from __future__ import annotations
 
 import hashlib

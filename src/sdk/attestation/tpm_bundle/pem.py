@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
 from typing import Final
 
-from attestation.errors import BundleInvalid
+from attestation.errors import BundleInvalid, MalformedEvidence
+from attestation.wire import pem_blocks
 
-_BLOCK: Final = re.compile(
-    rb"-----BEGIN (?P<label>(?:TRUSTED |X509 )?CERTIFICATE)-----(?P<text>[A-Za-z0-9+/=\s]*)-----END (?P=label)-----"
-)
-_BEGIN: Final = b"-----BEGIN "
+_LABELS: Final = frozenset({"CERTIFICATE", "TRUSTED CERTIFICATE", "X509 CERTIFICATE"})
 
 
 def certificates(data: bytes, what: str) -> list[bytes]:
@@ -27,13 +22,10 @@ def certificates(data: bytes, what: str) -> list[bytes]:
     """
     if data[:1] == b"\x30":
         return [data]
-    found = []
-    for block in _BLOCK.finditer(data):
-        try:
-            found.append(base64.b64decode(b"".join(block["text"].split()), validate=True))
-        except binascii.Error as e:
-            raise BundleInvalid(f"{what}: block {len(found) + 1} holds no base64") from e
-    # A block that the pattern passed over would be a certificate that silently is not there.
-    if not found or len(found) != data.count(_BEGIN):
+    try:
+        found = pem_blocks(data, what)
+    except MalformedEvidence as e:
+        raise BundleInvalid(str(e)) from e
+    if not found or not _LABELS.issuperset(label for label, _ in found):
         raise BundleInvalid(f"{what}: neither a DER certificate nor PEM with certificates only")
-    return found
+    return [der for _, der in found]

@@ -4,6 +4,7 @@ Its text is two lines, `itl-tpm-bundle/1` and 64 lower-case hex digits; keys are
 vkeys. The first line keeps it apart from everything else that a key of notes may sign.
 """
 
+# Algorithms for: trust-bundle
 from __future__ import annotations
 
 import hashlib

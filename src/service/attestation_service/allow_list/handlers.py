@@ -6,7 +6,11 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
+from typing import Annotated
+
+from fastapi import Path
 
 from attestation.api import (
     AllowListEntry,
@@ -22,9 +26,10 @@ from attestation.machines.dual_control import Admission, of_allow_list
 from attestation.machines.names import names_of
 from attestation.store import AllowListRow, Tx
 from attestation_service import dual_control, names
-from attestation_service.auth import Operator
+from attestation_service.auth import Operator, OperatorDep
 from attestation_service.bodies import parse_json
-from attestation_service.context import Resources
+from attestation_service.context import Res, Resources
+from attestation_service.parameters import Cursor, Limit
 from attestation_service.settings import Settings
 
 COLUMNS = tuple(AllowListEntry.model_fields)
@@ -134,21 +139,24 @@ def _agreed(
 ) -> dual_control.Agreed | PendingApproval:
     """Ask dual control about *rows* and the entries that give way to them; that costs a read of each."""
     if not dual_control.rule_of(res.settings).is_on:
-        return dual_control.Agreed()
+        return dual_control.alone(operator)
     # Removed ones too: otherwise one operator could remove what two agreed on, and list it again as they like.
     listed = (tx.allow_list.ever(row.ek_fingerprint) for row in rows)
-    proposal = of_allow_list(
-        [_admission(row) for row in rows], [_admission(row) for row in listed if row is not None]
-    )
-    return dual_control.gate(tx, proposal, operator, res, at)
+    wanted = [_admission(row) for row in rows]
+    proposal = of_allow_list(wanted, [_admission(row) for row in listed if row is not None])
+    sent = json.dumps([asdict(entry) for entry in wanted], ensure_ascii=False, separators=(",", ":"))
+    return dual_control.gate(tx, proposal, operator, res, at, document=sent)
 
 
 def _admission(row: AllowListRow) -> Admission:
     return Admission(**{name: getattr(row, name) for name in COLUMNS})
 
 
-async def list_entries(cursor: str | None, limit: int, *, res: Resources) -> AllowListPage:
-    """Return entries in the order of their fingerprints."""
+async def list_entries(cursor: Cursor = None, limit: Limit = 50, *, res: Res) -> AllowListPage:
+    """List the EKs admitted in advance.
+
+    In the order of their fingerprints.
+    """
     page = await res.store.read(lambda tx: tx.allow_list.page(cursor, limit))
     return AllowListPage(
         items=[
@@ -159,8 +167,12 @@ async def list_entries(cursor: str | None, limit: int, *, res: Resources) -> All
     )
 
 
-async def remove(ek_fingerprint: str, *, res: Resources, operator: Operator) -> None:
-    """Remove one EK; machines already admitted stay.
+async def remove(
+    ek_fingerprint: Annotated[str, Path(pattern=r"^[0-9a-f]{96}$")], *, res: Res, operator: OperatorDep
+) -> None:
+    """Remove an EK from the allow-list.
+
+    Machines already admitted stay.
 
     Raises:
         AllowListEntryUnknown: It is not on the list.

@@ -5,19 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Annotated
+
+from fastapi import Path
 
 from attestation.api import ApprovalPage, Objected, ProposalDetail, ProposalPage, ReasonRequest
 from attestation.errors import ApprovalUnknown, Forbidden, MachineUnknown
 from attestation.machines.dual_control import Rule, tally
 from attestation.store import Approval, Tx
 from attestation_service import dual_control
-from attestation_service.auth import Operator
-from attestation_service.context import Resources
+from attestation_service.auth import OperatorDep
+from attestation_service.context import Res
+from attestation_service.parameters import Cursor, Id, Limit
 from attestation_service.settings import Settings
 
+Digest = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 
-async def of_machine(machine_id: str, cursor: str | None, limit: int, *, res: Resources) -> ApprovalPage:
-    """Return the votes about a machine, live or not, newest first.
+
+async def of_machine(machine_id: Id, cursor: Cursor = None, limit: Limit = 50, *, res: Res) -> ApprovalPage:
+    """List the votes about a machine, newest first.
+
+    Live, expired, withdrawn and used ones.
 
     Raises:
         MachineUnknown: No such machine.
@@ -37,18 +45,18 @@ async def of_machine(machine_id: str, cursor: str | None, limit: int, *, res: Re
 
 
 async def object_to(
-    proposal_digest: str, request: ReasonRequest, *, res: Resources, operator: Operator
+    proposal_digest: Digest, request: ReasonRequest, *, res: Res, operator: OperatorDep
 ) -> Objected:
-    """End every vote for a proposal; whoever still wants it begins anew.
+    """Object to a proposal: its votes are void.
 
-    One is enough, break-glass too: a doubt must be able to stop what two agree on, also where one of their accounts is
-    not theirs any more.
+    Any operator may, break-glass too, and one is enough; whoever still wants it begins anew.
 
     Raises:
         ApprovalUnknown: No vote for it lives.
     """
     at = res.clock.now()
 
+    # A doubt must be able to stop what two agree on, also where one of their accounts is not theirs any more.
     def work(tx: Tx) -> Objected:
         void = tx.approvals.void_for(proposal_digest, at, f"{operator.cn} objects: {request.reason}")
         if not void:
@@ -68,8 +76,11 @@ async def object_to(
     return await dual_control.write(work, res=res, operator=operator, at=at)
 
 
-async def proposals(cursor: str | None, limit: int, *, res: Resources) -> ProposalPage:
-    """Return what waits for votes, newest first."""
+async def proposals(cursor: Cursor = None, limit: Limit = 50, *, res: Res) -> ProposalPage:
+    """List what waits for votes, newest first.
+
+    Proposals about machines, registration tokens and the allow-list, with everything that votes bind.
+    """
     at = res.clock.now()
     rule = dual_control.rule_of(res.settings)
 
@@ -83,8 +94,35 @@ async def proposals(cursor: str | None, limit: int, *, res: Resources) -> Propos
     return await res.store.scan(work)
 
 
-async def withdraw(approval_id: int, *, res: Resources, operator: Operator) -> None:
-    """Take one's own vote back.
+async def proposal(proposal_digest: Digest, *, res: Res) -> ProposalDetail:
+    """Show one proposal that waits for votes, with everything they bind.
+
+    What the votes bind only by its digest, a list, a certificate, a request for one, stands in `document`.
+
+    To agree, ask for the act itself with `?proposal=` and this digest.
+
+    Raises:
+        ApprovalUnknown: No vote for it lives.
+    """
+    at = res.clock.now()
+    rule = dual_control.rule_of(res.settings)
+
+    def work(tx: Tx) -> ProposalDetail:
+        votes = tx.approvals.live(proposal_digest, at)
+        if not votes:
+            raise ApprovalUnknown("no vote for this proposal lives")
+        detail = _proposal(tx, votes, rule, res.settings, at)
+        return detail.model_copy(update={"document": tx.approvals.document(proposal_digest, at)})
+
+    return await res.store.read(work)
+
+
+async def withdraw(
+    approval_id: Annotated[int, Path(ge=1, le=9_007_199_254_740_991)], *, res: Res, operator: OperatorDep
+) -> None:
+    """Take back one's own vote.
+
+    While it lives; what was done with it stays done.
 
     Raises:
         ApprovalUnknown: No such vote, or it does not live any more.

@@ -1,9 +1,11 @@
 """The acknowledgement of a directive: a quote that carries the outcome (PROTOCOL §§6, 8.4)."""
 
+# Algorithms for: node-proof
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -140,9 +142,21 @@ def _record(tx: Tx, machine: Machine, request: AckRequest, origin: Origin, at: d
     if machine.status is Status.ATTESTED and machine.unlock_pending and request.outcome == "done":
         # The act voided every directive before it, and nothing else is ordered until this: it was the unlock.
         changes |= {"unlock_pending": False}
-    if machine.status is Status.ATTESTED and machine.redeliver and not machine.unlock_pending:
-        # It has the configuration, applied or sealed. Somebody else's fetch with its token would not say so.
-        changes |= {"redeliver": False}
+    if (
+        machine.status is Status.ATTESTED
+        and machine.config_owed_since is not None
+        and not machine.unlock_pending
+    ):
+        # Applied; somebody else's fetch with its token would not say so. Until then it is owed, and operators see why.
+        changes |= (
+            {"config_owed_since": None, "config_failure": None}
+            if request.outcome == "done"
+            else {
+                # In quotes: what a machine says must not go on as if we said it.
+                "config_failure": "the machine could not apply it: "
+                + (json.dumps(request.detail, ensure_ascii=False) if request.detail else "it did not say why")
+            }
+        )
     after = tx.machines.update(machine, **changes)
     tx.audit.append(
         AuditEvent(

@@ -1,5 +1,6 @@
 """What follows from an appraisal for a machine: the table of PROTOCOL §4, without database or clock."""
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hashlib
@@ -47,7 +48,9 @@ def decide(machine: Machine, appraisal: Appraisal, policy: Policy) -> Decision:
     verdict = appraisal.result.verdict
     affirming = verdict is Verdict.VERIFIED
     status = allowed if affirming else machine.status
-    due = machine.status is Status.REGISTERED or (machine.status is Status.ATTESTED and machine.redeliver)
+    due = machine.status is Status.REGISTERED or (
+        machine.status is Status.ATTESTED and machine.config_owed_since is not None
+    )
     # An order at a time: the configuration comes when the machine said that it is unlocked.
     deliver = affirming and due and not machine.unlock_pending
     key = _key(appraisal, policy)

@@ -6,6 +6,7 @@ Evidence that is not authentic proves nothing about the machine: it spends its c
 trust nor tokens nor history (docs/adr/0005).
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import asyncio
@@ -184,6 +185,7 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
             return judged.refusal
         record(tx, judged, signed, token, origin, at)
         if withheld is not None:
+            config_tokens.failed(tx, judged.machine.machine_id, str(withheld))
             return withheld
         tx.challenges.issue(fresh.challenge)
         return _answer(judged, signed, token, fresh, res)
@@ -276,9 +278,6 @@ def judge(
             raise appraisal.error
         # In protocol 1 an unlock was no order: such an agent believes the status.
         told = machine if request.node_nonce is not None else replace(machine, unlock_pending=False)
-        if told.redeliver and tx.config_tokens.was_fetched(machine.machine_id, at):
-            # It was fetched a moment ago and may be again; then it is offered anew, until it is acknowledged.
-            told = replace(told, redeliver=False)
         decision = decide(told, appraisal, found.policy)
         assert appraisal.claims is not None
         quoted = appraisal.claims.pcrs.get(bank, {})
@@ -357,8 +356,8 @@ def record(
         if tx.machines.by_id(machine.machine_id) != machine:
             raise MachineChanged(f"machine {machine.machine_id} is not what was judged any more")
         if decision.status is not machine.status:
-            # The configuration is owed until it is acknowledged: a lost answer loses nothing (PROTOCOL §8.7).
-            trust |= {"status": decision.status, "attested_at": at, "redeliver": True}
+            # The configuration is owed until it is applied: a lost answer loses nothing (PROTOCOL §8.7).
+            trust |= {"status": decision.status, "attested_at": at, "config_owed_since": at}
         if decision.status is not machine.status or decision.action != "none":
             trust |= {"directive_sha256": signed.directive_sha256}
         after = tx.machines.update(machine, **trust)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import structlog
+from fastapi import Path, Query, Response
 
 from attestation.api import AuditEntryDetail, AuditKeys, AuditPage, ConsistencyProof, InclusionProof
+from attestation.api.base import MachineId
 from attestation.audit import merkle
 from attestation.audit.export import (
     MAX_CHECKPOINTS,
@@ -23,13 +25,18 @@ from attestation.errors import LogBroken, MalformedEvidence, ProofUnavailable, U
 from attestation.store import AuditFilter, CountersignatureKind, Tx
 from attestation.wire import b64encode
 from attestation_service.auth import Operator
-from attestation_service.context import Resources
+from attestation_service.context import Res, Resources
+from attestation_service.parameters import Cursor, Limit
 from attestation_service.transparency import Newest
 from attestation_service.transparency.witnesses import Witness
 
 log = structlog.get_logger("attestation_service.audit")
 
 T = TypeVar("T")
+
+TilePath = Annotated[
+    str, Path(max_length=64, description="Path after `tile/`: `<L>/<N>[.p/<W>]` (C2SP tlog-tiles)")
+]
 
 BATCH_ENTRIES: Final = 1_000
 COSIGNED_CHECKPOINTS: Final = 8
@@ -38,8 +45,20 @@ CHECKPOINT_SECONDS: Final = 5.0
 """Longest that a request waits for a signature: comparing many new entries goes on without it."""
 
 
-async def list_entries(wanted: AuditFilter, cursor: str | None, limit: int, *, res: Resources) -> AuditPage:
-    """Return entries, newest first."""
+async def list_entries(
+    machine_id: Annotated[MachineId | None, Query()] = None,
+    action: Annotated[str | None, Query(pattern=r"^[a-z_]{1,64}$")] = None,
+    operator_cn: Annotated[str | None, Query(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    *,
+    res: Res,
+) -> AuditPage:
+    """List audit entries, newest first.
+
+    Every column, so that a reader can recompute each hash.
+    """
+    wanted = AuditFilter(machine_id=machine_id, operator_cn=operator_cn, action=action)
     page = await res.store.read(lambda tx: tx.audit.page(cursor, limit, wanted))
     return AuditPage(
         items=[
@@ -144,19 +163,22 @@ async def tile(path: str, *, res: Resources) -> tuple[Tile, bytes]:
     return wanted, format_hashes(await _proven(work, res))
 
 
-async def bundle(path: str, *, res: Resources) -> tuple[Tile, bytes]:
-    """Return the bundle of entries at *path*, which begins with `tile/entries/`.
+async def bundle(path: TilePath, *, res: Res) -> Response:
+    """A bundle of up to 256 entries.
+
+    Entries hold names, so they are for auditors; the tiles of hashes are for everybody.
 
     Raises:
         ProofUnavailable: No such path, or the log is not that large.
     """
-    wanted = _tile(path)
+    wanted = _tile(f"tile/entries/{path}")
 
     def work(tx: Tx) -> list[bytes]:
         _demand(wanted, tx)
         return [row[3] for row in tx.audit.walk(wanted.start, wanted.width)]
 
-    return wanted, format_bundle(await res.store.scan(work))
+    body = format_bundle(await res.store.scan(work))
+    return Response(body, media_type="application/octet-stream")
 
 
 def _tile(path: str) -> Tile:

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import Path, Query, Response
+from fastapi import Query, Response
 from fastapi.responses import StreamingResponse
 
 from attestation.api import (
     AuditKeys,
-    AuditPage,
-    AuditVerification,
     ConsistencyProof,
     InclusionProof,
 )
-from attestation.api.base import MachineId
 from attestation.audit.export import MEDIA_TYPE as EXPORT_MEDIA_TYPE
 from attestation.audit.merkle import MAX_SIZE, TILE_WIDTH
 from attestation.audit.tiles import Tile
 from attestation.errors import ProofUnavailable, RateLimited, RequestInvalid, Unavailable
-from attestation.store import AuditFilter
 from attestation_service import limits
 from attestation_service.audit import handlers, verification
 from attestation_service.auth import OperatorDep
 from attestation_service.context import From, Res
-from attestation_service.openapi import Cursor, Limit, access, answers, machine_router, operator_router
+from attestation_service.openapi import access, answers, machine_router, operator_router, route
 from attestation_service.replies import reply
 
 router = operator_router("operator: audit")
@@ -34,9 +30,6 @@ FOREVER: Final = "public, max-age=31536000, immutable"
 BRIEFLY: Final = "public, max-age=60"
 
 Size = Annotated[int | None, Query(ge=0, le=MAX_SIZE, description="Entries in the tree; now, if left out")]
-TilePath = Annotated[
-    str, Path(max_length=64, description="Path after `tile/`: `<L>/<N>[.p/<W>]` (C2SP tlog-tiles)")
-]
 
 
 def _bytes(media_type: str, description: str) -> dict[str, Any]:
@@ -50,70 +43,17 @@ NOTE = _bytes("text/plain", "A signed note (C2SP tlog-checkpoint) with every sig
 EXPORT = _bytes(EXPORT_MEDIA_TYPE, "A header, then one line per entry")
 
 
-@router.get(
-    "/audit",
-    operation_id="list_audit",
-    summary="List audit entries, newest first",
-    response_model=AuditPage,
-    responses=answers(RequestInvalid, kind="audit"),
-    openapi_extra=access("audit"),
-)
-async def list_entries(
-    res: Res,
-    machine_id: Annotated[MachineId | None, Query()] = None,
-    action: Annotated[str | None, Query(pattern=r"^[a-z_]{1,64}$")] = None,
-    operator_cn: Annotated[str | None, Query(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")] = None,
-    cursor: Cursor = None,
-    limit: Limit = 50,
-) -> Response:
-    """Every column, so that a reader can recompute each hash."""
-    wanted = AuditFilter(machine_id=machine_id, operator_cn=operator_cn, action=action)
-    return reply(await handlers.list_entries(wanted, cursor, limit, res=res))
-
-
-@router.get(
-    "/audit/verify",
-    operation_id="verify_audit",
-    summary="Verify the whole audit log: chain, tree and checkpoints",
-    response_model=AuditVerification,
-    responses=answers(kind="audit"),
-    openapi_extra=access("audit"),
-)
-async def verify(res: Res) -> Response:
-    """Walks every entry; says which one is the first that does not fit."""
-    return reply(await verification.verify(res=res))
-
-
-@router.get(
-    "/audit/export",
-    operation_id="export_audit",
-    summary="The whole log in one file that verifies without the service",
-    response_class=StreamingResponse,
-    responses={**answers(Unavailable, kind="audit"), 200: EXPORT},
-    openapi_extra=access("audit"),
-)
 async def export(who: OperatorDep, res: Res) -> Response:
-    """Signs a checkpoint for it, and is itself the last entry that this covers."""
+    """The whole log in one file that verifies without the service.
+
+    Signs a checkpoint for it, and is itself the last entry that this covers.
+    """
     lines = await handlers.export(who, res.clock.now(), res=res)
     return StreamingResponse(
         lines,
         media_type=EXPORT_MEDIA_TYPE,
         headers={"Content-Disposition": 'attachment; filename="audit.jsonl"'},
     )
-
-
-@router.get(
-    "/audit/tile/entries/{path:path}",
-    operation_id="audit_entries_tile",
-    summary="A bundle of up to 256 entries",
-    response_class=Response,
-    responses={**answers(404, ProofUnavailable, kind="audit"), 200: BUNDLE},
-    openapi_extra=access("audit"),
-)
-async def bundle(path: TilePath, res: Res) -> Response:
-    """Entries hold names, so they are for auditors; the tiles of hashes are for everybody."""
-    _, body = await handlers.bundle(f"tile/entries/{path}", res=res)
-    return Response(body, media_type="application/octet-stream")
 
 
 @public.get(
@@ -124,7 +64,7 @@ async def bundle(path: TilePath, res: Res) -> Response:
     responses={**answers(404, ProofUnavailable, RateLimited, Unavailable, kind="public"), 200: TILE},
     openapi_extra=access("public"),
 )
-async def tile(path: TilePath, res: Res, origin: From) -> Response:
+async def tile(path: handlers.TilePath, res: Res, origin: From) -> Response:
     """A full tile never changes, so it may be kept for ever."""
     await limits.count(res, origin)
     found, body = await handlers.tile(f"tile/{path}", res=res)
@@ -201,3 +141,11 @@ async def consistency(
 
 def _lifetime(found: Tile) -> str:
     return FOREVER if found.width == TILE_WIDTH else BRIEFLY
+
+
+# fmt: off
+route(router, "list_audit", "GET /audit", "audit", handlers.list_entries, RequestInvalid)
+route(router, "verify_audit", "GET /audit/verify", "audit", verification.verify)
+route(router, "export_audit", "GET /audit/export", "audit", export, Unavailable, also={200: EXPORT})
+route(router, "audit_entries_tile", "GET /audit/tile/entries/{path:path}", "audit", handlers.bundle,
+      404, ProofUnavailable, also={200: BUNDLE})

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from attestation.api import AuditState, AuditVerification
-from attestation.errors import LogBroken, LogRejected, MalformedNote
+from attestation.audit.checkpoint import Checkpoint, parse
+from attestation.errors import LogBroken, LogRejected, MalformedNote, NoteRejected
 from attestation.store import KINDS, Kind, StoredCheckpoint, Tx
 from attestation.wire import b64encode
 from attestation_service.audit.ledger import Ledger
-from attestation_service.context import Resources
+from attestation_service.context import Res, Resources
 from attestation_service.transparency import LogSigner, Page, Walk, page
 from attestation_service.transparency.memory import MemoryUnusable
 
@@ -36,7 +37,8 @@ class _Step:
 
 
 class _Verification:
-    def __init__(self, signer: LogSigner) -> None:
+    def __init__(self, signer: LogSigner, ended: tuple[Checkpoint, ...]) -> None:
+        self._ended = {each.origin: each.size for each in ended}
         self.walk = Walk()
         self.checkpoints = 0
         self.newest: int | None = None
@@ -63,7 +65,7 @@ class _Verification:
         # 1. We signed these. Otherwise whoever rewrote the log would have written them too.
         roots: dict[int, bytes] = {}
         for stored in step.checkpoints:
-            signed = self._signer.verify(stored.note).checkpoint
+            signed = self._signed(stored)
             if (signed.size, signed.root) != (stored.size, stored.root):
                 raise LogBroken(
                     f"the checkpoint stored for size {stored.size} speaks of {signed.size}", entry_id=None
@@ -87,6 +89,23 @@ class _Verification:
             )
         return False
 
+    def _signed(self, stored: StoredCheckpoint) -> Checkpoint:
+        """Return what *stored* says, if we signed it; or if keys that are lost did, whose log ended, and not later.
+
+        Then it proves nothing by itself, but the entries must still fit it.
+
+        Raises:
+            NoteRejected: Neither.
+            MalformedNote: It is none.
+        """
+        try:
+            return self._signer.verify(stored.note).checkpoint
+        except NoteRejected:
+            told = parse(stored.note.encode("utf-8", "surrogatepass")).checkpoint
+            if told.size > self._ended.get(told.origin, -1):
+                raise
+            return told
+
 
 def demand(size: int, covered: Sequence[int]) -> None:
     """Refuse a log of *size* entries where a checkpoint covers more.
@@ -100,13 +119,13 @@ def demand(size: int, covered: Sequence[int]) -> None:
         raise LogBroken(f"{which} missing: a checkpoint covers {most} entries", entry_id=size + 1)
 
 
-async def verify(*, res: Resources) -> AuditVerification:
-    """Walk the whole log in pages: constant memory, no transaction longer than one page. Then compare the state.
+async def verify(*, res: Res) -> AuditVerification:
+    """Verify the whole audit log: chain, tree and checkpoints.
 
-    Entries appended meanwhile are part of the walk; entries cannot change behind it, because the chain would
-    not fit any more.
+    Walks every entry; says which one is the first that does not fit.
     """
-    found = _Verification(res.transparency.signer)
+    # Entries that come meanwhile are part of the walk; none can change behind it, for the chain would not fit any more.
+    found = _Verification(res.transparency.signer, await res.transparency.ended())
     walk = found.walk
     signed = res.transparency.signed
     ledger = Ledger()

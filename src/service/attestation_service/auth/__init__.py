@@ -1,6 +1,16 @@
 """Who an operator is and what they may. Every operator route asks the one dependency here."""
 
 from attestation_service.auth.identity import RIGHTS, Duty, Method, Operator, Right
-from attestation_service.auth.operator import OperatorDep, operator
+from attestation_service.auth.operator import OperatorDep, VoterDep, operator, voter
 
-__all__ = ["RIGHTS", "Duty", "Method", "Operator", "OperatorDep", "Right", "operator"]
+__all__ = [
+    "RIGHTS",
+    "Duty",
+    "Method",
+    "Operator",
+    "OperatorDep",
+    "Right",
+    "VoterDep",
+    "operator",
+    "voter",
+]

@@ -5,6 +5,7 @@ Pure: text, claims, rules and the instant come in; a person goes out. The signat
 (DELIVERY-AND-OPERATORS §9.1); RFC 9068 tokens are read too.
 """
 
+# Algorithms for: access-token
 from __future__ import annotations
 
 import base64

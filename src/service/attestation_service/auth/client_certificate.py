@@ -19,11 +19,10 @@ certificate that names one of its keys as issuer is judged by them alone, and in
     for each request: what any worker takes back opens nothing from then on.
 """
 
+# Algorithms for: operator-certificate, digest
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
 import re
 import unicodedata
@@ -52,9 +51,16 @@ from cryptography.x509.verification import (
 )
 
 from attestation.algorithms import Use
-from attestation.errors import ClientCertificateUntrusted, Forbidden, RevocationUnknown, Unauthenticated
+from attestation.errors import (
+    ClientCertificateUntrusted,
+    Forbidden,
+    MalformedEvidence,
+    RevocationUnknown,
+    Unauthenticated,
+)
 from attestation.store import Certificate, Tx
 from attestation.store import Store as Database
+from attestation.wire import b64decode, pem_block, pem_blocks
 from attestation_service.auth.identity import RESERVED_NAMES, Duty, Method, Operator
 from attestation_service.context import Origin
 from attestation_service.crypto_policy import check_operator_certificate, forbidden, of
@@ -70,8 +76,6 @@ CURVES: Final = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 _LIST_HASHES: Final = (SHA256, SHA384, SHA512)
 
 _URL_ENCODED = re.compile(rb"(?:[!-$&-~]|%[0-9A-Fa-f]{2})+\Z")
-_PEM = re.compile(rb"\s*-----BEGIN CERTIFICATE-----\s([A-Za-z0-9+/=\s]+)\s-----END CERTIFICATE-----\s*\Z")
-_PEM_LIST = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
 UNREADABLE: Final = (
     OSError, ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension,
 )  # fmt: skip
@@ -100,18 +104,14 @@ def parse_header(name: bytes, value: bytes) -> bytes:
     if name == b"client-cert":
         if len(value) < 2 or value[:1] != b":" or value[-1:] != b":":
             raise Unauthenticated("Client-Cert is not one byte sequence (RFC 9440)")
-        encoded = value[1:-1]
-    else:
-        if not _URL_ENCODED.match(value):
-            raise Unauthenticated("X-Client-Cert is not URL-encoded")
-        found = _PEM.match(unquote_to_bytes(value))
-        if found is None:
-            raise Unauthenticated("X-Client-Cert is not one PEM certificate")
-        encoded = b"".join(found[1].split())
+    elif not _URL_ENCODED.match(value):
+        raise Unauthenticated("X-Client-Cert is not URL-encoded")
     try:
-        return base64.b64decode(encoded, validate=True)
-    except binascii.Error:
-        raise Unauthenticated("the client certificate's header is not base64") from None
+        if name == b"client-cert":
+            return b64decode(value[1:-1].decode("ascii", "replace"), "Client-Cert")
+        return pem_block(unquote_to_bytes(value), "X-Client-Cert", "CERTIFICATE")
+    except MalformedEvidence as e:
+        raise Unauthenticated(str(e)) from None
 
 
 def parse(der: bytes) -> x509.Certificate:
@@ -165,7 +165,12 @@ def load_authorities(data: bytes) -> list[x509.Certificate]:
     Raises:
         ValueError: No certificate, or one that is not a CA's or too weak; the text says which.
     """
-    authorities = x509.load_pem_x509_certificates(data)
+    try:
+        authorities = x509.load_pem_x509_certificates(data)
+        for authority in authorities:
+            _ = authority.extensions  # read no earlier than here
+    except UNREADABLE:
+        raise ValueError("it holds no certificate that can be read, or one that cannot") from None
     for authority in authorities:
         name = authority.subject.rfc4514_string()
         try:
@@ -192,10 +197,13 @@ def load_lists(data: bytes, authorities: Sequence[x509.Certificate]) -> dict[byt
     say when it ends, or that nobody of *authorities* signed, is left out: it proves nothing.
 
     Raises:
-        ValueError: Not a revocation list; what it may be besides stands in `UNREADABLE`.
+        ValueError: Not a revocation list.
     """
-    parts = _PEM_LIST.findall(data)
-    loaded = [x509.load_pem_x509_crl(part) for part in parts] or [x509.load_der_x509_crl(data)]
+    try:
+        parts = [der for label, der in pem_blocks(data, "the file") if label == "X509 CRL"]
+        loaded = [x509.load_der_x509_crl(part) for part in parts or [data]]
+    except (MalformedEvidence, *UNREADABLE):
+        raise ValueError("it is no revocation list that can be read") from None
     found: dict[bytes, Revoked] = {}
     for crl in loaded:
         signers = [authority for authority in authorities if _signed(crl, authority)]
@@ -590,7 +598,16 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
+_NEEDED: Final = {
+    "ITL_OPERATOR_CA": "Name a PEM file (-----BEGIN CERTIFICATE-----) with the certificates of the CAs that sign those "
+    "of operators, and nothing else, that the service's user may read",
+    "ITL_OPERATOR_CRL": "Put the newest list of that CA there, in DER or PEM (-----BEGIN X509 CRL-----), that the "
+    "service's user may read",
+}
+
+
 class _Unusable(Exception):
     def __init__(self, path: Path, variable: str, cause: Exception) -> None:
-        super().__init__(f"{variable}: {path} cannot be used: {type(cause).__name__}: {cause}")
+        said = cause.strerror if isinstance(cause, OSError) else cause
+        super().__init__(f"{variable}: {path} cannot be used: {said}. {_NEEDED[variable]}")
         self.path = path

@@ -23,6 +23,8 @@ class Right(StrEnum):
     READ = "read"
     ACT = "act"
     AUDIT = "audit"
+    KNOWN = "known"
+    """To be told who one is."""
 
 
 class Duty(StrEnum):
@@ -43,9 +45,9 @@ class Method(StrEnum):
 
 RIGHTS: Final[Mapping[Duty, frozenset[Right]]] = MappingProxyType(
     {
-        Duty.OPERATOR: frozenset({Right.READ, Right.ACT}),
-        Duty.VIEWER: frozenset({Right.READ}),
-        Duty.AUDITOR: frozenset({Right.AUDIT}),
+        Duty.OPERATOR: frozenset({Right.READ, Right.ACT, Right.KNOWN}),
+        Duty.VIEWER: frozenset({Right.READ, Right.KNOWN}),
+        Duty.AUDITOR: frozenset({Right.AUDIT, Right.KNOWN}),
     }
 )
 """What each duty may; everything absent is forbidden."""
@@ -83,6 +85,9 @@ class Operator:
         authenticated_at: When they last proved to the identity provider who they are, or None: not by a token, or
             it does not say.
         certificate: The client certificate, DER, that they came with, or None.
+        proposal: Digest of the proposal that they agree to, 64 lower-case hex: with it they do that or nothing; None
+            where they named none.
+        new_proposal: They know that another proposal about the same thing waits, and want theirs beside it.
     """
 
     cn: str
@@ -92,6 +97,8 @@ class Operator:
     duties: frozenset[Duty]
     authenticated_at: datetime | None = None
     certificate: bytes | None = field(default=None, repr=False)
+    proposal: str | None = None
+    new_proposal: bool = False
 
     @property
     def rights(self) -> frozenset[Right]:

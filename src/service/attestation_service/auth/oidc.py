@@ -40,6 +40,8 @@ REFETCH_SECONDS: Final = 30
 RETRY_SECONDS: Final = 30.0
 RETRY_WITHOUT_KEYS_SECONDS: Final = 5.0
 LAST_GOOD_HOURS: Final = 24
+FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, ProviderAnswerInvalid, TimeoutError, OSError)
+"""What may come of asking the provider."""
 PORTS: Final = {"https": 443, "http": 80}
 
 
@@ -71,6 +73,8 @@ class OIDC:
             trust_env=False,
             headers={"Accept": "application/json", "Accept-Encoding": "identity"},
         )
+        self.said_at: str | None = None
+        """What time the provider had when it answered last, as it said (Date)."""
         self._keys: SigningKeys | None = None
         self._fetched_at: datetime | None = None
         self._asked_at: datetime | None = None
@@ -175,8 +179,8 @@ class OIDC:
 
     async def _fetch(self) -> None:
         try:
-            keys = parse_jwks(await self._get(await self._jwks_uri()), self._crypto_policy)
-        except (httpx.HTTPError, httpx.InvalidURL, ProviderAnswerInvalid, TimeoutError, OSError) as e:
+            keys = await self.ask()
+        except FAILURES as e:
             self._failed = True
             reason = str(e) if isinstance(e, ProviderAnswerInvalid) else type(e).__name__
             fetched_at = self._fetched_at.isoformat() if self._fetched_at else None
@@ -193,6 +197,14 @@ class OIDC:
             key_ids = sorted(str(key_id) for key_id in keys.by_id)
             log.info("oidc.keys", issuer=self._issuer, kids=key_ids, left_out=list(keys.left_out))
         self._keys, self._fetched_at, self._failed = keys, self._clock.now(), False
+
+    async def ask(self) -> SigningKeys:
+        """Return the provider's keys as they are now.
+
+        Raises:
+            FAILURES: It does not answer, or says something else than it must.
+        """
+        return parse_jwks(await self._get(await self._jwks_uri()), self._crypto_policy)
 
     async def _jwks_uri(self) -> str:
         """Return where the keys are, from the provider's metadata (OpenID Connect Discovery §4)."""
@@ -214,6 +226,7 @@ class OIDC:
     async def _get(self, url: str) -> bytes:
         """Return one document: 200, JSON as it is, at most 256 KiB, within five seconds."""
         async with asyncio.timeout(FETCH_SECONDS), self._http.stream("GET", url) as response:
+            self.said_at = response.headers.get("date")
             if response.status_code != httpx.codes.OK:
                 raise ProviderAnswerInvalid(f"answered {response.status_code}")
             data = bytearray()

@@ -7,11 +7,12 @@ itself; a route without a declaration lets nobody in.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Final
 
 import structlog
-from fastapi import Depends, Request, Security
+from fastapi import Depends, Query, Request, Security
 from fastapi.security import HTTPBearer
 from fastapi.security.base import SecurityBase
 
@@ -23,7 +24,7 @@ from attestation.errors import (
     Unauthenticated,
 )
 from attestation.store import Tx
-from attestation_service import limits, votes
+from attestation_service import acts, limits, votes
 from attestation_service.auth import break_glass, cross_site
 from attestation_service.auth.identity import RIGHTS, Duty, Method, Operator, Right, WithoutDuty
 from attestation_service.context import ACCESS_KEY, From, Origin, Res, Resources
@@ -51,7 +52,8 @@ async def operator(
         RateLimited: Too many wrong credentials from this address, or too many uses of break-glass.
         Unauthenticated: No credential, or a wrong one.
         Forbidden: Known, but without the right that the route needs; or sent by a browser for another site.
-        HTTPException: 415, an act of a media type that any web page could have had sent.
+        HTTPException: 415, an act of a media type that any web page could have had sent; 400, as `acts.permit`.
+        ActInProgress, IdempotencyKeyReused: As `acts.permit`.
     """
     needed = declared(request)
     at = res.clock.now()
@@ -74,6 +76,8 @@ async def operator(
         use = f"{request.method} {mask_path(request.url.path)}"
         log.warning("operator.break_glass", client=origin.address, use=use)
         await res.store.write(lambda tx: break_glass.record(tx, who, use, res.settings, at))
+    if needed is Right.ACT:
+        await acts.permit(request, who, res)
     return who
 
 
@@ -189,3 +193,23 @@ def _demand(needed: Right, who: Operator, settings: Settings) -> None:
 
 
 OperatorDep = Annotated[Operator, Depends(operator)]
+
+
+async def voter(
+    who: OperatorDep,
+    proposal: Annotated[
+        str | None,
+        Query(
+            pattern=r"^[0-9a-f]{64}$",
+            description="Digest of the proposal that the caller agrees to; anything else is refused",
+        ),
+    ] = None,
+    new_proposal: Annotated[
+        bool, Query(description="Open a proposal although another one about the same thing waits")
+    ] = False,
+) -> Operator:
+    """Return who asks for an act that several may have to agree to, with which proposal they mean."""
+    return replace(who, proposal=proposal, new_proposal=new_proposal)
+
+
+VoterDep = Annotated[Operator, Depends(voter)]

@@ -4,6 +4,7 @@ A document from outside: what cannot be a signing key is left out, and why is sa
 from the log. Keys are parsed once per fetch, never per token.
 """
 
+# Algorithms for: access-token
 from __future__ import annotations
 
 import base64

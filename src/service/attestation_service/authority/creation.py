@@ -10,6 +10,7 @@ stopped. The lease keeps others from the same work while somebody is at it; if t
 key, and only one of their certificates is written down.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import contextlib
@@ -27,7 +28,7 @@ from cryptography import x509
 
 from attestation.audit import AuditEvent
 from attestation.clock import Clock
-from attestation.errors import AttestationError, SignerBusy
+from attestation.errors import AttestationError, KeyNotFound, SignerBusy
 from attestation.keys.open import KeyOptions, OpenKey, create_key, is_away
 from attestation.pki.content import SERIAL_BYTES, CertificateContent, key_identifier, serial_of, serial_text
 from attestation.pki.names import ca_subject
@@ -235,8 +236,8 @@ def _subject(tx: Tx, issuer: Issuer, settings: Settings) -> x509.Name:
     is_first = all(issuer.reserved_at <= each.reserved_at for each in same)
     return ca_subject(
         issuer.purpose,
-        country=settings.enrollment_ca_country,
-        organization=settings.enrollment_ca_organization,
+        country=settings.ca_country,
+        organization=settings.ca_organization,
         issuer_id=None if is_first else issuer.issuer_id,
     )
 
@@ -388,6 +389,12 @@ def prove_active(maker: Maker) -> dict[str, AttestationError]:
         try:
             maker.keyring.get(active)
         except AttestationError as e:
+            if isinstance(e, KeyNotFound) and not is_away(active.key_uri, e):
+                raise KeyNotFound(
+                    f"the key of the {purpose} CA is missing: {e}. It is never made again: put the folder of the keys "
+                    "back from your backup. Without it the service starts if it shall have no CA (unset "
+                    "ITL_ENROLLMENT_CA_PASSPHRASE_FILE or _KEY); machines then attest, and nobody gets a certificate"
+                ) from e
             if not is_away(active.key_uri, e):
                 raise
             away[active.issuer_id] = e

@@ -3,6 +3,7 @@
 Between the two units stand durable rows: whatever happens, each serial number that may have been signed is known.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import hashlib

@@ -4,9 +4,11 @@ Each key has a place of its own, which no earlier key had: what is left of a los
 given up, is never taken for the key of another certificate.
 """
 
+# Algorithms for: ca-key
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from attestation.errors import KeyURIInvalid
@@ -107,29 +109,48 @@ def base_of(settings: Settings) -> KeyRef:
 
 
 def current_uri(settings: Settings, key_uri: str) -> str:
-    """Return *key_uri* with the PIN source, module and transport that the settings name now, if it is in that place.
+    """Return *key_uri* with the folder, PIN source, module and transport that the settings name now.
 
-    What was planned years ago stays findable where the file with the PIN has moved since.
+    What was planned years ago stays findable where the file with the PIN has moved since, or the whole folder: a
+    database that was restored on another host names the folder of the old one.
 
     Raises:
         KeyURIInvalid: One of the two breaks the rules of its scheme.
     """
     ref, base = parse_key_uri(key_uri), base_of(settings)
     match ref, base:
-        case FileRef(), FileRef() if ref.path.parent == base.path:
-            return str(replace(ref, passphrase_source=base.passphrase_source))
+        case FileRef(), FileRef():
+            moved = _in_folder(ref.path, base.path)
+            return (
+                str(replace(ref, path=moved, passphrase_source=base.passphrase_source)) if moved else key_uri
+            )
+        case FileRef(), _:
+            moved = _in_folder(ref.path, settings.enrollment_ca_dir.absolute())
+            return str(replace(ref, path=moved)) if moved else key_uri
         case PKCS11Ref(), PKCS11Ref() if (ref.token, ref.serial) == (base.token, base.serial):
             return str(replace(ref, module_name=base.module_name, pin_source=base.pin_source))
         case TPM2Ref(), TPM2Ref():
+            moved = _in_folder(ref.path, base.path) if ref.path and base.path else None
             return str(
                 replace(
                     ref,
+                    path=moved or ref.path,
                     tcti=base.tcti,
                     auth_source=base.auth_source,
                     owner_auth_source=base.owner_auth_source,
                 )
             )
     return key_uri
+
+
+def _in_folder(planned: Path, folder: Path) -> Path | None:
+    """Return the file of that name in *folder*; None where only the planned place has it.
+
+    Each key has a name of its own, so what has its name there is the key, or a copy; which of both it is, its
+    certificate says. Where neither is there, the missing file is named in the folder that settings name.
+    """
+    here = folder / planned.name
+    return None if planned.exists() and not here.exists() else here
 
 
 def _free(first: int, taken: set[int | None], allowed: range) -> int:

@@ -4,15 +4,17 @@ A step of a rotation changes whom every relying party believes, so it is an act 
 is on. Revoking one certificate needs one and works at once.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import functools
 import hashlib
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from cryptography import x509
+from fastapi import Query
 
 from attestation.algorithms import Policy, Use, demand
 from attestation.api import (
@@ -29,6 +31,7 @@ from attestation.api import (
     RefusedKeyRequest,
     RotationRequest,
 )
+from attestation.api.base import MachineId
 from attestation.errors import (
     AlreadyExists,
     CANotConfigured,
@@ -37,13 +40,14 @@ from attestation.errors import (
     RotationForbidden,
     TransitionForbidden,
 )
-from attestation.keys.uri import FileRef, parse_key_uri
+from attestation.keys.uri import FileRef, KeyRef, parse_key_uri
 from attestation.machines.dual_control import of_ca_revocation, of_ca_rotation
 from attestation.pki.profiles import ProfileName
 from attestation.store import (
     PUBLISHED,
     Certificate,
     CertificateFilter,
+    CertificateState,
     Issuer,
     IssuerAlgorithm,
     RefusedKey,
@@ -51,11 +55,13 @@ from attestation.store import (
 )
 from attestation.wire import b64encode
 from attestation_service import dual_control, votes
-from attestation_service.auth import Operator
+from attestation_service.auth import OperatorDep, VoterDep
 from attestation_service.authority import Authority, creation, rotation
 from attestation_service.authority.keyring import validity_problem
-from attestation_service.authority.places import algorithms
-from attestation_service.context import Resources
+from attestation_service.authority.places import algorithms, current_uri
+from attestation_service.context import Res, Resources
+from attestation_service.parameters import Cursor, Limit, Serial
+from attestation_service.settings import Settings
 
 SERIALS_PER_AUDIT: Final = 20
 OF_CAS: Final = frozenset({ProfileName.CA.value, ProfileName.CA_CROSS.value})
@@ -73,8 +79,10 @@ def authority_of(res: Resources) -> Authority:
     return res.authority
 
 
-async def show(*, res: Resources) -> CADetail:
-    """Return every key of the CAs, oldest first.
+async def show(*, res: Res) -> CADetail:
+    """Show every key of the CAs.
+
+    Oldest first, with their certificates, states and instants; where a key is, never a secret.
 
     Raises:
         CANotConfigured: The service has no CA.
@@ -83,8 +91,10 @@ async def show(*, res: Resources) -> CADetail:
     return await res.store.read(lambda tx: _shown(tx, res))
 
 
-async def check(*, res: Resources) -> CACheck:
-    """Try every key in use, here and now, and say what a backup of it needs.
+async def check(*, res: Res) -> CACheck:
+    """Let the CAs' keys prove themselves.
+
+    Each key in use signs a test value, which its certificate must verify; and what a backup of it needs.
 
     Raises:
         CANotConfigured: The service has no CA.
@@ -96,15 +106,15 @@ async def check(*, res: Resources) -> CACheck:
     used = [issuer for issuer in issuers if issuer.state in PUBLISHED]
     at = res.clock.now()
     checked = await authority.in_thread(
-        lambda: [_checked(issuer, problems.get(issuer.issuer_id), authority, at) for issuer in used]
+        lambda: [_checked(issuer, problems.get(issuer.issuer_id), res, at) for issuer in used]
     )
     return CACheck(ok=not problems, issuers=checked)
 
 
-async def rotate(
-    request: RotationRequest, *, res: Resources, operator: Operator
-) -> CADetail | PendingApproval:
+async def rotate(request: RotationRequest, *, res: Res, operator: VoterDep) -> CADetail | PendingApproval:
     """Take one step of a rotation.
+
+    Several operators must agree under dual control. `force` does not wait for relying parties to follow.
 
     Raises:
         CANotConfigured: The service has no CA.
@@ -136,7 +146,7 @@ async def rotate(
             other=other.issuer_id if other is not None else None,
             force=request.force,
         )
-        agreed = dual_control.gate(tx, proposal, operator, res, at, note=request.reason)
+        agreed = dual_control.gate(tx, proposal, operator, res, at, reason=request.reason)
         if isinstance(agreed, PendingApproval):
             return agreed
         done = rotation.take(tx, authority.maker, keys, request.step, at)
@@ -179,23 +189,36 @@ def _algorithm(request: RotationRequest, res: Resources) -> IssuerAlgorithm:
 
 
 async def certificates(
-    wanted: CertificateFilter, cursor: str | None, limit: int, *, res: Resources
+    machine_id: Annotated[MachineId | None, Query()] = None,
+    state: Annotated[CertificateState | None, Query()] = None,
+    profile: Annotated[ProfileName | None, Query()] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    *,
+    res: Res,
 ) -> CertificatePage:
-    """Return a page of the issuance log, newest first.
+    """List the issuance log.
+
+    Newest first; every serial number that was ever reserved, until long after its end.
 
     Raises:
         CANotConfigured: The service has no CA.
         RequestInvalid: A cursor that is none.
     """
     authority_of(res)
+    wanted = CertificateFilter(
+        machine_id=machine_id, state=state, profile=profile.value if profile is not None else None
+    )
     page = await res.store.scan(lambda tx: tx.certificates.page(wanted, cursor, limit))
     return CertificatePage(
         items=[certificate_detail(each, whole=False) for each in page.items], next_cursor=page.next_cursor
     )
 
 
-async def certificate(serial: str, *, res: Resources) -> CertificateDetail:
-    """Return one certificate.
+async def certificate(serial: Serial, *, res: Res) -> CertificateDetail:
+    """Show one certificate.
+
+    What became of a serial number, and the certificate itself.
 
     Raises:
         CANotConfigured: The service has no CA.
@@ -206,9 +229,11 @@ async def certificate(serial: str, *, res: Resources) -> CertificateDetail:
 
 
 async def revoke(
-    serial: str, request: CertificateRevokeRequest, *, res: Resources, operator: Operator
+    serial: Serial, request: CertificateRevokeRequest, *, res: Res, operator: VoterDep
 ) -> CertificateDetail | PendingApproval:
-    """Revoke one certificate for good; that of a CA, by itself or another, is an act of several.
+    """Revoke one certificate.
+
+    For good and at once: the next list and every answer say so. That of a CA is an act of several operators.
 
     Raises:
         CANotConfigured: The service has no CA.
@@ -221,16 +246,17 @@ async def revoke(
 
     def work(tx: Tx) -> CertificateDetail | PendingApproval:
         before = _found(tx, serial)
-        agreed = dual_control.Agreed()
         if before.profile in OF_CAS:
             # One step of a rotation needs several; taking back what it made decides as much.
             proposal = of_ca_revocation(
                 serial=serial, profile=before.profile, subject=before.subject, reason=request.reason
             )
-            found = dual_control.gate(tx, proposal, operator, res, at, note=request.note)
+            found = dual_control.gate(tx, proposal, operator, res, at, reason=request.note)
             if isinstance(found, PendingApproval):
                 return found
             agreed = found
+        else:
+            agreed = dual_control.alone(operator)
         why = request.note or "revoked by an operator"
         if not tx.certificates.revoke_serial(serial, request.reason, why, at):
             raise TransitionForbidden(f"certificate {serial} is {before.state} already")
@@ -256,8 +282,10 @@ async def revoke(
     return answer
 
 
-async def refuse_key(request: RefusedKeyRequest, *, res: Resources, operator: Operator) -> RefusedKeyDetail:
-    """Let a key never get a certificate again, and revoke those that it has.
+async def refuse_key(request: RefusedKeyRequest, *, res: Res, operator: OperatorDep) -> RefusedKeyDetail:
+    """Let a key never get a certificate again.
+
+    For good; the certificates that it has are revoked.
 
     Raises:
         CANotConfigured: The service has no CA.
@@ -268,7 +296,7 @@ async def refuse_key(request: RefusedKeyRequest, *, res: Resources, operator: Op
     at = res.clock.now()
     key = RefusedKey(spki_sha256=request.spki_sha256, why=request.reason, added_at=at, added_by=operator.cn)
 
-    def work(tx: Tx) -> None:
+    def work(tx: Tx) -> RefusedKeyDetail:
         # By refusing it, one operator would revoke what needs several.
         if any(issuer.spki_sha256 == key.spki_sha256 for issuer in tx.issuers.all()):
             raise TransitionForbidden("this is the key of a CA: rotate it, or revoke its certificate")
@@ -285,15 +313,18 @@ async def refuse_key(request: RefusedKeyRequest, *, res: Resources, operator: Op
         for first in range(0, len(revoked), SERIALS_PER_AUDIT):
             named = ", ".join(revoked[first : first + SERIALS_PER_AUDIT])
             tx.audit.append(operator.event("cert_revoked", detail=f"keyCompromise, key refused: {named}"), at)
+        return refused_key_detail(key)
 
-    await res.store.write(work)
+    answer = await res.store.write(work)
     if res.revocation is not None:
         res.revocation.changed()
-    return refused_key_detail(key)
+    return answer
 
 
-async def refused_keys(cursor: str | None, limit: int, *, res: Resources) -> RefusedKeyPage:
-    """Return the keys that never get a certificate again.
+async def refused_keys(cursor: Cursor = None, limit: Limit = 50, *, res: Res) -> RefusedKeyPage:
+    """List the keys that never get a certificate again.
+
+    Of revocations with the reason keyCompromise, and of operators.
 
     Raises:
         CANotConfigured: The service has no CA.
@@ -354,7 +385,7 @@ def _detail(tx: Tx, issuer: Issuer, res: Resources) -> IssuerDetail:
         algorithm=issuer.algorithm,
         state=issuer.state,
         subject=own.subject.rfc4514_string() if own is not None else None,
-        key_uri=parse_key_uri(issuer.key_uri).shown,
+        key_uri=_ref(issuer, res.settings).shown,
         key_origin=issuer.key_origin,
         spki_sha256=issuer.spki_sha256,
         certificate_sha256=hashlib.sha256(issuer.certificate).hexdigest() if issuer.certificate else None,
@@ -373,10 +404,15 @@ def _detail(tx: Tx, issuer: Issuer, res: Resources) -> IssuerDetail:
     )
 
 
-def _checked(issuer: Issuer, problem: str | None, authority: Authority, at: datetime) -> IssuerCheck:
-    ref = parse_key_uri(issuer.key_uri)
+def _ref(issuer: Issuer, settings: Settings) -> KeyRef:
+    """Return where the key of *issuer* is now."""
+    return parse_key_uri(current_uri(settings, issuer.key_uri))
+
+
+def _checked(issuer: Issuer, problem: str | None, res: Resources, at: datetime) -> IssuerCheck:
+    ref = _ref(issuer, res.settings)
     encrypted = _is_encrypted(ref.path) if isinstance(ref, FileRef) else None
-    warnings = [validity_problem(authority.certificate(issuer), at)]
+    warnings = [validity_problem(authority_of(res).certificate(issuer), at)]
     if encrypted is False:
         warnings.append("the key lies on disk in plaintext")
     if issuer.key_origin == "provisioned":

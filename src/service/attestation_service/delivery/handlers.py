@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from attestation.api import ConfigEnvelope
 from attestation.audit import AuditEvent
 from attestation.envelope import FORMAT, Envelope, seal
 from attestation.errors import (
+    AgentTooOld,
     BaseConfigMissing,
     ConfigTokenConsumed,
     ConfigTokenUnknown,
@@ -34,6 +35,9 @@ from attestation_service.settings import Settings
 
 SEALED: Final = "application/vnd.itl.config.encrypted+json"
 PLAIN: Final = "application/yaml"
+
+UNHEARD: Final = "it was fetched, and the machine has not said since that it is applied"
+"""Why a machine has no configuration from a fetch to its acknowledgement."""
 
 Wanted = Literal["sealed", "plain"]
 
@@ -102,17 +106,20 @@ async def fetch(
     await res.store.write(lambda tx: limits.take(tx, counted, at))
     if isinstance(due, Pending):
         return due
-    if wanted == "plain" and res.settings.require_encrypted_delivery:
-        raise NotAcceptable(f"encrypted delivery required: send Accept: {SEALED}")
-    if wanted == "sealed":
-        statements.demand_nonce(node_nonce, res.settings)
-    if due.repeat is not None:
-        if wanted == "plain":
-            # Plaintext is never repeated, and a sealed answer is no YAML.
-            raise ConfigTokenConsumed("the config token was used")
-        return await _signed(Delivered(due.repeat, SEALED), due.machine, node_nonce, res, at)
-    # Files and YAML, never on the loop and never inside a unit. A failure here is an error, never plaintext.
-    answer, config_sha256 = await asyncio.to_thread(_prepare, due, wanted, res)
+    if due.repeat is not None and wanted == "plain":
+        # Plaintext is never repeated, and a sealed answer is no YAML.
+        raise ConfigTokenConsumed("the config token was used")
+    try:
+        _demand_form(wanted, node_nonce, res.settings)
+        if due.repeat is not None:
+            return await _signed(Delivered(due.repeat, SEALED), due.machine, node_nonce, res, at)
+        # Files and YAML, never on the loop and never inside a unit. A failure here is an error, never plaintext.
+        answer, config_sha256 = await asyncio.to_thread(_prepare, due, wanted, res)
+    except (NotAcceptable, AgentTooOld, Unavailable) as e:
+        # The machine is attested, and has nothing: whoever looks at it sees that, and why.
+        why = str(e)
+        await res.store.write(lambda tx: config_tokens.failed(tx, due.machine.machine_id, why))
+        raise
 
     def conclude(tx: Tx) -> Delivered | Pending:
         # Decided again on what is true now: a lock, a failed attestation or an AK reset may have come between.
@@ -142,6 +149,14 @@ async def fetch(
     if isinstance(delivered, Pending):
         return delivered
     return await _signed(delivered, due.machine, node_nonce, res, at)
+
+
+def _demand_form(wanted: Wanted, node_nonce: str | None, settings: Settings) -> None:
+    """Check that what is asked for is served: envelopes to who can tell whom they are for, plaintext where allowed."""
+    if wanted == "sealed":
+        statements.demand_nonce(node_nonce, settings)
+    elif settings.require_encrypted_delivery:
+        raise NotAcceptable(f"encrypted delivery required: send Accept: {SEALED}")
 
 
 async def _signed(
@@ -279,9 +294,10 @@ def wire(envelope: Envelope) -> bytes:
 
 def _record(tx: Tx, due: _Due, wanted: Wanted, config_sha256: str, origin: Origin, at: datetime) -> None:
     machine, token = due.machine, due.token
-    if machine.redeliver and wanted == "plain":
-        # Whoever reads plaintext acknowledges nothing. What is sealed is owed until the machine says that it has it.
-        machine = tx.machines.update(machine, redeliver=False)
+    if machine.config_owed_since is not None:
+        # Whoever reads plaintext acknowledges nothing. What is sealed is owed until the machine says that it is there.
+        done: dict[str, Any] = {"config_owed_since": None, "config_failure": None}
+        machine = tx.machines.update(machine, **(done if wanted == "plain" else {"config_failure": UNHEARD}))
     tx.audit.append(
         AuditEvent(
             operator_cn="machine",

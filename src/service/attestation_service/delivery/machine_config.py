@@ -68,7 +68,7 @@ def load_base(directory: Path, role: Role, cluster_id: str) -> bytes:
         except FileNotFoundError:
             continue
         except OSError as e:
-            raise BaseConfigInvalid(f"{what}: {type(e).__name__}") from e
+            raise BaseConfigInvalid(f"{what}: {e.strerror}") from e
         if len(text) > MAX_BYTES:
             raise BaseConfigInvalid(f"{what}: more than {MAX_BYTES} bytes")
         return text
@@ -99,8 +99,12 @@ def merge(base: bytes, overrides: Overrides) -> bytes:
         AssertionError,
     ) as e:
         # Beside its own errors, ruamel stumbles over what YAML allows and Python does not, e.g. mappings as keys.
-        # The message of a YAML error quotes the lines around it, and those may hold cluster secrets.
-        raise BaseConfigInvalid(f"base configuration: {type(e).__name__}") from None
+        # The message of a YAML error quotes the lines around it, and those may hold cluster secrets; numbers do not.
+        mark = getattr(e, "problem_mark", None)
+        where = f"line {mark.line + 1}" if mark is not None else "it"
+        raise BaseConfigInvalid(
+            f"base configuration: {where} is not YAML that everybody reads alike"
+        ) from None
     if out.tell() > MAX_BYTES:
         raise BaseConfigInvalid(f"merged configuration: more than {MAX_BYTES} bytes")
     return out.getvalue()

@@ -38,10 +38,11 @@ from attestation.machines.dual_control import of_offline_bundle
 from attestation.store import Tx
 from attestation.tpm import parse_public
 from attestation_service import certification, config_tokens, dual_control, policy, server_keys, statements
-from attestation_service.auth import Operator
+from attestation_service.auth import Operator, VoterDep
 from attestation_service.authority import Issued
-from attestation_service.context import Resources
+from attestation_service.context import Res, Resources
 from attestation_service.delivery.handlers import configuration, wire
+from attestation_service.parameters import Id
 from attestation_service.server_keys import MadeKey
 
 PROFILE: Final = "node-client"
@@ -61,8 +62,10 @@ class _Due:
     renews: str | None
 
 
-async def build(machine_id: str, *, res: Resources, operator: Operator) -> OfflineBundle | PendingApproval:
-    """Make the offline bundle of a machine, or count the vote for it.
+async def build(machine_id: Id, *, res: Res, operator: VoterDep) -> OfflineBundle | PendingApproval:
+    """Make the offline bundle of a machine, sealed to its TPM.
+
+    Compatibility, and off by default. It issues a certificate and a config token, so it is an act.
 
     Raises:
         RequestInvalid: Bundles are off.

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final
 
 from fastapi import Header, Path, Query, Request, Response
 
-from attestation.api import ConfigEnvelope, OfflineBundle
-from attestation.api.base import MachineId, NodeNonce
+from attestation.api import ConfigEnvelope
+from attestation.api.base import NodeNonce
 from attestation.errors import (
     AgentTooOld,
     AttestationError,
@@ -31,13 +31,10 @@ from attestation.errors import (
 )
 from attestation.keys import CONFIG_SIGNATURE_HEADER, NODE_NONCE_HEADER
 from attestation_service import problems
-from attestation_service.auth import OperatorDep
 from attestation_service.context import From, Res, Resources
 from attestation_service.delivery import handlers, offline_bundle
 from attestation_service.delivery.handlers import PLAIN, SEALED, Pending
-from attestation_service.dual_control import status_of
-from attestation_service.openapi import access, answers, machine_router, ok, operator_router
-from attestation_service.replies import reply
+from attestation_service.openapi import access, answers, machine_router, ok, operator_router, route
 
 router = machine_router("node: delivery")
 operators = operator_router("operator: machines")
@@ -59,7 +56,7 @@ def _delivered() -> dict[int | str, dict[str, Any]]:
             "schema": {"type": "string"},
         }
     }
-    return {200: sealed, **_pending()}
+    return {**_pending(), 200: sealed}
 
 
 def _pending() -> dict[int | str, dict[str, Any]]:
@@ -74,10 +71,12 @@ def _pending() -> dict[int | str, dict[str, Any]]:
 
 def _errors(*errors: type[AttestationError]) -> dict[int | str, dict[str, Any]]:
     """Return the documented errors, each also as text for a console."""
-    found = answers(*errors)
-    for answer in found.values():
-        answer["content"]["text/plain"] = {"schema": {"type": "string", "maxLength": CONSOLE_BYTES}}
-    return found
+    text = {"text/plain": {"schema": {"type": "string", "maxLength": CONSOLE_BYTES}}}
+    # Copies: other routes share what `answers` returns.
+    return {
+        status: {**answer, "content": {**answer["content"], **text}}
+        for status, answer in answers(*errors).items()
+    }
 
 
 @router.get(
@@ -94,7 +93,6 @@ def _errors(*errors: type[AttestationError]) -> dict[int | str, dict[str, Any]]:
             BaseConfigMissing,
             BaseConfigInvalid,
         ),
-        **_pending(),
         **_delivered(),
     },
     openapi_extra=access("machine"),
@@ -148,33 +146,6 @@ async def pending(
     return pending_answer(found, accept, res)
 
 
-@operators.post(
-    "/machines/{machine_id}/offline-bundle",
-    operation_id="offline_bundle",
-    summary="Make the offline bundle of a machine, sealed to its TPM",
-    response_model=OfflineBundle,
-    responses=answers(
-        MachineUnknown,
-        TransitionForbidden,
-        RequestInvalid,
-        BaseConfigMissing,
-        BaseConfigInvalid,
-        CANotConfigured,
-        CertificateNotConformant,
-        SignerUnavailable,
-        SignerBusy,
-        Unavailable,
-        gated=True,
-        kind="act",
-    ),
-    openapi_extra=access("act"),
-)
-async def offline(machine_id: Annotated[MachineId, Path()], res: Res, operator: OperatorDep) -> Response:
-    """Compatibility, and off by default. It issues a certificate and a config token, so it is an act."""
-    answer = await offline_bundle.build(machine_id, res=res, operator=operator)
-    return reply(answer, status_code=status_of(answer))
-
-
 def pending_answer(pending: Pending, accept: str | None, res: Resources) -> Response:
     """Return the non-secret answer that `ITL_PENDING_ANSWER` chooses."""
     if res.settings.pending_answer == "empty":
@@ -226,3 +197,9 @@ def asks_for_json(header: str | None) -> bool:
 
 def _text(words: str, status: int, headers: dict[str, str]) -> Response:
     return Response(words, status_code=status, headers=headers, media_type="text/plain")
+
+
+# fmt: off
+route(operators, "offline_bundle", "POST /machines/{machine_id}/offline-bundle", "act", offline_bundle.build,
+      MachineUnknown, TransitionForbidden, RequestInvalid, BaseConfigMissing, BaseConfigInvalid, CANotConfigured,
+      CertificateNotConformant, SignerUnavailable, SignerBusy, Unavailable)

@@ -54,8 +54,9 @@ from attestation_service import certification, challenges, limits, server_keys
 from attestation_service.attempts import until_unchanged
 from attestation_service.authority.issuance import Issued, Wanted
 from attestation_service.certification import Subject
-from attestation_service.context import Origin, Resources
+from attestation_service.context import Origin, Res, Resources
 from attestation_service.events import emit
+from attestation_service.parameters import Cursor, Id, Limit
 from attestation_service.settings import Settings
 
 log = structlog.get_logger("attestation_service.enrollment")
@@ -398,8 +399,12 @@ def _answer(judged: Judged, plan: Wanted, issued: tuple[Issued, ...]) -> CertRes
     )
 
 
-async def certificates(machine_id: str, cursor: str | None, limit: int, *, res: Resources) -> CertificatePage:
-    """Return the certificates of a machine, newest first; they outlive its row.
+async def certificates(
+    machine_id: Id, cursor: Cursor = None, limit: Limit = 50, *, res: Res
+) -> CertificatePage:
+    """List the certificates of a machine, newest first.
+
+    Also those of a machine that was deleted.
 
     Raises:
         RequestInvalid: A cursor that cannot be.

@@ -3,10 +3,10 @@
 It proves, and it changes nothing: no status is left or reached by it (FAULTS R5, R15).
 """
 
+# Algorithms for: certified-key, proof-of-possession
 from __future__ import annotations
 
 import hmac
-import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -35,18 +35,13 @@ from attestation.errors import (
 from attestation.machines import Machine, Status
 from attestation.store import Certificate as IssuanceRow
 from attestation.store import Challenge, Tx
-from attestation.wire import b64decode, b64encode
+from attestation.wire import b64decode, b64encode, pem_block
 from attestation_service import certification, challenges, limits
 from attestation_service.context import Origin, Resources
 
 log = structlog.get_logger("attestation_service.enrollment")
 
 MAX_CERTIFICATE_BYTES: Final = 8192
-_PEM: Final = re.compile(
-    r"-----BEGIN CERTIFICATE-----\r?\n"
-    r"((?:[A-Za-z0-9+/=]{1,76}\r?\n)+)"
-    r"-----END CERTIFICATE-----(?:\r?\n)?"
-)
 
 SIGNING: Final = frozenset({"active", "retiring"})
 """States of a CA key under which certificates may still be presented."""
@@ -145,10 +140,9 @@ def parse_certificate(pem: str) -> Certificate:
     Raises:
         MalformedEvidence: The only way to fail.
     """
-    block = _PEM.fullmatch(pem)
-    if block is None:
-        raise MalformedEvidence("cert_pem is not one certificate in PEM")
-    der = b64decode("".join(block[1].split()), "cert_pem", max_bytes=MAX_CERTIFICATE_BYTES)
+    der = pem_block(pem.encode("ascii", "replace"), "cert_pem", "CERTIFICATE")
+    if len(der) > MAX_CERTIFICATE_BYTES:
+        raise MalformedEvidence(f"cert_pem: longer than {MAX_CERTIFICATE_BYTES} bytes")
     certificate = endorsements.parse_certificate(der)
     if certificate.padding_bytes:
         raise MalformedEvidence("cert_pem: bytes behind the certificate")

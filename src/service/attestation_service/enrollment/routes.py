@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import Path, Query, Response
+from fastapi import Query, Response
 
 from attestation.api import (
     CertificateChallenge,
-    CertificatePage,
     CertRequest,
     CertResponse,
     EnrollRequest,
     EnrollResponse,
 )
-from attestation.api.base import MachineId
 from attestation.errors import (
     AKNotActivated,
     AlgorithmForbidden,
@@ -38,13 +36,13 @@ from attestation.errors import (
 )
 from attestation_service.context import From, Res
 from attestation_service.enrollment import handlers, presented
-from attestation_service.openapi import Cursor, Limit, access, answers, machine_router, operator_router
+from attestation_service.openapi import access, answers, machine_router, operator_router, route
+from attestation_service.parameters import Id
 from attestation_service.replies import reply
 
 machines = machine_router("node: certificates")
 router = operator_router("operator: certificates")
 
-Id = Annotated[MachineId, Path()]
 CHALLENGED = (MachineUnknown, ChallengeUnknown, ChallengeUsed, ChallengeExpired)
 REFUSED = (MalformedEvidence, EvidenceRejected, MachineRejected, MachineNotAdmitted)
 
@@ -110,14 +108,6 @@ async def enroll(request: EnrollRequest, res: Res, origin: From) -> Response:
     return reply(await presented.enroll(request, res=res, origin=origin), exclude_none=True)
 
 
-@router.get(
-    "/machines/{machine_id}/certificates",
-    operation_id="list_machine_certificates",
-    summary="List the certificates of a machine, newest first",
-    response_model=CertificatePage,
-    responses=answers(RequestInvalid, kind="read"),
-    openapi_extra=access("read"),
-)
-async def certificates(machine_id: Id, res: Res, cursor: Cursor = None, limit: Limit = 50) -> Response:
-    """Also those of a machine that was deleted."""
-    return reply(await handlers.certificates(machine_id, cursor, limit, res=res))
+# fmt: off
+route(router, "list_machine_certificates", "GET /machines/{machine_id}/certificates", "read", handlers.certificates,
+      RequestInvalid)

@@ -8,13 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, Final
+
+from fastapi import Query
 
 from attestation.api import (
     ApproveRequest,
+    KeyBindingDetail,
+    KeysDetail,
+    LabelsRequest,
     LockRequest,
     MachineDetail,
     MachinePage,
+    OpenActivation,
     PendingApproval,
     ReasonRequest,
     RelativeDetail,
@@ -22,6 +28,7 @@ from attestation.api import (
     RevokeRequest,
     RoleChangeRequest,
 )
+from attestation.api.base import CLUSTER_ID_PATTERN
 from attestation.errors import (
     AssuranceTooLow,
     MachineChanged,
@@ -29,17 +36,28 @@ from attestation.errors import (
     RequestInvalid,
     TransitionForbidden,
 )
-from attestation.machines import DEFAULT_CLUSTER, Machine, NodeEvent, Operation, Role, Status, next_status
+from attestation.machines import (
+    DEFAULT_CLUSTER,
+    Machine,
+    NodeEvent,
+    Operation,
+    Role,
+    Status,
+    labels,
+    next_status,
+)
 from attestation.machines.chips import MarkKind
 from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
+from attestation.machines.labels import MAX_SELECTOR
 from attestation.results import Assurance
 from attestation.store import AllowListRow, MachineFilter, Tx
 from attestation_service import certificates, dual_control, names, policy, votes
-from attestation_service.auth import Operator
+from attestation_service.auth import Operator, OperatorDep, VoterDep
 from attestation_service.certificates import Fate
-from attestation_service.context import Resources
+from attestation_service.context import Res, Resources
 from attestation_service.events import emit
 from attestation_service.machines.presentation import machine_detail
+from attestation_service.parameters import Cursor, Id, Limit
 from attestation_service.settings import Settings
 
 UNTRUSTED: dict[str, Any] = {
@@ -55,6 +73,9 @@ UNTRUSTED: dict[str, Any] = {
 ACCEPTED_EK: dict[str, Any] = {"assurance": Assurance.EK_ALLOWLIST, "ek_allow_listed": True}
 """What an operator's word about this very EK makes of a machine."""
 
+NO_REASON: Final = LockRequest()
+NO_WIPE: Final = RevokeRequest()
+
 Answer = MachineDetail | PendingApproval
 """The machine after the act, or what the act still waits for."""
 
@@ -68,6 +89,7 @@ class Act:
         action: What the audit calls it.
         changes: Fields it sets beside the status.
         detail: For the audit.
+        reason: Why, in the operator's words.
         event: Event it emits, or None.
         meta: About the event.
         withdraws: The machine's config tokens lose their right.
@@ -80,6 +102,7 @@ class Act:
     action: str
     changes: dict[str, Any]
     detail: str | None = None
+    reason: str | None = None
     event: NodeEvent | None = None
     meta: dict[str, Any] | None = None
     withdraws: bool = False
@@ -89,17 +112,55 @@ class Act:
 
 
 async def list_machines(
-    wanted: MachineFilter, cursor: str | None, limit: int, *, res: Resources
+    status: Annotated[Status | None, Query()] = None,
+    role: Annotated[Role | None, Query()] = None,
+    cluster_id: Annotated[str | None, Query(pattern=CLUSTER_ID_PATTERN)] = None,
+    q: Annotated[
+        str | None,
+        Query(
+            max_length=128,
+            pattern=r"^[^\x00-\x1f\x7f]*$",
+            description="Part of hostname, serial, MAC or UUID; beginning of machine id or EK fingerprint",
+        ),
+    ] = None,
+    with_labels: Annotated[
+        str | None,
+        Query(
+            alias="labels",
+            max_length=MAX_SELECTOR,
+            description="Only with all of these labels: `rack=4,site=ams`; `site` alone is with any value",
+        ),
+    ] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    *,
+    res: Res,
 ) -> MachinePage:
-    """Return machines, newest first."""
+    """List machines, newest first.
+
+    Filters are combined; the cursor of a page leads to the next.
+    """
+    wanted = MachineFilter(
+        status=status,
+        role=role,
+        cluster_id=cluster_id,
+        q=q,
+        labels=labels.parse_selector(with_labels) if with_labels else {},
+    )
     at = res.clock.now()
 
     def work(tx: Tx) -> MachinePage:
         page = tx.machines.page(wanted, cursor, limit)
-        votes = tx.approvals.live_of([m.machine_id for m in page.items], at)
+        ids = [m.machine_id for m in page.items]
+        votes, worn = tx.approvals.live_of(ids, at), tx.labels.of_each(ids)
         return MachinePage(
             items=[
-                machine_detail(m, dual_control.shown(tx, votes.get(m.machine_id, []), res.settings, at), at)
+                machine_detail(
+                    m,
+                    dual_control.shown(tx, votes.get(m.machine_id, []), res.settings, at),
+                    worn.get(m.machine_id, {}),
+                    at,
+                )
                 for m in page.items
             ],
             next_cursor=page.next_cursor,
@@ -108,8 +169,10 @@ async def list_machines(
     return await res.store.read(work)
 
 
-async def get_machine(machine_id: str, *, res: Resources) -> MachineDetail:
-    """Return one machine.
+async def get_machine(machine_id: Id, *, res: Res) -> MachineDetail:
+    """Show one machine.
+
+    Everything but tokens, nonces and keys.
 
     Raises:
         MachineUnknown: No such machine.
@@ -118,11 +181,84 @@ async def get_machine(machine_id: str, *, res: Resources) -> MachineDetail:
 
     def work(tx: Tx) -> MachineDetail:
         machine = _machine(tx, machine_id)
-        votes = tx.approvals.live_of([machine_id], at).get(machine_id, [])
-        shown = dual_control.shown(tx, votes, res.settings, at)
-        return machine_detail(machine, shown, at).model_copy(update={"relatives": _relatives(tx, machine)})
+        return _detail(tx, machine, res, at).model_copy(update={"relatives": _relatives(tx, machine)})
 
     return await res.store.read(work)
+
+
+async def get_keys(machine_id: Id, *, res: Res) -> KeysDetail:
+    """Show where the activation of a machine's keys stands.
+
+    Names and times; never a key, nonce or credential.
+
+    Raises:
+        MachineUnknown: No such machine.
+    """
+    at = res.clock.now()
+
+    def work(tx: Tx) -> KeysDetail:
+        machine = _machine(tx, machine_id)
+        eks = [mark.value for mark in tx.chip_marks.of(machine_id) if mark.kind is MarkKind.EK]
+        return KeysDetail(
+            machine_id=machine_id,
+            ek_fingerprint=machine.ek_fingerprint,
+            ek_template=machine.ek_template,
+            ek_alternatives=[ek for ek in eks if ek != machine.ek_fingerprint],
+            ak_name=machine.ak_name.hex() if machine.ak_name else None,
+            ak_activated_at=machine.ak_activated_at,
+            earlier=[
+                KeyBindingDetail(ak_name=b.ak_name.hex(), machine_id=b.machine_id, bound_at=b.bound_at)
+                for b in tx.ak_bindings.of_ek(machine.ek_fingerprint)
+                if b.ak_name != machine.ak_name
+            ],
+            activations=[
+                OpenActivation(issued_at=c.issued_at, expires_at=c.expires_at)
+                for c in tx.challenges.open_of(machine.ek_fingerprint, "activate", at)
+            ],
+        )
+
+    return await res.store.read(work)
+
+
+def _detail(tx: Tx, machine: Machine, res: Resources, at: datetime) -> MachineDetail:
+    votes = tx.approvals.live_of([machine.machine_id], at).get(machine.machine_id, [])
+    shown = dual_control.shown(tx, votes, res.settings, at)
+    return machine_detail(machine, shown, tx.labels.of(machine.machine_id), at)
+
+
+async def label(machine_id: Id, request: LabelsRequest, *, res: Res, operator: OperatorDep) -> MachineDetail:
+    """Write labels on a machine.
+
+    In any status; no decision rests on them, so one operator is enough.
+
+    Raises:
+        MachineUnknown: No such machine.
+        RequestInvalid: A label is both set and removed, or there would be too many.
+    """
+    at = res.clock.now()
+
+    def work(tx: Tx) -> MachineDetail:
+        machine = _machine(tx, machine_id)
+        before = tx.labels.of(machine_id)
+        after = labels.changed(before, request.set, request.remove)
+        if after != before:
+            tx.labels.replace(machine_id, before, after)
+            came = labels.told(dict(after.items() - before.items()))
+            went = labels.told(dict(before.items() - after.items()))
+            detail = "; ".join(words for words in (came, f"before: {went}" if went else "") if words)
+            tx.audit.append(
+                operator.event(
+                    "label",
+                    machine_id=machine_id,
+                    prev_state=machine.status,
+                    new_state=machine.status,
+                    detail=detail,
+                ),
+                at,
+            )
+        return _detail(tx, machine, res, at)
+
+    return await res.store.write(work)
 
 
 def _relatives(tx: Tx, machine: Machine) -> list[RelativeDetail]:
@@ -145,8 +281,10 @@ def _relatives(tx: Tx, machine: Machine) -> list[RelativeDetail]:
     ]
 
 
-async def approve(machine_id: str, request: ApproveRequest, *, res: Resources, operator: Operator) -> Answer:
-    """Admit a pending machine; its config token comes with its first good attestation.
+async def approve(machine_id: Id, request: ApproveRequest, *, res: Res, operator: VoterDep) -> Answer:
+    """Admit a pending machine in a role.
+
+    The configuration follows the machine's next good attestation.
 
     Raises:
         AssuranceTooLow: Its TPM is not vouched for as well as the role demands, and its EK is not accepted.
@@ -157,11 +295,14 @@ async def approve(machine_id: str, request: ApproveRequest, *, res: Resources, o
         "assigned_ip": request.assigned_ip,
         "cluster_id": request.cluster_id,
     }
-    act = _admission(granted, request, request.reason)
+    act = _admission(granted, request)
     return await _perform(machine_id, lambda _: act, res, operator)
 
 
-def _admission(granted: dict[str, Any], request: ApproveRequest | ReplaceRequest, why: str | None) -> Act:
+def _admission(
+    granted: dict[str, Any], request: ApproveRequest | ReplaceRequest, instead: str | None = None
+) -> Act:
+    why = "; ".join(word for word in (instead, request.reason) if word is not None) or None
     return Act(
         operation=Operation.APPROVE,
         action="approve",
@@ -170,14 +311,18 @@ def _admission(granted: dict[str, Any], request: ApproveRequest | ReplaceRequest
             _told(granted, DEFAULT_CLUSTER) + ("; EK accepted" if request.accept_ek else ""),
             why,
         ),
+        reason=request.reason,
         event=NodeEvent.PROVISIONED,
         expected_version=request.expected_version,
         accepts_ek=request.accept_ek,
     )
 
 
-async def reject(machine_id: str, request: ReasonRequest, *, res: Resources, operator: Operator) -> Answer:
-    """Refuse a pending machine."""
+async def reject(machine_id: Id, request: ReasonRequest, *, res: Res, operator: OperatorDep) -> MachineDetail:
+    """Refuse a pending machine.
+
+    It can be deleted afterwards, and then introduce itself again.
+    """
     at = res.clock.now()
     act = Act(
         operation=Operation.REJECT,
@@ -189,11 +334,16 @@ async def reject(machine_id: str, request: ReasonRequest, *, res: Resources, ope
         withdraws=True,
         certificates=certificates.WITHDRAWN,
     )
-    return await _perform(machine_id, lambda _: act, res, operator)
+    return await _perform_alone(machine_id, act, res, operator)
 
 
-async def lock(machine_id: str, request: LockRequest, *, res: Resources, operator: Operator) -> Answer:
-    """Suspend an attested machine: it is told at its next attestation, its tokens are void now."""
+async def lock(
+    machine_id: Id, request: LockRequest = NO_REASON, *, res: Res, operator: OperatorDep
+) -> MachineDetail:
+    """Suspend an attested machine.
+
+    Its config tokens are void at once.
+    """
     at = res.clock.now()
     act = Act(
         operation=Operation.LOCK,
@@ -205,19 +355,21 @@ async def lock(machine_id: str, request: LockRequest, *, res: Resources, operato
         withdraws=True,
         certificates=certificates.HELD,
     )
-    return await _perform(machine_id, lambda _: act, res, operator)
+    return await _perform_alone(machine_id, act, res, operator)
 
 
-async def unlock(machine_id: str, request: LockRequest, *, res: Resources, operator: Operator) -> Answer:
-    """End a lock; a configuration still needs a fresh quote, so the old lease is not given back.
+async def unlock(machine_id: Id, request: LockRequest = NO_REASON, *, res: Res, operator: VoterDep) -> Answer:
+    """End a lock.
 
-    The machine is ordered to unlock itself until it has acknowledged that.
+    A configuration still needs a fresh quote.
     """
     act = Act(
         operation=Operation.UNLOCK,
         action="unlock",
+        # The old lease is not given back, and the machine is told to unlock itself until it has acknowledged that.
         changes={"locked_at": None, "trust_expires_at": None, "unlock_pending": True},
         detail=request.reason,
+        reason=request.reason,
         event=NodeEvent.UNLOCKED,
         meta={"reason": request.reason},
         certificates=certificates.RELEASED,
@@ -225,10 +377,15 @@ async def unlock(machine_id: str, request: LockRequest, *, res: Resources, opera
     return await _perform(machine_id, lambda _: act, res, operator)
 
 
-async def revoke(machine_id: str, request: RevokeRequest, *, res: Resources, operator: Operator) -> Answer:
-    """End a machine's admission for good; a wipe is ordered at its next attestation."""
+async def revoke(
+    machine_id: Id, request: RevokeRequest = NO_WIPE, *, res: Res, operator: OperatorDep
+) -> MachineDetail:
+    """End a machine's admission for good.
+
+    With `wipe`, the machine is told to erase itself at its next attestation.
+    """
     act = _end(request, res.clock.now())
-    return await _perform(machine_id, lambda _: act, res, operator)
+    return await _perform_alone(machine_id, act, res, operator)
 
 
 def _end(request: RevokeRequest, at: datetime) -> Act:
@@ -240,7 +397,8 @@ def _end(request: RevokeRequest, at: datetime) -> Act:
             "revoked_at": at,
             "wipe_pending": request.wipe,
             "trust_expires_at": None,
-            "redeliver": False,
+            "config_owed_since": None,
+            "config_failure": None,
         },
         detail="; ".join(word for word in words if word) or None,
         event=NodeEvent.DECOMMISSIONED,
@@ -250,8 +408,11 @@ def _end(request: RevokeRequest, at: datetime) -> Act:
     )
 
 
-async def ak_reset(machine_id: str, request: ReasonRequest, *, res: Resources, operator: Operator) -> Answer:
-    """Forget the attestation key, so that the machine can activate another one; its trust begins anew."""
+async def ak_reset(machine_id: Id, request: ReasonRequest, *, res: Res, operator: VoterDep) -> Answer:
+    """Let the machine activate another attestation key.
+
+    After a cleared TPM or a reinstallation; trust begins anew.
+    """
 
     def act(machine: Machine) -> Act:
         old = machine.ak_name.hex() if machine.ak_name else "none"
@@ -260,6 +421,7 @@ async def ak_reset(machine_id: str, request: ReasonRequest, *, res: Resources, o
             action="ak_reset",
             changes={"ak_public": None, "ak_name": None, "ak_activated_at": None, "clock": None, **UNTRUSTED},
             detail=f"{request.reason}; old AK {old}",
+            reason=request.reason,
             withdraws=True,
             certificates=certificates.OTHER_KEY,
         )
@@ -267,16 +429,22 @@ async def ak_reset(machine_id: str, request: ReasonRequest, *, res: Resources, o
     return await _perform(machine_id, act, res, operator)
 
 
-async def redeliver(machine_id: str, *, res: Resources, operator: Operator) -> Answer:
-    """Offer the configuration again, at the next good attestation and until the machine has it; an older one ends."""
-    act = Act(operation=Operation.REDELIVER, action="redeliver", changes={"redeliver": True}, withdraws=True)
+async def redeliver(machine_id: Id, *, res: Res, operator: VoterDep) -> Answer:
+    """Offer the configuration again.
+
+    A new config token comes with every good attestation until one was used.
+    """
+    owed = {"config_owed_since": res.clock.now(), "config_failure": None}
+    act = Act(operation=Operation.REDELIVER, action="redeliver", changes=owed, withdraws=True)
     return await _perform(machine_id, lambda _: act, res, operator)
 
 
-async def change_role(
-    machine_id: str, request: RoleChangeRequest, *, res: Resources, operator: Operator
-) -> Answer:
-    """Give an admitted machine another role or cluster; where it has a configuration, it gets the new one."""
+async def change_role(machine_id: Id, request: RoleChangeRequest, *, res: Res, operator: VoterDep) -> Answer:
+    """Give an admitted machine another role.
+
+    It gets the configuration of the new role at its next good attestation.
+    """
+    at = res.clock.now()
 
     def act(machine: Machine) -> Act:
         granted = {
@@ -292,10 +460,12 @@ async def change_role(
             # The lease was given under the policy of the old role.
             changes={
                 **granted,
-                "redeliver": machine.redeliver or machine.status is not Status.REGISTERED,
+                "config_owed_since": None if machine.status is Status.REGISTERED else at,
+                "config_failure": None,
                 "trust_expires_at": None,
             },
             detail=f"{request.reason}; {_told(granted, machine.cluster_id)}; before: role {machine.role}{moved}",
+            reason=request.reason,
             event=NodeEvent.ROLE_CHANGED,
             meta={"previous_role": machine.role, "new_role": request.role, "reason": request.reason},
             withdraws=True,
@@ -306,10 +476,10 @@ async def change_role(
     return await _perform(machine_id, act, res, operator)
 
 
-async def take_over(old_id: str, request: ReplaceRequest, *, res: Resources, operator: Operator) -> Answer:
-    """Revoke a machine, and admit one that waits in its place: role, cluster, host name and address are inherited.
+async def take_over(machine_id: Id, request: ReplaceRequest, *, res: Res, operator: VoterDep) -> Answer:
+    """Let a machine that waits take the place of this one.
 
-    One act and one unit, for in between nobody would be called so, or two. It is agreed to as the role is.
+    This one is revoked; the answer is the new one, with its role, cluster, host name and address.
 
     Raises:
         RequestInvalid: A machine cannot replace itself.
@@ -321,20 +491,21 @@ async def take_over(old_id: str, request: ReplaceRequest, *, res: Resources, ope
         BreakGlassCannotVote: Several people must agree to it.
     """
     at = res.clock.now()
-    if request.new == old_id:
+    if request.new == machine_id:
         raise RequestInvalid("a machine cannot replace itself")
 
-    def work(tx: Tx) -> Machine | PendingApproval:
-        old, new = _machine(tx, old_id), _machine(tx, request.new)
+    # One act and one unit, for in between nobody would be called so, or two. It is agreed to as the role is.
+    def work(tx: Tx) -> Answer:
+        old, new = _machine(tx, machine_id), _machine(tx, request.new)
         granted = {name: getattr(old, name) for name in ("role", "hostname", "assigned_ip", "cluster_id")}
-        admission = _admission(granted, request, f"in place of machine {old_id}; {request.reason}")
+        admission = _admission(granted, request, f"in place of machine {machine_id}")
         # 1. As of each act alone: what was seen, what the table says, who vouches, who else is called so.
         if request.expected_version not in (None, new.version):
             raise MachineChanged(f"the machine is at version {new.version}, not {request.expected_version}")
-        ended = next_status(old.status, Operation.REVOKE)
-        admitted = next_status(new.status, Operation.APPROVE)
+        ended = _status_in_replace(old, Operation.REVOKE, "the old machine")
+        admitted = _status_in_replace(new, Operation.APPROVE, "the new machine")
         _demand_assurance(tx, new, admission, res.settings)
-        names.demand_free(tx, res.settings, old_id, old.cluster_id, old.hostname, old.assigned_ip)
+        names.demand_free(tx, res.settings, machine_id, old.cluster_id, old.hostname, old.assigned_ip)
         # 2. The vote names both machines: for another one in the same place it does not count.
         agreed = _agreed(tx, admission, new, res, operator, at, replaces=old)
         if isinstance(agreed, PendingApproval):
@@ -342,15 +513,29 @@ async def take_over(old_id: str, request: ReplaceRequest, *, res: Resources, ope
         # 3. The name is free before it is given.
         why = RevokeRequest(reason=f"replaced by machine {new.machine_id}")
         _carry_out(tx, old, _end(why, at), ended, agreed, operator, at)
-        return _carry_out(tx, new, admission, admitted, agreed, operator, at)
+        after = _carry_out(tx, new, admission, admitted, agreed, operator, at)
+        return machine_detail(after, [], tx.labels.of(after.machine_id), at)
 
     answer = await dual_control.write(work, res=res, operator=operator, at=at, machine_id=request.new)
     _make_lists(res)
-    return answer if isinstance(answer, PendingApproval) else machine_detail(answer, [], at)
+    return answer
 
 
-async def delete(machine_id: str, *, res: Resources, operator: Operator) -> None:
-    """Delete a rejected or wiped machine; the audit keeps what happened.
+def _status_in_replace(machine: Machine, operation: Operation, which: str) -> Status:
+    """Return the status of a machine after its part of a replacement; a refusal speaks of what was asked for."""
+    try:
+        return next_status(machine.status, operation)
+    except TransitionForbidden as e:
+        raise TransitionForbidden(
+            f"replace is not possible while {which} is {machine.status}: a machine that waits for approval takes the "
+            "place of one that was admitted"
+        ) from e
+
+
+async def delete(machine_id: Id, *, res: Res, operator: OperatorDep) -> None:
+    """Delete a rejected or wiped machine.
+
+    The audit is left as it is.
 
     Raises:
         MachineUnknown: No such machine.
@@ -398,7 +583,7 @@ async def _perform(
     """
     at = res.clock.now()
 
-    def work(tx: Tx) -> Machine | PendingApproval:
+    def work(tx: Tx) -> Answer:
         before = _machine(tx, machine_id)
         act = decide(before)
         # 1. The operator decided about what was shown, not about what came since (CVE-2022-1053).
@@ -414,11 +599,19 @@ async def _perform(
         if isinstance(agreed, PendingApproval):
             return agreed
         # 5. All or nothing.
-        return _carry_out(tx, before, act, status, agreed, operator, at)
+        after = _carry_out(tx, before, act, status, agreed, operator, at)
+        return machine_detail(after, [], tx.labels.of(machine_id), at)
 
     answer = await dual_control.write(work, res=res, operator=operator, at=at, machine_id=machine_id)
     _make_lists(res)
-    return answer if isinstance(answer, PendingApproval) else machine_detail(answer, [], at)
+    return answer
+
+
+async def _perform_alone(machine_id: str, act: Act, res: Resources, operator: Operator) -> MachineDetail:
+    """Do an act that nobody else must agree to."""
+    answer = await _perform(machine_id, lambda _: act, res, operator)
+    assert isinstance(answer, MachineDetail)
+    return answer
 
 
 def _carry_out(
@@ -547,7 +740,7 @@ def _agreed(
     replaces: Machine | None = None,
 ) -> dual_control.Agreed | PendingApproval:
     if act.operation not in MACHINE_ACTIONS or not dual_control.rule_of(res.settings).is_on:
-        return dual_control.Agreed()
+        return dual_control.alone(operator)
     names = ("role", "hostname", "assigned_ip", "cluster_id")
     after = replace(before, **{name: act.changes[name] for name in names if name in act.changes})
     proposal = of_machine(
@@ -561,7 +754,7 @@ def _agreed(
         accepts_ek=act.accepts_ek,
         replaces=replaces,
     )
-    return dual_control.gate(tx, proposal, operator, res, at, note=act.detail)
+    return dual_control.gate(tx, proposal, operator, res, at, reason=act.reason, note=act.detail)
 
 
 def _emit(tx: Tx, act: Act, machine: Machine, at: datetime) -> None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from attestation.api import ApprovalDetail, EKCertificateDetail, LastResult, MachineDetail
+from attestation.api import (
+    ApprovalDetail,
+    ConfigurationNotDelivered,
+    EKCertificateDetail,
+    LastResult,
+    MachineDetail,
+)
 from attestation.machines import Machine
 
 
-def machine_detail(machine: Machine, approvals: Sequence[ApprovalDetail], at: datetime) -> MachineDetail:
-    """Return *machine* with its live votes as operators see it at the instant *at*."""
+def machine_detail(
+    machine: Machine, approvals: Sequence[ApprovalDetail], labels: Mapping[str, str], at: datetime
+) -> MachineDetail:
+    """Return *machine* with its live votes and labels as operators see it at the instant *at*."""
     certificate, clock = machine.ek_certificate, machine.clock
     return MachineDetail(
         machine_id=machine.machine_id,
@@ -50,7 +58,8 @@ def machine_detail(machine: Machine, approvals: Sequence[ApprovalDetail], at: da
         rejected_at=machine.rejected_at,
         wipe_pending=machine.wipe_pending,
         wiped_at=machine.wiped_at,
-        redeliver_pending=machine.redeliver,
+        redeliver_pending=machine.config_owed_since is not None,
+        configuration_not_delivered=_not_delivered(machine),
         ak_activated_at=machine.ak_activated_at,
         ak_name=machine.ak_name.hex() if machine.ak_name else None,
         reset_count=clock.reset_count if clock else None,
@@ -65,6 +74,15 @@ def machine_detail(machine: Machine, approvals: Sequence[ApprovalDetail], at: da
         heartbeat_missed_at=machine.heartbeat_missed_at,
         last_result=_last_result(machine),
         approvals=list(approvals),
+        labels=dict(labels),
+    )
+
+
+def _not_delivered(machine: Machine) -> ConfigurationNotDelivered | None:
+    if machine.config_owed_since is None:
+        return None
+    return ConfigurationNotDelivered(
+        why=machine.config_failure or "the machine has not fetched it yet", since=machine.config_owed_since
     )
 
 

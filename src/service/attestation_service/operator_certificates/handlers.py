@@ -5,15 +5,17 @@ agree to exactly this name, duty, key and time. Break-glass may never ask: one s
 people out of nothing, and then outvote those who exist. Taking a certificate back needs one operator, or break-glass.
 """
 
+# Algorithms for: certified-key
 from __future__ import annotations
 
 import unicodedata
 from datetime import timedelta
-from typing import Final
+from typing import Annotated, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
+from fastapi import Query
 
 from attestation.algorithms import Use, demand
 from attestation.api import (
@@ -37,15 +39,16 @@ from attestation.machines.dual_control import of_operator_certificate
 from attestation.pki.names import operator_subject
 from attestation.pki.profiles import ProfileName
 from attestation.pki.request import CertificateRequest, parse_csr
-from attestation.store import Certificate, CertificateFilter, Issuer, Page, Tx
+from attestation.store import Certificate, CertificateFilter, CertificateState, Issuer, Page, Tx
 from attestation_service import crypto_policy, dual_control, votes
-from attestation_service.auth import Operator
+from attestation_service.auth import OperatorDep, VoterDep
 from attestation_service.auth.client_certificate import clean_name
 from attestation_service.auth.identity import RESERVED_NAMES
 from attestation_service.authority import Authority, Issued, Wanted
 from attestation_service.authority.places import algorithms
 from attestation_service.certification import pem
-from attestation_service.context import Resources
+from attestation_service.context import Res, Resources
+from attestation_service.parameters import Cursor, Limit, Serial
 
 PROFILE: Final = ProfileName.OPERATOR
 
@@ -55,9 +58,11 @@ class _Agreed(Exception):
 
 
 async def request_certificate(
-    request: OperatorCertificateRequest, *, res: Resources, operator: Operator
+    request: OperatorCertificateRequest, *, res: Res, operator: VoterDep
 ) -> OperatorCertificate | PendingApproval:
-    """Issue a client certificate, or count the vote for it.
+    """Issue a client certificate for a person.
+
+    Several must agree where dual control is on; break-glass may not ask.
 
     Raises:
         CANotConfigured: There is no CA for operators.
@@ -78,8 +83,13 @@ async def request_certificate(
     proposal = of_operator_certificate(name=name, duty=request.duty, spki_sha256=csr.spki_sha256, days=days)
     at = res.clock.now()
 
+    def gate(tx: Tx) -> PendingApproval | dual_control.Agreed:
+        return dual_control.gate(
+            tx, proposal, operator, res, at, reason=request.reason, document=request.csr_pem
+        )
+
     def vote(tx: Tx) -> PendingApproval:
-        agreed = dual_control.gate(tx, proposal, operator, res, at, note=request.reason)
+        agreed = gate(tx)
         if isinstance(agreed, PendingApproval):
             return agreed
         raise _Agreed
@@ -93,7 +103,7 @@ async def request_certificate(
 
     def admit(tx: Tx) -> None:
         nonlocal agreed
-        found = dual_control.gate(tx, proposal, operator, res, at, note=request.reason)
+        found = gate(tx)
         if isinstance(found, PendingApproval):
             raise TransitionForbidden("votes were withdrawn or have expired meanwhile; ask again")
         agreed = found
@@ -111,8 +121,8 @@ async def request_certificate(
         Wanted(
             profile=PROFILE,
             subject=operator_subject(
-                country=res.settings.enrollment_ca_country,
-                organization=res.settings.enrollment_ca_organization,
+                country=res.settings.ca_country,
+                organization=res.settings.ca_organization,
                 name=name,
                 duty=request.duty,
             ),
@@ -136,10 +146,17 @@ async def request_certificate(
 
 
 async def list_certificates(
-    state: str | None, cursor: str | None, limit: int, *, res: Resources
+    state: Annotated[CertificateState | None, Query()] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    *,
+    res: Res,
 ) -> OperatorCertificatePage:
-    """Return operators' certificates, newest first."""
-    wanted = CertificateFilter(profile=PROFILE.value, state=state)  # type: ignore[arg-type]  # by the route
+    """List operators' certificates.
+
+    Newest first; those that ended long ago are in the audit log only.
+    """
+    wanted = CertificateFilter(profile=PROFILE.value, state=state)
 
     def work(tx: Tx) -> Page[Certificate]:
         return tx.certificates.page(wanted, cursor, limit)
@@ -149,9 +166,11 @@ async def list_certificates(
 
 
 async def revoke(
-    serial: str, request: CertificateRevokeRequest, *, res: Resources, operator: Operator
+    serial: Serial, request: CertificateRevokeRequest, *, res: Res, operator: OperatorDep
 ) -> OperatorCertificateDetail:
-    """Take a certificate back; from now on it opens nothing, whichever worker is asked.
+    """Take an operator's certificate back.
+
+    One operator is enough, and it holds from the next request on.
 
     Raises:
         CertificateUnknown: No operator's certificate has this serial number.

@@ -4,6 +4,7 @@ Who trusts the bundle decides whose certificates are believed, so it may not res
 serves everybody who asks within half a minute: strangers ask here, and the key signs orders too.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import asyncio

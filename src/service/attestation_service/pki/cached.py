@@ -1,5 +1,6 @@
 """Bodies that others may keep for a while: until when, and by which tag they are known (RFC 5019 §6, RFC 9111)."""
 
+# Algorithms for: digest
 from __future__ import annotations
 
 from dataclasses import dataclass, field

@@ -5,6 +5,7 @@ certificate and the CA key that they are for. Who has the database, or a backup 
 service's key speaks for the service anyway.
 """
 
+# Algorithms for: kept-key
 from __future__ import annotations
 
 import secrets

@@ -10,6 +10,7 @@ A kept answer costs one read, as much as a refusal would, so it is not counted. 
 unknown serial number, the first question about a certificate) is counted like every request of a stranger.
 """
 
+# Algorithms for: ca-key
 from __future__ import annotations
 
 import asyncio

@@ -55,7 +55,7 @@ BUNDLED = {
         **PEM,
         "headers": {
             TRUST_BUNDLE_HEADER: {
-                "description": "Compact JWS of the service's key over the body (docs/adr/0039)",
+                "description": "Compact JWS of the service's key over the body",
                 "schema": {"type": "string"},
             }
         },

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from typing import Annotated
+
+from fastapi import Path, Query
 
 from attestation.api import (
     EffectivePart,
     EffectivePolicy,
     PendingApproval,
+    PolicyAssignmentRequest,
     PolicyChangeDetail,
     PolicyDetail,
     PolicyHistoryPage,
@@ -22,15 +26,24 @@ from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
 from attestation.reference.compose import compose, effective_document
 from attestation.store import FLEET, PolicyAssignment, Scope, StoredPolicy, Tx
 from attestation_service import dual_control, policy
-from attestation_service.auth import Operator
-from attestation_service.context import Resources
+from attestation_service.auth import Operator, VoterDep
+from attestation_service.context import Res, Resources
+from attestation_service.parameters import Cursor, Id, Limit
 from attestation_service.policies.places import SCOPES, check_subject
 
 SHIPPED_BY = "shipped"
+SUBJECT_PATTERN = r"^[A-Za-z0-9*_.-]+$"
+NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
+
+ScopePath = Annotated[Scope, Path()]
+Subject = Annotated[str, Path(min_length=1, max_length=128, pattern=SUBJECT_PATTERN)]
 
 
-async def list_policies(*, res: Resources) -> PolicyList:
-    """Return every policy version, the shipped one first, and all assignments."""
+async def list_policies(*, res: Res) -> PolicyList:
+    """List all policies and where they apply.
+
+    The shipped policy `identity-only` applies where nothing is assigned.
+    """
 
     def work(tx: Tx) -> PolicyList:
         stored = [p for p in tx.policies.all() if p.ref != IDENTITY_ONLY.ref]
@@ -60,29 +73,39 @@ async def create(document: bytes, *, res: Resources, operator: Operator) -> Poli
         created_by=operator.cn,
     )
 
-    def work(tx: Tx) -> None:
+    def work(tx: Tx) -> PolicyDetail:
         tx.policies.add(stored)
         tx.audit.append(operator.event("policy_create", detail=f"{judged.ref} sha256 {judged.sha256}"), at)
+        return _detail(stored)
 
-    await res.store.write(work)
-    return _detail(stored)
+    return await res.store.write(work)
 
 
-async def get(ref: str, *, res: Resources) -> PolicyDetail:
-    """Return one policy version with its document.
+async def get(
+    name: Annotated[str, Path(pattern=NAME_PATTERN)],
+    version: Annotated[int, Path(ge=1, le=999_999_999)],
+    *,
+    res: Res,
+) -> PolicyDetail:
+    """Return one policy version.
+
+    Its document is what was written; nothing ever changes in it.
 
     Raises:
         PolicyUnknown: No such policy.
     """
+    ref = f"{name}@{version}"
     if ref == IDENTITY_ONLY.ref:
         return _shipped()
     return _detail(await res.store.read(lambda tx: tx.policies.get(ref)))
 
 
 async def assign(
-    scope: Scope, subject: str, ref: str, *, res: Resources, operator: Operator
+    scope: ScopePath, subject: Subject, request: PolicyAssignmentRequest, *, res: Res, operator: VoterDep
 ) -> AssignmentDetail | PendingApproval:
-    """Let a policy apply there from now on; machines learn it with their next challenge.
+    """Let a policy apply to the fleet, a cluster, a role or one machine.
+
+    What a narrower policy says wins: machine, role, cluster, fleet. What applies already changes nothing.
 
     Raises:
         PolicyUnknown: No such policy.
@@ -92,7 +115,7 @@ async def assign(
     """
 
     def work(tx: Tx) -> AssignmentDetail | PendingApproval:
-        answer = _change(tx, scope, subject, ref, res, operator, at)
+        answer = _change(tx, scope, subject, request.policy, res, operator, at)
         assert answer is not None
         return answer
 
@@ -103,9 +126,11 @@ async def assign(
 
 
 async def unassign(
-    scope: Scope, subject: str, *, res: Resources, operator: Operator
+    scope: ScopePath, subject: Subject, *, res: Res, operator: VoterDep
 ) -> PendingApproval | None:
-    """Let the next wider assignment apply there again.
+    """End an assignment.
+
+    What wider policies say applies again.
 
     Raises:
         PolicyUnknown: Nothing is assigned there.
@@ -126,11 +151,11 @@ async def unassign(
 
 
 async def roll_back(
-    scope: Scope, subject: str, *, res: Resources, operator: Operator
+    scope: ScopePath, subject: Subject, *, res: Res, operator: VoterDep
 ) -> AssignmentDetail | PendingApproval | None:
-    """Let what applied there before apply again; None where nothing was assigned before, and now is not either.
+    """Let what applied there before apply again.
 
-    It is the same act as assigning that policy, so votes for the one count for the other.
+    The same act as assigning that policy by name: votes for the one count for the other.
 
     Raises:
         PolicyUnknown: Nothing was ever assigned there.
@@ -183,8 +208,9 @@ def _change(
         policy=None if ref is None else _applied(tx, ref),
         replaces=None if now is None else _applied(tx, now.policy),
     )
-    # What applies already is no act, unless one operator assigned it and several must agree by now.
-    if now is not None and now.policy == ref and (now.agreed or not dual_control.gates(proposal, res)):
+    # What applies already is no act, unless one operator assigned it and several must agree by now, or it was named.
+    again = now is not None and now.policy == ref and (now.agreed or not dual_control.gates(proposal, res))
+    if now is not None and again and operator.proposal is None:
         return _assignment(now)
     agreed = dual_control.gate(tx, proposal, operator, res, at)
     if isinstance(agreed, PendingApproval):
@@ -231,8 +257,10 @@ def _applied(tx: Tx, ref: str) -> AppliedPolicy:
     return AppliedPolicy(ref=ref, sha256=tx.policies.get(ref).sha256)
 
 
-async def effective(machine_id: str, *, res: Resources) -> EffectivePolicy:
+async def effective(machine_id: Id, *, res: Res) -> EffectivePolicy:
     """Return what a machine is measured against, and where each rule comes from.
+
+    All that is assigned to the fleet, its cluster, its role and itself, in one.
 
     Raises:
         MachineUnknown: No such machine.
@@ -265,9 +293,16 @@ async def effective(machine_id: str, *, res: Resources) -> EffectivePolicy:
 
 
 async def history(
-    scope: Scope | None, subject: str | None, cursor: str | None, limit: int, *, res: Resources
+    scope: Annotated[Scope | None, Query()] = None,
+    subject: Annotated[str | None, Query(min_length=1, max_length=128, pattern=SUBJECT_PATTERN)] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    *,
+    res: Res,
 ) -> PolicyHistoryPage:
-    """Return what was changed, newest first.
+    """List what applied where and since when, newest first.
+
+    Everywhere, in one scope, or in one place of it.
 
     Raises:
         RequestInvalid: A subject without its scope, or one that is none of it.

@@ -4,6 +4,7 @@ What rules say of a log is a pure function of log, policy and quoted values, whi
 is small, so it is remembered, and the next page parses nothing that this one has.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import contextlib

@@ -26,8 +26,8 @@ from attestation.store import Capture, CaptureFilter, Tx
 from attestation.store.policies import AGREED
 from attestation.tpm.hashes import bank_alg
 from attestation_service import policy as policies
-from attestation_service.auth import Operator
-from attestation_service.context import Resources
+from attestation_service.auth import OperatorDep
+from attestation_service.context import Res, Resources
 from attestation_service.measurements import Replays
 from attestation_service.policies.places import SCOPES
 from attestation_service.settings import Settings
@@ -43,11 +43,10 @@ _REMEMBERED_BYTES: Final = 32 << 20
 _NAMED: Final = 5
 
 
-async def learn(request: PolicyLearnRequest, *, res: Resources, operator: Operator) -> LearnedPolicy:
-    """Propose a policy that most of the machines keep, starting from the one that applies to most of them.
+async def learn(request: PolicyLearnRequest, *, res: Res, operator: OperatorDep) -> LearnedPolicy:
+    """Propose a policy from what machines proved last.
 
-    To take values that hold no measurement for reference values is told to the log of operators' acts: whoever
-    activates such a policy later sees only hashes.
+    Nothing is stored. Whatever runs on these machines is what the proposal allows.
 
     Raises:
         RequestInvalid: No machines are chosen, or in two ways.
@@ -61,9 +60,16 @@ async def learn(request: PolicyLearnRequest, *, res: Resources, operator: Operat
     logs = await _logs(captures, res)
     started = await res.store.scan(lambda tx: _started(tx, request, captures, res.settings))
     proposal = await asyncio.to_thread(_proposed, request, captures, left_out, logs, started)
+    # Whoever activates such a policy later sees only hashes.
     if request.accept_unmeasured:
         event = operator.event("policy_learn", detail=f"{request.name}@{request.version} accept_unmeasured")
-        await res.store.write(lambda tx: tx.audit.append(event, res.clock.now()))
+        at = res.clock.now()
+
+        def work(tx: Tx) -> LearnedPolicy:
+            tx.audit.append(event, at)
+            return proposal
+
+        await res.store.write(work)
         log.warning(
             "policy.learn_unmeasured", policy=f"{request.name}@{request.version}", operator=operator.cn
         )

@@ -24,7 +24,7 @@ from attestation.store import Capture, CaptureFilter, Scope, Tx
 from attestation.store.policies import AGREED
 from attestation.tpm.hashes import bank_alg
 from attestation_service import policy as policies
-from attestation_service.context import Resources
+from attestation_service.context import Res
 from attestation_service.policies.kept_logs import KeptLogs
 from attestation_service.policies.places import SCOPES, check_subject
 
@@ -48,8 +48,10 @@ class _Page:
     next_cursor: str | None
 
 
-async def test(request: PolicyTestRequest, *, res: Resources) -> PolicyTestPage:
-    """Judge one page of stored evidence as if the policy applied there.
+async def test(request: PolicyTestRequest, *, res: Res) -> PolicyTestPage:
+    """Judge the stored evidence of one page of machines as if a policy applied there.
+
+    Together with what else is assigned to each machine. Nothing is changed, but it costs: not for viewers.
 
     Raises:
         PolicyInvalid: The document breaks a rule of its format, or contradicts another policy that applies.

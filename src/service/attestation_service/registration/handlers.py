@@ -607,7 +607,7 @@ def _create(
         rejected_at=None,
         wipe_pending=False,
         wiped_at=None,
-        redeliver=False,
+        config_owed_since=None,
         ak_public=introduction.ak_public,
         ak_name=introduction.ak_name,
         ak_activated_at=at,

@@ -1,5 +1,6 @@
 """What was judged at an introduction, kept with the challenge so that the activation is about exactly this."""
 
+# Algorithms for: digest
 from __future__ import annotations
 
 import contextlib

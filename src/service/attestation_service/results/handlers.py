@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
+
+from fastapi import Path, Query, Response
 
 from attestation.api import ResultPage, ResultReport
 from attestation.errors import MachineUnknown, PolicyInvalid, PolicyUnknown, ResultUnknown, StoreUnavailable
 from attestation.machines import Machine
 from attestation.reference import IDENTITY_ONLY
-from attestation.results.ear import TYP, Profile, ear_claims
+from attestation.results.ear import MEDIA_TYPE, TYP, Profile, ear_claims
 from attestation.store import StoredResult, Tx
 from attestation.wire import b64encode
 from attestation_service import __version__, policy
-from attestation_service.context import Resources
+from attestation_service.context import Res, Resources
+from attestation_service.parameters import Cursor, Id, Limit
 from attestation_service.results.presentation import Kept, result_detail, result_report
 
+Number = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="`result_id` of a result")]
 ProfileWord = Literal["draft-04", "veraison-2023"]
 _PROFILES: Final = {"draft-04": Profile.EAR_04, "veraison-2023": Profile.VERAISON_2023}
 
 
-async def results(machine_id: str, cursor: str | None, limit: int, *, res: Resources) -> ResultPage:
-    """Return the stored results of a machine, newest first.
+async def results(machine_id: Id, cursor: Cursor = None, limit: Limit = 50, *, res: Res) -> ResultPage:
+    """List attestation results of a machine with every check, newest first.
+
+    Changes only: an unchanged result renews the lease and adds nothing here.
 
     Raises:
         MachineUnknown: No such machine.
@@ -36,8 +42,10 @@ async def results(machine_id: str, cursor: str | None, limit: int, *, res: Resou
     return await res.store.read(work)
 
 
-async def report(machine_id: str, result_id: int, *, res: Resources) -> ResultReport:
-    """Return one result with everything it was judged from, and what explains it.
+async def report(machine_id: Id, result_id: Number, *, res: Res) -> ResultReport:
+    """Show one result, what it was judged from, and what explains a change.
+
+    Compared with the last Verified result before it; each PCR that differs is explained in words.
 
     Raises:
         MachineUnknown: No such machine.
@@ -55,10 +63,26 @@ async def report(machine_id: str, result_id: int, *, res: Resources) -> ResultRe
     return await asyncio.to_thread(result_report, now, before)
 
 
-async def log(
-    machine_id: str, result_id: int, kind: Literal["event-log", "ima-log"], *, res: Resources
-) -> bytes:
-    """Return a log of a result, as the machine sent it.
+async def event_log(machine_id: Id, result_id: Number, *, res: Res) -> Response:
+    """Fetch the boot event log of a result.
+
+    Bytes as the machine sent them: what is in it is for parsers, not for browsers.
+    """
+    return await _download(machine_id, result_id, "event-log", res)
+
+
+async def ima_log(machine_id: Id, result_id: Number, *, res: Res) -> Response:
+    """Fetch the IMA measurement list of a result.
+
+    Bytes as the machine sent them.
+    """
+    return await _download(machine_id, result_id, "ima-log", res)
+
+
+async def _download(
+    machine_id: str, result_id: int, kind: Literal["event-log", "ima-log"], res: Resources
+) -> Response:
+    """Return a log of a result.
 
     Raises:
         MachineUnknown: No such machine.
@@ -74,13 +98,24 @@ async def log(
     found = await res.store.read(load)
     if found is None:
         raise ResultUnknown(f"no {kind} of result {result_id} is kept")
-    return found
+    return Response(
+        found,
+        media_type="application/octet-stream",
+        headers={"Content-Disposition": "attachment"},
+    )
 
 
 async def token(
-    machine_id: str, result_id: int, profile: ProfileWord, *, checks: bool, res: Resources
-) -> bytes:
-    """Return a result as a signed EAR. It ends when trust in the result did, so an old one convinces nobody.
+    machine_id: Id,
+    result_id: Number,
+    profile: Annotated[ProfileWord, Query(description="Which form of EAR")] = "draft-04",
+    *,
+    checks: Annotated[bool, Query(description="Name every check: not for the machine itself")] = False,
+    res: Res,
+) -> Response:
+    """Sign one result for others to read.
+
+    It ends when trust in the result did.
 
     Raises:
         MachineUnknown: No such machine.
@@ -110,7 +145,7 @@ async def token(
         tell_checks=checks,
     )
     signed = await asyncio.to_thread(res.signer.sign_jwt, claims, typ=TYP)
-    return signed.encode("ascii")
+    return Response(signed, media_type=MEDIA_TYPE)
 
 
 def _machine(tx: Tx, machine_id: str) -> Machine:

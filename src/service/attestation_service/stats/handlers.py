@@ -5,11 +5,14 @@ from __future__ import annotations
 from attestation.api import Stats
 from attestation.machines import Role, Status, Trust
 from attestation.store import MachineCounts, Tx
-from attestation_service.context import Resources
+from attestation_service.context import Res
 
 
-async def stats(*, res: Resources) -> Stats:
-    """Count the machines."""
+async def stats(*, res: Res) -> Stats:
+    """Count machines by status, role and trust.
+
+    Counted in the database; every machine once in each table.
+    """
     at = res.clock.now()
 
     def work(tx: Tx) -> tuple[MachineCounts, int]:

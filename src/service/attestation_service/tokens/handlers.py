@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
+
+from fastapi import Path
 
 from attestation.api import (
     PendingApproval,
@@ -18,18 +20,19 @@ from attestation.machines import DEFAULT_CLUSTER
 from attestation.machines.dual_control import of_registration_token
 from attestation.store import RegistrationToken, Tx
 from attestation_service import config_tokens, dual_control, names
-from attestation_service.auth import Operator
-from attestation_service.context import Resources
+from attestation_service.auth import OperatorDep, VoterDep
+from attestation_service.context import Res
+from attestation_service.parameters import Cursor, Limit
 
 TOKEN_BYTES = 32
 
 
 async def create(
-    request: RegistrationTokenRequest, *, res: Resources, operator: Operator
+    request: RegistrationTokenRequest, *, res: Res, operator: VoterDep
 ) -> RegistrationTokenCreated | PendingApproval:
-    """Issue a token; its secret is in this answer only, stored is its SHA-256.
+    """Issue a registration token.
 
-    Under dual control it is made when the last voter asks, and only that one sees it.
+    The secret is in this answer and nowhere else.
 
     Raises:
         RequestInvalid: A host name or address for several machines.
@@ -49,6 +52,7 @@ async def create(
         agreed = dual_control.gate(tx, proposal, operator, res, at)
         if isinstance(agreed, PendingApproval):
             return agreed
+        # Made when the last voter asks: only that one sees it, and stored is its SHA-256.
         secret = secrets.token_urlsafe(TOKEN_BYTES)
         token = RegistrationToken(
             token_id=secrets.token_hex(8),
@@ -75,8 +79,11 @@ async def create(
     return await dual_control.write(work, res=res, operator=operator, at=at)
 
 
-async def list_tokens(cursor: str | None, limit: int, *, res: Resources) -> RegistrationTokenPage:
-    """Return tokens without their secrets, newest first."""
+async def list_tokens(cursor: Cursor = None, limit: Limit = 50, *, res: Res) -> RegistrationTokenPage:
+    """List registration tokens, newest first.
+
+    Without their secrets, which nobody has.
+    """
     page = await res.store.read(lambda tx: tx.registration_tokens.page(cursor, limit))
     return RegistrationTokenPage(
         items=[RegistrationTokenDetail(**_members(token)) for token in page.items],
@@ -84,8 +91,12 @@ async def list_tokens(cursor: str | None, limit: int, *, res: Resources) -> Regi
     )
 
 
-async def revoke(token_id: str, *, res: Resources, operator: Operator) -> None:
-    """End a token; machines it admitted stay.
+async def revoke(
+    token_id: Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")], *, res: Res, operator: OperatorDep
+) -> None:
+    """Revoke a registration token.
+
+    Machines that it admitted stay; revoking twice changes nothing.
 
     Raises:
         RegistrationTokenUnknown: No such token.

@@ -24,7 +24,7 @@ from typing import Final
 import structlog
 
 from attestation.audit import GENESIS_HASH, AuditEvent
-from attestation.audit.checkpoint import LOG_TYPES, Checkpoint
+from attestation.audit.checkpoint import LOG_TYPES, Checkpoint, parse
 from attestation.audit.merkle import consistency_proof, root, verify_consistency
 from attestation.audit.note import MAX_SIGNATURES
 from attestation.clock import Clock
@@ -33,6 +33,7 @@ from attestation.errors import (
     LogBroken,
     LogRejected,
     MalformedNote,
+    NoteRejected,
     Unavailable,
 )
 from attestation.store import Countersignature, CountersignatureKind, RateLimit, Store, StoredCheckpoint, Tx
@@ -123,6 +124,7 @@ class Log:
         self.signer = signer
         self.hurried = hurried or asyncio.Event()
         self.refused: str | None = None
+        self._refused_at: datetime | None = None
         self.failures: Counter[str] = Counter()
         self.others = countersigners(settings)
         self._entries = settings.audit_checkpoint_entries
@@ -151,7 +153,8 @@ class Log:
                 await self.advance(force=False)
                 await self.tell_others()
             except AttestationError as e:
-                log.warning("audit.checkpoint_failed", code=e.code)
+                if self.refused is None:  # else it was told with its reason, and is tried every second
+                    log.warning("audit.checkpoint_failed", code=e.code)
             except Exception as e:  # noqa: BLE001 -- the outermost border of this task: it must not end
                 log.error("audit.checkpoint_failed", kind=type(e).__name__)  # noqa: TRY400 -- it may quote a row
 
@@ -215,9 +218,17 @@ class Log:
         size = await self._walk()
         # 3. The tree begins with what was signed before. Otherwise two histories would bear our signature.
         ground = await self._store.read(lambda tx: self._ground(tx, size, memory))
-        if ground.before is not None:
+        if ground.before is not None and not self._is_ended(ground.before, memory):
             # Read again outside of the unit: a row of a database is no proof that we signed it.
-            signed = (await asyncio.to_thread(self.signer.verify, ground.before.note)).checkpoint
+            try:
+                signed = (await asyncio.to_thread(self.signer.verify, ground.before.note)).checkpoint
+            except NoteRejected as e:
+                raise NoteRejected(
+                    f"the newest checkpoint of the database, of {ground.before.size} entries, is not signed by the "
+                    f"keys in {self._memory.path.parent} ({e}). Either they are other keys than before: put those "
+                    "of your backup back, or list the old ones in audit-retired-vkeys.txt; or somebody put that "
+                    "checkpoint there"
+                ) from e
             if (signed.size, signed.root) != (ground.before.size, ground.before.root):
                 raise LogBroken(
                     f"the checkpoint stored for size {ground.before.size} is of size {signed.size}",
@@ -235,6 +246,16 @@ class Log:
             self._untold, self._tell_from = stored, None
             log.info("audit.checkpoint", size=stored.size)
         return True
+
+    @staticmethod
+    def _is_ended(stored: StoredCheckpoint, memory: Memory) -> bool:
+        """Return True where the keys remember that a log ended with *stored*: they need not know its signature again.
+
+        Raises:
+            MalformedNote: It is no checkpoint.
+        """
+        told = parse(stored.note.encode("utf-8", "surrogatepass")).checkpoint
+        return (told.size, told.root) == (stored.size, stored.root) and told in memory.ended
 
     async def _walk(self) -> int:
         """Compare the entries that this process has not compared yet with the tree; return how many there are.
@@ -258,6 +279,13 @@ class Log:
         newest = tx.audit.tree.newest_checkpoint()
         before = tx.audit.entries(newest.size - 1, 1) if newest is not None and newest.size else []
         return (before[0][0], before[0][1].entry_hash) if before else (0, GENESIS_HASH)
+
+    async def ended(self) -> tuple[Checkpoint, ...]:
+        """Return the last checkpoints of logs that ended; none where that is not remembered."""
+        with contextlib.suppress(MemoryUnusable):
+            memory = await asyncio.to_thread(self._memory.read)
+            return memory.ended if memory is not None else ()
+        return ()
 
     async def demand_continued(self) -> None:
         """Prove that the log still begins with what was signed, as before signing.
@@ -291,8 +319,11 @@ class Log:
         return _Ground(size, now, before)
 
     async def _refuse(self, reason: str, at: datetime) -> None:
+        told = self._refused_at
+        if reason != self.refused or told is None or at - told >= timedelta(seconds=REFUSALS.per_seconds):
+            log.error("audit.checkpoint_refused", reason=reason)
+            self._refused_at = at
         self.refused = reason
-        log.error("audit.checkpoint_refused", reason=reason)
         event = AuditEvent(operator_cn=SERVICE, action="checkpoint_refused", detail=reason)
 
         def work(tx: Tx) -> None:

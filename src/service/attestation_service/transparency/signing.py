@@ -1,5 +1,6 @@
 """Who signs for the log: one key of each algorithm, under one name, the origin (DELIVERY-AND-OPERATORS §19.2)."""
 
+# Algorithms for: audit-note
 from __future__ import annotations
 
 from datetime import datetime
@@ -10,7 +11,8 @@ from attestation.audit import checkpoint
 from attestation.audit.checkpoint import LOG_TYPES, Checkpoint, SignedCheckpoint
 from attestation.audit.note import KeyType, VerifierKey, parse_vkey, signature_line, signed_note
 from attestation.errors import AttestationError, MalformedNote, NoteRejected
-from attestation.keys import NoteKey, load_ed25519, load_mldsa44
+from attestation.keys import NoteKey, load_ed25519, load_mldsa44, parse_key_uri
+from attestation.keys.uri import FileRef
 from attestation_service.settings import Settings
 
 RETIRED_KEYS: Final = "audit-retired-vkeys.txt"
@@ -95,6 +97,33 @@ def load_log_signer(settings: Settings, *, create: bool = False) -> LogSigner:
         load_mldsa44(settings.audit_mldsa_uri, create=create),
         _retired(settings.enrollment_ca_dir / RETIRED_KEYS),
     )
+
+
+def missing_keys(settings: Settings) -> tuple[Path, ...]:
+    """Return which files of the log's keys are not there.
+
+    Raises:
+        KeyUnusable: The URI of a key cannot be read.
+    """
+    refs = map(parse_key_uri, (settings.audit_ed25519_uri, settings.audit_mldsa_uri))
+    return tuple(ref.path for ref in refs if isinstance(ref, FileRef) and not ref.path.exists())
+
+
+def signed_by_retired(settings: Settings, note: str) -> bool:
+    """Return True where the keys on the list of retired ones signed *note*: then new keys know it again.
+
+    Raises:
+        MalformedNote: It is no checkpoint.
+        RetiredKeysUnusable: The list of retired keys cannot be read.
+    """
+    unverified = checkpoint.parse(note.encode("utf-8", "surrogatepass"))
+    retired = _retired(settings.enrollment_ca_dir / RETIRED_KEYS)
+    before = tuple(key for key in retired if key.name == unverified.checkpoint.origin)
+    try:
+        checkpoint.verify(unverified, log_keys=before, witnesses=(), quorum=0)
+    except NoteRejected:
+        return False
+    return True
 
 
 def _retired(path: Path) -> tuple[VerifierKey, ...]:

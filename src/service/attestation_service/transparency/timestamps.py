@@ -4,6 +4,7 @@ What is stamped is the SHA-256 of the checkpoint's text, as `attestation.audit.e
 added to a note later, its text stays.
 """
 
+# Algorithms for: audit-hash
 from __future__ import annotations
 
 from pathlib import Path

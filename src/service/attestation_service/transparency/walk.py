@@ -1,5 +1,6 @@
 """Whether the tree that we sign is the log that we list: entries, leaves and tiles, page by page."""
 
+# Algorithms for: audit-hash
 from __future__ import annotations
 
 import hashlib

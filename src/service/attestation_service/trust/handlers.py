@@ -7,7 +7,9 @@ Distrusting needs one and works at once. Each change is an audit entry with the 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from fastapi import Path
 
 from attestation.api import (
     EndorsementDetail,
@@ -38,21 +40,29 @@ from attestation.machines.dual_control import of_trust_certificate
 from attestation.store import StoredEKCertificate, TrustCertificate, Tx
 from attestation.wire import b64decode, b64encode
 from attestation_service import dual_control
-from attestation_service.auth import Operator
-from attestation_service.context import Resources
+from attestation_service.auth import OperatorDep, VoterDep
+from attestation_service.context import Res, Resources
 from attestation_service.endorsements import entry_of
+from attestation_service.parameters import Id
+
+Sha256 = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the DER")]
 
 MAX_CERTIFICATE_BYTES: Final = 16_384
 """PEM of the longest certificate that is accepted."""
 
 
-async def show_bundle(*, res: Resources) -> TrustBundleDetail:
-    """Return the bundle in force with every certificate."""
+async def show_bundle(*, res: Res) -> TrustBundleDetail:
+    """Show the trust bundle in force.
+
+    Shipped certificates, those of the folder, and what operators added or distrusted.
+    """
     return await res.store.read(lambda tx: _bundle_detail(tx, res))
 
 
-async def show_certificate(sha256: str, *, res: Resources) -> TrustCertificateDetail:
-    """Return one certificate of the bundle.
+async def show_certificate(sha256: Sha256, *, res: Res) -> TrustCertificateDetail:
+    """Show one certificate of the trust bundle.
+
+    Where it comes from, and whether it is trusted.
 
     Raises:
         TrustCertificateUnknown: The bundle has none with this SHA-256.
@@ -61,9 +71,11 @@ async def show_certificate(sha256: str, *, res: Resources) -> TrustCertificateDe
 
 
 async def add(
-    request: TrustCertificateRequest, *, res: Resources, operator: Operator
+    request: TrustCertificateRequest, *, res: Res, operator: VoterDep
 ) -> TrustCertificateDetail | PendingApproval:
-    """Trust a certificate from now on, or trust a distrusted one again.
+    """Trust a vendor's certificate.
+
+    An anchor needs several operators under dual control; an intermediate must chain to one.
 
     Raises:
         BundleInvalid: It cannot be read, is no CA's, or no active anchor of the vendor leads to it.
@@ -96,12 +108,14 @@ async def add(
                 before,
                 request.vendor,
             )
-            agreed = dual_control.Agreed()
+            agreed = dual_control.alone(operator)
         else:
             proposal = of_trust_certificate(
                 sha256=certificate.sha256, role=request.role, vendor=request.vendor
             )
-            found = dual_control.gate(tx, proposal, operator, res, at, note=request.reason)
+            found = dual_control.gate(
+                tx, proposal, operator, res, at, reason=request.reason, document=b64encode(der)
+            )
             if isinstance(found, PendingApproval):
                 return found
             agreed = found
@@ -122,9 +136,11 @@ async def add(
 
 
 async def distrust(
-    sha256: str, request: TrustReasonRequest, *, res: Resources, operator: Operator
+    sha256: Sha256, request: TrustReasonRequest, *, res: Res, operator: OperatorDep
 ) -> TrustCertificateDetail:
-    """Distrust a certificate at once; every machine that it vouched for falls with it.
+    """Distrust a certificate at once.
+
+    Machines that it vouched for fall in the same moment.
 
     Raises:
         TrustCertificateUnknown: The bundle has none with this SHA-256.
@@ -167,9 +183,11 @@ async def distrust(
 
 
 async def restore(
-    sha256: str, request: TrustReasonRequest, *, res: Resources, operator: Operator
+    sha256: Sha256, request: TrustReasonRequest, *, res: Res, operator: VoterDep
 ) -> TrustCertificateDetail | PendingApproval:
-    """Trust a distrusted certificate again: as hard as adding it.
+    """Trust a distrusted certificate again.
+
+    As hard as adding an anchor.
 
     Raises:
         TrustCertificateUnknown: No operator distrusted one with this SHA-256.
@@ -185,7 +203,7 @@ async def restore(
         if stored.status == "active":
             raise TransitionForbidden(f"certificate {sha256} is trusted")
         proposal = of_trust_certificate(sha256=sha256, role=stored.role, vendor=stored.vendor)
-        agreed = dual_control.gate(tx, proposal, operator, res, at, note=request.reason)
+        agreed = dual_control.gate(tx, proposal, operator, res, at, reason=request.reason)
         if isinstance(agreed, PendingApproval):
             return agreed
         tx.trust.set_status(sha256, "active", request.reason, operator.cn, at)
@@ -197,8 +215,10 @@ async def restore(
     return await dual_control.write(work, res=res, operator=operator, at=at)
 
 
-async def verify(request: TrustVerifyRequest, *, res: Resources) -> TrustVerdict:
-    """Say what the bundle in force says of an EK certificate; nothing is stored.
+async def verify(request: TrustVerifyRequest, *, res: Res) -> TrustVerdict:
+    """Ask what the bundle says of an EK certificate.
+
+    Nothing is stored.
 
     Raises:
         MalformedEvidence: It cannot be read.
@@ -214,8 +234,10 @@ async def verify(request: TrustVerifyRequest, *, res: Resources) -> TrustVerdict
     return TrustVerdict(**_verdict(verdict))
 
 
-async def endorsement(machine_id: str, *, res: Resources) -> EndorsementDetail:
-    """Say who vouches for the TPM of a machine, certificate by certificate.
+async def endorsement(machine_id: Id, *, res: Res) -> EndorsementDetail:
+    """Show who vouches for the TPM of a machine.
+
+    Every certificate of the path with its verdict, and where the path ended.
 
     Raises:
         MachineUnknown: No such machine.

@@ -4,6 +4,7 @@ Integers are little-endian. Nothing is allocated by a length from the log before
 there; counts are compared before anything is repeated.
 """
 
+# Algorithms for: event-log
 from __future__ import annotations
 
 import hashlib

@@ -4,6 +4,7 @@
 `verify` compares it with quoted PCRs, each time.
 """
 
+# Algorithms for: event-log
 from __future__ import annotations
 
 import hmac

@@ -4,6 +4,7 @@ Everything here comes from events whose digest covers their data, in an order th
 separator, authorities. What breaks that grammar is a fault; what is well-formed and not good is a problem.
 """
 
+# Algorithms for: event-log
 from __future__ import annotations
 
 import hashlib

@@ -3,6 +3,7 @@
 Integers are little-endian; GUIDs are in the mixed-endian order of UEFI.
 """
 
+# Algorithms for: event-log
 from __future__ import annotations
 
 import hashlib

@@ -4,6 +4,7 @@ Private key, public key and certificate of one key share CKA_ID. Of keys that we
 SHA-256 over the DER SubjectPublicKeyInfo, and CKA_LABEL is what the URI says.
 """
 
+# Algorithms for: key-identifier, device-key
 from __future__ import annotations
 
 import contextlib
@@ -57,6 +58,7 @@ DEMANDED: Final[dict[Attribute, bool]] = {
     Attribute.SENSITIVE: True,
     Attribute.EXTRACTABLE: False,
     Attribute.SIGN: True,
+    Attribute.SIGN_RECOVER: False,
     Attribute.DECRYPT: False,
     Attribute.UNWRAP: False,
     Attribute.DERIVE: False,

@@ -8,6 +8,7 @@ Whatever is wrong with a blob is `UnwrapFailed` with the same words, whether OAE
 its proof: errors that differ would let somebody who may send blobs open others by trying (Manger, CRYPTO 2001).
 """
 
+# Algorithms for: wrapped-key
 from __future__ import annotations
 
 import contextlib
@@ -80,10 +81,11 @@ _KEK_DEMANDED: Final[dict[Attribute, bool]] = {
     Attribute.EXTRACTABLE: False,
     Attribute.UNWRAP: True,
     Attribute.SIGN: False,
+    Attribute.SIGN_RECOVER: False,
     Attribute.DECRYPT: False,
     Attribute.DERIVE: False,
 }
-"""What a KEK must be: one that decrypts would give out the AES key of every blob."""
+"""What a KEK must be: one that decrypts, or signs with recovery, would give out the AES key of every blob."""
 
 T = TypeVar("T")
 

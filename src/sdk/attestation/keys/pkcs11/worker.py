@@ -1,8 +1,8 @@
 """The one thread of a process that enters a PKCS#11 module.
 
 python-pkcs11 calls C_Initialize(NULL): it promises the module that one thread uses it. So one thread owns the
-library, the logins, one session per token and all handles; nobody else looks anything up or closes anything.
-Others queue jobs and wait. What the module answers decides how far back the thread begins again
+library, the logins, one session per token and all handles (`attestation.keys.owned`). What the module answers
+decides how far back the thread begins again
 (`attestation.keys.pkcs11.ladder`); each key is proven by a test signature before its handle is used again.
 
 A process that was forked from one with a worker is refused: the standard forbids that it uses the library
@@ -11,20 +11,16 @@ A process that was forked from one with a worker is refused: the standard forbid
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import os
-import queue
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import pkcs11
 from pkcs11 import PKCS11Error
@@ -35,11 +31,11 @@ from attestation.errors import (
     KeyUnsupported,
     ModuleUnusable,
     PINRejected,
-    SignerBusy,
     SignerUnavailable,
     TokenAbsent,
 )
 from attestation.keys import refusals
+from attestation.keys.owned import QUEUE_JOBS, Job, OwnedThread, Workers
 from attestation.keys.pkcs11.ladder import PIN_ERRORS, UNSUPPORTED, Breaker, Step, name_of, step_for
 from attestation.keys.pkcs11.modules import alone
 from attestation.keys.pkcs11.objects import HandleSigner, KeyName, delegated, find_private, load_spki
@@ -48,7 +44,6 @@ from attestation.keys.selftest import self_test
 
 T = TypeVar("T")
 
-QUEUE_JOBS: Final = 256
 DEADLINE_SECONDS: Final = 5.0
 KEEP_ALIVE_SECONDS: Final = 15.0
 """Idle connections of a YubiHSM die after 30 to 40 seconds."""
@@ -119,11 +114,11 @@ class KeyInUse:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
-class _Job(Generic[T]):
+class _Job(Job[T]):
     """Something to do on a token.
 
     Args:
-        work: What. It may be done twice.
+        token: Which.
         key: The key it needs; None while one is being opened or made.
         expires: When nobody waits any more, by the worker's clock.
         writes: It needs a session that may write.
@@ -131,14 +126,12 @@ class _Job(Generic[T]):
 
     token: TokenName
     key: KeyName | None
-    work: Callable[[Connection], T]
     expires: float
     writes: bool
-    answer: Future[T]
 
 
-class Worker:
-    """The thread, its queue, and what callers may do: `run` and `close`.
+class Worker(OwnedThread):
+    """The thread of one module, and what callers may do: `run` and `close`.
 
     Args:
         name: The module's name in the deployment's list.
@@ -161,13 +154,10 @@ class Worker:
         queue_jobs: int = QUEUE_JOBS,
         keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
     ) -> None:
-        self.name = name
+        super().__init__(path, f"the PKCS#11 module {name}", clock, queue_jobs)
         self.path = path
         self._load: Load = load or pkcs11.lib
-        self._clock = clock
         self._keep_alive = keep_alive_seconds
-        self._pid = os.getpid()
-        self._queue: queue.Queue[_Job[Any] | None] = queue.Queue(queue_jobs)
         self._breaker = Breaker(jitter=jitter)
         self._why = ""
         self._library: Library | None = None
@@ -178,8 +168,6 @@ class Worker:
         self._broken: tuple[TokenName, KeyName | None] | None = None
         self._proven = 0.0
         self._counting = threading.Lock()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name=f"pkcs11 {name}", daemon=True)
         self._thread.start()
 
     # What callers do.
@@ -202,35 +190,11 @@ class Worker:
             SignerUnavailable: The token does not answer, or not in time. A job that was not begun in time never is.
             KeyUnusable: A subclass says what is wrong with module, token, PIN or key.
         """
-        if os.getpid() != self._pid:
-            raise SignerUnavailable(
-                "PKCS#11 keys do not survive a fork; open them in the process that uses them"
-            )
         if self._breaker.open:
             raise SignerUnavailable(self._why)
-        job = _Job(
-            token=token,
-            key=key,
-            work=work,
-            expires=self._clock() + deadline_seconds,
-            writes=writes,
-            answer=Future(),
-        )
-        try:
-            self._queue.put_nowait(job)
-        except queue.Full:
-            raise SignerBusy(f"{self._queue.maxsize} signatures are waiting for {self.name}") from None
-        if self._stopping.is_set():
-            job.answer.cancel()
-            raise SignerUnavailable(f"the PKCS#11 module {self.name} was closed")
-        try:
-            return job.answer.result(deadline_seconds)
-        except FutureTimeout:
-            if job.answer.cancel():
-                raise SignerUnavailable(
-                    f"{self.name} had no time for a job within {deadline_seconds:g} s; it was dropped"
-                ) from None
-            raise SignerUnavailable(f"{self.name} did not answer within {deadline_seconds:g} s") from None
+        expires = self._clock() + deadline_seconds
+        job = _Job(token=token, key=key, work=work, expires=expires, writes=writes)
+        return self._answer_to(job, deadline_seconds)
 
     @property
     def trouble(self) -> str:
@@ -243,51 +207,12 @@ class Worker:
             self._in_use[key] += more
             self._in_use = +self._in_use  # a new one: the thread may be walking through the old one
 
-    @property
-    def is_alive(self) -> bool:
-        """True while the thread may be in the module."""
-        return self._thread.is_alive()
-
-    def close(self, timeout_seconds: float = 5.0) -> None:
-        """Log out, finalize the library and end the thread."""
-        if os.getpid() != self._pid:
-            return
-        self._stopping.set()
-        with contextlib.suppress(queue.Full):
-            self._queue.put_nowait(None)
-        self._thread.join(timeout_seconds)
-
     # What the thread does.
 
-    def _serve(self) -> None:
-        while not self._stopping.is_set():
-            job = self._next()
-            if job is None:
-                self._idle()
-            elif job.answer.set_running_or_notify_cancel():
-                self._answer(job)
-        while True:
-            with contextlib.suppress(queue.Empty):
-                left = self._queue.get_nowait()
-                if left is not None and left.answer.set_running_or_notify_cancel():
-                    left.answer.set_exception(SignerUnavailable(f"the PKCS#11 module {self.name} was closed"))
-                continue
-            break
-        self._shut()
-
-    def _next(self) -> _Job[Any] | None:
-        """Return the next job, or None where it is time for a test signature or a new attempt."""
+    def _patience_seconds(self) -> float:
+        """Return the time until a test signature or a new attempt is due."""
         until = self._breaker.due if self._breaker.failures else self._proven + self._keep_alive
-        try:
-            return self._queue.get(timeout=max(0.0, until - self._clock()))
-        except queue.Empty:
-            return None
-
-    def _answer(self, job: _Job[Any]) -> None:
-        try:
-            job.answer.set_result(self._do(job))
-        except BaseException as e:  # noqa: BLE001 -- it is the caller's
-            job.answer.set_exception(e)
+        return max(0.0, until - self._clock())
 
     def _do(self, job: _Job[T]) -> T:
         """Do a job; after an error that the ladder knows, climb it and do the job once more."""
@@ -374,7 +299,7 @@ class Worker:
 
     def _begin_again(self, job: _Job[Any], step: Step) -> None:
         if step is Step.RESTART:
-            self._shut()
+            self._let_go()
         elif step is Step.NEW_SESSION:
             self._disconnect(job.token)
         elif job.token in self._connections:
@@ -406,7 +331,6 @@ class Worker:
                 work=each.prove,
                 expires=self._clock() + DEADLINE_SECONDS,
                 writes=False,
-                answer=Future(),
             )
             if not self._breaker.failures:
                 with contextlib.suppress(AttestationError):  # the next caller hears of it
@@ -423,7 +347,7 @@ class Worker:
 
     def _in_time(self, job: _Job[Any]) -> None:
         if self._clock() >= job.expires:
-            raise SignerUnavailable(f"{self.name} had no time for a job; it was dropped")
+            raise SignerUnavailable(f"{self.shown} had no time for a job; it was dropped")
 
     def _not_missing(self, job: _Job[Any]) -> None:
         if job.key is None:
@@ -475,7 +399,7 @@ class Worker:
             refused = name_of(e) in PIN_ERRORS
             if refused:
                 refusals.remember(place, marked)
-            self._shut()  # the binding leaves the session open where the login fails
+            self._let_go()  # the binding leaves the session open where the login fails
             if refused:
                 raise PINRejected(
                     f"the token refused the PIN of {name} ({name_of(e)}); "
@@ -493,8 +417,7 @@ class Worker:
                 self._library.initialize()
         except PKCS11Error as e:
             raise ModuleUnusable(
-                f"the PKCS#11 module {self.name} ({self.path}) cannot be used: {name_of(e)} {e}".rstrip()
-                + _hint(self.path)
+                f"{self.shown} ({self.path}) cannot be used: {name_of(e)} {e}".rstrip() + _hint(self.path)
             ) from e
         self._up = True
         return self._library
@@ -507,9 +430,9 @@ class Worker:
             connection.session.close()
         except PKCS11Error as e:
             if name_of(e) not in _GONE:
-                self._shut()  # a session that cannot be closed would stay open
+                self._let_go()  # a session that cannot be closed would stay open
 
-    def _shut(self) -> None:
+    def _let_go(self) -> None:
         """Log out everywhere and finalize the library; it is initialized again when it is needed."""
         self._connections.clear()
         if self._library is not None and self._up:
@@ -549,44 +472,10 @@ def _hint(path: Path) -> str:
     return f"; {says} names no directories.tokendir"
 
 
-_workers: dict[Path, Worker] = {}
-_users: Counter[Path] = Counter()
-_lock = threading.Lock()
+_workers: Final = Workers[Worker]()
+release = _workers.release
 
 
 def acquire(name: str, path: Path) -> Worker:
-    """Return the worker of a module: one per process, started when its first key is opened.
-
-    Raises:
-        SignerUnavailable: The last one was closed, but still hangs in the module.
-    """
-    with _lock:
-        worker = _workers.get(path)
-        if worker is None or (not _users[path] and not worker.is_alive):
-            worker = _workers[path] = Worker(name, path)
-        elif not _users[path]:
-            raise SignerUnavailable(f"the PKCS#11 module {name} was closed and still hangs")
-        _users[path] += 1
-        return worker
-
-
-def release(worker: Worker) -> None:
-    """Let go of a worker; the last one to do so closes it, before anybody can start another."""
-    with _lock:
-        _users[worker.path] -= 1
-        if not _users[worker.path]:
-            worker.close()
-            if not worker.is_alive:
-                _workers.pop(worker.path, None)
-
-
-def _close_all() -> None:
-    with _lock:
-        workers = list(_workers.values())
-        _workers.clear()
-        _users.clear()
-    for worker in workers:
-        worker.close(timeout_seconds=2.0)
-
-
-atexit.register(_close_all)
+    """Return the worker of a module: one per process, started when its first key is opened."""
+    return _workers.acquire(path, lambda: Worker(name, path))

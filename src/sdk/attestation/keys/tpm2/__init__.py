@@ -8,6 +8,7 @@ The TPM signs with ECDSA and RSA up to 3072 bits, at 5 to 50 signatures a second
 it is asked to sign is hashed here. RSA-4096 and ML-DSA-87 are KeyUnsupported.
 """
 
+# Algorithms for: device-key
 from __future__ import annotations
 
 import time

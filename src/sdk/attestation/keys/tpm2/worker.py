@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 from attestation.device import TPM, open_transport
 from attestation.device.keys import Loaded, find_key, load_key
@@ -34,6 +30,7 @@ from attestation.errors import (
     TPMResponseError,
 )
 from attestation.keys import refusals
+from attestation.keys.owned import QUEUE_JOBS, Job, OwnedThread, Workers
 from attestation.keys.secrets import SecretSource
 from attestation.tpm import response_codes
 from attestation.tpm.key_file import TPMKey
@@ -41,7 +38,6 @@ from attestation.wire import sized
 
 T = TypeVar("T")
 
-QUEUE_JOBS: Final = 256
 DEADLINE_SECONDS: Final = 10.0
 COMMAND_TIMEOUT_SECONDS: Final = 10.0
 """Discrete TPMs take up to two seconds for a signature with RSA 3072."""
@@ -164,14 +160,8 @@ class Connection:
             self.tpm.close()
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Job(Generic[T]):
-    work: Callable[[Connection], T]
-    answer: Future[T]
-
-
-class Worker:
-    """The thread, its queue, and what callers may do: `run` and `close`.
+class Worker(OwnedThread):
+    """The thread of one TPM, and what callers may do: `run` and `close`.
 
     Args:
         uri: Transport, as `open_transport` takes it.
@@ -182,16 +172,12 @@ class Worker:
     def __init__(
         self, uri: str, *, clock: Callable[[], float] = time.monotonic, queue_jobs: int = QUEUE_JOBS
     ) -> None:
+        super().__init__(_place(uri), f"the TPM {uri}", clock, queue_jobs)
         self.uri = uri
-        self._clock = clock
-        self._pid = os.getpid()
-        self._queue: queue.Queue[_Job[Any] | None] = queue.Queue(queue_jobs)
         self._connection: Connection | None = None
         self._since = 0.0
         self._not_before = 0.0
         self._why = ""
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name=f"tpm2 {uri}", daemon=True)
         self._thread.start()
 
     # What callers do.
@@ -215,76 +201,29 @@ class Worker:
             SignerUnavailable: The TPM does not answer, or not in time.
             KeyUnusable: A subclass says what is wrong with key or authValue.
         """
-        if os.getpid() != self._pid:
-            raise SignerUnavailable(
-                "keys in a TPM do not survive a fork; open them in the process that uses them"
-            )
-        job = _Job(work=work, answer=Future())
         try:
-            self._queue.put_nowait(job)
-        except queue.Full:
-            raise SignerBusy(f"{self._queue.maxsize} signatures are waiting for the TPM {self.uri}") from None
-        if self._stopping.is_set():
-            job.answer.cancel()
-            raise SignerUnavailable(f"the TPM {self.uri} was let go of")
-        try:
-            return job.answer.result(deadline_seconds)
-        except FutureTimeout:
-            job.answer.cancel()
-            raise SignerUnavailable(
-                f"the TPM {self.uri} did not answer within {deadline_seconds:g} s"
-            ) from None
+            return self._answer_to(Job(work=work), deadline_seconds)
         except TPMResponseError as e:
             raise _ours(e, shown) from e
         except DeviceError as e:
             raise SignerUnavailable(f"{shown} cannot sign now: {e}") from e
 
-    def close(self, timeout_seconds: float = 5.0) -> None:
-        """Let go of the TPM and end the thread."""
-        if os.getpid() != self._pid:
-            return
-        self._stopping.set()
-        with contextlib.suppress(queue.Full):
-            self._queue.put_nowait(None)
-        self._thread.join(timeout_seconds)
-
     # What the thread does.
 
-    def _serve(self) -> None:
-        while not self._stopping.is_set():
-            job = self._next()
-            if job is None:
-                self._let_go()
-            elif job.answer.set_running_or_notify_cancel():
-                self._answer(job)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                left = self._queue.get_nowait()
-                if left is not None and left.answer.set_running_or_notify_cancel():
-                    left.answer.set_exception(SignerUnavailable(f"the TPM {self.uri} was let go of"))
-        self._let_go()
-
-    def _next(self) -> _Job[Any] | None:
-        """Return the next job, or None where it is time to let go of the TPM."""
+    def _patience_seconds(self) -> float | None:
+        """Return how long a key stays loaded without a signature; None where nothing of ours is in the TPM."""
         connection = self._connection
         if connection is None:
-            return self._queue.get()
+            return None
         if connection.exclusive and self._clock() - self._since > HOLD_EXCLUSIVE_SECONDS:
             self._let_go()
-        try:
-            return self._queue.get(
-                timeout=LINGER_EXCLUSIVE_SECONDS if connection.exclusive else LINGER_SECONDS
-            )
-        except queue.Empty:
-            return None
+        return LINGER_EXCLUSIVE_SECONDS if connection.exclusive else LINGER_SECONDS
 
-    def _answer(self, job: _Job[Any]) -> None:
-        try:
-            job.answer.set_result(self._do(job))
-        except BaseException as e:  # noqa: BLE001 -- it is the caller's
-            job.answer.set_exception(e)
+    def _idle(self) -> None:
+        """Let go of the TPM."""
+        self._let_go()
 
-    def _do(self, job: _Job[T]) -> T:
+    def _do(self, job: Job[T]) -> T:
         """Do a job; once more with a new connection where the TPM was lost, or forgot what was loaded."""
         begun = self._clock()
         try:
@@ -297,7 +236,7 @@ class Worker:
                 raise
         return self._once(job)
 
-    def _once(self, job: _Job[T]) -> T:
+    def _once(self, job: Job[T]) -> T:
         begun = self._clock()
         try:
             connection = self._connect()
@@ -367,31 +306,15 @@ def _ours(error: TPMResponseError, shown: str) -> AttestationError:
     return SignerUnavailable(f"{shown} cannot sign now: {error}")
 
 
-# One worker per TPM and process.
-
-_lock: Final = threading.Lock()
-_workers: dict[tuple[int, str], Worker] = {}
-_users: dict[Worker, int] = {}
+_workers: Final = Workers[Worker]()
+release = _workers.release
 
 
 def acquire(uri: str) -> Worker:
-    """Return the worker for the TPM at *uri*, started when its first key is opened."""
-    with _lock:
-        place = (os.getpid(), uri)
-        worker = _workers.get(place)
-        if worker is None:
-            worker = _workers[place] = Worker(uri)
-        _users[worker] = _users.get(worker, 0) + 1
-        return worker
+    """Return the worker for the TPM at *uri*: one per process, started when its first key is opened."""
+    return _workers.acquire(_place(uri), lambda: Worker(uri))
 
 
-def release(worker: Worker) -> None:
-    """Let go of a worker; the last one to do so closes it."""
-    with _lock:
-        _users[worker] -= 1
-        last = _users[worker] == 0
-        if last:
-            del _users[worker]
-            _workers.pop((os.getpid(), worker.uri), None)
-    if last:
-        worker.close()
+def _place(uri: str) -> tuple[int, str]:
+    # A forked process has its own connection, where the TPM serves several.
+    return os.getpid(), uri

@@ -5,6 +5,7 @@ chain that they claim to be. A tree over a log with a gap or a changed entry wou
 part of what is signed from now on; such a database stays at 0001 until its backup is restored.
 """
 
+# Algorithms for: audit-hash
 from __future__ import annotations
 
 import hashlib

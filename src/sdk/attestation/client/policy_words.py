@@ -1,15 +1,14 @@
-"""Policies in words: where one applies, what a rule expects, and a proposal as YAML that explains itself."""
+"""Policies in words: where one applies, what a rule expects, what only one of two has.
+
+Pure: what the service said goes in, words come out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from attestation.client.text import clean
-from attestation_cli.render import yaml_text
-
 if TYPE_CHECKING:
-    from attestation.api import LearnedPolicy
     from attestation.reference.diff import Change
 
 SHOWN = 3
@@ -65,25 +64,3 @@ def _listed(written: object) -> tuple[str, ...]:
     if isinstance(written, Mapping):
         written = written.get("any_of") or written.get("digests") or rule_words(written, None)
     return tuple(map(str, written)) if isinstance(written, list) else (rule_words(written, None),)
-
-
-def commented(learned: LearnedPolicy) -> str:
-    """Return a proposal as YAML: what it was learned from as comments, each value with the machines that have it."""
-    many = "one machine" if learned.machines == 1 else f"{learned.machines} machines"
-    lines = [f"# Proposed from what {many} proved last. Read it before you store it."]
-    lines += [f"# {clean(note)}" for note in learned.notes]
-    lines += [f"# left out: {clean(each.machine)}: {clean(each.reason)}" for each in learned.outliers]
-    who = {group.value: group.machines for group in learned.groups}
-    for line in yaml_text(learned.document).splitlines():
-        item = line.lstrip()
-        machines = who.get(item.removeprefix("- ").strip("'\"")) if item.startswith("- ") else None
-        if machines is not None:
-            lines.append(f"{line[: len(line) - len(item)]}# {_machines(machines)}")
-        lines.append(line)
-    return "\n".join(lines) + "\n"
-
-
-def _machines(names: list[str]) -> str:
-    shown = ", ".join(clean(name) for name in names[:SHOWN])
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{len(names)}: {shown}{more}"

@@ -1,0 +1,221 @@
+"""`attestation ca certificates` and its like: what the CA has signed, and the end of it."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from attestation.errors import CertificateUnknown, RequestInvalid
+from attestation.pki.profiles import ProfileName
+from attestation_cli.ca_screen import FILE, certificate_fields, emit_certificates, emit_pem, owner_of
+from attestation_cli.complete import complete_machine
+from attestation_cli.render import Column, cell, moment_cell
+from attestation_cli.session import (
+    Ambiguous,
+    Session,
+    checked,
+    listing_options,
+    new_proposal_option,
+    output_option,
+    pass_session,
+)
+
+if TYPE_CHECKING:
+    from attestation.api import CertificateDetail
+    from attestation.client import OperatorClient
+
+STATES = ("reserved", "issued", "held", "revoked", "void")
+REASONS = (
+    "unspecified",
+    "keyCompromise",
+    "affiliationChanged",
+    "superseded",
+    "cessationOfOperation",
+    "privilegeWithdrawn",
+)
+SERIAL_DIGITS = 40
+SHORTEST_SERIAL = 8
+MOST_LOOKED_AT = 2000
+"""So many certificates, the newest first, are searched for the beginning of a serial number."""
+
+YES = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+@click.command("certificates")
+@click.option("--machine", metavar="ID", help="Only of this machine.", shell_complete=complete_machine)
+@click.option("--state", type=click.Choice(STATES), help="Only in this state.")
+@click.option("--profile", type=click.Choice([p.value for p in ProfileName]), help="Only of this profile.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="Show at most so many; 0 shows all.",
+)
+@listing_options
+@pass_session
+def certificates_(
+    session: Session, machine: str | None, state: str | None, profile: str | None, limit: int
+) -> None:
+    """List what the CA has signed, newest first.
+
+    issued is good, held is suspended (its machine is locked), revoked ended for good; reserved is being signed, void
+    reached nobody.
+
+    \b
+    Examples:
+      attestation ca certificates --state held
+      attestation ca certificates --machine cp-1 -o wide
+      attestation ca certificates --limit 0 -o csv > certificates.csv
+    """
+    with session.client() as client:
+        machine_id = session.find_id(client, machine) if machine is not None else None
+        found = client.certificates(machine_id=machine_id, state=state, profile=profile)
+        emit_certificates(session, islice(found, limit or None))
+
+
+@click.command("certificate")
+@click.argument("serial")
+@FILE
+@click.option("--pem", is_flag=True, help="Print the certificate itself, PEM.")
+@output_option
+@pass_session
+def certificate_(session: Session, serial: str, file: Path | None, *, pem: bool) -> None:
+    """Show what became of one certificate; SERIAL may be its beginning (at least 8 hex).
+
+    \b
+    Examples:
+      attestation ca certificate 4b1f0c3d
+      attestation ca certificate 4b1f0c3d --pem | openssl x509 -noout -text
+      attestation ca certificate 4b1f0c3d -f cp-1.pem
+    """
+    with session.client() as client:
+        found = _find(client, serial)
+    if pem or file is not None:
+        emit_pem(session, found, file)
+    elif session.json:
+        session.emit_json(found)
+    else:
+        session.emit_fields(certificate_fields(found, datetime.now(UTC)))
+
+
+@click.command()
+@click.argument("serial")
+@click.option(
+    "--reason",
+    type=click.Choice(REASONS),
+    metavar="WORD",
+    default="unspecified",
+    show_default=True,
+    help="Stands in the revocation list.",
+)
+@click.option("-n", "--note", help="Why, in words; kept in the audit.")
+@YES
+@new_proposal_option
+@output_option
+@pass_session
+def revoke(session: Session, serial: str, reason: str, note: str | None, *, yes: bool) -> None:
+    """Revoke one certificate for good and at once; its machine stays as it is and may get another.
+
+    To stop a machine, lock or revoke the machine: that ends its certificates too. The reason is unspecified,
+    keyCompromise, affiliationChanged, superseded, cessationOfOperation or privilegeWithdrawn.
+
+    \b
+    Examples:
+      attestation ca revoke 4b1f0c3d --reason keyCompromise --note "laptop stolen"
+    """
+    from attestation.api import CertificateRevokeRequest, PendingApproval
+
+    request = checked(lambda: CertificateRevokeRequest.model_validate({"reason": reason, "note": note}))
+    with session.client() as client:
+        found = _find(client, serial)
+        question = f"Revoke {found.profile} {found.serial} of {owner_of(found)}? It cannot be undone."
+        session.confirm(question, yes=yes)
+        answer = client.revoke_certificate(found.serial, request)
+    if isinstance(answer, PendingApproval):
+        session.emit_pending(answer, f"{found.profile} {found.serial}")
+        return
+    session.emit_done(
+        f"{answer.serial}: {answer.state}",
+        {"serial": answer.serial, "state": answer.state, "reason": answer.reason},
+    )
+
+
+@click.command("refuse-key")
+@click.argument("spki_sha256", metavar="SHA256")
+@click.option("-r", "--reason", required=True, help="Why; kept in the audit.")
+@YES
+@output_option
+@pass_session
+def refuse_key(session: Session, spki_sha256: str, reason: str, *, yes: bool) -> None:
+    """Let a public key never get a certificate again; those that it has are revoked.
+
+    SHA256 is that of its SubjectPublicKeyInfo (64 hex), as `ca certificate` and `operator-cert list` show it. A key
+    whose certificate is revoked with keyCompromise is refused by that already.
+
+    \b
+    Examples:
+      attestation ca refuse-key 7f3ad3ac… --reason "found in a public repository"
+    """
+    from attestation.api import RefusedKeyRequest
+
+    wanted = spki_sha256.lower().replace(":", "")
+    request = checked(lambda: RefusedKeyRequest(spki_sha256=wanted, reason=reason))
+    with session.client() as client:
+        session.confirm(f"Never certify the key {wanted} again? It cannot be undone.", yes=yes)
+        answer = client.refuse_key(request)
+    session.emit_done(f"{answer.spki_sha256}: refused", answer.model_dump(mode="json"))
+
+
+@click.command("refused-keys")
+@listing_options
+@pass_session
+def refused_keys(session: Session) -> None:
+    """List the keys that never get a certificate again.
+
+    \b
+    Examples:
+      attestation ca refused-keys
+    """
+    with session.client() as client:
+        if session.json:
+            session.emit_json(client.refused_keys())
+            return
+        found = list(client.refused_keys())
+    now = datetime.now(UTC)
+    session.emit_table(
+        [Column("SPKI SHA-256"), Column("WHY"), Column("SINCE"), Column("BY")],
+        [[cell(k.spki_sha256), cell(k.why), moment_cell(k.added_at, now), cell(k.added_by)] for k in found],
+        "No key is refused.",
+    )
+
+
+def _find(client: OperatorClient, text: str) -> CertificateDetail:
+    """Return the certificate whose serial number is *text*, or begins with it.
+
+    Raises:
+        RequestInvalid: No serial number, or a beginning that is too short.
+        CertificateUnknown: There is none.
+        Ambiguous: Several of the newest ones begin so.
+    """
+    number = text.lower().replace(":", "")
+    if not re.fullmatch(rf"[0-9a-f]{{{SHORTEST_SERIAL},{SERIAL_DIGITS}}}", number):
+        raise RequestInvalid(
+            f"a serial number has {SERIAL_DIGITS} hex digits; give at least {SHORTEST_SERIAL}"
+        )
+    if len(number) < SERIAL_DIGITS:
+        newest = islice(client.certificates(page_size=200), MOST_LOOKED_AT)
+        found = [c.serial for c in newest if c.serial.startswith(number)]
+        if not found:
+            raise CertificateUnknown(
+                f"none of the newest {MOST_LOOKED_AT} serial numbers begins with {number}"
+            )
+        if len(found) > 1:
+            raise Ambiguous("\n".join([f"{number} may mean any of", *found[:20]]))
+        number = found[0]
+    return client.certificate(number)

@@ -1,0 +1,114 @@
+"""`attestation machine lock`, `unlock`, `revoke`, `wipe` and `delete`: an admission suspended or ended."""
+
+from __future__ import annotations
+
+import click
+
+from attestation.client.text import clean, short_ids
+from attestation_cli.machine_acts import ID, REASON, YES, described, print_concluded, print_done, reason_of
+from attestation_cli.session import Session, name_of, new_proposal_option, output_option, pass_session
+
+
+@click.command()
+@ID
+@REASON
+@output_option
+@pass_session
+def lock(session: Session, machine: str, reason: str | None) -> None:
+    """Suspend an attested machine: it gets nothing until it is unlocked.
+
+    \b
+    Examples:
+      attestation machine lock worker-2 -r "lid was open"
+    """
+    with session.client() as client:
+        detail = session.find(client, machine)
+        print_done(session, "locked", client.lock(detail.machine_id, reason_of(reason) if reason else None))
+
+
+@click.command()
+@ID
+@REASON
+@new_proposal_option
+@output_option
+@pass_session
+def unlock(session: Session, machine: str, reason: str | None) -> None:
+    """Let a locked machine attest again; its next attestation decides what it is worth.
+
+    \b
+    Examples:
+      attestation machine unlock worker-2 -r "lid closed, seal checked"
+    """
+    with session.client() as client:
+        detail = session.find(client, machine)
+        answer = client.unlock(detail.machine_id, reason_of(reason) if reason else None)
+    print_concluded(session, "unlocked", detail, answer)
+
+
+@click.command()
+@ID
+@click.option("--wipe", is_flag=True, help="Also order it to erase its disks.")
+@REASON
+@YES
+@output_option
+@pass_session
+def revoke(session: Session, machine: str, reason: str | None, *, wipe: bool, yes: bool) -> None:
+    """End a machine's admission for good.
+
+    With --wipe it is also ordered to erase itself, and you must type its name.
+
+    \b
+    Examples:
+      attestation machine revoke worker-2 -r "sold"
+      attestation machine revoke worker-2 --wipe -r "stolen"
+    """
+    _revoke(session, machine, reason, wipe=wipe, yes=yes)
+
+
+@click.command()
+@ID
+@REASON
+@YES
+@output_option
+@pass_session
+def wipe(session: Session, machine: str, reason: str | None, *, yes: bool) -> None:
+    """Revoke a machine and order it to erase its disks: the same as `revoke --wipe`.
+
+    \b
+    Examples:
+      attestation machine wipe worker-2 -r "stolen"
+    """
+    _revoke(session, machine, reason, wipe=True, yes=yes)
+
+
+def _revoke(session: Session, machine: str, reason: str | None, *, wipe: bool, yes: bool) -> None:
+    with session.client() as client:
+        detail = session.find(client, machine)
+        if wipe:
+            phrase = detail.hostname or short_ids([detail.machine_id])[detail.machine_id]
+            session.confirm(
+                f"Revoke {described(detail)} for good and ERASE its disks?", yes=yes, phrase=clean(phrase)
+            )
+        else:
+            session.confirm(f"Revoke {described(detail)} for good?", yes=yes)
+        revoked = client.revoke(detail.machine_id, wipe=wipe, reason=reason_of(reason) if reason else None)
+    print_done(session, "revoked, wipe ordered" if wipe else "revoked", revoked)
+
+
+@click.command()
+@ID
+@YES
+@output_option
+@pass_session
+def delete(session: Session, machine: str, *, yes: bool) -> None:
+    """Delete the record of a rejected or wiped machine; the audit stays.
+
+    \b
+    Examples:
+      attestation machine delete 7f3a
+    """
+    with session.client() as client:
+        detail = session.find(client, machine)
+        session.confirm(f"Delete the record of {described(detail)}?", yes=yes)
+        client.delete_machine(detail.machine_id)
+    session.emit_done(f"{name_of(detail)}: deleted", {"machine_id": detail.machine_id, "deleted": True})

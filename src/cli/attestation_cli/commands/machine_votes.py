@@ -1,0 +1,112 @@
+"""`attestation machine approvals` and `withdraw`: the votes about a machine."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from attestation.client.text import ago, clean
+from attestation.errors import ApprovalUnknown
+from attestation_cli.machine_acts import ID, YES
+from attestation_cli.render import Cell, Column, cell, time_cell
+from attestation_cli.session import Ambiguous, Session, listing_options, output_option, pass_session
+
+if TYPE_CHECKING:
+    from attestation.api import ApprovalDetail
+    from attestation.client import OperatorClient
+
+
+@click.command()
+@ID
+@listing_options
+@pass_session
+def approvals(session: Session, machine: str) -> None:
+    """Show the votes about a machine, newest first: live, expired, withdrawn and used ones.
+
+    \b
+    Examples:
+      attestation machine approvals cp-1
+    """
+    with session.client() as client:
+        votes = client.machine_approvals(session.find_id(client, machine))
+        if session.json:
+            session.emit_json(votes)
+            return
+        found = list(votes)
+    now = datetime.now(UTC)
+    session.emit_table(
+        [
+            Column("VOTE"),
+            Column("OPERATOR", shrink_to=8),
+            Column("ACTION"),
+            Column("ROLE"),
+            Column("STATE"),
+            Column("CAST", drop=1),
+            Column("HOSTNAME", shrink_to=8, drop=2),
+            Column("ADDRESS", shrink_to=10, drop=3),
+            Column("EXPIRES", wide=True),
+            Column("PROPOSAL", wide=True),
+        ],
+        [
+            [
+                cell(v.id),
+                cell(v.operator_cn),
+                cell(v.action),
+                cell(v.role),
+                _vote_state(v, now),
+                time_cell(v.created_at, now),
+                cell(v.hostname),
+                cell(v.assigned_ip),
+                time_cell(v.expires_at, now),
+                cell(v.proposal_digest),
+            ]
+            for v in found
+        ],
+        "No votes.",
+    )
+
+
+def _vote_state(vote: ApprovalDetail, now: datetime) -> Cell:
+    if vote.live:
+        return Cell(f"live, ends {ago(vote.expires_at, now)}", "green", "live")
+    if vote.void is not None:
+        return Cell(f"void: {clean(vote.void)}", "red", "void")
+    return cell("used" if vote.consumed else "withdrawn" if vote.withdrawn else "expired")
+
+
+@click.command()
+@ID
+@click.option("--vote", type=int, metavar="NUMBER", help="Which one, where several are live.")
+@YES
+@output_option
+@pass_session
+def withdraw(session: Session, machine: str, vote: int | None, *, yes: bool) -> None:
+    """Take back your live vote about a machine.
+
+    \b
+    Examples:
+      attestation machine withdraw cp-1
+      attestation machine withdraw cp-1 --vote 17
+    """
+    with session.client() as client:
+        machine_id = session.find_id(client, machine)
+        number = _live_vote(client, machine_id, vote)
+        session.confirm(f"Withdraw vote {number}?", yes=yes)
+        client.withdraw_approval(number)
+    session.emit_done(f"vote {number}: withdrawn", {"approval_id": number, "withdrawn": True})
+
+
+def _live_vote(client: OperatorClient, machine_id: str, wanted: int | None) -> int:
+    live = [v for v in client.machine_approvals(machine_id) if v.live]
+    if wanted is not None:
+        if wanted not in (v.id for v in live):
+            raise ApprovalUnknown(f"there is no live vote {wanted} about this machine")
+        return wanted
+    if not live:
+        raise ApprovalUnknown("there is no live vote about this machine")
+    if len(live) > 1:
+        lines = [f"--vote {v.id}  {clean(v.operator_cn)}: {clean(v.action)}" for v in live]
+        raise Ambiguous("\n".join(["several votes are live; yours may be any of", *lines]))
+    return live[0].id

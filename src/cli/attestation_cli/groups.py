@@ -1,0 +1,48 @@
+"""Which commands there are, in which module each stands, and what their exit codes mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+GROUPS: Mapping[str, tuple[str, str]] = {
+    "auth": ("attestation_cli.commands.auth", "Log in and out; who you are."),
+    "machine": ("attestation_cli.commands.machine", "List, judge and explain machines."),
+    "result": ("attestation_cli.commands.result", "Verify what the service says of a machine, by yourself."),
+    "approval": ("attestation_cli.commands.approval", "What waits for the vote of another operator."),
+    "token": ("attestation_cli.commands.token", "Registration tokens: admit whoever presents one."),
+    "allow-list": ("attestation_cli.commands.allow_list", "EKs that are admitted in advance."),
+    "audit": ("attestation_cli.commands.audit", "Read and verify the audit chain."),
+    "witness": ("attestation_cli.commands.witness", "Cosign the checkpoints of somebody's audit log."),
+    "policy": ("attestation_cli.commands.policy", "What machines are measured against."),
+    "ca": ("attestation_cli.commands.ca", "The CA: its keys, what they have signed, how they are rotated."),
+    "operator-cert": (
+        "attestation_cli.commands.operator_cert",
+        "Client certificates of operators, viewers and auditors.",
+    ),
+    "trust": ("attestation_cli.commands.trust", "Whose word about TPMs the service takes."),
+    "tpm-bundle": (
+        "attestation_cli.commands.tpm_bundle",
+        "Which manufacturers' certificates vouch for TPMs.",
+    ),
+    "crypto": (
+        "attestation_cli.commands.crypto",
+        "Which algorithms are in use, and what the suites of the NSA say.",
+    ),
+    "stats": ("attestation_cli.commands.stats", "Count machines by status, role and trust."),
+    "health": ("attestation_cli.commands.health", "Ask whether the service can decide."),
+    "version": ("attestation_cli.commands.version", "Tell the versions of this program and of the service."),
+    "config": ("attestation_cli.commands.config", "See and set the settings of this program."),
+    "man": ("attestation_cli.commands.man", "Manual pages of this program."),
+    "completion": ("attestation_cli.commands.completion", "Complete commands and machines in the shell."),
+}
+
+EXIT_CODES = (
+    ("0", "done; under dual control also: your vote counts, others must follow"),
+    ("1", "the answer is no: not trusted, not valid, not confirmed"),
+    ("2", "the command or its values are wrong; nothing was changed"),
+    ("3", "what you named does not exist (any more)"),
+    ("4", "you are not logged in, or you may not"),
+    ("5", "it exists, but not in a state that allows this; or several are meant"),
+    ("6", "no answer, or none now: unreachable, unavailable, too often; nothing was changed"),
+    ("7", "the answer was lost: unknown whether it happened; the text says how to find out"),
+)

@@ -1,0 +1,62 @@
+"""Where a policy applies: the options that say so, and the place that they mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attestation.client.policy_words import place_words
+from attestation.machines import Role
+from attestation_cli.complete import complete_machine
+from attestation_cli.render import Cell, cell
+from attestation_cli.session import Session
+
+if TYPE_CHECKING:
+    from attestation.client import OperatorClient
+    from attestation.client.operator import Scope
+
+
+def place_options(command: Any) -> Any:
+    """Add the options that say where a policy applies."""
+    for option in (
+        click.option("--machine", metavar="ID", help="This machine.", shell_complete=complete_machine),
+        click.option("--role", type=click.Choice([r.value for r in Role]), help="Machines in this role."),
+        click.option("--cluster", metavar="CLUSTER_ID", help="Machines of this cluster."),
+        click.option("--fleet", is_flag=True, help="Every machine."),
+    ):
+        command = option(command)
+    return command
+
+
+def place_of(
+    session: Session,
+    client: OperatorClient,
+    *,
+    fleet: bool,
+    cluster: str | None,
+    role: str | None,
+    machine: str | None,
+    otherwise: tuple[Scope, str] | None = None,
+) -> tuple[Scope, str]:
+    """Return the one place that the options mean; *otherwise* where none was given."""
+    chosen: list[tuple[Scope, str]] = []
+    if fleet:
+        chosen.append(("fleet", "*"))
+    if cluster is not None:
+        chosen.append(("cluster", cluster))
+    if role is not None:
+        chosen.append(("role", role))
+    if machine is not None:
+        chosen.append(("machine", machine))
+    if not chosen and otherwise is not None:
+        return otherwise
+    if len(chosen) != 1:
+        raise click.UsageError("give exactly one of --fleet, --cluster, --role, --machine")
+    scope, subject = chosen[0]
+    return scope, session.find(client, subject).machine_id if scope == "machine" else subject
+
+
+def place_cell(scope: str, subject: str) -> Cell:
+    """Return a place in words."""
+    return cell(place_words(scope, subject))

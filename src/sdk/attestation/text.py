@@ -1,0 +1,19 @@
+"""Strangers' texts for people: nothing in them that a terminal obeys or that deceives a reader."""
+
+from __future__ import annotations
+
+import unicodedata
+
+
+def clean(text: str) -> str:
+    """Return *text* without anything that a terminal obeys or that deceives a reader.
+
+    Control characters (C0, C1, DEL, line breaks), invisible and direction-changing ones, private-use and
+    unassigned code points and lone surrogates become U+FFFD.
+    """
+    return "".join("\ufffd" if _is_unprintable(c) else c for c in text)
+
+
+def _is_unprintable(character: str) -> bool:
+    category = unicodedata.category(character)
+    return category[0] == "C" or category in ("Zl", "Zp")

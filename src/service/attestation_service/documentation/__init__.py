@@ -1,0 +1,1 @@
+"""The API as a page: what /openapi.json says, for people."""

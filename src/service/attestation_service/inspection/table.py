@@ -1,0 +1,57 @@
+"""The table of parts, and the walk over it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Final
+
+from attestation.errors import AttestationError
+from attestation_service.inspection import files, keys, outside, storage
+from attestation_service.inspection.case import Case, Findings, Listen, failed, ok, warning
+from attestation_service.inspection.finding import Finding
+from attestation_service.settings import Settings, SettingsInvalid
+
+
+def _settings(case: Case) -> Findings:
+    yield ok("settings", what=f"they can be read; the service is {case.settings.service_url}")
+    yield from (warning("settings", what=told) for told in case.settings.warnings())
+
+
+PARTS: Final[Mapping[str, Callable[[Case], Findings]]] = {
+    "settings": _settings,
+    "folders": storage.folders,
+    "disk": storage.disk,
+    "service key": keys.service_key,
+    "audit keys": keys.log_keys,
+    "CA": keys.authority,
+    "TLS": outside.tls,
+    "operators": outside.operators,
+    "configurations": files.configurations,
+    "secrets": files.secrets,
+    "trust": files.trust,
+    "clock": outside.clock,
+    "port": outside.port,
+}
+"""In the order of reading; the database goes before all of them."""
+
+EXPECTED: Final = (AttestationError, SettingsInvalid, OSError, ValueError)
+"""What a part may stumble over; its text is for operators."""
+
+
+def inspect(settings: Settings, listen: Listen, at: datetime) -> list[Finding]:
+    """Look at everything that a start with *settings* needs; change nothing. Blocks: seconds, where others answer."""
+    case = Case(settings=settings, listen=listen, at=at)
+    found: list[Finding] = []
+    try:
+        found, facts = storage.database(case)
+        case = dataclasses.replace(case, facts=facts)
+    except EXPECTED as e:
+        found = [failed("database", what=str(e))]
+    for part, look in PARTS.items():
+        try:
+            found.extend(look(case))
+        except EXPECTED as e:
+            found.append(failed(part, what=str(e)))
+    return found

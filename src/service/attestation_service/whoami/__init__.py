@@ -1,0 +1,1 @@
+"""Whom the service takes an operator for."""

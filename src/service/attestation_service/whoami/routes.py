@@ -1,0 +1,26 @@
+"""Whom the service takes the caller for, and what they may: asked before anything is tried and refused."""
+
+from __future__ import annotations
+
+from attestation.api import WhoAmI
+from attestation_service.auth import OperatorDep, Right
+from attestation_service.openapi import operator_router, route
+
+router = operator_router("operator: access")
+
+
+async def whoami(operator: OperatorDep) -> WhoAmI:
+    """Tell who the caller is, and what they may.
+
+    For everybody who may do anything here; it looks nothing up and leaves no trace but break-glass's own.
+    """
+    return WhoAmI(
+        name=operator.cn,
+        subject=operator.sub,
+        method=operator.method.value,
+        roles=sorted(duty.value for duty in operator.duties),
+        rights=[right.value for right in Right if right in operator.rights and right is not Right.KNOWN],
+    )
+
+
+route(router, "whoami", "GET /whoami", "known", whoami)

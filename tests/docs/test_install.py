@@ -1,0 +1,135 @@
+"""docs/operate/install.md, its units and its sample, as far as they can be judged without a bare Debian.
+
+`tools/fresh.sh install` copies every line of it into one.
+"""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from attestation.machines import Role
+from attestation_agent.settings import OPTIONS
+from attestation_service.delivery.machine_config import Overrides, load_base, merge
+from attestation_service.settings import Settings
+from tests.docs.pages import ROOT, text
+from tools import install_page
+
+PAGE = text("docs/operate/install.md")
+LINES = install_page.lines(PAGE)
+UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
+
+
+def _unit(path: Path) -> configparser.SectionProxy:
+    unit = configparser.ConfigParser(interpolation=None, strict=True)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]  # as configparser documents it
+    unit.read(path)
+    return unit["Service"]
+
+
+def _environment(name: str) -> set[str]:
+    """Return the variables of a file that the page writes."""
+    found = re.search(
+        rf"^cat > /etc/itl-attestation/{name} <<'ENV'\n(.*?)^ENV$", LINES, re.MULTILINE | re.DOTALL
+    )
+    assert found is not None, name
+    return set(re.findall(r"^(ITL_\w+)=", found[1], flags=re.MULTILINE))
+
+
+def test_what_is_copied_is_a_script() -> None:
+    """With what stands around it on trial; and nothing of it is left to be filled in."""
+    bash = shutil.which("bash")
+    assert bash is not None
+    done = subprocess.run(
+        [bash, "-n"], input=install_page.script(PAGE), text=True, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert LINES.count(" install --require-hashes -r deploy/locks/") == 4
+    assert not re.search(r"…|\bTODO\b|<[a-z-]+>", LINES)
+    # What pip gets by its name alone is what was built here, and only without anything that it needs.
+    for line in LINES.splitlines():
+        if "/bin/pip" in line and " install " in line:
+            assert "--require-hashes -r deploy/locks/" in line or "--no-deps dist/" in line, line
+
+
+def test_files_of_the_checkout_that_it_takes_exist() -> None:
+    """Units, locks, the sample."""
+    taken = set(re.findall(r"\bdeploy/[\w./-]+\w", LINES))
+    assert len(taken) >= 7
+    for name in taken:
+        assert (ROOT / name).is_file(), name
+    for name in re.findall(r"`([\w-]+\.lock)`", PAGE):
+        assert (ROOT / "deploy/locks" / name).is_file() or name == "requirements.lock", name
+
+
+def test_the_settings_that_it_writes_are_known() -> None:
+    """By the service and by the agent; an unknown one would stop the start."""
+    assert _environment("service.env") <= {f"ITL_{name.upper()}" for name in Settings.model_fields}
+    assert _environment("agent.env") <= {option.variable for option in OPTIONS}
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_a_unit_starts_what_the_page_installs(path: Path) -> None:
+    """Its program, user, settings and directories are those that the page makes, and those that are the defaults."""
+    unit = _unit(path)
+    program = unit["ExecStart"].split()[0]
+    place, _, script = program.rpartition("/bin/")
+    assert f"python3 -m venv --without-pip {place}\n" in LINES
+    member = place.rpartition("/")[2]
+    assert script in tomllib.loads(text(f"src/{member}/pyproject.toml"))["project"]["scripts"]
+    assert f"cat > {unit['EnvironmentFile']} <<" in LINES
+    assert f"install -m 0644 deploy/systemd/{path.name} /etc/systemd/system/" in LINES
+    assert f"systemctl enable --now {path.stem}\n" in LINES
+    state = Path("/var/lib") / unit["StateDirectory"]
+    if member == "service":
+        settings = Settings.model_construct()
+        assert re.search(rf"^useradd .* {unit['User']}$", LINES, flags=re.MULTILINE)
+        assert settings.shutdown_seconds < int(unit["TimeoutStopSec"])
+        for place_ in (settings.enrollment_ca_dir, settings.config_cache_dir):
+            assert place_.is_relative_to(state)
+            assert f" {place_}" in LINES
+        assert settings.db_url.startswith(f"sqlite:///{state}/")
+        assert unit["ProtectSystem"] == "strict"
+    else:
+        defaults = {option.variable: str(option.default) for option in OPTIONS}
+        assert defaults["ITL_STATE_DIR"] == str(state)
+        assert Path(defaults["ITL_CONFIG_PATH"]).parent == Path("/run") / unit["RuntimeDirectory"]
+
+
+def test_systemd_understands_the_units() -> None:
+    """Every word of them; that the programs are not installed here is no fault of theirs."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("no systemd-analyze")
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", *map(str, UNITS)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert [
+        line for line in done.stderr.splitlines() if "deploy/systemd" in line and "not executable" not in line
+    ] == []
+
+
+def test_the_sample_is_a_configuration_that_is_delivered() -> None:
+    """The service finds it under its name and writes a machine's own values into it."""
+    base = load_base(ROOT / "deploy/configs", Role.WORKER_APP, "default")
+    merged = merge(
+        base,
+        Overrides(
+            machine_id="7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d",
+            ek_fingerprint="7f" * 48,
+            hostname="app-1",
+            assigned_ip=None,
+            installer_image="",
+        ),
+    )
+    assert b"app-1" in merged

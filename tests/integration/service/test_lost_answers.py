@@ -1,0 +1,143 @@
+"""Lost answers, met by the real client at a real service of two workers: killed, locked, given up (docs/adr/0070)."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from attestation.api import AllowListEntry, RegistrationTokenRequest
+from attestation.client import OperatorClient
+from attestation.client.acts import Acts
+from attestation.errors import AnswerNotKept, StoreBusy
+from attestation.machines import Role
+from tests.fixtures.service import Operator, ServiceProcess, StartService, operator, start_service
+
+__all__ = ["operator", "start_service"]
+
+DYING = """\
+import os, pathlib, signal
+from attestation_service import acts
+
+write = acts.Doing.write
+
+
+async def dying(self, store, work, clock):
+    value = await write(self, store, work, clock)
+    if self._written and (trap := pathlib.Path({trap!r})).exists():
+        trap.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+
+acts.Doing.write = dying
+"""
+"""Kills the worker when an act is committed and not yet answered, where somebody set the trap."""
+
+
+@pytest.fixture(scope="module")
+def trap(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the file that arms it."""
+    folder = tmp_path_factory.mktemp("dying")
+    (folder / "sitecustomize.py").write_text(DYING.format(trap=str(folder / "trap")))
+    return folder / "trap"
+
+
+@pytest.fixture(scope="module")
+def service(start_service: StartService, trap: Path) -> ServiceProcess:
+    """A service of two workers."""
+    return start_service(workers=2, PYTHONPATH=str(trap.parent))
+
+
+@contextmanager
+def client(service: ServiceProcess) -> Iterator[tuple[OperatorClient, list[Exception]]]:
+    """Yield the client of an operator, and what it lost."""
+    lost: list[Exception] = []
+    with OperatorClient(service.url, service.admin_token, acts=Acts(on_lost=lost.append)) as found:
+        yield found, lost
+
+
+@contextmanager
+def locked(service: ServiceProcess, seconds: float) -> Iterator[None]:
+    """Let another program keep the database locked for so long."""
+    with closing(sqlite3.connect(service.database, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        ending = threading.Timer(seconds, other.execute, ("ROLLBACK",))
+        ending.start()
+        try:
+            yield
+        finally:
+            ending.join()
+
+
+def an_entry(number: int) -> AllowListEntry:
+    """Return an EK that is admitted in advance."""
+    return AllowListEntry(ek_fingerprint=f"{number:096x}", role=Role.WORKER_APP)
+
+
+def imports(operator: Operator, number: int) -> int:
+    """Return how often the EK was imported."""
+    found = operator.audit(action="allow_list_import")
+    return sum(f"{number:096x}" in entry["detail"] for entry in found)
+
+
+def test_killed_between_commit_and_answer(service: ServiceProcess, operator: Operator, trap: Path) -> None:
+    """The worker dies with the answer. The client asks another one, and has the first answer: done once."""
+    trap.touch()
+    with client(service) as (asking, lost):
+        answer = asking.import_allow_list([an_entry(1)])
+    assert not trap.exists()
+    assert (len(lost), answer.model_dump()) == (1, {"added": 1, "replaced": 0})
+    assert imports(operator, 1) == 1
+
+
+def test_a_secret_dies_with_the_worker(service: ServiceProcess, operator: Operator, trap: Path) -> None:
+    """Of a token the client learns that it was made, and which: the secret is nowhere."""
+    trap.touch()
+    wanted = RegistrationTokenRequest(role=Role.WORKER_APP, uses=1, expires_in_seconds=600)
+    with client(service) as (asking, _), pytest.raises(AnswerNotKept) as caught:
+        asking.create_registration_token(wanted)
+    (made,) = operator.pages("/registration-tokens")
+    assert made["token_id"] in str(caught.value)
+    assert len(operator.audit(action="token_issued")) == 1
+
+
+def test_a_lock_that_ends(
+    service: ServiceProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client gives up on an answer while the database is locked, asks, and gets it: done once."""
+    monkeypatch.setattr("attestation.client.plain.READ_SECONDS", 1.0)
+    with client(service) as (asking, lost), locked(service, 2.5):
+        answer = asking.import_allow_list([an_entry(2)])
+    assert (len(lost), answer.model_dump()) == (1, {"added": 1, "replaced": 0})
+    assert imports(operator, 2) == 1
+
+
+def test_who_gave_up_gets_nothing_done(service: ServiceProcess, operator: Operator) -> None:
+    """A caller without a key leaves while the database is locked: their act does not happen later."""
+    body = {"entries": [an_entry(3).model_dump(mode="json", exclude_none=True)]}
+    with locked(service, 2), httpx.Client(timeout=0.5) as http, pytest.raises(httpx.ReadTimeout):
+        http.post(
+            f"{service.url}/api/v1/allow-list",
+            json=body,
+            headers={"Authorization": f"Bearer {service.admin_token}"},
+        )
+    time.sleep(1)
+    assert imports(operator, 3) == 0
+
+
+def test_a_lock_that_lasts(service: ServiceProcess, operator: Operator) -> None:
+    """The service says that its database is locked, before the client gives up; nothing happens later."""
+    began = time.monotonic()
+    with locked(service, 7), client(service) as (asking, lost):
+        with pytest.raises(StoreBusy, match="another program has kept the database locked for 5 s"):
+            asking.import_allow_list([an_entry(4)])
+        took = time.monotonic() - began
+    assert (lost, took < 13) == ([], True)
+    assert imports(operator, 4) == 0
