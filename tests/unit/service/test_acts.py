@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
+from starlette.requests import Request
 from starlette.types import Message, Scope
 
-from attestation.store import ACT_KEPT, ACTS_OF_ONE
+from attestation.errors import DeadlineExceeded
+from attestation.store import ACT_KEPT, ACTS_OF_ONE, Store
 from attestation_service import acts
-from attestation_service.auth import Duty
+from attestation_service.auth import Duty, Operator
 from tests.unit.service.conftest import OPERATOR, Service, Starter
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.people import introduce
@@ -342,6 +344,30 @@ async def test_who_has_gone_gets_nothing_done(service: Service, attested: Softwa
     assert sent[0]["status"] == 503
     assert b"deadline-exceeded" in sent[1]["body"]
     assert (await service.detail(attested))["status"] == "attested"
+
+
+async def test_who_had_gone_before_gets_nothing_done(service: Service) -> None:
+    """The connection ended before it was known who asks: the first unit is not begun, however soon it comes."""
+    messages: list[Message] = [
+        {"type": "http.request", "body": b"", "more_body": False},
+        {"type": "http.disconnect"},
+    ]
+
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    class AtOnce:
+        """A store that is never waited for."""
+
+        async def write(self, unit: Callable[[Any], object]) -> object:
+            return unit(None)
+
+    doing = acts.Doing(status=200, is_silent=False)
+    request = Request({"type": "http", "method": "POST", "path": "/", "headers": []}, receive)
+    await doing.permit(request, cast("Operator", None), service.resources)
+    with pytest.raises(DeadlineExceeded, match="nothing was done"):
+        await doing.write(cast("Store", AtOnce()), lambda _tx: None, service.clock)
+    doing.end()
 
 
 async def test_what_is_remembered_is_bounded(
