@@ -110,8 +110,10 @@ def _softhsm(algorithm: Algorithm, directory: Path) -> Iterator[OpenKey]:
     folder = directory / "softhsm"
     with pytest.MonkeyPatch.context() as patch:
         hsm = softhsm.SoftHSM(folder) if folder.exists() else softhsm.make(folder, patch.setenv)
-        yield hsm.create(algorithm, algorithm)
-        hsm.close()
+        try:
+            yield hsm.create(algorithm, algorithm)
+        finally:
+            hsm.close()
 
 
 @contextmanager

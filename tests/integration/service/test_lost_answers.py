@@ -135,8 +135,8 @@ def test_who_gave_up_gets_nothing_done(service: ServiceProcess, operator: Operat
 
 def test_a_lock_that_lasts(service: ServiceProcess, operator: Operator) -> None:
     """The service says that its database is locked, before the client gives up; nothing happens later."""
-    with locked(service), client(service) as (asking, lost):
-        with pytest.raises(StoreBusy, match="another program has kept the database locked for 5 s"):
-            asking.import_allow_list([an_entry(4)])
+    said = "another program has kept the database locked for 5 s"
+    with locked(service), client(service) as (asking, lost), pytest.raises(StoreBusy, match=said):
+        asking.import_allow_list([an_entry(4)])
     assert lost == []
     assert imports(operator, 4) == 0
