@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from attestation.algorithms import ALGORITHMS, USES, Entry, Policy, Use, Verdict, exemption, verdict
+from attestation.algorithms import ALGORITHMS, USES, CryptoPolicy, Entry, Ruling, Use, exemption, ruling
 from tests.docs.pages import ROOT
 
 PAGE: Final = ROOT / "docs/operate/cryptography.md"
@@ -131,17 +131,17 @@ def _use(entry: Entry) -> list[str]:
         "|---|---|---|",
     ]
     for name in entry.algorithms:
-        said = (verdict(policy, entry.use, name) for policy in (Policy.CNSA1, Policy.CNSA2))
+        said = (ruling(policy, entry.use, name) for policy in (CryptoPolicy.CNSA1, CryptoPolicy.CNSA2))
         lines.append(f"| `{name}` | {' | '.join(said)} |")
     if entry.any_rsa:
         lines += ["", "RSA of any other length from 2048 bits is judged by its length."]
     for each in entry.exemptions:
-        under = " and ".join(f"`{policy}`" for policy in Policy if policy in each.policies)
+        under = " and ".join(f"`{policy}`" for policy in CryptoPolicy if policy in each.policies)
         names = ", ".join(
             f"`{name}`"
             for name in entry.algorithms
             if any(exemption(policy, entry.use, name) == each.reason for policy in each.policies)
-            and any(verdict(policy, entry.use, name) is Verdict.EXEMPT for policy in each.policies)
+            and any(ruling(policy, entry.use, name) is Ruling.EXEMPT for policy in each.policies)
         )
         lines += ["", f"Let through under {under}: {names}: {each.reason}."]
     return lines

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, mldsa, rsa, x
 from attestation.algorithms import (
     ALGORITHMS,
     USES,
-    Policy,
+    CryptoPolicy,
     Use,
     demand,
     exempt,
@@ -29,20 +29,20 @@ from tests.docs.cryptography_page import declared, modules, where
 @pytest.mark.parametrize(
     ("policy", "use", "algorithm", "allowed"),
     [
-        (Policy.CNSA1, Use.CA, "ecdsa-p384", True),
-        (Policy.CNSA1, Use.CA, "ml-dsa-87", False),
-        (Policy.CNSA2, Use.CA, "ml-dsa-87", True),
-        (Policy.CNSA2, Use.CA, "ecdsa-p384", False),
-        (Policy.CNSA1, Use.EK, "rsa-2048", False),
-        (Policy.CNSA2, Use.EK, "ecdh-p384", True),
-        (Policy.CNSA2, Use.LEAF, "rsa-8192", True),
-        (Policy.CNSA2, Use.LEAF, "rsa-3071", False),
-        (Policy.CNSA1, Use.LEAF, "rsa-3072", True),
-        (Policy.DEFAULT, Use.LEAF, "rsa-1024", False),
-        (Policy.DEFAULT, Use.LEAF, "DSAPublicKey", False),
+        (CryptoPolicy.CNSA1, Use.CA, "ecdsa-p384", True),
+        (CryptoPolicy.CNSA1, Use.CA, "ml-dsa-87", False),
+        (CryptoPolicy.CNSA2, Use.CA, "ml-dsa-87", True),
+        (CryptoPolicy.CNSA2, Use.CA, "ecdsa-p384", False),
+        (CryptoPolicy.CNSA1, Use.EK, "rsa-2048", False),
+        (CryptoPolicy.CNSA2, Use.EK, "ecdh-p384", True),
+        (CryptoPolicy.CNSA2, Use.LEAF, "rsa-8192", True),
+        (CryptoPolicy.CNSA2, Use.LEAF, "rsa-3071", False),
+        (CryptoPolicy.CNSA1, Use.LEAF, "rsa-3072", True),
+        (CryptoPolicy.DEFAULT, Use.LEAF, "rsa-1024", False),
+        (CryptoPolicy.DEFAULT, Use.LEAF, "DSAPublicKey", False),
     ],
 )
-def test_what_a_policy_allows(policy: Policy, use: Use, algorithm: str, allowed: bool) -> None:
+def test_what_a_policy_allows(policy: CryptoPolicy, use: Use, algorithm: str, allowed: bool) -> None:
     """By hand, from the tables of the NSA and the rule for what hardware does not have."""
     assert permits(policy, use, algorithm) == allowed
     if allowed:
@@ -58,7 +58,7 @@ def test_every_use_is_described(use: Use) -> None:
     entry = USES[use]
     assert entry.use is use
     assert set(entry.algorithms) <= ALGORITHMS.keys()
-    assert permits(Policy.DEFAULT, use, *entry.algorithms)
+    assert permits(CryptoPolicy.DEFAULT, use, *entry.algorithms)
 
 
 # ---------------------------------------------------------------- the source
@@ -204,8 +204,8 @@ def test_the_name_of_a_key(key: Any, name: str) -> None:
     """As the tables spell it; what they do not know is named by its class, and no use accepts it."""
     assert name_of(key.public_key()) == name
     known = name in ALGORITHMS
-    assert in_suite(Policy.DEFAULT, name) == known
-    assert any(permits(Policy.DEFAULT, use, name) for use in USES) == known
+    assert in_suite(CryptoPolicy.DEFAULT, name) == known
+    assert any(permits(CryptoPolicy.DEFAULT, use, name) for use in USES) == known
 
 
 def test_the_same_curve_for_another_use() -> None:
@@ -215,13 +215,13 @@ def test_the_same_curve_for_another_use() -> None:
 
 def test_refusals_say_what_is_allowed() -> None:
     """Of the same sort: whoever brings a key is not told of hashes; and where nothing is, that nothing is."""
-    assert judge(Policy.CNSA2, Use.CA, "rsa-4096") == (
+    assert judge(CryptoPolicy.CNSA2, Use.CA, "rsa-4096") == (
         "rsa-4096 is forbidden for keys of the CA, and what they sign: certificates, CRLs, OCSP answers "
         "by ITL_CRYPTO_POLICY=cnsa2; allowed: ml-dsa-87"
     )
-    assert (judge(Policy.CNSA1, Use.SERVER_KEY, "sha256") or "").endswith("allowed: nothing")
-    assert (judge(Policy.CNSA1, Use.TPM_HASH, "sha256") or "").endswith("allowed: sha384, hmac-sha384")
-    assert judge(Policy.DEFAULT, Use.CA, "rsa-2048") == (
+    assert (judge(CryptoPolicy.CNSA1, Use.SERVER_KEY, "sha256") or "").endswith("allowed: nothing")
+    assert (judge(CryptoPolicy.CNSA1, Use.TPM_HASH, "sha256") or "").endswith("allowed: sha384, hmac-sha384")
+    assert judge(CryptoPolicy.DEFAULT, Use.CA, "rsa-2048") == (
         "rsa-2048 is not used for keys of the CA, and what they sign: certificates, CRLs, OCSP answers"
     )
 
@@ -237,16 +237,16 @@ def test_every_exemption_is_needed_and_explained(use: Use) -> None:
         for name in each.algorithms:
             assert not all(in_suite(policy, name) for policy in each.policies)
         if each.reason.startswith("transition: "):
-            assert each.policies == {Policy.CNSA2}
-            assert all(in_suite(Policy.CNSA1, name) for name in each.algorithms)
+            assert each.policies == {CryptoPolicy.CNSA2}
+            assert all(in_suite(CryptoPolicy.CNSA1, name) for name in each.algorithms)
 
 
 def test_what_is_exempt_is_listed() -> None:
     """What the service tells at every start; nothing under `default`."""
-    assert exempt(Policy.DEFAULT) == ()
-    for policy in (Policy.CNSA1, Policy.CNSA2):
+    assert exempt(CryptoPolicy.DEFAULT) == ()
+    for policy in (CryptoPolicy.CNSA1, CryptoPolicy.CNSA2):
         told = exempt(policy)
         assert {Use.AUDIT_NOTE, Use.AUDIT_HASH, Use.PCR} <= set(told)
         assert Use.CA not in told
-    assert Use.EK in exempt(Policy.CNSA2)
-    assert Use.EK not in exempt(Policy.CNSA1)
+    assert Use.EK in exempt(CryptoPolicy.CNSA2)
+    assert Use.EK not in exempt(CryptoPolicy.CNSA1)

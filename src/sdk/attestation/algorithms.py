@@ -5,8 +5,9 @@ on P-384, RSA and DH from 3072 bits), in CNSA 2.0 (AES-256, SHA-384 and SHA-512,
 for firmware), and whether a quantum computer breaks it. `USES` says for what which of them are used, who chooses, and
 which are let through outside the suites, each time with its reason: nothing is let through that is not written here.
 
-`ITL_CRYPTO_POLICY` names a `Policy`; `demand` refuses what it forbids. Where a suite knows an algorithm for a use, but
-nothing that exists offers it (no TPM has ML-DSA), the rule under `cnsa2` is what CNSA 1.0 allows (docs/adr/0040).
+`ITL_CRYPTO_POLICY` names a `CryptoPolicy`; `demand` refuses what it forbids. Where a suite knows an algorithm for a
+use, but nothing that exists offers it (no TPM has ML-DSA), the rule under `cnsa2` is what CNSA 1.0 allows
+(docs/adr/0040).
 
 Where they are used, each module declares itself, in one line, `# Algorithms for: …` (docs/adr/0075). The inventory
 (`attestation crypto inventory`, docs/operate/cryptography.md) is written from both, and a test walks the source: an
@@ -27,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, mldsa, rsa
 from attestation.errors import AlgorithmForbidden
 
 
-class Policy(StrEnum):
+class CryptoPolicy(StrEnum):
     """What `ITL_CRYPTO_POLICY` may say."""
 
     DEFAULT = "default"
@@ -145,17 +146,17 @@ LEAST_RSA_BITS: Final = 2048
 """Shorter keys are refused everywhere, whatever the policy."""
 
 
-def in_suite(policy: Policy, algorithm: str) -> bool:
+def in_suite(policy: CryptoPolicy, algorithm: str) -> bool:
     """Return True if the suite of *policy* names *algorithm*; under `default` everything that we know is in.
 
     RSA is judged by its length: from 3072 bits in CNSA 1.0, never in CNSA 2.0.
     """
-    if policy is Policy.DEFAULT:
+    if policy is CryptoPolicy.DEFAULT:
         return algorithm in ALGORITHMS or _RSA_BITS.fullmatch(algorithm) is not None
     if rsa_bits := _RSA_BITS.fullmatch(algorithm):
-        return policy is Policy.CNSA1 and int(rsa_bits[1]) >= CNSA1_RSA_BITS
+        return policy is CryptoPolicy.CNSA1 and int(rsa_bits[1]) >= CNSA1_RSA_BITS
     known = ALGORITHMS.get(algorithm)
-    return known is not None and (known.cnsa1 if policy is Policy.CNSA1 else known.cnsa2)
+    return known is not None and (known.cnsa1 if policy is CryptoPolicy.CNSA1 else known.cnsa2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +169,7 @@ class Exemption:
         reason: Why, in one sentence.
     """
 
-    policies: frozenset[Policy]
+    policies: frozenset[CryptoPolicy]
     algorithms: frozenset[str]
     reason: str
 
@@ -237,7 +238,7 @@ class Entry:
 
 
 def _exempt(reason: str, *algorithms: str, policies: str = "12") -> Exemption:
-    named = {"1": Policy.CNSA1, "2": Policy.CNSA2}
+    named = {"1": CryptoPolicy.CNSA1, "2": CryptoPolicy.CNSA2}
     return Exemption(
         policies=frozenset(named[digit] for digit in policies),
         algorithms=frozenset(algorithms),
@@ -639,8 +640,8 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
 )
 
 
-class Verdict(StrEnum):
-    """What a policy says of an algorithm for a use."""
+class Ruling(StrEnum):
+    """What a crypto policy says of an algorithm for a use."""
 
     SUITE = "allowed"
     """The suite names it."""
@@ -649,7 +650,7 @@ class Verdict(StrEnum):
     FORBIDDEN = "forbidden"
 
 
-def judge(policy: Policy, use: Use, algorithm: str) -> str | None:
+def judge(policy: CryptoPolicy, use: Use, algorithm: str) -> str | None:
     """Return why *algorithm* may not be used for *use* under *policy*; None where it may.
 
     The reasons say what is allowed instead.
@@ -658,12 +659,12 @@ def judge(policy: Policy, use: Use, algorithm: str) -> str | None:
     bits = _RSA_BITS.fullmatch(algorithm)
     if algorithm not in entry.algorithms and not (entry.any_rsa and bits and int(bits[1]) >= LEAST_RSA_BITS):
         return f"{algorithm} is not used for {entry.title}"
-    if verdict(policy, use, algorithm) is not Verdict.FORBIDDEN:
+    if ruling(policy, use, algorithm) is not Ruling.FORBIDDEN:
         return None
     permitted = (
         each
         for each in entry.algorithms
-        if verdict(policy, use, each) is not Verdict.FORBIDDEN and _is_hash(each) == _is_hash(algorithm)
+        if ruling(policy, use, each) is not Ruling.FORBIDDEN and _is_hash(each) == _is_hash(algorithm)
     )
     allowed = ", ".join(permitted) or "nothing"
     return f"{algorithm} is forbidden for {entry.title} by ITL_CRYPTO_POLICY={policy}; allowed: {allowed}"
@@ -673,19 +674,19 @@ def _is_hash(algorithm: str) -> bool:
     return algorithm.startswith(("sha", "hmac-"))
 
 
-def verdict(policy: Policy, use: Use, algorithm: str) -> Verdict:
+def ruling(policy: CryptoPolicy, use: Use, algorithm: str) -> Ruling:
     """Return what *policy* says of *algorithm*, one that is used for *use*."""
     if in_suite(policy, algorithm):
-        return Verdict.SUITE
-    return Verdict.FORBIDDEN if exemption(policy, use, algorithm) is None else Verdict.EXEMPT
+        return Ruling.SUITE
+    return Ruling.FORBIDDEN if exemption(policy, use, algorithm) is None else Ruling.EXEMPT
 
 
-def permits(policy: Policy, use: Use, *algorithms: str) -> bool:
+def permits(policy: CryptoPolicy, use: Use, *algorithms: str) -> bool:
     """Return True if each of *algorithms* may be used for *use* under *policy*."""
     return all(judge(policy, use, algorithm) is None for algorithm in algorithms)
 
 
-def demand(policy: Policy, use: Use, *algorithms: str) -> None:
+def demand(policy: CryptoPolicy, use: Use, *algorithms: str) -> None:
     """Refuse what *policy* forbids.
 
     Raises:
@@ -696,7 +697,7 @@ def demand(policy: Policy, use: Use, *algorithms: str) -> None:
             raise AlgorithmForbidden(reason)
 
 
-def exemption(policy: Policy, use: Use, algorithm: str) -> str | None:
+def exemption(policy: CryptoPolicy, use: Use, algorithm: str) -> str | None:
     """Return why *algorithm* is let through for *use* under *policy* although no suite names it; None where not."""
     longest = _RSA_BITS.fullmatch(algorithm)
     # An exemption of RSA counts from the length that it names.
@@ -707,12 +708,12 @@ def exemption(policy: Policy, use: Use, algorithm: str) -> str | None:
     return None
 
 
-def exempt(policy: Policy) -> tuple[Use, ...]:
+def exempt(policy: CryptoPolicy) -> tuple[Use, ...]:
     """Return the uses for which *policy* lets something through that its suite does not name."""
     return tuple(
         use
         for use, entry in USES.items()
-        if any(verdict(policy, use, each) is Verdict.EXEMPT for each in entry.algorithms)
+        if any(ruling(policy, use, each) is Ruling.EXEMPT for each in entry.algorithms)
     )
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 
-from attestation.algorithms import Policy, Use, demand, judge, name_of
+from attestation.algorithms import CryptoPolicy, Use, demand, judge, name_of
 from attestation.errors import Unauthenticated
 from attestation.keys import KeyOptions
 from attestation.tpm import Public, parse_public
@@ -35,9 +35,9 @@ _JWS_HASHES: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def of(settings: Settings) -> Policy:
+def of(settings: Settings) -> CryptoPolicy:
     """Return the policy in force."""
-    return Policy(settings.crypto_policy)
+    return CryptoPolicy(settings.crypto_policy)
 
 
 def allowed(settings: Settings, use: Use) -> Callable[[str], None]:
@@ -69,7 +69,7 @@ def check_files(settings: Settings) -> None:
         SettingsInvalid: Which one, of which setting, and what would be allowed.
     """
     policy = of(settings)
-    if policy is Policy.DEFAULT:
+    if policy is CryptoPolicy.DEFAULT:
         return
     for variable, path, use in (
         ("ITL_TLS_CERT_FILE", settings.tls_cert_file, Use.TLS_CERTIFICATE),
@@ -84,22 +84,22 @@ def check_files(settings: Settings) -> None:
             raise SettingsInvalid(f"{variable}: {reason}")
 
 
-def forbidden(policy: Policy, use: Use, certificates: Sequence[x509.Certificate]) -> str | None:
+def forbidden(policy: CryptoPolicy, use: Use, certificates: Sequence[x509.Certificate]) -> str | None:
     """Return which of *certificates* has a key that *policy* forbids for *use*, and why; None where none has."""
     for certificate in certificates:
-        if policy is not Policy.DEFAULT and (reason := judge(policy, use, _key_name(certificate))):
+        if policy is not CryptoPolicy.DEFAULT and (reason := judge(policy, use, _key_name(certificate))):
             return f"{certificate.subject.rfc4514_string()[:200]}: {reason}"
     return None
 
 
-def demand_tpm_keys(policy: Policy, ek: Public, ak: Public) -> None:
+def demand_tpm_keys(policy: CryptoPolicy, ek: Public, ak: Public) -> None:
     """Refuse the keys of a TPM that *policy* forbids, with their hashes and the cipher of the EK.
 
     Raises:
         AlgorithmForbidden: Which one, and what is allowed.
         MalformedEvidence: A public area holds no key.
     """
-    if policy is Policy.DEFAULT:
+    if policy is CryptoPolicy.DEFAULT:
         return
     demand(policy, Use.EK, name_of(ek.key(), agreement=True))
     demand(policy, Use.AK, name_of(ak.key()))
@@ -110,23 +110,23 @@ def demand_tpm_keys(policy: Policy, ek: Public, ak: Public) -> None:
         demand(policy, Use.TPM_STORAGE, f"aes-{ek.symmetric.key_bits}-cfb")
 
 
-def demand_keys_of(policy: Policy, ek_public: bytes, ak_public: bytes) -> None:
+def demand_keys_of(policy: CryptoPolicy, ek_public: bytes, ak_public: bytes) -> None:
     """Do `demand_tpm_keys` for the public areas of a known machine, TPM2B_PUBLIC; costs nothing under `default`.
 
     Raises:
         AlgorithmForbidden: The policy was changed since the machine came.
     """
-    if policy is not Policy.DEFAULT:
+    if policy is not CryptoPolicy.DEFAULT:
         demand_tpm_keys(policy, parse_public(ek_public), parse_public(ak_public))
 
 
-def check_operator_certificate(policy: Policy, certificate: x509.Certificate) -> None:
+def check_operator_certificate(policy: CryptoPolicy, certificate: x509.Certificate) -> None:
     """Refuse an operator's certificate whose key, or the hash under whose signature, *policy* forbids.
 
     Raises:
         Unauthenticated: With what would be allowed.
     """
-    if policy is Policy.DEFAULT:
+    if policy is CryptoPolicy.DEFAULT:
         return
     try:
         hashed = certificate.signature_hash_algorithm
@@ -138,9 +138,9 @@ def check_operator_certificate(policy: Policy, certificate: x509.Certificate) ->
             raise Unauthenticated(f"the client certificate is not accepted: {reason}")
 
 
-def token_algorithms(policy: Policy, key: object, algorithms: frozenset[str]) -> frozenset[str]:
+def token_algorithms(policy: CryptoPolicy, key: object, algorithms: frozenset[str]) -> frozenset[str]:
     """Return those of *algorithms* (JWS) with which *policy* believes a token of the provider's public *key*."""
-    if policy is Policy.DEFAULT:
+    if policy is CryptoPolicy.DEFAULT:
         return algorithms
     if judge(policy, Use.ACCESS_TOKEN, name_of(key)):
         return frozenset()

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_der_public_key,
 )
 
-from attestation.algorithms import Policy, Use, demand
+from attestation.algorithms import CryptoPolicy, Use, demand
 from attestation.api import CertResponse
 from attestation.envelope import KEY_FORMAT, wrap_key
 from attestation.errors import RequestInvalid
@@ -63,7 +63,7 @@ def verify(
         spki=parsed.spki,
         modes=frozenset({KeyMode.RESIDENT_DECRYPT}),
     )
-    demand(Policy(settings.crypto_policy), Use.SERVER_KEY, f"rsa-{certified.public.key_bits}")
+    demand(CryptoPolicy(settings.crypto_policy), Use.SERVER_KEY, f"rsa-{certified.public.key_bits}")
     return certified
 
 

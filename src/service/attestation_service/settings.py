@@ -28,7 +28,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from attestation.algorithms import Policy, Use, exempt, judge
+from attestation.algorithms import CryptoPolicy, Use, exempt, judge
 from attestation.api.said import said
 from attestation.log_line import LogFormat
 from attestation.machines import Role
@@ -324,8 +324,8 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _within_crypto_policy(self) -> Self:
-        policy = Policy(self.crypto_policy)
-        if policy is Policy.DEFAULT:
+        policy = CryptoPolicy(self.crypto_policy)
+        if policy is CryptoPolicy.DEFAULT:
             return self
         chosen = self.enrollment_ca_algorithm
         halves = ("ecdsa-p384", "ml-dsa-87") if chosen == "hybrid" else (chosen,)
@@ -526,7 +526,7 @@ class Settings(BaseSettings):
                 "ITL_TRUSTED_PROXIES is set without ITL_PROXY_SECRET: proxies are not believed about certificates",
             ),
         ]
-        outside = ", ".join(exempt(Policy(self.crypto_policy)))
+        outside = ", ".join(exempt(CryptoPolicy(self.crypto_policy)))
         see = f"attestation crypto inventory --policy {self.crypto_policy}"
         found.append(
             (

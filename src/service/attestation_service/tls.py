@@ -21,7 +21,7 @@ from typing import Final, NoReturn, cast
 
 import structlog
 
-from attestation.algorithms import Policy
+from attestation.algorithms import CryptoPolicy
 from attestation_service import crypto_policy, operator_ca
 from attestation_service.crypto_policy import TLS_GROUP
 from attestation_service.settings import Settings, SettingsInvalid
@@ -68,7 +68,7 @@ class ServerTLS:
             minimum=settings.tls_min_version,
             suites=settings.tls_ciphers,
             own_client_ca=operator_ca.file_of(settings),
-            group=TLS_GROUP if crypto_policy.of(settings) is not Policy.DEFAULT else None,
+            group=TLS_GROUP if crypto_policy.of(settings) is not CryptoPolicy.DEFAULT else None,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from attestation.algorithms import USES, Policy, Verdict, verdict
+from attestation.algorithms import USES, CryptoPolicy, Ruling, ruling
 from attestation_cli.main import cli
 
 
@@ -34,14 +34,14 @@ def test_every_algorithm_of_every_use_is_listed() -> None:
     assert (ca["cnsa_1_0"], ca["cnsa_2_0"], ca["quantum_breaks"]) == ("yes", "no", "yes")
 
 
-@pytest.mark.parametrize("policy", Policy)
-def test_what_a_policy_would_do(policy: Policy) -> None:
+@pytest.mark.parametrize("policy", CryptoPolicy)
+def test_what_a_policy_would_do(policy: CryptoPolicy) -> None:
     """The verdict of the tables, and the reason of everything that is let through."""
     for row in rows("--policy", policy.value):
         use = next(use for use in USES if use.value == row["use"])
-        said = verdict(policy, use, row["algorithm"])
+        said = ruling(policy, use, row["algorithm"])
         assert row[policy.value] == said.value
-        assert bool(row["why"]) == (said is Verdict.EXEMPT)
+        assert bool(row["why"]) == (said is Ruling.EXEMPT)
 
 
 def test_the_table_is_for_people() -> None:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from attestation.algorithms import Policy, Use
+from attestation.algorithms import CryptoPolicy, Use
 from attestation.device import EK_STRONG
 from attestation.errors import (
     AlgorithmForbidden,
@@ -40,7 +40,7 @@ from tests.unit.service.conftest import HeldClock, StartService, settings_for
 from tests.unit.service.node import SoftwareNode, ak_public, sealed_public
 from tests.unit.service.realm import ISSUER, Realm, a_key
 
-CNSA = [Policy.CNSA1, Policy.CNSA2]
+CNSA = [CryptoPolicy.CNSA1, CryptoPolicy.CNSA2]
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 P256, P384, P521 = (ec.derive_private_key(9, curve()) for curve in (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1))
 RSA_2048 = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -127,7 +127,7 @@ def test_without_a_policy_nothing_is_said() -> None:
 
 @pytest.mark.parametrize("policy", CNSA)
 @pytest.mark.parametrize("variable", ["tls_cert_file", "operator_ca"])
-def test_certificates_in_files(variable: str, policy: Policy, tmp_path: Path) -> None:
+def test_certificates_in_files(variable: str, policy: CryptoPolicy, tmp_path: Path) -> None:
     """The key of the service's own certificate, and of every CA of operators."""
     path = tmp_path / "certificates.pem"
     chosen: dict[str, Any] = {variable: path, "crypto_policy": policy.value}
@@ -198,8 +198,8 @@ def test_main_refuses_before_any_worker_starts(
     assert "ITL_TLS_CERT_FILE: CN=somebody: ecdsa-p256 is forbidden" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("policy", Policy)
-def test_the_service_key(policy: Policy, tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", CryptoPolicy)
+def test_the_service_key(policy: CryptoPolicy, tmp_path: Path) -> None:
     """P-384 is let through everywhere: our tokens have no other. A file with another key is refused."""
     chosen = Settings(crypto_policy=policy.value)
     options = crypto_policy.service_key_options(chosen)
@@ -271,9 +271,9 @@ def ak(key: Any = P384, hash_alg: int = Alg.SHA384, name_alg: int = Alg.SHA384) 
 
 @pytest.mark.parametrize("policy", CNSA)
 @pytest.mark.parametrize("template", ["L-1", "L-2", "H-1", "H-2", "H-3", "H-4", "H-6", "H-7"])
-def test_endorsement_keys(template: str, policy: Policy) -> None:
+def test_endorsement_keys(template: str, policy: CryptoPolicy) -> None:
     """P-384 and RSA from 3072 bits, with SHA-384 and AES-256; under `cnsa2` too, for nothing better exists."""
-    crypto_policy.demand_tpm_keys(Policy.DEFAULT, ek(template), ak())
+    crypto_policy.demand_tpm_keys(CryptoPolicy.DEFAULT, ek(template), ak())
     if template in EK_STRONG:
         crypto_policy.demand_tpm_keys(policy, ek(template), ak())
         return
@@ -295,7 +295,7 @@ def test_endorsement_keys(template: str, policy: Policy) -> None:
     ],
 )
 @pytest.mark.parametrize("policy", CNSA)
-def test_attestation_keys(public: Public, allowed: set[str], policy: Policy) -> None:
+def test_attestation_keys(public: Public, allowed: set[str], policy: CryptoPolicy) -> None:
     """Its curve or length, the hash of its name, and that of its signatures."""
     if policy.value in allowed:
         crypto_policy.demand_tpm_keys(policy, ek("H-3"), public)
@@ -310,8 +310,10 @@ def test_a_weak_cipher_of_an_ek() -> None:
     assert strong.symmetric is not None
     weak = replace(strong, symmetric=replace(strong.symmetric, key_bits=128))
     with pytest.raises(AlgorithmForbidden, match="aes-128-cfb"):
-        crypto_policy.demand_tpm_keys(Policy.CNSA1, weak, ak())
-    crypto_policy.demand_tpm_keys(Policy.CNSA1, replace(strong, symmetric=None), replace(ak(), scheme=None))
+        crypto_policy.demand_tpm_keys(CryptoPolicy.CNSA1, weak, ak())
+    crypto_policy.demand_tpm_keys(
+        CryptoPolicy.CNSA1, replace(strong, symmetric=None), replace(ak(), scheme=None)
+    )
 
 
 @pytest.mark.anyio
@@ -338,12 +340,12 @@ async def test_a_machine_that_came_before_the_policy(start: StartService) -> Non
 
 
 @pytest.mark.parametrize("policy", CNSA)
-def test_operators_certificates(policy: Policy) -> None:
+def test_operators_certificates(policy: CryptoPolicy) -> None:
     """Its key, and the hash under its CA's signature."""
     crypto_policy.check_operator_certificate(policy, certificate(P384))
     crypto_policy.check_operator_certificate(policy, certificate(RSA_3072))
     for refused in (certificate(P256), certificate(RSA_2048), certificate(P384, hashes.SHA256())):
-        crypto_policy.check_operator_certificate(Policy.DEFAULT, refused)
+        crypto_policy.check_operator_certificate(CryptoPolicy.DEFAULT, refused)
         with pytest.raises(Unauthenticated, match=f"ITL_CRYPTO_POLICY={policy}"):
             crypto_policy.check_operator_certificate(policy, refused)
     # Of Ed25519 no hash is told; under a CA like that the key of the leaf still counts.
@@ -446,7 +448,7 @@ def test_keys_of_an_identity_provider(key: Any, cnsa1: set[str], cnsa2: set[str]
     """A key verifies only what the policy allows; one that is left with nothing is left out, and the log says why."""
     document = json.dumps({"keys": [jwk(key, kid="x")]}).encode()
     assert parse_jwks(document).by_id["x"]
-    for policy, allowed in ((Policy.CNSA1, cnsa1), (Policy.CNSA2, cnsa2)):
+    for policy, allowed in ((CryptoPolicy.CNSA1, cnsa1), (CryptoPolicy.CNSA2, cnsa2)):
         if not allowed:
             with pytest.raises(ProviderAnswerInvalid, match=f"ITL_CRYPTO_POLICY={policy} forbids"):
                 parse_jwks(document, policy)
@@ -479,8 +481,8 @@ def handshake(server: ssl.SSLContext, group: str) -> str:
     return (one.cipher() or ("",))[0]
 
 
-@pytest.mark.parametrize("policy", Policy)
-def test_tls_agrees_on_p384(policy: Policy, tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", CryptoPolicy)
+def test_tls_agrees_on_p384(policy: CryptoPolicy, tmp_path: Path) -> None:
     """Under a suite on nothing else; without one OpenSSL's own choice stands."""
     path, key = tmp_path / "tls.pem", tmp_path / "tls.key"
     path.write_bytes(certificate(P384).public_bytes(Encoding.PEM))
@@ -489,7 +491,7 @@ def test_tls_agrees_on_p384(policy: Policy, tmp_path: Path) -> None:
     assert found is not None
     assert handshake(build(found), "secp384r1") == "TLS_AES_256_GCM_SHA384"
     for other in ("prime256v1", "secp521r1"):
-        if policy is Policy.DEFAULT:
+        if policy is CryptoPolicy.DEFAULT:
             handshake(build(found), other)
             continue
         with pytest.raises(ssl.SSLError):

@@ -11,7 +11,7 @@ from attestation_cli.render import Cell, Column, cell
 from attestation_cli.session import Session, output_option, pass_session
 
 if TYPE_CHECKING:
-    from attestation.algorithms import Entry, Policy, Use, Verdict
+    from attestation.algorithms import CryptoPolicy, Entry, Ruling, Use
 
 POLICIES = ("default", "cnsa1", "cnsa2")
 COLOURS = {"allowed": "green", "let through": "yellow", "forbidden": "red"}
@@ -46,9 +46,9 @@ def inventory(session: Session, policy: str | None) -> None:
     """
     from importlib.resources import files
 
-    from attestation.algorithms import ALGORITHMS, USES, Policy
+    from attestation.algorithms import ALGORITHMS, USES, CryptoPolicy
 
-    chosen = Policy(policy) if policy else None
+    chosen = CryptoPolicy(policy) if policy else None
     if session.json:
         # Where each is used: collected from the source of a release, since not all of it is installed here.
         text = files("attestation_cli.commands").joinpath("crypto.json").read_bytes()
@@ -86,7 +86,7 @@ def inventory(session: Session, policy: str | None) -> None:
     session.emit_table(columns, rows, "No algorithms.")
 
 
-def _members(entry: Entry, where: list[str], policy: Policy | None) -> dict[str, Any]:
+def _members(entry: Entry, where: list[str], policy: CryptoPolicy | None) -> dict[str, Any]:
     from attestation.algorithms import ALGORITHMS
 
     algorithms = []
@@ -114,11 +114,11 @@ def _members(entry: Entry, where: list[str], policy: Policy | None) -> dict[str,
     }
 
 
-def _judged(policy: Policy, use: Use, algorithm: str) -> tuple[Verdict, str | None]:
-    from attestation.algorithms import Verdict, exemption, verdict
+def _judged(policy: CryptoPolicy, use: Use, algorithm: str) -> tuple[Ruling, str | None]:
+    from attestation.algorithms import Ruling, exemption, ruling
 
-    said = verdict(policy, use, algorithm)
-    return said, exemption(policy, use, algorithm) if said is Verdict.EXEMPT else None
+    said = ruling(policy, use, algorithm)
+    return said, exemption(policy, use, algorithm) if said is Ruling.EXEMPT else None
 
 
 def _yes(value: bool) -> Cell:

@@ -18,7 +18,7 @@ from joserfc import jwk
 from joserfc.errors import JoseError
 from joserfc.jws import JWSRegistry
 
-from attestation.algorithms import Policy
+from attestation.algorithms import CryptoPolicy
 from attestation.errors import Unauthenticated
 from attestation_service.auth.access_token import ALGORITHMS, UnverifiedToken, shown
 from attestation_service.crypto_policy import token_algorithms
@@ -107,7 +107,7 @@ class SigningKeys:
         return tuple(fitting)
 
 
-def parse_jwks(data: bytes, policy: Policy = Policy.DEFAULT) -> SigningKeys:
+def parse_jwks(data: bytes, policy: CryptoPolicy = CryptoPolicy.DEFAULT) -> SigningKeys:
     """Read a JWK set (RFC 7517 §5).
 
     Args:
@@ -152,7 +152,7 @@ def document(data: bytes, what: str) -> dict[str, object]:
     return found
 
 
-def _signing_key(member: object, policy: Policy) -> tuple[str | None, SigningKey]:
+def _signing_key(member: object, policy: CryptoPolicy) -> tuple[str | None, SigningKey]:
     if not isinstance(member, dict):
         raise ProviderAnswerInvalid("not a JSON object")
     # Keycloak publishes keys for encryption in the same list; what they verify was never meant as a token.

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 from cryptography import x509
 from fastapi import Query
 
-from attestation.algorithms import Policy, Use, demand
+from attestation.algorithms import CryptoPolicy, Use, demand
 from attestation.api import (
     CACheck,
     CADetail,
@@ -128,7 +128,7 @@ async def rotate(request: RotationRequest, *, res: Res, operator: VoterDep) -> C
     algorithm = _algorithm(request, res)
     # What the policy forbids never begins to sign; that it stops is always allowed.
     if request.step != "retire":
-        demand(Policy(res.settings.crypto_policy), Use.CA, algorithm)
+        demand(CryptoPolicy(res.settings.crypto_policy), Use.CA, algorithm)
     proven = await _prove(request, algorithm, authority, res)
     at = res.clock.now()
 

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 import structlog
 
-from attestation.algorithms import Policy, Use, demand
+from attestation.algorithms import CryptoPolicy, Use, demand
 from attestation.api import (
     CertificateChallenge,
     CertificateDetail,
@@ -284,7 +284,7 @@ def _verify(
         modes=frozenset({KeyMode.RESIDENT}),
     )
     # c. Of a kind that is allowed here.
-    demand(Policy(settings.crypto_policy), Use.LEAF, requested.algorithm)
+    demand(CryptoPolicy(settings.crypto_policy), Use.LEAF, requested.algorithm)
     return certified
 
 
