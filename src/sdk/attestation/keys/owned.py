@@ -145,7 +145,7 @@ class Workers(dict[Hashable, W]):
     def __init__(self) -> None:
         super().__init__()
         self._users: Counter[Hashable] = Counter()
-        self._lock = threading.Lock()
+        self._locks: dict[Hashable, threading.Lock] = {}
         atexit.register(self._close_all)
 
     def acquire(self, place: Hashable, start: Callable[[], W]) -> W:
@@ -154,7 +154,7 @@ class Workers(dict[Hashable, W]):
         Raises:
             SignerUnavailable: The last one was closed, but still hangs in the device.
         """
-        with self._lock:
+        with self._lock(place):
             worker = self.get(place)
             if worker is None or (not self._users[place] and not worker.is_alive):
                 worker = self[place] = start()
@@ -164,13 +164,17 @@ class Workers(dict[Hashable, W]):
             return worker
 
     def release(self, worker: W) -> None:
-        """Let go of a thread; the last one to do so closes it, before anybody can start another."""
-        with self._lock:
+        """Let go of a thread; the last one to do so closes it, before another can start at its place."""
+        with self._lock(worker.place):
             self._users[worker.place] -= 1
             if not self._users[worker.place]:
                 worker.close()
                 if not worker.is_alive:
                     self.pop(worker.place, None)
+
+    def _lock(self, place: Hashable) -> threading.Lock:
+        """Return the lock of *place*: a thread that hangs in one device holds up no other device."""
+        return self._locks.setdefault(place, threading.Lock())
 
     def _close_all(self) -> None:
         for worker in list(self.values()):
