@@ -223,6 +223,7 @@ def test_ocsp_responses(case: Case, tmp_path: Path) -> None:
     assert "leaf: good" in said
 
 
+@pytest.mark.threat("T86")
 def test_the_key_proves_itself(case: Case) -> None:
     """The self-test passes under its own public key, and under no other of the same kind or of another."""
     case.key.self_test(case.key.public_key)

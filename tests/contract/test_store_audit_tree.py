@@ -131,6 +131,7 @@ def checkpoint(size: int, note: str = "note") -> StoredCheckpoint:
     return StoredCheckpoint(size=size, root=bytes(32), note=f"{note} {size}", created_at=NOW)
 
 
+@pytest.mark.threat("T43")
 def test_checkpoints_only_grow(store: Store) -> None:
     """A second one of a size, or of a smaller tree, loses quietly; the first stays as it was."""
     add = [(5, "a", True), (5, "b", False), (3, "c", False), (9, "d", True)]

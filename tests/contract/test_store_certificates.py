@@ -211,6 +211,7 @@ def test_which_keys_make_lists(ca: Store, state: Any, makes: bool) -> None:
     assert begin(ca, "w1", issuer_id=OTHER) is None
 
 
+@pytest.mark.threat("T114")
 def test_numbers_of_lists_only_rise(ca: Store) -> None:
     """An older list never replaces a newer one, and none that knows less one that knows more."""
     assert ca.read_sync(lambda tx: tx.issuers.crl(ISSUER)) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from attestation.machines import Machine, Status
 from attestation.machines.chips import Mark, MarkKind
 from attestation.store import AKBinding, Store, Tx
@@ -63,6 +65,7 @@ def test_relatives_outlive_their_machines(store: Store) -> None:
     assert store.read_sync(lambda tx: tx.chip_marks.of(ids[0])) == (SERIAL,)
 
 
+@pytest.mark.threat("T128")
 def test_a_crowd_hides_nobody(store: Store) -> None:
     """Whoever was revoked is found behind any number of newcomers with the same mark."""
     for number in range(1, 40):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from attestation.machines import Machine, Status
 from attestation.store import MachineFilter, Store
 from tests.contract.store_samples import a_machine
@@ -64,6 +66,7 @@ def test_labels_find_machines_and_go_with_them(store: Store) -> None:
     assert found(store, {"rack": "5"}) == [IDS[1]]
 
 
+@pytest.mark.threat("T168")
 def test_no_rule_can_rest_on_a_label(store: Store) -> None:
     """What judges reads a `Machine`, and that has none; labelling leaves it as it was, its version too."""
     assert "labels" not in {field.name for field in dataclasses.fields(Machine)}

@@ -77,6 +77,7 @@ def test_nothing_too_long_is_packed() -> None:
 BOMB = zlib.compress(bytes(64 << 20), level=9)
 
 
+@pytest.mark.threat("T74")
 @pytest.mark.parametrize(
     ("size_bytes", "content"),
     [
@@ -95,6 +96,7 @@ def test_a_row_that_we_did_not_write_is_no_log(size_bytes: int, content: bytes) 
         unpack(hashlib.sha256(b"log!").hexdigest(), size_bytes, content)
 
 
+@pytest.mark.threat("T74")
 def test_a_bomb_is_not_unpacked() -> None:
     """Of a row that says four bytes, five are unpacked: 64 MiB behind them cost nothing."""
     bomb = zlib.compress(bytes(64 << 20))
@@ -117,6 +119,7 @@ def test_a_changed_row_is_refused(store: Store) -> None:
         store.read_sync(lambda tx: tx.logs.get(log.sha256))
 
 
+@pytest.mark.threat("T74")
 def test_logs_go_when_nothing_refers_to_them(store: Store) -> None:
     """A result, an IMA reference and a machine each hold theirs; what nobody holds goes after a day."""
     of_result, of_ima, of_machine, of_nobody = (

@@ -135,6 +135,7 @@ def test_a_renewal_stores_the_result_and_keeps_the_version(store: Store) -> None
     assert stored == dataclasses.replace(machine, **RENEWAL)
 
 
+@pytest.mark.threat("T149")
 @pytest.mark.parametrize(
     "meanwhile",
     [
@@ -491,6 +492,7 @@ def _called(number: int, hostname: str | None, assigned_ip: str | None, **more: 
     )
 
 
+@pytest.mark.threat("T142")
 @pytest.mark.parametrize(
     ("hostname", "assigned_ip"),
     [

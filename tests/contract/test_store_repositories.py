@@ -79,6 +79,7 @@ def test_a_challenge_is_redeemed_once(store: Store) -> None:
     assert used == dataclasses.replace(a_challenge(), used_at=NOW)
 
 
+@pytest.mark.threat("T9")
 @pytest.mark.parametrize(
     ("other", "error"),
     [
@@ -182,6 +183,7 @@ def consume(store: Store, sha256: bytes, answer: bytes, **changes: Any) -> tuple
     return store.write_sync(lambda tx: tx.config_tokens.consume(sha256, **(given | changes)))
 
 
+@pytest.mark.threat("T16")
 def test_a_config_token_delivers_once_and_repeats_the_same_bytes(store: Store) -> None:
     """A repeat inside the window gets the first answer, whatever was prepared for it; then it is over."""
     sha256 = config_token(store)

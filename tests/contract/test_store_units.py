@@ -20,6 +20,7 @@ def stored(store: Store) -> set[str]:
     return {m.machine_id for m in store.read_sync(lambda tx: tx.machines.page(ANY, None, 1000)).items}
 
 
+@pytest.mark.threat("T27")
 def test_a_unit_that_raises_stores_nothing(store: Store) -> None:
     """What a unit did before it raised is undone, and its caller gets its error."""
 

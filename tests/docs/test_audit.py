@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from attestation.store.audit import CHANGED
 from attestation_service.database import ADOPTING
 from tests.docs.pages import ROOT, text
@@ -18,6 +20,7 @@ ACTIONS = (
 )
 
 
+@pytest.mark.threat("T45")
 def test_every_action_is_explained() -> None:
     """Whoever reads the log finds each word of it in docs/operate/audit.md."""
     listed = set(re.findall(r"`([a-z_]+)`", text("docs/operate/audit.md").partition("## Checkpoints")[0]))

@@ -1,41 +1,25 @@
-"""Each threat of SECURITY.md names a control and tests that exist."""
+"""Each threat of SECURITY.md has a control, tests that are marked with it, and deletions that fit the tree."""
 
 from __future__ import annotations
 
-import re
+from tests.docs.pages import text
+from tools.controls.__main__ import deletions, marked, threats
 
-from tests.docs.pages import ROOT, text
-from tools.controls.__main__ import deletions, rows
-
-PAGE = text("SECURITY.md")
-ROWS = re.findall(r"^\| \*\*(T\d+)\*\* (.+?) \| (.+?) \| (.+?) \|$", PAGE, flags=re.MULTILINE)
-TESTS = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)
+THREATS = threats(text("SECURITY.md"))
 
 
-def test_named_tests_exist() -> None:
-    """A control whose test was removed or renamed is noticed."""
-    there = {
-        (path, function or value)
-        for path in {path for path, _ in TESTS}
-        if (ROOT / path).is_file()
-        for function, value in re.findall(
-            r"^(?:async )?def (\w+)\(|^(\w+) = ", text(path), flags=re.MULTILINE
-        )
-    }
-    assert len(TESTS) > 500
-    missing = [f"{path}::{name}" for path, name in TESTS if (path, name) not in there]
-    assert not missing, "\n".join(missing)
+def test_threats_are_numbered_once() -> None:
+    """Each number from 1 on stands in one table once: an id is neither lost nor used for two things."""
+    assert sorted(int(threat[1:]) for threat in THREATS) == list(range(1, len(THREATS) + 1))
 
 
 def test_every_threat_has_a_test() -> None:
-    """Threats are numbered without gaps, and each row names at least one test."""
-    assert [row[0] for row in ROWS] == [f"T{i}" for i in range(1, len(ROWS) + 1)]
-    for _, _, _, tests in ROWS:
-        assert "::test_" in tests
+    """A threat without a marked test is named, and a marker with a threat that does not exist."""
+    assert set(THREATS) == set(marked())
 
 
 def test_what_the_exercise_deletes_stands_there() -> None:
-    """Each control that `tools/controls` takes out on trial is where it is looked for, and its tests are the row's."""
-    known, written = rows(), list(deletions())
+    """Each control that `tools/controls` takes out on trial stands where it is looked for, and its tests are marked."""
+    known, written = marked(), list(deletions())
     assert written
-    assert [(d.row, d.file, wrong) for d in written if (wrong := d.wrong(known))] == []
+    assert [(d.threat, d.file, wrong) for d in written if (wrong := d.wrong(known))] == []

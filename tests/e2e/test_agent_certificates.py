@@ -273,6 +273,7 @@ def site(node: Node, crl: Callable[[], Path], tmp_path: Path) -> Iterator[Site]:
         yield found
 
 
+@pytest.mark.threat("T112")
 def test_mutual_tls_with_a_key_that_never_left_the_tpm(node: Node, site: Site) -> None:
     """OpenSSL with the provider tpm2, and curl, are let in as this machine, while the agent goes on attesting."""
     done = node.s_client(site)

@@ -58,6 +58,7 @@ def story(make_tpm: MakeTPM, tpm_ca: CertificateAuthority, tmp_path: Path) -> It
             service.kill()
 
 
+@pytest.mark.threat("T67")
 def test_the_kernel_changed(story: Story) -> None:
     """Enforce refuses it, report reports it, explain names it; after learning and two votes it is accepted again.
 

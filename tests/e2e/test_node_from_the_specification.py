@@ -144,6 +144,7 @@ def test_a_machine_goes_from_nothing_to_an_opened_configuration_and_a_wipe(
     assert operator.audit_is_valid()
 
 
+@pytest.mark.threat("T14")
 def test_our_quotes_convince_tpm2_checkquote(rsa_node: ToolsNode) -> None:
     """The service and tpm2_checkquote agree about one quote, and about the same quote with a bit flipped."""
     challenge = rsa_node.challenge()
@@ -170,6 +171,7 @@ def test_our_quotes_convince_tpm2_checkquote(rsa_node: ToolsNode) -> None:
     assert refused.value.code == "evidence-rejected"
 
 
+@pytest.mark.threat("T6")
 def test_a_reset_ak_is_replaced_only_after_an_operator_said_so(
     rsa_node: ToolsNode, operator: Operator
 ) -> None:

@@ -175,6 +175,7 @@ def test_we_read_the_tiles_of_scales(scales: Any, tmp_path: Path) -> None:
 # ---------------------------------------------------------------- aics-tlog
 
 
+@pytest.mark.threat("T47")
 def test_aics_believes_our_checkpoint(aics: Any) -> None:
     """The log's Ed25519 signature, a quorum of Ed25519 cosignatures; and no note that was changed."""
     second = Key("witness.example/three", KeyType.ED25519_COSIGNATURE, 4)

@@ -134,6 +134,7 @@ def test_openssl_finds_the_chain_and_asks_the_list(
     )
 
 
+@pytest.mark.threat("T98")
 @pytest.mark.parametrize("algorithm", CLASSICAL)
 def test_openssl_follows_a_rotation_in_both_directions(openssl: OpenSSL, algorithm: Algorithm) -> None:
     """Who trusts only the old key believes leaves of the new one through its cross certificate, and vice versa."""
@@ -233,6 +234,7 @@ def _findings(validator: Any, document: Any) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.threat("T98")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("profile", [*LEAVES, ProfileName.CA, ProfileName.CA_CROSS])
 def test_pkilint_finds_nothing_worse_than_information(profile: ProfileName, algorithm: Algorithm) -> None:
@@ -500,6 +502,7 @@ def _verify_ml_dsa(der: bytes, issuer: bytes) -> bool:
     return bool(ML_DSA_87.verify(key, found["tbs_certificate"].dump(), found["signature_value"].native))
 
 
+@pytest.mark.threat("T98")
 def test_an_ml_dsa_that_is_not_openssls_verifies_the_chain() -> None:
     """Root, cross certificate and leaf of ML-DSA-87, by dilithium-py (FIPS 204); a changed bit is seen."""
     old, new = ca_of("ml-dsa-87"), ca_of("ml-dsa-87", "successor")

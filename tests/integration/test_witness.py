@@ -177,6 +177,7 @@ def test_what_is_no_such_request(running: Running) -> None:
 # ---------------------------------------------------------------- at the same time, and crashes
 
 
+@pytest.mark.threat("T48")
 def test_of_many_histories_at_once_one_is_cosigned(running: Running) -> None:
     """Sixteen logs with one key race from nothing: one gets a cosignature, whatever the order."""
     bodies = [request(0, 10, f"history {number}") for number in range(16)]
@@ -187,6 +188,7 @@ def test_of_many_histories_at_once_one_is_cosigned(running: Running) -> None:
     assert running.state() == {ORIGIN: str(checkpoint(entries(40, f"history {winner}"), 10))}
 
 
+@pytest.mark.threat("T48")
 def test_nothing_is_signed_that_was_not_kept(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk: 503 without a signature, and the next request starts from what is on the disk."""
     running.ask(request(0, 7))
@@ -218,6 +220,7 @@ def test_after_a_crash_it_has_what_it_kept(directory: Path, monkeypatch: pytest.
         assert running.ask(request(7, 7))[0] == 200
 
 
+@pytest.mark.threat("T48")
 def test_killed_again_and_again_it_never_goes_back(directory: Path, tmp_path: Path) -> None:
     """The real program, killed while it serves: whatever was cosigned is still known after the start."""
     vkeys = tmp_path / "log.vkeys"
@@ -277,6 +280,7 @@ def test_the_directory_is_the_users_alone(directory: Path) -> None:
         pytest.fail("a directory that others can read was used")
 
 
+@pytest.mark.threat("T48")
 def test_two_witnesses_do_not_share_a_directory(directory: Path) -> None:
     """Two processes with one state would each sign another history; the second does not start."""
     second = pytest.raises(WitnessUnusable, match="another witness")
@@ -286,6 +290,7 @@ def test_two_witnesses_do_not_share_a_directory(directory: Path) -> None:
         pass
 
 
+@pytest.mark.threat("T48")
 @pytest.mark.parametrize(
     "state",
     [
@@ -313,6 +318,7 @@ def test_a_witness_that_forgot_does_not_start(directory: Path, state: str | None
         pytest.fail("started")
 
 
+@pytest.mark.threat("T48")
 def test_a_slow_connection_is_ended(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However it trickles; and with every place taken by such, the next one is still served."""
     monkeypatch.setattr(witness, "CONNECTION_SECONDS", 0.5)

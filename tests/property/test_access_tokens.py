@@ -57,6 +57,7 @@ def judged(claims: dict[str, Any]) -> Person | None:
     return None
 
 
+@pytest.mark.threat("T35")
 @given(claims_near_good)
 def test_a_person_only_where_every_rule_holds(claims: dict[str, Any]) -> None:
     """Written once more, in other words: who is believed has each claim as it must be."""
@@ -97,6 +98,7 @@ def test_any_json_is_refused_or_judged(value: Any) -> None:
     judged(dict(claims))
 
 
+@pytest.mark.threat("T34")
 @given(st.integers(0, 2), st.integers(0, 10_000), st.integers(0, 7))
 def test_no_flipped_bit_of_a_token_is_accepted(part: int, where: int, bit: int) -> None:
     """Header, claims and signature stand and fall together."""

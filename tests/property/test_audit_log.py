@@ -149,6 +149,7 @@ def verify(data: bytes) -> None:
 HINT = (EXPORT.index(b'"vkeys"') + 7, EXPORT.index(b'"checkpoints"') - 1)
 
 
+@pytest.mark.threat("T46")
 @settings(max_examples=300)
 @given(st.integers(0, len(EXPORT) - 1), st.integers(0, 7))
 @example(0, 0)

@@ -81,6 +81,7 @@ def test_any_record_of_a_machine_gives_a_conformant_certificate(
     assert found.not_valid_after_utc == content.not_after
 
 
+@pytest.mark.threat("T96")
 @given(unit=st.text(max_size=70), profile=st.sampled_from(ProfileName), entropy=ENTROPY)
 def test_no_unit_but_those_of_the_profile_is_ever_signed(
     unit: str, profile: ProfileName, entropy: bytes
@@ -132,6 +133,7 @@ def test_no_lifetime_beyond_profile_and_issuer(days: int, profile: ProfileName) 
     assert (found == ()) == (inside and capped)
 
 
+@pytest.mark.threat("T97")
 @settings(max_examples=200)
 @given(where=st.integers(min_value=0), bit=st.integers(0, 7))
 def test_no_flipped_bit_of_a_request_is_accepted(where: int, bit: int) -> None:

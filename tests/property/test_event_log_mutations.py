@@ -219,6 +219,7 @@ DRIVERS = (0x80000004, 0x80000005, 0x80000008, 0x8000000A, 0x800000E1)
 TYPES = (*EventType, 0x2, 0xF, 0x13, 0x8000000D, 0x800000E4, 0xFFFFFFFF)
 
 
+@pytest.mark.threat("T67")
 @SHAPES
 def test_retyped_events_are_refused_or_gain_nothing(name: str) -> None:
     """Every event under every other type; in PCR 2, 4 and 7 only what changes no claim."""
@@ -246,6 +247,7 @@ def test_retyped_events_are_refused_or_gain_nothing(name: str) -> None:
     assert refused >= MUTATIONS_PER_CLASS
 
 
+@pytest.mark.threat("T67")
 @pytest.mark.parametrize("name", SYNTHETIC)
 def test_what_was_hashed_told_as_the_data_hides_nothing(name: str) -> None:
     """Every event told as every type, with the very bytes that its digest covers: an image as an action, say."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ def counted(value: Any) -> tuple[int, int]:
     return max(len(inner), 1) + sum(n for n, _ in found), 1 + max((depth for _, depth in found), default=0)
 
 
+@pytest.mark.threat("T123")
 @given(VALUES, st.sampled_from([None, 2]), st.booleans(), st.integers(1, 12), st.integers(1, 4))
 def test_exactly_what_is_there_is_counted(
     value: Any, indent: int | None, ascii_only: bool, values: int, depth: int

@@ -49,6 +49,7 @@ def refusals(scene: Scene) -> list[str]:
     return [entry["detail"] for entry in reversed(scene.operator.audit(action="cert_refused"))]
 
 
+@pytest.mark.threat("T104")
 @pytest.mark.swtpm
 @pytest.mark.parametrize("ak", AKType)
 @pytest.mark.parametrize("kind", [KeyType.ECC_P256, KeyType.ECC_P384, KeyType.RSA_2048])
@@ -76,6 +77,7 @@ def test_a_key_of_the_tpm_gets_a_certificate(
     assert refused(machine.enroll(first["enrollment_cert_pem"], other)) == REJECTED
 
 
+@pytest.mark.threat("T104")
 @pytest.mark.swtpm
 def test_what_another_tpm_says_is_no_certificate(local_scene: Scene, make_device: MakeDevice) -> None:
     """Two real TPMs: a key or a certification of the one gets nothing for the other (N71-N77 at the door)."""
@@ -128,6 +130,7 @@ def test_what_another_tpm_says_is_no_certificate(local_scene: Scene, make_device
     ]
 
 
+@pytest.mark.threat("T104")
 def test_a_software_key_that_was_loaded_is_named(local_scene: Scene) -> None:
     """The machine's own AK vouches for a key that was made outside: refused, and operators read what it is."""
     node = SoftwareNode(1)
@@ -147,6 +150,7 @@ def test_a_software_key_that_was_loaded_is_named(local_scene: Scene) -> None:
     assert refusals(local_scene) == ["key-not-resident (certified-external)"]
 
 
+@pytest.mark.threat("T109")
 @pytest.mark.swtpm
 def test_a_key_of_the_service_opens_in_the_tpm(local_scene: Scene, make_device: MakeDevice) -> None:
     """RSA-2048 in a real TPM: what does not fit OAEP arrives whole (R10)."""

@@ -50,6 +50,7 @@ def test_a_strong_tpm_goes_all_the_way(local_scene: Scene, make_tpm: MakeTPM) ->
         assert refused(machine.request_certificate(body)) == FORBIDDEN
 
 
+@pytest.mark.threat("T87")
 def test_another_one_not_a_step(local_scene: Scene, make_device: MakeDevice) -> None:
     """The keys that most TPMs have, and a strong EK beside a weak AK: refused before anything is sealed to them."""
     combinations: list[dict[str, Any]] = [

@@ -219,6 +219,7 @@ def test_a_config_is_fetched_only_while_attested(
     assert refused(case.machine.fetch(case.token)) == (410, "token-consumed")
 
 
+@pytest.mark.threat("T105")
 def test_a_certificate_is_given_only_while_attested(
     local_scene: Scene, local: InProcessService, case: Case
 ) -> None:

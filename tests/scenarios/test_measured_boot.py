@@ -117,6 +117,7 @@ def test_each_change_fails_its_rule_and_is_told(name: str, machine: Worker) -> N
     assert words in "\n".join(change["text"] for change in result["changes"])
 
 
+@pytest.mark.threat("T67")
 @pytest.mark.parametrize("name", [name for name, (checks, _) in CHANGES.items() if checks])
 def test_the_log_of_the_boot_before_does_not_help(name: str, machine: Worker) -> None:
     """A machine that booted something else and sends the good log: it does not lead to the quote, no rule holds."""
@@ -126,6 +127,7 @@ def test_the_log_of_the_boot_before_does_not_help(name: str, machine: Worker) ->
     assert {"event-log", "secure-boot", "boot-kernels", "command-lines"} <= not_passed(result, "failed")
 
 
+@pytest.mark.threat("T67")
 def test_a_command_line_cannot_be_hidden_behind_another(machine: Worker) -> None:
     """Two command lines measured, a bad one and a good one: told as whatever, the bad one is seen."""
     bad = b"/vmlinuz init=/bin/sh"

@@ -351,6 +351,7 @@ def test_n99_a_token_that_nobody_used_is_replaced(
     assert machine.fetch(offered["config_token"]).headers["content-type"] == SEALED
 
 
+@pytest.mark.threat("T16")
 def test_n99_a_failed_attestation_withdraws_the_token(
     local_scene: Scene, attested: tuple[Machine, str]
 ) -> None:

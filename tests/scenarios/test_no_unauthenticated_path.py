@@ -62,6 +62,7 @@ def mallory(scene: Scene, make_device: MakeDevice) -> Machine:
 # Who one is
 
 
+@pytest.mark.threat("T3")
 def test_a_self_made_ek_gets_no_further_than_the_waiting_room(
     scene: Scene, tpm_ca: CertificateAuthority
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_self_made_ek_gets_no_further_than_the_waiting_room(
         assert answer.get("role") is None
 
 
+@pytest.mark.threat("T3")
 def test_an_ek_of_no_template_is_refused(scene: Scene, mallory: Machine) -> None:
     """Any decryption key would open a credential; only what equals a TCG template may play an EK."""
     public = bytearray(SoftwareEK("L-2").public.tpm2b())
@@ -89,6 +91,7 @@ def test_an_ek_of_no_template_is_refused(scene: Scene, mallory: Machine) -> None
         assert refused(answer) == (403, "ek-template-rejected")
 
 
+@pytest.mark.threat("T4")
 def test_a_copied_ek_certificate_over_another_ek_is_refused(
     scene: Scene, victim: Machine, mallory: Machine
 ) -> None:
@@ -121,6 +124,7 @@ def test_the_copied_ek_and_certificate_of_an_admitted_machine_lead_to_a_conflict
         assert refused(mallory.post("/register", copied)) == (409, "ak-conflict")
 
 
+@pytest.mark.threat("T1")
 def test_the_copied_introduction_of_an_admitted_machine_opens_nothing(
     scene: Scene, victim: Machine, mallory: Machine
 ) -> None:
@@ -137,6 +141,7 @@ def test_the_copied_introduction_of_an_admitted_machine_opens_nothing(
     assert victim.attest()["status"] == "attested", "the machine itself notices nothing"
 
 
+@pytest.mark.threat("T2")
 def test_no_machine_exists_before_its_activation(scene: Scene, mallory: Machine) -> None:
     """Introductions only make challenges, however many (R2)."""
     with scene.nothing_changes():
@@ -154,6 +159,7 @@ def test_no_machine_exists_before_its_activation(scene: Scene, mallory: Machine)
 # The attestation key
 
 
+@pytest.mark.threat("T5")
 @pytest.mark.parametrize(
     ("attributes", "why"),
     [
@@ -175,6 +181,7 @@ def test_a_software_ak_that_says_so_is_refused(
         assert refused(answer) == (403, "ak-attributes-rejected"), why
 
 
+@pytest.mark.threat("T5")
 def test_a_software_ak_that_lies_cannot_be_activated(scene: Scene, make_tpm: MakeTPM) -> None:
     """With fixedTPM set, no TPM opens a credential for a key that it does not hold (TPM.md §3.1)."""
     fake = SoftwareAK()
@@ -192,6 +199,7 @@ def test_a_software_ak_that_lies_cannot_be_activated(scene: Scene, make_tpm: Mak
         )
 
 
+@pytest.mark.threat("T6")
 def test_a_second_ak_of_the_same_tpm_waits_for_an_operator(
     scene: Scene, make_tpm: MakeTPM, tpm_ca: CertificateAuthority
 ) -> None:
@@ -206,6 +214,7 @@ def test_a_second_ak_of_the_same_tpm_waits_for_an_operator(
 # Quotes
 
 
+@pytest.mark.threat("T9")
 def test_a_replayed_quote_is_refused(scene: Scene, victim: Machine, mallory: Machine) -> None:
     """A captured attestation again, and its quote under a fresh challenge (R11, R13)."""
     evidence = victim.evidence(victim.challenge())
@@ -220,6 +229,7 @@ def test_a_replayed_quote_is_refused(scene: Scene, victim: Machine, mallory: Mac
     assert victim.attest()["status"] == "attested"
 
 
+@pytest.mark.threat("T9")
 def test_a_quote_for_another_machine_is_refused(scene: Scene, victim: Machine, mallory: Machine) -> None:
     """A good TPM, a good quote, somebody else's name and challenge."""
     mallory.enrol()
@@ -248,6 +258,7 @@ def test_a_quote_of_another_ak_is_refused(scene: Scene, make_tpm: MakeTPM) -> No
         assert refused(other.send(other.evidence(other.challenge()))) == (403, "evidence-rejected")
 
 
+@pytest.mark.threat("T9")
 def test_a_quote_made_in_software_is_refused(scene: Scene, victim: Machine) -> None:
     """A TPMS_ATTEST by hand, perfect but for the signature."""
 
@@ -277,6 +288,7 @@ def test_a_quote_made_in_software_is_refused(scene: Scene, victim: Machine) -> N
 # Names that prove nothing
 
 
+@pytest.mark.threat("T1")
 def test_a_guessed_mac_uuid_or_serial_releases_nothing(
     scene: Scene, victim: Machine, mallory: Machine
 ) -> None:
@@ -303,6 +315,7 @@ def test_a_guessed_mac_uuid_or_serial_releases_nothing(
             assert "v1alpha1" not in answers[0].text.replace("v1alpha1\nkind: ExtensionServiceConfig", "")
 
 
+@pytest.mark.threat("T2")
 def test_a_desired_role_is_never_obeyed(scene: Scene, mallory: Machine) -> None:
     """It is shown to the operator, and that is all (R2)."""
     answer = mallory.enrol(desired_role="controlplane")
@@ -317,6 +330,7 @@ def test_a_desired_role_is_never_obeyed(scene: Scene, mallory: Machine) -> None:
     assert scene.operator.machine(mallory.machine_id)["role"] == "generic"
 
 
+@pytest.mark.threat("T1")
 def test_a_header_that_names_an_ek_is_nothing(scene: Scene, victim: Machine, mallory: Machine) -> None:
     """`X-EK-Fingerprint` and its kin on every route of machines and some of operators (R1, R16)."""
     headers = {
@@ -361,6 +375,7 @@ def test_the_fingerprint_of_a_stranger_is_refused(scene: Scene, victim: Machine,
 # Activation
 
 
+@pytest.mark.threat("T7")
 def test_a_replayed_activation_is_refused(scene: Scene, make_device: MakeDevice) -> None:
     """A captured proof again, and under a new challenge of the same machine (N63, N70)."""
     machine = scene.machine(make_device("captured"))
@@ -376,6 +391,7 @@ def test_a_replayed_activation_is_refused(scene: Scene, make_device: MakeDevice)
         assert refused(stranger.post(path, json=body)) == (403, "activation-failed")
 
 
+@pytest.mark.threat("T7")
 def test_the_activation_of_somebody_elses_challenge_is_refused(
     scene: Scene, mallory: Machine, make_device: MakeDevice
 ) -> None:
@@ -401,6 +417,7 @@ def registration_token(scene: Scene, **other: Any) -> dict[str, Any]:
     return token
 
 
+@pytest.mark.threat("T21")
 @pytest.mark.parametrize("guess", ["0", "x" * 43, "../../etc/passwd", "%00", "' OR 1=1 --"])
 def test_a_guessed_registration_token_admits_nobody(scene: Scene, mallory: Machine, guess: str) -> None:
     """Neither a short, a long nor a curious one."""
@@ -410,6 +427,7 @@ def test_a_guessed_registration_token_admits_nobody(scene: Scene, mallory: Machi
         assert refused(answer) == (403, "registration-token-invalid")
 
 
+@pytest.mark.threat("T21")
 def test_a_spent_or_revoked_registration_token_admits_nobody(
     scene: Scene, mallory: Machine, make_device: MakeDevice
 ) -> None:
@@ -432,6 +450,7 @@ def test_a_spent_or_revoked_registration_token_admits_nobody(
         assert refused(answer_) == (403, "registration-token-invalid")
 
 
+@pytest.mark.threat("T21")
 def test_an_expired_registration_token_admits_nobody(local_scene: Scene, local: InProcessService) -> None:
     """Also where it expired between introduction and activation."""
     token = registration_token(local_scene, uses=5)["token"]
@@ -447,6 +466,7 @@ def test_an_expired_registration_token_admits_nobody(local_scene: Scene, local: 
         assert refused(answer) == (403, "registration-token-invalid")
 
 
+@pytest.mark.threat("T21", "T121")
 def test_a_desired_cluster_is_never_obeyed(scene: Scene, make_device: MakeDevice) -> None:
     """It chooses neither policies nor configuration: the token decides, and what names no cluster means `default`."""
     token = registration_token(scene)["token"]
@@ -457,6 +477,7 @@ def test_a_desired_cluster_is_never_obeyed(scene: Scene, make_device: MakeDevice
     assert (shown["cluster_id"], shown["desired_cluster_id"]) == ("default", "lab")
 
 
+@pytest.mark.threat("T16")
 @pytest.mark.parametrize("accept", ["application/vnd.itl.config.encrypted+json", "application/json", ""])
 def test_a_guessed_config_token_is_unknown(scene: Scene, victim: Machine, accept: str) -> None:
     """404, whatever is guessed; and what a console shows has at most 32 bytes."""
@@ -474,6 +495,7 @@ def test_a_guessed_config_token_is_unknown(scene: Scene, victim: Machine, accept
                 assert refused(answer)[1] == "config-token-unknown"
 
 
+@pytest.mark.threat("T16")
 @pytest.mark.parametrize("act", ["lock", "revoke", "ak-reset"])
 def test_a_config_token_is_worth_nothing_after(scene: Scene, make_device: MakeDevice, act: str) -> None:
     """A lock, a revocation or an AK reset withdraws the token, fetched before or not (R23)."""
@@ -490,6 +512,7 @@ def test_a_config_token_is_worth_nothing_after(scene: Scene, make_device: MakeDe
                 assert refused(answer) == (410, "token-consumed")
 
 
+@pytest.mark.threat("T15")
 def test_a_stolen_config_token_yields_an_envelope_that_only_one_tpm_opens(
     scene: Scene, make_device: MakeDevice, mallory: Machine
 ) -> None:
@@ -530,6 +553,7 @@ def test_a_config_token_is_worth_nothing_after_its_window(
 # Acknowledgements and directives
 
 
+@pytest.mark.threat("T20")
 def test_a_forged_directive_cannot_be_acknowledged(scene: Scene, make_device: MakeDevice) -> None:
     """A machine acknowledges only the last directive that the service sent to it, and nobody else does."""
     machine = scene.machine(make_device("revoked"))
@@ -573,6 +597,7 @@ def test_a_quote_of_an_attestation_is_no_acknowledgement(scene: Scene, make_devi
 # Form
 
 
+@pytest.mark.threat("T31")
 @pytest.mark.parametrize("member", ["ek_cert", "status", "role", "machine_id", "nonce_signature", "admin"])
 def test_an_unknown_member_is_an_error(scene: Scene, victim: Machine, mallory: Machine, member: str) -> None:
     """A misspelt security field never goes unnoticed (PROTOCOL §0), and what was sent is not repeated."""
@@ -601,6 +626,7 @@ def test_a_registration_token_at_the_wrong_door_is_an_error(scene: Scene, mallor
         assert refused(answer) == (422, "schema-violation")
 
 
+@pytest.mark.threat("T3")
 def test_a_simulator_is_refused_unless_somebody_allowed_it(
     blank_tpm: SoftwareTPM, tpm_ca: CertificateAuthority, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -659,6 +685,7 @@ def test_a_flood_blocks_nobody_but_its_sender(tmp_path_factory: pytest.TempPathF
         operator.http.close()
 
 
+@pytest.mark.threat("T25")
 def test_pending_machines_are_limited(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Above the quota nobody new gets in, from one address or from all; who is known or admitted does (R14)."""
     directory = tmp_path_factory.mktemp("quota")

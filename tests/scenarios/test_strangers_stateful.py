@@ -507,6 +507,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         scene.close()
 
 
+@pytest.mark.threat("T2", "T105")
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 def test_no_sequence_of_requests_of_strangers_yields_anything(world: World) -> None:

@@ -227,6 +227,7 @@ class Model:
         assert entries == self.entries
 
 
+@pytest.mark.threat("T53", "T125")
 @settings(max_examples=40)
 @given(quorum=st.integers(2, 4), steps=st.lists(STEP, min_size=5, max_size=40))
 def test_an_act_happens_when_enough_people_agree(

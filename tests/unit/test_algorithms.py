@@ -129,6 +129,7 @@ def named_in(path: Path) -> set[str]:
     return found - {"hmac.compare_digest", "hashlib._Hash", "hashlib.file_digest"} - KNOWN_ONLY
 
 
+@pytest.mark.threat("T87")
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_nothing_is_used_that_the_inventory_does_not_name(module: str) -> None:
     """Each hash, cipher, curve, scheme and suite in a module stands in a row of the inventory that it declares.

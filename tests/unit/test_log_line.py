@@ -46,6 +46,7 @@ def test_a_line() -> None:
     assert log_line({"event": "up", "level": "info", "at": AT}, colour=True) == "09:12:25Z info     up"
 
 
+@pytest.mark.threat("T172")
 def test_a_traceback_stands_below() -> None:
     """Each line of it indented, so that none looks like an event."""
     event = {
@@ -63,6 +64,7 @@ def test_a_traceback_stands_below() -> None:
 VALUES: Any = st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.lists(st.text())
 
 
+@pytest.mark.threat("T172")
 @given(st.dictionaries(st.text(), VALUES), st.text())
 def test_one_event_is_one_line_of_harmless_characters(members: dict[str, Any], what: str) -> None:
     """Whatever machines call themselves and whatever they ask for."""
@@ -96,6 +98,7 @@ def elsewhere(code: str) -> str:
     ).stderr
 
 
+@pytest.mark.threat("T172")
 @pytest.mark.parametrize("program", [SERVICE, AGENT], ids=["service", "agent"])
 def test_service_and_agent_write_for_who_reads(program: str) -> None:
     """Lines on a terminal and JSON elsewhere, unless somebody says otherwise; secrets are masked in both."""

@@ -112,6 +112,7 @@ def test_a_wheel_carries_its_licence_and_who_made_it(member: str, tmp_path: Path
     assert {"Typing :: Typed", "Topic :: Security"} <= set(said) <= set(classifiers)
 
 
+@pytest.mark.threat("T33")
 def test_the_lock_pins_everything_with_hashes_and_no_address() -> None:
     """Whoever serves the packages, only the bytes that were locked are installed."""
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
@@ -155,6 +156,7 @@ def _applying(lock: str) -> set[str]:
     return {locks.normal(pin.name) for pin in pins if pin.marker is None or pin.marker.evaluate()}
 
 
+@pytest.mark.threat("T167")
 def test_the_locks_of_the_installables_are_cut_from_the_one() -> None:
     """The files are what `./dev lock` writes: the same versions with the same hashes, and no other file lies there."""
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
@@ -166,6 +168,7 @@ def test_the_locks_of_the_installables_are_cut_from_the_one() -> None:
             assert block in re.sub(r"^ +#.*\n", "", lock, flags=re.MULTILINE), f"{name}: {block.split()[0]}"
 
 
+@pytest.mark.threat("T167")
 @pytest.mark.parametrize("member", locks.INSTALLABLES)
 def test_a_lock_is_complete_for_its_wheel_and_holds_nothing_else(member: str) -> None:
     """Judged by the metadata of what is installed here, not by the comments that the lock is cut along."""
@@ -179,6 +182,7 @@ def test_a_lock_is_complete_for_its_wheel_and_holds_nothing_else(member: str) ->
         assert not set(locks.blocks_of(lock)) & set(locks.blocks_of(more))
 
 
+@pytest.mark.threat("T167")
 def test_what_builds_the_wheels_is_locked_too() -> None:
     """Otherwise the newest hatchling of the day would run as whoever installs."""
     needs = {

@@ -82,6 +82,7 @@ def test_it_is_for_one_machine_and_certificate(machine: str, serial: str) -> Non
         unwrap_key(wrapped(), opened(), machine_id=machine, serial=serial)
 
 
+@pytest.mark.threat("T109")
 @given(st.integers(0, 10_000), st.integers(0, 7), st.sampled_from(["iv", "ciphertext", "key"]))
 def test_no_flipped_bit_opens(where: int, bit: int, part: str) -> None:
     """Whatever was changed, nothing comes out."""

@@ -1,4 +1,6 @@
-"""Delete each control of SECURITY.md on trial and see the named tests fail: `python -m tools.controls [T24 …]`.
+"""Delete each control of SECURITY.md on trial and see its tests fail: `python -m tools.controls [T24 …]`.
+
+A test names the threats that it holds: `@pytest.mark.threat("T24")`. `--table` shows the tests of each threat.
 
 A control is deleted by a change of its source, written down in `tools/controls/*.toml`:
 
@@ -6,19 +8,20 @@ A control is deleted by a change of its source, written down in `tools/controls/
     file = "src/sdk/attestation/machines/lifecycle.py"
     old = "text that stands there exactly once"
     new = "what stands there without the control"
-    tests = ["tests/unit/machines/test_lifecycle.py::test_every_pair"]     # named in the row; each must fail
+    tests = ["tests/unit/machines/test_lifecycle.py::test_every_pair"]     # marked with the threat; each must fail
 
 A control that stands in more places than one has the others in `also = [{ file = …, old = …, new = … }]`.
 
 Everything happens in a copy of the tree, so the one at hand is never without a control. The tests of one deletion run
 in one process; what each of them said without the control is shown with `-v`: read it once, for a test must miss the
 control, not stumble over the way it was taken out. `--intact` runs them first with every control in place. `--list`
-names the rows, and the tests of rows, that no deletion makes fail yet.
+names the threats, and the tests of threats, that no deletion makes fail yet.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import json
 import multiprocessing
@@ -67,8 +70,8 @@ PRELOADED: Final = (
 """What costs seconds to import and is not ours: imported once, before the processes of the deletions are forked."""
 SECONDS_PER_TEST: Final = 300
 SECONDS: Final = 1800
-ROW: Final = re.compile(r"^\| \*\*(T\d+)\*\* (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
-TEST: Final = re.compile(r"`(tests/[\w/]+\.py::\w+)`")
+MARK: Final = "pytest.mark.threat"
+ROW: Final = re.compile(r"^\| (T\d+(?:, T\d+)*) \| .+ \|$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +103,13 @@ class Deletion:
     """One control, taken out.
 
     Args:
-        row: The threat that it answers, such as `T24`.
+        threat: The threat that it answers, such as `T24`.
         edits: What takes it out.
-        tests: Those of the row that must fail then.
+        tests: Those marked with the threat that must fail then.
         chapter: The file of `tools/controls` that says so, without its ending.
     """
 
-    row: str
+    threat: str
     edits: tuple[Edit, ...]
     tests: tuple[str, ...]
     chapter: str
@@ -116,33 +119,58 @@ class Deletion:
         """Where the control stands."""
         return self.edits[0].file
 
-    def wrong(self, rows: dict[str, tuple[str, ...]], root: Path = ROOT) -> str | None:
-        """Say what does not fit the tree or the row; None where it fits."""
-        if self.row not in rows:
-            return "no such row"
-        if not self.tests or set(self.tests) - set(rows[self.row]):
-            return "it names no test, or one that the row does not name"
+    def wrong(self, known: dict[str, tuple[str, ...]], root: Path = ROOT) -> str | None:
+        """Say what does not fit the tree or the marked tests; None where it fits."""
+        if self.threat not in known:
+            return "no such threat"
+        if not self.tests or set(self.tests) - set(known[self.threat]):
+            return "it names no test, or one that is not marked with the threat"
         return next((wrong for edit in self.edits if (wrong := edit.wrong(root))), None)
 
 
-def rows_of(page: str) -> dict[str, tuple[str, ...]]:
-    """Return the tests that each row of SECURITY.md names."""
-    return {row: tuple(TEST.findall(tests)) for row, _, _, tests in ROW.findall(page)}
+def threats(page: str) -> list[str]:
+    """Return the ids that stand in the tables of SECURITY.md, as often as they stand there."""
+    return [threat for ids in ROW.findall(page) for threat in ids.split(", ")]
 
 
-def rows() -> dict[str, tuple[str, ...]]:
-    """Return the rows of SECURITY.md."""
-    return rows_of((ROOT / "SECURITY.md").read_text(encoding="utf-8"))
+def _number(threat: str) -> int:
+    return int(threat[1:])
+
+
+def marked(folder: Path = ROOT / "tests") -> dict[str, tuple[str, ...]]:
+    """Return the tests that are marked with each threat.
+
+    Raises:
+        ValueError: A marker stands elsewhere than above a function of a module, or names no literal.
+    """
+    found: dict[str, list[str]] = {}
+    for file in sorted(folder.rglob("test_*.py")):
+        source = file.read_text(encoding="utf-8")
+        if MARK not in source:
+            continue
+        module, seen = ast.parse(source), 0
+        for test in module.body:
+            if isinstance(test, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                for mark in test.decorator_list:
+                    if isinstance(mark, ast.Call) and ast.unparse(mark.func) == MARK:
+                        seen += 1
+                        for threat in mark.args:
+                            name = f"{file.relative_to(folder.parent)}::{test.name}"
+                            found.setdefault(ast.literal_eval(threat), []).append(name)
+        written = [n for n in ast.walk(module) if isinstance(n, ast.Attribute) and ast.unparse(n) == MARK]
+        if len(written) != seen:
+            raise ValueError(f"{file}: {MARK} belongs above a function of the module")
+    return {threat: tuple(found[threat]) for threat in sorted(found, key=_number)}
 
 
 def deletions(folder: Path = HERE) -> Iterator[Deletion]:
     """Read every deletion that is written down."""
     for file in sorted(folder.glob("*.toml")):
         document: dict[str, list[dict[str, Any]]] = tomllib.loads(file.read_text(encoding="utf-8"))
-        for row, entries in document.items():
+        for threat, entries in document.items():
             for entry in entries:
                 edits = tuple(Edit(e["file"], e["old"], e["new"]) for e in (entry, *entry.get("also", ())))
-                yield Deletion(row, edits, tuple(entry["tests"]), file.stem)
+                yield Deletion(threat, edits, tuple(entry["tests"]), file.stem)
 
 
 def copy_of(tree: Path, place: Path) -> Path:
@@ -259,22 +287,24 @@ def show(test: str, outcome: tuple[str, str], *, lines: int) -> None:
 
 
 def missing(known: dict[str, tuple[str, ...]], written: list[Deletion]) -> Iterator[str]:
-    """Yield the rows without a deletion, then the tests that no deletion of their row makes fail."""
-    covered = {(d.row, test) for d in written for test in d.tests}
-    yield from (f"{row} has no deletion" for row in known if row not in {d.row for d in written})
-    yield from (
-        f"{row} {test}" for row, tests in known.items() for test in tests if (row, test) not in covered
-    )
+    """Yield the threats without a deletion, then the tests that no deletion of their threat makes fail."""
+    covered = {(d.threat, test) for d in written for test in d.tests}
+    yield from (f"{threat} has no deletion" for threat in known if threat not in {d.threat for d in written})
+    for threat, tests in known.items():
+        yield from (f"{threat} {test}" for test in tests if (threat, test) not in covered)
 
 
 def main() -> int:
     """Try the deletions that were asked for; return 1 where a test survived one."""
     asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     asked.add_argument(
-        "rows", nargs="*", help="rows such as T24 or T24-T33, or chapters such as quotes; all without any"
+        "threats",
+        nargs="*",
+        help="threats such as T24 or T24-T33, or chapters such as quotes; all without any",
     )
+    asked.add_argument("--table", action="store_true", help="show the tests of each threat")
     asked.add_argument(
-        "--list", action="store_true", help="name the rows and tests that no deletion makes fail yet"
+        "--list", action="store_true", help="name the threats and tests that no deletion makes fail yet"
     )
     asked.add_argument(
         "--intact", action="store_true", help="first run the tests with every control in place"
@@ -286,17 +316,20 @@ def main() -> int:
     # What is compiled is kept, whatever the caller's shell says: every process of every test needs it.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    known, written = rows(), list(deletions())
+    known, written = marked(), list(deletions())
+    if flags.table:
+        print(*(f"{threat} {test}" for threat, tests in known.items() for test in tests), sep="\n")
+        return 0
     if flags.list:
         print(*missing(known, written), sep="\n")
         return 0
     wanted = set()
-    for word in flags.rows:
+    for word in flags.threats:
         first, _, last = word.partition("-")
         wanted |= {f"T{i}" for i in range(int(first[1:]), int(last[1:]) + 1)} if last else {word}
     if unknown := wanted - known.keys() - {d.chapter for d in written}:
-        asked.error(f"no such row or chapter: {', '.join(sorted(unknown))}")
-    chosen = [d for d in written if not wanted or d.row in wanted or d.chapter in wanted]
+        asked.error(f"no such threat or chapter: {', '.join(sorted(unknown))}")
+    chosen = [d for d in written if not wanted or d.threat in wanted or d.chapter in wanted]
     bad = 0
     for name in PRELOADED:
         importlib.import_module(name)
@@ -307,11 +340,11 @@ def main() -> int:
                 if outcome[0] != "passed":
                     bad += 1
                     show(test, outcome, lines=20)
-        # What several rows rest on is deleted once, for the tests of all of them.
+        # What several threats rest on is deleted once, for the tests of all of them.
         together: dict[tuple[Edit, ...], list[Deletion]] = {}
         for deletion in chosen:
             if wrong := deletion.wrong(known):
-                print(f"{deletion.row} {deletion.file}: {wrong}")
+                print(f"{deletion.threat} {deletion.file}: {wrong}")
                 bad += 1
             else:
                 together.setdefault(deletion.edits, []).append(deletion)
@@ -322,14 +355,14 @@ def main() -> int:
             survived = [test for test, (became, _) in outcomes.items() if became != "failed"]
             bad += len(survived)
             verdict = f"{len(survived)} SURVIVED" if survived else "seen"
-            named = ", ".join(dict.fromkeys(d.row for d in rested))
+            named = ", ".join(dict.fromkeys(d.threat for d in rested))
             print(f"{named} {edits[0].file}: {verdict} ({time.monotonic() - began:.0f} s)", flush=True)
             for test, outcome in outcomes.items():
                 if flags.verbose or test in survived:
                     show(test, outcome, lines=6 if flags.verbose else 2)
-    covered = {(d.row, test) for d in chosen for test in d.tests}
+    covered = {(d.threat, test) for d in chosen for test in d.tests}
     print(
-        f"{len(chosen)} deletions, {len({d.row for d in chosen})} rows, {len(covered)} tests; {bad} to look at"
+        f"{len(chosen)} deletions, {len({d.threat for d in chosen})} threats, {len(covered)} tests; {bad} to look at"
     )
     return min(bad, 1)
 

@@ -80,6 +80,7 @@ def test_a_lock_is_obeyed_and_an_unlock_ends_it(local: InProcessService, tmp_pat
     assert rig.state.status() == "attested"
 
 
+@pytest.mark.threat("T20")
 def test_a_wipe_is_on_record_before_it_begins(local: InProcessService, tmp_path: Path) -> None:
     """When the command runs, the service shows `wiped_at` already."""
     rig = Rig(local, tmp_path, wipe_command="wipe")
@@ -187,6 +188,7 @@ def test_a_registration_token_admits_at_once(local: InProcessService, tmp_path: 
     assert second.once() is Exit.PENDING_APPROVAL
 
 
+@pytest.mark.threat("T19")
 def test_a_service_with_other_keys_is_not_obeyed(local: InProcessService, tmp_path: Path) -> None:
     """Rebuilt or impersonated: the agent cannot tell, and refuses both."""
     rig = Rig(local, tmp_path, wipe_command="wipe")

@@ -216,6 +216,7 @@ def unreachable(what: str) -> None:
     raise ServiceUnreachable(f"no {what}")
 
 
+@pytest.mark.threat("T143")
 def test_a_key_that_is_refused_is_asked_for_once(keeper: Keeper) -> None:
     """One that waits for its certificate, and one that has one: the refusal is told, then another key is made."""
     operator = keeper.service.operator()
@@ -249,6 +250,7 @@ def test_a_key_that_is_refused_is_asked_for_once(keeper: Keeper) -> None:
     assert keeper.error() is None
 
 
+@pytest.mark.threat("T111")
 def test_failures_wait_longer_and_longer_and_drop_nothing(kept: Keeper) -> None:
     """The old certificate stays; pauses double to ten minutes; a restart does not begin anew; then it works."""
     before = kept.file
@@ -568,6 +570,7 @@ ANSWERS: dict[str, Callable[[CertResponse, Keeper], CertResponse]] = {
 }
 
 
+@pytest.mark.threat("T110")
 @pytest.mark.parametrize("how", ANSWERS)
 def test_an_answer_that_is_not_what_was_asked_for_is_refused(kept: Keeper, how: str) -> None:
     """Whoever stands between, or a service gone mad, cannot make us offer something else."""
@@ -578,6 +581,7 @@ def test_an_answer_that_is_not_what_was_asked_for_is_refused(kept: Keeper, how: 
     assert (kept.file, kept.error()) == (before, "answer-refused")
 
 
+@pytest.mark.threat("T110")
 def test_a_certificate_of_another_tpm_is_refused(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of our CA, for our key, that names another EK."""
     before = kept.file
@@ -590,6 +594,7 @@ def test_a_certificate_of_another_tpm_is_refused(kept: Keeper, monkeypatch: pyte
     assert (kept.file, kept.error()) == (before, "answer-refused")
 
 
+@pytest.mark.threat("T110")
 def test_a_certificate_that_is_not_valid_now_is_refused(
     kept: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -613,6 +618,7 @@ def test_a_certificate_that_is_not_valid_now_is_refused(
     assert "clock" in kept.offered.notes("client")["error"]["reason"]
 
 
+@pytest.mark.threat("T110")
 def test_a_certificate_for_a_key_of_before_is_refused(local: InProcessService, tmp_path: Path) -> None:
     """One of our CA, for this machine: but not for the key that was asked for, which may be anybody's."""
     keeper = Keeper(local, tmp_path, certificate_new_key="yes")
@@ -641,6 +647,7 @@ def test_a_nonce_of_another_length_is_not_answered(keeper: Keeper, size: int) ->
     assert keeper.offered.current("client") is None
 
 
+@pytest.mark.threat("T110")
 def test_a_bundle_of_somebody_else_is_refused(kept: Keeper) -> None:
     """One more CA, no signature, another's signature, an old one, one for operators: nothing is taken from it."""
     before = kept.file

@@ -73,6 +73,7 @@ CAUSES = {
 }
 
 
+@pytest.mark.threat("T173")
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_first_delivery_that_fails_is_said_until_it_arrived(
     blank_tpm: SoftwareTPM, tpm_ca: CertificateAuthority, tmp_path: Path, cause: str

@@ -45,6 +45,7 @@ def returned(rig: Rig, local: InProcessService, tmp_path: Path) -> dict[str, Any
     return operator.machine(rig.machine_id)
 
 
+@pytest.mark.threat("T159")
 @pytest.mark.swtpm
 def test_a_revoked_chip_does_not_come_back_under_its_other_ek(
     local: InProcessService, two_eks: SoftwareTPM, tmp_path: Path
@@ -63,6 +64,7 @@ def test_a_revoked_chip_does_not_come_back_under_its_other_ek(
     assert first in found["alarm"]
 
 
+@pytest.mark.threat("T159")
 @pytest.mark.swtpm
 def test_a_revoked_ek_shown_beside_a_new_one_waits(
     local: InProcessService, two_eks: SoftwareTPM, tmp_path: Path

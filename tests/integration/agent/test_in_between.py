@@ -163,6 +163,7 @@ def watched(local: InProcessService, tmp_path: Path) -> Watched:
     return rig
 
 
+@pytest.mark.threat("T131")
 @pytest.mark.parametrize("order", ["wipe", "apply-config"])
 def test_an_order_for_another_machine_is_not_obeyed(
     local: InProcessService, tmp_path: Path, order: str
@@ -185,6 +186,7 @@ def test_an_order_for_another_machine_is_not_obeyed(
     assert rig.once() is Exit.OK
 
 
+@pytest.mark.threat("T131")
 def test_an_unsigned_404_changes_nothing(local: InProcessService, tmp_path: Path) -> None:
     """Not the id, nor the status, nor what waits to be applied."""
     rig = watched(local, tmp_path)
@@ -203,6 +205,7 @@ def test_an_unsigned_404_changes_nothing(local: InProcessService, tmp_path: Path
     assert {p.name: p.read_bytes() for p in rig.state.directory.iterdir() if p.is_file()} == kept
 
 
+@pytest.mark.threat("T19")
 def test_an_old_order_is_not_obeyed_again(local: InProcessService, tmp_path: Path) -> None:
     """The challenge of then is handed out again, and answered with the order of then."""
     rig = watched(local, tmp_path)
@@ -233,6 +236,7 @@ def test_an_old_order_is_not_obeyed_again(local: InProcessService, tmp_path: Pat
     assert rig.state.status() == "attested"
 
 
+@pytest.mark.threat("T17")
 def test_an_older_configuration_does_not_take_the_place_of_the_new_one(
     local: InProcessService, tmp_path: Path
 ) -> None:
@@ -268,6 +272,7 @@ def test_an_older_configuration_does_not_take_the_place_of_the_new_one(
     assert rig.config_path.read_text() == old
 
 
+@pytest.mark.threat("T132")
 def test_a_locked_machine_with_fresh_state_locks_itself(local: InProcessService, tmp_path: Path) -> None:
     """It learns of it at its first attestation, runs its command once, and says so."""
     rig = watched(local, tmp_path)
@@ -283,6 +288,7 @@ def test_a_locked_machine_with_fresh_state_locks_itself(local: InProcessService,
     assert rig.commands == [("lock",)]
 
 
+@pytest.mark.threat("T132")
 def test_an_unsigned_status_does_not_suppress_an_order(local: InProcessService, tmp_path: Path) -> None:
     """Told `locked` by nobody in particular, the machine still runs its command when the order comes."""
     rig = watched(local, tmp_path)

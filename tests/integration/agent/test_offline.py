@@ -108,6 +108,7 @@ def test_the_machine_that_it_is_for_takes_it_once(rig: Rig) -> None:
     assert rig.commands == applied
 
 
+@pytest.mark.threat("T160")
 def test_another_machine_refuses_it(rig: Rig, service: InProcessService, tmp_path: Path) -> None:
     """Also one that pinned the same keys, and one that borrows the id of the first."""
     bundle, other = made(rig), Rig(service, tmp_path, seed=2)
@@ -156,6 +157,7 @@ def _key_of_another(bundle: dict[str, Any]) -> None:
     bundle["enrollment_key_signature"] = bundle["machineconfig_signature"]
 
 
+@pytest.mark.threat("T160")
 @pytest.mark.parametrize(
     ("spoil", "error", "why"),
     [
@@ -182,6 +184,7 @@ def test_what_was_changed_on_the_way_changes_nothing(
     taken(rig, bundle)
 
 
+@pytest.mark.threat("T160")
 def test_an_older_file_does_not_follow_a_newer_one(rig: Rig) -> None:
     """Nor one whose certificate ended, nor one from the future."""
     old = made(rig)
@@ -200,6 +203,7 @@ def test_an_older_file_does_not_follow_a_newer_one(rig: Rig) -> None:
             taken(rig, last)
 
 
+@pytest.mark.threat("T160")
 def test_halves_of_two_files_do_not_go_together(rig: Rig) -> None:
     """Both were signed for this TPM, and neither was taken: a key that was replaced comes back with no new file."""
     old = made(rig)
@@ -222,6 +226,7 @@ def _redelivered(rig: Rig, mark: str) -> Exit:
     return rig.once()
 
 
+@pytest.mark.threat("T160")
 def test_a_file_does_not_undo_what_came_later_over_the_network(rig: Rig) -> None:
     """An order of the two, whichever way they came; one that was made later is taken."""
     old = made(rig)
@@ -234,6 +239,7 @@ def test_a_file_does_not_undo_what_came_later_over_the_network(rig: Rig) -> None
     taken(rig, made(rig))
 
 
+@pytest.mark.threat("T160")
 def test_a_delivery_that_waits_is_in_the_order_too(rig: Rig) -> None:
     """An older file does not overtake what could not be applied yet; nor does that follow a file made later."""
     old = made(rig)
@@ -272,6 +278,7 @@ def test_key_and_certificate_are_not_dropped_unasked(
     assert "absent: No such file" in capsys.readouterr().err
 
 
+@pytest.mark.threat("T160")
 def test_an_order_stands_above_a_file(rig: Rig) -> None:
     """A locked machine stays as it is, whatever was made before."""
     bundle = made(rig)
@@ -299,6 +306,7 @@ def test_what_is_no_bundle_is_said_to_be_none(tmp_path: Path) -> None:
         read(file)
 
 
+@pytest.mark.threat("T160")
 def test_an_online_delivery_is_no_file_and_a_file_no_delivery(rig: Rig) -> None:
     """Each has its own `typ`: what answered a request once is not carried again, and what has no nonce is no answer."""
     bundle = made(rig)

@@ -72,6 +72,7 @@ def change(tmp_path: Path) -> Change:
     return Change(tmp_path / "service")
 
 
+@pytest.mark.threat("T141")
 def test_a_key_follows_another_and_no_machine_is_lost(change: Change, tmp_path: Path) -> None:
     """Those that attest meanwhile learn of it at once and forget the old one at the end; orders are obeyed."""
     with change.step(**change.before) as service:

@@ -48,6 +48,7 @@ def states(service: ServiceProcess, machine: Machine) -> Counter[str]:
     return Counter(state for (state,) in rows)
 
 
+@pytest.mark.threat("T106")
 def test_a_hundred_requests_with_one_challenge(service: ServiceProcess) -> None:
     """Whichever worker each of them meets: exactly one certificate, and ninety-nine hear that it was used."""
     with machine_of(service, 1) as machine:
@@ -66,6 +67,7 @@ def test_a_hundred_requests_with_one_challenge(service: ServiceProcess) -> None:
         assert states(service, machine) == {"issued": 1}
 
 
+@pytest.mark.threat("T106")
 def test_a_lock_meets_requests(service: ServiceProcess) -> None:
     """Locked while certificates are being made: each was refused, or is on hold with the lock; none is good."""
     operator = service.operator()

@@ -76,6 +76,7 @@ class Rebooting:
             return found
 
 
+@pytest.mark.threat("T73")
 def test_what_one_worker_was_told_the_other_knows(start_service: StartService) -> None:
     """A log is sent once a boot whoever answers; after a reboot once more; after a crash not again."""
     service: ServiceProcess = start_service(workers=2)

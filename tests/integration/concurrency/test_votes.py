@@ -202,6 +202,7 @@ def log_is_whole(replica: ServiceProcess) -> None:
     assert [row["hash"] for row in leaves] == [leaf_hash(canonical_bytes(entry)) for _, entry in log]
 
 
+@pytest.mark.threat("T53")
 def test_one_approval_per_machine(
     replicas: tuple[ServiceProcess, ServiceProcess], committee: Committee
 ) -> None:
@@ -268,6 +269,7 @@ def test_different_proposals_do_not_add_up(
     log_is_whole(replicas[0])
 
 
+@pytest.mark.threat("T53")
 def test_every_token_costs_three_votes(
     replicas: tuple[ServiceProcess, ServiceProcess], committee: Committee
 ) -> None:
@@ -282,6 +284,7 @@ def test_every_token_costs_three_votes(
     log_is_whole(replicas[0])
 
 
+@pytest.mark.threat("T71")
 def test_a_policy_is_activated_once(
     replicas: tuple[ServiceProcess, ServiceProcess], committee: Committee
 ) -> None:
@@ -314,6 +317,7 @@ def test_a_policy_is_activated_once(
     log_is_whole(replicas[0])
 
 
+@pytest.mark.threat("T51")
 def test_one_operator_everywhere_at_once_is_one(
     replicas: tuple[ServiceProcess, ServiceProcess], committee: Committee
 ) -> None:

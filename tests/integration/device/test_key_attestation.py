@@ -58,6 +58,7 @@ def test_nothing_is_left_in_the_tpm(software_tpm: SoftwareTPM) -> None:
         assert node._tpm.handles(commands.LOADED_SESSION_FIRST) == []
 
 
+@pytest.mark.threat("T78")
 def test_another_tpm_refuses_the_offer(make_tpm: MakeTPM, tpm_ca: CertificateAuthority) -> None:
     """An offer that was sealed to another EK cannot be imported."""
     first, second = make_tpm("a"), make_tpm("b")

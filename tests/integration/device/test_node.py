@@ -183,6 +183,7 @@ def tapped(tpm: SoftwareTPM, tap: Wiretap | None = None) -> tuple[NodeTPM, Wiret
     return NodeTPM(TPM(tap)), tap
 
 
+@pytest.mark.threat("T22")
 @pytest.mark.parametrize("template", ["L-1", "L-2", "H-3"])
 def test_secret_is_hidden_on_the_wire(
     blank_tpm: SoftwareTPM, tpm_ca: CertificateAuthority, template: str

@@ -138,6 +138,7 @@ def test_keys_survive_restarts_and_files(blank_tpm: SoftwareTPM) -> None:
         node.sign(key, bytes(48))
 
 
+@pytest.mark.threat("T93")
 def test_another_tpm_cannot_use_it(make_tpm: MakeTPM) -> None:
     """A stolen key file is of no use."""
     with make_tpm("a").node() as node:
@@ -215,6 +216,7 @@ def software_key(attributes: int) -> tuple[Public, bytes]:
     return with_key(bare, key), (0x0023).to_bytes(2) + sized(b"") + sized(b"") + sized(secret)
 
 
+@pytest.mark.threat("T92")
 def test_g_a_software_key_is_recognised(blank_tpm: SoftwareTPM) -> None:
     """HSM §24 g: LoadExternal gives it its bare Name for a qualified name; refused and labelled."""
     with blank_tpm.node() as node, pytest.raises(KeyNotResident) as e:
@@ -302,6 +304,7 @@ def _parent(node: NodeTPM) -> Entity:
     return node._tpm.execute(commands.create_primary(Hierarchy.OWNER, STORAGE_TEMPLATE), Password()).entity
 
 
+@pytest.mark.threat("T92")
 def test_another_machines_certification(make_tpm: MakeTPM) -> None:
     """A key certified by another machine's AK, however genuine, is not certified by this one."""
     with make_tpm("a").node() as node:

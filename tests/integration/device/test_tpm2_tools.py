@@ -50,6 +50,7 @@ def test_checkquote_agrees_about_our_quotes(
     assert (judged.returncode == 0) != changed, judged.stderr
 
 
+@pytest.mark.threat("T14")
 @pytest.mark.parametrize("template", ["L-1", "L-2", "H-2"])
 def test_credentials_of_makecredential_are_opened(
     blank_tpm: SoftwareTPM, tmp_path: Path, template: str

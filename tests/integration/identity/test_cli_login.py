@@ -144,6 +144,7 @@ def laptop(tmp_path: Path, site: Site) -> Iterator[Laptop]:
     assert "pw-canary" not in laptop.printed
 
 
+@pytest.mark.threat("T56")
 def test_a_login_with_a_browser_opens_the_service(laptop: Laptop, site: Site) -> None:
     """Code and PKCE through the provider's own forms; then commands work without another word, until logout."""
     assert laptop.run("machine", "list").returncode == 4

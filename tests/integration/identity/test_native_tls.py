@@ -187,6 +187,7 @@ def test_older_tls_cannot_connect(site: Site) -> None:
         client.get(f"{site.service.url}/healthz")
 
 
+@pytest.mark.threat("T41")
 @pytest.mark.parametrize(
     ("suites", "served"),
     [
@@ -220,6 +221,7 @@ def test_plain_http_is_not_answered(site: Site) -> None:
         client.get(f"http://127.0.0.1:{site.service.port}/healthz")
 
 
+@pytest.mark.threat("T40")
 def test_no_session_is_resumed(site: Site) -> None:
     """Each connection proves anew whose it is."""
     context = site.context("alice")

@@ -172,6 +172,7 @@ def test_without_a_certificate_nobody_is_anybody(site: Site) -> None:
     assert site.ask("alice", "/audit").status_code == 403
 
 
+@pytest.mark.threat("T39")
 @pytest.mark.parametrize(
     ("who", "status", "said"),
     [
@@ -221,6 +222,7 @@ def rfc9440(issued: Issued) -> str:
     return f":{base64.b64encode(issued.der).decode()}:"
 
 
+@pytest.mark.threat("T38")
 @pytest.mark.parametrize("lax", [False, True])
 def test_what_a_client_says_of_itself_is_overwritten(site: Site, lax: bool) -> None:
     """Copies of every header that the service believes from nginx, sent through nginx, change nothing."""
@@ -256,6 +258,7 @@ def test_two_copies_are_overwritten_too(site: Site) -> None:
     assert (answer.status_code, code(answer)) == (401, "unauthenticated")
 
 
+@pytest.mark.threat("T38")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -328,6 +331,7 @@ def test_no_log_holds_a_secret(site: Site) -> None:
         assert SECRET not in text
 
 
+@pytest.mark.threat("T40")
 def test_a_renewed_list_counts_at_the_next_request(site: Site) -> None:
     """Alice is revoked while everything runs, and restored."""
     path = site.directory / "ca.crl"

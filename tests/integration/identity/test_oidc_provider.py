@@ -142,6 +142,7 @@ def test_the_audit_names_the_person(service: ServiceProcess, provider: Provider)
 # ---------------------------------------------------------------- tokens that are not for us
 
 
+@pytest.mark.threat("T35")
 def test_tokens_for_others_are_refused_and_explained(service: ServiceProcess, provider: Provider) -> None:
     """Wrong audience, wrong client, ID token, refresh token, token without roles."""
     provider.add_user("anna", [OPERATOR])
@@ -164,6 +165,7 @@ def published(provider: Provider) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.threat("T34")
 def test_tokens_that_no_provider_issues(service: ServiceProcess, provider: Provider) -> None:
     """Forged with what everybody knows of the real provider; and a control that is good."""
     provider.add_user("anna", [OPERATOR])
@@ -253,6 +255,7 @@ def test_keys_rotate_while_it_serves(start_service: StartService, provider: Prov
     assert set(statuses) == {200}
 
 
+@pytest.mark.threat("T37")
 def test_a_removed_key_is_worth_nothing(start_service: StartService, provider: Provider) -> None:
     """A key that leaked and was withdrawn: its tokens end with the next look at the keys."""
     service = start_service(ITL_OIDC_ISSUER=provider.issuer)
@@ -294,6 +297,7 @@ def test_while_the_provider_is_down_the_last_good_keys_serve(
     assert answer.status_code in {401, 503}
 
 
+@pytest.mark.threat("T37")
 def test_a_provider_that_is_down_at_the_start(start_service: StartService, provider: Provider) -> None:
     """The service starts and is ready, answers tokens with 503 and when to come back, and recovers by itself."""
     provider.add_user("anna", [OPERATOR])
@@ -310,6 +314,7 @@ def test_a_provider_that_is_down_at_the_start(start_service: StartService, provi
     within(RECOVERY_SECONDS, lambda: status(service, token) == 200)
 
 
+@pytest.mark.threat("T37")
 def test_after_a_day_without_the_provider_nobody_is_judged(tmp_path: Path, provider: Provider) -> None:
     """The last good keys end: 503, until the provider is back. The day passes on a clock that the test holds."""
     provider.add_user("anna", [OPERATOR])

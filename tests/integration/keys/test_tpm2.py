@@ -207,6 +207,7 @@ def test_keys_that_sign_no_certificates(blank_tpm: SoftwareTPM, template: bytes,
     assert not workers._workers
 
 
+@pytest.mark.threat("T93")
 def test_a_key_of_another_tpm(make_tpm: MakeTPM, tmp_path: Path) -> None:
     """A stolen file is of no use; and the message says so."""
     first, second = make_tpm("a"), make_tpm("b")
@@ -234,6 +235,7 @@ def test_what_is_no_key_file(blank_tpm: SoftwareTPM, tmp_path: Path, data: bytes
         open_key(_uri(blank_tpm, "path"), PLAIN)
 
 
+@pytest.mark.threat("T93")
 def test_files_that_others_read(blank_tpm: SoftwareTPM, tmp_path: Path) -> None:
     """As of every key file: mode 0600."""
     with created(_uri(blank_tpm, "path")):
@@ -253,6 +255,7 @@ def test_transports_are_ours(tcti: str) -> None:
 # Gone and back
 
 
+@pytest.mark.threat("T95")
 def test_the_tpm_comes_back(blank_tpm: SoftwareTPM, where: str) -> None:
     """Away: SignerUnavailable, at once. Back: it signs, without anybody's help."""
     with created(_uri(blank_tpm, where)) as key:
@@ -294,6 +297,7 @@ def test_somebody_flushes_what_we_loaded(blank_tpm: SoftwareTPM, monkeypatch: py
             check(key)
 
 
+@pytest.mark.threat("T93")
 def test_another_key_takes_its_handle(blank_tpm: SoftwareTPM) -> None:
     """It does not sign in place of the key that was opened; nor does nothing."""
     with created(_uri(blank_tpm, "handle")) as key:
@@ -305,6 +309,7 @@ def test_another_key_takes_its_handle(blank_tpm: SoftwareTPM) -> None:
             check(key)
 
 
+@pytest.mark.threat("T95")
 def test_a_tpm_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It costs one caller the time-out; whoever comes within the back-off hears at once."""
     monkeypatch.setattr(workers, "COMMAND_TIMEOUT_SECONDS", 1.1)
@@ -367,6 +372,7 @@ def test_a_child_does_not_inherit_keys(blank_tpm: SoftwareTPM) -> None:
         check(key)
 
 
+@pytest.mark.threat("T95")
 def test_who_waits_for_the_tpm_gets_it(blank_tpm: SoftwareTPM) -> None:
     """Swtpm serves one client at a time: the agent of the same machine gets it while the key is open."""
     with created(_uri(blank_tpm, "path")) as key:
@@ -423,6 +429,7 @@ def _tap(monkeypatch: pytest.MonkeyPatch) -> list[Wiretap]:
     return taps
 
 
+@pytest.mark.threat("T94")
 def test_an_authvalue(
     blank_tpm: SoftwareTPM, where: str, auth: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,6 +448,7 @@ def test_an_authvalue(
         check(key)
 
 
+@pytest.mark.threat("T94")
 def test_a_wrong_authvalue_is_tried_once(
     blank_tpm: SoftwareTPM, where: str, auth: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -528,6 +536,7 @@ key.close()
 """
 
 
+@pytest.mark.threat("T95")
 def test_processes_make_one_key(blank_tpm: SoftwareTPM, where: str) -> None:
     """Four processes create at the same time: one key."""
     started = [
@@ -539,6 +548,7 @@ def test_processes_make_one_key(blank_tpm: SoftwareTPM, where: str) -> None:
     assert len(said) == 1
 
 
+@pytest.mark.threat("T95")
 def test_what_is_there_is_not_made_again(
     blank_tpm: SoftwareTPM, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def told(*arguments: str, **variables: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.threat("T99")
 @pytest.mark.slow
 def test_four_starts_at_once_make_one_ca(tmp_path: Path) -> None:
     """Four processes on an empty folder, again and again: one CA, one key, one entry, and all of them start."""
@@ -67,6 +68,7 @@ def test_four_starts_at_once_make_one_key_on_a_token(tmp_path: Path, softhsm: So
     assert softhsm.tool("--list-objects").count("Private Key Object") == len(rounds) == 8
 
 
+@pytest.mark.threat("T99")
 @pytest.mark.slow
 def test_eight_workers_have_one_ca(tmp_path: Path) -> None:
     """The first start of the service itself, as operators run it, with an encrypted key: all workers show one."""
@@ -101,6 +103,7 @@ def test_eight_workers_have_one_ca(tmp_path: Path) -> None:
     assert b"ENCRYPTED PRIVATE KEY" in key.read_bytes()
 
 
+@pytest.mark.threat("T101")
 def test_a_wrong_passphrase_is_one_clear_line(tmp_path: Path) -> None:
     """The service says what is wrong and does not start; nothing of the passphrase is in its log."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("ITL_", "COVERAGE_"))}
@@ -169,6 +172,7 @@ def holds(left: dict[str, Any]) -> None:
     assert len(left["keys"]) <= len(left["issuers"])
 
 
+@pytest.mark.threat("T99")
 @pytest.mark.slow
 def test_a_creation_that_dies_is_finished(tmp_path: Path) -> None:
     """After every commit, key and signature of the first start of a hybrid CA: the next one finishes it."""
@@ -181,6 +185,7 @@ def test_a_creation_that_dies_is_finished(tmp_path: Path) -> None:
     assert any(each["before"] == ["active", "reserved"] for each in left)
 
 
+@pytest.mark.threat("T100")
 @pytest.mark.slow
 def test_an_issuance_that_dies_loses_nothing(tmp_path: Path) -> None:
     """Three machines at once, two certificates each: both or none, and the audit knows exactly those."""
@@ -195,6 +200,7 @@ def test_an_issuance_that_dies_loses_nothing(tmp_path: Path) -> None:
     assert len(issued) == 6
 
 
+@pytest.mark.threat("T102")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "before", "after"),

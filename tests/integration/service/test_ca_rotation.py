@@ -94,6 +94,7 @@ def own(issuer: Issuer) -> bytes:
     return issuer.certificate
 
 
+@pytest.mark.threat("T102")
 @pytest.mark.parametrize("algorithm", ["ecdsa-p384", pytest.param("rsa-4096", marks=pytest.mark.slow)])
 async def test_old_and_new_verify_throughout(start: Starter, tmp_path: Path, algorithm: str) -> None:  # noqa: F811
     """In every state of a rotation, forward and back, for three relying parties, with the lists of both keys."""
@@ -165,6 +166,7 @@ async def test_whoever_follows_the_bundle_never_notices(start: Starter, tmp_path
     assert states == ["retired", "active"]
 
 
+@pytest.mark.threat("T102")
 async def test_a_retired_key_is_reached_through_nobody(start: Starter, tmp_path: Path) -> None:  # noqa: F811
     """Retired by force, because it was stolen: what it signed is refused by whoever knows the new key only."""
     service = await start(enrollment_ca_unencrypted=True)

@@ -46,6 +46,7 @@ UNKNOWN = json.dumps({f"m{i:07}": 0 for i in range(250_000)}).encode()
 """4 MB of members that no route knows."""
 
 
+@pytest.mark.threat("T123")
 @pytest.mark.parametrize(
     ("path", "code"),
     [
@@ -127,6 +128,7 @@ NO_REQUESTS = {
 }
 
 
+@pytest.mark.threat("T139")
 @pytest.mark.parametrize("which", NO_REQUESTS)
 def test_what_is_no_request_is_a_problem(service: ServiceProcess, which: str) -> None:
     """A form, a code and an id like every other refusal, the connection ends, and nobody else notices."""
@@ -149,6 +151,7 @@ def test_what_is_a_request_passes(service: ServiceProcess) -> None:
         assert answers(service, sent).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.threat("T139")
 @pytest.mark.parametrize(
     "begins", [b"GET / HTTP/1.1\r\nX: ", b"GET /", b"\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n"]
 )
@@ -167,6 +170,7 @@ def test_a_head_without_end_fills_no_memory(service: ServiceProcess, begins: byt
     assert peak_mib(service.pid) - memory < 16
 
 
+@pytest.mark.threat("T139")
 def test_fields_behind_a_body_are_no_fields(service: ServiceProcess) -> None:
     """A trailer comes when everything about a request was decided: it adds nothing, and is bounded too."""
     start = b"POST /api/v1/attest HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
@@ -183,6 +187,7 @@ def test_fields_behind_a_body_are_no_fields(service: ServiceProcess) -> None:
         pytest.fail("64 MiB of trailers were read")
 
 
+@pytest.mark.threat("T139")
 def test_requests_in_a_row_are_bounded(service: ServiceProcess) -> None:
     """A few are answered in order; thousands at once end the connection."""
     few = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 5 + head()
@@ -193,6 +198,7 @@ def test_requests_in_a_row_are_bounded(service: ServiceProcess) -> None:
     assert cpu_seconds(service.pid) - before < 1
 
 
+@pytest.mark.threat("T139")
 def test_a_body_in_tiny_pieces_is_given_up(service: ServiceProcess) -> None:
     """Two million callbacks for four megabytes are work that no limit of size bounds."""
     start = b"POST /api/v1/attest HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -257,6 +263,7 @@ def hasty(start_service: StartService) -> ServiceProcess:
     )
 
 
+@pytest.mark.threat("T140")
 @pytest.mark.parametrize("half", HALVES)
 def test_slow_connections_starve_nobody(hasty: ServiceProcess, half: str) -> None:
     """1,100 from one address, which once starved `/readyz`; all are gone soon, however they dawdle."""
@@ -306,6 +313,7 @@ def within_tls(service: ServiceProcess) -> Iterator[ssl.SSLSocket]:
         yield connection
 
 
+@pytest.mark.threat("T140")
 @pytest.mark.parametrize("half", [b"", b"\x16\x03\x01\x02\x00\x01", b"no TLS at all, but HTTP\r\n\r\n"])
 def test_slow_handshakes_starve_nobody(secured: ServiceProcess, half: bytes) -> None:
     """Before a handshake is over there is no request that could be limited: it is counted and timed all the same."""
@@ -318,6 +326,7 @@ def test_slow_handshakes_starve_nobody(secured: ServiceProcess, half: bytes) -> 
     assert httpx.get(f"{secured.url}/readyz", timeout=10, verify=context(secured)).status_code == 200
 
 
+@pytest.mark.threat("T139")
 def test_heads_behind_tls_have_the_same_limits(secured: ServiceProcess) -> None:
     """What is refused on the plain port is refused here, in the same form; what is right passes, in any pieces."""
     with within_tls(secured) as connection:
@@ -332,6 +341,7 @@ def test_heads_behind_tls_have_the_same_limits(secured: ServiceProcess) -> None:
         assert connection.recv(65536) == b""  # after two seconds
 
 
+@pytest.mark.threat("T140")
 def test_a_head_drop_by_drop_is_given_up(hasty: ServiceProcess) -> None:
     """Each byte is a sign of life, and none of them buys more time."""
     with connections(hasty, 1, b"GET /healthz HTTP/1.1\r\nX: ") as (connection,):
@@ -344,6 +354,7 @@ def test_a_head_drop_by_drop_is_given_up(hasty: ServiceProcess) -> None:
             time.sleep(0.1)
 
 
+@pytest.mark.threat("T140")
 def test_half_sent_bodies_hold_bounded_memory(start_service: StartService) -> None:
     """A hundred times almost four megabytes held them all; here neither time nor bytes ends them, but memory does."""
     service = start_service(
@@ -374,6 +385,7 @@ def test_half_sent_bodies_hold_bounded_memory(start_service: StartService) -> No
         assert machine.status_code == 200
 
 
+@pytest.mark.threat("T140")
 def test_an_answer_that_nobody_reads_is_given_up(start_service: StartService) -> None:
     """It holds memory of ours as a half-sent body does; what comes behind it, byte by byte, buys no time."""
     service = start_service(ITL_WRITE_SECONDS="1", ITL_HEAD_SECONDS="60")
@@ -389,6 +401,7 @@ def test_an_answer_that_nobody_reads_is_given_up(start_service: StartService) ->
                 time.sleep(0.1)
 
 
+@pytest.mark.threat("T140")
 def test_all_connections_taken_the_longest_waiting_makes_room(start_service: StartService) -> None:
     """From many addresses, no address has too many; who comes with a request is served all the same."""
     service = start_service(ITL_CONNECTIONS="40", ITL_CONNECTIONS_PER_ADDRESS="10", ITL_HEAD_SECONDS="60")
@@ -398,6 +411,7 @@ def test_all_connections_taken_the_longest_waiting_makes_room(start_service: Sta
         assert httpx.get(f"{service.url}/readyz", timeout=5).status_code == 200
 
 
+@pytest.mark.threat("T140")
 def test_so_many_requests_at_once_and_probes_beside_them(start_service: StartService) -> None:
     """What would only wait is told to come back; probes are answered."""
     service = start_service(ITL_REQUESTS_AT_ONCE="1")

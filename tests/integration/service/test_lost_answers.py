@@ -88,6 +88,7 @@ def imports(operator: Operator, number: int) -> int:
     return sum(f"{number:096x}" in entry["detail"] for entry in found)
 
 
+@pytest.mark.threat("T169")
 def test_killed_between_commit_and_answer(service: ServiceProcess, operator: Operator, trap: Path) -> None:
     """The worker dies with the answer. The client asks another one, and has the first answer: done once."""
     trap.touch()
@@ -120,6 +121,7 @@ def test_a_lock_that_ends(
     assert imports(operator, 2) == 1
 
 
+@pytest.mark.threat("T169")
 def test_who_gave_up_gets_nothing_done(service: ServiceProcess, operator: Operator) -> None:
     """A caller without a key leaves while the database is locked: their act does not happen later."""
     body = {"entries": [an_entry(3).model_dump(mode="json", exclude_none=True)]}

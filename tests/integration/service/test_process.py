@@ -142,6 +142,7 @@ def test_workers_share_everything(tmp_path: Path) -> None:
         service.kill()
 
 
+@pytest.mark.threat("T124", "T161")
 def test_one_worker_that_fails_never_ends_the_others(tmp_path: Path) -> None:
     """Killed: it is back. It cannot start: it is tried again, with words, while the other one serves, until it can."""
     service = ServiceProcess(
@@ -204,6 +205,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.threat("T130")
 def test_a_full_disk_is_not_ready(tmp_path: Path) -> None:
     """Nothing more fits into the database's files: /readyz says so, and says when it fits again."""
     service = ServiceProcess(directory=tmp_path)

@@ -329,6 +329,7 @@ def test_a_key_is_destroyed(softhsm: SoftHSM, spy: Faults) -> None:
     assert spy.calls["finalize"] == 1
 
 
+@pytest.mark.threat("T88")
 def test_another_key_under_the_same_id(softhsm: SoftHSM, spy: Faults) -> None:
     """A key that is replaced by another one never signs in its place: each handle is proven before it is used."""
     key = softhsm.create()
@@ -343,6 +344,7 @@ def test_another_key_under_the_same_id(softhsm: SoftHSM, spy: Faults) -> None:
         private.sign(b"a certificate", ec.ECDSA(hashes.SHA384()))
 
 
+@pytest.mark.threat("T91")
 def test_fork(softhsm: SoftHSM) -> None:
     """A child could sign with SoftHSM; the standard forbids it, and so do we."""
     key = softhsm.create()
@@ -363,6 +365,7 @@ def test_fork(softhsm: SoftHSM) -> None:
     sign(key)
 
 
+@pytest.mark.threat("T88")
 def test_keys_cannot_be_read_wrapped_or_altered(softhsm: SoftHSM) -> None:
     """Proven by the module: every way out of the token is closed."""
     key = softhsm.create()
@@ -387,6 +390,7 @@ def test_keys_cannot_be_read_wrapped_or_altered(softhsm: SoftHSM) -> None:
     sign(key)
 
 
+@pytest.mark.threat("T88")
 @pytest.mark.parametrize("algorithm", ["ecdsa-p384", "rsa-4096"])
 def test_pkcs11_tool_agrees(softhsm: SoftHSM, algorithm: str) -> None:
     """An independent client sees the key as never extractable and made on the token, and cannot read it."""
@@ -436,6 +440,7 @@ def test_what_softhsm_cannot(softhsm: SoftHSM) -> None:
     assert softhsm.tool("--list-objects").count("Private Key Object") == 0
 
 
+@pytest.mark.threat("T88")
 def test_a_key_that_was_brought_in(softhsm: SoftHSM) -> None:
     """It is `provisioned`; one that may leave the token is refused."""
     pem = softhsm.folder / "key.pem"

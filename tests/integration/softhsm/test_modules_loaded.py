@@ -46,6 +46,7 @@ def loaded(hsm: SoftHSM, module: str, evil: Path, *uris: str) -> tuple[str, str]
     return done.stdout, opened
 
 
+@pytest.mark.threat("T90")
 def test_only_what_is_listed_is_loaded(softhsm: SoftHSM) -> None:
     """Paths and unknown names in a URI, and one that is spelled like a path, load nothing; a listed name does."""
     evil = softhsm.folder / "evil.so"
@@ -72,6 +73,7 @@ def test_only_what_is_listed_is_loaded(softhsm: SoftHSM) -> None:
     assert "evil.so" not in opened
 
 
+@pytest.mark.threat("T90")
 def test_without_a_list_nothing_is_loaded(softhsm: SoftHSM) -> None:
     """The default is no module at all, and with keys in files none is loaded even if listed."""
     uris = [softhsm.uri(), "pkcs11:token=hsm;object=ca"]

@@ -55,6 +55,7 @@ def outcome(hsm: SoftHSM, uri: str, **more: object) -> str:
     return str(done.stdout + done.stderr)
 
 
+@pytest.mark.threat("T89")
 def test_the_canary_is_nowhere(softhsm: SoftHSM) -> None:
     """Right and wrong PIN: not in argv, environment, logs, errors, reprs and attributes of what is handed out."""
     said = outcome(softhsm, softhsm.uri())
@@ -103,6 +104,7 @@ def test_by_descriptor_and_by_callback(softhsm: SoftHSM) -> None:
     assert PIN not in said
 
 
+@pytest.mark.threat("T89")
 def test_names_of_tokens_hide_their_pin() -> None:
     """What says which token is meant holds where its PIN is from, and does not show it."""
     name = TokenName(label="hsm", serial=None, pin=lambda: PIN.encode())

@@ -83,6 +83,7 @@ def on_the_token(remote_hsm: RemoteHSM, tmp_path: Path, workers: int = 1) -> Ser
     )
 
 
+@pytest.mark.threat("T91")
 def test_the_hsm_restarts_under_the_service(service: ServiceProcess, remote_hsm: RemoteHSM) -> None:
     """The CA's key is on the token only; 503 while that is away; certificates again afterwards, by the same process."""
     client = Client(service)
@@ -125,6 +126,7 @@ def test_the_hsm_restarts_under_the_service(service: ServiceProcess, remote_hsm:
     assert PIN not in service.log_file.read_text()
 
 
+@pytest.mark.threat("T124", "T145")
 def test_a_worker_dies_while_the_hsm_is_away(remote_hsm: RemoteHSM, tmp_path: Path) -> None:
     """Who takes its place starts without the CA's key, serves, and issues when the HSM is back; so does a new start."""
     service = on_the_token(remote_hsm, tmp_path, workers=2)
@@ -158,6 +160,7 @@ def test_a_worker_dies_while_the_hsm_is_away(remote_hsm: RemoteHSM, tmp_path: Pa
     assert service.log_file.read_text().count("ca.away") >= 2
 
 
+@pytest.mark.threat("T156", "T162")
 def test_a_worker_dies_while_the_service_key_is_away(remote_hsm: RemoteHSM, tmp_path: Path) -> None:
     """Who takes its place, and a new start, wait for the key, say so, refuse machines, and serve when it is back."""
     service = ServiceProcess(

@@ -53,6 +53,7 @@ def test_two_threads_thousands_of_signatures(softhsm: SoftHSM) -> None:
     assert run(softhsm, 2, signatures=each) == 2 * each
 
 
+@pytest.mark.threat("T91")
 def test_sixteen_threads_ten_seconds(softhsm: SoftHSM) -> None:
     """Sixteen threads for ten seconds: all verify, and nobody starves."""
     assert run(softhsm, 16, seconds=10.0) > 160

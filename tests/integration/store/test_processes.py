@@ -117,6 +117,7 @@ def opened(url: str) -> Store:
     return open_store(url)
 
 
+@pytest.mark.threat("T26")
 def test_two_processes_write_one_chain(url: str) -> None:
     """Two processes append a thousand entries each: every one is there, in one valid chain and one tree."""
     writers = [start(APPEND, url, name) for name in ("a", "b")]
@@ -138,6 +139,7 @@ def test_two_processes_write_one_chain(url: str) -> None:
     assert told == {(name, str(number)) for name in "ab" for number in range(1000)}
 
 
+@pytest.mark.threat("T13")
 def test_of_a_hundred_redemptions_in_two_processes_one_succeeds(url: str) -> None:
     """Ten challenges, each redeemed a hundred times at once: ten successes."""
     store = opened(url)
@@ -158,6 +160,7 @@ def test_of_a_hundred_redemptions_in_two_processes_one_succeeds(url: str) -> Non
     assert successes == [1] * 10
 
 
+@pytest.mark.threat("T27")
 @pytest.mark.parametrize("killed_after", [1, 100, 400])
 def test_kill_9_loses_no_acknowledged_write(url: str, killed_after: int) -> None:
     """Whatever a process said was stored is stored, though it was killed in the middle."""

@@ -57,6 +57,7 @@ def around(world: World, service: Any, stopping: threading.Event | None = None) 
     )
 
 
+@pytest.mark.threat("T111")
 def test_attesting_goes_on_while_a_certificate_does_not_come(tmp_path: Path) -> None:
     """Ten rounds take no longer than without, although the service never answers about certificates."""
     world = World(tmp_path, once=False, certificates="client")

@@ -359,6 +359,7 @@ def test_without_pins_nobody_is_obeyed(tmp_path: Path) -> None:
     assert world.commands == []
 
 
+@pytest.mark.threat("T131")
 def test_an_activation_of_another_machine_is_refused(tmp_path: Path) -> None:
     """Nothing is pinned or remembered."""
     world = World(tmp_path)
@@ -376,6 +377,7 @@ def test_an_activation_of_another_machine_is_refused(tmp_path: Path) -> None:
 # What it obeys
 
 
+@pytest.mark.threat("T19", "T131")
 @pytest.mark.parametrize("action", ["lock", "wipe", "apply-config"])
 @pytest.mark.parametrize(
     "fault",
@@ -439,6 +441,7 @@ def test_an_order_that_is_not_proven_is_not_obeyed(tmp_path: Path, action: str, 
     assert world.state.wipe_order() is None
 
 
+@pytest.mark.threat("T19")
 @pytest.mark.parametrize("action", ["lock", "wipe"])
 def test_a_replayed_order_is_not_obeyed(tmp_path: Path, action: str) -> None:
     """Yesterday's genuine directive is worth nothing today."""
@@ -674,6 +677,7 @@ FORGED_DELIVERIES: dict[str, Forgery] = {
 }
 
 
+@pytest.mark.threat("T17")
 @pytest.mark.parametrize("forgery", FORGED_DELIVERIES.values(), ids=FORGED_DELIVERIES.keys())
 def test_a_configuration_that_the_service_did_not_sign_is_not_applied(
     tmp_path: Path, forgery: Forgery
@@ -704,6 +708,7 @@ def test_an_envelope_with_another_name_than_was_signed_is_not_opened(tmp_path: P
     assert not world.config_path.exists()
 
 
+@pytest.mark.threat("T15")
 @pytest.mark.parametrize("member", ["ciphertext", "iv", "credential_blob", "machine_id"])
 def test_an_envelope_that_was_changed_leaves_no_trace_of_a_config(tmp_path: Path, member: str) -> None:
     """Nothing is written before tag and digest were checked; the service hears `failed`."""
@@ -815,6 +820,7 @@ def test_a_service_without_a_configuration_is_asked_at_each_round(tmp_path: Path
     assert world.state.status() == "attested"
 
 
+@pytest.mark.threat("T173")
 @pytest.mark.parametrize("file", ["newest.json", "pending-config.json", "applied.json", "status"])
 def test_a_state_directory_that_is_full_is_said_and_heals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
@@ -892,6 +898,7 @@ def test_a_configuration_is_applied_once(tmp_path: Path) -> None:
     assert len(world.commands) == 1
 
 
+@pytest.mark.threat("T17")
 def test_only_the_configuration_that_was_ordered_is_applied(tmp_path: Path) -> None:
     """Signed, fresh, for this machine, and another than the directive names."""
     world = World(tmp_path, apply_command="apply")
@@ -1125,6 +1132,7 @@ def recorded(name: str) -> httpx.Response:
     return httpx.Response(found["status"], headers=found["headers"], json=found["body"])
 
 
+@pytest.mark.threat("T134")
 @pytest.mark.parametrize("known", [False, True])
 def test_a_service_that_is_too_old_is_told_so_and_changes_nothing(tmp_path: Path, known: bool) -> None:
     """Its `422` names node_nonce; the agent says what that means, and stays as it is."""
@@ -1167,6 +1175,7 @@ def _given(tmp_path: Path, jwks: dict[str, Any]) -> str:
     return str(tmp_path / "token")
 
 
+@pytest.mark.threat("T135")
 def test_keys_given_beside_the_token_are_the_only_ones_believed(tmp_path: Path) -> None:
     """Others are refused before anything is kept; of a set that grew since, those are pinned that were given."""
     world = World(tmp_path)
@@ -1203,6 +1212,7 @@ def test_keys_given_beside_the_token_are_believed_again_after_the_pin_was_remove
     assert world.state.service_keys() == honest.jwks()
 
 
+@pytest.mark.threat("T135")
 def test_keys_in_a_file_are_the_only_ones_believed(tmp_path: Path) -> None:
     """Of the image, for example; the file is read at the first activation only."""
     keys = tmp_path / "keys.json"
@@ -1263,6 +1273,7 @@ def changing(world: World, make: Change) -> dict[str, Any]:
     return keys
 
 
+@pytest.mark.threat("T141")
 @pytest.mark.parametrize("forgery", FORGED_CHANGES.values(), ids=FORGED_CHANGES.keys())
 @pytest.mark.parametrize("activates", [False, True])
 def test_a_change_of_keys_that_is_not_proven_changes_nothing(

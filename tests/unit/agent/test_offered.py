@@ -53,6 +53,7 @@ def test_a_set_is_found_as_it_was_offered(offered: Offered) -> None:
     assert offered.current("server") is None
 
 
+@pytest.mark.threat("T112")
 def test_modes(offered: Offered, tmp_path: Path) -> None:
     """Keys are for the agent's user, certificates for everybody, whatever the umask says; with a group, for it too."""
     before = os.umask(0o077)
@@ -70,6 +71,7 @@ def test_modes(offered: Offered, tmp_path: Path) -> None:
             assert stat.S_IMODE(made.stat().st_mode) == 0o755
 
 
+@pytest.mark.threat("T111")
 def test_a_reader_never_sees_a_mixture(offered: Offered, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who resolves the link first, or reads all.pem: key and certificate fit, through a hundred switches."""
     offered.replace("client", files(), {})

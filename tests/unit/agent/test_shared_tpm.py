@@ -100,6 +100,7 @@ def test_one_call_at_a_time(tpm: Counting, shared: SharedTPM) -> None:
     assert len(tpm.calls) == 160
 
 
+@pytest.mark.threat("T111")
 def test_attesting_waits_for_one_call_at_most(tpm: Counting, shared: SharedTPM) -> None:
     """However many others stand in line, and stood there before: the call that runs, and then its turn."""
     key = shared.keys.create_signing_key()

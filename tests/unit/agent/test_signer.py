@@ -146,6 +146,7 @@ def test_only_this_user_reaches_it(desk: Desk) -> None:
     assert stat.S_IMODE(desk.path.parent.stat().st_mode) == 0o700
 
 
+@pytest.mark.threat("T112")
 def test_the_kernel_says_who_asks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user who got a connection somehow, say by an inherited descriptor, gets an answer but no signature."""
     monkeypatch.setattr(signing, "_UCRED", Foreign())
@@ -166,6 +167,7 @@ class Foreign:
         return 1, 12345, 12345
 
 
+@pytest.mark.threat("T112")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_another_user_cannot_connect() -> None:
     """For real, where everybody may look into the directories above: its own keeps them out."""
@@ -190,6 +192,7 @@ def test_another_user_cannot_connect() -> None:
     assert done.stdout == "kept out\n", done.stderr
 
 
+@pytest.mark.threat("T112")
 @pytest.mark.parametrize(
     ("members", "code"),
     [

@@ -56,6 +56,7 @@ def told(case: StoredCase, policy: Policy) -> dict[str, type[Outcome]]:
     return {outcome.check: type(outcome) for outcome in judge_again(case, policy)}
 
 
+@pytest.mark.threat("T72")
 @pytest.mark.parametrize(
     ("case", "policy", "expected"),
     [

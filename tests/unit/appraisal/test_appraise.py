@@ -205,6 +205,7 @@ def test_a_bad_signature_ends_the_appraisal_before_anything_is_read() -> None:
 # ---------------------------------------------------------------- clock (N78-N81)
 
 
+@pytest.mark.threat("T77")
 @pytest.mark.parametrize(
     ("now", "before", "checks"),
     [
@@ -367,6 +368,7 @@ def test_a_reported_minimum_leaves_the_default_in_force() -> None:
     )
 
 
+@pytest.mark.threat("T69")
 def test_rules_that_are_only_reported_leave_the_boot_state_unappraised() -> None:
     """Verified, with what would have failed; and no claim about what booted, even where every rule holds."""
     applied = stating("report", pcrs={"7": {"any_of": ["00" * 32]}, "4": {"any_of": [forge.PCRS[4].hex()]}})
@@ -567,6 +569,7 @@ def test_no_advisories_without_a_list() -> None:
     assert no_advisories(vendor="IFX", version=1, ak_is_ecc=False, rsa_moduli=(15,)) == ()
 
 
+@pytest.mark.threat("T126")
 @pytest.mark.parametrize("value", [bytes(32), b"\xff" * 32, LONE_SEPARATOR])
 def test_a_machine_that_measured_nothing_is_never_affirmed(value: bytes) -> None:
     """The rules of a careless policy hold, and nothing was compared by that: every such machine has these values."""
@@ -581,6 +584,7 @@ def test_a_machine_that_measured_nothing_is_never_affirmed(value: bytes) -> None
     assert trust_vector(found.result, Assurance.TOFU) == {TrustClaim.INSTANCE_IDENTITY: 2}
 
 
+@pytest.mark.threat("T126")
 def test_a_log_that_merely_replays_and_pcr_0_alone_affirm_no_executables() -> None:
     """The policy compares the firmware and wants a log: of what booted, nothing was compared."""
     found = appraise(evidence(), case(policy(p0={"any_of": [forge.PCRS[0].hex()]})), AT).result

@@ -129,6 +129,7 @@ def test_a_log_that_was_not_sent() -> None:
     assert claims is None
 
 
+@pytest.mark.threat("T69")
 def test_a_log_that_does_not_lead_to_the_quote_fails_every_rule() -> None:
     """One step more in one PCR: nothing of the log is believed, and each rule says so."""
     applied = policy(
@@ -202,6 +203,7 @@ def test_a_log_that_is_demanded_leads_to_every_firmware_pcr_with_a_rule() -> Non
     assert words(judge_log(replayed(USUAL), applied, later, requested=True)[0]) == {"event-log": "Passed"}
 
 
+@pytest.mark.threat("T68")
 @pytest.mark.parametrize("how", list(Tampering))
 def test_no_lie_about_a_boot_keeps_a_policy(how: Tampering) -> None:
     """N82-N89, N94, N95: malformed, or some rule fails; never everything passed."""
@@ -219,6 +221,7 @@ def test_no_lie_about_a_boot_keeps_a_policy(how: Tampering) -> None:
     assert any(isinstance(o, Failed) for o in outcomes), words(outcomes)
 
 
+@pytest.mark.threat("T68")
 @pytest.mark.parametrize("defect", list(LogDefect))
 def test_no_defect_passes_for_secure_boot(defect: LogDefect) -> None:
     """N90-N93, N96: measured indeed, and not Secure Boot."""
@@ -312,6 +315,7 @@ def test_at_least_one_approved_event() -> None:
     assert one(judged(events(4, SHIM), nothing), "pcr4").found == "none of them"
 
 
+@pytest.mark.threat("T68")
 def test_a_digest_decides_whatever_the_event_calls_itself() -> None:
     """N87, N88: an image that is told as an action or a separator, with data whose hash is its digest."""
     evil = b"the bytes over which a hostile image is measured"
@@ -399,6 +403,7 @@ def test_the_words_of_a_changed_kernel() -> None:
     assert (told.found, told.expected.endswith("and 3 more, nothing else")) == ("none of them", True)
 
 
+@pytest.mark.threat("T68")
 def test_an_image_beside_the_listed_ones() -> None:
     """All that is listed ran, and one thing more: the first list that closes the PCR fails."""
     log = USUAL.inserted(len(USUAL.events), image(4, "", b"something else"))
@@ -470,6 +475,7 @@ def test_a_command_line_is_a_pattern() -> None:
     )
 
 
+@pytest.mark.threat("T68")
 def test_a_command_line_under_another_label_is_one_still() -> None:
     """The label is not measured; the text is. A text that is not shown could be any."""
     applied = policy(boot={"command_lines": [LINE]})

@@ -391,6 +391,7 @@ def test_a_pcr_of_which_nobody_knows_anything() -> None:
 # ---------------------------------------------------------------- limits and forms
 
 
+@pytest.mark.threat("T65")
 def test_long_explanations_are_cut() -> None:
     """Forty lines, twelve phrases, and how many more: however much changed."""
     files = [kit.ipl(9, f"/f{i}", f"{i}".encode()) for i in range(100)]

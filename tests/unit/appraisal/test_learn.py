@@ -101,6 +101,7 @@ def test_the_chain_and_secure_boot_come_from_the_logs() -> None:
     assert subjects(found, "secure-boot") == [tuple(f"m{n}" for n in range(6))]
 
 
+@pytest.mark.threat("T70")
 @pytest.mark.parametrize(
     ("changes", "checks"),
     [
@@ -122,6 +123,7 @@ def test_a_machine_that_changed_does_not_keep_it(changes: dict[str, Any], checks
     assert failing(parse_policy(again.document), changed) == set()
 
 
+@pytest.mark.threat("T70")
 def test_one_that_stands_alone_is_left_out() -> None:
     """With what its log explains; the proposal does not allow what only it has."""
     strange = replace(machine(9, kernel="6.6"), machine_id="strange")
@@ -323,6 +325,7 @@ def test_what_one_machine_has_twice_counts_once() -> None:
     assert subjects(found, "initrd") == [("m",)]
 
 
+@pytest.mark.threat("T146")
 def test_what_is_learned_compares_the_whole_boot_path() -> None:
     """Of what is quoted by default, behind GRUB and in a unified kernel image: nothing that runs is left out."""
     for uki in (False, True):
@@ -336,6 +339,7 @@ def test_what_is_learned_compares_the_whole_boot_path() -> None:
         assert Subject.SECURE_BOOT in appraised(outcomes, fleet[0].values, BANK)
 
 
+@pytest.mark.threat("T146")
 def test_a_command_of_the_boot_loader_that_was_added_is_noticed() -> None:
     """`set check_signatures=no` is no command line, and stands in PCR 8 alone."""
     policy = parse_policy(learn(FLEET, name="workers").document)
@@ -375,6 +379,7 @@ def test_each_rule_needs_what_each_machine_proves_of_it() -> None:
 ZEROS, ONES, SEPARATED = bytes(32), b"\xff" * 32, boot_log().pcrs()[2]
 
 
+@pytest.mark.threat("T146")
 @pytest.mark.parametrize("value", [ZEROS, ONES, SEPARATED])
 def test_a_machine_that_measured_nothing_teaches_nothing(value: bytes) -> None:
     """Alone it is refused; among others it is left out, and what it has is demanded of nobody."""
@@ -409,6 +414,7 @@ def demanding(**members: Any) -> Policy:
     return parse_policy({**document, **members})
 
 
+@pytest.mark.threat("T146")
 def test_what_the_old_policy_demanded_stays_demanded() -> None:
     """Freshness, assurance, mode, revocations and the rest: a proposal starts from what is in force."""
     gone = revoked_hash(77).hex()
@@ -455,6 +461,7 @@ def test_what_the_old_policy_demanded_stays_demanded() -> None:
     assert shipped.document["max_age_seconds"] == 180
 
 
+@pytest.mark.threat("T153")
 @pytest.mark.parametrize("mode", ["enforce", "report"])
 def test_what_one_operator_assigned_gives_way_for_a_guarded_role(mode: str) -> None:
     """What several agreed on, and the role's own minimum, stand in the proposal; what is stricter stays."""

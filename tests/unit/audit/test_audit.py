@@ -199,6 +199,7 @@ def test_no_detail_stays_none() -> None:
     assert none.entry_hash != empty.entry_hash
 
 
+@pytest.mark.threat("T45")
 @pytest.mark.parametrize(
     ("given", "kept"),
     [

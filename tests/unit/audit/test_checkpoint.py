@@ -88,6 +88,7 @@ def test_signed_by_all() -> None:
     )
 
 
+@pytest.mark.threat("T47")
 @pytest.mark.parametrize("missing", [0, 1])
 def test_both_algorithms_must_have_signed(missing: int) -> None:
     """Whoever breaks one of them has not yet forged a checkpoint."""
@@ -103,6 +104,7 @@ def test_without_a_pinned_key_nothing_is_signed() -> None:
         verify(parse(signed(CHECKPOINT).encode()), log_keys=(), witnesses=(), quorum=0)
 
 
+@pytest.mark.threat("T47")
 def test_a_key_of_another_log() -> None:
     """A key pinned for one log says nothing about another, nor beside the right one."""
     other = Key("other.example", KeyType.ED25519)
@@ -155,6 +157,7 @@ def test_a_signature_is_for_one_checkpoint(key: Key) -> None:
             verify_signatures(note, [key.public])
 
 
+@pytest.mark.threat("T47")
 def test_a_quorum_counts_witnesses_not_signatures() -> None:
     """Two keys of one witness count once, and the log is no witness of itself."""
     second = Key(WITNESSES[0].public.name, KeyType.ML_DSA_44, 5)

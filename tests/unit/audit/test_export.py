@@ -153,6 +153,7 @@ def test_whatever_an_entry_says_it_is_read(detail: str | None) -> None:
 # ---------------------------------------------------------------- entries
 
 
+@pytest.mark.threat("T46")
 @pytest.mark.parametrize("at", range(LENGTH))
 def test_a_changed_entry_is_named(at: int) -> None:
     """Changed in place, and the same with its own hash computed anew."""
@@ -220,6 +221,7 @@ def test_a_truncated_log_is_named(left: int) -> None:
     assert error.entry_id == left + 1
 
 
+@pytest.mark.threat("T49")
 def test_a_log_truncated_with_its_checkpoint_is_found_by_an_older_one() -> None:
     """Whoever kept a checkpoint of 12 is not satisfied with a good export of 9."""
     short = export(LOG[:9])
@@ -242,6 +244,7 @@ def test_entries_behind_the_end() -> None:
 # ---------------------------------------------------------------- rewritten logs
 
 
+@pytest.mark.threat("T46")
 @pytest.mark.parametrize(
     ("at", "first", "last"), [(0, 1, 3), (2, 1, 3), (3, 4, 7), (6, 4, 7), (7, 8, 12), (11, 8, 12)]
 )
@@ -254,6 +257,7 @@ def test_a_rewritten_log_is_named_by_its_range(at: int, first: int, last: int) -
     assert ("that of size" in str(error)) == (first > 1)
 
 
+@pytest.mark.threat("T49")
 @pytest.mark.parametrize("at", [4, 5, 6])
 def test_a_rewritten_log_signed_by_its_own_keys_is_found_by_an_older_checkpoint(at: int) -> None:
     """The thief of the keys signs a new history; whoever kept a checkpoint sees that it is another one."""
@@ -342,6 +346,7 @@ def changed(**members: object) -> bytes:
     return json.dumps({k: v for k, v in header.items() if v is not None}).encode()
 
 
+@pytest.mark.threat("T46")
 @pytest.mark.parametrize(
     "line",
     [
@@ -469,6 +474,7 @@ HOSTILE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.threat("T46")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_line(name: str) -> None:
     """One form, byte for byte: no second reading of an entry, whatever its hash."""

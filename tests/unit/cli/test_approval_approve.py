@@ -161,6 +161,7 @@ def test_a_program_brings_the_fingerprint_and_enough_of_the_digest() -> None:
     assert len(asked(service)) == 3
 
 
+@pytest.mark.threat("T179")
 def test_a_digest_that_begins_like_the_number_of_a_vote_is_not_meant_by_it() -> None:
     """Such a proposal is made in a second, and waits for the vote of that number to end."""
     made = (a_token(f"x{n}") for n in range(10_000_000))
@@ -190,6 +191,7 @@ def a_token(hostname: str) -> Proposal:
     )
 
 
+@pytest.mark.threat("T179")
 @pytest.mark.usefixtures("at_a_terminal")
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_nobody_is_asked_about_what_was_not_shown(form: str) -> None:
@@ -200,6 +202,7 @@ def test_nobody_is_asked_about_what_was_not_shown(form: str) -> None:
     assert asked(service) == []
 
 
+@pytest.mark.threat("T179")
 def test_a_fingerprint_is_compared_with_what_the_digest_binds() -> None:
     """Members that somebody changed on the way or in the database: the service would not see it, it makes its own."""
     members = {**json.loads(PROPOSED.canonical()), "ek_fingerprint": "ab" * 48}

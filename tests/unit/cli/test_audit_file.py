@@ -105,6 +105,7 @@ def test_a_good_export_needs_nobody(here: Path) -> None:
     }
 
 
+@pytest.mark.threat("T47")
 def test_whom_to_believe_is_asked(here: Path) -> None:
     """Without a key nothing is verified, unless somebody says so; and then it is said what that proves."""
     done = run("audit", "verify", here / "a.jsonl")
@@ -291,6 +292,7 @@ def test_a_checkpoint_is_kept_and_compared(here: Path) -> None:
     assert run("audit", "checkpoint", *since, service=Service(answers)).exit_code == 2
 
 
+@pytest.mark.threat("T49")
 def test_a_log_that_did_not_only_grow(here: Path) -> None:
     """Rewritten, cut off, or signed by somebody else: exit code 1, whatever proof is sent."""
     from attestation.audit.merkle import consistency_proof
@@ -325,6 +327,7 @@ def included(entry_id: int, data: list[bytes] | None = None) -> Service:
     )
 
 
+@pytest.mark.threat("T49")
 def test_an_entry_is_shown_only_if_it_is_proven() -> None:
     """The leaf is computed from what is shown; another entry, or another log, is refused."""
     done = run("audit", "proof", "4", *KEYS, service=included(4))
@@ -360,6 +363,7 @@ def csv_of(here: Path, lines: list[bytes], *args: str | Path) -> tuple[Result, P
     ), file
 
 
+@pytest.mark.threat("T174")
 def test_a_csv_has_the_columns_of_the_list_and_says_what_it_is_not(here: Path) -> None:
     """Every entry is a row, whole and exact; it is said that the file proves nothing."""
     done, file = csv_of(here, LINES, *KEYS)
@@ -375,6 +379,7 @@ def test_a_csv_has_the_columns_of_the_list_and_says_what_it_is_not(here: Path) -
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.threat("T174")
 def test_a_log_that_does_not_verify_becomes_no_csv(here: Path) -> None:
     """Changed in the middle: exit code 1, and nothing that somebody could take for the log."""
     lines = [*LINES]
@@ -386,6 +391,7 @@ def test_a_log_that_does_not_verify_becomes_no_csv(here: Path) -> None:
     assert [path.name for path in here.iterdir() if path.name.endswith(".part")] == []
 
 
+@pytest.mark.threat("T174")
 @given(st.text(), st.text(), st.integers(1, 400))
 def test_no_row_of_a_csv_calculates(operator: str, detail: str, size: int) -> None:
     """Whatever machines and operators are called, and wherever a piece ends, an entry is one harmless record."""

@@ -137,6 +137,7 @@ NOT_SECRET = {
 }
 
 
+@pytest.mark.threat("T29", "T58")
 def test_no_option_takes_a_secret() -> None:
     """What stands on a command line is read by every user of the computer: files, prompts and stdin instead.
 
@@ -216,6 +217,7 @@ def test_the_token_is_never_printed() -> None:
         assert "t0p-s3cret" not in done.output
 
 
+@pytest.mark.threat("T177")
 def test_a_clock_that_is_wrong_is_named_where_a_token_is_refused() -> None:
     """With what the service's clock says; a difference that explains nothing, or a service without a clock, is not."""
 
@@ -358,6 +360,7 @@ def test_assurance_is_shown_wherever_a_machine_is(command: str) -> None:
     assert "tofu" in run(stub, "machine", command, A, *more).stdout
 
 
+@pytest.mark.threat("T28")
 @pytest.mark.parametrize("command", ["list", "get", "explain"])
 def test_what_a_machine_says_of_itself_cannot_steer_the_terminal(command: str) -> None:
     """Escape sequences, line breaks and direction changes in hw_serial or hostname are made harmless."""
@@ -410,6 +413,7 @@ def test_filters_reach_the_service() -> None:
 # Acts
 
 
+@pytest.mark.threat("T125")
 def test_an_objection_is_to_one_proposal() -> None:
     """Named by the beginning of its digest or the number of a vote; what names none, or two, ends none."""
     other = {

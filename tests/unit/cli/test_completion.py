@@ -67,6 +67,7 @@ def test_machines_are_completed_by_name_and_id() -> None:
     assert offered(service, ["policy", "assign", "x@1", "--machine"], "cp") == ["cp-1"]
 
 
+@pytest.mark.threat("T58")
 @pytest.mark.parametrize("name", ["$(reboot)", "a b", "a\x1b[2J", "\u202ex"])
 def test_a_hostile_name_does_not_reach_the_shell(name: str) -> None:
     """The service refuses such names; a false service is not believed either."""
@@ -74,6 +75,7 @@ def test_a_hostile_name_does_not_reach_the_shell(name: str) -> None:
     assert values in ([A], [])
 
 
+@pytest.mark.threat("T58")
 def test_what_is_told_of_a_machine_is_clean() -> None:
     """Shells print it beside the name: what the service says of it is text and nothing else."""
     service = Stub([machine(A, hostname="cp-1", status="attested\x1b[2J\n")])

@@ -54,6 +54,7 @@ def test_without_it_nothing_is_told() -> None:
     assert run(Stub(machines=[machine(A)]), "machine", "list").stderr == ""
 
 
+@pytest.mark.threat("T163")
 def test_no_secret_is_told() -> None:
     """Neither the operator's token nor a registration token that is made, whatever is answered."""
     done = run(Stub(), "-v", "token", "create", "--role", "generic", "-o", "json")
@@ -74,6 +75,7 @@ def test_a_request_that_nobody_answers_is_told_each_time() -> None:
     assert done.stderr.count("debug: GET http://localhost:8080/api/v1/stats: cannot connect") == 3
 
 
+@pytest.mark.threat("T163")
 def test_what_the_service_calls_a_request_cannot_steer_the_terminal() -> None:
     """Its headers are a stranger's words too."""
     service = Stub(
@@ -101,6 +103,7 @@ def server() -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.threat("T163")
 def test_a_config_token_is_masked(server: str) -> None:
     """The one secret that stands in a path is no part of what a watcher is told; over the plain carrier too."""
     told: list[Exchange] = []

@@ -163,6 +163,7 @@ def test_without_a_directory_nobody_is_logged_in(cache: LoginCache) -> None:
     assert not cache.directory.exists()
 
 
+@pytest.mark.threat("T56")
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o610])
 def test_a_file_that_others_may_use_is_refused(cache: LoginCache, mode: int) -> None:
     """It may hold somebody else's token."""
@@ -199,6 +200,7 @@ def test_a_directory_above_that_others_may_write_is_refused(cache: LoginCache, m
         cache.logins()
 
 
+@pytest.mark.threat("T56")
 def test_a_link_in_the_place_of_a_file_is_not_followed(cache: LoginCache, tmp_path: Path) -> None:
     """Neither to read nor to write: what it points to stays as it is."""
     cache.save(a_login())
@@ -253,6 +255,7 @@ def test_a_pipe_in_the_place_of_a_file_does_not_block(cache: LoginCache) -> None
         cache.load(a_login().name)
 
 
+@pytest.mark.threat("T56")
 def test_what_belongs_to_somebody_else_is_refused(cache: LoginCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever made it can change it."""
     cache.save(a_login())
@@ -469,6 +472,7 @@ def test_the_newest_fitting_login_is_used(cache: LoginCache) -> None:
     assert current.find(cache, wanted(client_id="other")) is None
 
 
+@pytest.mark.threat("T57")
 def test_without_an_issuer_a_token_goes_only_where_it_was_made_for(cache: LoginCache) -> None:
     """Another service could use it at the first one."""
     cache.save(a_login())
@@ -495,6 +499,7 @@ def test_a_token_within_five_minutes_of_its_end_counts_as_expired(
     assert login.is_expired(AT + timedelta(seconds=life - left)) is expired
 
 
+@pytest.mark.threat("T177")
 def test_a_clock_that_was_set_back_has_the_login_renewed() -> None:
     """The token may have ended long ago; without a refresh token there is nobody to ask, so it is tried."""
     an_hour_ago = AT - timedelta(hours=1)
@@ -560,6 +565,7 @@ def test_what_another_command_renewed_is_used(cache: LoginCache) -> None:
     assert idp.requests == []
 
 
+@pytest.mark.threat("T177")
 def test_a_renewal_is_judged_by_the_clock_of_the_provider(cache: LoginCache) -> None:
     """An hour fast: what came for the refresh token that was spent is kept, and the clock is told."""
     login, idp, told = a_login(), Idp(id_token={"exp": AT.timestamp() + 300}), list[str]()
@@ -672,6 +678,7 @@ def _renew(directory: Path, ready: Any, start: Any, out: Queue[str]) -> None:
         out.put(f"failed: {e!r}")
 
 
+@pytest.mark.threat("T57")
 def test_four_processes_renew_once(cache: LoginCache, one_use: tuple[str, type[OneUse]]) -> None:
     """All hold the same expired login; one refresh token is spent, and everybody has the same new token."""
     issuer, handler = one_use

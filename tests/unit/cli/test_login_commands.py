@@ -85,6 +85,7 @@ def test_break_glass_goes_before_a_login(tmp_path: Path, monkeypatch: pytest.Mon
     assert sent(stub) == ["t0p-s3cret", "from-file"]
 
 
+@pytest.mark.threat("T57")
 def test_a_person_is_told_once_that_break_glass_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forgotten variable is noticed at a terminal; programs are left alone."""
     monkeypatch.setenv("ITL_ADMIN_TOKEN", "t0p-s3cret")
@@ -516,6 +517,7 @@ def test_every_form_of_output_is_understood(output: str) -> None:
 # Nothing secret
 
 
+@pytest.mark.threat("T56")
 @pytest.mark.parametrize("option", ["--password", "-p", "--token", "--refresh-token", "--client-secret"])
 def test_no_secret_is_taken_from_the_command_line(option: str) -> None:
     """Such options do not exist, not even as earlier versions had them."""

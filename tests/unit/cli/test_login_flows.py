@@ -30,6 +30,7 @@ def in_browser(idp: Idp, browser: Browser, *, seconds: float = 10) -> Login:
 # Authorization code
 
 
+@pytest.mark.threat("T54")
 def test_a_browser_logs_in() -> None:
     """The request is that of RFC 7636 and RFC 8252; the code is exchanged with the verifier of its challenge."""
     idp = Idp()
@@ -64,6 +65,7 @@ def test_two_logins_share_nothing() -> None:
     }
 
 
+@pytest.mark.threat("T54")
 def test_the_code_does_not_stay_in_the_browser() -> None:
     """The answer is redirected to a page without parameters that is not stored, runs nothing and repeats nothing."""
     idp = Idp()
@@ -103,6 +105,7 @@ def test_a_refusal_ends_after_the_page_was_written(monkeypatch: pytest.MonkeyPat
     assert early == [False]
 
 
+@pytest.mark.threat("T54")
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -130,6 +133,7 @@ def test_an_answer_that_is_not_ours_is_refused(changes: dict[str, str | None], w
     assert idp.forms == []
 
 
+@pytest.mark.threat("T54")
 def test_a_parameter_that_comes_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two codes or states, we and the provider could mean different ones."""
     monkeypatch.setattr(loopback, "GRACE_SECONDS", 0.1)  # nobody comes for the page
@@ -146,6 +150,7 @@ def test_a_parameter_that_comes_twice_is_refused(monkeypatch: pytest.MonkeyPatch
         interactive.login(provider, client_id=CLIENT, scope=SCOPE, show=twice, now=lambda: AT)
 
 
+@pytest.mark.threat("T54")
 def test_an_issuer_that_is_not_advertised_may_be_absent_but_not_wrong() -> None:
     """RFC 9207 §2.4."""
     idp = Idp(metadata={"authorization_response_iss_parameter_supported": None})
@@ -154,6 +159,7 @@ def test_an_issuer_that_is_not_advertised_may_be_absent_but_not_wrong() -> None:
         in_browser(idp, Browser(idp, {"iss": "https://evil.example"}))
 
 
+@pytest.mark.threat("T54")
 def test_an_id_token_with_another_nonce_is_refused() -> None:
     """A code of another login, put into ours, yields nothing."""
     idp = Idp(id_token={"nonce": "another"})
@@ -169,6 +175,7 @@ def test_nobody_in_front_of_the_browser_ends_the_login() -> None:
     assert interactive.WAIT_SECONDS == 120
 
 
+@pytest.mark.threat("T54")
 def test_one_answer_is_accepted_and_nothing_else_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another path, host, method, or a second answer: 404 or refused; a page of somebody else decides nothing."""
     monkeypatch.setattr(loopback, "GRACE_SECONDS", 0.1)  # nobody comes for the page
@@ -199,6 +206,7 @@ def test_one_answer_is_accepted_and_nothing_else_is_served(monkeypatch: pytest.M
     assert seen.count(404) == 7
 
 
+@pytest.mark.threat("T54")
 def test_the_server_listens_on_this_computer_only_and_ends() -> None:
     """127.0.0.1, a port of the system's choice; closed afterwards."""
     with Loopback() as loopback:
@@ -380,6 +388,7 @@ def test_a_provider_that_is_away_for_a_moment_is_asked_again_later() -> None:
         on_device(idp, Time())
 
 
+@pytest.mark.threat("T55")
 @pytest.mark.parametrize(
     "changes",
     [

@@ -62,6 +62,7 @@ def test_an_issuer_is_https_or_on_this_computer(issuer: str) -> None:
     assert checked_issuer(issuer) == issuer
 
 
+@pytest.mark.threat("T55")
 @pytest.mark.parametrize(
     "issuer",
     [
@@ -100,6 +101,7 @@ def test_a_good_document_is_read() -> None:
     assert metadata.answers_name_issuer
 
 
+@pytest.mark.threat("T55")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -137,6 +139,7 @@ def _answering(response: Any) -> Provider:
 GOOD = json.dumps({"issuer": ISSUER, "token_endpoint": f"{ISSUER}/token"}).encode()
 
 
+@pytest.mark.threat("T55")
 def test_a_redirect_of_the_token_endpoint_is_not_followed() -> None:
     """The code, or a password, would be sent to whoever it names."""
     headers = {"Location": "https://evil.example"}
@@ -176,6 +179,7 @@ def test_garbage_is_told_as_such(response: httpx.Response) -> None:
         _ = provider.metadata
 
 
+@pytest.mark.threat("T55")
 def test_an_answer_is_not_read_beyond_its_limit() -> None:
     """256 KiB, not a body that has no end."""
     read = 0

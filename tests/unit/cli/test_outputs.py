@@ -106,6 +106,7 @@ def run(service: Stub, *args: str) -> Result:
     )
 
 
+@pytest.mark.threat("T58")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("command", LISTINGS + DETAILS + ACTS)
 def test_every_command_prints_every_form(command: str, form: str) -> None:
@@ -162,6 +163,7 @@ def test_an_empty_listing() -> None:
     assert done.stdout.count("\n") == 1
 
 
+@pytest.mark.threat("T58", "T180")
 @pytest.mark.parametrize("start", [*FORMULA, "\x00=", " =", "\u00a0="])
 def test_no_cell_starts_a_formula(start: str) -> None:
     """An apostrophe makes it a text again; the value itself stays readable."""
@@ -171,6 +173,7 @@ def test_no_cell_starts_a_formula(start: str) -> None:
     assert row[1] == "plain"
 
 
+@pytest.mark.threat("T180")
 def test_no_cell_starts_a_formula_where_semicolons_part_them() -> None:
     """Where commas are decimal points, a spreadsheet reads a quote in the middle of a field as a quote, and parts."""
     line = csv_line(["7", "GET /api/v1/policies/x;=1+1; =2+2;z: refused", 'a";-1'])

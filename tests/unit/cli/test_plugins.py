@@ -115,6 +115,7 @@ def test_a_broken_plugin_breaks_nothing(site: Path, code: str | None, value: str
         assert attestation(site, *args).returncode == 0
 
 
+@pytest.mark.threat("T58")
 def test_a_plugin_cannot_take_the_place_of_a_built_in_command(site: Path) -> None:
     """`machine` stays ours; whoever wants it is named."""
     install(site, "itl-thief", "thief", GOOD, machine="thief:group", auth="thief:group")

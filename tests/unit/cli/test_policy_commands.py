@@ -224,6 +224,7 @@ def test_what_is_learned_is_shown_and_written(tmp_path: Path) -> None:
     assert (sent["machines"], sent["name"], sent["version"]) == ([A], "workers", 4)
 
 
+@pytest.mark.threat("T72")
 def test_comments_of_a_proposal_cannot_become_members() -> None:
     """What machines are called stays behind its `#`."""
     hostile = {"machine": "w\nmode: report", "reason": "x\r\npcrs: {}"}

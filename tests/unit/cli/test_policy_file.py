@@ -19,6 +19,7 @@ DIGITS = "1" * 64
 FLOATING = "12e4" + "5" * 60
 
 
+@pytest.mark.threat("T72")
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -62,6 +63,7 @@ def test_names_are_texts() -> None:
     assert read_policy("true: x\nnull: y", "f") == {"true": "x", "null": "y"}
 
 
+@pytest.mark.threat("T72")
 @pytest.mark.parametrize(
     ("text", "why"),
     [

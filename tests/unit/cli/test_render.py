@@ -98,6 +98,7 @@ def test_no_colour_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Session().colour
 
 
+@pytest.mark.threat("T178")
 def test_a_good_quote_makes_no_trusted_machine() -> None:
     """Green is the last word about a machine, so of one that nobody admitted, or that is locked, it is not said."""
     assert trust_cell("verified", "attested") == Cell("verified", "green", "verified")

@@ -95,6 +95,7 @@ def hostile() -> Stub:
     )
 
 
+@pytest.mark.threat("T75")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("command", ["results cp-1 1", "event-log cp-1", "explain cp-1"])
 def test_what_a_machine_measured_is_harmless_in_every_form(command: str, form: str) -> None:
@@ -187,6 +188,7 @@ def test_no_events_are_three_things(more: dict[str, Any], words: str) -> None:
     assert (raw.exit_code, words in raw.stderr) == ((3, True) if "event_log_kept" in more else (3, False))
 
 
+@pytest.mark.threat("T75")
 def test_the_raw_log_goes_into_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Byte for byte into a file or a pipe; never onto a terminal, where it could do anything."""
     service = Stub(machines=[machine(A)], results=[result(A)], event_log=b"\x00\x1b[2Jlog\n")

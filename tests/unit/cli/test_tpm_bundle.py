@@ -342,6 +342,7 @@ def test_whose_they_are_is_asked_for_or_found(tmp_path: Path, certs: Path) -> No
     assert "certificate 2: whose is it" in run("import", collection, "--dir", tmp_path / "t", "--yes").stderr
 
 
+@pytest.mark.threat("T63")
 def test_what_leads_nowhere_is_left_out(tmp_path: Path, certs: Path) -> None:
     """With the reason; and where nothing is left, the answer is no."""
     (certs / "lost.der").write_bytes(LOST.certificate)
@@ -473,6 +474,7 @@ def key_file(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.threat("T62")
 def test_an_edition_replaces_the_folder(own: Path, tmp_path: Path, certs: Path) -> None:
     """It is shown and asked for; an older one is refused; the same changes nothing."""
     new = tmp_path / "new"

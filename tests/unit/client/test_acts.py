@@ -130,6 +130,7 @@ def test_what_says_it_is_the_answer(code: str, status: int, meaning: type[Except
         lock(script)
 
 
+@pytest.mark.threat("T169")
 def test_what_stays_unknown_is_told_as_unknown() -> None:
     """It ends, in bounded time, with the key under which it can be asked for again."""
     script, pauses = Script(*(LOST("no") for _ in range(ASK_TIMES + 1))), list[float]()

@@ -377,6 +377,7 @@ def test_a_token_that_could_break_the_header_is_refused(token: str) -> None:
         OperatorClient(URL, token)
 
 
+@pytest.mark.threat("T29")
 def test_the_operator_token_does_not_travel_in_the_clear() -> None:
     """Plain HTTP to another computer is refused unless asked for; this computer is no network."""
     with pytest.raises(RequestInvalid, match="not encrypted"):

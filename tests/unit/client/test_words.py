@@ -175,6 +175,7 @@ def test_what_its_policy_looks_away_from_is_said() -> None:
     assert "Its policy looks away: not compared are the initrd (PCR 9); the kernel." in why
 
 
+@pytest.mark.threat("T173")
 def test_a_machine_without_its_configuration_is_trusted_and_not_as_it_should_be() -> None:
     """Why and since when come first; the headline says it, and what to do."""
     owed = {"why": "apply command: exit status 3\x1b[2J", "since": NOW - timedelta(minutes=5)}

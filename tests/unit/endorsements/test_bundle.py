@@ -120,6 +120,7 @@ def test_what_is_no_certificate_is_not_vouched_for(data: bytes) -> None:
 # ---------------------------------------------------------------- 4. ek-vendor
 
 
+@pytest.mark.threat("T63")
 @pytest.mark.parametrize("manufacturer", [STM, "id:00001014", "id:58585858", "nonsense"])
 def test_a_maker_vouches_only_for_its_own(manufacturer: str) -> None:
     """The manufacturer in the certificate must be the anchor's: registered, another's, unknown, none."""
@@ -196,6 +197,7 @@ def test_a_distrusted_anchor_is_none() -> None:
     assert verdict.anchor_sha256 is None
 
 
+@pytest.mark.threat("T63")
 def test_no_path_leads_through_a_distrusted_intermediate() -> None:
     """Not even where the node sends it, or another certificate of the same key."""
     held = bundle(entry(ROOT), entry(ISSUER, because="compromised"))
@@ -209,6 +211,7 @@ def test_no_path_leads_through_a_distrusted_intermediate() -> None:
     assert WHOLE.verify(ek_certificate(ISSUER), [twin.certificate], at=AT).ok
 
 
+@pytest.mark.threat("T63")
 def test_distrust_of_a_key_goes_for_every_certificate_of_it() -> None:
     """Also for one in the bundle that is active by its own entry."""
     twin = CertificateAuthority("IFX root", seed=1, path_length=5)
@@ -257,6 +260,7 @@ def test_an_overlay_adds_and_takes_away() -> None:
     assert WHOLE.get(sha(new)) is None
 
 
+@pytest.mark.threat("T63")
 def test_the_later_word_counts_but_distrust_stays() -> None:
     """An overlay may make an intermediate an anchor; it never makes a distrusted certificate good again."""
     promoted = WHOLE.with_overlay([entry(ISSUER, role=Role.ANCHOR)])
@@ -310,6 +314,7 @@ def test_the_digest_names_what_decides() -> None:
 # ---------------------------------------------------------------- SHA-1 and dates
 
 
+@pytest.mark.threat("T63")
 def test_sha1_only_where_the_manifest_allows_it() -> None:
     """A pinned intermediate may be signed over SHA-1 by name; any other may not."""
     old = CertificateAuthority("old issuer", seed=21, parent=ROOT, options=CAOptions(sha1=True))
@@ -456,6 +461,7 @@ def _pin(made: BundleEntry) -> BundleEntry:
     return replace(made, sha256="00" * 32)
 
 
+@pytest.mark.threat("T62")
 @pytest.mark.parametrize(
     ("lie", "match"),
     [(_key, "its key"), (_begins, "its validity"), (_ends, "its validity"), (_pin, "not the certificate")],
@@ -485,6 +491,7 @@ def test_a_pinned_file_that_is_no_certificate_is_refused() -> None:
         bundle((replace(made, sha256=hashlib.sha256(junk).hexdigest()), junk))
 
 
+@pytest.mark.threat("T63")
 @pytest.mark.parametrize(
     ("der", "match"),
     [

@@ -114,6 +114,7 @@ def test_a_manifest_without_entries() -> None:
     assert parse_manifest(encoded(GOOD | {"entries": []})).entries == ()
 
 
+@pytest.mark.threat("T62")
 @pytest.mark.parametrize(
     ("document", "match"),
     [
@@ -181,6 +182,7 @@ def test_a_broken_rule_is_named(document: object, match: str) -> None:
         parse_manifest(encoded(document))
 
 
+@pytest.mark.threat("T62")
 @pytest.mark.parametrize(
     "data",
     [
@@ -199,6 +201,7 @@ def test_what_is_no_json_is_refused(data: bytes) -> None:
         parse_manifest(data)
 
 
+@pytest.mark.threat("T62")
 def test_limits() -> None:
     """Bytes are counted before they are read, entries before they are judged."""
     with pytest.raises(BundleInvalid, match="at most 4194304"):

@@ -224,6 +224,7 @@ def test_extensions_are_read() -> None:
     assert read({"x": forge.extension("1.2.3", b"")}).critical_unknown is None
 
 
+@pytest.mark.threat("T59")
 def test_any_byte_but_zero_says_critical() -> None:
     """Read as false, a critical extension that we do not process would be passed over."""
     odd = forge.seq(forge.oid("1.2.3"), forge.tlv(1, b"\x01"), forge.tlv(4, b""))
@@ -232,6 +233,7 @@ def test_any_byte_but_zero_says_critical() -> None:
     assert read({"x": no}).critical_unknown is None
 
 
+@pytest.mark.threat("T59")
 def test_an_extension_that_stands_twice_is_named() -> None:
     """The first one counts for the reader; paths and profile refuse the certificate."""
     again = read({"x": forge.extension("2.5.29.19", forge.seq(forge.tlv(1, b"\xff")), critical=True)})
@@ -372,6 +374,7 @@ def test_every_kind_of_signature_is_verified(kind: str) -> None:
         parse_certificate(bytes(changed)).verify_issued_by(issuer)
 
 
+@pytest.mark.threat("T59")
 @pytest.mark.parametrize("where", range(0, 320, 16))
 def test_no_bit_of_the_signed_part_may_change(where: int) -> None:
     """The signature is over the bytes received."""
@@ -383,6 +386,7 @@ def test_no_bit_of_the_signed_part_may_change(where: int) -> None:
             parse_certificate(bytes(data)).verify_issued_by(issuer)
 
 
+@pytest.mark.threat("T59")
 def test_sha1_needs_leave_for_this_very_certificate() -> None:
     """N59: collisions can be made; only bytes that somebody pinned are safe."""
     for label in ("ek-rsa2048", "ek-p256"):
@@ -400,6 +404,7 @@ def test_sha1_needs_leave_for_this_very_certificate() -> None:
                 weak[0].verify_issued_by(issuer, sha1_allowed=allowed)
 
 
+@pytest.mark.threat("T59")
 def test_both_statements_of_the_algorithm_agree() -> None:
     """The one behind the signed part is not signed; alone it could choose a weaker one."""
     outer = parse_certificate(ROOT.certificate)
@@ -412,6 +417,7 @@ def test_both_statements_of_the_algorithm_agree() -> None:
         parse_certificate(changed).verify_issued_by(outer)
 
 
+@pytest.mark.threat("T59")
 @pytest.mark.parametrize("bits", [1024, 8200])
 def test_keys_that_are_too_short_or_too_long_sign_nothing(bits: int) -> None:
     """The short ones can be broken, the long ones cost whoever is shown them."""

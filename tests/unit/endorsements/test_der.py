@@ -21,6 +21,7 @@ def test_lengths_are_read_in_their_shortest_form(size: int) -> None:
         der.element(data, 0, len(data) - 1)
 
 
+@pytest.mark.threat("T59")
 @pytest.mark.parametrize(
     "data",
     [

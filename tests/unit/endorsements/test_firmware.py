@@ -76,6 +76,7 @@ def test_roca_by_version(version: str, listed: bool) -> None:
         assert "CVE-2017-15361" not in repr(judge(other, version, rsa=(RSA_MODULUS,)))
 
 
+@pytest.mark.threat("T79")
 def test_roca_by_modulus() -> None:
     """A modulus with the fingerprint fails whoever made it, whatever the version says, and among good ones."""
     for vendor, version in ((None, None), ("IFX", None), (None, "7.85"), ("IFX", "7.85"), ("STM", "99.0")):
@@ -243,6 +244,7 @@ def test_the_list_that_is_shipped() -> None:
     assert shipped_blocklist() is LIST
 
 
+@pytest.mark.threat("T79")
 @pytest.mark.parametrize(
     "changes",
     [

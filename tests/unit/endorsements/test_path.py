@@ -226,6 +226,7 @@ def test_only_so_many_sent_certificates_are_looked_at() -> None:
 # ---------------------------------------------------------------- what refuses
 
 
+@pytest.mark.threat("T60")
 @pytest.mark.parametrize(
     ("issuer", "reason"),
     [
@@ -267,6 +268,7 @@ def test_an_issuer_without_key_usage_may_issue() -> None:
     good(build(leaf_of(plain), index(ROOT), [index(plain)]))
 
 
+@pytest.mark.threat("T60")
 def test_n56_path_lengths_count_cas_below() -> None:
     """Not the leaf, and not a CA that issued itself."""
     narrow = ca("Narrow", ROOT, path_length=0)
@@ -316,6 +318,7 @@ def test_nobody_known_is_said() -> None:
     assert [v.ok for v in higher.verdicts] == [True, False]
 
 
+@pytest.mark.threat("T60")
 def test_n57_loops_end() -> None:
     """Two CAs certify each other; each is passed once."""
     first = ca("One")
@@ -336,6 +339,7 @@ def tower(height: int) -> list[CertificateAuthority]:
     return built[1:]
 
 
+@pytest.mark.threat("T60")
 def test_n57_a_path_has_at_most_six_certificates_above_the_leaf() -> None:
     """Five intermediates and an anchor; a thousand are not even read."""
     for height, fits in ((5, True), (6, False)):
@@ -394,6 +398,7 @@ def namesakes(count: int, kind: str = "ec-secp256r1") -> tuple[Certificate, ...]
     return tuple(replace(one, sha256=f"{i:064x}", spki_sha256=f"{i:064x}", key=kind) for i in range(count))
 
 
+@pytest.mark.threat("T60")
 @pytest.mark.parametrize("held_as", ["anchors", "intermediates", "both"])
 def test_ten_thousand_candidate_issuers_cost_no_more_than_sixty_four(
     held_as: str, monkeypatch: pytest.MonkeyPatch
@@ -410,6 +415,7 @@ def test_ten_thousand_candidate_issuers_cost_no_more_than_sixty_four(
     assert failed.verdicts[0].ok
 
 
+@pytest.mark.threat("T60")
 def test_ten_thousand_candidates_that_need_no_signature_are_bounded_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -432,6 +438,7 @@ def test_ten_thousand_certificates_of_one_ca_are_bounded_too(monkeypatch: pytest
     assert failed.candidates <= 256
 
 
+@pytest.mark.threat("T60")
 @pytest.mark.parametrize(
     ("kind", "most"), [("ec-secp384r1", 20), ("ec-secp521r1", 20), ("rsa-8192", 64), ("rsa-4096", 64)]
 )
@@ -489,6 +496,7 @@ def test_links_of_a_bundle_are_verified_once(monkeypatch: pytest.MonkeyPatch) ->
     assert warm == cold
 
 
+@pytest.mark.threat("T60")
 def test_what_a_node_sends_is_never_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that it chooses may grow, or decide, anything for the next one."""
     counted, links = Counted(monkeypatch), LinkCache()
@@ -571,6 +579,7 @@ LEAF = leaf_of(MIDDLE)
 BETWEEN = read(MIDDLE)
 
 
+@pytest.mark.threat("T60")
 @pytest.mark.parametrize("certificate", [LEAF, BETWEEN], ids=["leaf", "intermediate"])
 @pytest.mark.parametrize("part", ["signed part", "signature"])
 def test_no_changed_bit_leads_to_an_anchor(certificate: Certificate, part: str) -> None:

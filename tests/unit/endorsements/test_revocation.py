@@ -126,6 +126,7 @@ def test_names_are_compared_normalised() -> None:
     assert status(made(issuer=ROOT.written_otherwise()))[0] == "good"
 
 
+@pytest.mark.threat("T61")
 @pytest.mark.parametrize(
     ("data", "why"),
     [
@@ -157,6 +158,7 @@ def test_a_list_in_doubt_says_nothing(data: bytes, why: str) -> None:
     assert why in found
 
 
+@pytest.mark.threat("T61")
 def test_an_entry_of_a_list_in_doubt_says_nothing_either() -> None:
     """Anybody could write one that revokes; only being out of date leaves an entry standing."""
     listed = [entry(LEAF.serial)]
@@ -167,6 +169,7 @@ def test_an_entry_of_a_list_in_doubt_says_nothing_either() -> None:
     assert status(made(listed, partial))[0] == "revoked"
 
 
+@pytest.mark.threat("T61")
 def test_an_issuer_that_may_not_sign_lists_says_nothing() -> None:
     """KeyUsage without cRLSign; without keyUsage it may."""
     for usage, said in ((b"\x02\x04", "unknown"), (b"", "good"), (b"\x01\x06", "good")):
@@ -181,6 +184,7 @@ def point(*members: bytes, critical: bool = True) -> bytes:
     return forge.extension("2.5.29.28", forge.seq(*members), critical=critical)
 
 
+@pytest.mark.threat("T61")
 @pytest.mark.parametrize(
     ("members", "leaf", "ca"),
     [
@@ -220,6 +224,7 @@ def test_distribution_points_that_cannot_be_read_are_none(value: bytes) -> None:
     assert status(made(), of=certificate)[0] == "good"
 
 
+@pytest.mark.threat("T61")
 def test_the_newest_list_that_can_speak_decides() -> None:
     """Out of date, unsigned or about others: the next older one is asked."""
     old = made([entry(LEAF.serial)], this_update="261001000000Z")
@@ -326,6 +331,7 @@ def test_the_longest_list_is_16_mib(monkeypatch: pytest.MonkeyPatch) -> None:
 LISTED = made([entry(LEAF.serial, reason(1))], {"n": forge.extension("2.5.29.20", forge.integer(1))})
 
 
+@pytest.mark.threat("T61")
 @pytest.mark.parametrize("place", range(0, len(LISTED) - 4, 5))
 def test_no_changed_bit_of_a_list_is_believed(place: int) -> None:
     """A list with any bit of its signed part or signature changed frees nobody, and revokes nobody."""

@@ -83,6 +83,7 @@ def test_n37_to_n43_attributes(kind: str, n: str, attributes: int) -> None:
     refused(ak(kind, attributes=attributes), "attributes")
 
 
+@pytest.mark.threat("T5")
 def test_n37_to_n43_every_single_attribute_bit() -> None:
     """Each of the 32 bits changed in a good AK: accepted for the five free bits, refused for all others."""
     for bit in range(32):
@@ -178,6 +179,7 @@ def roca_modulus() -> bytes:
     return (number + product * (((0xC0 << 2040) - number) // product + 1)).to_bytes(256)
 
 
+@pytest.mark.threat("T8")
 def test_roca_keys_are_refused_as_ak_and_as_ek() -> None:
     """CVE-2017-15361: recognised by the modulus alone."""
     modulus = roca_modulus()
@@ -350,6 +352,7 @@ def test_the_proof_is_the_protocols() -> None:
     assert proof.hex() == "c768a74d09f5f2f5e9583dc373fd564d833504463f2a80c8be3a38d6e6443471"
 
 
+@pytest.mark.threat("T7")
 @pytest.mark.parametrize(
     "other",
     [
@@ -372,6 +375,7 @@ def test_a_proof_is_for_one_context(other: dict[str, Any]) -> None:
     assert ak_activation.proof(SECRET, **said) != ak_activation.proof(SECRET, **said | other)
 
 
+@pytest.mark.threat("T151")
 def test_the_proof_of_a_further_ek_names_the_first() -> None:
     """Another prefix, and the fingerprint of the EK that it is shown beside: a literal reading of PROTOCOL §8.6."""
     keys, _ = offered("L-1", "p256")
@@ -392,6 +396,7 @@ def test_the_offer_keeps_no_secret() -> None:
     assert own_proof() not in kept
 
 
+@pytest.mark.threat("T7")
 @pytest.mark.parametrize(
     ("n", "proof"),
     [

@@ -147,6 +147,7 @@ def test_reading_takes_time_in_proportion_to_length() -> None:
     assert time.process_time() - start < 0.05
 
 
+@pytest.mark.threat("T4")
 @pytest.mark.parametrize("path", sorted((OWN / "hostile" / "ek").glob("*.der")), ids=lambda p: p.stem)
 def test_n48_to_n60_each_broken_rule_refuses(path: Path) -> None:
     """One rule of §2.3 broken, all others kept: refused, and not because of the parser."""

@@ -109,6 +109,7 @@ def test_the_ak_may_stand_under_the_ek_or_beside_it() -> None:
         judge(answer(statement(attested=CertifyInfo(AK.public.name, qualified_name))))
 
 
+@pytest.mark.threat("T78")
 def test_1_another_key() -> None:
     """N77: a statement made with another K, or K of another offer, proves nothing."""
     with pytest.raises(SignatureInvalid):
@@ -158,6 +159,7 @@ def test_3_only_a_certification() -> None:
         )
 
 
+@pytest.mark.threat("T78")
 @pytest.mark.parametrize("said", [b"", NONCE[:-1], NONCE + b"\0", b"\x2b" * 32])
 def test_4_only_for_this_challenge(said: bytes) -> None:
     """Another, shorter, longer or empty challenge: refused."""
@@ -171,12 +173,14 @@ def test_4_an_empty_challenge_never_counts() -> None:
         judge(answer(statement(extra_data=b"")), challenge=b"")
 
 
+@pytest.mark.threat("T78")
 def test_5_only_about_the_activated_ak() -> None:
     """Another key of the same TPM is not what was asked for."""
     with pytest.raises(KeyCertificationRejected, match="another key"):
         judge(answer(statement(OTHER_AK)))
 
 
+@pytest.mark.threat("T78")
 @pytest.mark.parametrize("qualified_name", [b"", AK.public.name])
 def test_6_never_about_an_external_key(qualified_name: bytes) -> None:
     """A key that was brought in by TPM2_LoadExternal has its bare Name, or none: refused."""
@@ -184,6 +188,7 @@ def test_6_never_about_an_external_key(qualified_name: bytes) -> None:
         judge(answer(statement(attested=CertifyInfo(AK.public.name, qualified_name))))
 
 
+@pytest.mark.threat("T78")
 def test_7_only_under_this_ek() -> None:
     """N77: K loaded elsewhere, a bare Name, another EK's child: the EK does not vouch."""
     name = hmac_key_public(SECRET[:32], SECRET[32:]).name
@@ -234,6 +239,7 @@ def test_a_secret_has_64_bytes(secret: bytes) -> None:
 GOOD = answer(statement())
 
 
+@pytest.mark.threat("T78")
 @given(st.integers(min_value=0), st.integers(0, 7))
 def test_no_flipped_bit_is_accepted(where: int, bit: int) -> None:
     """A statement or signature with any single bit changed proves nothing."""

@@ -283,6 +283,7 @@ def test_what_systemd_extends_after_the_log() -> None:
 # ---------------------------------------------------------------- N82-N96
 
 
+@pytest.mark.threat("T64")
 @pytest.mark.parametrize("how", list(Tampering))
 def test_a_log_that_lies_is_refused(how: Tampering) -> None:
     """N82-N89, N94, N95: each lie, told about a machine that measured the truth."""
@@ -294,6 +295,7 @@ def test_a_log_that_lies_is_refused(how: Tampering) -> None:
         verified(log, data=tampered(log, how))
 
 
+@pytest.mark.threat("T64")
 def test_n82_no_spec_id() -> None:
     """A log without its first event is malformed; one of the SHA-1 format can be read and proves nothing."""
     malformed(tampered(GOOD, Tampering.NO_SPEC_ID))
@@ -302,6 +304,7 @@ def test_n82_no_spec_id() -> None:
         event_log.verify(replay, quoted=dict(replay.values))
 
 
+@pytest.mark.threat("T65")
 def test_n83_huge_sizes_are_compared_before_they_are_used() -> None:
     """Count of algorithms, digests and sizes of events, each as large as it can be."""
     good = GOOD.serialise()
@@ -441,6 +444,7 @@ def test_n90_n91_n96_a_pcr_7_that_no_firmware_makes(defect: LogDefect, match: st
     assert verified(log, pcrs=[0, 4]).secure_boot.enabled is None
 
 
+@pytest.mark.threat("T64")
 @pytest.mark.parametrize(
     ("defect", "match"),
     [
@@ -463,6 +467,7 @@ def test_n92_n93_secure_boot_that_is_not_on(defect: LogDefect, match: str) -> No
     assert state.debug == (defect is LogDefect.DEBUG_MODE)
 
 
+@pytest.mark.threat("T64")
 def test_n94_only_the_quoted_bank_counts() -> None:
     """A log that is true in the SHA-1 bank and invented in the quoted one is refused."""
     log = options(banks=THREE)
@@ -495,6 +500,7 @@ def test_a_pcr_without_events_holds_its_start_value() -> None:
 # ---------------------------------------------------------------- properties
 
 
+@pytest.mark.threat("T65")
 @given(st.binary(max_size=512))
 def test_parse_fails_in_one_way_only(data: bytes) -> None:
     """Whatever arrives, a caller sees a log or MalformedEvidence; every log can be replayed or is said not to be."""
@@ -509,6 +515,7 @@ def test_parse_fails_in_one_way_only(data: bytes) -> None:
 SMALL = options(revoked=1, databases=(), key_exchange_keys=(), seed=1)
 
 
+@pytest.mark.threat("T64")
 @pytest.mark.parametrize("log", [SMALL, options(uki=True, secure_boot=False)], ids=["grub", "uki"])
 def test_no_flipped_bit_is_believed(log: BootLog) -> None:
     """With any single bit changed a log is refused, or claims no more: nothing measured can be told otherwise."""
@@ -608,6 +615,7 @@ def test_digests_may_stand_in_another_order() -> None:
     assert verified(log, data=turned).secure_boot.enabled
 
 
+@pytest.mark.threat("T65")
 def test_the_number_of_events_is_bounded() -> None:
     """20 000 events, the first included."""
     one = struct.pack("<IIIH32xI", 1, 1, 1, 11, 0)
@@ -759,6 +767,7 @@ def chain(*events: Event) -> EventLogClaims:
     return verified(log)
 
 
+@pytest.mark.threat("T64")
 def test_labels_decide_nothing() -> None:
     """A command line is one by what was hashed: renaming its event hides nothing."""
     log = options(command_line="init=/bin/sh")

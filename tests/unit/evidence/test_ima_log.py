@@ -132,6 +132,7 @@ def test_another_value_is_refused() -> None:
     refused(GOOD, "does not lead", pcr10=bytes(32))
 
 
+@pytest.mark.threat("T66")
 def test_the_sha1_bank_is_refused() -> None:
     """SHA-1 proves nothing."""
     log = ima_log.parse(GOOD)
@@ -139,6 +140,7 @@ def test_the_sha1_bank_is_refused() -> None:
         ima_log.verify(log, bank=Alg.SHA1, quoted_pcr10=ima_log.replay(log, Alg.SHA1))
 
 
+@pytest.mark.threat("T66")
 @pytest.mark.parametrize("violation", [False, True])
 def test_padded_sha1_is_refused_by_name(violation: bool) -> None:
     """A bank into which the kernel extends SHA-1 hashes proves no more than SHA-1; the message says what to do."""
@@ -150,6 +152,7 @@ def test_padded_sha1_is_refused_by_name(violation: bool) -> None:
     refused(data, "SHA-1 hashes into the sha256 bank", pcr10=value)
 
 
+@pytest.mark.threat("T66")
 def test_a_template_hash_that_is_not_of_its_data_is_refused() -> None:
     """Otherwise a listed hash of zeros could mean anything."""
     refused(FIRST + entry(listed=b"\x01" * 20), "entry 1 is not what")
@@ -160,12 +163,14 @@ def test_an_entry_of_another_pcr_is_refused() -> None:
     refused(FIRST + entry(pcr=11), "PCR 11")
 
 
+@pytest.mark.threat("T66")
 def test_a_list_of_another_boot_is_refused() -> None:
     """The first entry must be of the PCRs quoted with PCR 10."""
     refused(FIRST, "other PCRs", quoted={**QUOTED, 4: bytes(32)})
     refused(entry() + FIRST, "begin with boot_aggregate")
 
 
+@pytest.mark.threat("T66")
 def test_a_changed_entry_never_passes() -> None:
     """Dropped, doubled, swapped, renamed: each leads elsewhere."""
     one, two, three = FIRST, entry(b"/one"), entry(b"/two")
@@ -175,6 +180,7 @@ def test_a_changed_entry_never_passes() -> None:
         refused(changed, "does not lead", pcr10=pcr10)
 
 
+@pytest.mark.threat("T66")
 @example(GOOD.index(b"/tmp/written") - 5, 0)  # the digest beside the violation, which nothing covers
 @given(st.integers(0, len(GOOD) - 1), st.integers(0, 7))
 def test_no_flipped_bit_changes_what_is_believed(where: int, bit: int) -> None:
@@ -209,6 +215,7 @@ def test_truncated_at_every_byte() -> None:
             malformed(GOOD[:cut])
 
 
+@pytest.mark.threat("T65")
 def test_limits() -> None:
     """Bytes and entries are bounded before anything is read."""
     malformed(bytes(ima_log.MAX_LIST_BYTES + 1), "at most")

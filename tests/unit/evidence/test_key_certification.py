@@ -223,6 +223,7 @@ def test_what_is_free(attributes: int) -> None:
 # 1 and 2: the AK
 
 
+@pytest.mark.threat("T92")
 @pytest.mark.parametrize(
     "attributes", [0x40472, 0x70472, 0x50470, 0x50462, 0x50452, 0x50476, 0x60040, 0x58472]
 )
@@ -288,6 +289,7 @@ def test_3_only_a_certification() -> None:
 # 4: for this use
 
 
+@pytest.mark.threat("T92")
 @pytest.mark.parametrize(
     "said",
     [
@@ -356,6 +358,7 @@ def test_5_a_signer_outside_a_tpm(signer: bytes) -> None:
 # 6 and 7: about which key
 
 
+@pytest.mark.threat("T92")
 def test_6_another_public_area() -> None:
     """N71: a good certification beside the public area of another key, or the same key with other attributes."""
     _, attest, signature = sent(key("p384"))
@@ -367,6 +370,7 @@ def test_6_another_public_area() -> None:
         judge((key().tpm2b(), attest, signature))
 
 
+@pytest.mark.threat("T92")
 def test_7_the_key_of_the_request() -> None:
     """N72: the request asks for another key than the certified one."""
     with pytest.raises(KeyCertificationRejected, match="not the key of the request"):
@@ -378,6 +382,7 @@ def test_7_the_key_of_the_request() -> None:
 # 8: how it stands
 
 
+@pytest.mark.threat("T92")
 @pytest.mark.parametrize(
     ("kind", "attributes"), [("p256", RESIDENT), ("rsa2048", RESIDENT), ("rsa2048", DECRYPT)]
 )
@@ -589,6 +594,7 @@ GOOD = sent()
 GOOD_RSA = sent(key("rsa2048"), rsa_ak())
 
 
+@pytest.mark.threat("T92")
 @given(st.integers(min_value=0), st.integers(0, 7), st.booleans())
 def test_no_flipped_bit_is_accepted(where: int, bit: int, is_rsa: bool) -> None:
     """A certification, its signature or its public area with any single bit changed proves nothing."""

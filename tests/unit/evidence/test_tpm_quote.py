@@ -259,6 +259,7 @@ def test_n7_to_n14_no_flipped_bit_of_a_field(kind: str, n: str) -> None:
             replace(v, attest=flipped(v.attest, at)).verify()
 
 
+@pytest.mark.threat("T10")
 @every_vector
 def test_n7_to_n14_no_flipped_bit_of_the_statement(v: Vector) -> None:
     """Every single bit of TPMS_ATTEST, exhaustively: refused."""
@@ -267,6 +268,7 @@ def test_n7_to_n14_no_flipped_bit_of_the_statement(v: Vector) -> None:
             replace(v, attest=flipped(v.attest, at)).verify()
 
 
+@pytest.mark.threat("T10")
 @every_vector
 def test_n15_n16_no_flipped_bit_of_the_signature(v: Vector) -> None:
     """Every single bit of TPMT_SIGNATURE, header and body, exhaustively: refused."""
@@ -298,6 +300,7 @@ def flipped(data: bytes, bit: int) -> bytes:
     return bytes(out)
 
 
+@pytest.mark.threat("T12")
 @pytest.mark.parametrize("kind", OWN_KINDS)
 @pytest.mark.parametrize(
     ("alg", "hash_alg"),
@@ -427,6 +430,7 @@ def test_every_hostile_vector_has_its_error() -> None:
 # ---------------------------------------------------------------- N25-N36
 
 
+@pytest.mark.threat("T10")
 @every_vector
 def test_n25_no_flipped_bit_of_a_value(v: Vector) -> None:
     """Every single bit of every PCR value sent, exhaustively: refused."""
@@ -450,6 +454,7 @@ def test_n26_a_value_is_missing(v: Vector) -> None:
             replace(v, values=nothing).verify()
 
 
+@pytest.mark.threat("T11")
 @every_vector
 def test_n27_an_extra_value_that_was_not_quoted(v: Vector) -> None:
     """Values outside the quote never become claims: they refuse it (CVE-2022-0317)."""
@@ -470,6 +475,7 @@ def test_n28_a_value_of_another_length(v: Vector, change: Callable[[bytes], byte
             replace(v, values={SHA256: {**v.values[SHA256], index: change(value)}}).verify()
 
 
+@pytest.mark.threat("T11")
 def test_n29_two_values_split_into_four() -> None:
     """The same bytes under other indices: a quote of two PCRs never speaks of four."""
     v = made(banks=[(SHA256, (0, 1))])
@@ -492,6 +498,7 @@ def test_n30_two_values_joined_into_one() -> None:
         replace(v, selection=PCRSelection.from_names({"sha256": [0, 1]}), values={SHA256: shifted}).verify()
 
 
+@pytest.mark.threat("T11")
 def test_n31_resettable_pcrs_relabelled_as_boot_pcrs() -> None:
     """A quote over PCR 16 and 23, holding what an attacker wrote there, never passes for PCR 0 and 1."""
     v = made(banks=[(SHA256, (16, 23))], values=[forge.PCRS[0], forge.PCRS[1]])
@@ -513,6 +520,7 @@ def test_n32_another_bank() -> None:
         replace(P256, values={SHA384: P256.values[SHA256]}).verify()
 
 
+@pytest.mark.threat("T12")
 def test_n32_sha1_alone_is_never_enough() -> None:
     """Even where SHA-1 PCRs were requested, and quoted, and right."""
     values = {0: forge.digest(SHA1, b"0")}

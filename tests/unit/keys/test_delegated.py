@@ -80,6 +80,7 @@ def sign(key: Any) -> bytes:
     return signature
 
 
+@pytest.mark.threat("T86")
 @pytest.mark.parametrize("name", HASHES)
 def test_digest_info_is_that_of_the_standard(name: HashName) -> None:
     """Prefix and digest, as cryptography itself pads them: raising the signature to e shows it."""
@@ -159,6 +160,7 @@ def test_other_schemes() -> None:
         mldsa_key.sign(MESSAGE, b"context")
 
 
+@pytest.mark.threat("T86")
 @pytest.mark.parametrize("answer", [(0, 1), (1, 0), (1 << 384, 1), (1, 1 << 384), (-1, 1)])
 def test_no_ecdsa_signature(answer: tuple[int, int]) -> None:
     """A device that answers nonsense is a device that does not work."""
@@ -166,6 +168,7 @@ def test_no_ecdsa_signature(answer: tuple[int, int]) -> None:
         sign(DelegatedECKey(Answering(answer), P384.public_key(), "x"))
 
 
+@pytest.mark.threat("T86")
 @pytest.mark.parametrize("answer", [b"", bytes(255), bytes(257)])
 def test_no_other_signature(answer: bytes) -> None:
     """Likewise of RSA and ML-DSA, which have one length."""
@@ -177,6 +180,7 @@ def test_no_other_signature(answer: bytes) -> None:
             sign(key)
 
 
+@pytest.mark.threat("T86")
 @pytest.mark.parametrize("key", ALL, ids=["EC", "RSA", "ML-DSA"])
 def test_nobody_signs_on_an_event_loop(key: Any) -> None:
     """A device may take a second: on the loop that is a bug, and it shows at once. In a thread it is none."""
@@ -189,6 +193,7 @@ def test_nobody_signs_on_an_event_loop(key: Any) -> None:
     asyncio.run(on_the_loop())
 
 
+@pytest.mark.threat("T86")
 @pytest.mark.parametrize("key", ALL, ids=["EC", "RSA", "ML-DSA"])
 def test_nothing_leaves(key: Any) -> None:
     """No export in any form, no use but signing; copies are the key itself."""

@@ -83,6 +83,7 @@ def test_a_good_token() -> None:
     assert verify_ear(token, jwks=SIGNER.jwks(), at=AT, issuer=None, nonce=None) == ear
 
 
+@pytest.mark.threat("T76")
 def test_each_demand_is_made() -> None:
     """Another key, type, issuer, challenge or time, or a broken rule, and the token proves nothing."""
     token = SIGNER.sign_jwt(claims(), typ=TYP)

@@ -49,6 +49,7 @@ def fingerprint(uri: str) -> bytes:
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
+@pytest.mark.threat("T84")
 def test_eight_processes_make_one_key(path: Path) -> None:
     """However many start at the same time, all of them hold the same key, and nothing else is left."""
     with multiprocessing.get_context("spawn").Pool(8) as pool:
@@ -73,6 +74,7 @@ def test_a_made_key(algorithm: Algorithm, path: Path) -> None:
     opened.close()
 
 
+@pytest.mark.threat("T84")
 def test_openssl_reads_what_we_encrypt(path: Path) -> None:
     """An independent reader finds PBES2, HMAC-SHA-384, 210,000 iterations and AES-256-CBC, and the key."""
     create_key(f"file:{path}", "ecdsa-p384", SECRET)
@@ -125,6 +127,7 @@ def test_a_wrong_passphrase_changes_nothing(path: Path) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.threat("T84")
 def test_nothing_is_made_in_plaintext(path: Path) -> None:
     """Without a passphrase, only where the deployment says so."""
     with pytest.raises(KeyUnusable, match="passphrase"):
@@ -168,6 +171,7 @@ def test_nothing_there(path: Path) -> None:
     assert not path.parent.exists()
 
 
+@pytest.mark.threat("T84")
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o601])
 def test_others_may_not_touch_it(mode: int, path: Path) -> None:
     """Any bit for group or others, encrypted or not."""
@@ -177,6 +181,7 @@ def test_others_may_not_touch_it(mode: int, path: Path) -> None:
         open_key(f"file:{path}", SECRET)
 
 
+@pytest.mark.threat("T84")
 def test_it_belongs_to_us(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of somebody else, who can change it at any time, is refused."""
     create_key(f"file:{path}", "ecdsa-p384", SECRET)

@@ -238,6 +238,7 @@ class _Event:
         self.is_set, self.set = self.real.is_set, self.real.set
 
 
+@pytest.mark.threat("T91")
 def test_back_off_and_breaker(bench: Bench) -> None:
     """0.2, 0.4, 0.8, 1.6 s; after the fifth restart in vain callers are refused at once, without touching the token."""
     key = bench.create()
@@ -381,6 +382,7 @@ def test_token_absent_only_after_a_restart(bench: Bench) -> None:
     assert bench.counted("finalize") == (1,)
 
 
+@pytest.mark.threat("T89")
 def test_a_wrong_pin_is_one_attempt(bench: Bench) -> None:
     """Counted by the token: one, however many keys, callers and errors; then one for each new PIN in the file."""
     key = bench.create()
@@ -400,6 +402,7 @@ def test_a_wrong_pin_is_one_attempt(bench: Bench) -> None:
     assert bench.token.wrong == 0
 
 
+@pytest.mark.threat("T89")
 def test_the_last_attempt_is_not_ours(bench: Bench) -> None:
     """With one attempt left, or none, nothing logs in by itself, whatever the PIN; a person's login mends it."""
     bench.create()
@@ -414,6 +417,7 @@ def test_the_last_attempt_is_not_ours(bench: Bench) -> None:
     sign(bench.open())
 
 
+@pytest.mark.threat("T124")
 def test_who_asks_again_and_again_is_one_attempt(bench: Bench) -> None:
     """No worker is left between two tries to open a key; what was refused is remembered, also by our children."""
     bench.create()
@@ -437,6 +441,7 @@ def test_who_asks_again_and_again_is_one_attempt(bench: Bench) -> None:
     assert bench.token.attempts == 2
 
 
+@pytest.mark.threat("T89")
 def test_several_processes_do_not_lock_a_token(bench: Bench) -> None:
     """Each process tries once; of a token with three tries one is always left."""
     bench.create()
@@ -542,6 +547,7 @@ def hang(bench: Bench) -> None:
     bench.faults.gate = threading.Event()
 
 
+@pytest.mark.threat("T91")
 def test_a_token_that_hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits longer than the deadline; what was not begun is never sent."""
     key = bench.create()
@@ -571,6 +577,7 @@ def test_a_token_that_hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> No
     assert bench.counted("sign") == (2,)
 
 
+@pytest.mark.threat("T91")
 def test_the_queue_is_bounded(bench: Bench) -> None:
     """The job after the last place is refused at once: 503, and the caller may come again."""
     key = bench.create()
@@ -593,6 +600,7 @@ def _quietly(key: OpenKey) -> None:
         sign(key)
 
 
+@pytest.mark.threat("T91")
 def test_a_job_that_got_late_on_the_ladder_is_not_repeated(bench: Bench) -> None:
     """Nobody waits for it any more: a certificate would be signed that nobody records."""
     key = bench.create()
@@ -696,6 +704,7 @@ def test_a_foreign_public_key_beside_it(bench: Bench) -> None:
         bench.create()
 
 
+@pytest.mark.threat("T88")
 def test_another_key_is_not_used(bench: Bench) -> None:
     """After a restart a token may hold another key under the same names."""
     key = bench.create()
@@ -707,6 +716,7 @@ def test_another_key_is_not_used(bench: Bench) -> None:
         private.sign(b"verified by nobody", ec.ECDSA(hashes.SHA384()))
 
 
+@pytest.mark.threat("T88")
 @pytest.mark.parametrize(
     ("name", "value"),
     [

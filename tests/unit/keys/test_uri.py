@@ -92,6 +92,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
+@pytest.mark.threat("T85", "T90")
 @pytest.mark.parametrize("uri", REFUSED)
 def test_what_is_refused(uri: str) -> None:
     """Nothing is guessed, dropped or looked past."""
@@ -99,6 +100,7 @@ def test_what_is_refused(uri: str) -> None:
         parse_key_uri(uri)
 
 
+@pytest.mark.threat("T85")
 @pytest.mark.parametrize(
     "uri",
     [
@@ -120,6 +122,7 @@ def test_a_secret_in_the_uri(uri: str) -> None:
     assert "hunter2" not in str(refusal.value)
 
 
+@pytest.mark.threat("T85")
 @pytest.mark.parametrize(
     "uri",
     [

@@ -54,6 +54,7 @@ def test_hints_decide_nothing(kind: MarkKind, status: Status) -> None:
     assert (found.alarm is not None) is (status is Status.REVOKED)
 
 
+@pytest.mark.threat("T128")
 @pytest.mark.parametrize("status", list(Status))
 def test_a_certificate_that_nobody_vouches_for_hints(status: Status) -> None:
     """Anybody can write a serial number into a certificate of their own, to keep somebody else waiting."""

@@ -288,6 +288,7 @@ def certificate(sha256: str) -> EKCertificateInfo:
     )
 
 
+@pytest.mark.threat("T52")
 @pytest.mark.parametrize("what", ANOTHER)
 def test_whatever_differs_is_another_proposal(what: str) -> None:
     """Votes for different proposals never add up."""
@@ -470,6 +471,7 @@ def test_an_activation_is_every_member_in_canonical_form() -> None:
     }
 
 
+@pytest.mark.threat("T71")
 @pytest.mark.parametrize(
     "changed",
     [
@@ -539,6 +541,7 @@ def test_whose_measurement_changes_decides(role: Role, policy: AppliedPolicy | N
     assert CONTROLPLANE.gates(of_policy_assignment(**(POLICY | own))) == (role is Role.CONTROLPLANE)
 
 
+@pytest.mark.threat("T71")
 def test_a_wish_for_a_role_opens_nothing() -> None:
     """Fleet and cluster concern every role; so does a machine whose role nobody has decided yet."""
     machine = a_machine(1, role=None, desired_role=Role.LINUX)
@@ -549,6 +552,7 @@ def test_a_wish_for_a_role_opens_nothing() -> None:
         assert CONTROLPLANE.gates(proposal)
 
 
+@pytest.mark.threat("T50")
 @pytest.mark.parametrize("current", [None, *Role])
 @pytest.mark.parametrize("wanted", [None, *Role])
 def test_the_role_before_and_after_decide(current: Role | None, wanted: Role | None) -> None:
@@ -582,6 +586,7 @@ def test_one_entry_gates_an_import() -> None:
     assert CONTROLPLANE.gates(of_registration_token(**TOKEN))
 
 
+@pytest.mark.threat("T50")
 def test_acts_that_yield_credentials() -> None:
     """The list of what is gated; an operation that is added must be put on one side or the other."""
     open_to_one = {Operation.REJECT, Operation.LOCK, Operation.REVOKE}
@@ -601,6 +606,7 @@ def test_two_people_are_two() -> None:
     assert CONTROLPLANE.is_met(found)
 
 
+@pytest.mark.threat("T51")
 @pytest.mark.parametrize(
     "votes",
     [

@@ -27,6 +27,7 @@ def test_keys(key: str) -> None:
     assert checked_key(key) == key
 
 
+@pytest.mark.threat("T168")
 @pytest.mark.parametrize(
     "key",
     [

@@ -52,6 +52,7 @@ def test_the_expected_table_is_complete() -> None:
     assert len(PAIRS) == 66
 
 
+@pytest.mark.threat("T24")
 @pytest.mark.parametrize(("status", "operation", "after"), PAIRS)
 def test_every_pair(status: str, operation: str, after: str) -> None:
     """What the table says happens; everything else is refused, with the right error."""
@@ -69,6 +70,7 @@ def test_a_refusal_names_both() -> None:
         next_status(Status.REVOKED, Operation.UNLOCK)
 
 
+@pytest.mark.threat("T24")
 def test_only_an_operator_leaves_where_an_operator_put_a_machine() -> None:
     """FAULTS R5: activation, attestation and acknowledgement never leave these four."""
     machines_own = (Operation.ACTIVATE, Operation.ATTEST, Operation.ACKNOWLEDGE)

@@ -35,6 +35,7 @@ def test_one_name_has_one_spelling(text: str, name: str) -> None:
     assert canonical_hostname(text) == name
 
 
+@pytest.mark.threat("T142")
 @pytest.mark.parametrize(
     "text",
     [

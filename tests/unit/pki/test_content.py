@@ -80,6 +80,7 @@ def test_a_throwaway_key_is_made_once(algorithm: Algorithm) -> None:
     assert throwaway_key(algorithm) is throwaway_key(algorithm)
 
 
+@pytest.mark.threat("T96")
 def test_what_was_not_linted_is_not_accepted() -> None:
     """One second more, another algorithm, or a signature that is none: nothing of it leaves."""
     ca = ca_of("ecdsa-p384")

@@ -463,6 +463,7 @@ def _broken() -> Iterator[Any]:
             yield pytest.param(rule, case, id=f"{rule}: {what}")
 
 
+@pytest.mark.threat("T96")
 @pytest.mark.parametrize(("rule", "case"), list(_broken()))
 def test_a_certificate_that_breaks_one_rule_breaks_that_one(rule: str, case: Callable[[], Case]) -> None:
     """Exactly it: a rule that another one implied could be deleted and nobody would notice."""
@@ -548,6 +549,7 @@ def test_everything_that_is_wrong_is_said() -> None:
     assert lint(_made()[0], _made()[1], None) != ()
 
 
+@pytest.mark.threat("T96")
 def test_no_machine_is_ever_an_operator() -> None:
     """R16: the units of machines and of people have nothing in common, in no profile."""
     people = PROFILES[OPERATOR].units

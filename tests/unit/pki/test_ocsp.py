@@ -157,6 +157,7 @@ def test_nonces(size: int) -> None:
     assert parse_ocsp_request(request(1, nonce=bytes(size))).nonce == bytes(size)
 
 
+@pytest.mark.threat("T115")
 @pytest.mark.parametrize("size", [0, 129, 4096])
 def test_nonces_that_must_be_refused(size: int) -> None:
     """No bytes, or more than 128, are malformed (RFC 9654 §2.1)."""
@@ -276,6 +277,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
+@pytest.mark.threat("T115")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_garbage(name: str) -> None:
     """Whatever is wrong, there is one way to fail."""
@@ -404,6 +406,7 @@ def _run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.threat("T114")
 @openssl
 @pytest.mark.parametrize("algorithm", ["ecdsa-p384", "rsa-4096"])
 @pytest.mark.parametrize("hash_name", ["sha1", "sha256"])
@@ -450,6 +453,7 @@ def _answer_to(cert_id: CertID, status: CertStatus, ca: PKI, now: datetime, nonc
     )  # fmt: skip
 
 
+@pytest.mark.threat("T114")
 @openssl
 def test_openssl_refuses_who_was_not_delegated(tmp_path: Path) -> None:
     """An answer by the key of a leaf is not believed: the judge does look."""

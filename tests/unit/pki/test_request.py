@@ -94,6 +94,7 @@ def test_other_keys_are_not_certified(key: Any, reason: str) -> None:
         parse_csr(request_of(key()))
 
 
+@pytest.mark.threat("T97")
 def test_a_key_of_a_broken_generator_is_not_certified() -> None:
     """CVE-2017-15361: such a key has a fingerprint, and whoever knows the modulus knows the key."""
     # A number with the fingerprint: a power of 65537 modulo the primorial, made odd and 2048 bits long.
@@ -124,6 +125,7 @@ def test_a_key_too_long_to_use_is_not_certified() -> None:
         parse_csr(altered(GOOD, {2: spki}))
 
 
+@pytest.mark.threat("T97")
 def test_a_key_has_one_form() -> None:
     """A compressed point is the same key with another fingerprint, so it is refused."""
     key = leaf_key()
@@ -143,6 +145,7 @@ def _signed_again(key: Any, request: bytes, **how: Any) -> bytes:
     return altered(request, outer={2: der.write(der.BIT_STRING, b"\0" + signature)})
 
 
+@pytest.mark.threat("T97")
 def test_the_key_must_have_signed() -> None:
     """Otherwise a certificate would say of somebody else's key that it is the asker's."""
     key, other = leaf_key(), leaf_key("ecdsa-p384")
@@ -153,6 +156,7 @@ def test_the_key_must_have_signed() -> None:
         parse_csr(altered(GOOD, {1: b"\x30\x00"}))
 
 
+@pytest.mark.threat("T97")
 @pytest.mark.parametrize(
     ("kind", "algorithm"),
     [
@@ -188,6 +192,7 @@ def test_an_algorithm_that_is_not_for_this_key_proves_nothing(kind: str, algorit
         parse_csr(data)
 
 
+@pytest.mark.threat("T97")
 @pytest.mark.parametrize(
     "data",
     [
@@ -246,6 +251,7 @@ def test_what_is_no_key_is_refused(spki: bytes) -> None:
         parse_csr(altered(GOOD, {2: bytes(bent)}))
 
 
+@pytest.mark.threat("T97")
 def test_the_longest_request_that_is_read_is_16_kib() -> None:
     """One of ML-DSA-87 with its key and signature fits well; a byte more than the limit is not looked at."""
     assert len(pem_of(request_of(key_of("ml-dsa-87")))) < MAX_CSR_BYTES

@@ -77,6 +77,7 @@ def test_the_order_decides() -> None:
     assert Failed("pcr7", A, B) in compose([other, FLEET]).judge({4: a, 7: b})
 
 
+@pytest.mark.threat("T69")
 def test_a_rule_keeps_the_mode_of_its_policy() -> None:
     """A narrower policy in mode report turns what it repeats into reported rules, and nothing else."""
     trial = policy("trial", mode="report", pcrs={"7": rule(B)})
@@ -152,6 +153,7 @@ def test_a_policy_assigned_twice_speaks_where_it_is_narrowest() -> None:
     assert Failed("pcr7", A, B) in found.judge({4: a, 7: b})
 
 
+@pytest.mark.threat("T69")
 def test_banks_that_meet_are_a_conflict() -> None:
     """One quote has one bank; a policy that says nothing of PCRs or logs has no bank to conflict with."""
     other = policy("other", bank="sha384", pcrs={"7": rule("dd" * 48)})
@@ -318,6 +320,7 @@ def test_what_was_strengthened_is_in_the_document() -> None:
     assert document["policies"] == [{"policy": "weak@1", "sha256": weak.sha256}]
 
 
+@pytest.mark.threat("T147")
 @given(
     levels=st.lists(st.tuples(st.sampled_from([None, *Assurance]), st.booleans(), st.booleans()), max_size=4)
 )

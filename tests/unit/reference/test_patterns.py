@@ -20,6 +20,7 @@ from attestation.reference.patterns import (
 )
 
 
+@pytest.mark.threat("T68")
 @pytest.mark.parametrize(
     ("pattern", "line", "holds"),
     [
@@ -76,6 +77,7 @@ def test_a_word_matches_as_a_shell_would(pattern: str, word: str) -> None:
     assert glob.matches(word) == bool(re.fullmatch(fnmatch.translate(pattern), word))
 
 
+@pytest.mark.threat("T68")
 @pytest.mark.timeout(30)
 def test_no_pattern_runs_away() -> None:
     """The worst pattern over the longest line is milliseconds of this thread's own time."""

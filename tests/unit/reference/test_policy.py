@@ -54,6 +54,7 @@ def test_optional_members() -> None:
         assert policy.selection.to_names() == {bank: [0]}
 
 
+@pytest.mark.threat("T69")
 @pytest.mark.parametrize(
     ("document", "match"),
     [

@@ -206,6 +206,7 @@ def test_each_place_with_something_else(wrong: object) -> None:
             assert accepted(document) == VALIDATOR.is_valid(document), path
 
 
+@pytest.mark.threat("T69")
 def test_each_object_with_one_member_more() -> None:
     """An unknown member is refused everywhere."""
     for path in _places(FULL):

@@ -33,6 +33,7 @@ def found(
 LOADER, KERNEL, INITRD, LINE = Subject.BOOT_LOADER, Subject.KERNEL, Subject.INITRD, Subject.COMMAND_LINE
 
 
+@pytest.mark.threat("T126")
 @pytest.mark.parametrize(
     ("outcomes", "used", "expected"),
     [

@@ -80,6 +80,7 @@ def test_the_worst_tier() -> None:
     assert worst([]) is Tier.NONE
 
 
+@pytest.mark.threat("T76", "T126")
 @pytest.mark.parametrize(
     ("outcomes", "appraised", "expected"),
     [

@@ -126,6 +126,7 @@ def test_the_profile_of_2023() -> None:
     assert parse_ear(claims).submods["tpm"].policies == ("fleet@1+workers@3",)
 
 
+@pytest.mark.threat("T76")
 def test_checks_are_told_only_where_asked() -> None:
     """A node carries its token and is not told what failed; an operator's token names every check."""
     assert "pcr7" not in json.dumps(made(*EVERY))
@@ -256,6 +257,7 @@ BREAKS: list[tuple[Callable[[dict[str, Any]], None], str]] = [
 ]
 
 
+@pytest.mark.threat("T76")
 @pytest.mark.parametrize(("break_it", "why"), BREAKS)
 def test_whatever_breaks_a_rule_is_refused(break_it: Callable[[dict[str, Any]], None], why: str) -> None:
     """Each rule of CONFIDENTIAL §12.1, broken alone, is refused with its name."""
@@ -291,6 +293,7 @@ def test_a_worse_status_than_the_claims_is_believed() -> None:
     assert ear.submods["gpu0"].vector == {TrustClaim.HARDWARE: 2}
 
 
+@pytest.mark.threat("T76")
 def test_what_the_reader_refuses_is_never_written() -> None:
     """A result that would expire before it is made does not become a token."""
     with pytest.raises(ResultTokenRejected):

@@ -115,6 +115,7 @@ def let_in(answer: httpx.Response) -> bool:
     return answer.status_code not in (401, 403, 405, 500)
 
 
+@pytest.mark.threat("T23")
 def test_every_route_declares_who_may_ask() -> None:
     """No route is forgotten: what is not listed here as public needs an operator."""
     declared = {key: operation.get(ACCESS_KEY) for key, operation in OPERATIONS.items()}
@@ -133,6 +134,7 @@ def test_every_route_declares_who_may_ask() -> None:
             assert right == (Right.READ if method == "GET" else Right.ACT), (method, path)
 
 
+@pytest.mark.threat("T119")
 def test_a_route_without_a_declaration_stops_the_start() -> None:
     """Default deny: neither a forgotten declaration nor a declaration that nothing enforces is served."""
     for router, method, extra, word in (
@@ -292,6 +294,7 @@ class TestBreakGlass:
         assert (await here.operator("GET", "/machines")).status_code == 200
 
 
+@pytest.mark.threat("T23")
 @pytest.mark.parametrize(("method", "path"), OPERATOR_ROUTES)
 async def test_operator_routes_refuse_everybody_else(service: Service, method: str, path: str) -> None:
     """No credential, a wrong one, two of them, another scheme: 401, and nothing is written but the denial."""
@@ -331,6 +334,7 @@ async def test_public_routes_ask_for_no_operator(service: Service, method: str, 
     assert let_in(answer), answer.text
 
 
+@pytest.mark.threat("T23", "T129")
 async def test_wrong_credentials_are_limited_and_audited_within_bounds(service: Service) -> None:
     """A guesser is slowed down and cannot fill the audit log; another address is not affected."""
     statuses = []
@@ -350,6 +354,7 @@ async def test_wrong_credentials_are_limited_and_audited_within_bounds(service: 
     assert 1 <= len(await service.audit(action="denied")) <= 10
 
 
+@pytest.mark.threat("T129")
 async def test_a_short_token_waits_for_the_limit(start: Starter) -> None:
     """One that can be guessed is not looked at beyond the limit: otherwise nothing would slow a guesser down."""
     service = await start(admin_token="short", tpm_allow_simulator=True)
@@ -361,6 +366,7 @@ async def test_a_short_token_waits_for_the_limit(start: Starter) -> None:
     assert (await service.get("/api/v1/machines", headers=right)).status_code == 200
 
 
+@pytest.mark.threat("T129")
 @pytest.mark.parametrize(
     "limited",
     [

@@ -88,6 +88,7 @@ async def attested(service: Service) -> SoftwareNode:
     return node
 
 
+@pytest.mark.threat("T169")
 async def test_every_act_is_done_once(service: Service, attested: SoftwareNode) -> None:
     """Whatever the act is: asked for twice with one key, it is done once, and answered alike."""
     twice = Twice(service)
@@ -150,6 +151,7 @@ async def test_a_vote_is_an_act(start: Starter) -> None:
     assert len(await desk.service.audit(action="approve_vote")) == 2
 
 
+@pytest.mark.threat("T169")
 async def test_a_secret_is_not_remembered(service: Service) -> None:
     """The secret of a token stands in no row; who asks again is told which token was made."""
     headers = under("token")
@@ -163,6 +165,7 @@ async def test_a_secret_is_not_remembered(service: Service) -> None:
         assert made["token"].encode() not in file.read_bytes()
 
 
+@pytest.mark.threat("T169")
 async def test_a_key_belongs_to_one_request(service: Service, attested: SoftwareNode) -> None:
     """The same key with another body, path or method is refused, and nothing is done."""
     at, headers = f"/machines/{attested.machine_id}", under("one")
@@ -177,6 +180,7 @@ async def test_a_key_belongs_to_one_request(service: Service, attested: Software
     assert (await service.detail(attested))["status"] == "locked"
 
 
+@pytest.mark.threat("T169")
 async def test_a_key_belongs_to_one_operator(service: Service) -> None:
     """Who chooses the key of another meets nothing of theirs."""
     service.app.state.resources, people = introduce(service.resources)
@@ -226,6 +230,7 @@ async def test_a_deadline_that_is_none(service: Service, value: str) -> None:
     assert (answer.status_code, code(answer)) == (400, "malformed-request")
 
 
+@pytest.mark.threat("T169")
 async def test_what_was_refused_is_judged_anew(service: Service) -> None:
     """A refusal changed nothing: the same key does the act as soon as it is possible."""
     node, headers = SoftwareNode(), under("one")
@@ -239,6 +244,7 @@ async def test_what_was_refused_is_judged_anew(service: Service) -> None:
     assert (await service.operator("POST", path, headers=headers)).status_code == 200
 
 
+@pytest.mark.threat("T169")
 async def test_strangers_leave_no_row(service: Service) -> None:
     """Who is unknown, or may only look, is refused before their key is looked at."""
     service.app.state.resources, people = introduce(service.resources)
@@ -250,6 +256,7 @@ async def test_strangers_leave_no_row(service: Service) -> None:
     assert rows(service) == []
 
 
+@pytest.mark.threat("T169")
 async def test_asked_for_at_once(service: Service, attested: SoftwareNode) -> None:
     """While one request carries it out, the same key is told to come again; it happened once."""
     path, headers = f"/machines/{attested.machine_id}/lock", under("one")
@@ -264,6 +271,7 @@ async def test_asked_for_at_once(service: Service, attested: SoftwareNode) -> No
     assert service.resources.running == set()
 
 
+@pytest.mark.threat("T169")
 async def test_asked_for_at_once_of_two_processes(
     start: Starter, service: Service, attested: SoftwareNode
 ) -> None:
@@ -280,6 +288,7 @@ async def test_asked_for_at_once_of_two_processes(
     assert len(await service.audit(action="lock")) == 1
 
 
+@pytest.mark.threat("T169")
 async def test_what_waited_too_long_is_not_begun(service: Service, attested: SoftwareNode) -> None:
     """A lock of the database outlasts the caller: the act is refused, and does not happen later."""
     path = f"/machines/{attested.machine_id}/lock"
@@ -309,6 +318,7 @@ def people_of(service: Service) -> dict[str, str]:
     return people.headers("anna")
 
 
+@pytest.mark.threat("T169")
 async def test_who_has_gone_gets_nothing_done(service: Service, attested: SoftwareNode) -> None:
     """The connection ended while the act waited: it is not begun."""
     path, headers = f"/api/v1/machines/{attested.machine_id}/lock", people_of(service)
@@ -370,6 +380,7 @@ async def test_who_had_gone_before_gets_nothing_done(service: Service) -> None:
     doing.end()
 
 
+@pytest.mark.threat("T169")
 async def test_what_is_remembered_is_bounded(
     service: Service, attested: SoftwareNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,6 +410,7 @@ async def test_without_a_key_nothing_is_remembered(service: Service) -> None:
     assert rows(service) == []
 
 
+@pytest.mark.threat("T169")
 async def test_what_fails_is_not_remembered(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Act and key are one unit: where the act is undone, nobody is told that it was done."""
 

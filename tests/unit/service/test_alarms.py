@@ -42,6 +42,7 @@ async def test_an_alarm_is_an_entry_and_an_event(service: Service) -> None:
     assert event.payload["meta"] == {"words": "two of it", "source_ip": "192.0.2.9"}
 
 
+@pytest.mark.threat("T128")
 async def test_alarms_are_bounded(service: Service) -> None:
     """Of one subject and of all: a stranger who causes them neither fills the log nor drowns another subject's."""
     at = service.clock.now()

@@ -133,6 +133,7 @@ async def test_the_sub_code_is_for_operators(service: Service) -> None:
     assert (await service.audit())[0]["detail"] == "attest: signature-invalid"
 
 
+@pytest.mark.threat("T25")
 async def test_strangers_cannot_fill_the_audit_log(service: Service) -> None:
     """Refused evidence is recorded at a bounded rate."""
     node = SoftwareNode()
@@ -144,6 +145,7 @@ async def test_strangers_cannot_fill_the_audit_log(service: Service) -> None:
     assert 1 <= len(await service.audit(action="denied")) <= 11
 
 
+@pytest.mark.threat("T25")
 async def test_machines_nobody_admitted_cannot_fill_the_audit_log(service: Service) -> None:
     """A software EK that quotes other PCRs each time, or activates again, writes a handful of entries."""
     node = SoftwareNode()
@@ -473,6 +475,7 @@ def test_the_table_is_complete() -> None:
     assert all(set(row) == set(Operation) - {Operation.ACKNOWLEDGE} for row in PAIRS.values())
 
 
+@pytest.mark.threat("T24")
 @pytest.mark.parametrize(("status", "operation"), [(s, o) for s, row in PAIRS.items() for o in row])
 async def test_every_status_meets_every_operation(
     service: Service, status: Status, operation: Operation

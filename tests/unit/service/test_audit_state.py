@@ -162,6 +162,7 @@ async def furnished(start: Starter) -> Service:
     return service
 
 
+@pytest.mark.threat("T136")
 async def test_every_kind_of_row_is_compared(start: Starter) -> None:
     """A row that somebody inserts, changes or deletes behind the service's back is named, whatever its kind."""
     service = await furnished(start)
@@ -191,6 +192,7 @@ async def test_every_kind_of_row_is_compared(start: Starter) -> None:
     assert await problems(service) == {}
 
 
+@pytest.mark.threat("T136")
 def test_every_table_is_judged() -> None:
     """A new table says whether its rows give authority, or this fails; and so does each column that a kind names."""
     tables = Base.metadata.tables
@@ -232,6 +234,7 @@ UNTOLD = {
 """Columns that were looked at, and give nothing by themselves."""
 
 
+@pytest.mark.threat("T136")
 @pytest.mark.parametrize("name", UNTOLD)
 def test_every_column_is_judged(name: str) -> None:
     """A new column of a table of authority is told of, or somebody said here that it gives nothing."""
@@ -240,6 +243,7 @@ def test_every_column_is_judged(name: str) -> None:
     assert {column for column in columns if not column.startswith(("hw_", "ek_certificate_"))} == set()
 
 
+@pytest.mark.threat("T136")
 async def test_an_inserted_row_admits_a_machine_and_is_found(service: Service) -> None:
     """The whole attack: one row, and a machine is admitted; no operator's entry, and the log says so."""
     node = SoftwareNode()
@@ -263,6 +267,7 @@ async def test_an_inserted_row_admits_a_machine_and_is_found(service: Service) -
     }
 
 
+@pytest.mark.threat("T136")
 async def test_an_act_does_not_bless_what_was_changed_before(service: Service) -> None:
     """An operator acts on a row that somebody changed: its entry says what the row was, and that is what is found."""
     node = SoftwareNode()
@@ -275,6 +280,7 @@ async def test_an_act_does_not_bless_what_was_changed_before(service: Service) -
     assert "changed it, it was not what entry" in problem
 
 
+@pytest.mark.threat("T150")
 async def test_an_order_is_not_called_off_in_silence(service: Service) -> None:
     """Whoever writes that a machine was wiped is found, also after it was deleted; its own acknowledgement is told."""
     for forged in (False, True):
@@ -385,6 +391,7 @@ async def test_an_act_that_is_undone_is_not_told(service: Service) -> None:
     assert await problems(service) == {}
 
 
+@pytest.mark.threat("T136")
 async def test_an_intruder_gives_a_reason(service: Service) -> None:
     """Words of an operator or of a machine that look like the mark are words, also in an entry about no row."""
     words = 'x; authority [["allow-list","' + "e" * 96 + '",null,"' + "0" * 32 + '"]]'
@@ -442,6 +449,7 @@ def test_an_entry_that_cannot_be_read_is_named() -> None:
     assert {each.kind for each in found.unproven} == {"entry", "allow-list"}
 
 
+@pytest.mark.threat("T136")
 async def test_an_act_that_gives_authority_is_signed_at_once(service: Service) -> None:
     """Of acts that come together one signature; a machine's own acts, and what gives nothing, wait for the interval."""
     entry = {"entries": [{"ek_fingerprint": "a" * 96, "role": "worker-app"}]}

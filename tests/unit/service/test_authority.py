@@ -110,6 +110,7 @@ def test_many_workers_at_once_make_one(world: World) -> None:
     assert len(world.audited("ca_created")) == 1
 
 
+@pytest.mark.threat("T99")
 def test_what_died_halfway_is_finished(world: World) -> None:
     """A reserved row of somebody who is gone keeps its name and its key; nothing is made beside it."""
     maker = authority.maker_of(world.settings(), world.store, world.clock)
@@ -120,6 +121,7 @@ def test_what_died_halfway_is_finished(world: World) -> None:
     assert (made.issuer_id, made.key_uri, made.state) == (planned.issuer_id, planned.key_uri, "active")
 
 
+@pytest.mark.threat("T99")
 def test_a_start_waits_for_who_is_at_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the lease of another runs nobody else makes the key; a minute later the start gives up."""
     maker = authority.maker_of(world.settings(), world.store, world.clock)
@@ -185,6 +187,7 @@ def test_a_start_tries_again_what_may_pass(
     assert len(world.issuers()) == 1
 
 
+@pytest.mark.threat("T98")
 def test_every_ca_has_a_name_of_its_own(world: World) -> None:
     """Two algorithms and two purposes: four keys, four names, so that no certificate has two issuers."""
     world.open(enrollment_ca_algorithm="hybrid", operator_certificates=True)
@@ -209,6 +212,7 @@ def test_every_ca_has_a_name_of_its_own(world: World) -> None:
     assert len({each.key_uri for each in made}) == 4
 
 
+@pytest.mark.threat("T101")
 def test_a_lost_database_does_not_take_the_key_that_lies_there(world: World, tmp_path: Path) -> None:
     """Serials and revocations of the old CA are lost with it, so its key signs for nobody again."""
     world.open()
@@ -241,6 +245,7 @@ def test_a_wrong_passphrase_stops_the_start(world: World) -> None:
     world.open(**chosen)
 
 
+@pytest.mark.threat("T101")
 def test_another_key_in_its_place_stops_the_start(world: World) -> None:
     """The stored certificate says which key it is."""
     world.open()
@@ -250,6 +255,7 @@ def test_another_key_in_its_place_stops_the_start(world: World) -> None:
         world.open()
 
 
+@pytest.mark.threat("T101")
 def test_a_key_that_is_gone_is_not_made_again(world: World) -> None:
     """An active CA without its key is an error for people, not a reason for another key."""
     world.open()
@@ -275,6 +281,7 @@ def test_a_token_that_is_away_stops_no_start(world: World, monkeypatch: pytest.M
     assert world.open().health == "failed: signer-unavailable"
 
 
+@pytest.mark.threat("T124")
 @pytest.mark.parametrize(
     "error",
     [
@@ -468,6 +475,7 @@ async def test_validity_is_the_least_of_all(
     assert issued.not_after - world.clock.now() == expected
 
 
+@pytest.mark.threat("T100")
 async def test_two_keys_or_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hybrid: both certificates for the same key; where one key cannot sign the other's is void too."""
     ca = world.open(enrollment_ca_algorithm="hybrid")
@@ -527,6 +535,7 @@ async def test_who_is_refused_leaves_no_serial(world: World) -> None:
     assert world.certificates() == []
 
 
+@pytest.mark.threat("T100")
 async def test_what_the_second_unit_refuses_is_void(world: World) -> None:
     """Signed or not, nobody gets it, and the revocation list names it."""
     ca = world.open()
@@ -544,6 +553,7 @@ async def test_what_the_second_unit_refuses_is_void(world: World) -> None:
     assert "machine-not-admitted" in world.audited("cert_voided")[0]
 
 
+@pytest.mark.threat("T103")
 async def test_a_lock_in_between_wins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between reservation and issue the machine is locked: its row is void, and nothing is concluded."""
     ca = world.open(enrollment_ca_algorithm="hybrid")
@@ -631,6 +641,7 @@ async def test_revoked_by_serial_in_between(world: World, monkeypatch: pytest.Mo
         await world.issue(ca, operators())
 
 
+@pytest.mark.threat("T96")
 async def test_what_breaks_its_profile_is_not_signed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The linter stands before the key: a machine without its EK in the name gets nothing, and the serial is void."""
     ca = world.open()
@@ -700,6 +711,7 @@ async def test_keys_that_changed_too_often(world: World, monkeypatch: pytest.Mon
 # Watched
 
 
+@pytest.mark.threat("T100")
 async def test_what_nobody_finished_is_void_after_ten_minutes(world: World) -> None:
     """Whoever was signing is gone: the serial goes to the list, and the audit says so."""
     ca = world.open()
@@ -754,6 +766,7 @@ async def test_the_log_forgets_what_ended_long_ago(world: World) -> None:
     assert world.certificates() == []
 
 
+@pytest.mark.threat("T101")
 async def test_readiness_follows_the_self_test(start: Starter) -> None:
     """A key that stops signing is seen within fifteen seconds, and its return too; machines are served meanwhile."""
     service: Service = await start(enrollment_ca_unencrypted=True)
@@ -927,6 +940,7 @@ def test_a_passphrase_that_moved_opens_the_key(world: World) -> None:
     assert [issuer.state for issuer in world.issuers()] == ["active", "next"]
 
 
+@pytest.mark.threat("T99")
 def test_two_who_finish_the_same_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One was stopped for longer than its lease: it finds the other's certificate, and nothing is made twice."""
     other = World(world.directory, world.clock)

@@ -48,6 +48,7 @@ async def weakened(committee: Committee, node: SoftwareNode) -> None:
 # What a role rests on
 
 
+@pytest.mark.threat("T147")
 async def test_a_software_key_is_not_promoted_by_what_one_prepared(committee: Committee) -> None:
     """The role's own minimum stands: that one operator overruled it for the worker counts for nothing."""
     node = SoftwareNode()
@@ -76,6 +77,7 @@ async def listed_by_one(committee: Committee, node: SoftwareNode) -> None:
     await committee.service.introduce(node)
 
 
+@pytest.mark.threat("T152")
 @pytest.mark.parametrize("prepare", [accepted_by_one, listed_by_one])
 async def test_a_software_key_is_not_promoted_by_the_word_of_one(committee: Committee, prepare: Any) -> None:
     """That one operator admitted its EK as a worker counts for nothing, until several list it for the role."""
@@ -92,6 +94,7 @@ async def test_a_software_key_is_not_promoted_by_the_word_of_one(committee: Comm
     assert (await committee.agreed("POST", path, UP))["role"] == "controlplane"
 
 
+@pytest.mark.threat("T152")
 async def test_a_software_key_takes_no_place_by_the_word_of_one(committee: Committee) -> None:
     """Listed by one under a name in use it waits, and replaces no control plane unless several accept its EK there."""
     old = await committee.attested("controlplane")
@@ -130,6 +133,7 @@ async def test_a_vendor_vouches_whatever_one_listed(committee: Committee) -> Non
     assert (answer.status_code, answer.json()["assurance"]) == (200, "ek-allowlist")
 
 
+@pytest.mark.threat("T147")
 async def test_voters_see_what_one_prepared_and_it_lowers_nothing(committee: Committee) -> None:
     """The proposal names the policy that one assigned, and it neither prolongs trust nor lowers the minimum."""
     node = await committee.attested("worker-app")
@@ -161,6 +165,7 @@ async def test_voters_see_what_one_prepared_and_it_lowers_nothing(committee: Com
 # Taking away and giving again
 
 
+@pytest.mark.threat("T148")
 async def test_what_was_removed_from_the_allow_list_is_replaced_by_two(committee: Committee) -> None:
     """One may remove an EK at once; listing it again as something else is what replacing it is."""
     entry = {"ek_fingerprint": EK, "role": "controlplane"}
@@ -173,6 +178,7 @@ async def test_what_was_removed_from_the_allow_list_is_replaced_by_two(committee
     assert (done.status_code, done.json()) == (200, {"added": 1, "replaced": 0})
 
 
+@pytest.mark.threat("T148")
 async def test_a_distrusted_intermediate_is_not_added_again(start: Starter) -> None:
     """Restoring it is an act of two, and adding it once more is no way around."""
     service = await start(dual_control_roles=("worker-app",))
@@ -190,6 +196,7 @@ async def test_a_distrusted_intermediate_is_not_added_again(start: Starter) -> N
     assert (await service.operator("GET", path)).json()["status"] == "distrusted"
 
 
+@pytest.mark.threat("T148")
 async def test_the_certificate_of_a_ca_is_revoked_by_two(start: Starter) -> None:
     """Each step of a rotation needs two, so taking back what one made does; other certificates need one."""
     service = await with_ca(start, dual_control_roles=("controlplane",))

@@ -50,6 +50,7 @@ async def chunks(size: int) -> AsyncIterator[bytes]:
         yield b" " * 65536
 
 
+@pytest.mark.threat("T123")
 @pytest.mark.parametrize(
     ("path", "limit"),
     [("/api/v1/self-register", 128 << 10), ("/api/v1/attest", 4 << 20), ("/api/v1/policies", 1 << 20)],

@@ -20,6 +20,7 @@ async def ca(start: Starter) -> Service:
     return await start(tpm_ca_bundle_dir=start.bundle(), enrollment_ca_unencrypted=True, rate_limits=False)
 
 
+@pytest.mark.threat("T110")
 async def test_the_signature_is_over_the_very_bytes(ca: Service) -> None:
     """By the key of `GET /service-keys`, for machines, from now for five minutes."""
     answer = await ca.get("/pki/bundle")

@@ -128,6 +128,7 @@ async def test_a_backup_needs_file_and_passphrase(start: Starter, tmp_path: Path
 # Rotation
 
 
+@pytest.mark.threat("T102")
 async def test_a_rotation_from_beginning_to_end(start: Starter) -> None:
     """Each step does one thing, waits for what depends on it, and is an audit entry."""
     service = await with_ca(start)
@@ -249,6 +250,7 @@ async def test_every_other_step_is_refused(start: Starter, before: tuple[str, ..
     assert "ca-rotation-forbidden" in (await service.audit(action="denied"))[0]["detail"]
 
 
+@pytest.mark.threat("T102")
 async def test_a_rotation_needs_two(start: Starter) -> None:
     """Every step, of this key, forced or not: one vote is not enough, break-glass is none."""
     service = await with_ca(start, dual_control_roles=("worker-app",))
@@ -276,6 +278,7 @@ async def test_a_rotation_needs_two(start: Starter) -> None:
     assert sum("agreed by anna, bob" in entry["detail"] for entry in entries) == 4
 
 
+@pytest.mark.threat("T149")
 async def test_a_key_that_was_not_tried_does_not_begin_to_sign(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +396,7 @@ async def test_a_preparation_that_cannot_be_finished_is_given_up(
     assert await states(service) == ["active", "abandoned"]
 
 
+@pytest.mark.threat("T103")
 async def test_a_switch_in_the_middle_of_an_issuance(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the old key signed reaches nobody; the machine gets one of the new key, and spends one challenge."""
     service = await with_ca(start)

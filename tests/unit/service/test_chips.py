@@ -45,6 +45,7 @@ def second_ek(first: SoftwareNode) -> SoftwareNode:
     return other
 
 
+@pytest.mark.threat("T127")
 @pytest.mark.parametrize("gone", [False, True])
 async def test_one_ak_belongs_to_one_ek_for_ever(service: Service, gone: bool) -> None:
     """Also after revocation and deletion: the second EK of a revoked machine gets 409, and operators hear of it."""
@@ -62,6 +63,7 @@ async def test_one_ak_belongs_to_one_ek_for_ever(service: Service, gone: bool) -
     assert alarm["source_ip"] == "192.0.2.7"
 
 
+@pytest.mark.threat("T127")
 async def test_of_two_eks_the_first_proof_keeps_the_ak(service: Service) -> None:
     """Both introduce themselves before either proves anything: the second proof is a conflict, spent, and told."""
     one = SoftwareNode()
@@ -112,6 +114,7 @@ async def listed(service: Service, node: SoftwareNode) -> None:
     assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.threat("T155")
 @pytest.mark.parametrize("how", ["chain", "allow-list", "purged"])
 async def test_an_ak_that_a_stranger_claimed_goes_to_who_is_vouched_for(service: Service, how: str) -> None:
     """A software EK activates the AK of another machine first; that machine comes, and nobody keeps it out."""
@@ -143,6 +146,7 @@ async def test_an_ak_that_a_stranger_claimed_goes_to_who_is_vouched_for(service:
     assert (found["valid"], found["state"]["unproven"]) == (True, [])
 
 
+@pytest.mark.threat("T155")
 @pytest.mark.parametrize(
     "decided",
     [
@@ -193,6 +197,7 @@ async def test_what_somebody_decided_about_keeps_its_ak(service: Service, decide
     assert "allow-list" not in alarm["detail"]
 
 
+@pytest.mark.threat("T155")
 @pytest.mark.parametrize(
     "how", ["revoked", "rejected", "locked", "deleted", "forgotten", "beside", "now beside"]
 )
@@ -237,6 +242,7 @@ async def test_who_was_turned_away_takes_no_ak(service: Service, how: str) -> No
     assert "put its EK on the allow-list" not in alarm["detail"]
 
 
+@pytest.mark.threat("T155")
 async def test_who_is_not_vouched_for_any_more_at_the_proof_displaces_nobody(service: Service) -> None:
     """It is asked again in the unit that writes: the entry was removed in between."""
     node = SoftwareNode()
@@ -261,6 +267,7 @@ async def test_one_ek_may_have_many_aks_one_after_the_other(service: Service) ->
     assert code(await service.post(REGISTER, first.introduction())) == "ak-conflict"
 
 
+@pytest.mark.threat("T127")
 @pytest.mark.parametrize("how", ["token", "allow-list"])
 async def test_the_serial_number_of_the_chip_links_its_eks(service: Service, how: str) -> None:
     """A new EK and a new AK of a revoked chip: the certificates give it away, whatever token or list says."""
@@ -295,6 +302,7 @@ async def test_the_serial_number_of_the_chip_links_its_eks(service: Service, how
     assert (await service.act(other, "approve", {"role": "worker-app"}))["alarm"] is None
 
 
+@pytest.mark.threat("T127")
 async def test_after_a_deletion_an_operator_decides(service: Service) -> None:
     """The same pair comes back: it waits with its history shown, although its EK is on the list."""
     node = SoftwareNode()
@@ -313,6 +321,7 @@ async def test_after_a_deletion_an_operator_decides(service: Service) -> None:
     assert f"{first} (rejected, deleted)" in detail["alarm"]
 
 
+@pytest.mark.threat("T127")
 @pytest.mark.parametrize("hint", ["hw_serial", "hw_uuid"])
 async def test_hints_raise_an_alarm_and_decide_nothing(service: Service, hint: str) -> None:
     """The serial number of a revoked machine is told; a placeholder that all machines have is not."""
@@ -356,6 +365,7 @@ def proofs(node: SoftwareNode, answer: Any, *others: SoftwareNode) -> list[str]:
     return made
 
 
+@pytest.mark.threat("T127")
 async def test_an_ek_shown_beside_another_is_the_same_chip(service: Service) -> None:
     """Whoever later comes under the second EK, with another AK and a token, waits."""
     node, second = SoftwareNode(), SoftwareNode()
@@ -383,6 +393,7 @@ async def test_a_revoked_ek_shown_beside_a_new_one_holds_it_back(service: Servic
     assert len(await service.audit(action="alarm")) == 2
 
 
+@pytest.mark.threat("T128")
 @pytest.mark.parametrize("wrong", ["secret", "fewer", "more", "malformed"])
 async def test_each_ek_is_proven_by_itself(service: Service, wrong: str) -> None:
     """Nobody claims somebody else's EK; a wrong proof spends the challenge and creates nothing."""
@@ -404,6 +415,7 @@ async def test_each_ek_is_proven_by_itself(service: Service, wrong: str) -> None
     assert code(again) == "challenge-used"
 
 
+@pytest.mark.threat("T151")
 @pytest.mark.parametrize("shown_beside", [None, "another"])
 async def test_nobody_has_the_proof_of_another_ek_made_for_them(
     service: Service, shown_beside: str | None
@@ -425,6 +437,7 @@ async def test_nobody_has_the_proof_of_another_ek_made_for_them(
     assert (await service.detail(victim))["relatives"] == []
 
 
+@pytest.mark.threat("T128")
 async def test_unproven_eks_count_for_nothing(service: Service) -> None:
     """Who names another EK and shows no proof is not of its chip."""
     node, other = SoftwareNode(), SoftwareNode()

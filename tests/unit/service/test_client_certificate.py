@@ -94,6 +94,7 @@ def test_the_ou_names_the_duties(ou: tuple[str, ...], duties: set[Duty]) -> None
     assert verified(CA.issue(ou=ou)).duties == duties
 
 
+@pytest.mark.threat("T39")
 @pytest.mark.parametrize(
     "ou", [(), ("worker",), ("Operator",), ("operators",), ("operator ",), ("x,OU=operator",)]
 )
@@ -116,6 +117,7 @@ def test_strong_keys_are_accepted(key: Callable[[], Any]) -> None:
     assert verified(CA.issue(key=key())).cn == "alice"
 
 
+@pytest.mark.threat("T39")
 @pytest.mark.parametrize(
     "key",
     [
@@ -133,6 +135,7 @@ def test_weak_keys_are_refused(key: Callable[[], Any]) -> None:
 # ---------------------------------------------------------------- what proves nothing
 
 
+@pytest.mark.threat("T39")
 def test_another_ca_is_refused() -> None:
     """Also one that calls itself the same."""
     with pytest.raises(Unauthenticated):
@@ -194,6 +197,7 @@ def test_an_expired_ca_vouches_for_nobody() -> None:
         verified(issued, trust, AT + 3 * DAY)
 
 
+@pytest.mark.threat("T39")
 @pytest.mark.parametrize(
     "extensions",
     [
@@ -253,6 +257,7 @@ def test_no_flipped_bit_is_accepted() -> None:
 # ---------------------------------------------------------------- names
 
 
+@pytest.mark.threat("T39")
 @pytest.mark.parametrize(
     "cn", ["SYSTEM", "system", "machine", "Unknown", "ＳＹＳＴＥＭ", "SYS\u200bTEM", " machine "]
 )
@@ -301,6 +306,7 @@ def ssl_der(pem: bytes) -> bytes:
     return base64.b64decode(b"".join(pem.splitlines()[1:-1]))
 
 
+@pytest.mark.threat("T40")
 @pytest.mark.parametrize(
     ("at", "decided"),
     [
@@ -323,6 +329,7 @@ def test_a_stale_list_decides_nothing(at: datetime, decided: bool) -> None:
             verified(ALICE, trust, at)
 
 
+@pytest.mark.threat("T40")
 @pytest.mark.parametrize(
     "crl",
     [
@@ -593,6 +600,7 @@ async def test_a_list_changed_in_place_counts_too(files: Files) -> None:
         await method.operator(ALICE.der, ORIGIN, AT)
 
 
+@pytest.mark.threat("T40")
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(b"rubbish")])
 @pytest.mark.parametrize("which", ["ca", "crl"])
 async def test_what_cannot_be_read_lets_nobody_in(

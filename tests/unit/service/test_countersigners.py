@@ -175,6 +175,7 @@ ONE = WITNESSES[0]
 ELSE = Checkpoint(origin="attest.example.test/audit", size=3, root=bytes(32))
 
 
+@pytest.mark.threat("T44")
 @pytest.mark.parametrize(
     ("answers", "why"),
     [
@@ -241,6 +242,7 @@ async def test_a_witness_that_is_not_there_is_asked_again(start: Starter) -> Non
     assert "— witness.example/one " in await newest(service)
 
 
+@pytest.mark.threat("T44")
 async def test_nobody_waits_for_a_witness_that_hangs(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints and attestations go on; the request ends by itself."""
     monkeypatch.setattr("attestation_service.transparency.checkpoints.TOLD_SECONDS", 0.5)
@@ -468,6 +470,7 @@ def rejecting(authority: Path) -> Handle:
     return lambda path, _body: stamping(authority)(path, b"no request")
 
 
+@pytest.mark.threat("T44")
 @pytest.mark.parametrize(
     ("make", "ca"),
     [

@@ -59,6 +59,7 @@ def browser(service: Service) -> Service:
     return service
 
 
+@pytest.mark.threat("T119")
 async def test_nothing_is_done_or_shown_for_another_site(browser: Service) -> None:
     """Every route of operators, every way in which a browser says for whom it asks."""
     for method, path in OPERATOR_ROUTES:
@@ -71,6 +72,7 @@ async def test_nothing_is_done_or_shown_for_another_site(browser: Service) -> No
     assert entries[-1]["detail"].startswith("DELETE /api/v1/allow-list/"), "what was asked"
 
 
+@pytest.mark.threat("T119")
 async def test_no_act_is_of_a_kind_that_a_form_could_send(browser: Service) -> None:
     """Where the browser says nothing: neither with a body nor without one."""
     for method, path in OPERATOR_ROUTES:
@@ -82,6 +84,7 @@ async def test_no_act_is_of_a_kind_that_a_form_could_send(browser: Service) -> N
     assert await browser.audit() == []
 
 
+@pytest.mark.threat("T119")
 async def test_an_empty_form_does_not_revoke(browser: Service) -> None:
     """The attack itself: a page with a form without members, and an operator who opens it."""
     node = SoftwareNode()
@@ -119,6 +122,7 @@ async def test_routes_without_an_operators_authority_are_not_concerned(service: 
         assert let_in(answer), (method, path, answer.text)
 
 
+@pytest.mark.threat("T119")
 async def test_no_get_of_operators_changes_anything(service: Service, tmp_path: Path) -> None:
     """Whoever only looks leaves every table as it was; an export is an entry of the audit, and nothing more."""
     node = SoftwareNode()

@@ -93,6 +93,7 @@ def settings(policy: str, **chosen: Any) -> Settings:
     return Settings(**({"crypto_policy": policy} | defaults | chosen))
 
 
+@pytest.mark.threat("T87")
 @pytest.mark.parametrize(("policy", "chosen", "told"), REFUSED)
 def test_settings_that_a_policy_forbids(policy: str, chosen: dict[str, Any], told: str) -> None:
     """The variable, the algorithm, and what would be allowed."""
@@ -269,6 +270,7 @@ def ak(key: Any = P384, hash_alg: int = Alg.SHA384, name_alg: int = Alg.SHA384) 
     return sealed_public(public)
 
 
+@pytest.mark.threat("T87")
 @pytest.mark.parametrize("policy", CNSA)
 @pytest.mark.parametrize("template", ["L-1", "L-2", "H-1", "H-2", "H-3", "H-4", "H-6", "H-7"])
 def test_endorsement_keys(template: str, policy: CryptoPolicy) -> None:
@@ -281,6 +283,7 @@ def test_endorsement_keys(template: str, policy: CryptoPolicy) -> None:
         crypto_policy.demand_tpm_keys(policy, ek(template), ak())
 
 
+@pytest.mark.threat("T87")
 @pytest.mark.parametrize(
     ("public", "allowed"),
     [
@@ -327,6 +330,7 @@ async def test_a_machine_is_refused(start: StartService) -> None:
     assert (await service.audit(action="denied"))[0]["detail"] == "introduce: algorithm-forbidden"
 
 
+@pytest.mark.threat("T87")
 @pytest.mark.anyio
 async def test_a_machine_that_came_before_the_policy(start: StartService) -> None:
     """It attests no more; what it was trusted for runs out."""

@@ -88,6 +88,7 @@ def audit(directory: Path, action: str) -> list[str]:
         return [detail for (detail,) in found]
 
 
+@pytest.mark.threat("T120")
 async def test_the_keys_remember_a_checkpoint_before_anybody_sees_it(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +111,7 @@ async def test_the_keys_remember_a_checkpoint_before_anybody_sees_it(
     assert (await service.get("/readyz")).json()["status"] == "degraded"
 
 
+@pytest.mark.threat("T120")
 async def test_workers_share_what_the_keys_remember(start: Starter) -> None:
     """The second signs only what continues what the first one signed, though its own database says nothing of it."""
     one = await start()
@@ -140,6 +142,7 @@ async def test_a_memory_that_goes_away_stops_the_signing(start: Starter) -> None
         await service.resources.transparency.demand_continued()
 
 
+@pytest.mark.threat("T120")
 async def test_a_missing_database_is_not_made_anew(start: Starter) -> None:
     """Nothing is made in its place: no database, no second CA, no second history."""
     service = await start()
@@ -157,6 +160,7 @@ async def test_a_missing_database_is_not_made_anew(start: Starter) -> None:
     assert keys == {path: path.read_bytes() for path in (start.directory / "ca").iterdir() if path.is_file()}
 
 
+@pytest.mark.threat("T120")
 async def test_another_database_is_refused(start: Starter) -> None:
     """An empty one, beside the keys of the old one, and whichever other."""
     await signed(await start(), 2)
@@ -169,6 +173,7 @@ async def test_another_database_is_refused(start: Starter) -> None:
     assert audit(start.directory, "settings_weakened") == []  # it was asked before anything happened
 
 
+@pytest.mark.threat("T120")
 async def test_an_older_copy_is_refused_until_somebody_accepts_it(start: Starter) -> None:
     """The act is audited, the log goes on under another name, and no size is signed twice under one."""
     service = await start()
@@ -231,6 +236,7 @@ async def test_a_database_from_before_is_bound_once(start: Starter) -> None:
 LOG_KEYS = ("audit-ed25519.pem", "audit-mldsa44.pem")
 
 
+@pytest.mark.threat("T170")
 async def test_no_keys_are_made_for_a_log_that_others_signed(start: Starter) -> None:
     """They would take its checkpoints for forged. Put back, the service starts as if nothing had been."""
     await signed(await start(), 3)
@@ -252,6 +258,7 @@ async def test_no_keys_are_made_for_a_log_that_others_signed(start: Starter) -> 
     assert service.resources.transparency.refused is None
 
 
+@pytest.mark.threat("T170")
 async def test_a_log_whose_keys_are_lost_for_good_ends_and_another_begins(start: Starter) -> None:
     """The restored database had no folder of keys with it: accepted under another name it is signed and verified."""
     await signed(await start(), 3)
@@ -286,6 +293,7 @@ async def test_a_log_whose_keys_are_lost_for_good_ends_and_another_begins(start:
     assert "signature" in (await again.operator("GET", "/audit/verify")).json()["error"]
 
 
+@pytest.mark.threat("T170")
 async def test_a_checkpoint_of_other_keys_is_told_once_with_what_to_do(
     start: Starter, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,6 +36,7 @@ async def test_concurrent_fetches_return_the_same_envelope(service: Service) -> 
     assert CANARY in node.open(envelope).decode()
 
 
+@pytest.mark.threat("T17")
 async def test_a_delivery_is_signed_anew_for_every_fetch(service: Service) -> None:
     """Seals prove nothing about who sealed: machine, request, token and digest are signed."""
     node = SoftwareNode()
@@ -57,6 +58,7 @@ async def test_a_delivery_is_signed_anew_for_every_fetch(service: Service) -> No
     assert CONFIG_SIGNATURE_HEADER not in (await service.get("/config")).headers
 
 
+@pytest.mark.threat("T18")
 async def test_a_verdict_under_a_replaced_policy_releases_nothing(service: Service) -> None:
     """Operators who demand more mean it from now on, not after the lease."""
     node = SoftwareNode()
@@ -114,6 +116,7 @@ async def test_unlock_alone_does_not_deliver(service: Service) -> None:
     assert (await service.fetch(token)).status_code == 410
 
 
+@pytest.mark.threat("T18")
 async def test_what_changes_between_sealing_and_spending_counts(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +271,7 @@ async def test_a_missing_or_broken_base_is_503(service: Service) -> None:
     assert (await service.fetch(token)).status_code == 200
 
 
+@pytest.mark.threat("T121")
 async def test_secrets_of_one_cluster_never_reach_another(service: Service) -> None:
     """What a machine gets follows the cluster that operators decided; a cluster without a base gets nothing."""
     node = SoftwareNode()
@@ -285,6 +289,7 @@ async def test_secrets_of_one_cluster_never_reach_another(service: Service) -> N
     assert CANARY not in config
 
 
+@pytest.mark.threat("T121")
 async def test_another_cluster_is_another_configuration_after_another_proof(service: Service) -> None:
     """A token of the cluster that a machine leaves loses its right, also in the repeat window; its trust ends."""
     node = SoftwareNode()
@@ -300,6 +305,7 @@ async def test_another_cluster_is_another_configuration_after_another_proof(serv
     assert (await service.attest(node))["action"] == "apply-config"
 
 
+@pytest.mark.threat("T121")
 @pytest.mark.parametrize(("cluster_id", "trust"), [("default", "verified"), ("prod", "stale")])
 async def test_what_was_proven_while_waiting_is_no_trust_in_another_cluster(
     service: Service, cluster_id: str, trust: str
@@ -328,6 +334,7 @@ async def test_an_ek_that_cannot_be_sealed_to_releases_nothing(
     assert CANARY not in answer.text
 
 
+@pytest.mark.threat("T16")
 async def test_tokens_are_stored_hashed(service: Service) -> None:
     """No token is in the database in the clear."""
     node = SoftwareNode()

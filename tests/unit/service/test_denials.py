@@ -15,6 +15,7 @@ async def denials(service: Service) -> list[str | None]:
     return [entry["detail"] for entry in await service.audit(action="denied")]
 
 
+@pytest.mark.threat("T45")
 async def test_settings_that_are_weaker_are_one_entry_of_each_start(start: Starter) -> None:
     """Three workers of one start write one entry with the whole list; a start later writes its own."""
     first = await start(tpm_allow_simulator=True, rate_limits=False)

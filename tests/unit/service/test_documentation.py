@@ -93,6 +93,7 @@ def test_every_link_leads_somewhere_and_everything_is_reached_by_one() -> None:
     assert operations <= within
 
 
+@pytest.mark.threat("T166")
 def test_it_loads_and_runs_nothing() -> None:
     """No script, no picture, no form, no frame, no address of another host, no style but its own sheet."""
     assert not READ.elements & {"script", "img", "link", "iframe", "form", "object", "embed", "svg", "base"}
@@ -100,6 +101,7 @@ def test_it_loads_and_runs_nothing() -> None:
     assert not [word for word in ("url(", "@import", "//") if word in STYLE]
 
 
+@pytest.mark.threat("T166")
 def test_what_the_document_says_stays_text() -> None:
     """Whatever stands in a title, description, path, name, pattern or example: none of it becomes an element."""
     evil = '"><script>alert(1)</script>`<b>`'
@@ -134,6 +136,7 @@ def test_what_the_document_says_stays_text() -> None:
     assert read.text.count("<script>alert(1)</script>") > 20
 
 
+@pytest.mark.threat("T166")
 @pytest.mark.anyio
 async def test_it_is_open_and_may_show_only_its_own_style(service: Service) -> None:
     """Without a login, as /openapi.json; one policy, with the digest of its sheet. Other answers keep theirs."""

@@ -219,6 +219,7 @@ GATED: dict[str, Gated] = {
 each = pytest.mark.parametrize("name", GATED)
 
 
+@pytest.mark.threat("T50")
 @each
 async def test_one_is_not_enough_and_two_are(committee: Committee, name: str) -> None:
     """A vote changes nothing but the record; the second makes the act, in one unit with its own entries."""
@@ -256,6 +257,7 @@ async def test_one_is_not_enough_and_two_are(committee: Committee, name: str) ->
     assert (await committee.service.operator("GET", "/audit/verify")).json()["valid"]
 
 
+@pytest.mark.threat("T51")
 @each
 async def test_one_person_is_one_however_often_and_however_known(committee: Committee, name: str) -> None:
     """Again, and by certificate under the same name in other letters: 202 unchanged, nothing recorded twice."""
@@ -270,6 +272,7 @@ async def test_one_person_is_one_however_often_and_however_known(committee: Comm
     assert await committee.audit() == audit
 
 
+@pytest.mark.threat("T51")
 @each
 async def test_break_glass_is_nobody(committee: Committee, name: str) -> None:
     """SYSTEM neither proposes nor completes, and each try is on record."""
@@ -288,6 +291,7 @@ async def test_break_glass_is_nobody(committee: Committee, name: str) -> None:
         assert (await committee.ask("anna", "POST", path, body)).status_code == 202
 
 
+@pytest.mark.threat("T52")
 @each
 @pytest.mark.parametrize("seconds", [WINDOW_SECONDS, WINDOW_SECONDS * 100])
 async def test_an_expired_vote_does_not_count(committee: Committee, name: str, seconds: int) -> None:
@@ -370,6 +374,7 @@ async def test_a_quorum_that_was_lowered_is_met_by_asking_again(committee: Commi
     assert (actions.count("approve_vote"), actions.count("approve")) == (2, 1)
 
 
+@pytest.mark.threat("T52")
 @each
 async def test_used_votes_are_used_up(committee: Committee, name: str) -> None:
     """Two votes admit one act: the same request afterwards begins at one, or is not possible any more.
@@ -546,6 +551,7 @@ async def test_another_role_is_another_proposal(start: Starter) -> None:
     assert "differs in measured, role (worker-infra, not controlplane), roles" in answer.json()["message"]
 
 
+@pytest.mark.threat("T52")
 async def test_new_evidence_is_another_proposal(committee: Committee) -> None:
     """A machine that booted something else since the first vote needs two fresh looks."""
     node = SoftwareNode()
@@ -601,6 +607,7 @@ async def test_another_machine_is_another_proposal(committee: Committee) -> None
     assert (await committee.ask("bernd", "POST", *other)).json()["voters"] == ["bernd"]
 
 
+@pytest.mark.threat("T52")
 async def test_a_vote_does_not_outlive_what_it_was_about(committee: Committee) -> None:
     """Somebody locks the machine and two unlock it: the vote from before is not waiting behind that."""
     node = await committee.attested("controlplane")
@@ -854,6 +861,7 @@ async def test_the_id_of_a_vote_is_a_number(committee: Committee) -> None:
         assert (answer.status_code, code(answer)) == (422, "schema-violation")
 
 
+@pytest.mark.threat("T53")
 async def test_a_vote_is_an_event(committee: Committee) -> None:
     """Written with the vote, thin, so that a chat can say who is waited for; the second vote is one, too."""
     path, body = await _pending(committee)
@@ -885,6 +893,7 @@ async def test_a_vote_is_an_event(committee: Committee) -> None:
 # At the same time
 
 
+@pytest.mark.threat("T53")
 async def test_twenty_at_once_make_one_approval(committee: Committee) -> None:
     """Of 20 people who approve at the same time the second completes it; for each of three machines."""
     # A name and an address belong to one machine.

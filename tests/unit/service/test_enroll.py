@@ -120,6 +120,7 @@ async def test_it_says_how_the_machine_stands(holder: Holder) -> None:
             }
 
 
+@pytest.mark.threat("T107")
 async def test_a_challenge_is_good_once(holder: Holder) -> None:
     """What was captured proves nothing afterwards; of a hundred at once one is answered."""
     body = await holder.body()
@@ -146,6 +147,7 @@ async def test_a_challenge_ends_and_is_for_this(holder: Holder) -> None:
         assert outcome_of(await holder.send(body)) == (410, "challenge-expired")
 
 
+@pytest.mark.threat("T107")
 async def test_the_key_must_be_there(holder: Holder) -> None:
     """A certificate is public: a wrong signature, one of another key or over another text spends the challenge."""
     other = ecc_key()
@@ -306,6 +308,7 @@ def ek_name(fingerprint: str) -> x509.GeneralName:
     return x509.UniformResourceIdentifier(f"urn:itl:ek:{fingerprint}")
 
 
+@pytest.mark.threat("T107")
 async def test_the_ek_must_be_named_and_the_machines(holder: Holder) -> None:
     """Missing, another machine's, doubled: refused, although our CA signed it (R15)."""
     own, other = holder.node.ek_fingerprint, SoftwareNode().ek_fingerprint
@@ -325,6 +328,7 @@ async def test_the_ek_must_be_named_and_the_machines(holder: Holder) -> None:
         assert outcome_of(await holder.send(body)) == (409, "challenge-used")
 
 
+@pytest.mark.threat("T107")
 async def test_only_our_own_certificates(holder: Holder) -> None:
     """Self-made with a serial of ours, unknown, by a foreign CA and planted in our log: each is refused."""
     own = [ek_name(holder.node.ek_fingerprint)]
@@ -408,6 +412,7 @@ async def test_keys_of_other_kinds(holder: Holder) -> None:
     assert outcome_of(await holder.send(body)) == REJECTED
 
 
+@pytest.mark.threat("T107")
 @pytest.mark.parametrize("state", ["revoked", "held", "expired"])
 async def test_a_certificate_that_is_not_good_now(holder: Holder, state: str) -> None:
     """By our own log, and at once; only who holds the key hears it."""
@@ -462,6 +467,7 @@ async def test_a_certificate_that_is_not_good_yet(holder: Holder) -> None:
     assert (await holder.send(await holder.body(cert_pem=pem))).status_code == 200
 
 
+@pytest.mark.threat("T107")
 @pytest.mark.parametrize("status", Status)
 async def test_no_status_is_left_by_it(holder: Holder, status: Status) -> None:
     """Every status has its outcome, and is what it was afterwards: also where the log forgot to hold or revoke."""
@@ -510,6 +516,7 @@ async def test_an_act_between_judgement_and_answer(
     assert outcome_of(await holder.send(body)) == outcome
 
 
+@pytest.mark.threat("T107")
 async def test_a_deleted_machine_is_unknown(holder: Holder) -> None:
     """Its certificate survives it, and enrols nobody (R15)."""
     service, node = holder.service, holder.node

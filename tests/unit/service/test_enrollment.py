@@ -274,6 +274,7 @@ async def test_a_renewal_carries_the_role_of_now(ca: Service) -> None:
 # The challenge
 
 
+@pytest.mark.threat("T106")
 async def test_a_challenge_is_for_one_machine_and_purpose(ca: Service) -> None:
     """32 fresh bytes, a minute, one machine, one purpose; whoever else names it finds none."""
     node, other = SoftwareNode(), SoftwareNode()
@@ -304,6 +305,7 @@ async def test_a_challenge_is_for_one_machine_and_purpose(ca: Service) -> None:
     assert quote is None, "a challenge for a certificate asks for no quote"
 
 
+@pytest.mark.threat("T106")
 async def test_a_challenge_ends(ca: Service) -> None:
     """After a minute it is expired; maintenance forgets it."""
     node = SoftwareNode()
@@ -343,6 +345,7 @@ async def test_unknown_machines(ca: Service) -> None:
     )
 
 
+@pytest.mark.threat("T108")
 async def test_strangers_are_slowed_down(start: Starter) -> None:
     """The routes count like all public ones: per address, and per machine and address."""
     limited = dict(WITH_CA) | {"rate_limits": True, "rate_limit_machine_burst": 5}
@@ -567,6 +570,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.threat("T104")
 @pytest.mark.parametrize("name", ATTACKS)
 async def test_attacks_end_in_a_spent_challenge(ca: Service, name: str) -> None:
     """Each is refused under its own name in the audit; nothing changes, and the challenge cannot be tried again."""
@@ -585,6 +589,7 @@ async def test_attacks_end_in_a_spent_challenge(ca: Service, name: str) -> None:
     await get_certificate(ca, node)
 
 
+@pytest.mark.threat("T108")
 async def test_strangers_do_not_fill_the_audit(ca: Service) -> None:
     """Refusals are recorded up to a bound; the log has the rest."""
     node = SoftwareNode()
@@ -615,6 +620,7 @@ async def test_no_profile_but_those_of_nodes(ca: Service, profile: str) -> None:
         assert outcome_of(await try_certificate(ca, node, profile=profile)) == (422, "schema-violation")
 
 
+@pytest.mark.threat("T105")
 async def test_no_machine_becomes_an_operator(ca: Service) -> None:
     """Nor by a record that says so: the profile knows the roles there are, and nothing is signed."""
     node = SoftwareNode()
@@ -633,6 +639,7 @@ async def test_no_machine_becomes_an_operator(ca: Service) -> None:
     assert [row["state"] for row in await listed(ca, node)] == ["void"]
 
 
+@pytest.mark.threat("T104")
 @pytest.mark.parametrize("member", ["key_public", "certify_info", "certify_signature", "nonce_id"])
 async def test_without_evidence_there_is_no_certificate(ca: Service, member: str) -> None:
     """R10: 422, whatever else is there."""
@@ -644,6 +651,7 @@ async def test_without_evidence_there_is_no_certificate(ca: Service, member: str
         assert outcome_of(await send(ca, node, body)) == (422, "schema-violation")
 
 
+@pytest.mark.threat("T106")
 async def test_one_challenge_one_certificate(ca: Service) -> None:
     """A hundred at once: one is issued, the others hear that it was used."""
     node, key = SoftwareNode(), ecc_key()
@@ -655,6 +663,7 @@ async def test_one_challenge_one_certificate(ca: Service) -> None:
     assert len(await ca.audit(action="cert_issued", machine_id=node.machine_id)) == 1
 
 
+@pytest.mark.threat("T108")
 async def test_live_certificates_are_limited(ca: Service) -> None:
     """One machine cannot fill the log; when some have ended there is room again. Each profile counts for itself."""
     node = SoftwareNode()
@@ -738,6 +747,7 @@ async def brought(service: Service, node: SoftwareNode, steps: tuple[str, ...]) 
                 await service.act(node, step, {"reason": "test"})
 
 
+@pytest.mark.threat("T105")
 @pytest.mark.parametrize("way", WAYS)
 async def test_only_attested_machines_within_their_lease(ca: Service, way: str) -> None:
     """Every status has its outcome; whoever holds the AK hears how the machine stands, and nothing else."""
@@ -752,6 +762,7 @@ async def test_only_attested_machines_within_their_lease(ca: Service, way: str) 
     assert await listed(ca, node) == []
 
 
+@pytest.mark.threat("T105")
 @pytest.mark.parametrize("way", [w for w in WAYS if w != "AK reset"])
 async def test_strangers_learn_nothing_of_a_status(ca: Service, way: str) -> None:
     """Whoever cannot sign for the AK gets one answer, however the machine stands."""
@@ -778,6 +789,7 @@ def _revoked(tx: Tx, machine_id: str) -> None:
     tx.certificates.void_machine(machine_id, "revoke", NOW)
 
 
+@pytest.mark.threat("T106")
 @pytest.mark.parametrize("act", [_locked, _other_role, _revoked])
 async def test_an_act_while_it_is_being_signed(
     ca: Service, monkeypatch: pytest.MonkeyPatch, act: Callable[[Tx, str], None]
@@ -800,6 +812,7 @@ async def test_an_act_while_it_is_being_signed(
     assert await ca.audit(action="cert_issued", machine_id=node.machine_id) == []
 
 
+@pytest.mark.threat("T106")
 @pytest.mark.parametrize(("act", "outcome"), [(_locked, NOT_ADMITTED), (_other_role, (200, "ok"))])
 async def test_an_act_before_it_is_reserved(
     ca: Service,
@@ -893,6 +906,7 @@ def under(service: Service, policy: str) -> None:
 # Compatibility: a key made by the service
 
 
+@pytest.mark.threat("T109")
 async def test_by_default_no_key_is_made_here(ca: Service) -> None:
     """422 with a spent challenge: keys are made in the TPM (R10)."""
     node = SoftwareNode()
@@ -908,6 +922,7 @@ async def compat(start: Starter) -> Service:
     return await start(tpm_ca_bundle_dir=start.bundle(), compat_server_keys=True, **WITH_CA)
 
 
+@pytest.mark.threat("T109")
 async def test_a_key_made_here_travels_wrapped(compat: Service) -> None:
     """Only the TPM's RSA key opens it; it is labelled everywhere, and its certificate names no key tier."""
     node, key = SoftwareNode(), decryption_key()
@@ -939,6 +954,7 @@ async def test_a_key_made_here_travels_wrapped(compat: Service) -> None:
     assert [row["key_tier"] for row in await listed(compat, node)] == [None]
 
 
+@pytest.mark.threat("T109")
 async def test_a_key_made_here_claims_no_residency(start: Starter) -> None:
     """With an OID arc, the certificate says how well the EK is vouched for, and nothing of the key."""
     service = await start(
@@ -974,6 +990,7 @@ async def test_a_short_key_to_wrap_to_is_forbidden_where_the_policy_says_so(comp
         assert outcome_of(await send(compat, node, body)) == (422, "algorithm-forbidden")
 
 
+@pytest.mark.threat("T109")
 @pytest.mark.parametrize("name", ["signing key", "external", "replayed", "other AK"])
 async def test_a_made_key_goes_only_to_a_proven_tpm(compat: Service, name: str) -> None:
     """The RSA key must be one that only the TPM can use, vouched for by its AK, for this challenge."""
@@ -1010,6 +1027,7 @@ async def test_a_certification_of_one_use_is_none_of_the_other(compat: Service) 
         assert outcome_of(await send(compat, node, body)) == REJECTED
 
 
+@pytest.mark.threat("T109")
 async def test_what_cannot_be_wrapped_is_not_sent(compat: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error, never plaintext."""
     node = SoftwareNode()

@@ -79,6 +79,7 @@ async def test_a_warning_decides_nothing_here_and_is_seen_by_others(service: Ser
     assert ear.status == "warning"
 
 
+@pytest.mark.threat("T79")
 async def test_what_nobody_vouches_for_is_not_judged(service: Service) -> None:
     """A certificate that chains nowhere names a maker of its maker's choice: no advisory, and no pass either."""
     node = SoftwareNode(rsa_ek=True)

@@ -54,6 +54,7 @@ async def test_the_database_does_not_answer(service: Service) -> None:
     assert (await service.get("/healthz")).status_code == 200
 
 
+@pytest.mark.threat("T130")
 async def test_the_database_takes_no_writes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk goes on answering whoever reads: ready is who can write. Many who ask cost one write in a while."""
     seconds, writes, full = [1000.0], [], [False]

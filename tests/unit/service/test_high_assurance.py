@@ -39,6 +39,7 @@ async def test_over_tls_13_everything_works(assured: Service) -> None:
     assert (await assured.fetch(answer["config_token"])).status_code == 200
 
 
+@pytest.mark.threat("T41")
 @pytest.mark.parametrize(
     "changed",
     [
@@ -65,6 +66,7 @@ async def test_what_nobody_asserts_is_not_so(assured: Service, changed: dict[str
     is_problem(answer, 403, "high-assurance-required")
 
 
+@pytest.mark.threat("T41")
 async def test_no_route_is_left_out(assured: Service) -> None:
     """Every path of the application is refused over plain HTTP, unknown ones too; probes and lists are not."""
     paths = {
@@ -94,6 +96,7 @@ async def test_no_route_is_left_out(assured: Service) -> None:
         assert (await assured.get(path)).status_code == 200
 
 
+@pytest.mark.threat("T41")
 async def test_the_attestation_route_is_not_left_out(assured: Service) -> None:
     """A good attestation, for which there is a lane of its own, proves nothing over plain HTTP."""
     assured.http.headers.update(ASSURED)
@@ -169,6 +172,7 @@ def load(**environ: str) -> Settings:
     return Settings.load(named | environ, env_file=None)
 
 
+@pytest.mark.threat("T41")
 @pytest.mark.parametrize(
     ("environ", "word"),
     [

@@ -124,6 +124,7 @@ def tree(folder: Path) -> dict[str, tuple[int, int, int, str]]:
 # Nothing is touched
 
 
+@pytest.mark.threat("T175")
 def test_an_empty_installation_stays_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: Check
 ) -> None:
@@ -135,6 +136,7 @@ def test_an_empty_installation_stays_empty(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["configs", "passphrase"]
 
 
+@pytest.mark.threat("T175")
 def test_an_installation_stays_as_it_was(place: Path, check: Check) -> None:
     """Also where something is wrong, and where it would be migrated: that is said, and not done."""
     before = tree(place)

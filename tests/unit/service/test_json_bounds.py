@@ -49,6 +49,7 @@ def test_honest_texts_pass(honest: Any, indent: int | None) -> None:
     demand(json.dumps(honest, indent=indent).encode(), FEW)
 
 
+@pytest.mark.threat("T123")
 @pytest.mark.parametrize(
     ("hostile", "why"),
     [

@@ -86,6 +86,7 @@ async def test_what_the_ek_vouched_for_is_kept(service: Service, rsa_ek: bool) -
     assert (await service.detail(node))["firmware_attested"] == "8217.4131.22.13879"
 
 
+@pytest.mark.threat("T78")
 async def test_the_key_is_gone_after_one_use(service: Service) -> None:
     """Whatever came of the attestation, no secret stays in the database; unanswered ones go with their challenge."""
     node = SoftwareNode()

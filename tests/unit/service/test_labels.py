@@ -11,6 +11,7 @@ from tests.unit.service.test_registration import code
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.threat("T168")
 async def test_labels_are_written_audited_and_found(service: Service) -> None:
     """Who wrote what and what stood there before is in the audit; what changes nothing leaves no entry."""
     node, other = SoftwareNode(), SoftwareNode()
@@ -36,6 +37,7 @@ async def test_labels_are_written_audited_and_found(service: Service) -> None:
     }
 
 
+@pytest.mark.threat("T168")
 async def test_labels_change_nothing_else(service: Service) -> None:
     """Neither version nor trust, and an approval that was prepared before still fits; acts show them too."""
     node = SoftwareNode()

@@ -34,6 +34,7 @@ async def audited(service: Service, action: str) -> list[dict[str, Any]]:
     return await service.audit(action=action)
 
 
+@pytest.mark.threat("T77")
 async def test_a_lapse_is_noticed_once(service: Service) -> None:
     """Trust ends with the lease; after the grace, one event and one audit entry, however often one looks."""
     node = SoftwareNode()
@@ -81,6 +82,7 @@ async def test_a_machine_that_is_back_is_told_of_and_may_be_missed_again(service
     assert len(await audited(service, "heartbeat_resumed")) == 2
 
 
+@pytest.mark.threat("T77")
 async def test_a_bad_result_does_not_clear_it(service: Service) -> None:
     """A machine that comes back with evidence that fails is still missed: only a Verified result renews a lease."""
     node = SoftwareNode()
@@ -127,6 +129,7 @@ async def test_who_renews_is_never_missed(service: Service) -> None:
     assert events(service, "node.heartbeat_missed") == []
 
 
+@pytest.mark.threat("T77")
 async def test_tokens_go_with_the_lease(service: Service) -> None:
     """What was not fetched is withdrawn; the machine gets a new token when it is back, without an operator."""
     node = SoftwareNode()
@@ -171,6 +174,7 @@ async def test_only_attested_machines_are_missed(service: Service) -> None:
     assert await audited(service, "heartbeat_missed") == []
 
 
+@pytest.mark.threat("T77")
 async def test_several_workers_notice_each_lapse_once(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

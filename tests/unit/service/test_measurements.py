@@ -98,6 +98,7 @@ async def test_a_log_is_asked_for_once_a_boot(service: Service) -> None:
     assert (await service.challenge(node))["event_log"] == "accepted"
 
 
+@pytest.mark.threat("T74")
 async def test_an_unchanged_log_is_parsed_once(service: Service) -> None:
     """Kept or sent again, by one machine or by many: the same bytes are parsed once in this process."""
     nodes = [SoftwareNode() for _ in range(3)]
@@ -126,6 +127,7 @@ async def test_what_was_forgotten_is_read_and_parsed_again(service: Service) -> 
     assert (await service.detail(node))["trust"] == "verified"
 
 
+@pytest.mark.threat("T73")
 def test_the_cache_is_bounded_and_keyed_by_every_byte_and_the_bank() -> None:
     """What was used longest ago goes; another byte or another bank is another log."""
     logs = [boot_log(BootOptions(seed=n, banks=("sha256", "sha384"))).serialise() for n in range(4)]
@@ -147,6 +149,7 @@ def test_the_cache_is_bounded_and_keyed_by_every_byte_and_the_bank() -> None:
         assert sum(len(entry.data) for entry in replays._found.values()) <= 2 * max(map(len, logs))
 
 
+@pytest.mark.threat("T73")
 async def test_a_log_of_an_earlier_boot_is_asked_for_anew(service: Service) -> None:
     """After a reboot the kept log leads nowhere: nothing is decided, and the next challenge asks for the new one."""
     node = SoftwareNode()
@@ -170,6 +173,7 @@ async def test_a_log_of_an_earlier_boot_is_asked_for_anew(service: Service) -> N
     assert await known(service, node) == digest(new)
 
 
+@pytest.mark.threat("T73")
 async def test_a_log_that_was_demanded_and_does_not_come_fails(service: Service) -> None:
     """Silence does not help a machine that has something to hide."""
     node = SoftwareNode()
@@ -182,6 +186,7 @@ async def test_a_log_that_was_demanded_and_does_not_come_fails(service: Service)
     assert (result.verdict, [o.check for o in result.failed]) == ("Failed", ["event-log"])
 
 
+@pytest.mark.threat("T74")
 @pytest.mark.parametrize(
     ("what", "status", "expected"),
     [
@@ -218,6 +223,7 @@ async def test_a_log_that_cannot_be_parsed_spends_the_challenge(
     assert (await service.operator("GET", f"/machines/{node.machine_id}/results")).json()["items"] == []
 
 
+@pytest.mark.threat("T74")
 async def test_nothing_is_parsed_for_a_stranger(service: Service) -> None:
     """Without the activated key nobody can have us parse a log, or fill what is remembered or kept."""
     node = SoftwareNode()
@@ -239,6 +245,7 @@ async def test_nothing_is_parsed_for_a_stranger(service: Service) -> None:
     assert not await kept(service, digest(log))
 
 
+@pytest.mark.threat("T73")
 @pytest.mark.parametrize(
     "log", [boot_log(BootOptions(seed=9)), OTHER_KERNEL], ids=["another machine", "another boot"]
 )
@@ -326,6 +333,7 @@ async def test_the_evidence_stands_beside_the_result(service: Service) -> None:
     assert b64encode(evidence.nonce or b"") == challenge["nonce"]
 
 
+@pytest.mark.threat("T74")
 async def test_machines_nobody_admitted_cannot_fill_the_disk(service: Service) -> None:
     """A software EK that measures something else each time has one log kept a day; a long one has none."""
     node = SoftwareNode()
@@ -403,6 +411,7 @@ async def test_remembered_policies_are_bounded(service: Service, monkeypatch: py
         assert len(policy._effective) == 1
 
 
+@pytest.mark.threat("T73")
 async def test_a_log_whose_row_was_changed_is_asked_for_again(service: Service) -> None:
     """Who can write the database cannot put another log under a machine's name."""
     node = SoftwareNode()

@@ -57,6 +57,7 @@ async def test_the_second_names_what_they_agree_to(committee: Committee, name: s
     assert f"agreed by anna, bernd; proposal {digest}" in entry["detail"]
 
 
+@pytest.mark.threat("T171")
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -80,6 +81,7 @@ async def test_something_else_under_that_name_is_refused(
     assert [p["voters"] for p in await committee.waiting()] == [["anna"]]
 
 
+@pytest.mark.threat("T171")
 async def test_what_was_changed_since_it_was_shown_is_not_agreed_to(committee: Committee) -> None:
     """The machine shows other evidence between the look and the vote: neither the old is done, nor a new one opened."""
     node = SoftwareNode()
@@ -117,6 +119,7 @@ async def _used(board: Committee, path: str, body: Any, digest: str) -> None:
     assert (await board.ask("clara", "POST", path, body)).is_success
 
 
+@pytest.mark.threat("T171")
 @pytest.mark.parametrize("end", [_withdrawn, _objected, _expired, _used])
 async def test_what_waits_no_more_is_not_begun_anew(
     committee: Committee, end: Callable[[Committee, str, Any, str], Awaitable[None]]
@@ -130,6 +133,7 @@ async def test_what_waits_no_more_is_not_begun_anew(
     assert (await committee.ask("bernd", "GET", f"/approvals/{digest}/proposal")).status_code == 404
 
 
+@pytest.mark.threat("T171")
 async def test_one_person_is_one_by_either_way(committee: Committee) -> None:
     """Anna asks, names her own proposal, and comes again by certificate: one vote."""
     path, body, digest = await proposed(committee)
@@ -156,6 +160,7 @@ async def test_who_may_not_vote_any_more_is_not_agreed_with(committee: Committee
     assert "may not vote any more" in answer.json()["detail"]
 
 
+@pytest.mark.threat("T171")
 @pytest.mark.parametrize("digest", ["", "9e4ec70e", "AB" * 32, "ab" * 33])
 async def test_only_a_whole_digest_names_a_proposal(committee: Committee, digest: str) -> None:
     """A beginning could be that of two."""
@@ -182,6 +187,7 @@ RIVALS: dict[str, Any] = {
 }
 
 
+@pytest.mark.threat("T171")
 @pytest.mark.parametrize("name", RIVALS)
 async def test_a_rival_is_opened_on_purpose_only(committee: Committee, name: str) -> None:
     """Another proposal about the same thing is refused, and nothing of it is kept; the first can still be agreed to."""
@@ -197,6 +203,7 @@ async def test_a_rival_is_opened_on_purpose_only(committee: Committee, name: str
     assert (await committee.ask("clara", "POST", f"{path}?proposal={digest}", body)).is_success
 
 
+@pytest.mark.threat("T181")
 async def test_one_operator_opens_so_many_and_no_more(
     committee: Committee, monkeypatch: pytest.MonkeyPatch
 ) -> None:

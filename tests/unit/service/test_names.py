@@ -44,6 +44,7 @@ async def first(service: Service) -> SoftwareNode:
     return node
 
 
+@pytest.mark.threat("T142")
 async def test_one_operator_approves_nobody_as_the_control_plane(
     service: Service, first: SoftwareNode
 ) -> None:
@@ -119,6 +120,7 @@ async def test_tokens_and_the_allow_list_promise_no_name_of_somebody_else(
     assert (await service.operator("POST", "/allow-list", {"entries": apart})).status_code == 200
 
 
+@pytest.mark.threat("T158")
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -150,6 +152,7 @@ async def test_no_machine_is_called_like_this_service(
     assert outcome_of(await service.operator("POST", f"{machine}/role", body)) == IN_USE
 
 
+@pytest.mark.threat("T158")
 async def test_who_was_called_like_this_service_before_is_not_certified(ca: Service) -> None:
     """From before it was refused, or since the service moved: no server certificate, no successor, no admission."""
     node, other, late = SoftwareNode(), SoftwareNode(), SoftwareNode()
@@ -193,6 +196,7 @@ async def _made(service: Service, how: str, node: SoftwareNode, named: dict[str,
     return {"registration_token": made["token"]}
 
 
+@pytest.mark.threat("T142")
 @pytest.mark.parametrize("how", ["allow-list", "token"])
 @pytest.mark.parametrize("named", [{"hostname": "w-1"}, {"assigned_ip": "10.0.0.12/24"}])
 async def test_who_comes_second_waits(service: Service, how: str, named: dict[str, str]) -> None:
@@ -217,6 +221,7 @@ async def test_who_comes_second_waits(service: Service, how: str, named: dict[st
     assert (await service.act(two, "approve", {"role": "worker-app"}))["alarm"] is None
 
 
+@pytest.mark.threat("T142")
 async def test_no_certificate_names_what_two_have(ca: Service) -> None:
     """Also in two clusters: there is one CA, and who looks for the one must not find the other."""
     here, there = SoftwareNode(), SoftwareNode()
@@ -311,6 +316,7 @@ async def test_what_cannot_be_replaced_stays_as_it_is(service: Service, first: S
         assert (await service.detail(waits))["status"] == "pending_approval"
 
 
+@pytest.mark.threat("T142")
 async def test_taking_over_a_guarded_role_needs_several(start: Starter) -> None:
     """As approving it does; a vote names both machines, and nothing happens before all agree."""
     committee = Committee(await start(dual_control_roles=("controlplane",)))

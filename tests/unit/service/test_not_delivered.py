@@ -62,6 +62,7 @@ CAUSES: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], None], str]] = {
 }
 
 
+@pytest.mark.threat("T173")
 @pytest.mark.parametrize("cause", CAUSES)
 async def test_what_the_service_cannot_deliver_is_said_and_heals(
     service: Service, monkeypatch: pytest.MonkeyPatch, cause: str
@@ -96,6 +97,7 @@ async def test_what_the_service_cannot_deliver_is_said_and_heals(
     assert (await service.attest(node))["action"] == "none"
 
 
+@pytest.mark.threat("T173")
 async def test_a_machine_that_could_not_apply_it_gets_it_again(service: Service) -> None:
     """What is fetched is not yet there; `failed` says why, in the machine's words, in quotes; `done` alone ends it."""
     node = SoftwareNode()

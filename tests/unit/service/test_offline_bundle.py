@@ -50,6 +50,7 @@ def path(node: SoftwareNode) -> str:
     return f"/machines/{node.machine_id}/offline-bundle"
 
 
+@pytest.mark.threat("T109")
 async def test_two_people_and_one_tpm(committee: Committee) -> None:
     """The first vote gives nothing; the second the members of old, with every secret sealed and signed."""
     service = committee.service
@@ -147,6 +148,7 @@ async def test_older_tokens_lose_their_right(committee: Committee) -> None:
     assert outcome_of(await service.fetch(token)) == (410, "token-consumed")
 
 
+@pytest.mark.threat("T109")
 async def test_break_glass_is_nobody(committee: Committee) -> None:
     """Whatever the settings say of roles: two humans."""
     node = await admitted(committee.service)
@@ -155,6 +157,7 @@ async def test_break_glass_is_nobody(committee: Committee) -> None:
     assert await listed(committee.service, node) == []
 
 
+@pytest.mark.threat("T109")
 async def test_by_default_there_are_none(start: Starter) -> None:
     """Off is off, also for two."""
     committee = Committee(await start(tpm_ca_bundle_dir=start.bundle(), **WITH_CA))
@@ -217,6 +220,7 @@ def _voteless(tx: Tx, machine_id: str) -> None:
     tx.approvals.void(machine_id, at.registered_at)
 
 
+@pytest.mark.threat("T109")
 @pytest.mark.parametrize("where", ["before it is reserved", "while it is signed"])
 @pytest.mark.parametrize("act", [_locked, _renamed, _renamed_and_agreed, _voteless])
 async def test_an_act_while_it_is_made(

@@ -142,6 +142,7 @@ async def test_roles_of_the_pinned_client_count(service: Service, realm: Realm) 
     assert (await ask(service, realm.token(realm_access=None, resource_access=access))).status_code == 200
 
 
+@pytest.mark.threat("T35")
 async def test_roles_of_another_client_do_not(service: Service, realm: Realm) -> None:
     """Who administers some other client cannot make operators there."""
     access = {"grafana": {"roles": ["attestation-operator"]}, "account": {"roles": ["attestation-operator"]}}
@@ -225,6 +226,7 @@ async def test_header_types_of_access_tokens(service: Service, realm: Realm, kin
     assert (await ask(service, token)).status_code == 200
 
 
+@pytest.mark.threat("T35")
 @pytest.mark.parametrize(
     ("claim", "seconds", "status"),
     [
@@ -304,6 +306,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.threat("T35")
 @pytest.mark.parametrize("name", BAD)
 async def test_bad_claims_are_401_and_explained(service: Service, realm: Realm, name: str) -> None:
     """Signed by the provider, and still not for us, not now or not an access token."""
@@ -366,6 +369,7 @@ def unsigned(header: object, claims: object, signature: bytes = b"") -> str:
     return ".".join(b64url(part) for part in (as_json(header), as_json(claims), signature))
 
 
+@pytest.mark.threat("T34")
 @pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "nOnE"])
 @pytest.mark.parametrize("signature", [b"", b"x"])
 async def test_unsigned_tokens_are_refused(
@@ -387,6 +391,7 @@ def public_key_as_secret() -> dict[str, bytes]:
     }
 
 
+@pytest.mark.threat("T34")
 @pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512"])
 @pytest.mark.parametrize("form", sorted(public_key_as_secret()))
 async def test_the_public_key_is_no_secret(service: Service, realm: Realm, algorithm: str, form: str) -> None:
@@ -423,6 +428,7 @@ async def test_bad_headers_are_401(service: Service, realm: Realm, name: str) ->
     await refused(service, sign(a_key(), realm.claims(), header=HEADERS[name]))
 
 
+@pytest.mark.threat("T34")
 @pytest.mark.parametrize("member", ["jwk", "jku", "x5u", "x5c"])
 async def test_a_key_that_the_token_brings_is_ignored(service: Service, realm: Realm, member: str) -> None:
     """A token cannot bring or name the key it is verified with."""
@@ -478,6 +484,7 @@ MALFORMED = [
 ]
 
 
+@pytest.mark.threat("T36")
 @pytest.mark.parametrize("token", MALFORMED, ids=lambda token: repr(token[:24]))
 async def test_malformed_bearers_are_401(service: Service, token: bytes) -> None:
     """Whatever stands behind `Bearer`: 401, never 500, and nothing is asked of the provider."""
@@ -494,6 +501,7 @@ async def test_a_good_token_with_something_more_is_refused(service: Service, rea
     assert "not a signed token" in await refused(service, f"{token[:-4]}{junk}{token[-4:]}")
 
 
+@pytest.mark.threat("T36")
 async def test_a_token_that_is_too_long_is_not_parsed(service: Service, realm: Realm) -> None:
     """100 KiB, properly signed: refused by its length, in words."""
     token = realm.token(padding="x" * 100_000)
@@ -507,6 +515,7 @@ async def test_without_credentials_no_error_is_named(service: Service) -> None:
     assert answer.headers["www-authenticate"] == 'Bearer realm="itl-attestation"'
 
 
+@pytest.mark.threat("T36")
 async def test_an_explanation_fits_into_a_header(service: Service, realm: Realm) -> None:
     """What a token says can end neither the quoted string nor the header."""
     for text in ('a"b', "a\\b", "a\r\nSet-Cookie: x=1", "ä", "x" * 300):
@@ -566,6 +575,7 @@ def an_origin() -> Origin:
     return Origin(request_id="1", address="192.0.2.7")
 
 
+@pytest.mark.threat("T36")
 @pytest.mark.parametrize("name", ["SYSTEM", "system", " System\n", "machine", "Ｓｙｓｔｅｍ", "unknown"])
 async def test_nobody_is_called_as_the_service_is(service: Service, realm: Realm, name: str) -> None:
     """An account named SYSTEM would look like break-glass in the audit."""
@@ -584,6 +594,7 @@ async def test_denials_are_audited_with_their_reason_and_without_the_token(
     assert not any(part in json.dumps(entry) for part in token.split("."))
 
 
+@pytest.mark.threat("T36")
 async def test_denials_are_bounded(service: Service, realm: Realm) -> None:
     """A flood of bad tokens cannot fill the audit log, and locks nobody out who has a good one."""
     for _ in range(30):
@@ -606,6 +617,7 @@ async def test_a_rotated_key_is_learnt_with_one_question(service: Service, realm
     assert realm.asked["certs"] == before + 1
 
 
+@pytest.mark.threat("T36")
 async def test_unknown_keys_are_asked_for_at_most_every_thirty_seconds(
     service: Service, realm: Realm, clock: HeldClock
 ) -> None:
@@ -634,6 +646,7 @@ async def test_a_clock_that_is_set_back_does_not_stop_the_asking(
     assert (await ask(service, realm.token())).status_code == 200
 
 
+@pytest.mark.threat("T36")
 async def test_all_who_wait_share_one_flight(service: Service, realm: Realm) -> None:
     """Fifty requests with a new key while the provider thinks: one question, and all are answered."""
     assert (await ask(service, realm.token())).status_code == 200
@@ -740,6 +753,7 @@ UNUSABLE: dict[str, Any] = {
 }
 
 
+@pytest.mark.threat("T34")
 @pytest.mark.parametrize("name", UNUSABLE)
 async def test_keys_that_are_left_out(service: Service, realm: Realm, name: str) -> None:
     """What is not a public signing key of ours verifies nothing, and does not spoil the keys beside it."""
@@ -802,6 +816,7 @@ async def test_a_provider_that_is_down_stops_no_start(
     assert (await ask(service, realm.token())).status_code == 200
 
 
+@pytest.mark.threat("T37")
 async def test_last_good_keys_are_honoured_for_a_day(
     service: Service, realm: Realm, clock: HeldClock
 ) -> None:
@@ -944,6 +959,7 @@ DOCUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.threat("T37")
 @pytest.mark.parametrize("name", DOCUMENTS)
 async def test_documents_that_are_not_believed(service: Service, realm: Realm, name: str) -> None:
     """The old keys stay in force, nothing of the answer is taken over, nothing breaks."""

@@ -195,6 +195,7 @@ async def test_every_issuance_is_listed(desk: Desk) -> None:
 # ---------------------------------------------------------------- who may ask
 
 
+@pytest.mark.threat("T116")
 async def test_break_glass_makes_no_people(desk: Desk, committee: Desk) -> None:
     """One secret that several hold may not make the people who would then agree with one another."""
     for service in (desk.service, committee.service):
@@ -203,6 +204,7 @@ async def test_break_glass_makes_no_people(desk: Desk, committee: Desk) -> None:
         assert (await service.operator("GET", "/operator-certificates")).json()["items"] == []
 
 
+@pytest.mark.threat("T116")
 async def test_two_must_agree_to_exactly_this(committee: Desk) -> None:
     """Another key, name, duty or time is another proposal; the second voter gets the certificate."""
     answer = await committee.ask("grace", wanted(days=2))
@@ -233,6 +235,7 @@ async def _rows(service: Service) -> int:
     return await service.store.read(count)
 
 
+@pytest.mark.threat("T116")
 async def test_of_two_who_complete_it_one_gets_it(committee: Desk) -> None:
     """Votes are used up in the unit that reserves the serial: there is one certificate, not two."""
     assert (await committee.ask("grace", wanted())).status_code == 202
@@ -330,6 +333,7 @@ async def test_a_key_that_cannot_sign(desk: Desk, monkeypatch: pytest.MonkeyPatc
 # ---------------------------------------------------------------- how it ends
 
 
+@pytest.mark.threat("T118")
 async def test_revoked_at_once_in_every_worker(start: Starter) -> None:
     """One operator is enough; the next request, with any worker, is refused; list and OCSP say so too."""
     one = await desk_at(start)
@@ -378,6 +382,7 @@ async def test_it_ends_by_itself(desk: Desk) -> None:
     is_problem(await desk.show(found["certificate_pem"]), 401, "unauthenticated")
 
 
+@pytest.mark.threat("T118")
 async def test_keys_that_retire_are_believed_and_retired_ones_not(desk: Desk) -> None:
     """A certificate outlives the rotation of its CA key, but not the end of that key."""
     found = await desk.given("grace", wanted())
@@ -398,6 +403,7 @@ async def test_keys_that_retire_are_believed_and_retired_ones_not(desk: Desk) ->
 # ---------------------------------------------------------------- machines are no operators (R16)
 
 
+@pytest.mark.threat("T117")
 async def test_a_machines_certificate_opens_no_operators_route(desk: Desk) -> None:
     """Also where its OU were the word: it has another CA, and another profile."""
     (issued,) = await issue(desk.service, "m-1")
@@ -405,6 +411,7 @@ async def test_a_machines_certificate_opens_no_operators_route(desk: Desk) -> No
     is_problem(await desk.show(pem), 401, "unauthenticated")
 
 
+@pytest.mark.threat("T117")
 @pytest.mark.parametrize("profile", [ProfileName.NODE_CLIENT, ProfileName.NODE_SERVER])
 @pytest.mark.parametrize("duty", ["operator", "viewer", "auditor"])
 async def test_machines_issuance_knows_no_operators(desk: Desk, profile: ProfileName, duty: str) -> None:
@@ -414,6 +421,7 @@ async def test_machines_issuance_knows_no_operators(desk: Desk, profile: Profile
         await issue(desk.service, "m-1", profile=profile, subject=subject)
 
 
+@pytest.mark.threat("T117")
 async def test_the_ca_of_machines_signs_no_operator(desk: Desk) -> None:
     """The profile of operators cannot be had from the key of machines, nor the other way round."""
     machines = await desk.service.store.read(lambda tx: tx.issuers.active("machine", "ecdsa-p384"))
@@ -429,6 +437,7 @@ async def test_the_ca_of_machines_signs_no_operator(desk: Desk) -> None:
         await issue(desk.service, "m-1", issuer_id=operators.issuer_id)
 
 
+@pytest.mark.threat("T117")
 async def test_an_operators_certificate_is_no_machines(start: Starter) -> None:
     """Not even one with the machine's id for a name, a fresh challenge of that machine and a right signature."""
     desk = await desk_at(start, tpm_ca_bundle_dir=start.bundle())
@@ -467,6 +476,7 @@ def forged(issuer: x509.Certificate, *, serial: int, key: ec.EllipticCurvePrivat
     )
 
 
+@pytest.mark.threat("T118")
 async def test_forged_certificates(desk: Desk) -> None:
     """Who only names our CA is nobody; so is what the CA's own key signed without its issuance log."""
     found = await desk.given("grace", wanted())

@@ -45,6 +45,7 @@ def between(
     return calls
 
 
+@pytest.mark.threat("T149")
 @pytest.mark.parametrize("fetched", [False, True])
 async def test_a_distrust_is_not_overtaken_by_a_verdict_in_flight(
     start: Starter, monkeypatch: pytest.MonkeyPatch, fetched: bool
@@ -73,6 +74,7 @@ async def test_a_distrust_is_not_overtaken_by_a_verdict_in_flight(
     assert shown["trust_expires_at"] is None
 
 
+@pytest.mark.threat("T149")
 @pytest.mark.parametrize("fetched", [False, True])
 async def test_a_policy_is_not_overtaken_by_a_verdict_in_flight(
     service: Service, monkeypatch: pytest.MonkeyPatch, fetched: bool
@@ -99,6 +101,7 @@ async def test_a_policy_is_not_overtaken_by_a_verdict_in_flight(
     assert after["trust_expires_at"] == before["trust_expires_at"]
 
 
+@pytest.mark.threat("T149")
 async def test_a_policy_is_not_overtaken_by_a_first_verdict(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +121,7 @@ async def test_a_policy_is_not_overtaken_by_a_first_verdict(
     assert (answer["status"], answer["action"]) == ("registered", "none")
 
 
+@pytest.mark.threat("T149")
 @pytest.mark.parametrize("fetched", [False, True])
 async def test_a_later_verdict_is_not_overtaken_by_an_earlier_one(
     service: Service, monkeypatch: pytest.MonkeyPatch, fetched: bool
@@ -144,6 +148,7 @@ async def test_a_later_verdict_is_not_overtaken_by_an_earlier_one(
     assert len(calls) == 3
 
 
+@pytest.mark.threat("T149")
 async def test_a_configuration_is_of_the_machine_that_gets_it(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

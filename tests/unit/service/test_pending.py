@@ -27,6 +27,7 @@ def payloads(service: Service) -> list[int]:
         return [row[0] for row in rows]
 
 
+@pytest.mark.threat("T137")
 async def test_only_what_may_lead_to_the_issuer_is_kept(service: Service) -> None:
     """Sixteen certificates of 8 KiB were kept of anybody for eleven minutes, and of who waits for ever."""
     node = SoftwareNode()
@@ -48,6 +49,7 @@ async def test_only_what_may_lead_to_the_issuer_is_kept(service: Service) -> Non
     assert (await service.detail(node))["ek_chain_ok"]
 
 
+@pytest.mark.threat("T137")
 async def test_a_chain_made_to_be_kept_is_bounded(service: Service) -> None:
     """Any number of certificates that name one another: five, of 16 KiB together."""
     node = SoftwareNode()
@@ -64,6 +66,7 @@ async def test_a_chain_made_to_be_kept_is_bounded(service: Service) -> None:
     assert machine.kept_bytes == len(stored.certificate) + sum(len(b64encode(der)) for der in stored.chain)
 
 
+@pytest.mark.threat("T137")
 async def test_introductions_are_bounded_in_bytes(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a network and of all; what is answered gives its room back, and time gives it back to the others."""
     monkeypatch.setattr(pending, "KIB_PER_MIB", 8)
@@ -99,6 +102,7 @@ async def test_introductions_are_bounded_in_bytes(start: Starter, monkeypatch: p
     assert (await third.post(REGISTER, SoftwareNode().introduction())).status_code == 200
 
 
+@pytest.mark.threat("T157")
 async def test_a_copied_certificate_uses_up_nobody_elses_room(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +129,7 @@ async def test_a_copied_certificate_uses_up_nobody_elses_room(
     assert await comes_from(service, "198.51.100.7", node, **vouched(node.ek)) == 200
 
 
+@pytest.mark.threat("T137")
 @pytest.mark.parametrize("limit", ["pending_mib", "pending_mib_per_address"])
 async def test_machines_that_wait_are_bounded_in_bytes(start: Starter, limit: str) -> None:
     """Not only in number: a certificate may be small or large."""
@@ -144,6 +149,7 @@ async def test_machines_that_wait_are_bounded_in_bytes(start: Starter, limit: st
     assert (full.status_code, code(full)) == (429, "pending-quota-exceeded")
 
 
+@pytest.mark.threat("T127", "T137")
 async def test_who_is_not_decided_about_goes(start: Starter) -> None:
     """After days, with an audit entry; the key stays bound, and who comes back waits whatever token it has."""
     clock = HeldClock()
@@ -178,6 +184,7 @@ async def test_who_is_not_decided_about_goes(start: Starter) -> None:
 # Who may introduce machines at all
 
 
+@pytest.mark.threat("T138")
 @pytest.mark.parametrize(
     ("nets", "address", "allowed"),
     [
@@ -226,6 +233,7 @@ async def comes_from(service: Service, address: str, node: SoftwareNode, **membe
     return (await service.post(f"/api/v1/machines/{node.machine_id}/ak-activate", proof)).status_code
 
 
+@pytest.mark.threat("T144")
 async def test_a_flood_locks_no_vendors_machine_out(start: Starter) -> None:
     """Strangers fill what all strangers may have; a vendor's machine has a place of its own, from any network."""
     service = await start(
@@ -250,6 +258,7 @@ async def test_who_stands_on_the_list_is_proven_too(start: Starter) -> None:
     assert service.resources.room.is_proven("198.51.100.1")
 
 
+@pytest.mark.threat("T144")
 async def test_a_network_of_ipv6_is_one_stranger(start: Starter) -> None:
     """Addresses without end within a /64, and networks without end within a /48, have one quota each."""
     service = await start(**FLOOD, pending_limit_per_address=1)
@@ -260,6 +269,7 @@ async def test_a_network_of_ipv6_is_one_stranger(start: Starter) -> None:
     assert await comes_from(service, "2001:db8:2:1::1", SoftwareNode()) == 200
 
 
+@pytest.mark.threat("T144")
 @pytest.mark.parametrize("path", ["attest/challenge", "config", "attest"])
 async def test_requests_are_counted_by_network_and_site(start: Starter, path: str) -> None:
     """A new address for each request is no new client; the whole site has four times a network's rate."""

@@ -63,6 +63,7 @@ async def committee(start: Starter) -> Committee:
     return found
 
 
+@pytest.mark.threat("T71")
 async def test_an_activation_takes_two(committee: Committee) -> None:
     """One vote changes nothing; the second one activates, and audit and history say who agreed to what."""
     wanted = {"policy": "cp@1"}
@@ -109,6 +110,7 @@ async def test_what_applies_already_is_no_act(committee: Committee) -> None:
     assert len(await history(committee.service)) == 1
 
 
+@pytest.mark.threat("T71")
 async def test_weaker_and_stricter_count_alike(committee: Committee) -> None:
     """Another version, the shipped policy, the end of it, the way back: each takes two."""
     await committee.agreed("PUT", CONTROLPLANE, {"policy": "cp@1"})
@@ -125,6 +127,7 @@ async def test_weaker_and_stricter_count_alike(committee: Committee) -> None:
     assert await applying(committee.service) == {"role controlplane": "cp@1"}
 
 
+@pytest.mark.threat("T71")
 async def test_votes_for_different_documents_do_not_add_up(committee: Committee) -> None:
     """Anna means version 2, Bernd version 3; and a vote given in another state counts no more."""
     assert (await committee.ask("anna", "PUT", CONTROLPLANE, {"policy": "cp@2"})).status_code == 202
@@ -154,6 +157,7 @@ async def test_other_roles_stay_open_to_one(committee: Committee) -> None:
     assert await applying(committee.service) == {}
 
 
+@pytest.mark.threat("T71")
 async def test_one_machine_counts_by_its_role(committee: Committee) -> None:
     """A worker's own policy takes one, a control-plane machine's two, and one without a role two as well."""
     worker = a_machine(1, status=Status.ATTESTED, role=Role.WORKER_APP)

@@ -59,6 +59,7 @@ async def test_a_proposal_is_what_most_have(service: Service) -> None:
     assert [m["hostname"] for m in trial["failing"]] == ["w-9"]
 
 
+@pytest.mark.threat("T72")
 async def test_it_learns_from_those_who_are_asked_for(service: Service) -> None:
     """By role and cluster; what failed only where somebody says so, by name or for all, and then it is told."""
     await proven(service, 1, GOOD)
@@ -134,6 +135,7 @@ async def test_event_logs_are_learned_from(service: Service, monkeypatch: pytest
     assert (first["judged"] + rest["judged"], rest["next_cursor"]) == (5, None)
 
 
+@pytest.mark.threat("T72")
 async def test_a_log_that_is_gone_or_broken_decides_nothing(service: Service) -> None:
     """Purged, or no log at all: undecided for a trial, no rule for a proposal."""
     log = boot_log(BootOptions())
@@ -253,6 +255,7 @@ ALONE = {
 """What one operator would lower."""
 
 
+@pytest.mark.threat("T153")
 @pytest.mark.parametrize("mode", ["enforce", "report"])
 async def test_what_one_operator_lowered_is_not_learned_for_a_guarded_role(start: Starter, mode: str) -> None:
     """Several will agree to the proposal: the weak values that one assigned must not become theirs."""
@@ -303,6 +306,7 @@ async def test_what_one_operator_lowered_is_not_learned_for_a_guarded_role(start
     assert {member: kept[member] for member in ALONE} == ALONE
 
 
+@pytest.mark.threat("T146")
 async def test_machines_that_measured_nothing_teach_nothing_unless_somebody_says_so(service: Service) -> None:
     """Refused; with the loud choice proposed, warned of and in the audit, whatever becomes of the proposal."""
     for number in (1, 2):

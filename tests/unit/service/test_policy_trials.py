@@ -149,6 +149,7 @@ async def test_a_trial_goes_on_page_by_page(service: Service) -> None:
     assert [m["hostname"] for page in pages for m in page["failing"]] == ["w-2", "w-4", "w-6"]
 
 
+@pytest.mark.threat("T72")
 async def test_evidence_of_another_bank_decides_nothing(service: Service) -> None:
     """What nobody asked for then is no failure."""
     await proven(service, 1, GOOD)
@@ -184,6 +185,7 @@ async def test_what_cannot_be_tried(service: Service) -> None:
         assert (answer.status_code, code(answer)) == (status, expected), request
 
 
+@pytest.mark.threat("T72")
 async def test_a_contradiction_is_found_before_it_applies(service: Service) -> None:
     """Two banks that would meet in a machine: neither tried nor activated."""
     await proven(service, 1, GOOD)

@@ -136,6 +136,7 @@ async def test_the_frameworks_own_errors_are_problems(service: Service) -> None:
         assert not_text.status_code in (400, 422)
 
 
+@pytest.mark.threat("T32")
 async def test_what_nobody_expected_is_a_500_without_detail(
     service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:

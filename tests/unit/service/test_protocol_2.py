@@ -94,6 +94,7 @@ async def test_a_nonce_is_32_bytes_in_base64(service: Service, nonce: str) -> No
         assert (await service.get("/api/v1/config/x", headers=headers)).status_code == 422
 
 
+@pytest.mark.threat("T134")
 async def test_an_old_agent_is_seen_and_gets_neither_orders_nor_configurations(service: Service) -> None:
     """It attests, its lease runs, operators see it; what it would obey unasked is withheld, with words."""
     node = SoftwareNode()
@@ -165,6 +166,7 @@ async def test_an_acknowledgement_has_a_domain_of_its_own(service: Service) -> N
     assert (await service.detail(node))["wipe_pending"] is True
 
 
+@pytest.mark.threat("T132")
 async def test_an_unlock_is_ordered_until_it_is_acknowledged(service: Service) -> None:
     """Whatever the evidence shows; before any configuration; not after `done`, and again after `failed`."""
     node = SoftwareNode()
@@ -188,6 +190,7 @@ async def test_an_unlock_is_ordered_until_it_is_acknowledged(service: Service) -
     assert (await service.attest(node))["action"] == "lock"
 
 
+@pytest.mark.threat("T133")
 async def test_a_configuration_is_offered_until_it_is_applied(service: Service) -> None:
     """A lost answer, an expired token, a fetch that nobody heard of lose nothing; the machine's word ends it."""
     node = SoftwareNode()
@@ -206,6 +209,7 @@ async def test_a_configuration_is_offered_until_it_is_applied(service: Service) 
     assert (await service.attest(node))["action"] == "none"
 
 
+@pytest.mark.threat("T133")
 async def test_a_configuration_that_somebody_else_fetched_is_offered_again(service: Service) -> None:
     """A fetch says nothing of the machine: what it did not acknowledge is owed, whoever used its token up."""
     node = SoftwareNode()

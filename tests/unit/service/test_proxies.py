@@ -67,6 +67,7 @@ def test_a_proxy_with_the_secret_is_believed(peer: str | None) -> None:
     assert known().read(scope(peer, *SAYS, WITH_SECRET)) == (CLIENT, BELIEVED)
 
 
+@pytest.mark.threat("T38")
 @pytest.mark.parametrize("peer", [PROXY, None, STRANGER])
 @pytest.mark.parametrize(
     "secrets",
@@ -88,6 +89,7 @@ def test_without_exactly_the_secret_nobody_is(peer: str | None, secrets: list[by
     assert known().read(sent) == (peer or "unix", Transport(refused="x-client-cert"))
 
 
+@pytest.mark.threat("T38")
 def test_the_secret_alone_proves_nothing_either() -> None:
     """Who has read it somewhere must also be at the place."""
     assert known().read(scope(STRANGER, *SAYS, WITH_SECRET)) == (STRANGER, Transport(refused="x-client-cert"))
@@ -208,6 +210,7 @@ VALUES = (
 )  # fmt: skip
 
 
+@pytest.mark.threat("T38")
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=8), st.booleans(), st.sampled_from([SECRET, None]))
 def test_no_header_of_a_stranger_changes_anything(
     headers: list[Header], tls: bool, secret: str | None
@@ -239,6 +242,7 @@ def test_a_proxy_without_the_secret_is_a_stranger(headers: list[Header]) -> None
 # ---------------------------------------------------------------- over HTTP
 
 
+@pytest.mark.threat("T38")
 @pytest.mark.parametrize(
     "path",
     ["/api/v1/machines", "/api/v1/attest", "/api/v1/config", "/healthz", "/nothing", "/openapi.json"],

@@ -30,6 +30,7 @@ REFUSED = (422, "key-refused")
 SPKI_SHA256 = hashlib.sha256(SPKI).hexdigest()
 
 
+@pytest.mark.threat("T143")
 async def test_a_key_that_was_compromised_is_never_certified_again(ca: Service) -> None:
     """The attack itself: after the revocation, the same key of the same machine, and of another one."""
     node, other, key = SoftwareNode(), SoftwareNode(), ecc_key()
@@ -101,6 +102,7 @@ async def test_an_operator_refuses_a_key(ca: Service) -> None:
     assert [k["spki_sha256"] for k in first["items"] + rest["items"]] == sorted(digests.values())
 
 
+@pytest.mark.threat("T143")
 async def test_people_have_no_such_key_either(start: Starter) -> None:
     """An operator's certificate for a key that is refused: not even where several agree."""
     desk = await desk_at(start)
@@ -113,6 +115,7 @@ async def test_people_have_no_such_key_either(start: Starter) -> None:
     assert outcome_of(await desk.ask("anna", asked("bea"))) == REFUSED
 
 
+@pytest.mark.threat("T143")
 async def test_a_key_refused_while_it_is_signed_gets_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

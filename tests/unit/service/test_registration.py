@@ -261,6 +261,7 @@ async def test_the_allow_list_admits(service: Service) -> None:
     assert (detail["hostname"], detail["cluster_id"]) == ("cp-1", "prod")
 
 
+@pytest.mark.threat("T121")
 @pytest.mark.parametrize("by", ["nobody", "approval", "token", "allow-list"])
 @pytest.mark.parametrize("decided", [None, "prod"])
 async def test_operators_decide_the_cluster(service: Service, by: str, decided: str | None) -> None:

@@ -46,6 +46,7 @@ async def changed(service: Service, node: SoftwareNode) -> None:
     assert answer["message"] == "the evidence is authentic but not as expected"
 
 
+@pytest.mark.threat("T75")
 async def test_a_changed_boot_is_explained(service: Service) -> None:
     """The result says which PCR changed, which events explain it, and what it is compared with."""
     node = SoftwareNode()
@@ -157,6 +158,7 @@ async def test_a_change_that_nothing_explains_says_so(service: Service) -> None:
     assert {4, 11} <= {c["pcr"] for c in found["changes"]}
 
 
+@pytest.mark.threat("T75")
 async def test_a_log_that_proves_nothing_any_more_is_not_shown(service: Service) -> None:
     """What is kept is compared again: a row that was put there by somebody else tells nothing."""
     node = SoftwareNode()
@@ -214,6 +216,7 @@ async def test_logs_come_back_as_they_were_sent(service: Service) -> None:
     assert (answer.status_code, code(answer)) == (404, "result-unknown")
 
 
+@pytest.mark.threat("T75")
 async def test_a_result_is_found_under_its_own_machine_only(service: Service) -> None:
     """Another machine's number, no machine, no result: unknown."""
     node, other = SoftwareNode(), SoftwareNode()
@@ -233,6 +236,7 @@ async def test_a_result_is_found_under_its_own_machine_only(service: Service) ->
     assert answer.status_code == 422
 
 
+@pytest.mark.threat("T76")
 @pytest.mark.parametrize(
     ("query", "profile"),
     [("", Profile.EAR_04), ("?profile=veraison-2023&checks=true", Profile.VERAISON_2023)],

@@ -161,6 +161,7 @@ BODIES: dict[str, Any] = {
 }
 
 
+@pytest.mark.threat("T113")
 @pytest.mark.parametrize("before", ["reserved", "issued", "held", "revoked", "void"])
 @pytest.mark.parametrize("act", ACTS)
 async def test_every_act_on_every_state(ca: Service, act: str, before: str) -> None:
@@ -279,6 +280,7 @@ async def test_what_was_revoked_before_is_on_every_list(ca: Service) -> None:
         assert (await ca.get("/pki/crl")).content == data
 
 
+@pytest.mark.threat("T113")
 async def test_two_workers_agree(start: Starter) -> None:
     """What one worker revokes is on the list that another serves, and its kept OCSP answer is void, at once."""
     one = await start(tpm_ca_bundle_dir=start.bundle(), **WITH_CA)
@@ -363,6 +365,7 @@ async def test_a_key_that_cannot_sign_blocks_nobody(ca: Service, monkeypatch: py
     assert number_of((await ca.get("/pki/crl")).content) == 3
 
 
+@pytest.mark.threat("T113")
 async def test_a_list_that_is_behind_is_never_served(ca: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the key is gone after a revocation, the old list is not given out: 503 is honest, and it is not."""
     assert (await ca.get("/pki/crl")).status_code == 200
@@ -520,6 +523,7 @@ async def test_no_cache_keeps_a_list_past_its_end(start: Starter) -> None:
     assert number_of((await ca.get("/pki/crl")).content) == 2
 
 
+@pytest.mark.threat("T114")
 async def test_no_cache_keeps_an_answer_past_its_end(start: Starter) -> None:
     """An OCSP answer is given again until half of its life is over, and never kept past its end."""
     ca = await start(**WITH_CA, ocsp_valid_seconds=40)
@@ -712,6 +716,7 @@ async def test_other_methods(ca: Service) -> None:
     assert (await ca.http.delete("/pki/ocsp/MAA=")).status_code == 405
 
 
+@pytest.mark.threat("T115")
 async def test_only_what_is_signed_is_counted(start: Starter) -> None:
     """Kept answers are given to whoever asks however often; what must be signed is limited, in OCSP's own words."""
     ca = await start(**WITH_CA, rate_limit_address_per_second=0.1, rate_limit_address_burst=2)
@@ -763,6 +768,7 @@ async def test_the_key_is_renewed_early(ca: Service) -> None:
     assert second != first
 
 
+@pytest.mark.threat("T145")
 async def test_a_start_during_an_outage_answers(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     """The key that answers was made at a start, not at a question; the next start has it without the CA's key."""
     first = await start(**WITH_CA)
@@ -783,6 +789,7 @@ async def test_a_start_during_an_outage_answers(start: Starter, monkeypatch: pyt
         assert await second.audit(action="cert_voided") == []
 
 
+@pytest.mark.threat("T145")
 async def test_keys_that_answer_are_sealed(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the service's key, their certificate and their CA key: who has the database has none, nor who moves them."""
     ca = await start(**WITH_CA)
@@ -818,6 +825,7 @@ async def test_keys_that_answer_are_sealed(start: Starter, monkeypatch: pytest.M
     assert words_of(await post_ocsp(other, ask(await certificate_of(other), serial))) == ["good"]
 
 
+@pytest.mark.threat("T145")
 async def test_what_nobody_got_takes_no_list_away(ca: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request fails because the key is away: the list is served on. When the key is back, the next one names it."""
     served = (await ca.get("/pki/crl")).content
@@ -870,6 +878,7 @@ async def test_no_answer_outlives_the_key(start: Starter) -> None:
     assert words_of(await post_ocsp(ca, request)) == ["good"]
 
 
+@pytest.mark.threat("T115")
 async def test_who_cannot_be_delegated_does_not_try_on_and_on(
     ca: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -917,6 +926,7 @@ async def test_the_delegation_ends_with_its_key(ca: Service, monkeypatch: pytest
         await responder_of(ca).renew()
 
 
+@pytest.mark.threat("T115")
 async def test_kept_answers_have_a_limit(ca: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest go: strangers choose what is asked, and shall not choose how much memory that takes."""
     monkeypatch.setattr(responder, "KEPT_BYTES", 3_000)

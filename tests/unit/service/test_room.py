@@ -111,6 +111,7 @@ async def test_a_body_beyond_its_route_is_refused(announced: int) -> None:
     assert unread == (b"x" * OF_MACHINES.size_bytes if announced else b"never read")
 
 
+@pytest.mark.threat("T123")
 async def test_memory_of_one_network_and_of_all() -> None:
     """One network has its part, all strangers together theirs, and those that proved themselves their own."""
     ours = room(body_memory_mib=32, body_memory_mib_per_address=16)
@@ -124,6 +125,7 @@ async def test_memory_of_one_network_and_of_all() -> None:
     assert len(await ours.intake("192.0.2.3").read(sends(b"x" * MIB), WITH_LOGS, MIB)) == MIB
 
 
+@pytest.mark.threat("T123")
 async def test_bytes_are_paid_before_they_are_read() -> None:
     """After sixteen seconds' worth, a network waits; others do not, nor does it for ever."""
     clock = Clock()
@@ -158,6 +160,7 @@ def test_a_site_is_one_flood() -> None:
     ours.charge(ours._accounts("2001:db8:2::1"), 4 * MIB)
 
 
+@pytest.mark.threat("T123", "T144")
 def test_strangers_together_leave_room_for_the_proven() -> None:
     """A flood from many networks ends in a budget of its own; who proved itself does not notice, for an hour."""
     clock = Clock()
@@ -191,6 +194,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(ours._proven) == len(ours._full_at) == MANY
 
 
+@pytest.mark.threat("T123")
 @pytest.mark.parametrize("pieces", [0, 1])
 async def test_a_body_that_comes_too_slowly_is_given_up(pieces: int) -> None:
     """After its seconds it must have come at the least rate, from the first byte on; what it held is free again."""

@@ -57,6 +57,7 @@ async def test_nobody_is_told_of_keys_that_do_not_change(service: Service) -> No
     assert await acknowledge(service, node, bytes(32)) == 409
 
 
+@pytest.mark.threat("T141")
 async def test_a_change_is_told_until_it_is_acknowledged(start: Starter) -> None:
     """In every status, at activation and attestation, for this TPM and request; not to old agents."""
     service = await start(service_key_next=uri(start.directory, "next"))
@@ -146,6 +147,7 @@ async def until_ready(service: Service, status: int, words: str = "") -> dict[st
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.threat("T156")
 async def test_without_its_key_a_service_refuses_machines_and_nobody_else(
     start: Starter, away: list[Exception]
 ) -> None:
@@ -182,6 +184,7 @@ async def test_without_its_key_a_service_refuses_machines_and_nobody_else(
     await service.attest(node)
 
 
+@pytest.mark.threat("T156")
 async def test_all_keys_or_none(start: Starter, away: list[Exception]) -> None:
     """Where the next key is away nothing is published: machines would be told of a set that nobody made."""
     service = await start(service_key_next=TOKEN_KEY)
@@ -219,6 +222,7 @@ async def test_what_waiting_does_not_mend_stops_a_start(start: Starter, away: li
     assert await asyncio.to_thread(checked, settings)
 
 
+@pytest.mark.threat("T162")
 async def test_a_token_that_comes_back_without_the_key_or_with_another_brings_none(
     start: Starter, away: list[Exception]
 ) -> None:
@@ -245,6 +249,7 @@ async def test_a_token_that_comes_back_without_the_key_or_with_another_brings_no
     assert (await waiting.get("/api/v1/service-keys")).json() == before
 
 
+@pytest.mark.threat("T162")
 async def test_who_waits_makes_no_key(start: Starter, away: list[Exception]) -> None:
     """Not even where none was ever used: only a start does."""
     key = start.directory / "token.pem"
@@ -257,6 +262,7 @@ async def test_who_waits_makes_no_key(start: Starter, away: list[Exception]) -> 
     await until_ready(waiting, 200)
 
 
+@pytest.mark.threat("T162")
 async def test_a_file_that_is_gone_is_not_made_again(start: Starter) -> None:
     """The next key may be renamed to where the one before it was; one that nobody knows may not."""
     active, following = uri(start.directory, "a"), uri(start.directory, "b")
@@ -288,6 +294,7 @@ def test_a_memory_that_cannot_be_read_is_told(content: bytes) -> None:
         service_keys.parse_memory(content)
 
 
+@pytest.mark.threat("T176")
 async def test_a_folder_that_moved_keeps_its_key(start: Starter, tmp_path: Path) -> None:
     """A restored folder lies elsewhere: its key is the one that was in use, and where it is gone none is made."""
     before = (await (await start()).get("/api/v1/service-keys")).json()

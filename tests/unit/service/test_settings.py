@@ -152,6 +152,7 @@ def load(**environ: str) -> Settings:
     return Settings.load({k: v for k, v in NAMED.items() if k not in given} | environ, env_file=None)
 
 
+@pytest.mark.threat("T165")
 def test_whose_service_it_is_has_no_default() -> None:
     """Not the address, nor the names of its CA; but for an address that only this computer has."""
     with pytest.raises(
@@ -218,6 +219,7 @@ def test_empty_is_unset(variable: str) -> None:
     assert load(**{variable: ""}) == load()
 
 
+@pytest.mark.threat("T30")
 def test_unknown_variable_stops_and_names_the_nearest() -> None:
     """A typo must not switch a control off."""
     with pytest.raises(SettingsInvalid, match=r"DELIVERI; did you mean ITL_REQUIRE_ENCRYPTED_DELIVERY\?"):
@@ -317,6 +319,7 @@ def test_settings_are_frozen_and_hide_the_token() -> None:
     assert "canary" not in repr(settings)
 
 
+@pytest.mark.threat("T30")
 @pytest.mark.parametrize(
     ("environ", "word"),
     [

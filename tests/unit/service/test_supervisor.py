@@ -93,6 +93,7 @@ def look(by: Supervisor, now: float) -> None:
         by._look_after(slot, now)
 
 
+@pytest.mark.threat("T124")
 def test_who_starts_is_left_alone(two: Supervisor, processes: list[Process]) -> None:
     """Two minutes without a word: on a busy host imports take many seconds. Then it is killed, the other one not."""
     processes[0].say(b"r")
@@ -139,6 +140,7 @@ def test_who_fails_is_tried_again_later_each_time(two: Supervisor, processes: li
     }  # fmt: skip
 
 
+@pytest.mark.threat("T161")
 def test_a_host_without_room_for_a_worker_is_tried_again(
     processes: list[Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +210,7 @@ def pipes(pid: int) -> set[str]:
     return {name for name in found if name.startswith("pipe:")}
 
 
+@pytest.mark.threat("T161")
 def test_a_worker_has_nothing_of_its_supervisor() -> None:
     """Of three, each says its word to the supervisor alone: once that is killed, all are gone at their next word.
 
@@ -226,6 +229,7 @@ def test_a_worker_has_nothing_of_its_supervisor() -> None:
     until(lambda: not any(Path(f"/proc/{each}").exists() for each in workers))
 
 
+@pytest.mark.threat("T161")
 def test_a_worker_whose_supervisor_is_gone_before_its_first_word_ends() -> None:
     """It need not have seen who its parent was."""
     reader, writer = supervisor._fork.Pipe(duplex=False)

@@ -144,6 +144,7 @@ async def test_asking_often_signs_rarely(start: Starter) -> None:
     assert [found.size for found in stored] == [4, 7, 17]
 
 
+@pytest.mark.threat("T43")
 async def test_workers_sign_one_log(start: Starter) -> None:
     """Two processes with one database have the same keys and one checkpoint for a size; the second loses quietly."""
     one = await start()
@@ -262,6 +263,7 @@ async def test_tiles_are_the_tree(service: Service, auditor: dict[str, str]) -> 
     assert split == []
 
 
+@pytest.mark.threat("T45")
 async def test_strangers_are_slowed_down(start: Starter) -> None:
     """Each of the open routes counts."""
     service = await start(rate_limit_address_burst=5, rate_limit_address_per_second=0.01)
@@ -341,6 +343,7 @@ async def test_an_export_of_a_log_with_many_checkpoints(service: Service, audito
     assert (await verify(service, auditor))["checkpoints"] == 401
 
 
+@pytest.mark.threat("T45")
 async def test_only_auditors_read_entries(service: Service, people: People) -> None:
     """Nobody, viewers and operators see hashes only."""
     for path in ("", "/verify", "/export", "/tile/entries/000"):
@@ -350,6 +353,7 @@ async def test_only_auditors_read_entries(service: Service, people: People) -> N
     assert await service.store.read(lambda tx: tx.audit.tree.newest_checkpoint()) is None
 
 
+@pytest.mark.threat("T45")
 async def test_a_long_log_needs_no_memory(service: Service, auditor: dict[str, str]) -> None:
     """To verify and to export a log of 25 MB takes a few; the export is read piece by piece."""
     detail = "x" * 2_200
@@ -525,6 +529,7 @@ FORGERIES: list[tuple[Forge, int | None, str]] = [
 ]
 
 
+@pytest.mark.threat("T42")
 @pytest.mark.parametrize(("forge", "first", "why"), FORGERIES)
 async def test_what_is_forged_is_found(
     service: Service, auditor: dict[str, str], forger: Forger, forge: Forge, first: int | None, why: str
@@ -590,6 +595,7 @@ def foreign_checkpoint(forger: Forger) -> None:
     forger.run("UPDATE audit_checkpoints SET note = replace(note, char(10) || '10', char(10) || '11')")
 
 
+@pytest.mark.threat("T43")
 @pytest.mark.parametrize(
     "forge",
     [
@@ -629,6 +635,7 @@ async def test_what_is_forged_is_not_signed(
     assert kept.checkpoint.size == 10
 
 
+@pytest.mark.threat("T120")
 @pytest.mark.parametrize("forge", [rewrite_after_checkpoint, truncate, change_an_old_leaf])
 async def test_a_worker_does_not_start_with_another_log(start: Starter, forge: Forge) -> None:
     """The keys remember what they signed, whatever the database says of it."""
@@ -697,6 +704,7 @@ async def test_it_goes_on_where_the_log_is_whole_again(
     assert (await verify(service, auditor))["valid"]
 
 
+@pytest.mark.threat("T42")
 async def test_an_older_checkpoint_proves_a_rewritten_log_wrong(start: Starter) -> None:
     """Whoever rewrites all, and makes the service sign that after a restart, is told on by any kept checkpoint.
 
@@ -724,6 +732,7 @@ async def test_an_older_checkpoint_proves_a_rewritten_log_wrong(start: Starter) 
         offline(data, keys, answer.text)
 
 
+@pytest.mark.threat("T42")
 async def test_an_older_checkpoint_proves_a_truncated_log_wrong(start: Starter) -> None:
     """Cut off and grown again: neither the size nor the root hides it."""
     service = await start()
@@ -757,6 +766,7 @@ async def test_an_older_checkpoint_proves_a_truncated_log_wrong(start: Starter) 
 # ---------------------------------------------------------------- keys that change
 
 
+@pytest.mark.threat("T165")
 async def test_a_service_that_moves_signs_the_same_log(start: Starter) -> None:
     """Another address is another name under the same keys: it continues, and verifies what it signed before."""
     service = await start()
@@ -777,6 +787,7 @@ async def test_a_service_that_moves_signs_the_same_log(start: Starter) -> None:
     assert offline(await exported(moved, auditor), await vkeys(moved)).checkpoints == (4, 5)
 
 
+@pytest.mark.threat("T43")
 async def test_new_keys_need_the_old_ones_on_the_list(start: Starter) -> None:
     """Without them nothing says that the older checkpoints are ours; with them the log goes on."""
     service = await start()

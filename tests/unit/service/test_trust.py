@@ -95,6 +95,7 @@ async def test_a_chain_to_an_anchor_is_level_three(start: Starter, folder: Path)
     assert entry["detail"].startswith("assurance ek-chain")
 
 
+@pytest.mark.threat("T80", "T122")
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
@@ -125,6 +126,7 @@ async def test_without_a_chain_a_machine_waits(
     assert reason in shown["reason"] + str(shown["unknown_issuer"])
 
 
+@pytest.mark.threat("T83", "T122")
 async def test_a_token_admits_what_is_vouched_for(start: Starter, folder: Path) -> None:
     """Leaving the certificate out opens no door; who makes the token may ask for less, and the role still counts."""
     service = await trusting(start, folder)
@@ -171,6 +173,7 @@ async def test_nobody_is_asked_where_that_is_switched_off(start: Starter, folder
     assert "ITL_TPM_VERIFY_CA" in entry["detail"]
 
 
+@pytest.mark.threat("T83")
 async def test_a_control_plane_must_be_vouched_for(service: Service) -> None:
     """Approval and change of role say so at once, with the ways out; other roles are open to it."""
     node = SoftwareNode()
@@ -246,6 +249,7 @@ async def test_a_trusted_anchor_lifts_who_waits(start: Starter) -> None:
     assert len(await service.audit(action="assurance_changed")) == 1
 
 
+@pytest.mark.threat("T81", "T83")
 async def test_distrust_works_at_once(start: Starter, folder: Path) -> None:
     """Level and lease fall in the unit of the act; the next attestation of a control plane fails; restoring lifts."""
     service, node = await trusting(start, folder), SoftwareNode()
@@ -270,6 +274,7 @@ async def test_distrust_works_at_once(start: Starter, folder: Path) -> None:
     assert (await service.operator("POST", f"{path}/restore", {"reason": "alarm"})).status_code == 409
 
 
+@pytest.mark.threat("T81")
 async def test_what_was_distrusted_between_introduction_and_proof_vouches_for_nothing(
     start: Starter, folder: Path
 ) -> None:
@@ -282,6 +287,7 @@ async def test_what_was_distrusted_between_introduction_and_proof_vouches_for_no
     assert (await service.detail(node))["assurance"] == "tofu"
 
 
+@pytest.mark.threat("T82")
 async def test_an_intermediate_must_chain(start: Starter, folder: Path) -> None:
     """Else it would be an anchor by another name, by one operator."""
     service = await trusting(start, folder)
@@ -322,6 +328,7 @@ async def test_what_cannot_vouch_is_refused(
     assert (await service.operator("GET", "/trust/bundle")).json() == before
 
 
+@pytest.mark.threat("T82")
 async def test_an_anchor_needs_two(start: Starter) -> None:
     """One vote is not enough, break-glass is none; distrust needs one; restoring two again."""
     service = await start(dual_control_roles=("worker-app",))
@@ -424,6 +431,7 @@ def test_strict_needs_an_anchor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     endorsements.Anchors(settings_for(tmp_path, tpm_verify_ca_strict=False))
 
 
+@pytest.mark.threat("T80")
 async def test_a_simulator_below_an_anchor_of_its_own_does_not_rise_either(
     start: Starter, tmp_path: Path
 ) -> None:

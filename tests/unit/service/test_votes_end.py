@@ -48,6 +48,7 @@ async def newest(committee: Committee) -> tuple[str, str]:
 # Objections
 
 
+@pytest.mark.threat("T125")
 @pytest.mark.parametrize("who", ["carla", OPERATOR], ids=["operator", "break-glass"])
 async def test_anybody_objects_and_it_is_over(committee: Committee, who: str | dict[str, str]) -> None:
     """One person of whom nobody knows whether they are still theirs: their vote completes nothing."""
@@ -87,6 +88,7 @@ async def test_a_void_vote_says_why(committee: Committee) -> None:
     assert (shown["live"], shown["withdrawn"], shown["void"]) == (False, True, "carla objects: not ours")
 
 
+@pytest.mark.threat("T154")
 async def test_votes_about_a_machine_that_changed_or_went_are_told(committee: Committee) -> None:
     """Whatever ends a vote has its entry: an act of one operator, and the purge of who nobody decided about."""
     service = committee.service
@@ -113,6 +115,7 @@ async def test_votes_about_a_machine_that_changed_or_went_are_told(committee: Co
 # Voters who may not vote any more
 
 
+@pytest.mark.threat("T125", "T154")
 async def test_who_lost_the_role_has_not_voted(committee: Committee) -> None:
     """Their next request says so; whatever it asks, and though it is answered."""
     await vote(committee, "anna")
@@ -124,6 +127,7 @@ async def test_who_lost_the_role_has_not_voted(committee: Committee) -> None:
     assert (await vote(committee, "bernd"))["voters"] == ["bernd"]
 
 
+@pytest.mark.threat("T125")
 async def test_who_lost_every_role_has_not_voted(committee: Committee) -> None:
     """They are refused, and what they agreed to is void."""
     await vote(committee, "anna")
@@ -141,6 +145,7 @@ async def test_who_lost_every_role_has_not_voted(committee: Committee) -> None:
     assert (await vote(committee, "bernd"))["voters"] == ["bernd"]
 
 
+@pytest.mark.threat("T125")
 async def test_who_votes_with_a_certificate_is_looked_at_again(committee: Committee) -> None:
     """When the quorum would be complete: what was revoked since then, wherever that was, agreed to nothing."""
     browser = Browser("anna")
@@ -162,6 +167,7 @@ async def test_who_votes_with_a_certificate_is_looked_at_again(committee: Commit
 # Logins
 
 
+@pytest.mark.threat("T125")
 async def test_a_login_of_long_ago_does_not_vote(committee: Committee) -> None:
     """Somebody at an open session of last night is not who logged in; and a vote ends with its login."""
     service, people = committee.service, committee.people
@@ -186,6 +192,7 @@ async def test_a_token_that_does_not_say_when_does_not_vote(committee: Committee
 # What changed since
 
 
+@pytest.mark.threat("T147")
 async def test_a_vote_that_was_overtaken_is_said_to_be_void(committee: Committee) -> None:
     """One person changes by what a worker is measured, after another agreed to promote it: that vote is void."""
     node = await committee.attested("worker-app")

@@ -65,6 +65,7 @@ COPY_AUDIT = (
 )
 
 
+@pytest.mark.threat("T26")
 @pytest.mark.parametrize(
     ("sql", "why"),
     [
@@ -122,6 +123,7 @@ def test_the_database_refuses(db: sqlite3.Connection, sql: str, why: str) -> Non
         db.execute(sql)
 
 
+@pytest.mark.threat("T142")
 @pytest.mark.parametrize("column", ["name_key", "address_key"])
 def test_no_two_of_a_cluster_are_called_alike(db: sqlite3.Connection, column: str) -> None:
     """Whatever a caller forgets. Another cluster, and who shared a name before it was a rule, are outside."""

@@ -35,6 +35,7 @@ def traces(folder: Path) -> dict[str, tuple[int, str]]:
     }
 
 
+@pytest.mark.threat("T175")
 @pytest.mark.parametrize("how", ["closed", "in use", "left by a crash"])
 def test_it_is_read_and_left_as_it_was(tmp_path: Path, how: str) -> None:
     """Closed, while a service has it open, or as a crash left it; what is only in the write-ahead log is seen."""

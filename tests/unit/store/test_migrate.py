@@ -109,6 +109,7 @@ def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
     assert path.read_bytes() == b"something else entirely " * 100
 
 
+@pytest.mark.threat("T164")
 @pytest.mark.parametrize(
     "theirs", ["CREATE TABLE dashboards (id)", "CREATE TABLE alembic_version (version_num)"]
 )
@@ -404,6 +405,7 @@ def test_three_levels_are_filled_as_they_grow() -> None:
     assert [len(tile) for tile in incomplete] == [1, 0, 1]
 
 
+@pytest.mark.threat("T42")
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [

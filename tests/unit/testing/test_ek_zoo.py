@@ -78,6 +78,7 @@ def entries(vendor: str) -> tuple[ZooEntry, ...]:
     return tuple(zoo().entries(vendors=[vendor]))
 
 
+@pytest.mark.threat("T59")
 @pytest.mark.parametrize("vendor", zoo().vendors)
 def test_every_entry_is_judged_as_it_expects(vendor: str) -> None:
     """Vendor by vendor: what is odd is accepted, what is wrong is refused by the check that must notice it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.controls.__main__ import Deletion, Edit, missing, run, try_out
+from tools.controls.__main__ import MARK, Deletion, Edit, marked, missing, run, threats, try_out
 
 CODE = "def allowed(age: int) -> bool:\n    return age >= 18\n"
 TESTS = """
@@ -34,7 +34,7 @@ DELETION = Deletion(
     tuple(f"tests/test_rule.py::test_{name}" for name in NAMES),
     "rules",
 )
-ROWS = {"T1": DELETION.tests, "T2": ("tests/test_rule.py::test_looks",)}
+KNOWN = {"T1": DELETION.tests, "T2": ("tests/test_rule.py::test_looks",)}
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_the_control_is_put_back(tree: Path) -> None:
     ("deletion", "why"),
     [
         (DELETION, None),
-        (replace(DELETION, row="T3"), "no such row"),
+        (replace(DELETION, threat="T3"), "no such threat"),
         (replace(DELETION, tests=()), "names no test"),
         (replace(DELETION, tests=("tests/test_rule.py::test_other",)), "names no test"),
         (replace(DELETION, edits=(Edit("src/gone.py", "a", "b"),)), "no such file"),
@@ -87,15 +87,36 @@ def test_the_control_is_put_back(tree: Path) -> None:
     ],
 )
 def test_what_does_not_fit(tree: Path, deletion: Deletion, why: str | None) -> None:
-    """A deletion that no longer fits the tree or its row is named, in each of its places."""
-    wrong = deletion.wrong(ROWS, tree)
+    """A deletion that no longer fits the tree or the marked tests is named, in each of its places."""
+    wrong = deletion.wrong(KNOWN, tree)
     assert (wrong is None) if why is None else (wrong is not None and why in wrong)
 
 
 def test_what_is_missing() -> None:
-    """Rows without a deletion are named, and tests that none of their row makes fail."""
-    assert list(missing(ROWS, [replace(DELETION, tests=DELETION.tests[1:])])) == [
+    """Threats without a deletion are named, and tests that none of their threat makes fail."""
+    assert list(missing(KNOWN, [replace(DELETION, tests=DELETION.tests[1:])])) == [
         "T2 has no deletion",
         "T1 tests/test_rule.py::test_looks",
         "T2 tests/test_rule.py::test_looks",
     ]
+
+
+def test_which_tests_hold_a_threat(tmp_path: Path) -> None:
+    """Markers are read from the source, by number of the threat; the ids of the page from its tables."""
+    file = tmp_path / "tests" / "test_rule.py"
+    file.parent.mkdir()
+    file.write_text(f'@{MARK}("T10", "T2")\ndef test_a(): ...\n@{MARK}("T2")\nasync def test_b(): ...\n')
+    a, b = "tests/test_rule.py::test_a", "tests/test_rule.py::test_b"
+    assert list(marked(file.parent).items()) == [("T2", (a, b)), ("T10", (a,))]
+    assert threats("| id | threat |\n| T2, T3 | one |\n| T10 | another, as T4 |\nT5\n") == ["T2", "T3", "T10"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [f'class TestA:\n    @{MARK}("T1")\n    def test_a(self): ...\n', f'pytestmark = {MARK}("T1")\n'],
+)
+def test_a_marker_that_would_be_overlooked(tmp_path: Path, source: str) -> None:
+    """A marker in a place that is not read is an error: its test would hold nothing that the table shows."""
+    (tmp_path / "test_rule.py").write_text(source)
+    with pytest.raises(ValueError, match="above a function"):
+        marked(tmp_path)

@@ -84,6 +84,7 @@ def test_the_storage_key_is_that_of_everybody() -> None:
     assert bytes.fromhex("0023000b000304720000000600800043001000030010" + "00000000") == STORAGE_TEMPLATE
 
 
+@pytest.mark.threat("T93")
 @pytest.mark.parametrize(
     "der",
     [

@@ -91,6 +91,7 @@ def empty(bundle: Path) -> None:
     )
 
 
+@pytest.mark.threat("T62")
 @pytest.mark.parametrize(
     ("tamper", "told"),
     [

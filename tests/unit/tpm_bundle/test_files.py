@@ -150,6 +150,7 @@ def _long(root: Path) -> None:
     (root / "NTC" / "root.pem").write_bytes(pem(ROOT.certificate) + b" " * 40_000)
 
 
+@pytest.mark.threat("T62")
 @pytest.mark.parametrize(
     ("damage", "match"),
     [
@@ -217,6 +218,7 @@ def _spki(root: Path) -> None:
     (root / "manifest.json").write_text(json.dumps(document))
 
 
+@pytest.mark.threat("T62")
 @pytest.mark.parametrize(
     ("damage", "match"),
     [
@@ -237,6 +239,7 @@ def test_a_file_that_differs_is_named(layout: Path, damage: Callable[[Path], Non
         load_directory(layout)
 
 
+@pytest.mark.threat("T62")
 @given(st.integers(min_value=0), st.integers(0, 7))
 def test_no_flipped_bit_is_loaded(where: int, bit: int) -> None:
     """Any bit of any pinned file changed is refused by its pin, before anything parses it."""
@@ -335,6 +338,7 @@ def test_a_folder_is_replaced_whole(layout: Path) -> None:
     assert layout.stat().st_mode & 0o777 == 0o755
 
 
+@pytest.mark.threat("T62")
 def test_what_cannot_be_read_again_replaces_nothing(layout: Path) -> None:
     """A manifest that does not fit its files is found before the former folder is touched."""
     before = (layout / "manifest.json").read_bytes()

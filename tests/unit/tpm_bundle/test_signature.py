@@ -65,6 +65,7 @@ def _short() -> bytes:
     return signed_note(note_text(DOCUMENT), [signature_line(OUR_KEY, b"short")]).encode()
 
 
+@pytest.mark.threat("T62")
 @pytest.mark.parametrize(
     ("signature", "match"),
     [
