@@ -32,7 +32,7 @@ from attestation.errors import (
 from attestation.evidence.key_certification import KeyMode, compute_mode
 from attestation.keys import tpm2
 from attestation.keys.open import KeyOptions, OpenKey, create_key, open_key
-from attestation.keys.tpm2 import worker as workers
+from attestation.keys.tpm2 import thread as threads
 from attestation.testing import SoftwareTPM, ak_template
 from attestation.tpm import commands, parse_attest, parse_public
 from attestation.tpm.attest import CertifyInfo
@@ -130,7 +130,7 @@ def test_a_key_is_made_once(blank_tpm: SoftwareTPM, where: str) -> None:
         assert "?" not in first.uri
         for key in (first, second, third):
             check(key)
-    assert not workers._workers
+    assert not threads._threads
     with blank_tpm.client() as tpm:
         assert tpm.handles(commands.TRANSIENT_FIRST) == []
         assert tpm.handles(commands.LOADED_SESSION_FIRST) == []
@@ -164,7 +164,7 @@ def test_another_algorithm_is_there(blank_tpm: SoftwareTPM) -> None:
     put(blank_tpm, key_template(KeyType.ECC_P256))
     with pytest.raises(KeyMismatch, match="ecdsa-p256"):
         create_key(_uri(blank_tpm, "handle"), "ecdsa-p384", PLAIN)
-    assert not workers._workers
+    assert not threads._threads
 
 
 @pytest.mark.parametrize("kind", KeyType)
@@ -204,7 +204,7 @@ def test_keys_that_sign_no_certificates(blank_tpm: SoftwareTPM, template: bytes,
     put(blank_tpm, template)
     with pytest.raises(KeyUnsupported, match=said):
         open_key(_uri(blank_tpm, "handle"), PLAIN)
-    assert not workers._workers
+    assert not threads._threads
 
 
 @pytest.mark.threat("T93")
@@ -283,10 +283,10 @@ def test_a_reset_in_between_is_not_noticed(blank_tpm: SoftwareTPM, where: str) -
 
 def test_somebody_flushes_what_we_loaded(blank_tpm: SoftwareTPM, monkeypatch: pytest.MonkeyPatch) -> None:
     """A resource manager that restarts, a tool that flushes everything: loaded again, once."""
-    monkeypatch.setattr(workers, "LINGER_EXCLUSIVE_SECONDS", 60.0)
-    monkeypatch.setattr(workers, "HOLD_EXCLUSIVE_SECONDS", 60.0)
+    monkeypatch.setattr(threads, "LINGER_EXCLUSIVE_SECONDS", 60.0)
+    monkeypatch.setattr(threads, "HOLD_EXCLUSIVE_SECONDS", 60.0)
     with created(_uri(blank_tpm, "path")) as key:
-        (worker,) = workers._workers.values()
+        (worker,) = threads._threads.values()
         for _ in range(3):
             check(key)
             # The worker waits for a job, so its connection may be used from here.
@@ -312,27 +312,27 @@ def test_another_key_takes_its_handle(blank_tpm: SoftwareTPM) -> None:
 @pytest.mark.threat("T95")
 def test_a_tpm_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It costs one caller the time-out; whoever comes within the back-off hears at once."""
-    monkeypatch.setattr(workers, "COMMAND_TIMEOUT_SECONDS", 1.1)
+    monkeypatch.setattr(threads, "COMMAND_TIMEOUT_SECONDS", 1.1)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
-        worker = workers.Worker(f"unix:{tmp_path}/s")
+        worker = threads.TPMThread(f"unix:{tmp_path}/s")
         try:
             for fast in (False, True):
                 begun = time.monotonic()
                 with pytest.raises(SignerUnavailable, match="no answer"):
                     worker.run(lambda connection: connection.tpm.properties(), shown="key")
-                assert (time.monotonic() - begun < workers.COMMAND_TIMEOUT_SECONDS) is fast
+                assert (time.monotonic() - begun < threads.COMMAND_TIMEOUT_SECONDS) is fast
         finally:
             worker.close()
 
 
 def test_jobs_that_nobody_waits_for(blank_tpm: SoftwareTPM) -> None:
     """What was not begun in time never is; what does not fit into the queue is refused; a closed worker says so."""
-    worker = workers.Worker(blank_tpm.uri, queue_jobs=1)
+    worker = threads.TPMThread(blank_tpm.uri, queue_jobs=1)
     begun, go, done = threading.Event(), threading.Event(), []
 
-    def blocking(_: workers.Connection) -> None:
+    def blocking(_: threads.HeldTPM) -> None:
         begun.set()
         go.wait(10)
 
@@ -343,17 +343,17 @@ def test_jobs_that_nobody_waits_for(blank_tpm: SoftwareTPM) -> None:
         with contextlib.suppress(SignerUnavailable):
             worker.run(lambda _: done.append(1), shown="key", deadline_seconds=0.2)
 
-    threads = [threading.Thread(target=first)]
-    threads[0].start()
+    callers = [threading.Thread(target=first)]
+    callers[0].start()
     assert begun.wait(10)
-    threads.append(threading.Thread(target=second))
-    threads[1].start()
+    callers.append(threading.Thread(target=second))
+    callers[1].start()
     until(worker._queue.full)
     with pytest.raises(SignerBusy):
         worker.run(lambda _: None, shown="key")
-    threads[1].join()
+    callers[1].join()
     go.set()
-    threads[0].join()
+    callers[0].join()
     worker.close()
     assert not done
     with pytest.raises(SignerUnavailable, match="was closed"):
@@ -363,7 +363,7 @@ def test_jobs_that_nobody_waits_for(blank_tpm: SoftwareTPM) -> None:
 def test_a_child_does_not_inherit_keys(blank_tpm: SoftwareTPM) -> None:
     """The thread is not in a forked process: it hears so, instead of waiting."""
     with created(_uri(blank_tpm, "handle")) as key:
-        worker = next(iter(workers._workers.values()))
+        worker = next(iter(threads._threads.values()))
         worker._pid -= 1
         with pytest.raises(SignerUnavailable, match="fork"):
             check(key)
@@ -425,7 +425,7 @@ def _tap(monkeypatch: pytest.MonkeyPatch) -> list[Wiretap]:
         taps.append(Wiretap(open_transport(uri)))
         return taps[-1]
 
-    monkeypatch.setattr("attestation.keys.tpm2.worker.open_transport", listen)
+    monkeypatch.setattr("attestation.keys.tpm2.thread.open_transport", listen)
     return taps
 
 
@@ -455,7 +455,7 @@ def test_a_wrong_authvalue_is_tried_once(
     """Until its file says something else, nothing is sent; then it signs again."""
     with created(_uri(blank_tpm, where, f"&auth-source=file:{auth}")) as key:
         # What was read stays with the loaded key.
-        until(lambda: all(worker._connection is None for worker in workers._workers.values()))
+        until(lambda: all(worker._connection is None for worker in threads._threads.values()))
         auth.write_bytes(b"wrong")
         with pytest.raises(PINRejected):
             check(key)
@@ -637,11 +637,11 @@ def test_it_goes_where_the_tpm_goes(blank_tpm: SoftwareTPM) -> None:
 
 def test_a_foreign_refusal_is_unavailable() -> None:
     """What the TPM says and we do not know is no reason to give up the key."""
-    said = workers._ours(TPMResponseError("TPM2_Sign", 0x101, "failure"), "key")
+    said = threads._ours(TPMResponseError("TPM2_Sign", 0x101, "failure"), "key")
     assert type(said) is SignerUnavailable
-    full = workers._ours(TPMResponseError("TPM2_Load", 0x902, "no room"), "key")
+    full = threads._ours(TPMResponseError("TPM2_Load", 0x902, "no room"), "key")
     assert type(full) is SignerBusy
-    never = workers._ours(TPMResponseError("TPM2_Sign", 0x2D2, "scheme"), "key")
+    never = threads._ours(TPMResponseError("TPM2_Sign", 0x2D2, "scheme"), "key")
     assert type(never) is KeyUnsupported
 
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from cryptography import x509
 
-from attestation.keys.pkcs11.worker import DEADLINE_SECONDS
+from attestation.keys.pkcs11.thread import DEADLINE_SECONDS
 from tests.fixtures.machine import code
 from tests.fixtures.service import ServiceProcess
 from tests.fixtures.softhsm import PIN, RemoteHSM, SoftHSM

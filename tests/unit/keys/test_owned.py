@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from attestation.keys.owned import Job, OwnedThread, Workers
+from attestation.keys.owned import Job, OwnedThread, Threads
 
 
 class Device(OwnedThread):
@@ -37,16 +37,16 @@ class Device(OwnedThread):
 
 def test_a_device_that_hangs_holds_up_no_other() -> None:
     """While one hangs in closing, another is opened and closed."""
-    workers, gate, open_gate = Workers[Device](), threading.Event(), threading.Event()
+    threads, gate, open_gate = Threads[Device](), threading.Event(), threading.Event()
     open_gate.set()
-    hanging = workers.acquire("one", lambda: Device("one", gate))
-    closing = threading.Thread(target=workers.release, args=(hanging,))
+    hanging = threads.acquire("one", lambda: Device("one", gate))
+    closing = threading.Thread(target=threads.release, args=(hanging,))
     closing.start()
     hanging.closing.wait()
-    other = workers.acquire("another", lambda: Device("another", open_gate))
-    workers.release(other)
+    other = threads.acquire("another", lambda: Device("another", open_gate))
+    threads.release(other)
     # 1. The hanging one has not been given up yet: opening the other did not wait for it.
-    assert (closing.is_alive(), workers["one"], "another" in workers) == (True, hanging, False)
+    assert (closing.is_alive(), threads["one"], "another" in threads) == (True, hanging, False)
     gate.set()
     closing.join()
-    assert workers == {}
+    assert threads == {}

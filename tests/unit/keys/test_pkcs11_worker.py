@@ -39,9 +39,9 @@ from attestation.errors import (
 from attestation.keys import refusals
 from attestation.keys.open import KeyOptions, OpenKey, create_key, open_key
 from attestation.keys.owned import QUEUE_JOBS
-from attestation.keys.pkcs11 import worker as workers
+from attestation.keys.pkcs11 import thread as threads
 from attestation.keys.pkcs11.objects import KeyName, describe, find_private, generate
-from attestation.keys.pkcs11.worker import Worker
+from attestation.keys.pkcs11.thread import ModuleThread
 from tests.fixtures import pkcs11_double
 from tests.fixtures.pkcs11_double import Faults, SoftwareLibrary
 
@@ -73,7 +73,7 @@ class Bench:
         self.opened: list[OpenKey] = []
         patch.setattr(pkcs11, "lib", lambda path: self.faults.load(path, self.token.load))
         # An idle worker makes no signature of its own where a test counts them, however slow the machine is.
-        defaults = Worker.__init__.__kwdefaults__ or {}
+        defaults = ModuleThread.__init__.__kwdefaults__ or {}
         patch.setitem(defaults, "keep_alive_seconds", 3600.0)
 
     @property
@@ -98,9 +98,9 @@ class Bench:
         return self.opened[-1]
 
     @property
-    def worker(self) -> Worker:
+    def worker(self) -> ModuleThread:
         """The worker of the module."""
-        return workers._workers[self.module]
+        return threads._threads[self.module]
 
     def counted(self, *names: str) -> tuple[int, ...]:
         """Return how often these were called."""
@@ -125,7 +125,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     made = Bench(tmp_path, monkeypatch)
     yield made
     made.close()
-    assert made.module not in workers._workers
+    assert made.module not in threads._threads
     assert not [each for each in threading.enumerate() if "PKCS#11" in each.name]
 
 
@@ -428,7 +428,7 @@ def test_who_asks_again_and_again_is_one_attempt(bench: Bench) -> None:
     for _ in range(3):
         with pytest.raises(PINRejected):
             bench.open()
-        assert bench.module not in workers._workers
+        assert bench.module not in threads._threads
     handed = pickle.loads(pickle.dumps(refusals.hand_over()))
     bench.patch.setattr(refusals, "_marks", {})
     bench.patch.setattr(refusals, "_salt", bytes(32))
@@ -553,7 +553,9 @@ def test_a_token_that_hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> No
     key = bench.create()
     hang(bench)
     monkeypatch.setattr(
-        Worker.run, "__kwdefaults__", {**(Worker.run.__kwdefaults__ or {}), "deadline_seconds": 0.3}
+        ModuleThread.run,
+        "__kwdefaults__",
+        {**(ModuleThread.run.__kwdefaults__ or {}), "deadline_seconds": 0.3},
     )
     failed: list[AttestationError] = []
 

@@ -16,7 +16,7 @@ LEFT = (
     "alembic",
     "attestation.client",
     "attestation.device",
-    "attestation.keys.pkcs11.worker",
+    "attestation.keys.pkcs11.thread",
     "attestation.keys.tpm2",
     "attestation.testing",
     "attestation_service.auth.oidc",

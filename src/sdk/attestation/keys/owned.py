@@ -38,7 +38,7 @@ class OwnedThread(ABC):
     """The thread, its queue, and `close`. What is done with the device, and when it starts, a subclass says.
 
     Args:
-        place: By which `Workers` know it.
+        place: By which `Threads` know it.
         shown: The device, for messages.
         clock: Monotonic seconds.
         queue_jobs: Jobs that may wait.
@@ -139,7 +139,7 @@ class OwnedThread(ABC):
 W = TypeVar("W", bound=OwnedThread)
 
 
-class Workers(dict[Hashable, W]):
+class Threads(dict[Hashable, W]):
     """The threads of this process by their places: each starts with its first user and ends with its last."""
 
     def __init__(self) -> None:
@@ -155,27 +155,27 @@ class Workers(dict[Hashable, W]):
             SignerUnavailable: The last one was closed, but still hangs in the device.
         """
         with self._lock(place):
-            worker = self.get(place)
-            if worker is None or (not self._users[place] and not worker.is_alive):
-                worker = self[place] = start()
+            thread = self.get(place)
+            if thread is None or (not self._users[place] and not thread.is_alive):
+                thread = self[place] = start()
             elif not self._users[place]:
-                raise SignerUnavailable(f"{worker.shown} was closed and still hangs")
+                raise SignerUnavailable(f"{thread.shown} was closed and still hangs")
             self._users[place] += 1
-            return worker
+            return thread
 
-    def release(self, worker: W) -> None:
+    def release(self, thread: W) -> None:
         """Let go of a thread; the last one to do so closes it, before another can start at its place."""
-        with self._lock(worker.place):
-            self._users[worker.place] -= 1
-            if not self._users[worker.place]:
-                worker.close()
-                if not worker.is_alive:
-                    self.pop(worker.place, None)
+        with self._lock(thread.place):
+            self._users[thread.place] -= 1
+            if not self._users[thread.place]:
+                thread.close()
+                if not thread.is_alive:
+                    self.pop(thread.place, None)
 
     def _lock(self, place: Hashable) -> threading.Lock:
         """Return the lock of *place*: a thread that hangs in one device holds up no other device."""
         return self._locks.setdefault(place, threading.Lock())
 
     def _close_all(self) -> None:
-        for worker in list(self.values()):
-            worker.close(timeout_seconds=2.0)
+        for thread in list(self.values()):
+            thread.close(timeout_seconds=2.0)

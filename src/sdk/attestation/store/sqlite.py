@@ -122,7 +122,7 @@ def _is_ours(error: BaseException) -> bool:
     return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
 
 
-class _Worker:
+class _Thread:
     """A thread with a queue and a connection; subclasses say what happens to a group of units."""
 
     def __init__(self, name: str, connection: sqlite3.Connection, settings: StoreSettings) -> None:
@@ -193,7 +193,7 @@ class _Worker:
                 self._cursor.execute("ROLLBACK")
 
 
-class _Writer(_Worker):
+class _Writer(_Thread):
     """Commits groups."""
 
     def __init__(self, name: str, connection: sqlite3.Connection, settings: StoreSettings) -> None:
@@ -274,7 +274,7 @@ class _Writer(_Worker):
                 return
 
 
-class _Reader(_Worker):
+class _Reader(_Thread):
     """Answers reads: all that wait, on one snapshot that is younger than the youngest of them."""
 
     def _serve(self, group: list[_Unit]) -> None:
@@ -340,18 +340,18 @@ class SQLiteStore:
 
     def close(self) -> None:
         """See `Store.close`."""
-        for worker in (self._reader, self._scanner, self._writer):
-            worker.close()
+        for thread in (self._reader, self._scanner, self._writer):
+            thread.close()
 
 
-async def _ask(worker: _Worker, work: Callable[[Tx], T]) -> T:
+async def _ask(thread: _Thread, work: Callable[[Tx], T]) -> T:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-    worker.submit(_Unit(work, future, loop))
+    thread.submit(_Unit(work, future, loop))
     return await future
 
 
-def _ask_sync(worker: _Worker, work: Callable[[Tx], T]) -> T:
+def _ask_sync(thread: _Thread, work: Callable[[Tx], T]) -> T:
     future: Future[T] = Future()
-    worker.submit(_Unit(work, future, None))
+    thread.submit(_Unit(work, future, None))
     return future.result()

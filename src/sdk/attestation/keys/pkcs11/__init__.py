@@ -1,7 +1,7 @@
 """Keys on PKCS#11 tokens: `pkcs11:token=T;object=L[;id=…;serial=…][?module-name=N&pin-source=file:…]` (RFC 7512).
 
 The module is one of the deployment's list (`ITL_PKCS11_MODULES`); no URI names a library. One thread per process
-and module does everything (`worker`); what fails is begun again as far back as needed (`ladder`). Keys that were
+and module does everything (`thread`); what fails is begun again as far back as needed (`ladder`). Keys that were
 wrapped elsewhere are brought in by `provision`. What is not built: ML-DSA on tokens, PIN pads.
 
 python-pkcs11 is needed, the extra `pkcs11` of this package; it is imported when the first key is opened.
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from attestation.keys.pkcs11.objects import KeyFacts, KeyName
+    from attestation.keys.pkcs11.thread import ModuleThread, TokenSession
     from attestation.keys.pkcs11.tokens import TokenName
-    from attestation.keys.pkcs11.worker import Connection, Worker
 
 __all__ = ["create_key", "open_key", "parse_modules"]
 
@@ -36,10 +36,10 @@ T = TypeVar("T")
 
 
 class TokenKey(RawSigner):
-    """Signs with one key of a token, through the worker of its module."""
+    """Signs with one key of a token, through the thread of its module."""
 
-    def __init__(self, worker: Worker, token: TokenName, name: KeyName) -> None:
-        self._worker, self._token, self._name = worker, token, name
+    def __init__(self, thread: ModuleThread, token: TokenName, name: KeyName) -> None:
+        self._thread, self._token, self._name = thread, token, name
 
     def sign_digest_ecdsa(self, digest: bytes) -> tuple[int, int]:
         """As `RawSigner`."""
@@ -55,7 +55,7 @@ class TokenKey(RawSigner):
 
     def _run(self, sign: Callable[[RawSigner], T]) -> T:
         name = self._name
-        return self._worker.run(self._token, lambda connection: sign(connection.signer(name)), key=name)
+        return self._thread.run(self._token, lambda connection: sign(connection.signer(name)), key=name)
 
 
 def open_key(ref: KeyRef, options: KeyOptions) -> OpenKey:
@@ -83,7 +83,7 @@ def create_key(ref: KeyRef, algorithm: Algorithm, options: KeyOptions) -> OpenKe
     if ref.object is None or ref.id is not None:
         raise KeyURIInvalid("a new key is named by its label (object) alone; its id follows from the key")
 
-    def found_or_made(connection: Connection, name: KeyName) -> KeyFacts:
+    def found_or_made(connection: TokenSession, name: KeyName) -> KeyFacts:
         from attestation.keys.pkcs11.objects import find_private, generate, settle
 
         assert name.label is not None
@@ -115,7 +115,7 @@ def making(ref: PKCS11Ref, options: KeyOptions) -> Iterator[None]:
         yield
 
 
-def proven(connection: Connection, name: KeyName) -> KeyFacts:
+def proven(connection: TokenSession, name: KeyName) -> KeyFacts:
     """Return the facts of a key, and prove by a test signature that its public half belongs to it."""
     from attestation.keys.pkcs11.objects import HandleSigner, delegated, describe, find_private
     from attestation.keys.selftest import self_test
@@ -127,7 +127,7 @@ def proven(connection: Connection, name: KeyName) -> KeyFacts:
 
 
 def names_of(ref: PKCS11Ref, options: KeyOptions) -> tuple[TokenName, KeyName]:
-    """Return how the worker calls what *ref* names.
+    """Return how the thread calls what *ref* names.
 
     Raises:
         KeyUnsupported: python-pkcs11 is missing.
@@ -145,47 +145,47 @@ def names_of(ref: PKCS11Ref, options: KeyOptions) -> tuple[TokenName, KeyName]:
 
 
 def with_key(
-    ref: KeyRef, options: KeyOptions, work: Callable[[Connection, KeyName], KeyFacts], *, writes: bool
+    ref: KeyRef, options: KeyOptions, work: Callable[[TokenSession, KeyName], KeyFacts], *, writes: bool
 ) -> OpenKey:
-    """Open the key that *work* finds or makes in the worker's thread; *writes*: in a session that may write."""
+    """Open the key that *work* finds or makes in the module's thread; *writes*: in a session that may write."""
     assert isinstance(ref, PKCS11Ref)
     module, path = module_of(ref, options.modules)
     token, name = names_of(ref, options)
-    from attestation.keys.pkcs11 import worker as workers
+    from attestation.keys.pkcs11 import thread as threads
     from attestation.keys.pkcs11.objects import KeyName, delegated
 
-    worker = workers.acquire(module, path)
+    thread = threads.acquire(module, path)
     try:
-        facts = worker.run(
+        facts = thread.run(
             token,
             lambda connection: work(connection, name),
             writes=writes,
-            deadline_seconds=GENERATE_SECONDS if writes else workers.DEADLINE_SECONDS,
+            deadline_seconds=GENERATE_SECONDS if writes else threads.DEADLINE_SECONDS,
         )
         test = None
         if options.test_key is not None:
             shown = str(replace(ref, object=options.test_key, id=None).shown)
             beside = KeyName(label=options.test_key, id=None, shown=shown)
-            tester = worker.run(token, lambda connection: proven(connection, beside))
+            tester = thread.run(token, lambda connection: proven(connection, beside))
             test = replace(beside, id=tester.id or None, spki=tester.spki)
     except BaseException:
-        workers.release(worker)
+        threads.release(thread)
         raise
     # From now on exactly this key is meant, whatever else may appear under its label.
     known = KeyName(label=ref.object, id=facts.id or ref.id, spki=facts.spki, shown=ref.shown)
-    used = workers.KeyInUse(token=token, key=known, test=test)
-    worker.use(used)
-    held = [worker]
+    used = threads.KeyInUse(token=token, key=known, test=test)
+    thread.use(used)
+    held = [thread]
 
     def close() -> None:
         while held:
             last = held.pop()
             last.use(used, more=-1)
-            workers.release(last)
+            threads.release(last)
 
     return _TokenOpenKey(
-        delegated(TokenKey(worker, token, known), facts.public_key, ref.shown),
-        prove=(lambda: worker.run(token, used.prove, key=known)) if test is not None else None,
+        delegated(TokenKey(thread, token, known), facts.public_key, ref.shown),
+        prove=(lambda: thread.run(token, used.prove, key=known)) if test is not None else None,
         ref=ref,
         origin=facts.origin,
         backend="pkcs11",
@@ -208,7 +208,7 @@ class _TokenOpenKey(OpenKey):
     def self_test(self, public_key: CAPublicKey) -> None:
         """As `OpenKey.self_test`. Where a test key is named, only the first time with the key itself.
 
-        The worker proves the key whenever it is found again, e.g. after a restart of the token.
+        The thread proves the key whenever it is found again, e.g. after a restart of the token.
         """
         if self._prove is None or self._tested != public_key:
             super().self_test(public_key)

@@ -35,7 +35,7 @@ STEPS: Final[Mapping[str, Step]] = {
     "NoSuchToken": Step.RESTART,
     "CryptokiNotInitialized": Step.RESTART,
     "GeneralError": Step.RESTART,
-    "UserAlreadyLoggedIn": Step.RESTART,  # a login that outlived its session; the worker has one only
+    "UserAlreadyLoggedIn": Step.RESTART,  # a login that outlived its session; the thread has one only
 }
 
 PIN_ERRORS: Final = frozenset(
@@ -89,7 +89,7 @@ class Breaker:
     """Counts the restarts that failed in a row, says how long to wait, and when to answer without trying.
 
     Args:
-        jitter: Returns a number from 0 to 1, so that workers that failed together do not retry together.
+        jitter: Returns a number from 0 to 1, so that processes that failed together do not retry together.
     """
 
     jitter: Callable[[], float]
@@ -99,7 +99,7 @@ class Breaker:
 
     @property
     def open(self) -> bool:
-        """True where callers are refused at once; only the worker's own attempts go on."""
+        """True where callers are refused at once; only the thread's own attempts go on."""
         return self.failures >= FAILURES_TO_OPEN
 
     def failed(self, at: float) -> None:

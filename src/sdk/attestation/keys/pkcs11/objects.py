@@ -1,4 +1,4 @@
-"""Keys on a token: found, described, made, and asked to sign. Only the worker's thread calls what is here.
+"""Keys on a token: found, described, made, and asked to sign. Only the module's thread calls what is here.
 
 Private key, public key and certificate of one key share CKA_ID. Of keys that we make it is the first 20 bytes of
 SHA-256 over the DER SubjectPublicKeyInfo, and CKA_LABEL is what the URI says.
@@ -107,7 +107,7 @@ class KeyFacts:
 
 
 class HandleSigner(RawSigner):
-    """Signs with one object of the session; for the worker's thread only."""
+    """Signs with one object of the session; for the module's thread only."""
 
     def __init__(self, key: pkcs11.SignMixin) -> None:
         self._key = key

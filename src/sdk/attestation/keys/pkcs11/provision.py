@@ -38,7 +38,7 @@ from attestation.errors import (
 )
 from attestation.keys.open import KeyOptions, OpenKey, algorithm_of
 from attestation.keys.pkcs11 import GENERATE_SECONDS, making, names_of, proven, with_key
-from attestation.keys.pkcs11 import worker as workers
+from attestation.keys.pkcs11 import thread as threads
 from attestation.keys.pkcs11.ladder import name_of
 from attestation.keys.pkcs11.modules import module_of
 from attestation.keys.pkcs11.objects import (
@@ -103,18 +103,18 @@ def create_kek(uri: str, options: KeyOptions) -> RSAPublicKey:
     ref = _named_by_label(uri)
     token, name = names_of(ref, options)
 
-    def found_or_made(connection: workers.Connection) -> RSAPublicKey:
+    def found_or_made(connection: threads.TokenSession) -> RSAPublicKey:
         try:
             return _find_kek(connection.session, name)[1]
         except KeyNotFound:
             return _generate_kek(connection.session, name)
 
     with making(ref, options):
-        worker = workers.acquire(*module_of(ref, options.modules))
+        thread = threads.acquire(*module_of(ref, options.modules))
         try:
-            return worker.run(token, found_or_made, writes=True, deadline_seconds=GENERATE_SECONDS)
+            return thread.run(token, found_or_made, writes=True, deadline_seconds=GENERATE_SECONDS)
         finally:
-            workers.release(worker)
+            threads.release(thread)
 
 
 def unwrap_key(
@@ -159,7 +159,7 @@ def unwrap_key(
         )
     _, kek_name = names_of(kek_ref, options)
 
-    def unwrapped(connection: workers.Connection, name: KeyName) -> KeyFacts:
+    def unwrapped(connection: threads.TokenSession, name: KeyName) -> KeyFacts:
         session = connection.session
         alive(session)
         if search(session, ObjectClass.PRIVATE_KEY, label=name.label):
@@ -189,7 +189,7 @@ def _named_by_label(uri: str) -> PKCS11Ref:
     return ref
 
 
-# What follows runs in the worker's thread.
+# What follows runs in the module's thread.
 
 
 def _generate_kek(session: pkcs11.Session, name: KeyName) -> RSAPublicKey:

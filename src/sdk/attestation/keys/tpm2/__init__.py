@@ -35,7 +35,7 @@ from attestation.keys.file import create_once, read_private
 from attestation.keys.open import Algorithm, KeyOptions, OpenKey
 from attestation.keys.secrets import secret_source
 from attestation.keys.selftest import self_test
-from attestation.keys.tpm2.worker import AuthValues, Connection, StoredKey, Worker, acquire, release
+from attestation.keys.tpm2.thread import AuthValues, HeldTPM, StoredKey, TPMThread, acquire, release
 from attestation.keys.uri import KeyRef, TPM2Ref
 from attestation.tpm import Alg, Attr, Hierarchy, Public, Signature, commands, parse_public
 from attestation.tpm.key_file import MAX_KEY_FILE_BYTES, TPMKey, encode_key, encode_key_file, parse_key_file
@@ -56,10 +56,10 @@ _NV_DEFINED: Final = 0x14C
 
 
 class TPMSigner(RawSigner):
-    """Signs with one key of a TPM, through its worker."""
+    """Signs with one key of a TPM, through its thread."""
 
-    def __init__(self, worker: Worker, key: StoredKey) -> None:
-        self._worker, self._key = worker, key
+    def __init__(self, thread: TPMThread, key: StoredKey) -> None:
+        self._thread, self._key = thread, key
 
     def sign_digest_ecdsa(self, digest: bytes) -> tuple[int, int]:
         """As `RawSigner`."""
@@ -78,22 +78,22 @@ class TPMSigner(RawSigner):
         return self._sign(digest, pss=True).signature
 
     def _sign(self, digest: bytes, *, pss: bool = False) -> Signature:
-        def work(connection: Connection) -> Signature:
+        def work(connection: HeldTPM) -> Signature:
             loaded, auth_value = connection.use(self._key)
             return sign_digest(connection.tpm, loaded, digest, pss=pss, auth_value=auth_value)
 
         try:
-            return self._worker.run(work, shown=self._key.shown)
+            return self._thread.run(work, shown=self._key.shown)
         except PINRejected:
             self._key.auth.refuse()
             raise
 
 
 class _Run(Protocol):
-    def __call__(self, work: Callable[[Connection], T]) -> T: ...
+    def __call__(self, work: Callable[[HeldTPM], T]) -> T: ...
 
 
-_Make = Callable[[Connection], TPMKey]
+_Make = Callable[[HeldTPM], TPMKey]
 
 
 def open_key(ref: KeyRef, options: KeyOptions) -> OpenKey:
@@ -106,7 +106,7 @@ def open_key(ref: KeyRef, options: KeyOptions) -> OpenKey:
         PINRejected: Another authValue; it is not tried again until its source says something else.
         SignerUnavailable: The TPM does not answer.
     """
-    return _with_worker(ref, options, _open)
+    return _with_thread(ref, options, _open)
 
 
 def create_key(ref: KeyRef, algorithm: Algorithm, options: KeyOptions) -> OpenKey:
@@ -118,47 +118,47 @@ def create_key(ref: KeyRef, algorithm: Algorithm, options: KeyOptions) -> OpenKe
     if kind is None:
         raise KeyUnsupported(f"a TPM makes no {algorithm} keys; ecdsa-p384 is what it can")
 
-    def found_or_made(worker: Worker, ref: TPM2Ref, options: KeyOptions) -> OpenKey:
-        _make_once(worker, ref, options, key_template(kind))
-        return _open(worker, ref, options)
+    def found_or_made(thread: TPMThread, ref: TPM2Ref, options: KeyOptions) -> OpenKey:
+        _make_once(thread, ref, options, key_template(kind))
+        return _open(thread, ref, options)
 
-    opened = _with_worker(ref, options, found_or_made)
+    opened = _with_thread(ref, options, found_or_made)
     if opened.algorithm != algorithm:
         opened.close()
         raise KeyMismatch(f"the key at {ref.shown} is {opened.algorithm}; {algorithm} expected")
     return opened
 
 
-def _with_worker(
-    ref: KeyRef, options: KeyOptions, work: Callable[[Worker, TPM2Ref, KeyOptions], OpenKey]
+def _with_thread(
+    ref: KeyRef, options: KeyOptions, work: Callable[[TPMThread, TPM2Ref, KeyOptions], OpenKey]
 ) -> OpenKey:
     assert isinstance(ref, TPM2Ref)
     uri = ref.tcti or DEFAULT_TCTI
     if not uri.startswith(("device:/", "unix:/", "tcp:")):
         raise KeyURIInvalid("tcti is device:/PATH, unix:/PATH or tcp:HOST:PORT")
-    worker = acquire(uri)
+    thread = acquire(uri)
     try:
-        return work(worker, ref, options)
+        return work(thread, ref, options)
     except BaseException:
-        release(worker)
+        release(thread)
         raise
 
 
 # Opening
 
 
-def _open(worker: Worker, ref: TPM2Ref, options: KeyOptions) -> OpenKey:
-    wrapped = _wrapped(worker, ref)
+def _open(thread: TPMThread, ref: TPM2Ref, options: KeyOptions) -> OpenKey:
+    wrapped = _wrapped(thread, ref)
     where: int | TPMKey
     if wrapped is not None:
         where, public = wrapped, parse_public(wrapped.public)
     else:
         assert ref.handle is not None
-        where, public = ref.handle, _persistent(worker, ref.handle, ref.shown)
+        where, public = ref.handle, _persistent(thread, ref.handle, ref.shown)
     _check(public, ref.shown)
     auth = _auth(ref, options, empty=wrapped is not None and wrapped.empty_auth)
     stored = StoredKey(shown=ref.shown, where=where, name=public.name, auth=auth)
-    key, signer = public.key(), TPMSigner(worker, stored)
+    key, signer = public.key(), TPMSigner(thread, stored)
     private = (
         DelegatedECKey(signer, key, ref.shown)
         if isinstance(key, EllipticCurvePublicKey)
@@ -170,13 +170,13 @@ def _open(worker: Worker, ref: TPM2Ref, options: KeyOptions) -> OpenKey:
     def close() -> None:
         if not closed:
             closed.append(True)
-            release(worker)
+            release(thread)
 
     resident = public.attributes & _RESIDENT == _RESIDENT
     return OpenKey(private, ref=ref, origin="tpm" if resident else "provisioned", backend="tpm2", close=close)
 
 
-def _wrapped(worker: Worker, ref: TPM2Ref) -> TPMKey | None:
+def _wrapped(thread: TPMThread, ref: TPM2Ref) -> TPMKey | None:
     """Return the wrapped key in file or NV index; None where the URI has a handle.
 
     Raises:
@@ -185,33 +185,33 @@ def _wrapped(worker: Worker, ref: TPM2Ref) -> TPMKey | None:
     """
     if ref.handle is not None:
         return None
-    data = read_private(ref.path) if ref.path is not None else _from_nv(worker, ref)
+    data = read_private(ref.path) if ref.path is not None else _from_nv(thread, ref)
     try:
         return parse_key_file(data)
     except MalformedEvidence as e:
         raise KeyUnusable(f"{ref.shown} holds no TSS2 PRIVATE KEY: {e}") from e
 
 
-def _from_nv(worker: Worker, ref: TPM2Ref) -> bytes:
-    def read(connection: Connection) -> bytes | None:
+def _from_nv(thread: TPMThread, ref: TPM2Ref) -> bytes:
+    def read(connection: HeldTPM) -> bytes | None:
         assert ref.nv is not None
         if not is_written(connection.tpm, ref.nv):
             return None
         return read_nv(connection.tpm, ref.nv, MAX_KEY_FILE_BYTES)
 
-    data = worker.run(read, shown=ref.shown)
+    data = thread.run(read, shown=ref.shown)
     if data is None:
         raise KeyNotFound(f"nothing that can be read is at {ref.shown}")
     return data
 
 
-def _persistent(worker: Worker, handle: int, shown: str) -> Public:
-    def read(connection: Connection) -> bytes | None:
+def _persistent(thread: TPMThread, handle: int, shown: str) -> Public:
+    def read(connection: HeldTPM) -> bytes | None:
         if connection.tpm.handles(handle)[:1] != [handle]:
             return None
         return connection.tpm.execute(commands.read_public(handle)).public
 
-    public = worker.run(read, shown=shown)
+    public = thread.run(read, shown=shown)
     if public is None:
         raise KeyNotFound(f"nothing is at {shown}")
     return parse_public(public)
@@ -244,15 +244,15 @@ def _auth(ref: TPM2Ref, options: KeyOptions, *, empty: bool = False) -> AuthValu
 # Making
 
 
-def _make_once(worker: Worker, ref: TPM2Ref, options: KeyOptions, template: bytes) -> None:
+def _make_once(thread: TPMThread, ref: TPM2Ref, options: KeyOptions, template: bytes) -> None:
     """Make a key where *ref* points, unless something is there."""
     auth_value, owner_auth = _auth(ref, options).read()
 
-    def make(connection: Connection) -> TPMKey:
+    def make(connection: HeldTPM) -> TPMKey:
         return make_key(connection.tpm, template, hierarchy_auth=owner_auth, auth_value=auth_value)
 
-    def run(work: Callable[[Connection], T]) -> T:
-        return worker.run(work, shown=ref.shown, deadline_seconds=MAKE_SECONDS)
+    def run(work: Callable[[HeldTPM], T]) -> T:
+        return thread.run(work, shown=ref.shown, deadline_seconds=MAKE_SECONDS)
 
     if ref.path is not None:
         create_once(ref.path, lambda: encode_key_file(run(make)))
@@ -264,7 +264,7 @@ def _make_once(worker: Worker, ref: TPM2Ref, options: KeyOptions, template: byte
 
 
 def _make_persistent(run: _Run, make: _Make, handle: int, owner_auth: bytes) -> None:
-    def work(connection: Connection) -> None:
+    def work(connection: HeldTPM) -> None:
         tpm = connection.tpm
         if tpm.handles(handle)[:1] == [handle]:
             return
@@ -284,7 +284,7 @@ def _make_persistent(run: _Run, make: _Make, handle: int, owner_auth: bytes) -> 
 def _make_in_nv(run: _Run, make: _Make, index: int, owner_auth: bytes) -> None:
     """Define the index and write it; who defines it writes it, and the others wait."""
 
-    def work(connection: Connection) -> bool:
+    def work(connection: HeldTPM) -> bool:
         """Return True where there is a key now, False where somebody else is about to write one."""
         written = is_written(connection.tpm, index)
         if written is not None:
@@ -298,7 +298,7 @@ def _make_in_nv(run: _Run, make: _Make, index: int, owner_auth: bytes) -> None:
             return False
         return True
 
-    def remove(connection: Connection) -> None:
+    def remove(connection: HeldTPM) -> None:
         if is_written(connection.tpm, index) is False:
             remove_nv(connection.tpm, index, owner_auth)
 

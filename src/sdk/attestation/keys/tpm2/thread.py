@@ -30,7 +30,7 @@ from attestation.errors import (
     TPMResponseError,
 )
 from attestation.keys import refusals
-from attestation.keys.owned import QUEUE_JOBS, Job, OwnedThread, Workers
+from attestation.keys.owned import QUEUE_JOBS, Job, OwnedThread, Threads
 from attestation.keys.secrets import SecretSource
 from attestation.tpm import response_codes
 from attestation.tpm.key_file import TPMKey
@@ -70,7 +70,7 @@ class AuthValues:
         shown: The key's URI without the query.
         key: Of the key; None where it is empty.
         owner: Of the hierarchy; None where it is empty.
-        tpm: Which TPM, as its worker is called.
+        tpm: Which TPM, as its thread is called.
     """
 
     def __init__(self, shown: str, key: SecretSource | None, owner: SecretSource | None, *, tpm: str) -> None:
@@ -105,7 +105,7 @@ class AuthValues:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredKey:
-    """A key as the worker must find it each time.
+    """A key as the thread must find it each time.
 
     Args:
         shown: Its URI without the query.
@@ -120,8 +120,8 @@ class StoredKey:
     auth: AuthValues = field(repr=False)
 
 
-class Connection:
-    """The TPM while it is ours, with one key loaded at most. Only the worker's thread has one."""
+class HeldTPM:
+    """The TPM while it is ours, with one key loaded at most. Only the TPM's thread has one."""
 
     def __init__(self, tpm: TPM, *, exclusive: bool) -> None:
         self.tpm = tpm
@@ -160,7 +160,7 @@ class Connection:
             self.tpm.close()
 
 
-class Worker(OwnedThread):
+class TPMThread(OwnedThread):
     """The thread of one TPM, and what callers may do: `run` and `close`.
 
     Args:
@@ -174,7 +174,7 @@ class Worker(OwnedThread):
     ) -> None:
         super().__init__(_place(uri), f"the TPM {uri}", clock, queue_jobs)
         self.uri = uri
-        self._connection: Connection | None = None
+        self._connection: HeldTPM | None = None
         self._since = 0.0
         self._not_before = 0.0
         self._why = ""
@@ -184,12 +184,12 @@ class Worker(OwnedThread):
 
     def run(
         self,
-        work: Callable[[Connection], T],
+        work: Callable[[HeldTPM], T],
         *,
         shown: str,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> T:
-        """Have *work* done in the worker's thread and return its result. Blocks; never call it on an event loop.
+        """Have *work* done in the TPM's thread and return its result. Blocks; never call it on an event loop.
 
         Args:
             work: What. It may be done twice.
@@ -252,7 +252,7 @@ class Worker(OwnedThread):
             self._forget()
             raise
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> HeldTPM:
         if self._connection is not None:
             return self._connection
         if self._clock() < self._not_before:
@@ -264,7 +264,7 @@ class Worker(OwnedThread):
         except BaseException:
             transport.close()
             raise
-        self._connection = Connection(tpm, exclusive=transport.exclusive)
+        self._connection = HeldTPM(tpm, exclusive=transport.exclusive)
         self._since = self._clock()
         return self._connection
 
@@ -306,13 +306,13 @@ def _ours(error: TPMResponseError, shown: str) -> AttestationError:
     return SignerUnavailable(f"{shown} cannot sign now: {error}")
 
 
-_workers: Final = Workers[Worker]()
-release = _workers.release
+_threads: Final = Threads[TPMThread]()
+release = _threads.release
 
 
-def acquire(uri: str) -> Worker:
-    """Return the worker for the TPM at *uri*: one per process, started when its first key is opened."""
-    return _workers.acquire(_place(uri), lambda: Worker(uri))
+def acquire(uri: str) -> TPMThread:
+    """Return the thread for the TPM at *uri*: one per process, started when its first key is opened."""
+    return _threads.acquire(_place(uri), lambda: TPMThread(uri))
 
 
 def _place(uri: str) -> tuple[int, str]:

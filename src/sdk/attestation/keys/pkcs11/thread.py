@@ -5,7 +5,7 @@ library, the logins, one session per token and all handles (`attestation.keys.ow
 decides how far back the thread begins again
 (`attestation.keys.pkcs11.ladder`); each key is proven by a test signature before its handle is used again.
 
-A process that was forked from one with a worker is refused: the standard forbids that it uses the library
+A process that was forked from one with a thread is refused: the standard forbids that it uses the library
 (PKCS #11 3.0 §5.6.1), and SoftHSM would let it sign.
 """
 
@@ -35,7 +35,7 @@ from attestation.errors import (
     TokenAbsent,
 )
 from attestation.keys import refusals
-from attestation.keys.owned import QUEUE_JOBS, Job, OwnedThread, Workers
+from attestation.keys.owned import QUEUE_JOBS, Job, OwnedThread, Threads
 from attestation.keys.pkcs11.ladder import PIN_ERRORS, UNSUPPORTED, Breaker, Step, name_of, step_for
 from attestation.keys.pkcs11.modules import alone
 from attestation.keys.pkcs11.objects import HandleSigner, KeyName, delegated, find_private, load_spki
@@ -58,8 +58,8 @@ LOGIN_WAIT_SECONDS: Final = 1.0
 Load = Callable[[str], Library]
 
 
-class Connection:
-    """One session on one token, logged in, with the handles found in it. Only the worker's thread has one."""
+class TokenSession:
+    """One session on one token, logged in, with the handles found in it. Only the module's thread has one."""
 
     def __init__(self, session: pkcs11.Session, *, writes: bool) -> None:
         self.session = session
@@ -98,7 +98,7 @@ class KeyInUse:
     key: KeyName
     test: KeyName | None = None
 
-    def prove(self, connection: Connection) -> None:
+    def prove(self, connection: TokenSession) -> None:
         """Make a test signature. With a test key, the key itself only makes one where its handle is new.
 
         Raises:
@@ -120,7 +120,7 @@ class _Job(Job[T]):
     Args:
         token: Which.
         key: The key it needs; None while one is being opened or made.
-        expires: When nobody waits any more, by the worker's clock.
+        expires: When nobody waits any more, by the thread's clock.
         writes: It needs a session that may write.
     """
 
@@ -130,7 +130,7 @@ class _Job(Job[T]):
     writes: bool
 
 
-class Worker(OwnedThread):
+class ModuleThread(OwnedThread):
     """The thread of one module, and what callers may do: `run` and `close`.
 
     Args:
@@ -162,7 +162,7 @@ class Worker(OwnedThread):
         self._why = ""
         self._library: Library | None = None
         self._up = False
-        self._connections: dict[TokenName, Connection] = {}
+        self._connections: dict[TokenName, TokenSession] = {}
         self._missing: dict[tuple[TokenName, KeyName], float] = {}
         self._in_use: Counter[KeyInUse] = Counter()
         self._broken: tuple[TokenName, KeyName | None] | None = None
@@ -175,13 +175,13 @@ class Worker(OwnedThread):
     def run(
         self,
         token: TokenName,
-        work: Callable[[Connection], T],
+        work: Callable[[TokenSession], T],
         *,
         key: KeyName | None = None,
         writes: bool = False,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> T:
-        """Have *work* done in the worker's thread and return its result. Blocks; never call it on an event loop.
+        """Have *work* done in the module's thread and return its result. Blocks; never call it on an event loop.
 
         Where *key* is None, a key is being opened: whatever is wrong is said at once, and not waited for.
 
@@ -359,14 +359,14 @@ class Worker(OwnedThread):
 
     # Library, login, session.
 
-    def _connect(self, job: _Job[Any]) -> Connection:
+    def _connect(self, job: _Job[Any]) -> TokenSession:
         """Return the session on the job's token, opened and logged in where it is not."""
         connection = self._connections.get(job.token)
         if connection is not None and job.writes and not connection.writes:
             self._disconnect(job.token)
             connection = None
         if connection is None:
-            connection = Connection(self._log_in(job), writes=job.writes)
+            connection = TokenSession(self._log_in(job), writes=job.writes)
             self._connections[job.token] = connection
         return connection
 
@@ -472,10 +472,10 @@ def _hint(path: Path) -> str:
     return f"; {says} names no directories.tokendir"
 
 
-_workers: Final = Workers[Worker]()
-release = _workers.release
+_threads: Final = Threads[ModuleThread]()
+release = _threads.release
 
 
-def acquire(name: str, path: Path) -> Worker:
-    """Return the worker of a module: one per process, started when its first key is opened."""
-    return _workers.acquire(path, lambda: Worker(name, path))
+def acquire(name: str, path: Path) -> ModuleThread:
+    """Return the thread of a module: one per process, started when its first key is opened."""
+    return _threads.acquire(path, lambda: ModuleThread(name, path))
