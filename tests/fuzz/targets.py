@@ -78,9 +78,10 @@ from attestation.pki.profiles import ProfileName
 from attestation.pki.request import MAX_CSR_BYTES, parse_csr
 from attestation.reference import compose, diff, parse_policy
 from attestation.reference.patterns import words_of
-from attestation.results import Assurance, AttestationResult, Passed, Subject, Verdict
+from attestation.results import Assurance, AttestationResult, Subject, Verdict
 from attestation.results.ar4si import Tier, tier_of, worst
 from attestation.results.ear import Profile, ear_claims, parse_ear
+from attestation.results.tpm_checks import PCR, QUOTE
 from attestation.testing import BootOptions, LogDefect, LogQuirk, SoftwareAK, boot_log
 from attestation.testing import ima_log as ima_list
 from attestation.testing.certificates import CertificateAuthority, EKCertificateOptions
@@ -383,7 +384,7 @@ def _results() -> list[bytes]:
         verdict=Verdict.VERIFIED,
         at=AT,
         policy="fleet@1+workers@3",
-        outcomes=(Passed("tpm-quote"), Passed("pcr4"), Passed("pcr7")),
+        outcomes=(QUOTE.passed(), PCR[4].passed(), PCR[7].passed()),
         boot_state_appraised=tuple(Subject),
         pcr_digest="00" * 32,
     )

@@ -12,8 +12,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from attestation.keys import KeySigner
-from attestation.results import Assurance, AttestationResult, Passed, Subject, Verdict
+from attestation.results import Assurance, AttestationResult, Subject, Verdict
 from attestation.results.ear import TYP, Profile, ear_claims
+from attestation.results.tpm_checks import PCR, QUOTE
 from tests.fixtures.openid.provider import install
 
 JUDGE = """
@@ -58,7 +59,7 @@ def test_jose_believes_what_we_sign(judge: Path, profile: Profile) -> None:
             verdict=Verdict.VERIFIED,
             at=at,
             policy="workers@3",
-            outcomes=(Passed("tpm-quote"), Passed("pcr7")),
+            outcomes=(QUOTE.passed(), PCR[7].passed()),
             boot_state_appraised=tuple(Subject),
             pcr_digest="00" * 32,
         ),

@@ -13,7 +13,7 @@ from attestation.evidence.ima_log import parse
 from attestation.machines import Role
 from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
 from attestation.results import Assurance, Failed, Flagged, Outcome, Passed, Reported, Undecided
-from attestation.results.ar4si import FIRMWARE_WARNING
+from attestation.results.tpm_checks import FIRMWARE_BLOCKLIST
 from attestation.testing.event_logs import BootOptions, boot_log
 from attestation.testing.ima_logs import ima_log
 from attestation.tpm import Alg
@@ -96,10 +96,10 @@ def test_the_minimum_of_a_role() -> None:
 
 def test_firmware() -> None:
     """Advisories count without a rule; a rule may ask for a minimum, and for more of the advisories."""
-    blocked = Failed(FIRMWARE_WARNING, "none", "CVE-2017-15361")
-    assert told(a_case(advisories=[blocked]), a_policy())[FIRMWARE_WARNING] is Failed
+    blocked = FIRMWARE_BLOCKLIST.failed("none", "CVE-2017-15361")
+    assert told(a_case(advisories=[blocked]), a_policy())[FIRMWARE_BLOCKLIST.name] is Failed
     lenient = a_policy(firmware={"on_blocklist": "warn"})
-    assert told(a_case(advisories=[blocked]), lenient)[FIRMWARE_WARNING] is Flagged
+    assert told(a_case(advisories=[blocked]), lenient)[FIRMWARE_BLOCKLIST.name] is Flagged
     minimum = a_policy(firmware={"min": {"IFX": "7.63"}})
     for version, expected in ((0x0007_003F_0000_0000, Passed), (0x0007_003E_0000_0000, Failed)):
         case = a_case(ek_vendor="IFX", firmware_version=version)

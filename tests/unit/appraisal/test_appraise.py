@@ -26,7 +26,8 @@ from attestation.results import (
     Undecided,
     Verdict,
 )
-from attestation.results.ar4si import TrustClaim, trust_vector
+from attestation.results.ar4si import TrustClaim
+from attestation.results.vector import trust_vector
 from attestation.tpm import PCRSelection
 from tests.vectors import forge
 

@@ -22,7 +22,7 @@ from attestation.reference import (
 )
 from attestation.results import Failed, Outcome, Subject, Undecided
 from attestation.results.appraised import appraised
-from attestation.results.ar4si import BOOTED
+from attestation.results.vector import BOOTED
 from attestation.testing.event_logs import (
     BootLog,
     BootOptions,

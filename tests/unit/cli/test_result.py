@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from attestation.appraisal import recalled
 from attestation.keys import KeySigner
 from attestation.results import (
     Assurance,
@@ -48,7 +49,7 @@ def claims(*outcomes: Outcome, age: timedelta = timedelta(seconds=5), **more: An
             verdict=conclude(outcomes),
             at=at,
             policy="fleet@1+workers@3",
-            outcomes=outcomes,
+            outcomes=tuple(map(recalled, outcomes)),
             boot_state_appraised=BOOT if Passed("pcr4") in outcomes else (),
             pcr_digest="00" * 32,
         ),

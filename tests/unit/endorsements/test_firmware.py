@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.endorsements.firmware import (
-    CHECK,
     MAX_BYTES,
-    NOTE,
     Advisory,
     judge_firmware,
     parse_blocklist,
@@ -24,6 +22,7 @@ from attestation.endorsements.firmware import (
 from attestation.endorsements.vendors import VENDOR_NAMES
 from attestation.errors import BundleInvalid
 from attestation.results import Failed, Flagged, Outcome, Passed
+from attestation.results.tpm_checks import FIRMWARE_BLOCKLIST, FIRMWARE_NOTE
 from tests.vectors import forge
 
 LIST = shipped_blocklist()
@@ -51,7 +50,7 @@ def verdict(*arguments: Any, **more: Any) -> str:
     if isinstance(outcome, Failed):
         return "fail"
     if isinstance(outcome, Flagged):
-        return "warn" if outcome.check == CHECK else "flag"
+        return "warn" if outcome.check == FIRMWARE_BLOCKLIST.name else "flag"
     assert isinstance(outcome, Passed)
     return "pass"
 
@@ -164,7 +163,7 @@ def test_physical_attacks_are_told_and_decide_nothing(version: str, listed: bool
     expected: list[type[Outcome]] = [Flagged, Passed] if listed else [Passed]
     outcomes = judge("AMD", version)
     assert [type(o) for o in outcomes] == expected
-    assert outcomes[0].check == (NOTE if listed else CHECK)
+    assert outcomes[0].check == (FIRMWARE_NOTE.name if listed else FIRMWARE_BLOCKLIST.name)
 
 
 @pytest.mark.parametrize(("vendor", "version"), [(None, "7.61"), ("IFX", None), (None, None)])
@@ -175,7 +174,7 @@ def test_what_nobody_vouches_for_is_not_judged(vendor: str | None, version: str 
 
 def test_a_vendor_without_advisories_passes() -> None:
     """Nothing published: the check is on record, with what was judged."""
-    assert judge("GOOG", "1.2.3.4") == [Passed(CHECK, "GOOG 1.2.3.4")]
+    assert judge("GOOG", "1.2.3.4") == [Passed(FIRMWARE_BLOCKLIST.name, "GOOG 1.2.3.4")]
     assert version_words(v("7.61.2785.0")) == "7.61.2785.0"
 
 
@@ -189,7 +188,11 @@ def test_all_that_applies_is_told_at_once() -> None:
     outcomes = parse(*entries).judge(
         vendor="NTC", version=v("1.2"), ak_is_ecc=True, rsa_moduli=[ROCA_MODULUS]
     )
-    assert [(type(o), o.check) for o in outcomes] == [(Failed, CHECK), (Flagged, CHECK), (Flagged, NOTE)]
+    assert [(type(o), o.check) for o in outcomes] == [
+        (Failed, FIRMWARE_BLOCKLIST.name),
+        (Flagged, FIRMWARE_BLOCKLIST.name),
+        (Flagged, FIRMWARE_NOTE.name),
+    ]
     for outcome, action in zip(outcomes, ("fail", "warn", "flag"), strict=True):
         assert all(f"A-{action}-{i} (memory, high)" in repr(outcome) for i in (1, 2))
     assert "CVE-2017-15361" in repr(outcomes[0])

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
+from attestation.appraisal import recalled
 from attestation.errors import ResultTokenRejected
 from attestation.keys import DIRECTIVE_TYP, KeySigner, verify_ear
 from attestation.results import (
@@ -51,7 +52,7 @@ def claims(outcomes: tuple[Outcome, ...] = GOOD, profile: Profile = Profile.EAR_
             verdict=conclude(outcomes),
             at=AT,
             policy="workers@3",
-            outcomes=outcomes,
+            outcomes=tuple(map(recalled, outcomes)),
             boot_state_appraised=tuple(Subject),
             pcr_digest="00" * 32,
         ),

@@ -8,7 +8,8 @@ import pytest
 
 from attestation.results import Failed, Flagged, Outcome, Passed, Reported, Subject, Undecided
 from attestation.results.appraised import BY_PATH, OF_PCR, appraised
-from attestation.results.ar4si import BOOTED, RESTS_ON, TrustClaim
+from attestation.results.ar4si import TrustClaim
+from attestation.results.vector import BOOTED, RESTS_ON
 from attestation.tpm import Alg
 from tests.docs.pages import text
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from attestation.appraisal import recalled
 from attestation.results import (
     Assurance,
     AttestationResult,
@@ -22,19 +23,17 @@ from attestation.results import (
 )
 from attestation.results.ar4si import (
     ANY,
-    BOOTED,
     HIGHEST,
     LOWEST,
     MEANINGS,
     Tier,
     TrustClaim,
-    about,
     in_words,
-    status_of,
     tier_of,
-    trust_vector,
     worst,
 )
+from attestation.results.tpm_checks import ALL, PCR
+from attestation.results.vector import BOOTED, status_of, trust_vector
 
 QUOTE = Passed("tpm-quote")
 SETTINGS = {Subject.FIRMWARE_SETTINGS, Subject.SECURE_BOOT_SETTINGS}
@@ -46,7 +45,7 @@ def result(*outcomes: Outcome, appraised: Collection[Subject] = ()) -> Attestati
         verdict=conclude(outcomes),
         at=datetime(2026, 11, 21, tzinfo=UTC),
         policy="workers@3",
-        outcomes=outcomes,
+        outcomes=tuple(map(recalled, outcomes)),
         boot_state_appraised=tuple(appraised),
         pcr_digest="00" * 32,
     )
@@ -147,12 +146,29 @@ def test_hardware_is_genuine_where_its_maker_says_so(assurance: Assurance) -> No
 
 def test_what_a_check_is_about() -> None:
     """PCRs of settings speak of the configuration, the others of executables; an unknown name of nothing."""
-    configuration = {i for i in range(24) if about(f"pcr{i}") is TrustClaim.CONFIGURATION}
+    configuration = {i for i, check in enumerate(PCR) if check.claim is TrustClaim.CONFIGURATION}
     assert configuration == {1, 3, 5, 7, 12, 14}
-    assert about("pcr4") is TrustClaim.EXECUTABLES
-    assert about("pcr-selection") is None
-    assert about("pcr") is None
-    assert about("policy") is None
+    assert PCR[4].claim is TrustClaim.EXECUTABLES
+    assert recalled(Failed("pcr-selection", "a", "b")).says is None
+
+
+def test_an_outcome_that_was_stored_says_what_it_said() -> None:
+    """Of each check, and of each kind of outcome; names are unique."""
+    assert len({check.name for check in ALL}) == len(ALL)
+    for check in ALL:
+        made = (
+            check.passed("a"),
+            check.failed("a", "b"),
+            check.told("a", "b", report=True),
+            check.flagged("a"),
+            check.undecided("a"),
+        )
+        for outcome in made:
+            bare = type(outcome)(*(getattr(outcome, name) for name in outcome.__match_args__))
+            assert bare == outcome
+            assert recalled(bare).says == outcome.says
+        assert made[1].says == (None if check.claim is None else (check.claim, check.if_failed))
+        assert made[2].says is made[4].says is None
 
 
 @pytest.mark.parametrize(

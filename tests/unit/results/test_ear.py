@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attestation.appraisal import recalled
 from attestation.errors import ResultTokenRejected
 from attestation.results import (
     Assurance,
@@ -52,7 +53,7 @@ def made(
         verdict=conclude(outcomes),
         at=AT,
         policy=policy,
-        outcomes=outcomes,
+        outcomes=tuple(map(recalled, outcomes)),
         boot_state_appraised=appraised,
         pcr_digest=more.pop("pcr_digest", "00" * 32),
     )

@@ -7,6 +7,7 @@ from attestation.appraisal.appraise import (
     FirmwareJudge,
     appraise,
     no_advisories,
+    recalled,
 )
 
-__all__ = ["Appraisal", "Case", "Evidence", "FirmwareJudge", "appraise", "no_advisories"]
+__all__ = ["Appraisal", "Case", "Evidence", "FirmwareJudge", "appraise", "no_advisories", "recalled"]

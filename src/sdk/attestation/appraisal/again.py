@@ -9,15 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from attestation.appraisal.appraise import judge_advisories, judge_assurance, judge_firmware_minimum
-from attestation.appraisal.boot import judge_log, told
+from attestation.appraisal.appraise import (
+    judge_advisories,
+    judge_assurance,
+    judge_firmware_minimum,
+    unsafe_clock,
+)
+from attestation.appraisal.boot import judge_log
 from attestation.appraisal.ima import judge_ima
 from attestation.evidence import ima_log
 from attestation.evidence.event_log import ReplayedLog
 from attestation.evidence.ima_log import UnverifiedIMALog
 from attestation.machines import Role
 from attestation.reference import Policy
-from attestation.results import Assurance, Failed, Outcome, Passed, Undecided
+from attestation.results import Assurance, Outcome
+from attestation.results.tpm_checks import EK_KEY, EVENT_LOG, IMA, PCR, PCRS
 from attestation.tpm.hashes import bank_name
 
 NOT_QUOTED: Final = "not quoted with the stored evidence"
@@ -90,36 +96,34 @@ def _identity(case: StoredCase, policy: Policy) -> Iterable[Outcome]:
         if rules.minimum:
             yield judge_firmware_minimum(rules, case.ek_vendor, case.firmware_version)
     if policy.ek_key_attestation is not None:
-        check = "ek-key-attestation"
-        yield Passed(check) if case.ek_key_attested else Undecided(check, NOT_ASKED)
+        yield EK_KEY.passed() if case.ek_key_attested else EK_KEY.undecided(NOT_ASKED)
     if case.clock_safe is False and (policy.clock_safe_required or policy.clock_safe_reported):
-        failed = Failed("clock-safe", "a safe clock", "unsafe: it may have gone back")
-        yield told(failed, report=policy.clock_safe_reported)
+        yield unsafe_clock(report=policy.clock_safe_reported)
 
 
 def _boot(case: StoredCase, policy: Policy) -> Iterable[Outcome]:
     if not (policy.rules or policy.logs_read):
         return
     if case.bank != policy.bank:
-        yield Undecided("pcrs", f"the bank {bank_name(policy.bank)} was {NOT_QUOTED}")
+        yield PCRS.undecided(f"the bank {bank_name(policy.bank)} was {NOT_QUOTED}")
         return
     for rule in policy.by_value:
         if rule.any_of is None or rule.index in case.values:
             yield rule.judge(case.values.get(rule.index))
         else:
-            yield Undecided(rule.held.check, f"it was {NOT_QUOTED}")
+            yield PCR[rule.index].undecided(f"it was {NOT_QUOTED}")
     if policy.event_log is not None:
         unread = [str(pcr) for pcr in policy.log_pcrs if pcr not in case.values]
         if unread:
-            yield Undecided("event-log", f"PCR {', '.join(unread)}: {NOT_QUOTED}")
+            yield EVENT_LOG.undecided(f"PCR {', '.join(unread)}: {NOT_QUOTED}")
         elif case.log_outcomes is None:
-            yield Undecided("event-log", NOT_ASKED)
+            yield EVENT_LOG.undecided(NOT_ASKED)
         else:
             yield from case.log_outcomes
     if policy.ima is not None:
         if ima_log.PCR not in case.values:
-            yield Undecided("ima", f"PCR {ima_log.PCR}: {NOT_QUOTED}")
+            yield IMA.undecided(f"PCR {ima_log.PCR}: {NOT_QUOTED}")
         elif case.list_outcomes is None:
-            yield Undecided("ima", NOT_ASKED)
+            yield IMA.undecided(NOT_ASKED)
         else:
             yield from case.list_outcomes

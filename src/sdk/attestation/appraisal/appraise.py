@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from attestation.appraisal.boot import judge_log, told
+from attestation.appraisal.boot import judge_log
 from attestation.appraisal.ima import judge_ima
 from attestation.errors import EvidenceRejected
 from attestation.evidence import tpm_quote
@@ -29,17 +29,17 @@ from attestation.reference import FirmwareRules, Policy
 from attestation.results import (
     Assurance,
     AttestationResult,
+    Check,
     Failed,
     Flagged,
     Outcome,
-    Passed,
     Subject,
-    Undecided,
+    TrustClaim,
     Verdict,
     conclude,
+    tpm_checks,
 )
 from attestation.results.appraised import appraised
-from attestation.results.ar4si import FIRMWARE_WARNING
 from attestation.tpm import PCRSelection, parse_public
 
 
@@ -159,8 +159,10 @@ class Appraisal(NamedTuple):
     event_log: EventLogClaims | None
 
 
-BOOT_STATE_NOT_APPRAISED: Final = Flagged("boot-state", "boot state not appraised")
-_QUOTE: Final = Passed("tpm-quote")
+POLICY: Final = Check(name="policy")
+ASSURANCE: Final = Check(name="assurance", claim=TrustClaim.INSTANCE_IDENTITY, if_failed=97)
+BOOT_STATE_NOT_APPRAISED: Final = tpm_checks.BOOT_STATE.flagged("boot state not appraised")
+_QUOTE: Final = tpm_checks.QUOTE.passed()
 _NOTHING: Final[Mapping[int, bytes]] = {}
 
 
@@ -176,7 +178,7 @@ def appraise(evidence: Evidence, case: Case, at: datetime) -> Appraisal:
             pcr_values=evidence.pcr_values,
         )
     except EvidenceRejected as error:
-        refused = Failed("tpm-quote", "a fresh quote by the activated AK", f"{error.code}: {error}")
+        refused = tpm_checks.QUOTE.failed("a fresh quote by the activated AK", f"{error.code}: {error}")
         return _appraisal(at, policy, [refused], error=error)
     outcomes: list[Outcome] = [_QUOTE]
     event_log: EventLogClaims | None = None
@@ -189,10 +191,10 @@ def appraise(evidence: Evidence, case: Case, at: datetime) -> Appraisal:
         safe_reported=policy is not None and policy.clock_safe_reported,
     )
     if policy is None:
-        outcomes.append(Undecided("policy", "no policy applies to this machine"))
+        outcomes.append(POLICY.undecided("no policy applies to this machine"))
     elif policy.ref != case.requested_policy:
         # The challenge asked for the PCRs of another policy; a new challenge asks for the right ones.
-        outcomes.append(Undecided("policy", f"{policy.ref} replaced {case.requested_policy} meanwhile"))
+        outcomes.append(POLICY.undecided(f"{policy.ref} replaced {case.requested_policy} meanwhile"))
     else:
         outcomes += judge_identity(claims, evidence, case, policy)
         quoted = claims.pcrs.get(policy.bank, _NOTHING)
@@ -248,8 +250,8 @@ def judge_identity(claims: QuoteClaims, evidence: Evidence, case: Case, policy: 
 def judge_assurance(found: Assurance, minimum: Assurance, *, report: bool) -> Outcome:
     """Judge how well a machine is vouched for."""
     if found.level >= minimum.level:
-        return Passed("assurance", f"{found}, at least {minimum} needed")
-    return told(Failed("assurance", f"at least {minimum}", found.value), report=report)
+        return ASSURANCE.passed(f"{found}, at least {minimum} needed")
+    return ASSURANCE.told(f"at least {minimum}", found.value, report=report)
 
 
 @lru_cache(maxsize=1024)
@@ -266,50 +268,48 @@ def judge_advisories(found: Sequence[Outcome], rules: FirmwareRules) -> Iterable
     demand = rules.on_blocklist
     judged = False
     for outcome in found:
-        judged = judged or outcome.check == FIRMWARE_WARNING
-        if demand is not None and outcome.check == FIRMWARE_WARNING:
+        blocklist = outcome.check == _BLOCKLIST.name
+        judged = judged or blocklist
+        if demand is not None and blocklist:
             if demand.value and isinstance(outcome, Flagged):
-                failed = Failed(outcome.check, "no advisory that applies", outcome.note)
-                yield told(failed, report=demand.report)
+                yield _BLOCKLIST.told("no advisory that applies", outcome.note, report=demand.report)
                 continue
             if not demand.value and not demand.report and isinstance(outcome, Failed):
-                yield Flagged(outcome.check, outcome.found)
+                yield _BLOCKLIST.flagged(outcome.found)
                 continue
         yield outcome
     if demand is not None and demand.value and not judged:
         # Nobody vouches for a vendor or a version: no advisory could have been found to apply.
-        failed = Failed(FIRMWARE_WARNING, "a vendor and a firmware version that are vouched for", "absent")
-        yield told(failed, report=demand.report)
+        yield _BLOCKLIST.told(_VOUCHED_FOR, "absent", report=demand.report)
 
 
 def judge_firmware_minimum(rules: FirmwareRules, vendor: str | None, version: int | None) -> Outcome:
     """Judge whether a firmware version (u64) is new enough for its vendor."""
-    check = "firmware-minimum"
+    check = tpm_checks.FIRMWARE_MINIMUM
     if vendor is None or version is None:
-        failed = Failed(check, "a vendor and a firmware version that are vouched for", "absent")
-        return told(failed, report=all(demand.report for demand in rules.minimum.values()))
+        return check.told(_VOUCHED_FOR, "absent", report=all(d.report for d in rules.minimum.values()))
     demand = rules.minimum.get(vendor)
     if demand is None:
-        return Flagged(check, f"the policy states no minimum for {vendor}")
+        return check.flagged(f"the policy states no minimum for {vendor}")
     words = firmware_words(version)
     lowest = ".".join(map(str, demand.value))
     if version >= int.from_bytes(b"".join(word.to_bytes(2) for word in demand.value)):
-        return Passed(check, f"{vendor} {words}, at least {lowest} needed")
-    return told(Failed(check, f"{vendor} at least {lowest}", words), report=demand.report)
+        return check.passed(f"{vendor} {words}, at least {lowest} needed")
+    return check.told(f"{vendor} at least {lowest}", words, report=demand.report)
 
 
 def _judge_key_attestation(evidence: Evidence, case: Case, version: int | None, *, report: bool) -> Outcome:
     """Judge whether the EK itself has authenticated the firmware that runs now (TPM.md §3.3)."""
-    check = "ek-key-attestation"
+    check = tpm_checks.EK_KEY
     attested = evidence.ek_certification
     proven = case.firmware_attested if attested is None else attested.firmware_version
     if version is not None and proven == version:
-        return Passed(check, firmware_words(version))
+        return check.passed(firmware_words(version))
     if attested is None and not case.ek_certification_requested and not report:
-        return Undecided(check, "the policy needs the second protocol; it is asked for now")
+        return check.undecided("the policy needs the second protocol; it is asked for now")
     expected = f"firmware {firmware_words(version)}" if version is not None else "a firmware version"
     found = firmware_words(proven) if proven is not None else "absent"
-    return told(Failed(check, expected + " authenticated by the EK", found), report=report)
+    return check.told(expected + " authenticated by the EK", found, report=report)
 
 
 def judge_clock(
@@ -325,12 +325,10 @@ def judge_clock(
     """
     outcomes: list[Outcome] = []
     if not now.safe:
-        if safe_required:
-            outcomes.append(_UNSAFE)
-        elif safe_reported:
-            outcomes.append(told(_UNSAFE, report=True))
+        if safe_required or safe_reported:
+            outcomes.append(unsafe_clock(report=not safe_required))
         else:
-            outcomes.append(Flagged("clock-safe", "the clock is not safe: it may have gone back"))
+            outcomes.append(tpm_checks.CLOCK_SAFE.flagged("the clock is not safe: it may have gone back"))
     if before is None:
         outcomes.append(_CLOCK)
         return outcomes
@@ -340,8 +338,7 @@ def judge_clock(
         regressed = True
     if regressed:
         outcomes.append(
-            Failed(
-                "clock-regressed",
+            tpm_checks.CLOCK_REGRESSED.failed(
                 f"at least {_clock_words(before)}",
                 f"{_clock_words(now)}: an earlier state",
             )
@@ -349,23 +346,28 @@ def judge_clock(
     else:
         outcomes.append(_CLOCK)
     if now.reset_count > before.reset_count:
-        outcomes.append(Flagged("reboot", f"resetCount {before.reset_count} -> {now.reset_count}"))
+        outcomes.append(tpm_checks.REBOOT.flagged(f"resetCount {before.reset_count} -> {now.reset_count}"))
     if now.firmware_version < before.firmware_version:
         outcomes.append(
-            Failed(
-                "firmware-regressed",
+            tpm_checks.FIRMWARE_REGRESSED.failed(
                 f"at least {firmware_words(before.firmware_version)}",
                 firmware_words(now.firmware_version),
             )
         )
     elif now.firmware_version > before.firmware_version:
         change = f"{firmware_words(before.firmware_version)} -> {firmware_words(now.firmware_version)}"
-        outcomes.append(Flagged("firmware-changed", change))
+        outcomes.append(tpm_checks.FIRMWARE_CHANGED.flagged(change))
     return outcomes
 
 
-_CLOCK: Final = Passed("clock")
-_UNSAFE: Final = Failed("clock-safe", "a safe clock", "unsafe: it may have gone back")
+_CLOCK: Final = tpm_checks.CLOCK.passed()
+_BLOCKLIST: Final = tpm_checks.FIRMWARE_BLOCKLIST
+_VOUCHED_FOR: Final = "a vendor and a firmware version that are vouched for"
+
+
+def unsafe_clock(*, report: bool) -> Outcome:
+    """Return that the clock is not safe, where a policy demands that it is."""
+    return tpm_checks.CLOCK_SAFE.told("a safe clock", "unsafe: it may have gone back", report=report)
 
 
 def firmware_words(version: int) -> str:
@@ -418,3 +420,12 @@ def _appraisal(
         firmware_changed=firmware_changed,
         event_log=event_log,
     )
+
+
+_BY_NAME: Final = {check.name: check for check in (POLICY, ASSURANCE, *tpm_checks.ALL)}
+
+
+def recalled(outcome: Outcome) -> Outcome:
+    """Return an *outcome* that was stored, with what it says of trust: that follows from its check."""
+    check = _BY_NAME.get(outcome.check)
+    return outcome if check is None else check.again(outcome)

@@ -17,12 +17,25 @@ from attestation.evidence import event_log
 from attestation.evidence.event_log import EventLogClaims, LogEvent, ReplayedLog, SecureBootState
 from attestation.reference import BootRules, Demand, Policy, SecureBootRules
 from attestation.reference.patterns import CommandPattern, words_of
-from attestation.results import Failed, Flagged, Outcome, Passed, Reported, Undecided
+from attestation.results import Check, Outcome
+from attestation.results.tpm_checks import (
+    COMMAND_LINES,
+    EVENT_LOG,
+    EVENT_LOG_FINDINGS,
+    INITRDS,
+    KERNELS,
+    LOADERS,
+    PCR,
+    SECURE_BOOT,
+    SECURE_BOOT_AUTHORITIES,
+    SECURE_BOOT_DB,
+    SECURE_BOOT_DBX,
+    SECURE_BOOT_DEBUG,
+)
 from attestation.tpm.hashes import hash_new
 
 FIRMWARE_PCRS: Final = range(8)
 """What firmware extends: where a log is sent that no rule reads, it is compared with these."""
-_CHECK: Final = "event-log"
 _ABSENT: Final = "no event log that leads to the quoted PCRs"
 _EXPECTED: Final = "an event log that leads to the quoted PCRs"
 _TEXTS: Final = (
@@ -37,11 +50,6 @@ _SEPARATOR: Final = bytes(4)
 _SHOWN: Final = 6
 _SHOWN_TEXT: Final = 160
 _DEBUG: Final = "UEFI Debug Mode"
-
-
-def told(failed: Failed, *, report: bool) -> Failed | Reported:
-    """Return what does not hold as the mode of its policy tells it."""
-    return Reported(failed.check, failed.expected, failed.found) if report else failed
 
 
 def judge_log(
@@ -61,26 +69,26 @@ def judge_log(
     if replayed is None:
         if not requested and not demand.report:
             # Nobody asked for it yet: the next challenge says that it is required.
-            return [Undecided(_CHECK, "the policy needs the event log; it is asked for now")], None
-        return _without(policy, told(Failed(_CHECK, _EXPECTED, "absent"), report=demand.report)), None
+            return [EVENT_LOG.undecided("the policy needs the event log; it is asked for now")], None
+        return _without(policy, EVENT_LOG.told(_EXPECTED, "absent", report=demand.report)), None
     missing = ", ".join(str(pcr) for pcr in policy.log_pcrs if pcr not in quoted)
     if missing:
         # What was not quoted is covered by no signature; the log could say anything of it.
-        failed = Failed(_CHECK, _EXPECTED, f"PCR {missing} was not quoted")
-        return _without(policy, told(failed, report=demand.report)), None
+        unquoted = f"PCR {missing} was not quoted"
+        return _without(policy, EVENT_LOG.told(_EXPECTED, unquoted, report=demand.report)), None
     wanted = {pcr: quoted[pcr] for pcr in policy.log_pcrs}
     try:
         # 24-27. Without this the log is a story: its events may have been edited, left out or made up.
         claims = event_log.verify(replayed, quoted=wanted)
     except EventLogRejected as error:
-        return _without(policy, told(Failed(_CHECK, _EXPECTED, str(error)), report=demand.report)), None
+        return _without(policy, EVENT_LOG.told(_EXPECTED, str(error), report=demand.report)), None
     outcomes: list[Outcome] = [_padding(replayed, policy) or _PASSED]
     outcomes += _flags(claims)
     outcomes += rules(claims, policy)
     return outcomes, claims
 
 
-_PASSED: Final = Passed(_CHECK)
+_PASSED: Final = EVENT_LOG.passed()
 
 
 def _accepted(
@@ -91,51 +99,48 @@ def _accepted(
     try:
         claims = event_log.verify(replayed, quoted=wanted)
     except EventLogRejected as error:
-        return [Flagged(_CHECK, f"no rule reads it, and it proves nothing: {error}")], None
+        return [EVENT_LOG.flagged(f"no rule reads it, and it proves nothing: {error}")], None
     return [_PASSED, *_flags(claims)], claims
 
 
 def _without(policy: Policy, why: Outcome) -> list[Outcome]:
     """Return *why* there is no log to believe, and every rule over it as one that does not hold."""
-    return [
-        why,
-        *(told(Failed(check, expected, _ABSENT), report=r) for check, expected, r in _wanted(policy)),
-    ]
+    return [why, *(check.told(expected, _ABSENT, report=r) for check, expected, r in _wanted(policy))]
 
 
-def _wanted(policy: Policy) -> list[tuple[str, str, bool]]:
+def _wanted(policy: Policy) -> list[tuple[Check, str, bool]]:
     """Return check, expectation and mode of every rule over the log."""
-    found = [(r.held.check, r.expected, r.report) for r in policy.rules if r.approved is not None]
+    found = [(PCR[r.index], r.expected, r.report) for r in policy.rules if r.approved is not None]
     if policy.secure_boot is not None:
         state = policy.secure_boot
-        found.append(("secure-boot", "on" if state.required.value else "known", state.required.report))
-        for name, demand in _databases(state):
-            found.append((name, "as the policy lists", demand.report))
+        found.append((SECURE_BOOT, "on" if state.required.value else "known", state.required.report))
+        for check, demand in _databases(state):
+            found.append((check, "as the policy lists", demand.report))
     if policy.boot is not None:
-        for name, listed in _lists(policy.boot):
-            found.append((name, "only what the policy lists", listed.report))
+        for check, listed in _lists(policy.boot):
+            found.append((check, "only what the policy lists", listed.report))
         lines = policy.boot.command_lines
         if lines is not None:
-            found.append(("command-lines", "only what the policy lists", lines.report))
+            found.append((COMMAND_LINES, "only what the policy lists", lines.report))
     return found
 
 
-def _databases(rules: SecureBootRules) -> list[tuple[str, Demand[frozenset[str]]]]:
+def _databases(rules: SecureBootRules) -> list[tuple[Check, Demand[frozenset[str]]]]:
     named = (
-        ("secure-boot-db", rules.db),
-        ("secure-boot-dbx", rules.dbx_min),
-        ("secure-boot-authorities", rules.authorities),
+        (SECURE_BOOT_DB, rules.db),
+        (SECURE_BOOT_DBX, rules.dbx_min),
+        (SECURE_BOOT_AUTHORITIES, rules.authorities),
     )
-    return [(name, demand) for name, demand in named if demand is not None]
+    return [(check, demand) for check, demand in named if demand is not None]
 
 
-def _lists(rules: BootRules) -> list[tuple[str, Demand[frozenset[bytes]]]]:
+def _lists(rules: BootRules) -> list[tuple[Check, Demand[frozenset[bytes]]]]:
     named = (
-        ("boot-loaders", rules.loaders),
-        ("boot-kernels", rules.kernels),
-        ("boot-initrds", rules.initrds),
+        (LOADERS, rules.loaders),
+        (KERNELS, rules.kernels),
+        (INITRDS, rules.initrds),
     )
-    return [(name, demand) for name, demand in named if demand is not None]
+    return [(check, demand) for check, demand in named if demand is not None]
 
 
 def _padding(replayed: ReplayedLog, policy: Policy) -> Outcome | None:
@@ -143,8 +148,8 @@ def _padding(replayed: ReplayedLog, policy: Policy) -> Outcome | None:
     assert policy.event_log is not None
     if policy.log_padding_accepted or not any(f.code == "log-padding" for f in replayed.findings):
         return None
-    failed = Failed(_CHECK, "a log that ends with its last event", "padding behind it; see log_padding")
-    return told(failed, report=policy.event_log.report)
+    expected, found = "a log that ends with its last event", "padding behind it; see log_padding"
+    return EVENT_LOG.told(expected, found, report=policy.event_log.report)
 
 
 def _flags(claims: EventLogClaims) -> list[Outcome]:
@@ -153,7 +158,7 @@ def _flags(claims: EventLogClaims) -> list[Outcome]:
     if not noticed:
         return []
     more = f" and {len(noticed) - _SHOWN} more" if len(noticed) > _SHOWN else ""
-    return [Flagged("event-log-findings", "; ".join(noticed[:_SHOWN]) + more)]
+    return [EVENT_LOG_FINDINGS.flagged("; ".join(noticed[:_SHOWN]) + more)]
 
 
 # ---------------------------------------------------------------- the rules over a log that led to the quote
@@ -181,8 +186,8 @@ def _rules(claims: EventLogClaims, policy: Policy) -> Iterable[Outcome]:
     approved = _Approved(claims, policy)
     for rule in policy.rules:
         if rule.approved is not None:
-            failed = _closed(rule.held.check, rule.approved, approved, rule.index)
-            yield rule.held if failed is None else told(failed, report=rule.report)
+            found = _closed(rule.approved, approved, rule.index)
+            yield rule.held if found is None else PCR[rule.index].told(_ONLY, found, report=rule.report)
     if policy.secure_boot is not None:
         yield from _secure_boot(policy.secure_boot, claims.secure_boot)
     if policy.boot is not None:
@@ -238,14 +243,15 @@ def constants(bank: int) -> frozenset[bytes]:
     return frozenset(hash_new(bank, data).digest() for data in (_SEPARATOR, *_TEXTS))
 
 
-def _closed(check: str, digests: frozenset[bytes], approved: _Approved, pcr: int) -> Failed | None:
-    """Judge a PCR by its events: at least one of the listed, and nothing beside what is listed."""
+_ONLY: Final = "only approved events"
+
+
+def _closed(digests: frozenset[bytes], approved: _Approved, pcr: int) -> str | None:
+    """Judge a PCR by its events: at least one of the listed, and nothing beside what is listed; None where it holds."""
     strays = approved.strays(pcr)
     if strays:
-        return Failed(check, "only approved events", _words(strays))
-    if not any(event.digest in digests for event in approved.events(pcr)):
-        return Failed(check, "only approved events", "none of them")
-    return None
+        return _words(strays)
+    return None if any(event.digest in digests for event in approved.events(pcr)) else "none of them"
 
 
 def _words(events: Sequence[LogEvent]) -> str:
@@ -266,36 +272,34 @@ def _boot(rules: BootRules, approved: _Approved, by_events: Mapping[int, bool]) 
         by_events: PCRs with a rule over their events -> whether that is only reported.
     """
     found = {
-        name: any(e.digest in demand.value for pcr in _PLACES[name] for e in approved.events(pcr))
-        for name, demand in _lists(rules)
+        check: any(e.digest in demand.value for pcr in _PLACES[check] for e in approved.events(pcr))
+        for check, demand in _lists(rules)
     }
-    reported = {name: demand.report for name, demand in _lists(rules)}
-    blamed: dict[str, list[LogEvent]] = {name: [] for name in found}
-    for pcr, names in _CLOSED.items():
-        stated = [name for name in names if name in found]
+    reported = {check: demand.report for check, demand in _lists(rules)}
+    blamed: dict[Check, list[LogEvent]] = {check: [] for check in found}
+    for pcr, checks in _CLOSED.items():
+        stated = [check for check in checks if check in found]
         strays = approved.strays(pcr) if stated else []
-        blamable = [name for name in stated if not found[name]]
-        told_there = pcr in by_events and (not by_events[pcr] or all(reported[name] for name in stated))
+        blamable = [check for check in stated if not found[check]]
+        told_there = pcr in by_events and (not by_events[pcr] or all(reported[check] for check in stated))
         if not blamable and not told_there:
             blamable = stated[:1]
-        for name in blamable:
-            blamed[name] += strays
-    for name, demand in _lists(rules):
-        if found[name] and not blamed[name]:
-            yield Passed(name)
+        for check in blamable:
+            blamed[check] += strays
+    for check, demand in _lists(rules):
+        if found[check] and not blamed[check]:
+            yield check.passed()
             continue
         listed = sorted(digest.hex() for digest in demand.value)
         more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-        what = _words(blamed[name]) if blamed[name] else "none of them"
-        yield told(
-            Failed(name, "one of " + ", ".join(listed[:_SHOWN]) + more + ", nothing else", what),
-            report=demand.report,
-        )
+        what = _words(blamed[check]) if blamed[check] else "none of them"
+        expected = "one of " + ", ".join(listed[:_SHOWN]) + more + ", nothing else"
+        yield check.told(expected, what, report=demand.report)
 
 
-_PLACES: Final = {"boot-loaders": (4,), "boot-kernels": (4, 9), "boot-initrds": (9,)}
+_PLACES: Final = {LOADERS: (4,), KERNELS: (4, 9), INITRDS: (9,)}
 """Where a digest of each list may be found."""
-_CLOSED: Final = {4: ("boot-loaders", "boot-kernels"), 9: ("boot-initrds", "boot-kernels")}
+_CLOSED: Final = {4: (LOADERS, KERNELS), 9: (INITRDS, KERNELS)}
 """Which lists close which PCR: nothing may be there that no rule lists."""
 
 
@@ -303,11 +307,11 @@ def _command_lines(patterns: Sequence[CommandPattern], claims: EventLogClaims, r
     """Judge every command line that was measured; one whose text the log does not show could be any."""
     strays = [line for line in claims.command_lines if line.text is None or not _matches(line.text, patterns)]
     if claims.command_lines and not strays:
-        return Passed("command-lines")
+        return COMMAND_LINES.passed()
     expected = " | ".join(pattern.text for pattern in patterns[:_SHOWN])
     shown = [f"PCR {line.pcr}: {(line.text or '(not shown by the log)')[:_SHOWN_TEXT]}" for line in strays]
     found = ", ".join(shown[:_SHOWN]) or "none"
-    return told(Failed("command-lines", expected, found), report=report)
+    return COMMAND_LINES.told(expected, found, report=report)
 
 
 def _matches(text: str, patterns: Sequence[CommandPattern]) -> bool:
@@ -320,23 +324,22 @@ def _secure_boot(rules: SecureBootRules, state: SecureBootState) -> Iterable[Out
     yield _state(rules, state)
     if state.debug:
         if rules.debug_forbidden.value:
-            failed = Failed("secure-boot-debug", "no debugger", _DEBUG)
-            yield told(failed, report=rules.debug_forbidden.report)
+            yield SECURE_BOOT_DEBUG.told("no debugger", _DEBUG, report=rules.debug_forbidden.report)
         else:
-            yield Flagged("secure-boot-debug", _DEBUG)
+            yield SECURE_BOOT_DEBUG.flagged(_DEBUG)
     if rules.db is not None:
-        yield _only("secure-boot-db", rules.db, state.db_sha256)
+        yield _only(SECURE_BOOT_DB, rules.db, state.db_sha256)
     if rules.dbx_min is not None:
         missing = sorted(rules.dbx_min.value - state.dbx_sha256)
         if missing:
             expected = f"all of {len(rules.dbx_min.value)} hashes"
-            failed = Failed("secure-boot-dbx", expected, f"{len(missing)} missing: {_some(missing)}")
-            yield told(failed, report=rules.dbx_min.report)
+            absent = f"{len(missing)} missing: {_some(missing)}"
+            yield SECURE_BOOT_DBX.told(expected, absent, report=rules.dbx_min.report)
         else:
-            yield Passed("secure-boot-dbx")
+            yield SECURE_BOOT_DBX.passed()
     if rules.authorities is not None:
         found = frozenset(authority.sha256 for authority in state.authorities)
-        yield _only("secure-boot-authorities", rules.authorities, found)
+        yield _only(SECURE_BOOT_AUTHORITIES, rules.authorities, found)
 
 
 def _state(rules: SecureBootRules, state: SecureBootState) -> Outcome:
@@ -344,22 +347,22 @@ def _state(rules: SecureBootRules, state: SecureBootState) -> Outcome:
     problems = [p for p in state.problems if rules.debug_forbidden.value or _DEBUG not in p]
     off = state.measured == "off" or (rules.empty_is_off and ("SecureBoot", 0) in state.variables)
     if state.measured == "on" and not problems:
-        return Passed("secure-boot", "on")
+        return SECURE_BOOT.passed("on")
     found = "off" if off else "; ".join(problems)
     if rules.required.value:
-        return told(Failed("secure-boot", "on", found), report=rules.required.report)
+        return SECURE_BOOT.told("on", found, report=rules.required.report)
     if off:
-        return Flagged("secure-boot", "off")
-    return told(Failed("secure-boot", "on or off", found), report=rules.required.report)
+        return SECURE_BOOT.flagged("off")
+    return SECURE_BOOT.told("on or off", found, report=rules.required.report)
 
 
-def _only(check: str, demand: Demand[frozenset[str]], found: frozenset[str]) -> Outcome:
+def _only(check: Check, demand: Demand[frozenset[str]], found: frozenset[str]) -> Outcome:
     """Judge a list: nothing beside what is allowed, and at least one."""
     strays = sorted(found - demand.value)
     if found and not strays:
-        return Passed(check)
+        return check.passed()
     words = f"not allowed: {_some(strays)}" if strays else "none"
-    return told(Failed(check, f"only {_some(sorted(demand.value))}", words), report=demand.report)
+    return check.told(f"only {_some(sorted(demand.value))}", words, report=demand.report)
 
 
 def _some(texts: Sequence[str]) -> str:

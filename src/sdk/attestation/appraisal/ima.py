@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from attestation.appraisal.boot import told
 from attestation.errors import IMALogRejected
 from attestation.evidence import ima_log
 from attestation.evidence.ima_log import IMAEntry, IMALogClaims, UnverifiedIMALog
 from attestation.reference import IMARules
-from attestation.results import Failed, Flagged, Outcome, Passed
+from attestation.results import Outcome
+from attestation.results.tpm_checks import IMA, IMA_VIOLATIONS
 
-_CHECK: Final = "ima"
-_VIOLATIONS: Final = "ima-violations"
 _EXPECTED: Final = "an IMA list that leads to the quoted PCR 10"
 _SHOWN: Final = 6
 
@@ -31,29 +29,27 @@ def judge_ima(
     """
     report = rules.allow.report
     if log is None or ima_log.PCR not in quoted:
-        return [told(Failed(_CHECK, _EXPECTED, "absent"), report=report)]
+        return [IMA.told(_EXPECTED, "absent", report=report)]
     try:
         # Without this the list is a story, and one of an earlier boot as good as one of this.
         claims = ima_log.verify(log, bank=bank, quoted_pcr10=quoted[ima_log.PCR], quoted=quoted)
     except IMALogRejected as error:
-        return [told(Failed(_CHECK, _EXPECTED, str(error)), report=report)]
+        return [IMA.told(_EXPECTED, str(error), report=report)]
     strays = [entry for number, entry in enumerate(claims.entries) if _is_stray(entry, number, claims, rules)]
     outcomes: list[Outcome]
     if strays:
         found = _words([f"{e.path} {e.algorithm}:{e.digest}" for e in strays])
-        outcomes = [
-            told(Failed(_CHECK, "only files of the allow list", f"not allowed: {found}"), report=report)
-        ]
+        outcomes = [IMA.told("only files of the allow list", f"not allowed: {found}", report=report)]
     else:
-        outcomes = [Passed(_CHECK, f"{len(claims.entries)} measurements")]
+        outcomes = [IMA.passed(f"{len(claims.entries)} measurements")]
     if claims.violations:
         # Nothing is measured of a violation but that it happened: no path excuses it.
         found = _words([entry.path for entry in claims.violations])
         if rules.violations_fail.value:
-            failed = Failed(_VIOLATIONS, "no file that changed while it was measured", found)
-            outcomes.append(told(failed, report=rules.violations_fail.report))
+            expected = "no file that changed while it was measured"
+            outcomes.append(IMA_VIOLATIONS.told(expected, found, report=rules.violations_fail.report))
         else:
-            outcomes.append(Flagged(_VIOLATIONS, f"changed while they were measured: {found}"))
+            outcomes.append(IMA_VIOLATIONS.flagged(f"changed while they were measured: {found}"))
     return outcomes
 
 

@@ -15,7 +15,7 @@ from attestation.client.advice import advice
 from attestation.client.text import ago, clean, short_ids
 from attestation.machines import Status, Trust
 from attestation.results import Assurance, Verdict
-from attestation.results.ar4si import BOOTED
+from attestation.results.vector import BOOTED
 
 if TYPE_CHECKING:
     from attestation.api import CheckDetail, ConfigurationNotDelivered, MachineDetail, PCRChange, ResultDetail

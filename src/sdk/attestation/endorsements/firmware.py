@@ -21,15 +21,11 @@ from typing import Final, TypeVar
 
 from attestation.endorsements.vendors import VENDOR_NAMES
 from attestation.errors import BundleInvalid
-from attestation.results import Failed, Flagged, Outcome, Passed
-from attestation.results.ar4si import FIRMWARE_WARNING
+from attestation.results import Outcome
+from attestation.results.tpm_checks import FIRMWARE_BLOCKLIST, FIRMWARE_NOTE
 from attestation.tpm.roca import is_roca_weak
 
 FORMAT: Final = "itl-firmware-blocklist/1"
-CHECK: Final = FIRMWARE_WARNING
-NOTE: Final = "firmware-note"
-"""Check of advisories that are told and decide nothing: attacks that need the machine in one's hands."""
-
 MAX_BYTES: Final = 1 << 20
 MAX_ENTRIES: Final = 10_000
 _WORDS: Final = 4
@@ -150,13 +146,15 @@ class Blocklist:
         found = f"{vendor} {version_words(version)}: " if vendor is not None and version is not None else ""
         outcomes: list[Outcome] = []
         if failed:
-            outcomes.append(Failed(CHECK, "no advisory that rules it out", found + ", ".join(failed)))
+            outcomes.append(
+                FIRMWARE_BLOCKLIST.failed("no advisory that rules it out", found + ", ".join(failed))
+            )
         if warned:
-            outcomes.append(Flagged(CHECK, found + ", ".join(warned)))
+            outcomes.append(FIRMWARE_BLOCKLIST.flagged(found + ", ".join(warned)))
         if noted:
-            outcomes.append(Flagged(NOTE, found + ", ".join(noted)))
+            outcomes.append(FIRMWARE_NOTE.flagged(found + ", ".join(noted)))
         if found and not failed and not warned:
-            outcomes.append(Passed(CHECK, found.removesuffix(": ")))
+            outcomes.append(FIRMWARE_BLOCKLIST.passed(found.removesuffix(": ")))
         return outcomes
 
 

@@ -28,6 +28,7 @@ from attestation.reference.patterns import (
 )
 from attestation.reference.rules import PCRRule, Source, Stated
 from attestation.results import Assurance, Flagged, Passed
+from attestation.results.tpm_checks import PCR
 from attestation.tpm import bank_alg, digest_size
 from attestation.tpm.unmeasured import unmeasured_values
 from attestation.wire import canonical_json, hexdecode
@@ -171,7 +172,7 @@ def _pcr_rule(index_text: object, rule: object, bank: int, *, report: bool) -> P
     if index not in _BOOT:
         refuse(f"PCR {index} belongs to a dynamic root of trust, which this version does not appraise")
     what = f"PCR {index}"
-    check = f"pcr{index}"
+    check = PCR[index]
     size = digest_size(bank)
     kinds = frozenset(rule) & _KINDS if isinstance(rule, Mapping) else frozenset()
     if not isinstance(rule, Mapping) or len(kinds) != 1:
@@ -181,7 +182,8 @@ def _pcr_rule(index_text: object, rule: object, bank: int, *, report: bool) -> P
         frozenset(rule), frozenset({"events", "digests"} if kind == "events" else {kind}), f"{what}: "
     )
     any_of = approved = reason = None
-    expected, held = "anything", Passed(check)
+    expected = "anything"
+    held: Passed | Flagged = check.passed()
     if kind == "any_of":
         any_of = _digests(rule["any_of"], f"{what}: any_of", size, MAX_VALUES)
         expected = " or ".join(sorted(v.hex() for v in any_of))
@@ -193,7 +195,7 @@ def _pcr_rule(index_text: object, rule: object, bank: int, *, report: bool) -> P
         if rule["empty"] is not True:
             refuse(f"{what}: empty can only be true")
         any_of = unmeasured_values(bank)
-        expected, held = "no measurement", Passed(check, "no measurement, as expected")
+        expected, held = "no measurement", check.passed("no measurement, as expected")
     else:
         reason = _printable(rule["ignore"], f"{what}: ignore must give a reason", MAX_TEXT)
         return PCRRule(
@@ -202,7 +204,7 @@ def _pcr_rule(index_text: object, rule: object, bank: int, *, report: bool) -> P
             approved=None,
             ignore=reason,
             expected=expected,
-            held=Flagged(check, f"ignored: {reason}"),
+            held=check.flagged(f"ignored: {reason}"),
             report=report,
         )
     return PCRRule(

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from attestation.reference.patterns import CommandPattern, Glob
-from attestation.results import Assurance, Failed, Flagged, Outcome, Passed, Reported
+from attestation.results import Assurance, Flagged, Outcome, Passed
+from attestation.results.tpm_checks import PCR
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ class PCRRule:
         if self.any_of is None or value in self.any_of:
             return self.held
         found = value.hex() if value is not None else "absent"
-        return (Reported if self.report else Failed)(self.held.check, self.expected, found)
+        return PCR[self.index].told(self.expected, found, report=self.report)
 
 
 @dataclass(frozen=True, slots=True)

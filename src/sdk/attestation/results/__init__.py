@@ -1,8 +1,10 @@
 """What a relying party may believe: every check with expected and found, one verdict, an assurance level."""
 
+from attestation.results.ar4si import TrustClaim
 from attestation.results.assurance import Assurance
 from attestation.results.result import (
     AttestationResult,
+    Check,
     Failed,
     Flagged,
     Outcome,
@@ -17,12 +19,14 @@ from attestation.results.result import (
 __all__ = [
     "Assurance",
     "AttestationResult",
+    "Check",
     "Failed",
     "Flagged",
     "Outcome",
     "Passed",
     "Reported",
     "Subject",
+    "TrustClaim",
     "Undecided",
     "Verdict",
     "conclude",

@@ -1,7 +1,6 @@
 """The words in which a result speaks of trust: AR4SI claims, their values and tiers (draft-ietf-rats-ar4si §2.3).
 
-A vector has at most one value per claim; a claim of which nothing is said is left out, never 0. What the
-values mean here, and from which checks they come, stands in docs/protocol/results.md.
+What the values mean here, and from which checks they come, stands in docs/protocol/results.md.
 """
 
 from __future__ import annotations
@@ -9,17 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final
-
-from attestation.results.assurance import Assurance
-from attestation.results.result import (
-    AttestationResult,
-    Failed,
-    Flagged,
-    Passed,
-    Reported,
-    Subject,
-    Verdict,
-)
 
 
 class Tier(StrEnum):
@@ -123,113 +111,3 @@ MEANINGS: Final[Mapping[TrustClaim, Mapping[int, str]]] = {
 def in_words(claim: TrustClaim, value: int) -> str:
     """Return what *value* says of *claim*; a value without a meaning of its own is told by its tier."""
     return MEANINGS[claim].get(value) or ANY.get(value) or f"{tier_of(value)} ({value})"
-
-
-# Which claim a check speaks of, by the beginning of its name; the first that matches decides.
-_ABOUT: Final[tuple[tuple[str, TrustClaim], ...]] = (
-    ("tpm-quote", TrustClaim.INSTANCE_IDENTITY),
-    ("clock", TrustClaim.INSTANCE_IDENTITY),
-    ("assurance", TrustClaim.INSTANCE_IDENTITY),
-    ("ek-key", TrustClaim.INSTANCE_IDENTITY),
-    ("firmware", TrustClaim.HARDWARE),
-    ("secure-boot", TrustClaim.CONFIGURATION),
-    ("command-line", TrustClaim.CONFIGURATION),
-    ("event-log", TrustClaim.EXECUTABLES),
-    ("boot", TrustClaim.EXECUTABLES),
-    ("ima", TrustClaim.EXECUTABLES),
-)
-_CONFIGURATION_PCRS: Final = frozenset({1, 3, 5, 7, 12, 14})
-"""Settings, boot order, partition table, Secure Boot, command line of a UKI, MOK ([PFP] 2.3.4; systemd-stub)."""
-
-BOOTED: Final = frozenset({Subject.BOOT_LOADER, Subject.KERNEL, Subject.INITRD, Subject.COMMAND_LINE})
-"""What decides which programs ran during the boot; one of them unknown, and any could have."""
-RESTS_ON: Final[tuple[tuple[TrustClaim, int, frozenset[Subject]], ...]] = (
-    (TrustClaim.EXECUTABLES, 2, BOOTED | {Subject.FILES}),
-    (TrustClaim.EXECUTABLES, 3, BOOTED),
-    (
-        TrustClaim.CONFIGURATION,
-        2,
-        frozenset({Subject.FIRMWARE_SETTINGS, Subject.SECURE_BOOT_SETTINGS}),
-    ),
-    (TrustClaim.CONFIGURATION, 3, frozenset({Subject.SECURE_BOOT})),
-)
-"""What must have been compared for a claim to be affirmed with a value; the first row that holds decides.
-
-Less affirms nothing: a claim over part of the boot would be read as one over all of it.
-"""
-
-_OF_IDENTITY: Final = {"tpm-quote": 99, "ek-key": 99, "assurance": 97}
-
-
-def about(check: str) -> TrustClaim | None:
-    """Return the claim that the check of this name speaks of; None where it speaks of none or of all."""
-    if check.startswith("pcr") and check[3:].isdecimal():
-        return TrustClaim.CONFIGURATION if int(check[3:]) in _CONFIGURATION_PCRS else TrustClaim.EXECUTABLES
-    return next((claim for prefix, claim in _ABOUT if check.startswith(prefix)), None)
-
-
-def trust_vector(result: AttestationResult, assurance: Assurance) -> dict[TrustClaim, int]:
-    """Return what the checks of *result* say, claim by claim; what they say nothing of is left out.
-
-    What the machine booted is affirmed only by what was compared (`RESTS_ON`). A failed check that speaks of no
-    single claim withdraws that; a rule that was only reported affirms nothing either.
-
-    Args:
-        result: An appraisal of authentic evidence.
-        assurance: How well the identity of the machine is vouched for.
-    """
-    failed: dict[TrustClaim | None, list[str]] = {}
-    quoted = False
-    reported = False
-    for outcome in result.outcomes:
-        if isinstance(outcome, Failed):
-            failed.setdefault(about(outcome.check), []).append(outcome.check)
-        elif isinstance(outcome, Passed):
-            quoted = quoted or outcome.check == "tpm-quote"
-        elif isinstance(outcome, Reported):
-            reported = True
-    vector: dict[TrustClaim, int] = {}
-
-    identity = TrustClaim.INSTANCE_IDENTITY
-    if identity in failed:
-        vector[identity] = max(_value_of_identity(check) for check in failed[identity])
-    elif quoted:
-        vector[identity] = 2
-
-    appraised = frozenset(() if None in failed or reported else result.boot_state_appraised)
-    for claim, value in ((TrustClaim.CONFIGURATION, 96), (TrustClaim.EXECUTABLES, 33)):
-        if claim in failed:
-            vector[claim] = value
-            continue
-        for rests, affirmed, needed in RESTS_ON:
-            if rests is claim and needed <= appraised:
-                vector[claim] = affirmed
-                break
-
-    if TrustClaim.HARDWARE in failed:
-        vector[TrustClaim.HARDWARE] = 96
-    elif any(isinstance(o, Flagged) and o.check == FIRMWARE_WARNING for o in result.outcomes):
-        vector[TrustClaim.HARDWARE] = 32
-    elif assurance.level >= Assurance.EK_CHAIN.level:
-        vector[TrustClaim.HARDWARE] = 2
-    return vector
-
-
-FIRMWARE_WARNING: Final = "firmware-blocklist"
-"""Name of the check over the firmware blocklist; flagged, the hardware is genuine but vulnerable."""
-
-
-def _value_of_identity(check: str) -> int:
-    return next((value for prefix, value in _OF_IDENTITY.items() if check.startswith(prefix)), 96)
-
-
-_TIERS: Final = {
-    Verdict.VERIFIED: Tier.AFFIRMING,
-    Verdict.FAILED: Tier.CONTRAINDICATED,
-    Verdict.INDETERMINATE: Tier.NONE,
-}
-
-
-def status_of(verdict: Verdict, vector: Mapping[TrustClaim, int]) -> Tier:
-    """Return the status of a result: that of its verdict, and never better than the worst claim (EAR §3.1)."""
-    return worst([_TIERS[verdict], *map(tier_of, vector.values())])

@@ -20,13 +20,12 @@ from attestation.results.ar4si import (
     LOWEST,
     Tier,
     TrustClaim,
-    status_of,
     tier_of,
-    trust_vector,
     worst,
 )
 from attestation.results.assurance import Assurance
 from attestation.results.result import AttestationResult, Failed, Flagged, Passed, Reported, Undecided
+from attestation.results.vector import status_of, trust_vector
 
 TYP: Final = "eat+jwt"
 MEDIA_TYPE: Final = "application/eat+jwt"

@@ -7,9 +7,14 @@ failure, one undecided check is not success either.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+
+from attestation.results.ar4si import TrustClaim
+
+Says = tuple[TrustClaim, int]
+"""A claim of the trust vector, and the value that an outcome gives it."""
 
 
 class Verdict(StrEnum):
@@ -47,6 +52,7 @@ class Passed:
 
     check: str
     note: str = ""
+    says: Says | None = field(default=None, kw_only=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,7 @@ class Failed:
     check: str
     expected: str
     found: str
+    says: Says | None = field(default=None, kw_only=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,7 @@ class Flagged:
 
     check: str
     note: str
+    says: Says | None = field(default=None, kw_only=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,7 @@ class Reported:
     check: str
     expected: str
     found: str
+    says: Says | None = field(default=None, kw_only=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +93,57 @@ class Undecided:
 
     check: str
     reason: str
+    says: Says | None = field(default=None, kw_only=True, compare=False)
 
 
 Outcome = Passed | Failed | Flagged | Reported | Undecided
+"""What a check found. `says` is what it says of trust; None where it speaks of no single claim."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One check: its name, and what its outcomes say of trust. It makes them.
+
+    Args:
+        name: As in results.
+        claim: The claim it speaks of; None where it speaks of none, or of all.
+        if_failed: The value that it gives the claim where it fails.
+        if_passed, if_flagged: Likewise; None where such an outcome says nothing.
+    """
+
+    name: str
+    claim: TrustClaim | None = None
+    if_failed: int = 96
+    if_passed: int | None = None
+    if_flagged: int | None = None
+
+    def passed(self, note: str = "") -> Passed:
+        """Return that it held."""
+        return Passed(self.name, note, says=self._says(self.if_passed))
+
+    def failed(self, expected: str, found: str) -> Failed:
+        """Return that it did not hold."""
+        return Failed(self.name, expected, found, says=self._says(self.if_failed))
+
+    def told(self, expected: str, found: str, *, report: bool) -> Failed | Reported:
+        """Return that it did not hold, as the mode of its policy tells it."""
+        return Reported(self.name, expected, found) if report else self.failed(expected, found)
+
+    def flagged(self, note: str) -> Flagged:
+        """Return what operators should see."""
+        return Flagged(self.name, note, says=self._says(self.if_flagged))
+
+    def undecided(self, reason: str) -> Undecided:
+        """Return that it could not be made."""
+        return Undecided(self.name, reason)
+
+    def again(self, outcome: Outcome) -> Outcome:
+        """Return an *outcome* of this check that was read from where `says` is not kept."""
+        values = {Passed: self.if_passed, Failed: self.if_failed, Flagged: self.if_flagged}
+        return replace(outcome, says=self._says(values.get(type(outcome))))
+
+    def _says(self, value: int | None) -> Says | None:
+        return None if self.claim is None or value is None else (self.claim, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 from sqlalchemy import bindparam, delete, insert, select
 
+from attestation.appraisal import recalled
 from attestation.clock import from_micros, to_micros
 from attestation.errors import ResultUnknown
 from attestation.results import (
@@ -82,8 +83,13 @@ class StoredResult:
     evidence: StoredEvidence
 
 
+def _encode(outcome: Outcome) -> list[str]:
+    """Return its word, its check and its texts; what it says of trust follows from the check."""
+    return [_WORDS[type(outcome)], *(getattr(outcome, name) for name in outcome.__match_args__)]
+
+
 def _decode(row: Row) -> StoredResult:
-    outcomes = tuple(_KINDS[word](*texts) for word, *texts in json.loads(row[7]))
+    outcomes = tuple(recalled(_KINDS[word](*texts)) for word, *texts in json.loads(row[7]))
     values = {int(i): bytes.fromhex(v) for i, v in json.loads(row[9] or "{}").items()}
     return StoredResult(
         result_id=row[0],
@@ -161,7 +167,7 @@ class Results:
             policy=result.policy,
             appraised=json.dumps(result.boot_state_appraised),
             pcr_digest=result.pcr_digest,
-            outcomes=json.dumps([(_WORDS[type(o)], *astuple(o)) for o in result.outcomes]),
+            outcomes=json.dumps([_encode(outcome) for outcome in result.outcomes]),
             pcr_bank=evidence.pcr_bank,
             pcr_values=json.dumps({index: value.hex() for index, value in evidence.pcr_values.items()}),
             event_log_sha256=evidence.event_log_sha256,

@@ -19,7 +19,7 @@ from attestation.evidence.ek_key_attestation import MEDIA_TYPE, KeyCertification
 from attestation.machines import Machine
 from attestation.reference import Policy
 from attestation.results import Verdict
-from attestation.results.ar4si import FIRMWARE_WARNING
+from attestation.results.tpm_checks import FIRMWARE_BLOCKLIST
 from attestation.store import Challenge
 from attestation.tpm import parse_public
 from attestation.wire import b64decode, b64encode
@@ -127,6 +127,6 @@ def learned(
     if certified is not None and result.verdict is Verdict.VERIFIED:
         changes["firmware_attested"] = certified.firmware_version
     # "absent" names no advisory: a policy wants a verdict, and nobody vouches for maker or version.
-    blocked = [f.found for f in result.failed if f.check == FIRMWARE_WARNING and f.found != "absent"]
+    blocked = [f.found for f in result.failed if f.check == FIRMWARE_BLOCKLIST.name and f.found != "absent"]
     changes["firmware_blocked"] = blocked[0] if blocked else None
     return {name: value for name, value in changes.items() if getattr(machine, name) != value}

@@ -19,7 +19,7 @@ from attestation.machines import Role
 from attestation.reference import Policy, parse_policy
 from attestation.reference.compose import compose, compose_guarded
 from attestation.results import Failed, Flagged, Outcome, Passed, Reported, Undecided, Verdict, conclude
-from attestation.results.ar4si import FIRMWARE_WARNING
+from attestation.results.tpm_checks import FIRMWARE_BLOCKLIST
 from attestation.store import Capture, CaptureFilter, Scope, Tx
 from attestation.store.policies import AGREED
 from attestation.tpm.hashes import bank_alg
@@ -178,9 +178,11 @@ def _judged(page: _Page) -> PolicyTestPage:
 def _case(capture: Capture, policy: Policy, logs: KeptLogs) -> StoredCase:
     advisories: list[Outcome] = []
     if capture.firmware_blocked is not None:
-        advisories.append(Failed(FIRMWARE_WARNING, "no advisory that rules it out", capture.firmware_blocked))
+        advisories.append(
+            FIRMWARE_BLOCKLIST.failed("no advisory that rules it out", capture.firmware_blocked)
+        )
     elif capture.vendor is not None and capture.firmware_version:
-        advisories.append(Passed(FIRMWARE_WARNING))
+        advisories.append(FIRMWARE_BLOCKLIST.passed())
     return StoredCase(
         bank=None if capture.pcr_bank is None else bank_alg(capture.pcr_bank),
         values=capture.pcr_values,

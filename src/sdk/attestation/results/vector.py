@@ -1,0 +1,70 @@
+"""The trustworthiness vector of a result: what its outcomes say, claim by claim (draft-ietf-rats-ar4si §2.3).
+
+A vector has at most one value per claim; a claim of which nothing is said is left out, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from attestation.results.ar4si import Tier, TrustClaim, tier_of, worst
+from attestation.results.assurance import Assurance
+from attestation.results.result import AttestationResult, Failed, Reported, Subject, Verdict
+
+BOOTED: Final = frozenset({Subject.BOOT_LOADER, Subject.KERNEL, Subject.INITRD, Subject.COMMAND_LINE})
+"""What decides which programs ran during the boot; one of them unknown, and any could have."""
+RESTS_ON: Final[tuple[tuple[TrustClaim, int, frozenset[Subject]], ...]] = (
+    (TrustClaim.EXECUTABLES, 2, BOOTED | {Subject.FILES}),
+    (TrustClaim.EXECUTABLES, 3, BOOTED),
+    (
+        TrustClaim.CONFIGURATION,
+        2,
+        frozenset({Subject.FIRMWARE_SETTINGS, Subject.SECURE_BOOT_SETTINGS}),
+    ),
+    (TrustClaim.CONFIGURATION, 3, frozenset({Subject.SECURE_BOOT})),
+)
+"""What must have been compared for a claim to be affirmed with a value; the first row that holds decides.
+
+Less affirms nothing: a claim over part of the boot would be read as one over all of it.
+"""
+
+
+def trust_vector(result: AttestationResult, assurance: Assurance) -> dict[TrustClaim, int]:
+    """Return what the outcomes of *result* say, claim by claim; what they say nothing of is left out.
+
+    Of several values of one claim the highest counts: it is the worst. What the machine booted is affirmed only by
+    what was compared (`RESTS_ON`). A failed check that speaks of no single claim withdraws that; a rule that was
+    only reported affirms nothing either.
+
+    Args:
+        result: An appraisal of authentic evidence.
+        assurance: How well the identity of the machine is vouched for.
+    """
+    said: dict[TrustClaim, int] = {}
+    withdrawn = False
+    for outcome in result.outcomes:
+        if outcome.says is not None:
+            claim, value = outcome.says
+            said[claim] = max(value, said.get(claim, value))
+        elif isinstance(outcome, (Failed, Reported)):
+            withdrawn = True
+    appraised = frozenset(() if withdrawn else result.boot_state_appraised)
+    for claim, value, needed in RESTS_ON:
+        if needed <= appraised:
+            said.setdefault(claim, value)
+    if assurance.level >= Assurance.EK_CHAIN.level:
+        said.setdefault(TrustClaim.HARDWARE, 2)
+    return {claim: said[claim] for claim in TrustClaim if claim in said}
+
+
+_TIERS: Final = {
+    Verdict.VERIFIED: Tier.AFFIRMING,
+    Verdict.FAILED: Tier.CONTRAINDICATED,
+    Verdict.INDETERMINATE: Tier.NONE,
+}
+
+
+def status_of(verdict: Verdict, vector: Mapping[TrustClaim, int]) -> Tier:
+    """Return the status of a result: that of its verdict, and never better than the worst claim (EAR §3.1)."""
+    return worst([_TIERS[verdict], *map(tier_of, vector.values())])
