@@ -22,6 +22,7 @@ from attestation_service import (
     __version__,
     crypto_policy,
     database,
+    extensions,
     logs,
     maintenance,
     names,
@@ -120,9 +121,11 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         clock: What tells the time; tests hold their own.
 
     Raises:
-        SettingsInvalid: The environment does not describe a service that may start.
+        SettingsInvalid: The environment does not describe a service that may start, or an extension does not keep its
+            contract.
     """
     chosen = settings or Settings.load()
+    enabled = extensions.load(chosen)
     in_flight = InFlight()
 
     @contextlib.asynccontextmanager
@@ -132,7 +135,10 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
             log.warning("settings.weakened", warning=warning)
         for notice in chosen.notices():
             log.info("settings.notice", notice=notice)
-        async with owned(chosen, clock or SystemClock()) as resources:
+        async with (
+            owned(chosen, clock or SystemClock()) as resources,
+            extensions.running(enabled, resources),
+        ):
             app.state.resources = resources
             door = Door(chosen, ServerTLS.of(chosen))
             await weakenings.record(resources)
@@ -170,15 +176,16 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         # Spans would carry paths, and with them config tokens; and they cost a tenth of an attestation.
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
+    routers = (*ROUTERS, *extensions.routers(enabled, ROUTERS))
     app.add_middleware(
         Border,
         settings=chosen,
         in_flight=in_flight,
         lanes=lanes(attest_hot, pki_hot),
-        bodies=AllowedBodies(*ROUTERS),
+        bodies=AllowedBodies(*routers),
     )
     problems.install(app)
-    for router in ROUTERS:
+    for router in routers:
         # As they are: `include_router` would build each of them again, and match it twice.
         app.router.routes.extend(router.routes)
     openapi.install(app, (AllowListImport, ConfigEnvelope, Readiness))

@@ -14,7 +14,7 @@ from attestation.clock import Clock, SystemClock
 from attestation.errors import AttestationError, StoreUnavailable
 from attestation.store import Store, migrate, open_store, sqlite_path
 from attestation.store.unusable import unusable
-from attestation_service import crypto_policy, database, operator_ca
+from attestation_service import crypto_policy, database, extensions, operator_ca
 from attestation_service.auth.client_certificate import ClientCertificates
 from attestation_service.authority import open_authority
 from attestation_service.service_keys import KeyHolder
@@ -56,6 +56,7 @@ def _told(work: Callable[[Settings], None], settings: Settings) -> bool:
 
 
 def _prepare(settings: Settings, keys: KeyHolder) -> None:
+    extensions.load(settings)
     database.demand_present(settings)
     _with_store(settings, _recognise)
     crypto_policy.check_files(settings)

@@ -13,7 +13,7 @@ import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
@@ -21,6 +21,7 @@ from pydantic import (
     AwareDatetime,
     BeforeValidator,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     field_validator,
@@ -70,6 +71,11 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
     )
+
+    EXTENSION_PREFIX: ClassVar = f"{PREFIX}EXT_"
+    """Of the settings of extensions: `ITL_EXT_<NAME>_…`."""
+
+    _extension_values: dict[str, str] = PrivateAttr(default_factory=dict)
 
     # Where things are
     db_url: str = "sqlite:////var/lib/itl-reg/db/machines.db"
@@ -204,6 +210,9 @@ class Settings(BaseSettings):
     introduced_mib_per_network: Annotated[int, Field(ge=1, le=10_240)] = 32
     registration_nets: Annotated[tuple[Network, ...], *CommaList] = ()
 
+    # Extensions
+    extensions: Annotated[tuple[str, ...], *CommaList] = ()
+
     # Housekeeping
     result_history: Annotated[int, Field(ge=1, le=10_000)] = 20
     event_log_cache_mib: Annotated[int, Field(ge=1, le=4096)] = 8
@@ -238,6 +247,7 @@ class Settings(BaseSettings):
             found.update({k.upper(): v for k, v in dotenv_values(env_file).items() if v is not None})
         found.update({k.upper(): v for k, v in (os.environ if environ is None else environ).items()})
         ours = {k: v for k, v in found.items() if k.startswith(PREFIX) and not k.startswith(FOREIGN_PREFIXES)}
+        extensions = {k: ours.pop(k) for k in sorted(ours) if k.startswith(cls.EXTENSION_PREFIX)}
         known = {PREFIX + name.upper(): name for name in cls.model_fields}
         faults = [_unknown(variable, list(known)) for variable in sorted(ours.keys() - known.keys())]
         # An empty variable is an unset one: charts and compose files write `ITL_ISO_URL=""`.
@@ -252,7 +262,13 @@ class Settings(BaseSettings):
         faults += settings.unnamed()
         if faults:
             raise SettingsInvalid("\n".join(faults))
+        settings.extension_values.update((k, v) for k, v in extensions.items() if v != "")
         return settings
+
+    @property
+    def extension_values(self) -> dict[str, str]:
+        """The settings of extensions, by variable: what they mean, only the extensions know."""
+        return self._extension_values
 
     @field_validator("service_url", "iso_url", "oidc_issuer", "audit_timestamp_url", "pki_url")
     @classmethod

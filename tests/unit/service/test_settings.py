@@ -19,6 +19,7 @@ DOCUMENTED = sorted(
 )
 
 SAMPLES: dict[str, tuple[str, Any]] = {
+    "ITL_EXTENSIONS": ("one, two", ("one", "two")),
     "ITL_DB_URL": ("sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
     "ITL_SERVICE_URL": ("https://a.example/", "https://a.example"),
     "ITL_ENROLLMENT_CA_DIR": ("/ca", Path("/ca")),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from attestation.api.audit import *  # noqa: F403 -- likewise
     from attestation.api.ca import *  # noqa: F403 -- likewise
     from attestation.api.enrollment import *  # noqa: F403 -- likewise
+    from attestation.api.extensions import *  # noqa: F403 -- likewise
     from attestation.api.node import *  # noqa: F403 -- likewise
     from attestation.api.operator import *  # noqa: F403 -- likewise
     from attestation.api.operator_certificates import *  # noqa: F403 -- likewise
@@ -35,6 +36,7 @@ _MODULES = (
     "ca",
     "enrollment",
     "operator_certificates",
+    "extensions",
 )
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from attestation.errors import AttestationError
+from attestation_service import extensions
 from attestation_service.inspection import files, keys, outside, storage
 from attestation_service.inspection.case import Case, Findings, Listen, failed, ok, warning
 from attestation_service.inspection.finding import Finding
@@ -17,6 +18,11 @@ from attestation_service.settings import Settings, SettingsInvalid
 def _settings(case: Case) -> Findings:
     yield ok("settings", what=f"they can be read; the service is {case.settings.service_url}")
     yield from (warning("settings", what=told) for told in case.settings.warnings())
+
+
+def _extensions(case: Case) -> Findings:
+    for each in extensions.load(case.settings):
+        yield ok("extensions", what=f"{each.name} {each.version}: {each.description}")
 
 
 PARTS: Final[Mapping[str, Callable[[Case], Findings]]] = {
@@ -31,6 +37,7 @@ PARTS: Final[Mapping[str, Callable[[Case], Findings]]] = {
     "configurations": files.configurations,
     "secrets": files.secrets,
     "trust": files.trust,
+    "extensions": _extensions,
     "clock": outside.clock,
     "port": outside.port,
 }

@@ -1,0 +1,243 @@
+"""Extensions: found by entry point, enabled by name, tried before anything is served (docs/adr/0079).
+
+The service knows the contract (`attestation.extension`) and no extension.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any, Final, get_args
+
+import structlog
+from fastapi import APIRouter, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+
+from attestation.api import ExtensionDetail, ExtensionList
+from attestation.api.said import said
+from attestation.extension import (
+    CONTRACT,
+    GROUP,
+    Access,
+    AttestationExtension,
+    Caller,
+    Context,
+    Reply,
+    Route,
+    Router,
+)
+from attestation_service.auth import OperatorDep
+from attestation_service.context import Resources
+from attestation_service.openapi import machine_router, operator_router, route
+from attestation_service.settings import Settings, SettingsInvalid
+
+log = structlog.get_logger("attestation_service.extensions")
+
+NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
+HOOK_SECONDS: Final = 10.0
+PREFIX: Final = "/api/v1"
+
+
+class ExtensionInvalid(SettingsInvalid):
+    """An extension that is enabled cannot be used; the text names it and says why."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"the extension {name} (ITL_EXTENSIONS) {why}")
+
+
+def load(settings: Settings) -> tuple[AttestationExtension, ...]:
+    """Make the extensions that *settings* enable, in that order; nothing of any other is imported.
+
+    Raises:
+        ExtensionInvalid: One is not installed, fails, or does not keep the contract.
+        SettingsInvalid: A setting of an extension that is not enabled.
+    """
+    names = settings.extensions
+    given = _settings_of(names, settings.extension_values)
+    return tuple(_load(name, given[name]) for name in names)
+
+
+def _load(name: str, given: Mapping[str, str]) -> AttestationExtension:
+    if not NAME.fullmatch(name):
+        raise ExtensionInvalid(name, "has a name that none can have: small letters, digits and _")
+    from importlib.metadata import entry_points  # here: a service without extensions need not load it
+
+    points = list(entry_points(group=GROUP, name=name))
+    if not points:
+        found = ", ".join(sorted({each.name for each in entry_points(group=GROUP)})) or "none"
+        raise ExtensionInvalid(name, f"is not installed; installed: {found}")
+    if len(points) > 1:
+        raise ExtensionInvalid(name, f"is installed twice: {', '.join(each.value for each in points)}")
+    try:
+        kind = points[0].load()
+    # A stranger's code may do anything while it is imported, also try to end the program.
+    except (Exception, SystemExit) as e:
+        raise ExtensionInvalid(name, f"cannot be imported: {_words(e)}") from e
+    if not isinstance(kind, type) or not issubclass(kind, AttestationExtension):
+        raise ExtensionInvalid(name, f"is no AttestationExtension: {points[0].value}")
+    if (contract := getattr(kind, "contract", None)) != CONTRACT:
+        raise ExtensionInvalid(name, f"was written for contract {contract}; this service has {CONTRACT}")
+    chosen = _chosen(name, kind.Settings, given)
+    try:
+        made = kind(chosen)
+        said_name, about = made.name, (made.version, made.description)
+    except Exception as e:
+        raise ExtensionInvalid(name, f"cannot be made: {_words(e)}") from e
+    if said_name != name:
+        raise ExtensionInvalid(name, f"calls itself {said_name!r}")
+    if not all(about):
+        raise ExtensionInvalid(name, "says nothing of its version or of what it does")
+    return made
+
+
+def _settings_of(names: Sequence[str], values: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the values of each of *names*, by the name of the field.
+
+    Raises:
+        SettingsInvalid: There is one that belongs to none of them.
+    """
+    found: dict[str, dict[str, str]] = {name: {} for name in names}
+    for variable, value in sorted(values.items()):
+        rest = variable.removeprefix(Settings.EXTENSION_PREFIX).lower()
+        # The longest, where one begins as another.
+        name = max((each for each in names if rest.startswith(f"{each}_")), key=len, default=None)
+        if name is None:
+            raise SettingsInvalid(f"unknown setting {variable}; it belongs to no extension of ITL_EXTENSIONS")
+        found[name][rest.removeprefix(f"{name}_")] = value
+    return found
+
+
+def _chosen(name: str, model: type[BaseModel], given: Mapping[str, str]) -> BaseModel:
+    prefix = f"{Settings.EXTENSION_PREFIX}{name.upper()}_"
+    if unknown := sorted(given.keys() - model.model_fields.keys()):
+        raise ExtensionInvalid(name, f"has no setting {prefix}{unknown[0].upper()}")
+    try:
+        return model(**given)
+    except ValidationError as e:
+        # The variable, never its value: it may be a secret.
+        faults = [
+            f"{prefix}{str(each['loc'][0]).upper() if each['loc'] else ''}: {said(each)}"
+            for each in e.errors()
+        ]
+        raise ExtensionInvalid(name, "; ".join(faults)) from None
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+# ---------------------------------------------------------------- routes
+
+
+def routers(extensions: Sequence[AttestationExtension], ours: Sequence[APIRouter]) -> tuple[APIRouter, ...]:
+    """Return the routers of *extensions* and of the list of them; no router where there are no extensions.
+
+    Raises:
+        ExtensionInvalid: A route is none, or stands where one of *ours* does.
+    """
+    if not extensions:
+        return ()
+    listing = operator_router("operator: extensions")
+    route(listing, "list_extensions", "GET /extensions", "read", _lister(extensions))
+    found = [listing]
+    for each in extensions:
+        taken = {
+            _first(r.path) for router in (*ours, listing) for r in router.routes if isinstance(r, APIRoute)
+        }
+        if each.name in taken:
+            raise ExtensionInvalid(each.name, f"has the name of routes of the service: {PREFIX}/{each.name}")
+        try:
+            router = each.get_router()
+            found += [_mounted(each.name, added) for added in (router or Router()).routes]
+        except Exception as e:
+            raise ExtensionInvalid(each.name, f"has routes that cannot be served: {_words(e)}") from e
+    return tuple(found)
+
+
+def _first(path: str) -> str:
+    return path.removeprefix(f"{PREFIX}/").split("/")[0]
+
+
+def _mounted(name: str, added: Route) -> APIRouter:
+    method, _, path = added.line.partition(" ")
+    if added.access not in get_args(Access):
+        raise ValueError(f"{added.line}: the right is one of {', '.join(get_args(Access))}")
+    if (method == "GET") == (added.access == "act"):
+        raise ValueError(f"{added.line}: what changes something is an act and no GET, and the rest is one")
+    tag = f"extension: {name}"
+    router = machine_router(tag) if added.access == "public" else operator_router(tag)
+    operation = f"{name}_{added.handler.__name__}"
+    line = f"{method} /{name}{path}"
+    route(router, operation, line, added.access, _answering(added.handler), *added.errors)
+    return router
+
+
+def _answering(
+    handler: Callable[..., Awaitable[Any]],
+) -> Callable[..., Awaitable[BaseModel | Response | None]]:
+    """Let *handler* be served: who asks comes in, and what it answers goes out, as our own handlers have it."""
+
+    @wraps(handler)
+    async def answering(**given: Any) -> BaseModel | Response | None:
+        found = await handler(**given)
+        if isinstance(found, Reply):
+            return Response(found.body, media_type=found.media_type)
+        answered: BaseModel | Response | None = found
+        return answered
+
+    signature = inspect.signature(handler, eval_str=True)
+    vars(answering)["__signature__"] = signature.replace(
+        parameters=[
+            each.replace(annotation=OperatorDep) if each.annotation is Caller else each
+            for each in signature.parameters.values()
+        ],
+        return_annotation=Response if signature.return_annotation is Reply else signature.return_annotation,
+    )
+    return answering
+
+
+def _lister(extensions: Sequence[AttestationExtension]) -> Callable[[], Awaitable[ExtensionList]]:
+    async def list_extensions() -> ExtensionList:
+        """List the extensions that are enabled."""
+        found = [
+            ExtensionDetail(name=each.name, version=each.version, description=each.description)
+            for each in extensions
+        ]
+        return ExtensionList(extensions=found, total=len(found))
+
+    return list_extensions
+
+
+# ---------------------------------------------------------------- life
+
+
+@asynccontextmanager
+async def running(extensions: Sequence[AttestationExtension], res: Resources) -> AsyncIterator[None]:
+    """Begin them in this worker, in order, and end them in the opposite one.
+
+    Raises:
+        ExtensionInvalid: One fails or hangs while it begins; those before it were ended.
+    """
+    begun: list[AttestationExtension] = []
+    try:
+        for each in extensions:
+            begun.append(each)
+            try:
+                async with asyncio.timeout(HOOK_SECONDS):
+                    await each.on_startup(Context(store=res.store, clock=res.clock))
+            except Exception as e:
+                raise ExtensionInvalid(each.name, f"cannot begin: {_words(e)}") from e
+            log.info("extension.started", name=each.name, version=each.version)
+        yield
+    finally:
+        for each in reversed(begun):
+            try:
+                async with asyncio.timeout(HOOK_SECONDS):
+                    await each.on_shutdown()
+            except Exception as e:  # noqa: BLE001 -- a stranger's; the others must end too
+                log.error("extension.stop_failed", name=each.name, kind=type(e).__name__)  # noqa: TRY400 -- its words may be secret

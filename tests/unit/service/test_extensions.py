@@ -1,0 +1,273 @@
+"""Extensions: only those that are named, each of them whole, and none above the rules of the service."""
+
+from __future__ import annotations
+
+import re
+import sys
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attestation.extension import CONTRACT, GROUP
+from attestation_service import extensions
+from attestation_service.app import create_app
+from attestation_service.auth import Operator
+from attestation_service.extensions import ExtensionInvalid
+from attestation_service.inspection import Listen, inspect
+from attestation_service.preparation import prepare
+from attestation_service.settings import Settings, SettingsInvalid
+from tests.fixtures.extension import install
+from tests.unit.service.conftest import Starter, settings_for
+
+pytestmark = pytest.mark.anyio
+
+PAGE = Path(__file__).parents[3] / "docs/extend/writing-an-extension.md"
+
+HEAD = """
+from attestation.extension import CONTRACT, AttestationExtension, Caller, Context, NoSettings, Reply, Router
+from attestation.errors import MachineUnknown
+from pydantic import BaseModel
+
+"""
+EMPTY = """
+class Extension(AttestationExtension):
+    contract = CONTRACT
+    name = "{name}"
+    version = "1.2.3"
+    description = "Does nothing."
+"""
+ROUTES = (
+    EMPTY
+    + """
+    class Settings(NoSettings):
+        greeting: str = "hello"
+        times: int = 1
+
+    def get_router(self):
+        router = Router()
+        router.add("GET /open", "public", self.open)
+        router.add("GET /{{thing}}", "read", self.read, MachineUnknown)
+        router.add("POST", "act", self.act)
+        router.add("GET", "audit", self.text)
+        return router
+
+    async def open(self) -> Reply:
+        "Say it to everybody."
+        return Reply(body=(self.settings.greeting * self.settings.times).encode(), media_type="text/plain")
+
+    async def read(self, thing: str, who: Caller) -> Said:
+        "Say who asks for what."
+        if thing == "nothing":
+            raise MachineUnknown("no such thing")
+        return Said(said=f"{{who.cn}} {{thing}}")
+
+    async def act(self, body: Said, who: Caller) -> None:
+        "Write down what was said."
+        at = self.context.clock.now()
+        await self.context.store.write(
+            lambda tx: tx.audit.append(who.event("said", detail=body.said), at))
+
+    async def text(self) -> Reply:
+        "Fail."
+        raise ValueError("canary")
+"""
+)
+SAID = "class Said(BaseModel):\n    said: str\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on the path of Python; what was imported from it is forgotten."""
+    found = tmp_path / "site"
+    found.mkdir()
+    monkeypatch.syspath_prepend(str(found))
+    before = set(sys.modules)
+    yield found
+    for name in set(sys.modules) - before:
+        if name.split(".")[0].endswith("_extension"):
+            del sys.modules[name]
+
+
+def enabled(site: Path, name: str, code: str = EMPTY, **more: Any) -> Settings:
+    """Install an extension and return settings that enable it."""
+    install(site, name, HEAD + SAID + code.format(name=name))
+    return settings_for(site, extensions=(name,), **more)
+
+
+async def test_what_is_installed_is_not_enabled(site: Path, start: Starter) -> None:
+    """Nothing of it is imported, no route of it answers, and the document does not change."""
+    install(site, "quiet", "raise SystemExit('imported')")
+    before = create_app(settings_for(site)).openapi()
+    service = await start()
+    assert service.app.openapi() == before
+    assert "quiet_extension" not in sys.modules
+    assert (await service.operator("GET", "/extensions")).status_code == 404
+
+
+async def test_its_routes_obey_the_rules_of_ours(site: Path, start: Starter) -> None:
+    """Right, act, schema, problem and audit are those of the service; a failure says nothing."""
+    install(site, "told", HEAD + SAID + ROUTES.format(name="told"))
+    service = await start(extensions=("told",))
+    listed = (await service.operator("GET", "/extensions")).json()
+    assert listed == {
+        "extensions": [{"name": "told", "version": "1.2.3", "description": "Does nothing."}],
+        "total": 1,
+    }
+    answer = await service.get("/api/v1/told/open")
+    assert (answer.status_code, answer.text) == (200, "hello")
+    assert answer.headers["content-type"].startswith("text/plain")
+    for method, path in (("GET", ""), ("POST", ""), ("GET", "/x")):
+        assert (await service.http.request(method, f"/api/v1/told{path}")).status_code == 401
+    assert (await service.operator("GET", "/told/x")).json() == {"said": "SYSTEM x"}
+    problem = (await service.operator("GET", "/told/nothing")).json()
+    assert (problem["status"], problem["type"]) == (404, "urn:itl:problem:machine-unknown")
+    assert (await service.operator("POST", "/told", {"sad": "x"})).status_code == 422
+    key = {"Idempotency-Key": f'"{uuid.uuid4()}"'}
+    for status in (204, 409):  # done, and told that it was done
+        assert (await service.operator("POST", "/told", {"said": "x"}, headers=key)).status_code == status
+    assert [e["detail"] for e in await service.audit(action="said")] == ["x"]
+    failed = await service.operator("GET", "/told")
+    assert (failed.status_code, "canary" in failed.text) == (500, False)
+    operations = service.app.openapi()["paths"]["/api/v1/told/{thing}"]["get"]
+    assert (operations["x-access"], operations["summary"]) == ("read", "Say who asks for what")
+
+
+async def test_the_example_of_the_page_works(site: Path, start: Starter) -> None:
+    """As it stands there, in at most sixty lines."""
+    (code,) = re.findall(
+        r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    assert len(code.splitlines()) <= 60
+    install(site, "greetings", code, "greetings_extension:Greetings")
+    service = await start(extensions=("greetings",))
+    assert (await service.operator("GET", "/greetings/you")).json() == {"said": "hello, you! (SYSTEM)"}
+
+
+def test_settings_of_an_extension_are_its_own(site: Path) -> None:
+    """Read by its model; unknown ones, of it or of one that is not enabled, stop the start; values are not told."""
+    install(site, "told", HEAD + SAID + ROUTES.format(name="told"))
+
+    def loaded(**variables: str) -> Any:
+        environ = {"ITL_SERVICE_URL": "http://127.0.0.1:1", "ITL_EXTENSIONS": "told", **variables}
+        return extensions.load(Settings.load(environ, None))[0].settings
+
+    assert loaded(ITL_EXT_TOLD_TIMES="3", ITL_EXT_TOLD_GREETING="").model_dump() == {
+        "greeting": "hello",
+        "times": 3,
+    }
+    with pytest.raises(ExtensionInvalid, match="has no setting ITL_EXT_TOLD_TYMES"):
+        loaded(ITL_EXT_TOLD_TYMES="3")
+    with pytest.raises(ExtensionInvalid, match="ITL_EXT_TOLD_TIMES: ") as refused:
+        loaded(ITL_EXT_TOLD_TIMES="canary")
+    assert "canary" not in str(refused.value)
+    with pytest.raises(SettingsInvalid, match="unknown setting ITL_EXT_OTHER_X"):
+        loaded(ITL_EXT_OTHER_X="3")
+
+
+BROKEN = [
+    ("raise ValueError('no')", "cannot be imported: ValueError: no"),
+    ("raise SystemExit(3)", "cannot be imported: SystemExit: 3"),
+    ("Extension = 3", "is no AttestationExtension"),
+    (EMPTY.replace("= CONTRACT", "= 99"), "was written for contract 99; this service has 1"),
+    (EMPTY.replace("    contract = CONTRACT\n", ""), "was written for contract None"),
+    (EMPTY.replace("{name}", "other"), "calls itself 'other'"),
+    (EMPTY.replace('"1.2.3"', '""'), "says nothing of its version"),
+    (EMPTY.replace("    description", "    about"), "cannot be made: TypeError"),
+    (
+        EMPTY + "    def __init__(self, s):\n        raise ValueError('no')\n",
+        "cannot be made: ValueError: no",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "why"), BROKEN, ids=[why for _, why in BROKEN])
+def test_what_breaks_the_contract_stops_the_start(site: Path, code: str, why: str) -> None:
+    """One typed error that names it and says why, before anything is served; the inspection says the same."""
+    settings = enabled(site, "broken", code)
+    for use in (extensions.load, create_app):
+        with pytest.raises(ExtensionInvalid) as refused:
+            use(settings)
+        assert str(refused.value).startswith(f"the extension broken (ITL_EXTENSIONS) {why}")
+    assert not prepare(settings)
+    assert not list(site.glob("*.db"))
+    found = inspect(settings, Listen(host="127.0.0.1", port=0, uds=None), datetime(2026, 11, 21, tzinfo=UTC))
+    assert any(why in each.what for each in found)
+
+
+@pytest.mark.parametrize("name", ["Upper", "1st", "a-b", "x" * 33, "../etc"])
+def test_a_name_is_a_word(site: Path, name: str) -> None:
+    """It becomes a path, a prefix of tables and of settings."""
+    with pytest.raises(ExtensionInvalid, match="has a name that none can have"):
+        extensions.load(settings_for(site, extensions=(name,)))
+
+
+def test_one_that_is_not_there_or_there_twice_is_none(site: Path) -> None:
+    """What is installed is named."""
+    settings = enabled(site, "here")
+    with pytest.raises(ExtensionInvalid, match=r"gone .* is not installed; installed: .*here"):
+        extensions.load(settings_for(site, extensions=("gone",)))
+    other = site / "other-1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (other / "entry_points.txt").write_text(f"[{GROUP}]\nhere = other:Extension\n")
+    with pytest.raises(ExtensionInvalid, match="is installed twice"):
+        extensions.load(settings)
+
+
+NO_ROUTES = [
+    ("router.add('GET', 'everybody', self.on_shutdown)", "the right is one of public, read"),
+    ("router.add('POST', 'read', self.on_shutdown)", "what changes something is an act and no GET"),
+    ("router.add('GET', 'act', self.on_shutdown)", "what changes something is an act and no GET"),
+    ("router.add('POST', 'public', self.on_shutdown)", "what changes something is an act and no GET"),
+    ("raise ValueError('no')", "ValueError: no"),
+]
+
+
+@pytest.mark.parametrize(("line", "why"), NO_ROUTES, ids=[line for line, _ in NO_ROUTES])
+def test_a_route_without_a_right_of_ours_stops_the_start(site: Path, line: str, why: str) -> None:
+    """Default deny: an operation declares who may ask, and asking changes nothing."""
+    code = f"    def get_router(self):\n        router = Router()\n        {line}\n        return router\n"
+    with pytest.raises(ExtensionInvalid, match=f"routed .* has routes that cannot be served: .*{why}"):
+        create_app(enabled(site, "routed", EMPTY + code))
+
+
+@pytest.mark.parametrize("name", ["machines", "attest", "extensions"])
+def test_no_path_of_ours_is_taken(site: Path, name: str) -> None:
+    """An extension cannot answer in our place."""
+    with pytest.raises(ExtensionInvalid, match=f"has the name of routes of the service: /api/v1/{name}"):
+        create_app(enabled(site, name))
+
+
+async def test_hooks_run_in_order_and_a_failing_one_stops_the_start(
+    site: Path, start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What began is ended in the opposite order, also where a later one fails; a failing end holds up nobody."""
+    told: list[str] = []
+    monkeypatch.setattr("builtins.print", lambda *words: told.append(" ".join(words)))
+    for name, up, down in (("a", "", ""), ("b", "", "raise ValueError"), ("c", "raise ValueError('no')", "")):
+        install(site, name, HEAD + EMPTY.format(name=name) + HOOKS.format(up=up, down=down))
+    with pytest.raises(ExtensionInvalid, match=r"c .* cannot begin: ValueError: no"):
+        await start(extensions=("a", "b", "c"))
+    assert told == ["up a", "up b", "up c", "down c", "down b", "down a"]
+
+
+HOOKS = """
+    async def on_startup(self, context):
+        print("up", self.name)
+        {up}
+
+    async def on_shutdown(self):
+        print("down", self.name)
+        {down}
+"""
+
+
+def test_the_words_of_the_contract() -> None:
+    """Who wrote an extension relies on them; the operator that a route is told of is ours."""
+    assert (GROUP, CONTRACT) == ("attestation_extensions", 1)
+    assert set(Operator.__dataclass_fields__) >= {"cn", "sub"}
+    assert callable(Operator.event)
