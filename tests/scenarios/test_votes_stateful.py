@@ -27,7 +27,7 @@ from attestation.store.audit import CHANGED
 from attestation_service import dual_control
 from attestation_service import votes as ended
 from attestation_service.auth import Duty, Method, Operator
-from attestation_service.context import Resources
+from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 from tests.contract.store_samples import NOW, a_machine
 

@@ -41,9 +41,10 @@ from attestation.errors import (
     IdempotencyKeyReused,
 )
 from attestation.store import Act, Store, Tx
-from attestation_service.auth.identity import Operator
 from attestation_service.bodies import media_type
-from attestation_service.context import BEGAN_KEY, Resources, resources_of
+from attestation_service.context import BEGAN_KEY
+from attestation_service.identity import Operator
+from attestation_service.resources import Resources, resources_of
 
 T = TypeVar("T")
 

@@ -42,7 +42,6 @@ from attestation_service.authority import open_authority
 from attestation_service.bodies import Parser
 from attestation_service.ca.routes import router as ca
 from attestation_service.connections import STATE_KEY, Door
-from attestation_service.context import Resources
 from attestation_service.delivery.routes import operators as delivery_operators
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
@@ -63,6 +62,7 @@ from attestation_service.pki.routes import hot as pki_hot
 from attestation_service.pki.routes import router as pki
 from attestation_service.policies.routes import router as policies
 from attestation_service.registration.routes import router as registration
+from attestation_service.resources import Resources
 from attestation_service.results.routes import router as results
 from attestation_service.room import Room
 from attestation_service.service_keys import KeyHolder
@@ -149,7 +149,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
                 asyncio.create_task(resources.service_keys.look()),
             ]
             if resources.revocation is not None:
-                await resources.revocation.responder.renew()
+                await resources.revocation.start()
                 tasks.append(asyncio.create_task(resources.revocation.run()))
             spare_the_collector()
             log.info("service.started", version=__version__, pid=os.getpid())
@@ -182,7 +182,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         settings=chosen,
         in_flight=in_flight,
         lanes=lanes(attest_hot, pki_hot),
-        bodies=AllowedBodies(*routers),
+        bodies=AllowedBodies(*routers).of,
     )
     problems.install(app)
     for router in routers:

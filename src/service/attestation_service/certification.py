@@ -33,7 +33,7 @@ from attestation.store import Certificate, Tx
 from attestation_service import names, policy
 from attestation_service.authority.issuance import Issued, Wanted
 from attestation_service.authority.places import algorithms
-from attestation_service.context import Resources
+from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 
 if TYPE_CHECKING:

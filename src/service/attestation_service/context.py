@@ -1,33 +1,19 @@
-"""What every request carries: its id and where it came from.
+"""What every request carries, its id and where it came from, and what it needs of layers above, as protocols.
 
-The middleware sets it once; everything else reads it from the ASGI scope.
+The middleware sets the origin once; everything else reads it from the ASGI scope.
 """
 
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 from fastapi import Depends, Request
 
-from attestation.clock import Clock
-from attestation.store import Store, Tx
-from attestation_service.bodies import Parser
-from attestation_service.measurements import Replays
-from attestation_service.room import Room
-from attestation_service.service_keys import KeyHolder, ServiceKeys
-from attestation_service.settings import Settings
-from attestation_service.transparency import Log
-from attestation_service.write_probe import WriteProbe
-
-if TYPE_CHECKING:
-    from attestation.endorsements.firmware import Blocklist
-    from attestation_service.auth.identity import Operator
-    from attestation_service.authority import Authority
-    from attestation_service.endorsements import Anchors
-    from attestation_service.pki import Revocation
+from attestation.store import Tx
+from attestation_service.identity import Operator
 
 _KEY = "itl.origin"
 
@@ -101,39 +87,24 @@ class Certificates(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
-    """What the lifespan owns and handlers use.
+class Revocations(Protocol):
+    """What is told to relying parties of the certificates of the service's CA."""
 
-    Args:
-        running: The acts that this process is carrying out, by their tickets' keys.
-    """
+    def changed(self) -> None:
+        """Say that something was revoked, held or released: lists are made without waiting for who asks first."""
+        ...
 
-    settings: Settings
-    clock: Clock
-    store: Store
-    write_probe: WriteProbe
-    service_keys: KeyHolder
-    transparency: Log
-    anchors: Anchors
-    advisories: Blocklist
-    replays: Replays
-    room: Room
-    parser: Parser
-    oidc: Tokens | None = None
-    certificates: Certificates | None = None
-    authority: Authority | None = None
-    revocation: Revocation | None = None
-    running: set[bytes] = field(default_factory=set)
+    async def start(self) -> None:
+        """Make what must be there before somebody asks."""
+        ...
 
-    @property
-    def signer(self) -> ServiceKeys:
-        """What signs for machines and relying parties.
+    async def run(self) -> None:
+        """Make lists as soon as something changes, until cancelled."""
+        ...
 
-        Raises:
-            SignerUnavailable: One of the service's keys is away since the start.
-        """
-        return self.service_keys.keys
+    async def maintain(self) -> None:
+        """Do what is due."""
+        ...
 
 
 def set_origin(scope: MutableMapping[str, Any], origin: Origin) -> None:
@@ -154,23 +125,10 @@ def origin_of(scope: MutableMapping[str, Any]) -> Origin:
     return found
 
 
-def resources_of(scope: MutableMapping[str, Any]) -> Resources:
-    """Return what the lifespan of the application owns."""
-    found = scope["app"].state.resources
-    assert isinstance(found, Resources)
-    return found
-
-
-# Coroutines, because the framework sends plain functions through its thread pool.
+# A coroutine, because the framework sends plain functions through its thread pool.
 async def origin(request: Request) -> Origin:
     """As `origin_of`, for routes that declare what they need."""
     return origin_of(request.scope)
 
 
-async def resources(request: Request) -> Resources:
-    """As `resources_of`, for routes that declare what they need."""
-    return resources_of(request.scope)
-
-
-Res = Annotated[Resources, Depends(resources)]
 From = Annotated[Origin, Depends(origin)]

@@ -47,8 +47,8 @@ from attestation.machines.dual_control import (
 from attestation.store import Approval, Tx
 from attestation_service import policy
 from attestation_service import votes as ended
-from attestation_service.auth import Method, Operator
-from attestation_service.context import Resources
+from attestation_service.identity import Method, Operator
+from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 
 T = TypeVar("T")

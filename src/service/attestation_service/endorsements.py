@@ -15,7 +15,7 @@ from typing import Final, Literal
 import structlog
 
 from attestation.audit import AuditEvent
-from attestation.clock import rfc3339
+from attestation.clock import Clock, rfc3339
 from attestation.endorsements import ChainVerdict, judge_ek_trust
 from attestation.endorsements.bundle import BundleEntry, RevocationMode, Role, TrustBundle
 from attestation.endorsements.bundle import entry_of as bundle_entry
@@ -24,9 +24,8 @@ from attestation.endorsements.revocation import CRL, MAX_CRL_BYTES, CRLStore, pa
 from attestation.endorsements.vendors import SIMULATOR
 from attestation.errors import BundleInvalid, MalformedEvidence
 from attestation.machines import Machine
-from attestation.store import StoredEKCertificate, TrustCertificate, Tx
+from attestation.store import Store, StoredEKCertificate, TrustCertificate, Tx
 from attestation.tpm_bundle import load, load_shipped
-from attestation_service.context import Resources
 from attestation_service.settings import Settings, SettingsInvalid
 
 log = structlog.get_logger("attestation_service.endorsements")
@@ -203,22 +202,22 @@ def keep(
     return after
 
 
-async def rejudge(res: Resources) -> None:
+async def rejudge(store: Store, anchors: Anchors, clock: Clock) -> None:
     """Judge again what another bundle judged, in small batches; any number of workers may do it."""
-    if not res.anchors.verifying:
+    if not anchors.verifying:
         return
     while True:
-        at = res.clock.now()
+        at = clock.now()
 
         def judged(tx: Tx, at: datetime = at) -> list[tuple[StoredEKCertificate, ChainVerdict]]:
-            bundle = res.anchors.bundle(tx)
+            bundle = anchors.bundle(tx)
             due = tx.ek_certificates.judged_by_others(bundle.sha256, REJUDGE_BATCH)
             found = []
             for each in due:
                 machine = tx.machines.by_id(each.machine_id)
                 assert machine is not None  # its certificate goes with it
                 vendor = machine.ek_certificate.manufacturer if machine.ek_certificate else ""
-                verdict = res.anchors.judge(
+                verdict = anchors.judge(
                     tx,
                     each.certificate,
                     each.chain,
@@ -230,14 +229,14 @@ async def rejudge(res: Resources) -> None:
                 found.append((each, replace(verdict, bundle_sha256=bundle.sha256)))
             return found
 
-        due = await res.store.read(judged)
+        due = await store.read(judged)
         if not due:
             return
 
         def write(
             tx: Tx, due: list[tuple[StoredEKCertificate, ChainVerdict]] = due, at: datetime = at
         ) -> None:
-            bundle = res.anchors.bundle(tx)
+            bundle = anchors.bundle(tx)
             for each, verdict in due:
                 machine = tx.machines.by_id(each.machine_id)
                 # Somebody judged it meanwhile, or the bundle is another one already: the next batch has it.
@@ -249,5 +248,5 @@ async def rejudge(res: Resources) -> None:
                     continue
                 keep(tx, machine, each.certificate, each.chain, verdict, at)
 
-        await res.store.write(write)
+        await store.write(write)
         log.info("trust.rejudged", machines=len(due), at=rfc3339(at))

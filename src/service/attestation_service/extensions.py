@@ -32,8 +32,8 @@ from attestation.extension import (
     Router,
 )
 from attestation_service.auth import OperatorDep
-from attestation_service.context import Resources
 from attestation_service.openapi import machine_router, operator_router, route
+from attestation_service.resources import Resources
 from attestation_service.settings import Settings, SettingsInvalid
 
 log = structlog.get_logger("attestation_service.extensions")

@@ -20,16 +20,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from attestation.errors import BodyTooComplex
 from attestation_service import acts, limits
-from attestation_service.auth.identity import Right
 from attestation_service.bodies import NOTHING, OF_MACHINES, OF_OPERATORS, WITH_LOGS, Allowed, media_type
-from attestation_service.context import (
-    ACCESS_KEY,
-    LOGS_KEY,
-    Origin,
-    Resources,
-    origin_of,
-    resources_of,
-)
+from attestation_service.context import ACCESS_KEY, LOGS_KEY, Origin, origin_of
+from attestation_service.identity import Right
+from attestation_service.resources import Resources, resources_of
 
 JSON: Final = frozenset({"application/json"})
 OF_ACCESS: Final[Mapping[str, Allowed]] = {

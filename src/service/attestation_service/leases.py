@@ -18,8 +18,9 @@ from attestation.clock import rfc3339
 from attestation.machines import Machine, NodeEvent, Status
 from attestation.reference import Policy
 from attestation.store import Tx
-from attestation_service.context import Origin, Resources
+from attestation_service.context import Origin
 from attestation_service.events import emit
+from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 
 log = structlog.get_logger("attestation_service.leases")

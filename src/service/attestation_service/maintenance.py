@@ -13,8 +13,8 @@ import structlog
 from attestation.errors import AttestationError
 from attestation.store import OutboxEvent
 from attestation_service import leases, operator_ca, pending
-from attestation_service.context import Resources
 from attestation_service.endorsements import rejudge
+from attestation_service.resources import Resources
 
 log = structlog.get_logger("attestation_service.maintenance")
 events_log = structlog.get_logger("attestation_service.events")
@@ -41,7 +41,7 @@ async def once(res: Resources) -> None:
     await leases.watch(res)
     while await _drain(res):
         pass
-    await rejudge(res)
+    await rejudge(res.store, res.anchors, res.clock)
     await pending.purge(res)
     purged = PURGE_BATCH
     while purged >= PURGE_BATCH:

@@ -13,7 +13,7 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 import structlog
@@ -23,10 +23,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from attestation.audit import AuditEvent
 from attestation.errors import ClientCertificateUntrusted, InsecureTransport, ServiceBusy
 from attestation_service import limits, problems
-from attestation_service.context import BEGAN_KEY, Origin, resources_of, set_origin
-from attestation_service.lean import AllowedBodies
+from attestation_service.bodies import Allowed
+from attestation_service.context import BEGAN_KEY, Origin, set_origin
 from attestation_service.logs import mask_path
 from attestation_service.proxies import Proxies, Transport
+from attestation_service.resources import resources_of
 from attestation_service.room import Intake, whole
 from attestation_service.settings import Settings
 
@@ -90,7 +91,7 @@ class Border:
         settings: Settings,
         in_flight: InFlight,
         lanes: Mapping[tuple[str, str], ASGIApp],
-        bodies: AllowedBodies,
+        bodies: Callable[[str, str], Allowed],
     ) -> None:
         self._app = app
         self._lanes = lanes
@@ -174,7 +175,7 @@ class Border:
             method = scope["method"]
             if method not in BODILESS:
                 intake = resources_of(scope).room.intake(address)
-                allowed = self._bodies.of(method, path)
+                allowed = self._bodies(method, path)
                 receive = whole(await intake.read(receive, allowed, _announced(headers)), receive)
             await self._within_reason((method, path), scope, receive, answer)
         except ClientDisconnect:

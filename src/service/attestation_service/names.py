@@ -16,7 +16,7 @@ from attestation.errors import NameInUse
 from attestation.machines import Machine
 from attestation.machines.names import Names, names_of
 from attestation.store import Namesake, Tx
-from attestation_service.context import Resources
+from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 
 MOST: Final = 50

@@ -39,7 +39,8 @@ from attestation.errors import (
     Unknown,
 )
 from attestation_service import limits
-from attestation_service.context import origin_of, request_id, resources_of
+from attestation_service.context import origin_of, request_id
+from attestation_service.resources import resources_of
 
 log = structlog.get_logger("attestation_service")
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from attestation.audit import AuditEvent
 from attestation.store import RateLimit, Tx
-from attestation_service.context import Resources
+from attestation_service.resources import Resources
 
 ONE_START: Final = RateLimit(requests=1, per_seconds=60)
 """Workers that start within a minute with the same settings are one start."""

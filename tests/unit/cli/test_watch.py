@@ -141,7 +141,7 @@ def test_a_service_that_goes_away_is_waited_for(monkeypatch: pytest.MonkeyPatch)
         approve(stub)
 
     # The client's own pauses between attempts go through the same sleep.
-    monkeypatch.setattr("attestation.client.connection.Retries.pause", lambda *arguments: None)
+    monkeypatch.setattr("attestation.client.retries.Retries.pause", lambda *arguments: None)
     done = Story(monkeypatch, away, nothing, back).run()
     assert done.exit_code == 0
     assert done.stderr.count("waiting:") == 1

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from attestation.audit.authority import words_of
 from attestation.store import Store, migrate
 from attestation_service.app import create_app
-from attestation_service.context import Resources
+from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 from tests.fixtures.vendor import write_bundle
 from tests.unit.service.node import SEALED, SoftwareNode, node_nonce

@@ -17,7 +17,7 @@ from attestation.errors import IssuerUnknown, SignerUnavailable
 from attestation.keys.uri import parse_key_uri
 from attestation_service.authority import Authority, Issued, creation, issuance
 from attestation_service.ca import handlers as ca_handlers
-from attestation_service.context import Resources
+from attestation_service.resources import Resources
 from tests.unit.service import people
 from tests.unit.service.ca_world import no_more, nothing, operators, wanted
 from tests.unit.service.conftest import Service, Starter

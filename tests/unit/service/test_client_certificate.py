@@ -40,8 +40,8 @@ from attestation_service.auth.client_certificate import (
     parse_header,
     verify,
 )
-from attestation_service.auth.identity import Duty, Method, Right
 from attestation_service.context import Origin
+from attestation_service.identity import Duty, Method, Right
 from attestation_service.proxies import Proxies
 from attestation_service.settings import Settings, SettingsInvalid
 from tests.fixtures.operator_pki import CLIENT, DAY, Issued, OperatorCA, unknown_critical

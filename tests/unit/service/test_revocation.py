@@ -23,7 +23,7 @@ from attestation.errors import SignerUnavailable
 from attestation.pki.ocsp import MAX_REQUEST_BYTES
 from attestation_service import maintenance
 from attestation_service.authority import Authority, keyring
-from attestation_service.pki import Lists, Responder, delegates, lists, responder, routes
+from attestation_service.pki import Lists, Responder, Revocation, delegates, lists, responder, routes
 from tests.unit.pki.revocation_kit import pki
 from tests.unit.service.ca_world import no_more, nothing, wanted
 from tests.unit.service.conftest import Service, Starter
@@ -65,13 +65,13 @@ async def ca(start: Starter) -> Service:
 
 def lists_of(service: Service) -> Lists:
     found = service.resources.revocation
-    assert found is not None
+    assert isinstance(found, Revocation)
     return found.lists
 
 
 def responder_of(service: Service) -> Responder:
     found = service.resources.revocation
-    assert found is not None
+    assert isinstance(found, Revocation)
     return found.responder
 
 

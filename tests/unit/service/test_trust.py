@@ -497,7 +497,8 @@ async def test_a_judgement_that_was_overtaken_is_not_written(
         return await write(store, work)
 
     monkeypatch.setattr(type(service.store), "write", overtaken)
-    await endorsements.rejudge(service.resources)
+    res = service.resources
+    await endorsements.rejudge(res.store, res.anchors, res.clock)
     shown = (await service.operator("GET", f"/machines/{node.machine_id}/endorsement")).json()
     lifted = await service.audit(action="assurance_changed")
     if between == "distrust":

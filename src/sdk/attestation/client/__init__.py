@@ -17,12 +17,13 @@ Every failure is an `AttestationError`:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attestation.client.connection import Retries, is_loopback
+    from attestation.client.connection import is_loopback
     from attestation.client.errors import AnswerInvalid, APIError, NotTLS, ServiceUnreachable, TLSFailed
     from attestation.client.node import NodeClient, SealedConfig, SignedBundle
     from attestation.client.operator import OperatorClient
     from attestation.client.public import PublicClient
     from attestation.client.record import Record
+    from attestation.client.retries import Retries
 
 __all__ = [
     "APIError",
@@ -42,7 +43,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Retries": "connection",
+    "Retries": "retries",
     "is_loopback": "connection",
     "AnswerInvalid": "errors",
     "APIError": "errors",

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from attestation.client.carrier import READ_SECONDS
 from attestation.client.errors import (
@@ -22,10 +22,8 @@ from attestation.client.errors import (
     ServiceUnreachable,
     TLSFailed,
 )
+from attestation.client.retries import Retries
 from attestation.errors import ActInProgress, Forbidden, RateLimited, Unauthenticated, Unavailable
-
-if TYPE_CHECKING:
-    from attestation.client.connection import Retries
 
 T = TypeVar("T")
 

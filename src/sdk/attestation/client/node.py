@@ -24,7 +24,8 @@ from attestation.api import (
     QuoteChallenge,
     RegisterRequest,
 )
-from attestation.client.connection import ONCE, Client, Connection, Retries, parse, segment
+from attestation.client.connection import Client, Connection, parse, segment
+from attestation.client.retries import ONCE, Retries
 from attestation.keys import CONFIG_SIGNATURE_HEADER, NODE_NONCE_HEADER, TRUST_BUNDLE_HEADER
 from attestation.wire import b64encode
 

@@ -14,13 +14,13 @@ from attestation.client.connection import (
     Client,
     ClientCertificate,
     Connection,
-    Retries,
     is_loopback,
     parse,
     segment,
 )
 from attestation.client.errors import AnswerInvalid
 from attestation.client.record import Record, parse_record
+from attestation.client.retries import Retries
 from attestation.errors import RequestInvalid
 from attestation.machines import Role, Status
 

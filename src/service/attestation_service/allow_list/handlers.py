@@ -28,8 +28,8 @@ from attestation.store import AllowListRow, Tx
 from attestation_service import dual_control, names
 from attestation_service.auth import Operator, OperatorDep
 from attestation_service.bodies import parse_json
-from attestation_service.context import Res, Resources
 from attestation_service.parameters import Cursor, Limit
+from attestation_service.resources import Res, Resources
 from attestation_service.settings import Settings
 
 COLUMNS = tuple(AllowListEntry.model_fields)

@@ -11,8 +11,8 @@ from attestation.errors import AllowListEntryUnknown, NameInUse, RequestInvalid
 from attestation_service.allow_list import handlers
 from attestation_service.auth import VoterDep
 from attestation_service.bodies import media_type, parse_json
-from attestation_service.context import Res
 from attestation_service.openapi import operator_router, request_body, route
+from attestation_service.resources import Res
 
 router = operator_router("operator: allow-list")
 

@@ -28,8 +28,9 @@ from attestation.wire import hexdecode
 from attestation_service import challenges, limits
 from attestation_service.attempts import until_unchanged
 from attestation_service.attest.handlers import denied, known_machine, parse_quote
-from attestation_service.context import Origin, Resources
+from attestation_service.context import Origin
 from attestation_service.events import emit
+from attestation_service.resources import Resources
 
 REFUSALS = (MalformedEvidence, EvidenceRejected, AKNotActivated, MachineRejected, TransitionForbidden)
 

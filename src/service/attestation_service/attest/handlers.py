@@ -57,9 +57,10 @@ from attestation_service.attempts import until_unchanged
 from attestation_service.attest import key_attestation
 from attestation_service.attest.decision import Decision, decide
 from attestation_service.attest.key_attestation import Offered
-from attestation_service.context import Origin, Resources
+from attestation_service.context import Origin
 from attestation_service.events import emit
 from attestation_service.firmware import vendor_of
+from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 
 MAX_QUOTE_BYTES: Final = 4096

@@ -24,10 +24,11 @@ from attestation.errors import (
     TransitionForbidden,
 )
 from attestation_service.attest import acknowledgement, handlers
-from attestation_service.context import From, Res
+from attestation_service.context import From
 from attestation_service.lean import LeanRoute
 from attestation_service.openapi import access, answers, machine_router
 from attestation_service.replies import reply
+from attestation_service.resources import Res
 
 router = machine_router("node: attestation")
 

@@ -19,9 +19,10 @@ from attestation.errors import ProofUnavailable, RateLimited, RequestInvalid, Un
 from attestation_service import limits
 from attestation_service.audit import handlers, verification
 from attestation_service.auth import OperatorDep
-from attestation_service.context import From, Res
+from attestation_service.context import From
 from attestation_service.openapi import access, answers, machine_router, operator_router, route
 from attestation_service.replies import reply
+from attestation_service.resources import Res
 
 router = operator_router("operator: audit")
 public = machine_router("audit")

@@ -13,7 +13,7 @@ from attestation.errors import LogBroken, LogRejected, MalformedNote, NoteReject
 from attestation.store import KINDS, Kind, StoredCheckpoint, Tx
 from attestation.wire import b64encode
 from attestation_service.audit.ledger import Ledger
-from attestation_service.context import Res, Resources
+from attestation_service.resources import Res, Resources
 from attestation_service.transparency import LogSigner, Page, Walk, page
 from attestation_service.transparency.memory import MemoryUnusable
 

@@ -16,8 +16,8 @@ from attestation.clock import rfc3339
 from attestation.machines import OperatorEvent
 from attestation.store import RateLimit, Tx
 from attestation_service import limits
-from attestation_service.auth.identity import BREAK_GLASS_NAME, Method, Operator
 from attestation_service.context import Origin
+from attestation_service.identity import BREAK_GLASS_NAME, Method, Operator
 from attestation_service.settings import SHORT_TOKEN_CHARACTERS, Settings
 
 MAX_TOKEN_CHARACTERS = 4096

@@ -61,9 +61,9 @@ from attestation.errors import (
 from attestation.store import Certificate, Tx
 from attestation.store import Store as Database
 from attestation.wire import b64decode, pem_block, pem_blocks
-from attestation_service.auth.identity import RESERVED_NAMES, Duty, Method, Operator
 from attestation_service.context import Origin
 from attestation_service.crypto_policy import check_operator_certificate, forbidden, of
+from attestation_service.identity import RESERVED_NAMES, Duty, Method, Operator
 from attestation_service.proxies import LINE_BYTES, Scope, transport_of
 from attestation_service.settings import Settings, SettingsInvalid
 

@@ -26,9 +26,10 @@ from attestation.errors import (
 from attestation.store import Tx
 from attestation_service import acts, limits, votes
 from attestation_service.auth import break_glass, cross_site
-from attestation_service.auth.identity import RIGHTS, Duty, Method, Operator, Right, WithoutDuty
-from attestation_service.context import ACCESS_KEY, From, Origin, Res, Resources
+from attestation_service.context import ACCESS_KEY, From, Origin
+from attestation_service.identity import RIGHTS, Duty, Method, Operator, Right, WithoutDuty
 from attestation_service.logs import mask_path
+from attestation_service.resources import Res, Resources
 from attestation_service.settings import Settings
 
 log = structlog.get_logger("attestation_service.auth")

@@ -59,8 +59,8 @@ from attestation_service.auth import OperatorDep, VoterDep
 from attestation_service.authority import Authority, creation, rotation
 from attestation_service.authority.keyring import validity_problem
 from attestation_service.authority.places import algorithms, current_uri
-from attestation_service.context import Res, Resources
 from attestation_service.parameters import Cursor, Limit, Serial
+from attestation_service.resources import Res, Resources
 from attestation_service.settings import Settings
 
 SERIALS_PER_AUDIT: Final = 20

@@ -29,8 +29,9 @@ from attestation.store import ConfigToken, Tx
 from attestation.tpm import parse_public
 from attestation.wire import b64encode
 from attestation_service import config_tokens, limits, policy, statements
-from attestation_service.context import Origin, Resources
+from attestation_service.context import Origin
 from attestation_service.events import emit
+from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 
 SEALED: Final = "application/vnd.itl.config.encrypted+json"

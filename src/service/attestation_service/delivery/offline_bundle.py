@@ -40,9 +40,9 @@ from attestation.tpm import parse_public
 from attestation_service import certification, config_tokens, dual_control, policy, server_keys, statements
 from attestation_service.auth import Operator, VoterDep
 from attestation_service.authority import Issued
-from attestation_service.context import Res, Resources
 from attestation_service.delivery.handlers import configuration, wire
 from attestation_service.parameters import Id
+from attestation_service.resources import Res, Resources
 from attestation_service.server_keys import MadeKey
 
 PROFILE: Final = "node-client"

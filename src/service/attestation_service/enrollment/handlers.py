@@ -54,9 +54,10 @@ from attestation_service import certification, challenges, limits, server_keys
 from attestation_service.attempts import until_unchanged
 from attestation_service.authority.issuance import Issued, Wanted
 from attestation_service.certification import Subject
-from attestation_service.context import Origin, Res, Resources
+from attestation_service.context import Origin
 from attestation_service.events import emit
 from attestation_service.parameters import Cursor, Id, Limit
+from attestation_service.resources import Res, Resources
 from attestation_service.settings import Settings
 
 log = structlog.get_logger("attestation_service.enrollment")

@@ -37,7 +37,8 @@ from attestation.store import Certificate as IssuanceRow
 from attestation.store import Challenge, Tx
 from attestation.wire import b64decode, b64encode, pem_block
 from attestation_service import certification, challenges, limits
-from attestation_service.context import Origin, Resources
+from attestation_service.context import Origin
+from attestation_service.resources import Resources
 
 log = structlog.get_logger("attestation_service.enrollment")
 

@@ -34,11 +34,12 @@ from attestation.errors import (
     SignerBusy,
     SignerUnavailable,
 )
-from attestation_service.context import From, Res
+from attestation_service.context import From
 from attestation_service.enrollment import handlers, presented
 from attestation_service.openapi import access, answers, machine_router, operator_router, route
 from attestation_service.parameters import Id
 from attestation_service.replies import reply
+from attestation_service.resources import Res
 
 machines = machine_router("node: certificates")
 router = operator_router("operator: certificates")

@@ -11,7 +11,7 @@ import structlog
 from attestation.api import Readiness
 from attestation.clock import parse_rfc3339
 from attestation_service import __version__
-from attestation_service.context import Resources
+from attestation_service.resources import Resources
 
 log = structlog.get_logger("attestation_service.health")
 

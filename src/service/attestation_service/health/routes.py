@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from attestation.api import Health, Readiness
-from attestation_service.context import Res
 from attestation_service.health import handlers
 from attestation_service.openapi import access, answers, ok
 from attestation_service.replies import reply
+from attestation_service.resources import Res
 
 router = APIRouter(tags=["health"])
 

@@ -54,10 +54,10 @@ from attestation.store import AllowListRow, MachineFilter, Tx
 from attestation_service import certificates, dual_control, names, policy, votes
 from attestation_service.auth import Operator, OperatorDep, VoterDep
 from attestation_service.certificates import Fate
-from attestation_service.context import Res, Resources
 from attestation_service.events import emit
 from attestation_service.machines.presentation import machine_detail
 from attestation_service.parameters import Cursor, Id, Limit
+from attestation_service.resources import Res, Resources
 from attestation_service.settings import Settings
 
 UNTRUSTED: dict[str, Any] = {

@@ -43,12 +43,12 @@ from attestation.store import Certificate, CertificateFilter, CertificateState, 
 from attestation_service import crypto_policy, dual_control, votes
 from attestation_service.auth import OperatorDep, VoterDep
 from attestation_service.auth.client_certificate import clean_name
-from attestation_service.auth.identity import RESERVED_NAMES
 from attestation_service.authority import Authority, Issued, Wanted
 from attestation_service.authority.places import algorithms
 from attestation_service.certification import pem
-from attestation_service.context import Res, Resources
+from attestation_service.identity import RESERVED_NAMES
 from attestation_service.parameters import Cursor, Limit, Serial
+from attestation_service.resources import Res, Resources
 
 PROFILE: Final = ProfileName.OPERATOR
 

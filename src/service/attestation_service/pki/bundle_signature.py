@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from attestation.keys import TRUST_BUNDLE_TYP, Signer
 from attestation.store import IssuerPurpose
-from attestation_service.context import Resources
+from attestation_service.resources import Resources
 
 VALID_SECONDS: Final = 300
 """Longer than caches keep the answer, and short: whoever replays an old bundle brings back what was taken away."""

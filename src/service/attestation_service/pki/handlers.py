@@ -27,11 +27,12 @@ from attestation.pki.ocsp import (
 from attestation.store import Issuer, IssuerPurpose, Tx
 from attestation_service.authority.places import algorithms
 from attestation_service.certification import pem
-from attestation_service.context import Origin, Resources
+from attestation_service.context import Origin
 from attestation_service.pki.cached import Cached
 from attestation_service.pki.responder import NotOurs
 from attestation_service.pki.revocation import Revocation
 from attestation_service.problems import RETRY_UNAVAILABLE_SECONDS
+from attestation_service.resources import Resources
 
 CERTIFICATE_MEDIA_TYPE: Final = "application/pkix-cert"
 PEM_MEDIA_TYPE: Final = "application/x-pem-file"
@@ -47,6 +48,7 @@ def revocation_of(res: Resources) -> Revocation:
     """
     if res.revocation is None:
         raise CANotConfigured("this service has no CA of its own")
+    assert isinstance(res.revocation, Revocation)
     return res.revocation
 
 

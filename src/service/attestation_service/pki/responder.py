@@ -21,7 +21,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 from cryptography import x509
@@ -48,14 +48,11 @@ from attestation.pki.ocsp import (
 from attestation.pki.profiles import BACKDATE, ProfileName
 from attestation.store import Issuer, Store, StoredDelegate, Tx
 from attestation_service import limits
-from attestation_service.authority import Issued, Wanted
+from attestation_service.authority import Authority, Issued, Wanted
+from attestation_service.context import Origin
 from attestation_service.pki.delegates import seal, unseal
 from attestation_service.pki.lists import REASONS
 from attestation_service.settings import Settings
-
-if TYPE_CHECKING:
-    from attestation_service.authority import Authority
-    from attestation_service.context import Origin
 
 log = structlog.get_logger("attestation_service.pki")
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import structlog
 
 from attestation.clock import Clock
 from attestation.errors import AttestationError
 from attestation.store import Store
+from attestation_service.authority import Authority
 from attestation_service.pki.lists import Lists
 from attestation_service.pki.responder import Responder
 from attestation_service.settings import Settings
-
-if TYPE_CHECKING:
-    from attestation_service.authority import Authority
 
 log = structlog.get_logger("attestation_service.pki")
 
@@ -44,6 +41,10 @@ class Revocation:
         Never needed for correctness: a list that is behind is not served.
         """
         self._changed.set()
+
+    async def start(self) -> None:
+        """Make the keys that answer, before somebody asks."""
+        await self.responder.renew()
 
     async def run(self) -> None:
         """Make lists as soon as something changes, until cancelled."""

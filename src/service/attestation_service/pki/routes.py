@@ -14,11 +14,12 @@ from attestation.pki.ocsp import MAX_REQUEST_BYTES, REQUEST_MEDIA_TYPE, RESPONSE
 from attestation.store import IssuerPurpose
 from attestation_service import limits
 from attestation_service.bodies import media_type
-from attestation_service.context import From, Res, origin_of, resources_of
+from attestation_service.context import From, origin_of
 from attestation_service.lean import RawRoute
 from attestation_service.openapi import access, answers
 from attestation_service.pki import handlers
 from attestation_service.pki.bundle_signature import sign_bundle
+from attestation_service.resources import Res, resources_of
 
 PREFIX: Final = "/pki"
 router = APIRouter(prefix=PREFIX, tags=["pki"])

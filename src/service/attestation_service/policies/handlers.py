@@ -27,9 +27,9 @@ from attestation.reference.compose import compose, effective_document
 from attestation.store import FLEET, PolicyAssignment, Scope, StoredPolicy, Tx
 from attestation_service import dual_control, policy
 from attestation_service.auth import Operator, VoterDep
-from attestation_service.context import Res, Resources
 from attestation_service.parameters import Cursor, Id, Limit
 from attestation_service.policies.places import SCOPES, check_subject
+from attestation_service.resources import Res, Resources
 
 SHIPPED_BY = "shipped"
 SUBJECT_PATTERN = r"^[A-Za-z0-9*_.-]+$"

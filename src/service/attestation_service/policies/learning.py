@@ -27,9 +27,9 @@ from attestation.store.policies import AGREED
 from attestation.tpm.hashes import bank_alg
 from attestation_service import policy as policies
 from attestation_service.auth import OperatorDep
-from attestation_service.context import Res, Resources
 from attestation_service.measurements import Replays
 from attestation_service.policies.places import SCOPES
+from attestation_service.resources import Res, Resources
 from attestation_service.settings import Settings
 
 log = structlog.get_logger(__name__)

@@ -24,9 +24,9 @@ from attestation.store import Capture, CaptureFilter, Scope, Tx
 from attestation.store.policies import AGREED
 from attestation.tpm.hashes import bank_alg
 from attestation_service import policy as policies
-from attestation_service.context import Res
 from attestation_service.policies.kept_logs import KeptLogs
 from attestation_service.policies.places import SCOPES, check_subject
+from attestation_service.resources import Res
 
 _WORDS: Final[Mapping[type[Outcome], str]] = {
     Passed: "passed",

@@ -62,10 +62,11 @@ from attestation_service import (
     statements,
 )
 from attestation_service.config_tokens import IssuedToken
-from attestation_service.context import Origin, Resources
+from attestation_service.context import Origin
 from attestation_service.events import emit, hardware
 from attestation_service.networks import is_inside
 from attestation_service.registration.introduction import Alternative, Introduction, judge
+from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 
 MOST_MARKS = 16

@@ -16,8 +16,8 @@ from attestation.results.ear import MEDIA_TYPE, TYP, Profile, ear_claims
 from attestation.store import StoredResult, Tx
 from attestation.wire import b64encode
 from attestation_service import __version__, policy
-from attestation_service.context import Res, Resources
 from attestation_service.parameters import Cursor, Id, Limit
+from attestation_service.resources import Res, Resources
 from attestation_service.results.presentation import Kept, result_detail, result_report
 
 Number = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="`result_id` of a result")]

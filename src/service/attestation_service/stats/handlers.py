@@ -5,7 +5,7 @@ from __future__ import annotations
 from attestation.api import Stats
 from attestation.machines import Role, Status, Trust
 from attestation.store import MachineCounts, Tx
-from attestation_service.context import Res
+from attestation_service.resources import Res
 
 
 async def stats(*, res: Res) -> Stats:

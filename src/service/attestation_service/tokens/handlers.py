@@ -21,8 +21,8 @@ from attestation.machines.dual_control import of_registration_token
 from attestation.store import RegistrationToken, Tx
 from attestation_service import config_tokens, dual_control, names
 from attestation_service.auth import OperatorDep, VoterDep
-from attestation_service.context import Res
 from attestation_service.parameters import Cursor, Limit
+from attestation_service.resources import Res
 
 TOKEN_BYTES = 32
 

@@ -41,9 +41,9 @@ from attestation.store import StoredEKCertificate, TrustCertificate, Tx
 from attestation.wire import b64decode, b64encode
 from attestation_service import dual_control
 from attestation_service.auth import OperatorDep, VoterDep
-from attestation_service.context import Res, Resources
 from attestation_service.endorsements import entry_of
 from attestation_service.parameters import Id
+from attestation_service.resources import Res, Resources
 
 Sha256 = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the DER")]
 

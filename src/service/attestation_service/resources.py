@@ -1,0 +1,74 @@
+"""What a process owns, from the start of the application to its end, and every request uses."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+
+from attestation.clock import Clock
+from attestation.endorsements.firmware import Blocklist
+from attestation.store import Store
+from attestation_service.authority import Authority
+from attestation_service.bodies import Parser
+from attestation_service.context import Certificates, Revocations, Tokens
+from attestation_service.endorsements import Anchors
+from attestation_service.measurements import Replays
+from attestation_service.room import Room
+from attestation_service.service_keys import KeyHolder, ServiceKeys
+from attestation_service.settings import Settings
+from attestation_service.transparency import Log
+from attestation_service.write_probe import WriteProbe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What the lifespan owns and handlers use.
+
+    Args:
+        running: The acts that this process is carrying out, by their tickets' keys.
+    """
+
+    settings: Settings
+    clock: Clock
+    store: Store
+    write_probe: WriteProbe
+    service_keys: KeyHolder
+    transparency: Log
+    anchors: Anchors
+    advisories: Blocklist
+    replays: Replays
+    room: Room
+    parser: Parser
+    oidc: Tokens | None = None
+    certificates: Certificates | None = None
+    authority: Authority | None = None
+    revocation: Revocations | None = None
+    running: set[bytes] = field(default_factory=set)
+
+    @property
+    def signer(self) -> ServiceKeys:
+        """What signs for machines and relying parties.
+
+        Raises:
+            SignerUnavailable: One of the service's keys is away since the start.
+        """
+        return self.service_keys.keys
+
+
+def resources_of(scope: MutableMapping[str, Any]) -> Resources:
+    """Return what the lifespan of the application owns."""
+    found = scope["app"].state.resources
+    assert isinstance(found, Resources)
+    return found
+
+
+# A coroutine, because the framework sends plain functions through its thread pool.
+async def resources(request: Request) -> Resources:
+    """As `resources_of`, for routes that declare what they need."""
+    return resources_of(request.scope)
+
+
+Res = Annotated[Resources, Depends(resources)]
