@@ -39,7 +39,7 @@ from attestation.api import (
     MachineDetail,
     PendingApproval,
 )
-from attestation.audit.export import LogVerdict, LogVerifier, Pinned
+from attestation.audit.export import LogVerifier, Pinned, VerifiedLog
 from attestation.audit.note import parse_vkey
 from attestation.client import NodeClient, OperatorClient
 from attestation.client.agreement import agree
@@ -384,7 +384,7 @@ class Show:
             copy = http.get("/export", headers=auditor).raise_for_status().content
         pinned = Pinned(log_keys=tuple(parse_vkey(key) for key in keys), witnesses=(), quorum=0)
 
-        def judge(data: bytes) -> LogVerdict:
+        def judge(data: bytes) -> VerifiedLog:
             verifier = LogVerifier(pinned=pinned, earlier=())
             verifier.feed(data)
             return verifier.finish()

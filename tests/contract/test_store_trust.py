@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from attestation.endorsements import ChainVerdict, PathCertificate
+from attestation.endorsements import PathCertificate, PathValidation
 from attestation.errors import AlreadyExists, TrustCertificateUnknown
 from attestation.machines import Machine
 from attestation.results import Assurance
@@ -34,7 +34,7 @@ def chained(
         PathCertificate(sha256=sha256, subject="CN=x", role=role, ok=True, reason="signed")
         for sha256, role in ((LEAF, "leaf"), (anchor, "anchor"))
     )
-    verdict = ChainVerdict(
+    validation = PathValidation(
         ok=True,
         reason="chains to IFX",
         vendor="IFX",
@@ -47,7 +47,7 @@ def chained(
         machine_id=machine.machine_id,
         certificate=b"leaf",
         chain=(b"one", b"two"),
-        verdict=verdict,
+        validation=validation,
         judged_at=NOW,
     )
 
@@ -82,11 +82,11 @@ def a_certificate(**changes: Any) -> TrustCertificate:
 
 
 def test_an_ek_certificate_comes_back_as_it_went_in(store: Store) -> None:
-    """Bytes, chain, path and verdict survive; a new judgement replaces the old one; it goes with its machine."""
+    """Bytes, chain, path and validation survive; a new judgement replaces the old one; it goes with its machine."""
     machine, certificate = chained(1)
     add(store, machine, certificate)
     assert store.read_sync(lambda tx: tx.ek_certificates.get(machine.machine_id)) == certificate
-    again = dataclasses.replace(certificate, verdict=ChainVerdict(ok=False, reason="no anchor"))
+    again = dataclasses.replace(certificate, validation=PathValidation(ok=False, reason="no anchor"))
     store.write_sync(lambda tx: tx.ek_certificates.put(again))
     assert store.read_sync(lambda tx: tx.ek_certificates.get(machine.machine_id)) == again
     store.write_sync(lambda tx: tx.machines.delete(machine.machine_id))
@@ -98,7 +98,7 @@ def test_what_another_bundle_judged_is_found(store: Store) -> None:
     machine, certificate = chained(1)
     add(store, machine, certificate)
     bare_machine, bare = chained(2)
-    bare = dataclasses.replace(bare, verdict=ChainVerdict(ok=False, reason="no bundle"))
+    bare = dataclasses.replace(bare, validation=PathValidation(ok=False, reason="no bundle"))
     add(store, bare_machine, bare)
     assert store.read_sync(lambda tx: tx.ek_certificates.judged_by_others(BUNDLE, 9)) == (bare,)
     assert len(store.read_sync(lambda tx: tx.ek_certificates.judged_by_others("ee" * 32, 9))) == 2
@@ -119,7 +119,7 @@ def test_a_distrusted_certificate_lowers_whoever_it_vouched_for(store: Store) ->
     assert store.write_sync(lambda tx: tx.ek_certificates.lower(ANCHOR)) == 0
     # They are judged again whatever bundle comes next, also the one that judged them first.
     due = store.read_sync(lambda tx: tx.ek_certificates.judged_by_others(BUNDLE, 9))
-    assert [(each.machine_id, each.verdict.ok) for each in due] == [
+    assert [(each.machine_id, each.validation.ok) for each in due] == [
         (one.machine_id, False),
         (two.machine_id, False),
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attestation.audit import checkpoint
 from attestation.audit.checkpoint import UnverifiedCheckpoint
-from attestation.audit.export import LogVerdict, LogVerifier, Pinned
+from attestation.audit.export import LogVerifier, Pinned, VerifiedLog
 from attestation.audit.note import MAX_NOTE_BYTES, VerifierKey, parse_vkey
 from attestation.errors import AlreadyExists, LogBroken, LogRejected, MalformedNote, RequestInvalid
 from attestation_cli.progress import Progress
@@ -29,7 +29,7 @@ class Checked:
         good: How many entries were good.
     """
 
-    verdict: LogVerdict | None
+    verdict: VerifiedLog | None
     error: LogRejected | MalformedNote | None
     good: int
 

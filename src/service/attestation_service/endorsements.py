@@ -1,4 +1,4 @@
-"""Who vouches for a machine's TPM: the trust bundle in force, and what follows from its verdict for a machine.
+"""Who vouches for a machine's TPM: the trust bundle in force, and what follows from its word for a machine.
 
 The bundle is the shipped one with the certificates of a folder and those of operators. What operators changed lies
 in the database, so all workers see it: each use asks there, inside its own unit, whether the remembered bundle
@@ -16,7 +16,7 @@ import structlog
 
 from attestation.audit import AuditEvent
 from attestation.clock import Clock, rfc3339
-from attestation.endorsements import ChainVerdict, judge_ek_trust
+from attestation.endorsements import PathValidation, judge_ek_trust
 from attestation.endorsements.bundle import BundleEntry, RevocationMode, Role, TrustBundle
 from attestation.endorsements.bundle import entry_of as bundle_entry
 from attestation.endorsements.path import Expiry
@@ -99,8 +99,8 @@ class Anchors:
         vendor: str,
         at: datetime,
         enrolling: bool,
-    ) -> ChainVerdict:
-        """Return the verdict of the bundle in force on an EK certificate.
+    ) -> PathValidation:
+        """Validate the path of an EK certificate in the bundle in force.
 
         Args:
             tx: The unit in which it is asked.
@@ -123,7 +123,7 @@ class Anchors:
                 expiry=Expiry.FAIL if enrolling else Expiry(self._settings.ek_expiry),
             )
             return judging.verify(certificate, chain, at=at)
-        return ChainVerdict(ok=False, reason=reason, bundle_sha256=bundle.sha256)
+        return PathValidation(ok=False, reason=reason, bundle_sha256=bundle.sha256)
 
 
 def load_crls(folder: Path) -> CRLStore:
@@ -164,7 +164,7 @@ def keep(
     machine: Machine,
     certificate: bytes,
     chain: tuple[bytes, ...],
-    verdict: ChainVerdict,
+    validation: PathValidation,
     at: datetime,
 ) -> Machine:
     """Store a judgement and what follows from it for the machine; return the machine after it."""
@@ -173,11 +173,11 @@ def keep(
             machine_id=machine.machine_id,
             certificate=certificate,
             chain=chain,
-            verdict=verdict,
+            validation=validation,
             judged_at=at,
         )
     )
-    trust = judge_ek_trust(allow_listed=machine.ek_allow_listed, chain=verdict)
+    trust = judge_ek_trust(allow_listed=machine.ek_allow_listed, chain=validation)
     if (trust.assurance, trust.chain_ok) == (machine.assurance, machine.ek_chain_ok):
         return machine
     lowered = trust.assurance.level < machine.assurance.level
@@ -195,7 +195,7 @@ def keep(
             machine_id=machine.machine_id,
             prev_state=machine.status,
             new_state=after.status,
-            detail=f"{machine.assurance} to {trust.assurance}: {verdict.reason}; bundle {verdict.bundle_sha256}",
+            detail=f"{machine.assurance} to {trust.assurance}: {validation.reason}; bundle {validation.bundle_sha256}",
         ),
         at,
     )
@@ -209,7 +209,7 @@ async def rejudge(store: Store, anchors: Anchors, clock: Clock) -> None:
     while True:
         at = clock.now()
 
-        def judged(tx: Tx, at: datetime = at) -> list[tuple[StoredEKCertificate, ChainVerdict]]:
+        def judged(tx: Tx, at: datetime = at) -> list[tuple[StoredEKCertificate, PathValidation]]:
             bundle = anchors.bundle(tx)
             due = tx.ek_certificates.judged_by_others(bundle.sha256, REJUDGE_BATCH)
             found = []
@@ -217,16 +217,16 @@ async def rejudge(store: Store, anchors: Anchors, clock: Clock) -> None:
                 machine = tx.machines.by_id(each.machine_id)
                 assert machine is not None  # its certificate goes with it
                 vendor = machine.ek_certificate.manufacturer if machine.ek_certificate else ""
-                verdict = anchors.judge(
+                validation = anchors.judge(
                     tx,
                     each.certificate,
                     each.chain,
                     vendor=vendor,
                     at=at,
                     # Expiry is only recorded for whom a vendor vouched; it does not lift who was refused for it.
-                    enrolling=not each.verdict.ok,
+                    enrolling=not each.validation.ok,
                 )
-                found.append((each, replace(verdict, bundle_sha256=bundle.sha256)))
+                found.append((each, replace(validation, bundle_sha256=bundle.sha256)))
             return found
 
         due = await store.read(judged)
@@ -234,19 +234,19 @@ async def rejudge(store: Store, anchors: Anchors, clock: Clock) -> None:
             return
 
         def write(
-            tx: Tx, due: list[tuple[StoredEKCertificate, ChainVerdict]] = due, at: datetime = at
+            tx: Tx, due: list[tuple[StoredEKCertificate, PathValidation]] = due, at: datetime = at
         ) -> None:
             bundle = anchors.bundle(tx)
-            for each, verdict in due:
+            for each, validation in due:
                 machine = tx.machines.by_id(each.machine_id)
                 # Somebody judged it meanwhile, or the bundle is another one already: the next batch has it.
                 if (
                     machine is None
-                    or bundle.sha256 != verdict.bundle_sha256
+                    or bundle.sha256 != validation.bundle_sha256
                     or tx.ek_certificates.get(each.machine_id) != each
                 ):
                     continue
-                keep(tx, machine, each.certificate, each.chain, verdict, at)
+                keep(tx, machine, each.certificate, each.chain, validation, at)
 
         await store.write(write)
         log.info("trust.rejudged", machines=len(due), at=rfc3339(at))

@@ -85,9 +85,9 @@ def test_an_entry_keeps_what_the_event_said() -> None:
 def test_a_good_chain() -> None:
     """All entries, the last hash as root; an empty log is valid and has no root."""
     entries = log()
-    verdict = verify_chain(entries)
-    assert (verdict.valid, verdict.entries, verdict.root_hash) == (True, 6, entries[-1][1].entry_hash)
-    assert (verdict.first_invalid_id, verdict.error) == (None, None)
+    walk = verify_chain(entries)
+    assert (walk.valid, walk.entries, walk.root_hash) == (True, 6, entries[-1][1].entry_hash)
+    assert (walk.first_invalid_id, walk.error) == (None, None)
     empty = verify_chain([])
     assert (empty.valid, empty.entries, empty.root_hash) == (True, 0, None)
 
@@ -104,11 +104,11 @@ def test_every_change_of_every_field_is_seen(name: str, at: int) -> None:
             continue
         changes: dict[str, Any] = {name: other}
         changed = replace(entry, **changes)
-        verdict = verify_chain([*entries[:at], (row, changed), *entries[at + 1 :]])
-        assert not verdict.valid
-        assert (verdict.first_invalid_id, verdict.entries, verdict.root_hash) == (row, at, None)
+        walk = verify_chain([*entries[:at], (row, changed), *entries[at + 1 :]])
+        assert not walk.valid
+        assert (walk.first_invalid_id, walk.entries, walk.root_hash) == (row, at, None)
         expected = "prev_hash mismatch" if name == "prev_hash" else "entry_hash mismatch"
-        assert verdict.error == f"{expected} at entry {row}"
+        assert walk.error == f"{expected} at entry {row}"
 
 
 @pytest.mark.parametrize("at", range(5))
@@ -117,9 +117,9 @@ def test_a_changed_entry_hashed_anew_breaks_its_successor(at: int) -> None:
     entries = log()
     row, entry = entries[at]
     forged = chain(replace(EVENT, detail="forged"), at=AT, prev_hash=entry.prev_hash)
-    verdict = verify_chain([*entries[:at], (row, forged), *entries[at + 1 :]])
-    assert verdict.first_invalid_id == entries[at + 1][0]
-    assert verdict.error == f"prev_hash mismatch at entry {entries[at + 1][0]}"
+    walk = verify_chain([*entries[:at], (row, forged), *entries[at + 1 :]])
+    assert walk.first_invalid_id == entries[at + 1][0]
+    assert walk.error == f"prev_hash mismatch at entry {entries[at + 1][0]}"
 
 
 def test_removal_insertion_repetition_and_order() -> None:
@@ -147,17 +147,17 @@ def test_a_fork_is_seen() -> None:
 
 
 def test_a_log_is_walked_in_pages() -> None:
-    """Any cut into pages gives the same verdict; after the first break nothing more is believed."""
+    """Any cut into pages gives the same walk; after the first break nothing more is believed."""
     good = log()
     for size in (1, 2, 5, 6):
         verifier = ChainVerifier()
         assert all(verifier.feed(good[at : at + size]) for at in range(0, 6, size))
-        assert verifier.verdict() == verify_chain(good)
+        assert verifier.walk() == verify_chain(good)
     verifier = ChainVerifier()
     assert not verifier.feed(good[1:])
-    first = verifier.verdict()
+    first = verifier.walk()
     assert not verifier.feed(good)
-    assert verifier.verdict() == first
+    assert verifier.walk() == first
     assert first.entries == 0
 
 

@@ -17,10 +17,10 @@ from attestation.audit.export import (
     FORMAT,
     MAX_HEADER_BYTES,
     MAX_LINE_BYTES,
-    LogVerdict,
     LogVerifier,
     Pinned,
     TimeStamp,
+    VerifiedLog,
     format_entry,
     format_header,
     parse_header,
@@ -57,7 +57,7 @@ def verify(
     pinned: Pinned | None = PINNED,
     earlier: Sequence[UnverifiedCheckpoint] = (),
     piece: int = 1 << 20,
-) -> LogVerdict:
+) -> VerifiedLog:
     """Verify *lines* in pieces."""
     verifier = LogVerifier(pinned=pinned, earlier=earlier)
     data = b"".join(lines)

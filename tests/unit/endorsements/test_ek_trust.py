@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from attestation.endorsements import VENDOR_NAMES, ChainVerdict, judge_ek_trust, vendor_name
+from attestation.endorsements import VENDOR_NAMES, PathValidation, judge_ek_trust, vendor_name
 from attestation.results import Assurance
 
-YES, NO = ChainVerdict(ok=True, reason="good"), ChainVerdict(ok=False, reason="no anchor")
+YES, NO = PathValidation(ok=True, reason="good"), PathValidation(ok=False, reason="no anchor")
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ YES, NO = ChainVerdict(ok=True, reason="good"), ChainVerdict(ok=False, reason="n
     ],
 )
 def test_assurance(
-    allow_listed: bool, chain: ChainVerdict | None, assurance: Assurance, chain_ok: bool, reason: str
+    allow_listed: bool, chain: PathValidation | None, assurance: Assurance, chain_ok: bool, reason: str
 ) -> None:
     """The best ground counts; a chain is claimed only where there is one."""
     trust = judge_ek_trust(allow_listed=allow_listed, chain=chain)

@@ -93,8 +93,8 @@ def build(
 def good(found: Path | PathFailure) -> Path:
     """Expect a path."""
     assert isinstance(found, Path), found.reason
-    assert all(v.ok for v in found.verdicts)
-    assert [v.sha256 for v in found.verdicts] == [c.sha256 for c in found.certificates]
+    assert all(v.ok for v in found.judged)
+    assert [v.sha256 for v in found.judged] == [c.sha256 for c in found.certificates]
     return found
 
 
@@ -102,7 +102,7 @@ def bad(found: Path | PathFailure, reason: str) -> PathFailure:
     """Expect none, because of *reason*."""
     assert isinstance(found, PathFailure)
     assert reason in found.reason
-    assert found.verdicts
+    assert found.judged
     return found
 
 
@@ -112,9 +112,9 @@ def bad(found: Path | PathFailure, reason: str) -> PathFailure:
 def test_a_path_lists_every_certificate_with_its_verdict() -> None:
     """Leaf, intermediate, anchor: hash, subject, role, reason."""
     found = good(build(leaf_of(MIDDLE), index(ROOT), [index(MIDDLE)]))
-    assert [v.role for v in found.verdicts] == ["leaf", "intermediate", "anchor"]
-    assert [v.subject for v in found.verdicts] == ["", "Common Name: Middle", "Common Name: Root"]
-    assert [v.reason for v in found.verdicts] == [
+    assert [v.role for v in found.judged] == ["leaf", "intermediate", "anchor"]
+    assert [v.subject for v in found.judged] == ["", "Common Name: Middle", "Common Name: Root"]
+    assert [v.reason for v in found.judged] == [
         "as shown",
         "found by name and key identifier",
         "found by name and key identifier",
@@ -127,7 +127,7 @@ def test_an_anchor_need_not_be_self_signed() -> None:
     """It is trusted for its subject and key; whoever signed it is of no interest."""
     found = good(build(leaf_of(MIDDLE), index(MIDDLE)))
     assert found.anchor == read(MIDDLE)
-    assert [v.role for v in found.verdicts] == ["leaf", "anchor"]
+    assert [v.role for v in found.judged] == ["leaf", "anchor"]
 
 
 def test_every_candidate_of_one_name_is_tried() -> None:
@@ -154,14 +154,14 @@ def test_names_are_compared_normalised() -> None:
     child = ca("Child", issuer, options=CAOptions(issuer=issuer.written_otherwise()))
     held = index(ca("Vendor Root", options=CAOptions()))
     found = good(build(read(child), held))
-    assert found.verdicts[1].reason == "found by name"
+    assert found.judged[1].reason == "found by name"
 
 
 def test_a_key_identifier_alone_is_enough_to_be_tried() -> None:
     """The signature decides; that the name is another is said."""
     child = ca("Child", ROOT, options=CAOptions(issuer=MIDDLE.subject))
     found = good(build(read(child), index(ROOT)))
-    assert found.verdicts[1].reason == "found by key identifier, its name is another"
+    assert found.judged[1].reason == "found by key identifier, its name is another"
 
 
 def test_an_issuer_is_found_by_the_identifier_that_its_key_has() -> None:
@@ -251,14 +251,14 @@ def test_only_so_many_sent_certificates_are_looked_at() -> None:
 def test_n56_n59_n60_an_issuer_that_may_not_issue(issuer: CertificateAuthority, reason: str) -> None:
     """Everything else about it is right; as an anchor too, but for who signed it."""
     failed = bad(build(leaf_of(issuer), index(ROOT), [index(issuer)]), reason)
-    assert not failed.verdicts[-1].ok
-    assert reason in failed.verdicts[-1].reason
+    assert not failed.judged[-1].ok
+    assert reason in failed.judged[-1].reason
     assert not failed.exhausted
     as_anchor = build(leaf_of(issuer), index(issuer))
     if "signed" in reason or "SHA-1" in reason:
         good(as_anchor)
     else:
-        assert bad(as_anchor, reason).verdicts[-1].role == "anchor"
+        assert bad(as_anchor, reason).judged[-1].role == "anchor"
 
 
 def test_an_issuer_without_key_usage_may_issue() -> None:
@@ -277,7 +277,7 @@ def test_n56_path_lengths_count_cas_below() -> None:
     failed = bad(
         build(leaf_of(below), index(ROOT), [index(narrow, below)]), "1 CAs below it, at most 0 allowed"
     )
-    assert [v.ok for v in failed.verdicts] == [True, True, False]
+    assert [v.ok for v in failed.judged] == [True, True, False]
     bad(build(leaf_of(below), index(narrow), [index(below)]), "1 CAs below it")
     again = ca("Narrow", narrow, seed=3)
     assert read(again).self_issued
@@ -302,7 +302,7 @@ def test_n49_a_leaf_that_names_itself_is_refused() -> None:
     leaf = leaf_of(ROOT)
     itself = replace(leaf, subject_name=leaf.issuer_name)
     failed = bad(build(itself, index(ROOT)), "it names itself")
-    assert [(v.role, v.ok) for v in failed.verdicts] == [("leaf", False)]
+    assert [(v.role, v.ok) for v in failed.judged] == [("leaf", False)]
     own = CertificateAuthority("Own", key=EK.key)
     bad(build(leaf_of(own), index(ROOT)), "no issuer is known: Common Name: Own")
     good(build(read(ca("Cross", ROOT)), index(ROOT)))
@@ -311,11 +311,11 @@ def test_n49_a_leaf_that_names_itself_is_refused() -> None:
 def test_nobody_known_is_said() -> None:
     """With the name that is looked for; a certificate without one has no issuer by name."""
     failed = bad(build(leaf_of(MIDDLE), index(ROOT)), "no issuer is known: Common Name: Middle")
-    assert [(v.role, v.ok) for v in failed.verdicts] == [("leaf", False)]
+    assert [(v.role, v.ok) for v in failed.judged] == [("leaf", False)]
     nameless = replace(leaf_of(MIDDLE), issuer_name=leaf_of(MIDDLE).subject_name, aki=b"x", is_ca=True)
     bad(build(nameless, index(ROOT)), "its issuer has no name")
     higher = bad(build(leaf_of(MIDDLE), NOTHING, [index(MIDDLE)]), "no issuer is known: Common Name: Root")
-    assert [v.ok for v in higher.verdicts] == [True, False]
+    assert [v.ok for v in higher.judged] == [True, False]
 
 
 @pytest.mark.threat("T60")
@@ -366,7 +366,7 @@ def test_n50_n51_expiry_is_recorded_where_policy_says_so() -> None:
     assert refused.signature_checks == 0
     recorded = good(build(leaf, index(ROOT), [index(MIDDLE)], at=late, expiry=Expiry.RECORD))
     assert recorded.notes == ("leaf: valid from 2026-11-20 to 2036-11-17, not now",)
-    assert recorded.verdicts[0].reason == "as shown; valid from 2026-11-20 to 2036-11-17, not now"
+    assert recorded.judged[0].reason == "as shown; valid from 2026-11-20 to 2036-11-17, not now"
     short = ca("Short", ROOT, options=CAOptions(validity=(AT - timedelta(9), AT - timedelta(1))))
     noted = good(build(leaf_of(short), index(ROOT), [index(short)], expiry=Expiry.RECORD))
     assert noted.notes == ("Common Name: Short: valid from 2026-11-12 to 2026-11-20, not now",)
@@ -412,7 +412,7 @@ def test_ten_thousand_candidate_issuers_cost_no_more_than_sixty_four(
     assert failed.exhausted
     assert len(counted.verified) == failed.signature_checks == 64
     assert failed.candidates <= 65
-    assert failed.verdicts[0].ok
+    assert failed.judged[0].ok
 
 
 @pytest.mark.threat("T60")
@@ -480,7 +480,7 @@ def test_limits_of_a_caller_are_kept() -> None:
     bad(build(leaf, anchors, others, limits=PathLimits(candidates=1)), "gave up after 1 candidate")
     bad(build(leaf, anchors, others, limits=PathLimits(cost=199)), "gave up after 1 signature")
     nothing = bad(build(leaf, anchors, others, limits=PathLimits(candidates=0)), "gave up after 0 candidate")
-    assert [v.role for v in nothing.verdicts] == ["leaf"]
+    assert [v.role for v in nothing.judged] == ["leaf"]
 
 
 # ---------------------------------------------------------------- remembered links

@@ -17,7 +17,7 @@ import pytest
 from attestation.audit import AuditEvent, canonical_bytes, chain, checkpoint, merkle
 from attestation.audit.checkpoint import Checkpoint, SignedCheckpoint
 from attestation.audit.entry import AuditEntry
-from attestation.audit.export import MAX_CHECKPOINTS, LogVerdict, LogVerifier, Pinned
+from attestation.audit.export import MAX_CHECKPOINTS, LogVerifier, Pinned, VerifiedLog
 from attestation.audit.note import VerifierKey, parse_vkey
 from attestation.audit.tiles import parse_bundle
 from attestation.errors import LogBroken, ProofRejected, Unavailable
@@ -89,7 +89,7 @@ async def exported(service: Service, auditor: dict[str, str]) -> bytes:
     return answer.content
 
 
-def offline(data: bytes, keys: tuple[VerifierKey, ...], *earlier: str) -> LogVerdict:
+def offline(data: bytes, keys: tuple[VerifierKey, ...], *earlier: str) -> VerifiedLog:
     """Verify an export as an auditor does without the service."""
     verifier = LogVerifier(
         pinned=Pinned(log_keys=keys, witnesses=(), quorum=0),

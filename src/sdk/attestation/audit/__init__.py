@@ -1,6 +1,6 @@
 """The audit log as rules: one canonical form, one hash chain. Storage is somebody else's matter."""
 
-from attestation.audit.chain import ChainVerdict, ChainVerifier, verify_chain
+from attestation.audit.chain import ChainVerifier, ChainWalk, verify_chain
 from attestation.audit.entry import (
     FORMAT,
     GENESIS_HASH,
@@ -21,8 +21,8 @@ __all__ = [
     "MAX_DETAIL_BYTES",
     "AuditEntry",
     "AuditEvent",
-    "ChainVerdict",
     "ChainVerifier",
+    "ChainWalk",
     "canonical_bytes",
     "canonical_members",
     "chain",

@@ -9,7 +9,7 @@ from attestation.audit.entry import GENESIS_HASH, AuditEntry, entry_hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChainVerdict:
+class ChainWalk:
     """What a walk found.
 
     Args:
@@ -55,10 +55,10 @@ class ChainVerifier:
             self._entries += 1
         return True
 
-    def verdict(self) -> ChainVerdict:
+    def walk(self) -> ChainWalk:
         """Return what was found so far."""
         valid = self._error is None
-        return ChainVerdict(
+        return ChainWalk(
             valid=valid,
             entries=self._entries,
             root_hash=self._prev_hash if valid and self._entries else None,
@@ -72,8 +72,8 @@ class ChainVerifier:
         return False
 
 
-def verify_chain(entries: Iterable[tuple[int, AuditEntry]]) -> ChainVerdict:
-    """Walk *entries*, pairs of row id and entry in ascending order of id, and return the verdict."""
+def verify_chain(entries: Iterable[tuple[int, AuditEntry]]) -> ChainWalk:
+    """Walk *entries*, pairs of row id and entry in ascending order of id."""
     verifier = ChainVerifier()
     verifier.feed(entries)
-    return verifier.verdict()
+    return verifier.walk()

@@ -116,7 +116,7 @@ class UnverifiedHeader:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogVerdict:
+class VerifiedLog:
     """What was proven of a whole export; only `LogVerifier.finish` makes one.
 
     Args:
@@ -275,7 +275,7 @@ class LogVerifier:
         elif len(self._rest) > MAX_HEADER_BYTES:
             raise MalformedNote(f"header of an export longer than {MAX_HEADER_BYTES} bytes")
 
-    def finish(self) -> LogVerdict:
+    def finish(self) -> VerifiedLog:
         """Return what was proven. Call it after the last byte.
 
         Raises:
@@ -289,7 +289,7 @@ class LogVerifier:
             entry_id = self._walk.size + 1
             raise LogBroken(f"the file is cut off within the line of entry {entry_id}", entry_id=entry_id)
         root = self._walk.finish()
-        return LogVerdict(
+        return VerifiedLog(
             origin=header.origin,
             entries=self._walk.size,
             root=root,

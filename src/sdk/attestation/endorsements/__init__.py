@@ -5,20 +5,20 @@ what vendors have published and judges by it. `ek_trust` says what follows for a
 """
 
 from attestation.endorsements.ek_trust import (
-    ChainVerdict,
-    ChainVerifier,
     EKTrust,
     PathCertificate,
+    PathValidation,
+    PathValidator,
     judge_ek_trust,
 )
 from attestation.endorsements.vendors import VENDOR_NAMES, vendor_name
 
 __all__ = [
     "VENDOR_NAMES",
-    "ChainVerdict",
-    "ChainVerifier",
     "EKTrust",
     "PathCertificate",
+    "PathValidation",
+    "PathValidator",
     "judge_ek_trust",
     "vendor_name",
 ]

@@ -21,7 +21,7 @@ from typing import Final, NoReturn, Protocol, TypeVar
 from attestation.clock import parse_rfc3339
 from attestation.endorsements import der
 from attestation.endorsements.certificate import SUBJECT_ALT_NAME, Certificate, parse_certificate
-from attestation.endorsements.ek_trust import ChainVerdict, PathCertificate
+from attestation.endorsements.ek_trust import PathCertificate, PathValidation
 from attestation.endorsements.names import parse_name
 from attestation.endorsements.path import (
     CertificateIndex,
@@ -31,7 +31,7 @@ from attestation.endorsements.path import (
     PathFailure,
     SentIssuers,
     build_path,
-    verdict,
+    path_certificate,
 )
 from attestation.endorsements.vendors import SIMULATOR, VENDOR_NAMES, vendor_or_simulator
 from attestation.errors import BundleInvalid, MalformedEvidence, SignatureInvalid
@@ -393,7 +393,9 @@ class TrustBundle:
         bundle._revocations, bundle._mode, bundle._expiry = revocations, mode, expiry  # noqa: SLF001 -- its class
         return bundle
 
-    def verify(self, certificate_der: bytes, intermediates: Sequence[bytes], *, at: datetime) -> ChainVerdict:
+    def verify(
+        self, certificate_der: bytes, intermediates: Sequence[bytes], *, at: datetime
+    ) -> PathValidation:
         """Judge whether an active anchor vouches for an EK certificate; never raises.
 
         Args:
@@ -404,28 +406,28 @@ class TrustBundle:
         try:
             leaf = parse_certificate(certificate_der)
         except MalformedEvidence as e:
-            return self._refused_verdict(f"the EK certificate cannot be read: {e}")
+            return self._refusal(f"the EK certificate cannot be read: {e}")
         # 5. ek-path: from the certificate to an active anchor. Otherwise anybody could sign EK certificates.
         found = self._path(leaf, _Sent(intermediates, self._distrust_of), at)
         if isinstance(found, PathFailure):
-            return self._refused_verdict(found.reason, found.verdicts)
+            return self._refusal(found.reason, found.judged)
         # 4. ek-vendor: the maker that the certificate names is the anchor's. Otherwise one maker could vouch for
         #    TPMs that are said to be another's.
         anchor = self._by_sha256[found.anchor.sha256].entry
         vendor, reason = self._vendor(leaf, found)
         if reason is not None:
-            return self._refused_verdict(reason, found.verdicts, anchor)
+            return self._refusal(reason, found.judged, anchor)
         # 6. ek-issuers: nobody on the path has withdrawn a certificate; what is not known is said.
         outcome, reason = self._revocation(found, at)
         if reason is not None:
-            return self._refused_verdict(reason, found.verdicts, anchor, outcome)
+            return self._refusal(reason, found.judged, anchor, outcome)
         notes = f" ({'; '.join(found.notes)})" if found.notes else ""
-        return ChainVerdict(
+        return PathValidation(
             ok=True,
             reason=f"chains to {found.anchor.subject}{notes}",
             vendor=vendor,
             anchor_sha256=anchor.sha256,
-            path=found.verdicts,
+            path=found.judged,
             bundle_sha256=self.sha256,
             revocation=outcome,
         )
@@ -441,7 +443,7 @@ class TrustBundle:
         distrust = self._distrust_of(leaf)
         if distrust is not None:
             found = f"distrusted: {distrust}"
-            return _failure(found, (verdict(leaf, "leaf", found, ok=False),))
+            return _failure(found, (path_certificate(leaf, "leaf", found, ok=False),))
         path = build_path(
             leaf,
             anchors=self._anchors,
@@ -458,7 +460,7 @@ class TrustBundle:
 
     def _because_of_distrust(self, leaf: Certificate, sent: _Sent, tried: PathFailure) -> PathFailure | None:
         """Return the attempt *tried*, going on to the distrusted certificate that signed, where there is one."""
-        for i, step in enumerate(tried.verdicts):
+        for i, step in enumerate(tried.judged):
             below = leaf if i == 0 else sent.get(step.sha256) or self._intermediates.get(step.sha256)
             if below is None:
                 continue
@@ -469,8 +471,10 @@ class TrustBundle:
                     continue
                 why = f"distrusted: {self._distrust_of(issuer)}"
                 role = self._by_sha256[issuer.sha256].entry.role.value
-                good = tuple(replace(v, ok=True, reason="as shown") for v in tried.verdicts[: i + 1])
-                return _failure(f"{issuer.subject}: {why}", (*good, verdict(issuer, role, why, ok=False)))
+                good = tuple(replace(v, ok=True, reason="as shown") for v in tried.judged[: i + 1])
+                return _failure(
+                    f"{issuer.subject}: {why}", (*good, path_certificate(issuer, role, why, ok=False))
+                )
         return None
 
     def _vendor(self, leaf: Certificate, path: Path) -> tuple[str, str | None]:
@@ -507,14 +511,14 @@ class TrustBundle:
         refusal = None if self._mode is RevocationMode.RECORD else f"revocation is not known: {unknown}"
         return f"unknown: {unknown}", refusal
 
-    def _refused_verdict(
+    def _refusal(
         self,
         reason: str,
         path: tuple[PathCertificate, ...] = (),
         anchor: BundleEntry | None = None,
         revocation: str = "not checked",
-    ) -> ChainVerdict:
-        return ChainVerdict(
+    ) -> PathValidation:
+        return PathValidation(
             ok=False,
             reason=reason,
             vendor=None if anchor is None else anchor.vendor,
@@ -580,8 +584,8 @@ def _hold(entry: BundleEntry, certificate_der: bytes) -> Held:
     return Held(entry=entry, certificate=certificate)
 
 
-def _failure(reason: str, verdicts: tuple[PathCertificate, ...]) -> PathFailure:
-    return PathFailure(reason=reason, verdicts=verdicts, exhausted=False, signature_checks=0, candidates=0)
+def _failure(reason: str, judged: tuple[PathCertificate, ...]) -> PathFailure:
+    return PathFailure(reason=reason, judged=judged, exhausted=False, signature_checks=0, candidates=0)
 
 
 def tag_of(name: str) -> str:

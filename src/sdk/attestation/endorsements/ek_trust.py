@@ -30,7 +30,7 @@ class PathCertificate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChainVerdict:
+class PathValidation:
     """What a walk from an EK certificate towards an anchor found.
 
     Args:
@@ -52,14 +52,16 @@ class ChainVerdict:
     revocation: str = "not checked"
 
 
-class ChainVerifier(Protocol):
+class PathValidator(Protocol):
     """Judges whether a vendor vouches for an EK certificate.
 
     Implementations hold a loaded trust bundle; they do no I/O when asked.
     """
 
-    def verify(self, certificate_der: bytes, intermediates: Sequence[bytes], *, at: datetime) -> ChainVerdict:
-        """Return the verdict on *certificate_der* at the instant *at*.
+    def verify(
+        self, certificate_der: bytes, intermediates: Sequence[bytes], *, at: datetime
+    ) -> PathValidation:
+        """Validate the path of *certificate_der* at the instant *at*.
 
         Args:
             certificate_der: The EK certificate, without padding.
@@ -86,7 +88,7 @@ class EKTrust:
     reason: str
 
 
-def judge_ek_trust(*, allow_listed: bool, chain: ChainVerdict | None) -> EKTrust:
+def judge_ek_trust(*, allow_listed: bool, chain: PathValidation | None) -> EKTrust:
     """Return the assurance of an activated EK.
 
     Args:

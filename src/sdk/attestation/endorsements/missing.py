@@ -13,7 +13,7 @@ from typing import Final
 from attestation.endorsements import der
 from attestation.endorsements.bundle import Role, TrustBundle, manufacturer_of
 from attestation.endorsements.certificate import AUTHORITY_INFORMATION_ACCESS, Certificate
-from attestation.endorsements.ek_trust import ChainVerdict
+from attestation.endorsements.ek_trust import PathValidation
 from attestation.endorsements.path import NO_ISSUER
 from attestation.endorsements.vendors import vendor_or_simulator
 from attestation.errors import MalformedEvidence
@@ -45,20 +45,20 @@ class MissingIssuer:
 
 
 def missing_issuer(
-    verdict: ChainVerdict, leaf: Certificate, sent: Iterable[Certificate], bundle: TrustBundle
+    validation: PathValidation, leaf: Certificate, sent: Iterable[Certificate], bundle: TrustBundle
 ) -> MissingIssuer | None:
-    """Return which certificate *verdict* of *bundle* lacked; None where something else spoke against the path.
+    """Return which certificate *validation* of *bundle* lacked; None where something else spoke against the path.
 
     Args:
-        verdict: What `TrustBundle.verify` said of *leaf*.
+        validation: What `TrustBundle.verify` said of *leaf*.
         leaf: The EK certificate.
         sent: The certificates that came with it.
         bundle: Which judged.
     """
-    if verdict.ok or not verdict.reason.startswith(NO_ISSUER):
+    if validation.ok or not validation.reason.startswith(NO_ISSUER):
         return None
     held = {one.sha256: one for one in (*(h.certificate for h in bundle.intermediates), *sent, leaf)}
-    below = held[verdict.path[-1].sha256]
+    below = held[validation.path[-1].sha256]
     manufacturer = manufacturer_of(leaf)
     vendor = None if manufacturer is None else vendor_or_simulator(manufacturer)
     anchored = {h.entry.vendor for h in bundle.anchors}

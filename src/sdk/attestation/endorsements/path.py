@@ -173,14 +173,14 @@ class Path:
 
     Args:
         certificates: Leaf first, anchor last.
-        verdicts: One per certificate.
+        judged: One per certificate.
         notes: What was recorded and does not count against it, as an expiry under `record`.
         signature_checks: How many signatures were looked at, remembered ones counted.
         candidates: How many issuers were looked at.
     """
 
     certificates: tuple[Certificate, ...]
-    verdicts: tuple[PathCertificate, ...]
+    judged: tuple[PathCertificate, ...]
     notes: tuple[str, ...]
     signature_checks: int
     candidates: int
@@ -197,14 +197,14 @@ class PathFailure:
 
     Args:
         reason: One sentence, of the attempt that came furthest.
-        verdicts: That attempt, leaf first; the last is what failed.
+        judged: That attempt, leaf first; the last is what failed.
         exhausted: A limit ended the search before every candidate was tried.
         signature_checks: How many signatures were looked at.
         candidates: How many issuers were looked at.
     """
 
     reason: str
-    verdicts: tuple[PathCertificate, ...]
+    judged: tuple[PathCertificate, ...]
     exhausted: bool
     signature_checks: int
     candidates: int
@@ -369,16 +369,16 @@ class _Search:
     def _found(self) -> Path:
         return Path(
             certificates=tuple(step.certificate for step in self.steps),
-            verdicts=tuple(self._verdict(i, last=len(self.steps) - 1) for i in range(len(self.steps))),
+            judged=tuple(self._judged(i, last=len(self.steps) - 1) for i in range(len(self.steps))),
             notes=tuple(f"{s.certificate.subject or 'leaf'}: {n}" for s in self.steps for n in s.notes),
             signature_checks=self.signature_checks,
             candidates=self.candidates,
         )
 
-    def _verdict(self, i: int, *, last: int | None = None) -> PathCertificate:
+    def _judged(self, i: int, *, last: int | None = None) -> PathCertificate:
         step = self.steps[i]
         role = "leaf" if i == 0 else "anchor" if i == last else "intermediate"
-        return verdict(step.certificate, role, "; ".join((step.how, *step.notes)), ok=True)
+        return path_certificate(step.certificate, role, "; ".join((step.how, *step.notes)), ok=True)
 
     def _failed(self, issuer: Certificate | None, reason: str, *, is_anchor: bool = False) -> None:
         """Keep this attempt if it came further than any before: more certificates below are good."""
@@ -386,28 +386,30 @@ class _Search:
             return
         self.best_steps = len(self.steps)
         self.best_reason = reason if issuer is None else f"{issuer.subject}: {reason}"
-        verdicts = [self._verdict(i) for i in range(len(self.steps))]
+        judged = [self._judged(i) for i in range(len(self.steps))]
         if issuer is None:
             last = self.steps[-1].certificate
-            verdicts[-1] = verdict(last, verdicts[-1].role, reason, ok=False)
+            judged[-1] = path_certificate(last, judged[-1].role, reason, ok=False)
         else:
-            verdicts.append(verdict(issuer, "anchor" if is_anchor else "intermediate", reason, ok=False))
-        self.best = tuple(verdicts)
+            judged.append(
+                path_certificate(issuer, "anchor" if is_anchor else "intermediate", reason, ok=False)
+            )
+        self.best = tuple(judged)
 
     def failure(self) -> PathFailure:
         """Return what came furthest."""
         if not self.best:
-            self.best = tuple(self._verdict(i) for i in range(len(self.steps)))
+            self.best = tuple(self._judged(i) for i in range(len(self.steps)))
         return PathFailure(
             reason=self.exhausted or self.best_reason,
-            verdicts=self.best,
+            judged=self.best,
             exhausted=bool(self.exhausted),
             signature_checks=self.signature_checks,
             candidates=self.candidates,
         )
 
 
-def verdict(certificate: Certificate, role: str, reason: str, *, ok: bool) -> PathCertificate:
+def path_certificate(certificate: Certificate, role: str, reason: str, *, ok: bool) -> PathCertificate:
     """Return what is said of *certificate* in a result."""
     return PathCertificate(
         sha256=certificate.sha256, subject=certificate.subject, role=role, ok=ok, reason=reason
@@ -457,7 +459,7 @@ def build_path(
     if refusal is not None:
         return PathFailure(
             reason=refusal,
-            verdicts=(verdict(leaf, "leaf", refusal, ok=False),),
+            judged=(path_certificate(leaf, "leaf", refusal, ok=False),),
             exhausted=False,
             signature_checks=0,
             candidates=0,

@@ -10,7 +10,7 @@ from typing import Literal
 from sqlalchemy import bindparam, or_, select, update
 
 from attestation.clock import from_micros, to_micros
-from attestation.endorsements import ChainVerdict, PathCertificate
+from attestation.endorsements import PathCertificate, PathValidation
 from attestation.errors import AlreadyExists, TrustCertificateUnknown
 from attestation.results import Assurance
 from attestation.store.sql import Executor, Prepared, Row
@@ -35,14 +35,14 @@ class StoredEKCertificate:
         machine_id: Whose.
         certificate: DER, without wrapper and padding.
         chain: DER of the intermediates that the machine sent; untrusted.
-        verdict: The judgement with its path.
+        validation: The judgement with its path.
         judged_at: When.
     """
 
     machine_id: str
     certificate: bytes
     chain: tuple[bytes, ...]
-    verdict: ChainVerdict
+    validation: PathValidation
     judged_at: datetime
 
 
@@ -80,7 +80,7 @@ def _decode_ek(row: Row) -> StoredEKCertificate:
         machine_id=row[0],
         certificate=row[1],
         chain=tuple(b64decode(each, "chain") for each in json.loads(row[2])),
-        verdict=ChainVerdict(
+        validation=PathValidation(
             ok=bool(row[3]),
             reason=row[4],
             vendor=row[5],
@@ -170,19 +170,19 @@ class EKCertificates:
 
     def put(self, stored: StoredEKCertificate) -> None:
         """Store the certificate of a machine, or its new judgement."""
-        verdict = stored.verdict
+        validation = stored.validation
         self._sql.run(
             _PUT_EK,
             machine_id=stored.machine_id,
             certificate=stored.certificate,
             chain=json.dumps([b64encode(der) for der in stored.chain]),
-            ok=verdict.ok,
-            reason=verdict.reason,
-            vendor=verdict.vendor,
-            anchor_sha256=verdict.anchor_sha256,
-            path=json.dumps([asdict(each) for each in verdict.path]),
-            revocation=verdict.revocation,
-            bundle_sha256=verdict.bundle_sha256,
+            ok=validation.ok,
+            reason=validation.reason,
+            vendor=validation.vendor,
+            anchor_sha256=validation.anchor_sha256,
+            path=json.dumps([asdict(each) for each in validation.path]),
+            revocation=validation.revocation,
+            bundle_sha256=validation.bundle_sha256,
             judged_at=to_micros(stored.judged_at),
         )
 

@@ -397,7 +397,7 @@ def _stored_evidence(tx: Tx, judged: Judged, logs: measurements.Remembered) -> S
         ima_log_sha256=logs.ima_log_sha256,
         policy_sha256=judged.policy.sha256,
         assurance=judged.machine.assurance,
-        bundle_sha256=vouched.verdict.bundle_sha256 if vouched is not None else None,
+        bundle_sha256=vouched.validation.bundle_sha256 if vouched is not None else None,
         nonce=judged.challenge.nonce,
         ek_key_attested=judged.certified is not None,
     )

@@ -24,7 +24,7 @@ from attestation.api import (
     RegisterRequest,
 )
 from attestation.audit import AuditEvent
-from attestation.endorsements import ChainVerdict, judge_ek_trust
+from attestation.endorsements import PathValidation, judge_ek_trust
 from attestation.errors import (
     ActivationFailed,
     AKConflict,
@@ -123,22 +123,22 @@ async def introduce(
         for each in (keys, *others):
             crypto_policy.demand_tpm_keys(crypto_policy.of(res.settings), each.ek, each.ak)
         limits.check(tx, limits.of_client(res.settings, origin.address, introduction.ek_fingerprint), at)
-        verdict = _endorsed(tx, introduction, res, at)
-        vouched = _is_vouched(tx, introduction, verdict) and pending.has_room(
+        validation = _endorsed(tx, introduction, res, at)
+        vouched = _is_vouched(tx, introduction, validation) and pending.has_room(
             tx, res.settings, introduction.ek_fingerprint, at
         )
         introduction = replace(introduction, vouched=vouched)
         pending.check_room(tx, res.settings, origin.address, ek=introduction.vouched_ek, at=at)
         # 3. An AK belongs to one EK for ever. Otherwise a revoked machine would come back under another EK of its TPM.
         stolen = _bound_elsewhere(tx, introduction)
-        if stolen is not None and not _gives_way(tx, stolen, introduction, verdict):
+        if stolen is not None and not _gives_way(tx, stolen, introduction, validation):
             alarming.append((introduction, stolen))
             raise AKConflict(ELSEWHERE)
         # 4. Known already? Then with this AK, or with none since an operator reset it.
         machine = tx.machines.by_ek(introduction.ek_fingerprint)
         if machine is None:
             waits = _kinship(tx, "", introduction, ()).waits
-            _admission(tx, introduction, verdict, res, at, waits=waits)
+            _admission(tx, introduction, validation, res, at, waits=waits)
         elif machine.ak_name not in (None, introduction.ak_name):
             raise AKConflict("another attestation key is activated for this EK; an operator resets it")
         # 5. A secret for this TPM and AK only, and one for each further EK; we keep what the right answers hash to.
@@ -219,7 +219,7 @@ def _gives_way(
     tx: Tx,
     bound: AKBinding,
     introduction: Introduction,
-    verdict: ChainVerdict | None,
+    validation: PathValidation | None,
     proven: Sequence[Alternative] = (),
 ) -> bool:
     """Return True if a binding yields to the EK of *introduction*, once that EK answered its credential.
@@ -230,7 +230,7 @@ def _gives_way(
     outlives that. Between two that nobody vouches for, the first keeps it.
     """
     return (
-        _is_answered_for(tx, introduction, verdict)
+        _is_answered_for(tx, introduction, validation)
         and not _was_turned_away(tx, introduction, proven)
         and _is_undecided(tx, bound)
     )
@@ -325,18 +325,18 @@ def _kinship(tx: Tx, machine_id: str, introduction: Introduction, proven: Sequen
     return replace(found, waits=found.waits or bool(tx.ak_bindings.machines_of(introduction.ek_fingerprint)))
 
 
-def _is_vouched(tx: Tx, introduction: Introduction, verdict: ChainVerdict | None) -> bool:
+def _is_vouched(tx: Tx, introduction: Introduction, validation: PathValidation | None) -> bool:
     """Return True where strangers cannot take this machine's place: it is known, on the list, or a vendor's."""
     machine = tx.machines.by_ek(introduction.ek_fingerprint)
     if machine is not None and machine.status is not Status.PENDING_APPROVAL:
         return True
-    return _is_answered_for(tx, introduction, verdict)
+    return _is_answered_for(tx, introduction, validation)
 
 
-def _is_answered_for(tx: Tx, introduction: Introduction, verdict: ChainVerdict | None) -> bool:
+def _is_answered_for(tx: Tx, introduction: Introduction, validation: PathValidation | None) -> bool:
     """Return True where a vendor's chain or the allow-list vouches for the EK."""
     listed = tx.allow_list.get(introduction.ek_fingerprint) is not None
-    return listed or (verdict is not None and verdict.ok)
+    return listed or (validation is not None and validation.ok)
 
 
 def _credentials(introduction: Introduction, offers: Sequence[Offer]) -> list[AlternativeCredential]:
@@ -363,7 +363,7 @@ class _Admission:
     alarm: str | None = None
 
 
-def _endorsed(tx: Tx, introduction: Introduction, res: Resources, at: datetime) -> ChainVerdict | None:
+def _endorsed(tx: Tx, introduction: Introduction, res: Resources, at: datetime) -> PathValidation | None:
     """Ask the bundle in force who vouches for the EK; None where it has no certificate."""
     if introduction.certificate_der is None or introduction.certificate is None:
         return None
@@ -377,9 +377,9 @@ def _endorsed(tx: Tx, introduction: Introduction, res: Resources, at: datetime) 
     )
 
 
-def _waits(tx: Tx, token: RegistrationToken, verdict: ChainVerdict | None, res: Resources) -> bool:
+def _waits(tx: Tx, token: RegistrationToken, validation: PathValidation | None, res: Resources) -> bool:
     """Return True where a machine is vouched for less than its token, or the role of the token, demands."""
-    trust = judge_ek_trust(allow_listed=False, chain=verdict)
+    trust = judge_ek_trust(allow_listed=False, chain=validation)
     cluster_id = token.cluster_id or DEFAULT_CLUSTER
     needed = policy.of_role(tx, token.role, cluster_id, res.settings).assurance_minimum(token.role)
     return trust.assurance.level < max(needed.level, token.minimum_assurance.level)
@@ -388,7 +388,7 @@ def _waits(tx: Tx, token: RegistrationToken, verdict: ChainVerdict | None, res: 
 def _admission(
     tx: Tx,
     introduction: Introduction,
-    verdict: ChainVerdict | None,
+    validation: PathValidation | None,
     res: Resources,
     at: datetime,
     *,
@@ -426,13 +426,13 @@ def _admission(
         admission = _Admission(
             Status.REGISTERED, token.role, token.hostname, token.assigned_ip, token.cluster_id
         )
-        if not _waits(tx, token, verdict, res):
+        if not _waits(tx, token, validation, res):
             taken = _taken(tx, admission, res.settings)
             if taken is None and spend:
                 tx.registration_tokens.use(digest, at)
             if taken is None:
                 return admission
-    vouched = entry is not None or (verdict is not None and verdict.ok)
+    vouched = entry is not None or (validation is not None and validation.ok)
     pending.check_quota(tx, res.settings, introduction.source, vouched=vouched, at=at, take=spend)
     return _Admission(
         Status.PENDING_APPROVAL, allow_listed=entry is not None and taken is not None, alarm=taken
@@ -574,10 +574,10 @@ def _create(
     at: datetime,
 ) -> Machine:
     # Asked again: what was trusted at the introduction may be distrusted since.
-    verdict = _endorsed(tx, introduction, res, at)
+    validation = _endorsed(tx, introduction, res, at)
     kinship = _kinship(tx, machine_id, introduction, proven)
-    admission = _admission(tx, introduction, verdict, res, at, waits=kinship.waits, spend=True)
-    trust = judge_ek_trust(allow_listed=admission.allow_listed, chain=verdict)
+    admission = _admission(tx, introduction, validation, res, at, waits=kinship.waits, spend=True)
+    trust = judge_ek_trust(allow_listed=admission.allow_listed, chain=validation)
     machine = Machine(
         machine_id=machine_id,
         version=1,
@@ -630,7 +630,7 @@ def _create(
     if admission.alarm is not None:
         subject = machine.ek_fingerprint
         alarms.sound(tx, admission.alarm, at, subject=subject, machine=machine, source=introduction.source)
-    machine = _kept(tx, machine, introduction, verdict, at)
+    machine = _kept(tx, machine, introduction, validation, at)
     _bind(tx, machine, introduction, at)
     _registered(
         tx,
@@ -651,12 +651,12 @@ def _sound_kinship(tx: Tx, machine: Machine, kinship: Kinship, source: str, at: 
 
 
 def _kept(
-    tx: Tx, machine: Machine, introduction: Introduction, verdict: ChainVerdict | None, at: datetime
+    tx: Tx, machine: Machine, introduction: Introduction, validation: PathValidation | None, at: datetime
 ) -> Machine:
     """Store the EK certificate with its judgement, where there is one."""
-    if verdict is None or introduction.certificate_der is None:
+    if validation is None or introduction.certificate_der is None:
         return machine
-    return endorsements.keep(tx, machine, introduction.certificate_der, introduction.chain, verdict, at)
+    return endorsements.keep(tx, machine, introduction.certificate_der, introduction.chain, validation, at)
 
 
 def _confirm(
@@ -678,9 +678,9 @@ def _confirm(
             machine, ak_public=introduction.ak_public, ak_name=introduction.ak_name, ak_activated_at=at
         )
         detail = "AK replaced after a reset"
-    verdict = _endorsed(tx, introduction, res, at)
+    validation = _endorsed(tx, introduction, res, at)
     # What a vendor said of this EK stays true, whatever is shown later: nothing worse takes its place.
-    if verdict is not None and (verdict.ok or not machine.ek_chain_ok):
+    if validation is not None and (validation.ok or not machine.ek_chain_ok):
         known, shown = machine.ek_certificate, introduction.certificate
         assert shown is not None  # it was judged
         if known is None or known.sha256 != shown.sha256:
@@ -688,7 +688,7 @@ def _confirm(
             detail += (
                 f"; EK certificate {shown.sha256[:16]} instead of {known.sha256[:16] if known else 'none'}"
             )
-        machine = _kept(tx, machine, introduction, verdict, at)
+        machine = _kept(tx, machine, introduction, validation, at)
         if machine.kept_bytes != introduction.kept_bytes:
             machine = tx.machines.update(machine, kept_bytes=introduction.kept_bytes)
     changed = [name for name, found in introduction.hw.items() if getattr(machine, name) != found]

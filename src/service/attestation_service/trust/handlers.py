@@ -22,7 +22,7 @@ from attestation.api import (
     TrustVerdict,
     TrustVerifyRequest,
 )
-from attestation.endorsements import ChainVerdict, vendors
+from attestation.endorsements import PathValidation, vendors
 from attestation.endorsements.bundle import VENDORS, TrustBundle
 from attestation.endorsements.certificate import Certificate, parse_certificate
 from attestation.endorsements.path import Path as FoundPath
@@ -230,8 +230,8 @@ async def verify(request: TrustVerifyRequest, *, res: Res) -> TrustVerdict:
     chain = tuple(
         b64decode(der, "chain", max_bytes=ek_certificate.MAX_CERTIFICATE_BYTES) for der in request.chain
     )
-    verdict = await res.store.read(lambda tx: res.anchors.bundle(tx).verify(parsed.der, chain, at=at))
-    return TrustVerdict(**_verdict(verdict))
+    validation = await res.store.read(lambda tx: res.anchors.bundle(tx).verify(parsed.der, chain, at=at))
+    return TrustVerdict(**_validation(validation))
 
 
 async def endorsement(machine_id: Id, *, res: Res) -> EndorsementDetail:
@@ -252,7 +252,7 @@ async def endorsement(machine_id: Id, *, res: Res) -> EndorsementDetail:
         if stored is None:
             raise TrustCertificateUnknown("this machine came without an EK certificate")
         return EndorsementDetail(
-            **_verdict(stored.verdict),
+            **_validation(stored.validation),
             machine_id=machine_id,
             assurance=machine.assurance,
             ek_allow_listed=machine.ek_allow_listed,
@@ -341,29 +341,29 @@ def _detail(sha256: str, stored: TrustCertificate | None, tx: Tx, res: Resources
     )
 
 
-def _verdict(verdict: ChainVerdict) -> dict[str, Any]:
+def _validation(validation: PathValidation) -> dict[str, Any]:
     return {
-        "ok": verdict.ok,
-        "reason": verdict.reason,
-        "vendor": verdict.vendor,
-        "anchor_sha256": verdict.anchor_sha256,
-        "revocation": verdict.revocation,
-        "bundle_sha256": verdict.bundle_sha256,
+        "ok": validation.ok,
+        "reason": validation.reason,
+        "vendor": validation.vendor,
+        "anchor_sha256": validation.anchor_sha256,
+        "revocation": validation.revocation,
+        "bundle_sha256": validation.bundle_sha256,
         "path": [
             PathCertificateDetail(
                 sha256=each.sha256, subject=each.subject, role=each.role, ok=each.ok, reason=each.reason
             )
-            for each in verdict.path
+            for each in validation.path
         ],
     }
 
 
 def _unknown_issuer(stored: StoredEKCertificate) -> str | None:
     """Return who signed the last certificate that was found, where no anchor was reached."""
-    if stored.verdict.ok:
+    if stored.validation.ok:
         return None
     ders = {each.sha256: each for each in map(_read, (stored.certificate, *stored.chain)) if each is not None}
-    for step in reversed(stored.verdict.path):
+    for step in reversed(stored.validation.path):
         if step.sha256 in ders:
             return ders[step.sha256].issuer
     first = _read(stored.certificate)
