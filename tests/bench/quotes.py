@@ -10,7 +10,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from attestation.appraisal import Case, Evidence, appraise, no_advisories
+from attestation.appraisal import Case, appraise
+from attestation.appraisal.tpm import TPM, Evidence, Expected, no_advisories
 from attestation.evidence import tpm_quote
 from attestation.machines import Role
 from attestation.reference import parse_policy
@@ -77,34 +78,31 @@ def _verification(ak: SoftwareAK, message: bytes, signature: bytes) -> Callable[
             "pcrs": {str(i): {"any_of": [v.hex()]} for i, v in _VALUES.items()},
         }
     )
-    case = Case(
+    expected = Expected(
         ak_public=ak.public.tpm2b(),
         ek_public=SoftwareEK().public.tpm2b(),
         challenge=_CHALLENGE,
         selection=policy.selection,
-        requested_policy=policy.ref,
-        policy=policy,
         clock=None,
-        assurance=Assurance.EK_CHAIN,
-        role=Role.WORKER_APP,
         ek_vendor="IFX",
         event_log_requested=False,
         ek_certification_requested=False,
         firmware_attested=None,
         firmware=no_advisories,
     )
+    case = Case(
+        expected={TPM.name: expected},
+        requested_policy=policy.ref,
+        policy=policy,
+        assurance=Assurance.EK_CHAIN,
+        role=Role.WORKER_APP,
+    )
     texts = {"sha256": {str(i): v.hex() for i, v in _VALUES.items()}}
     at = datetime.now(UTC)
 
     def verify() -> None:
-        evidence = Evidence(
-            quote=tpm_quote.parse(message, signature),
-            pcr_values=tpm_quote.parse_pcr_values(texts),
-            event_log=None,
-            ima_log=None,
-            ek_certification=None,
-        )
-        if appraise(evidence, case, at).result.verdict is not Verdict.VERIFIED:
+        evidence = Evidence(tpm_quote.parse(message, signature), tpm_quote.parse_pcr_values(texts))
+        if appraise({TPM.name: evidence}, case, at).result.verdict is not Verdict.VERIFIED:
             raise AssertionError("the quote was not verified")
 
     return verify

@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from attestation.appraisal import Appraisal, Case, Evidence, appraise, no_advisories
-from attestation.appraisal.appraise import BOOT_STATE_NOT_APPRAISED, firmware_words, judge_clock, keys_of
+from attestation import appraisal as heart
+from attestation.appraisal import Appraisal, Case
+from attestation.appraisal.tpm import Evidence, Expected, Found, found_in, no_advisories
+from attestation.appraisal.tpm.identity import firmware_words, judge_clock, keys_of
+from attestation.appraisal.tpm.kind import BOOT_STATE_NOT_APPRAISED
 from attestation.errors import ChallengeMismatch, PCRDigestMismatch, SignatureInvalid
 from attestation.evidence import tpm_quote
 from attestation.machines import ClockState, Role
@@ -52,22 +55,39 @@ def policy(version: int = 1, clock: str = "flag", **pcrs: object) -> Policy:
 
 
 def case(policy: Policy | None, clock: ClockState | None = None, requested: str | None = None) -> Case:
-    return Case(
+    expected = Expected(
         ak_public=forge.AKS["p256"].public,
         ek_public=forge.ek_public("L-2"),
         challenge=forge.NONCE,
         selection=PCRSelection.from_names({"sha256": forge.SELECTED}),
-        requested_policy=requested or (policy.ref if policy else "workers@1"),
-        policy=policy,
         clock=clock,
-        assurance=Assurance.EK_CHAIN,
-        role=Role.WORKER_APP,
         ek_vendor=None,
         event_log_requested=False,
         ek_certification_requested=False,
         firmware_attested=None,
         firmware=no_advisories,
     )
+    return Case(
+        expected={"tpm": expected},
+        requested_policy=requested or (policy.ref if policy else "workers@1"),
+        policy=policy,
+        assurance=Assurance.EK_CHAIN,
+        role=Role.WORKER_APP,
+    )
+
+
+def knowing(case: Case, **changes: object) -> Case:
+    """Return *case* with other things known of the TPM."""
+    return replace(case, expected={"tpm": replace(case.expected["tpm"], **changes)})
+
+
+def appraise(evidence: Evidence, case: Case, at: datetime) -> Appraisal:
+    return heart.appraise({"tpm": evidence}, case, at)
+
+
+def news(appraisal: Appraisal) -> tuple[bool, bool]:
+    found = found_in(appraisal)
+    return found.rebooted, found.firmware_changed
 
 
 def evidence(values: dict[int, dict[int, bytes]] = VALUES, **fault: object) -> Evidence:
@@ -75,7 +95,7 @@ def evidence(values: dict[int, dict[int, bytes]] = VALUES, **fault: object) -> E
 
 
 def made(quote: tpm_quote.UnverifiedQuote, values: dict[int, dict[int, bytes]] = VALUES) -> Evidence:
-    return Evidence(quote=quote, pcr_values=values, event_log=None, ima_log=None, ek_certification=None)
+    return Evidence(quote=quote, pcr_values=values)
 
 
 def judged(appraisal: Appraisal) -> dict[str, str]:
@@ -101,10 +121,10 @@ def test_good_evidence_under_a_policy_that_holds() -> None:
     assert (found.result.at, found.result.policy) == (AT, "workers@1")
     assert found.result.boot_state_appraised == (Subject.SECURE_BOOT_SETTINGS,)
     assert found.result.pcr_digest == forge.pcr_digest(SHA256, [forge.PCRS[i] for i in forge.SELECTED]).hex()
-    assert found.clock == NOW
-    assert found.claims is not None
-    assert found.claims.pcrs == VALUES
-    assert (found.error, found.rebooted, found.firmware_changed) == (None, False, False)
+    assert found.error is None
+    told = found_in(found)
+    assert told.claims.pcrs == VALUES
+    assert told == Found(told.claims, NOW, False, False, found.result.pcr_digest or "")
 
 
 def test_a_value_that_the_policy_does_not_accept() -> None:
@@ -187,7 +207,7 @@ def test_evidence_that_proves_nothing_ends_the_appraisal(
     """One Failed check with the code for operators, no claims, no clock; nothing else was judged."""
     found = appraise(evidence(values, **fault), case(policy(), BEFORE), AT)
     assert isinstance(found.error, error)
-    assert (found.claims, found.clock, found.rebooted, found.firmware_changed) == (None, None, False, False)
+    assert found.found == {}
     assert found.result.verdict is Verdict.FAILED
     assert judged(found) == {"tpm-quote": "Failed"}
     assert not found.result.boot_state_appraised
@@ -277,18 +297,17 @@ def test_n78_to_n81_a_signed_step_back_is_failed(
 def test_news_of_reboot_and_firmware() -> None:
     """Both are told apart, and told only where something was known before."""
     found = appraise(evidence(), case(policy(), replace(BEFORE, reset_count=6)), AT)
-    assert (found.rebooted, found.firmware_changed) == (True, False)
+    assert news(found) == (True, False)
     found = appraise(evidence(), case(policy(), replace(BEFORE, firmware_version=1)), AT)
-    assert (found.rebooted, found.firmware_changed) == (False, True)
+    assert news(found) == (False, True)
     found = appraise(evidence(), case(policy()), AT)
-    assert (found.rebooted, found.firmware_changed) == (False, False)
+    assert news(found) == (False, False)
 
 
 def test_firmware_that_is_not_claimed_counts_as_none() -> None:
     """A signer outside the endorsement hierarchy: version 0, lower than any that was known."""
     found = appraise(evidence(signer=b"\0\x0b" + bytes(32)), case(policy(), BEFORE), AT)
-    assert found.clock is not None
-    assert found.clock.firmware_version == 0
+    assert found_in(found).clock.firmware_version == 0
     assert [o.check for o in found.result.failed] == ["firmware-regressed"]
 
 
@@ -393,7 +412,7 @@ def test_rules_that_are_only_reported_leave_the_boot_state_unappraised() -> None
     found = appraise(evidence(), case(both), AT).result
     assert (found.verdict, found.boot_state_appraised) == (Verdict.VERIFIED, ())
     held = compose([stating(), stating("report", name="more", firmware={"min": {"IFX": "9"}})])
-    found = appraise(evidence(), replace(case(held), ek_vendor="IFX"), AT).result
+    found = appraise(evidence(), knowing(case(held), ek_vendor="IFX"), AT).result
     assert not found.boot_state_appraised
 
 
@@ -410,7 +429,7 @@ def test_a_reported_rule_about_the_machine_says_nothing_of_its_boot() -> None:
             "firmware": {"min": {"IFX": "65535"}},
         }
     )
-    found = appraise(evidence(), replace(case(compose([stating(), trial])), ek_vendor="IFX"), AT).result
+    found = appraise(evidence(), knowing(case(compose([stating(), trial])), ek_vendor="IFX"), AT).result
     assert [o.check for o in found.reported] == ["firmware-minimum"]
     assert found.boot_state_appraised
 
@@ -465,7 +484,7 @@ def test_advisories_as_the_policy_wants_them(
         asked.append(about)
         return told
 
-    judgement = appraise(evidence(), replace(case(applied), firmware=judge, ek_vendor="IFX"), AT)
+    judgement = appraise(evidence(), knowing(case(applied), firmware=judge, ek_vendor="IFX"), AT)
     assert [o for o in judgement.result.outcomes if o.check.startswith("firmware")] == found
     (about,) = asked
     assert (about["vendor"], about["version"], about["ak_is_ecc"]) == ("IFX", forge.FIRMWARE, True)
@@ -496,7 +515,7 @@ def test_the_minimum_firmware(
 ) -> None:
     """By vendor; who is not vouched for has no version that counts; another vendor is told."""
     sent = evidence(signer=signer) if signer else evidence()
-    judgement = appraise(sent, replace(case(stating(firmware={"min": minimum})), ek_vendor=vendor), AT)
+    judgement = appraise(sent, knowing(case(stating(firmware={"min": minimum})), ek_vendor=vendor), AT)
     outcome = next(o for o in judgement.result.outcomes if o.check == "firmware-minimum")
     assert type(outcome) is kind
     assert words in str(outcome)
@@ -528,7 +547,7 @@ def test_key_attestation_by_the_ek(
 ) -> None:
     """The firmware that runs now must be the one that the EK authenticated, then or now (TPM.md §3.3)."""
     applied = stating(mode, ek_key_attestation="required")
-    asked = replace(case(applied), firmware_attested=proven, ek_certification_requested=requested)
+    asked = knowing(case(applied), firmware_attested=proven, ek_certification_requested=requested)
     judgement = appraise(evidence()._replace(ek_certification=sent), asked, AT)
     outcome = next(o for o in judgement.result.outcomes if o.check == "ek-key-attestation")
     assert type(outcome) is kind
@@ -539,7 +558,7 @@ def test_key_attestation_by_the_ek(
 
 def test_key_attestation_needs_a_firmware_version() -> None:
     """A signer outside the endorsement hierarchy claims none: nothing to compare with."""
-    asked = replace(case(stating(ek_key_attestation="required")), ek_certification_requested=True)
+    asked = knowing(case(stating(ek_key_attestation="required")), ek_certification_requested=True)
     found = appraise(evidence(signer=b"\0\x0b" + bytes(32)), asked, AT).result
     assert (
         Failed("ek-key-attestation", "a firmware version authenticated by the EK", "absent") in found.outcomes
@@ -560,8 +579,7 @@ def test_logs_are_judged_under_rules_that_read_them() -> None:
     found = appraise(evidence(values), case(applied), AT)
     assert judged(found)["event-log"] == "Undecided"
     assert judged(found)["ima"] == "Failed"
-    assert found.event_log is None
-    asked = replace(case(stating(secure_boot={"required": True})), event_log_requested=True)
+    asked = knowing(case(stating(secure_boot={"required": True})), event_log_requested=True)
     assert judged(appraise(evidence(values), asked, AT))["event-log"] == "Failed"
 
 

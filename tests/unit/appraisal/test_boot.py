@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from attestation.appraisal import boot
-from attestation.appraisal.boot import judge_log
+from attestation.appraisal.tpm import boot
+from attestation.appraisal.tpm.boot import judge_log
 from attestation.errors import MalformedEvidence
 from attestation.evidence import event_log
 from attestation.evidence.event_log import EventLogClaims, ReplayedLog

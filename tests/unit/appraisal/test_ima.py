@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from attestation.appraisal.ima import judge_ima
+from attestation.appraisal.tpm.ima import judge_ima
 from attestation.evidence.ima_log import UnverifiedIMALog, parse
 from attestation.reference import IMARules, parse_policy
 from attestation.results import Failed, Flagged, Outcome, Passed, Reported

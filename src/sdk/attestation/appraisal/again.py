@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from attestation.appraisal.appraise import (
-    judge_advisories,
-    judge_assurance,
-    judge_firmware_minimum,
-    unsafe_clock,
-)
-from attestation.appraisal.boot import judge_log
-from attestation.appraisal.ima import judge_ima
+from attestation.appraisal.assurance import judge_assurance
+from attestation.appraisal.tpm.boot import judge_log
+from attestation.appraisal.tpm.identity import judge_advisories, judge_firmware_minimum, unsafe_clock
+from attestation.appraisal.tpm.ima import judge_ima
 from attestation.evidence import ima_log
 from attestation.evidence.event_log import ReplayedLog
 from attestation.evidence.ima_log import UnverifiedIMALog
@@ -84,10 +80,7 @@ def judge_stored_list(
 
 
 def _identity(case: StoredCase, policy: Policy) -> Iterable[Outcome]:
-    yield judge_assurance(case.assurance, policy.assurance_minimum(case.role), report=False)
-    stated = policy.assurance
-    if stated is not None and stated.report:
-        yield judge_assurance(case.assurance, stated.level, report=True)
+    yield from judge_assurance(case.assurance, case.role, policy)
     rules = policy.firmware
     if rules is None:
         yield from case.advisories

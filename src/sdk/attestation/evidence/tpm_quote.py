@@ -124,14 +124,18 @@ def parse(attest: bytes, signature: bytes) -> UnverifiedQuote:
     return UnverifiedQuote(attest, parsed, info, parse_signature(signature))
 
 
-def parse_pcr_values(texts_by_bank: Mapping[str, Mapping[str, str]]) -> dict[int, dict[int, bytes]]:
+def parse_pcr_values(texts_by_bank: object) -> dict[int, dict[int, bytes]]:
     """Parse PCR values from `{"sha256": {"0": hex}}`; indices in canonical decimal, digests in lower-case hex.
 
     Raises:
         MalformedEvidence: Unknown bank, index outside 0-31 or not canonical, value not of the bank's size.
     """
+    if not isinstance(texts_by_bank, Mapping):
+        raise MalformedEvidence("PCR values are not an object of banks")
     parsed: dict[int, dict[int, bytes]] = {}
     for name, texts in texts_by_bank.items():
+        if not isinstance(texts, Mapping):
+            raise MalformedEvidence("PCR values of a bank are not an object")
         alg = bank_alg(name)
         size = digest_size(alg)
         bank: dict[int, bytes] = {}
@@ -139,7 +143,7 @@ def parse_pcr_values(texts_by_bank: Mapping[str, Mapping[str, str]]) -> dict[int
             index = _INDEX.get(index_text)
             try:
                 value = bytes.fromhex(text)
-            except ValueError:
+            except (ValueError, TypeError):
                 value = b""
             if index is None or len(value) != size or value.hex() != text:
                 raise MalformedEvidence(f"PCR value {name}:{index_text[:4]} is not {size} bytes of hex")

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from attestation.api import AckRequest, AckResponse
+from attestation.appraisal.tpm import parse_quote
 from attestation.audit import AuditEvent
 from attestation.errors import (
     AKNotActivated,
@@ -27,7 +28,7 @@ from attestation.store import Challenge, Tx
 from attestation.wire import hexdecode
 from attestation_service import challenges, limits
 from attestation_service.attempts import until_unchanged
-from attestation_service.attest.handlers import denied, known_machine, parse_quote
+from attestation_service.attest.handlers import denied, known_machine
 from attestation_service.context import Origin
 from attestation_service.events import emit
 from attestation_service.resources import Resources

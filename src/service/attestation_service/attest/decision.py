@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from attestation.api.node import Action
 from attestation.appraisal import Appraisal
+from attestation.appraisal.tpm import Found, found_in
 from attestation.evidence.event_log import IMA_PCR
 from attestation.machines import Machine, Operation, Status, next_status
 from attestation.reference import Policy
@@ -94,15 +95,15 @@ _WORDS = {
 
 def _key(appraisal: Appraisal, policy: Policy) -> str:
     """Return what makes two results alike: verdict, policy, boot, firmware, PCRs, failed checks."""
-    result, clock = appraisal.result, appraisal.clock
-    boot = f"{clock.reset_count}.{clock.restart_count} {clock.firmware_version:x}" if clock else "-"
-    pcrs = result.pcr_digest if policy.ima is None else _without_ima(appraisal, policy)
+    result, found = appraisal.result, found_in(appraisal)
+    clock = found.clock
+    boot = f"{clock.reset_count}.{clock.restart_count} {clock.firmware_version:x}"
+    pcrs = result.pcr_digest if policy.ima is None else _without_ima(found, policy)
     return f"{result.verdict} {result.policy} {boot} {pcrs} {result.failed_line() or ''}"
 
 
-def _without_ima(appraisal: Appraisal, policy: Policy) -> str:
+def _without_ima(found: Found, policy: Policy) -> str:
     """Return a digest over the PCRs but that of IMA: every file that is opened first extends it."""
-    assert appraisal.claims is not None
-    values = appraisal.claims.pcrs.get(policy.bank, {})
+    values = found.claims.pcrs.get(policy.bank, {})
     told = b"".join(value for pcr, value in sorted(values.items()) if pcr != IMA_PCR)
     return hashlib.sha256(told).hexdigest()

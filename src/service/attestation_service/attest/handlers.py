@@ -17,7 +17,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from attestation.api import AttestRequest, AttestResponse, QuoteChallenge
-from attestation.appraisal import Appraisal, Case, Evidence, appraise
+from attestation.appraisal import Appraisal, Case, appraise
+from attestation.appraisal.tpm import TPM, Evidence, Expected, found_in
 from attestation.audit import AuditEvent
 from attestation.clock import rfc3339
 from attestation.errors import (
@@ -31,7 +32,6 @@ from attestation.errors import (
     MachineUnknown,
     MalformedEvidence,
 )
-from attestation.evidence import tpm_quote
 from attestation.evidence.ek_key_attestation import KeyCertificationClaims
 from attestation.keys import DIRECTIVE_TYP
 from attestation.machines import Machine, NodeEvent
@@ -41,7 +41,7 @@ from attestation.results.ear import TYP as EAR_TYPE
 from attestation.results.ear import ear_claims
 from attestation.store import Challenge, StoredEvidence, Tx
 from attestation.tpm.hashes import bank_name
-from attestation.wire import b64decode, b64encode
+from attestation.wire import b64encode
 from attestation_service import (
     __version__,
     challenges,
@@ -63,7 +63,6 @@ from attestation_service.firmware import vendor_of
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 
-MAX_QUOTE_BYTES: Final = 4096
 AGAIN_SECONDS: Final = 1
 """After an answer that could not be decided, the next challenge is answered at once."""
 REFUSALS: Final = (
@@ -231,59 +230,54 @@ def judge(
         crypto_policy.demand_keys_of(crypto_policy.of(res.settings), machine.ek_public, machine.ak_public)
         assert challenge.nonce is not None
         assert challenge.policy_ref is not None
-        quote = parse_quote(request.pcr_quote, request.pcr_signature)
-        values = tpm_quote.parse_pcr_values(request.pcr_values)
-
-        def authenticate() -> object:
-            assert challenge.nonce is not None
-            assert machine.ak_public is not None
-            return tpm_quote.verify(
-                quote,
-                challenge=challenge.nonce,
-                key=tpm_quote.enrolled_key(machine.ak_public, machine.ek_public),
-                selection=challenges.selection(challenge),
-                pcr_values=values,
-            )
-
-        certified = key_attestation.verified(request, challenge, machine)
-        bank = found.policy.bank
-        logs = measurements.gather(
-            tx, request, machine, found.policy, values.get(bank, {}), res.replays, authenticate
+        quoted = TPM.parse(
+            {
+                "pcr_quote": request.pcr_quote,
+                "pcr_signature": request.pcr_signature,
+                "pcr_values": request.pcr_values,
+            }
         )
-        evidence = Evidence(
-            quote=quote,
-            pcr_values=values,
-            event_log=logs.event_log,
-            ima_log=logs.ima_log,
-            ek_certification=certified,
-        )
-        case = Case(
+        expected = Expected(
             ak_public=machine.ak_public,
             ek_public=machine.ek_public,
             challenge=challenge.nonce,
             selection=challenges.selection(challenge),
-            requested_policy=challenge.policy_ref,
-            policy=found.policy,
             clock=machine.clock,
-            assurance=machine.assurance,
-            role=machine.role,
             ek_vendor=vendor_of(machine),
             event_log_requested=challenges.requires_event_log(challenge),
             ek_certification_requested=key_attestation.requested(challenge),
             firmware_attested=machine.firmware_attested,
             firmware=res.advisories.judge,
         )
+        certified = key_attestation.verified(request, challenge, machine)
+        bank = found.policy.bank
+        logs = measurements.gather(
+            tx,
+            request,
+            machine,
+            found.policy,
+            quoted.pcr_values.get(bank, {}),
+            res.replays,
+            lambda: TPM.verify(quoted, expected),
+        )
+        evidence = Evidence(quoted.quote, quoted.pcr_values, logs.event_log, logs.ima_log, certified)
+        case = Case(
+            expected={TPM.name: expected},
+            requested_policy=challenge.policy_ref,
+            policy=found.policy,
+            assurance=machine.assurance,
+            role=machine.role,
+        )
         # 3. Authentic? Then as expected? Then what the table says.
-        appraisal = appraise(evidence, case, at)
+        appraisal = appraise({TPM.name: evidence}, case, at)
         if appraisal.error is not None:
             raise appraisal.error
         # In protocol 1 an unlock was no order: such an agent believes the status.
         told = machine if request.node_nonce is not None else replace(machine, unlock_pending=False)
         decision = decide(told, appraisal, found.policy)
-        assert appraisal.claims is not None
-        quoted = appraisal.claims.pcrs.get(bank, {})
+        values = found_in(appraisal).claims.pcrs.get(bank, {})
         remembered = measurements.remember(
-            tx, logs, machine, found.policy, quoted, res.replays, changed=decision.changed
+            tx, logs, machine, found.policy, values, res.replays, changed=decision.changed
         )
         remembered = _bounded(tx, remembered, machine, at)
     except REFUSALS as refusal:
@@ -335,7 +329,7 @@ def record(
             tx.logs.put(log, at)
     affirming = result.verdict is Verdict.VERIFIED
     trust: dict[str, Any] = {
-        "clock": appraisal.clock if affirming else machine.clock,
+        "clock": found_in(appraisal).clock if affirming else machine.clock,
         "last_verdict": result.verdict,
         "last_result_at": at,
         "last_policy": result.policy,
@@ -388,8 +382,7 @@ def _stored_evidence(tx: Tx, judged: Judged, logs: measurements.Remembered) -> S
     """Return what the result was judged from."""
     vouched = tx.ek_certificates.get(judged.machine.machine_id)
     assert judged.appraisal is not None
-    claims, bank = judged.appraisal.claims, judged.policy.bank
-    assert claims is not None
+    claims, bank = found_in(judged.appraisal).claims, judged.policy.bank
     return StoredEvidence(
         pcr_bank=bank_name(bank),
         pcr_values=claims.pcrs.get(bank, {}),
@@ -434,9 +427,10 @@ def _tell(tx: Tx, judged: Judged, after: Machine, origin: Origin, at: datetime) 
         )
     if not affirming:
         emit(tx, NodeEvent.ATTESTATION_FAILED, after, at, meta={"policy": result.policy, "failed": failed})
-    if appraisal.rebooted:
+    found = found_in(appraisal)
+    if found.rebooted:
         emit(tx, NodeEvent.REBOOTED, after, at)
-    if appraisal.firmware_changed:
+    if found.firmware_changed:
         emit(tx, NodeEvent.FIRMWARE_CHANGED, after, at)
 
 
@@ -555,18 +549,6 @@ def _same_ek(sent: str, machine: Machine) -> None:
     older = hashlib.sha384(machine.ek_public).hexdigest()
     if not hmac.compare_digest(named, older.encode("ascii")):
         raise EKFingerprintMismatch("ek_fingerprint is not that of this machine")
-
-
-def parse_quote(attest: str, signature: str) -> tpm_quote.UnverifiedQuote:
-    """Parse the base64 of a TPMS_ATTEST and of a TPMT_SIGNATURE, at most 4 KiB each.
-
-    Raises:
-        MalformedEvidence: The only way to fail.
-    """
-    return tpm_quote.parse(
-        b64decode(attest, "pcr_quote", max_bytes=MAX_QUOTE_BYTES),
-        b64decode(signature, "pcr_signature", max_bytes=MAX_QUOTE_BYTES),
-    )
 
 
 def denied(machine: Machine, refusal: AttestationError, origin: Origin, what: str = "attest") -> AuditEvent:

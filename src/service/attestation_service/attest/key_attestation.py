@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from attestation.api import AttestRequest, EKChallenge
 from attestation.appraisal import Appraisal
+from attestation.appraisal.tpm import found_in
 from attestation.errors import MalformedEvidence
 from attestation.evidence import ek_key_attestation
 from attestation.evidence.ek_key_attestation import MEDIA_TYPE, KeyCertificationClaims
@@ -58,10 +59,10 @@ def offer_next(
 
     Not to everybody: sealing a key costs more than all the rest of an answer, and most machines never need it.
     """
-    if policy.ek_key_attestation is None or appraisal is None or appraisal.clock is None:
+    if policy.ek_key_attestation is None or appraisal is None:
         return Offered(challenge, None)
     known = machine.firmware_attested if certified is None else certified.firmware_version
-    if known == appraisal.clock.firmware_version:
+    if known == found_in(appraisal).clock.firmware_version:
         return Offered(challenge, None)
     return _offer(challenge, machine)
 

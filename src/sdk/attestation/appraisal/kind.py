@@ -1,0 +1,110 @@
+"""What a kind of evidence is to an appraisal.
+
+A kind is one object, found in the table `attestation.appraisal.kinds.KINDS`; whoever appraises knows no kind by name.
+docs/extend/adding-an-evidence-kind.md tells how one is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from attestation.errors import EvidenceRejected
+from attestation.reference import Policy
+from attestation.results import AttestationResult, Check, Outcome, Passed, Subject
+
+Unverified = TypeVar("Unverified")
+Expected = TypeVar("Expected", contravariant=True)
+Claims = TypeVar("Claims")
+
+
+class Findings(Protocol):
+    """What authentic evidence of a kind tells: its claims, and the state to be stored with a Verified result."""
+
+    @property
+    def digest(self) -> str | None:
+        """One digest over all that was measured, hex; None where the kind has none."""
+        ...
+
+
+class Appraisal(NamedTuple):
+    """The judgement.
+
+    Args:
+        result: Verdict and every check.
+        error: Set where the evidence is not authentic: it proves nothing, the sender is refused.
+        found: Name of each kind -> what its evidence tells; empty where anything is not authentic.
+    """
+
+    result: AttestationResult
+    error: EvidenceRejected | None
+    found: Mapping[str, Findings]
+
+
+class Kind(Protocol[Unverified, Expected, Claims]):
+    """One kind of evidence; a pure function of its arguments, like all that it calls."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in a policy and in a `Case`."""
+        ...
+
+    @property
+    def media_types(self) -> frozenset[str]:
+        """What its items are called on the wire."""
+        ...
+
+    @property
+    def check(self) -> Check:
+        """The check that its evidence is authentic."""
+        ...
+
+    @property
+    def held(self) -> Passed:
+        """The outcome where it is, made once."""
+        ...
+
+    @property
+    def expects(self) -> str:
+        """What that check expects, in words."""
+        ...
+
+    @property
+    def checks(self) -> Sequence[Check]:
+        """Every check that it makes."""
+        ...
+
+    def parse(self, item: object) -> Unverified:
+        """Parse what came, as JSON has it; nothing in it may be believed yet.
+
+        Raises:
+            MalformedEvidence: The only way to fail.
+        """
+        ...
+
+    def verify(self, evidence: Unverified, expected: Expected) -> Claims:
+        """Return what the evidence proves of this machine, for this challenge.
+
+        Raises:
+            EvidenceRejected: It proves nothing.
+        """
+        ...
+
+    def follow(
+        self, claims: Claims, expected: Expected, policy: Policy | None
+    ) -> tuple[Sequence[Outcome], Findings]:
+        """Compare with what was known of the machine, also where no policy applies; return outcomes and findings."""
+        ...
+
+    def judge(
+        self, claims: Claims, evidence: Unverified, expected: Expected, policy: Policy
+    ) -> tuple[Sequence[Outcome], tuple[Subject, ...]]:
+        """Compare with what the policy expects; return outcomes, and what of a boot is as expected.
+
+        Args:
+            claims: What is proven.
+            evidence: What came with it: believed only as far as the claims cover it.
+            expected: As of `verify`.
+            policy: The policy in force, which the challenge asked for.
+        """
+        ...

@@ -1,0 +1,11 @@
+"""The table of the kinds of evidence. Another kind is another line."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from attestation.appraisal.kind import Kind
+from attestation.appraisal.tpm import TPM
+
+KINDS: Final[dict[str, Kind[Any, Any, Any]]] = {kind.name: kind for kind in (TPM,)}
+"""Name -> kind."""
