@@ -1,0 +1,272 @@
+"""One suite over all kinds of evidence, and over a toy that is added here without touching another file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attestation.appraisal import KINDS, Appraisal, Case, appraise, recalled
+from attestation.appraisal.kind import Kind
+from attestation.appraisal.tpm import TPM, no_advisories
+from attestation.appraisal.tpm import Expected as ExpectedTPM
+from attestation.errors import AttestationError, ChallengeMismatch, EvidenceRejected, MalformedEvidence
+from attestation.evidence import tpm_quote
+from attestation.machines import Role
+from attestation.reference import IDENTITY_ONLY
+from attestation.results import Assurance, Failed, Undecided, Verdict
+from attestation.tpm import PCRSelection
+from attestation.wire import b64decode, b64encode
+from tests.contract import toy_kind
+from tests.contract.toy_kind import TOY
+from tests.vectors import forge
+
+AT = datetime(2026, 11, 22, tzinfo=UTC)
+STATEMENT = forge.NONCE + (7).to_bytes(4)
+KEY = bytes(32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Good evidence of a kind.
+
+    Args:
+        kind: The kind.
+        item: The evidence, as JSON has it.
+        signed: The members that are base64 of what is signed, or of a signature.
+        expected: What it is compared with.
+        later: The same for another challenge.
+        other: The same of another machine.
+    """
+
+    kind: Kind[Any, Any, Any]
+    item: Mapping[str, Any]
+    signed: tuple[str, ...]
+    expected: Any
+    later: Any
+    other: Any
+
+
+def _tpm() -> Sample:
+    attest, signature = forge.quote("p256")
+    expected = ExpectedTPM(
+        ak_public=forge.AKS["p256"].public,
+        ek_public=forge.ek_public("L-2"),
+        challenge=forge.NONCE,
+        selection=PCRSelection.from_names({"sha256": forge.SELECTED}),
+        clock=None,
+        ek_vendor=None,
+        event_log_requested=False,
+        ek_certification_requested=False,
+        firmware_attested=None,
+        firmware=no_advisories,
+    )
+    return Sample(
+        kind=TPM,
+        item={
+            "pcr_quote": b64encode(attest),
+            "pcr_signature": b64encode(signature),
+            "pcr_values": {"sha256": {str(i): forge.PCRS[i].hex() for i in forge.SELECTED}},
+        },
+        signed=("pcr_quote", "pcr_signature"),
+        expected=expected,
+        later=replace(expected, challenge=bytes(32)),
+        other=replace(expected, ak_public=forge.AKS["p384"].public),
+    )
+
+
+def _toy() -> Sample:
+    expected = toy_kind.Expected(KEY, forge.NONCE, before=7)
+    return Sample(
+        kind=TOY,
+        item={"statement": b64encode(STATEMENT), "tag": b64encode(toy_kind.tag_of(STATEMENT, KEY))},
+        signed=("statement", "tag"),
+        expected=expected,
+        later=expected._replace(challenge=bytes(32)),
+        other=expected._replace(key=bytes(31) + b"\x01"),
+    )
+
+
+SAMPLES = {sample.kind.name: sample for sample in (_tpm(), _toy())}
+SHIPPED = set(KINDS)
+
+
+@pytest.fixture(autouse=True)
+def _with_toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, TOY.name, TOY)
+
+
+@pytest.fixture(params=sorted(SAMPLES))
+def sample(request: pytest.FixtureRequest) -> Sample:
+    return SAMPLES[request.param]
+
+
+def judged(sent: Mapping[str, Any], expected: Mapping[str, Any], **case: Any) -> Appraisal:
+    """Appraise *sent*, by name of the kind and as JSON has it."""
+    known: dict[str, Any] = {
+        "expected": expected,
+        "requested_policy": IDENTITY_ONLY.ref,
+        "policy": IDENTITY_ONLY,
+        "assurance": Assurance.EK_CHAIN,
+        "role": Role.WORKER_APP,
+    }
+    return appraise({name: KINDS[name].parse(item) for name, item in sent.items()}, Case(**known | case), AT)
+
+
+def proves_nothing(found: Appraisal, *checks: str) -> None:
+    """Refused: one failed check, no finding, nothing to be stored."""
+    assert isinstance(found.error, EvidenceRejected)
+    assert found.result.verdict is Verdict.FAILED
+    assert [(type(o), o.check) for o in found.result.outcomes] == [(Failed, check) for check in checks]
+    assert (found.found, found.result.pcr_digest, found.result.boot_state_appraised) == ({}, None, ())
+
+
+def test_each_kind_has_a_sample() -> None:
+    """Whoever adds a kind adds its sample here; names, media types and checks belong to one kind each."""
+    assert SHIPPED | {TOY.name} == set(SAMPLES)
+    assert all(name == kind.name for name, kind in KINDS.items())
+    assert all(kind.check in kind.checks and kind.held == kind.check.passed() for kind in KINDS.values())
+    for each in ("media_types", "checks"):
+        named = [one for kind in KINDS.values() for one in getattr(kind, each)]
+        assert len(set(named)) == len(named)
+    names = [check.name for kind in KINDS.values() for check in kind.checks]
+    assert len(set(names) | {"policy", "assurance", "evidence"}) == len(names) + 3
+
+
+def test_good_evidence(sample: Sample) -> None:
+    """Verified, its own check first; each outcome comes back from the store with what it says of trust."""
+    name = sample.kind.name
+    found = judged({name: sample.item}, {name: sample.expected})
+    assert (found.result.verdict, found.error) == (Verdict.VERIFIED, None)
+    assert found.result.outcomes[0] == sample.kind.held
+    assert set(found.found) == {name}
+    known = {check.name for check in sample.kind.checks} | {"assurance"}
+    for outcome in found.result.outcomes:
+        assert outcome.check in known
+        bare = type(outcome)(*(getattr(outcome, part) for part in outcome.__match_args__))
+        assert recalled(bare).says == outcome.says
+
+
+def test_a_member_more_or_less_or_of_another_type(sample: Sample) -> None:
+    """MalformedEvidence and nothing else, in each place."""
+    strange: list[Any] = [None, True, 1, 1.5, "", "x", [], ["x"], {}, {"x": None}, {"sha256": None}, b"x"]
+    wrong = [*strange, {**sample.item, "more": ""}]
+    for name in sample.item:
+        wrong.append({other: value for other, value in sample.item.items() if other != name})
+        wrong += [{**sample.item, name: value} for value in strange if value != {}]
+    for item in wrong:
+        with pytest.raises(MalformedEvidence):
+            sample.kind.parse(item)
+
+
+def test_every_cut_and_every_byte_behind(sample: Sample) -> None:
+    """Nothing that was cut off, and nothing behind the end, is read."""
+    for name in sample.signed:
+        whole = b64decode(sample.item[name], name, max_bytes=4096)
+        for data in (*(whole[:size] for size in range(len(whole))), whole + b"\x00", whole * 2):
+            with pytest.raises(MalformedEvidence):
+                sample.kind.parse({**sample.item, name: b64encode(data)})
+
+
+def test_no_flipped_bit_is_accepted(sample: Sample) -> None:
+    """Of what is signed and of the signature."""
+    for name in sample.signed:
+        whole = b64decode(sample.item[name], name, max_bytes=4096)
+        for place in range(len(whole) * 8):
+            data = bytearray(whole)
+            data[place // 8] ^= 1 << place % 8
+            with pytest.raises((MalformedEvidence, EvidenceRejected)):
+                sample.kind.verify(
+                    sample.kind.parse({**sample.item, name: b64encode(bytes(data))}), sample.expected
+                )
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda of: st.lists(of) | st.dictionaries(st.text(), of),
+    )
+)
+def test_parse_fails_in_one_way_only(item: object) -> None:
+    """Whatever JSON arrives, also in the place of each member."""
+    for sample in SAMPLES.values():
+        for sent in (item, *({**sample.item, name: item} for name in sample.item)):
+            try:
+                sample.kind.parse(json.loads(json.dumps(sent)))
+            except MalformedEvidence:
+                continue
+            assert item in ({}, *sample.item.values())
+
+
+def test_replayed(sample: Sample) -> None:
+    """Good evidence for another challenge proves nothing: it is refused by its code."""
+    name = sample.kind.name
+    found = judged({name: sample.item}, {name: sample.later})
+    proves_nothing(found, sample.kind.check.name)
+    assert isinstance(found.error, ChallengeMismatch)
+    (failed,) = found.result.failed
+    assert (failed.expected, failed.found.partition(":")[0]) == (sample.kind.expects, "challenge-mismatch")
+
+
+def test_of_another_machine(sample: Sample) -> None:
+    """Good evidence of another machine proves nothing."""
+    name = sample.kind.name
+    proves_nothing(judged({name: sample.item}, {name: sample.other}), sample.kind.check.name)
+
+
+def test_what_is_expected_must_come(sample: Sample) -> None:
+    """Absent evidence is refused; where nothing is expected, nothing is affirmed, whatever comes."""
+    name = sample.kind.name
+    proves_nothing(judged({}, {name: sample.expected}), sample.kind.check.name)
+    proves_nothing(judged({name: sample.item}, {}), "evidence")
+
+
+def test_each_expected_kind_must_be_authentic() -> None:
+    """Two kinds are judged together; one that is forged, or absent, takes the other with it."""
+    items = {name: sample.item for name, sample in SAMPLES.items()}
+    expected = {name: sample.expected for name, sample in SAMPLES.items()}
+    both = judged(items, expected)
+    assert both.result.verdict is Verdict.VERIFIED
+    assert set(both.found) == set(SAMPLES)
+    for name, sample in SAMPLES.items():
+        proves_nothing(judged(items, expected | {name: sample.other}), sample.kind.check.name)
+        proves_nothing(
+            judged({n: i for n, i in items.items() if n != name}, expected), sample.kind.check.name
+        )
+    # What nobody expects is not looked at.
+    assert set(judged(items, {TPM.name: expected[TPM.name]}).found) == {TPM.name}
+
+
+def test_without_the_policy_that_was_asked_for(sample: Sample) -> None:
+    """It is authentic, so its state is told; and nothing is decided."""
+    name = sample.kind.name
+    for changed in ({"policy": None}, {"requested_policy": "another@1"}):
+        found = judged({name: sample.item}, {name: sample.expected}, **changed)
+        assert found.result.verdict is Verdict.INDETERMINATE
+        assert Undecided in [type(o) for o in found.result.outcomes if o.check == "policy"]
+        assert set(found.found) == {name}
+
+
+def test_what_went_back_fails() -> None:
+    """Authentic evidence of an earlier state is a failed check of its kind, and says so of its claim."""
+    found = judged({TOY.name: SAMPLES["toy"].item}, {TOY.name: SAMPLES["toy"].expected._replace(before=8)})
+    assert (found.error, found.result.verdict) == (None, Verdict.FAILED)
+    assert [o.says for o in found.result.failed] == [("hardware", 96)]
+    assert isinstance(found.error, AttestationError | None)
+
+
+def test_values_beside_a_quote_are_its_own() -> None:
+    """A value that was not quoted, or is of another size or case, is none."""
+    good = SAMPLES["tpm"].item["pcr_values"]["sha256"]
+    for values in ({**good, "24": "00" * 32}, {**good, "7": good["7"].upper()}, {**good, "07": good["7"]}):
+        with pytest.raises((MalformedEvidence, EvidenceRejected)):
+            TPM.verify(
+                TPM.parse({**SAMPLES["tpm"].item, "pcr_values": {"sha256": values}}), SAMPLES["tpm"].expected
+            )
+    assert tpm_quote.MEDIA_TYPE in TPM.media_types
