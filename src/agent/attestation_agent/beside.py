@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from attestation.clock import Clock
 from attestation_agent.certificates import LOOK_SECONDS, Certificates, CertificateService
 from attestation_agent.commands import Outcome
+from attestation_agent.edge import Log
 from attestation_agent.exits import UsageError
-from attestation_agent.node import Log
 from attestation_agent.offered import Offered, directory_of
 from attestation_agent.settings import Settings
 from attestation_agent.shared_tpm import SharedTPM

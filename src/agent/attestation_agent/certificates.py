@@ -17,7 +17,6 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Literal, Protocol
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509 import ocsp
 
@@ -33,12 +32,14 @@ from attestation.tpm.key_file import encode_key_file, parse_key_file
 from attestation.wire import b64decode, b64encode
 from attestation_agent import directive as directives
 from attestation_agent.commands import Outcome
+from attestation_agent.edge import Log
 from attestation_agent.exits import AnswerRefused, DirectiveRejected
-from attestation_agent.node import NONCE_BYTES, Log
+from attestation_agent.issued import certificates, check, ended_for_good, issued_by
 from attestation_agent.offered import BUNDLE, CERTIFICATE, CHAIN, KEY, CertificateSet, Offered
 from attestation_agent.rhythm import Rhythm
 from attestation_agent.settings import Settings
 from attestation_agent.shared_tpm import KeyTPM
+from attestation_agent.standing import NONCE_BYTES
 from attestation_agent.state import KnownAs, State
 from attestation_agent.tpm_keys import describe_key, key_type, make_request, proves_key
 
@@ -52,7 +53,6 @@ BUNDLE_SECONDS: Final = 3600.0
 """A new CA is trusted long before it issues (overlap ≥ longest certificate + 24 h): this often is often enough."""
 LOOK_SECONDS: Final = 60.0
 """How often somebody looks whether anything is due."""
-CLOCK_SKEW: Final = timedelta(minutes=5)
 MAX_NOTE_CHARACTERS: Final = 500
 LONGEST_WAIT: Final = timedelta(hours=2)
 """A time to try again that lies further ahead was written by another clock."""
@@ -236,13 +236,13 @@ class Certificates:
         if progress.status_at is not None and now < progress.status_at:
             return False
         progress.status_at = now + timedelta(seconds=self._rhythm.uniform(0.8, 1.0) * STATUS_SECONDS)
-        issuers = [ca for ca in _certificates(current.files[BUNDLE]) if _issued_by(current.certificate, ca)]
+        issuers = [ca for ca in certificates(current.files[BUNDLE]) if issued_by(current.certificate, ca)]
         if not issuers:
             return False
         asked = ocsp.OCSPRequestBuilder().add_certificate(current.certificate, issuers[0], hashes.SHA256())
         try:
             der = self._service.certificate_status(asked.build().public_bytes(serialization.Encoding.DER))
-            if _ended_for_good(ocsp.load_der_ocsp_response(der), current.certificate.serial_number):
+            if ended_for_good(ocsp.load_der_ocsp_response(der), current.certificate.serial_number):
                 progress.revoked = current.version
                 self._log.warning("certificate.revoked", kind=kind, serial=current.about.get("serial"))
         except (AttestationError, ValueError) as e:
@@ -331,13 +331,13 @@ class Certificates:
             )
         if not answer.certificates:
             raise AnswerRefused("the answer holds no certificate")
-        trusted = _certificates(bundle)
+        trusted = certificates(bundle)
         spki = parse_public(key.public).spki_der()
         files = {KEY: encode_key_file(key), BUNDLE: bundle}
         first: x509.Certificate | None = None
         for issued in answer.certificates:
             pem, chain = issued.cert_pem.encode("ascii"), issued.chain_pem.encode("ascii")
-            certificate = self._check(pem, chain, spki=spki, known=known, trusted=trusted)
+            certificate = check(pem, chain, spki=spki, known=known, trusted=trusted, at=self._clock.now())
             if first is None:
                 first = certificate
                 files |= {CERTIFICATE: pem, CHAIN: chain}
@@ -362,29 +362,6 @@ class Certificates:
             },
         )
 
-    def _check(
-        self, pem: bytes, chain: bytes, *, spki: bytes, known: KnownAs, trusted: list[x509.Certificate]
-    ) -> x509.Certificate:
-        """Return the certificate in *pem*, if it is ours, from a CA that we trust, and valid now."""
-        (certificate,) = _certificates(pem, exactly=1)
-        # 1. For our key. With any other, whoever holds that one would speak for this machine.
-        if _spki(certificate) != spki:
-            raise AnswerRefused("the certificate is for another key")
-        # 2. From a CA of the bundle that the service signed. The chain holds that CA's key as others certify it; it
-        #    is empty but around a rotation.
-        if chain and not all(_issued_by(certificate, issuer) for issuer in _certificates(chain)):
-            raise AnswerRefused("the chain holds something else than the issuer of the certificate")
-        if not any(_issued_by(certificate, ca) for ca in trusted):
-            raise AnswerRefused("the certificate is from none of the CAs that the service trusts")
-        # 3. About this machine.
-        if f"urn:itl:ek:{known.ek_fingerprint}" not in _uris(certificate):
-            raise AnswerRefused("the certificate names another TPM")
-        # 4. Now. A clock that is wrong would take it away from every program that looks.
-        now = self._clock.now()
-        if not certificate.not_valid_before_utc - CLOCK_SKEW <= now < certificate.not_valid_after_utc:
-            raise AnswerRefused("the certificate is not valid now; is the clock of this node right?")
-        return certificate
-
     # Whom to trust
 
     def _authentic_bundle(self) -> bytes:
@@ -394,7 +371,7 @@ class Certificates:
         if keys is None:
             raise DirectiveRejected("no service keys are pinned")
         directives.verify_trust_bundle(fetched.signature, fetched.pem, keys=keys, at=self._clock.now())
-        _certificates(fetched.pem)
+        certificates(fetched.pem)
         return fetched.pem
 
     def _refresh_bundle(self, kind: str, current: CertificateSet) -> None:
@@ -420,7 +397,7 @@ class Certificates:
         version = self._offered.replace(kind, {**files, BUNDLE: bundle}, current.about)
         if progress.proven == current.version:
             progress.proven = version
-        self._log.info("certificate.bundle_changed", kind=kind, certificates=len(_certificates(bundle)))
+        self._log.info("certificate.bundle_changed", kind=kind, certificates=len(certificates(bundle)))
         self._tell_now(kind, self._offered.notes(kind))
 
     def _plan_bundle(self, progress: _Progress) -> None:
@@ -505,50 +482,6 @@ def _says_key_is_lost(error: TPMResponseError) -> bool:
     Format one (bit 7) is about a parameter, handle or session of the command (Part 2, 6.6.2).
     """
     return bool(error.response_code & 0x80)
-
-
-def _certificates(pem: bytes, *, exactly: int | None = None) -> list[x509.Certificate]:
-    """Return the certificates in *pem*.
-
-    Raises:
-        AnswerRefused: There is none, or something else.
-    """
-    try:
-        found = x509.load_pem_x509_certificates(pem)
-    except ValueError as e:
-        raise AnswerRefused("the service sent certificates that cannot be read") from e
-    if exactly is not None and len(found) != exactly:
-        raise AnswerRefused(f"the service sent {len(found)} certificates where {exactly} was expected")
-    return found
-
-
-def _issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        return False
-    return True
-
-
-def _ended_for_good(answer: ocsp.OCSPResponse, serial: int) -> bool:
-    if answer.response_status is not ocsp.OCSPResponseStatus.SUCCESSFUL or answer.serial_number != serial:
-        return False
-    held = answer.revocation_reason is x509.ReasonFlags.certificate_hold
-    return answer.certificate_status is ocsp.OCSPCertStatus.REVOKED and not held
-
-
-def _spki(certificate: x509.Certificate) -> bytes:
-    return certificate.public_key().public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-
-
-def _uris(certificate: x509.Certificate) -> list[str]:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (x509.ExtensionNotFound, ValueError):
-        return []
-    return names.value.get_values_for_type(x509.UniformResourceIdentifier)
 
 
 def _word(text: str) -> str:

@@ -32,7 +32,7 @@ from attestation_agent.settings import (
 
 if TYPE_CHECKING:
     from attestation.client import NodeClient
-    from attestation_agent.node import Edge
+    from attestation_agent.edge import Edge
     from attestation_agent.offered import Offered
     from attestation_agent.settings import Settings
     from attestation_agent.shared_tpm import SharedTPM
@@ -246,8 +246,9 @@ def _run(flags: Mapping[str, Any]) -> int:
     from attestation.client import NodeClient, Retries, is_loopback
     from attestation.clock import SystemClock
     from attestation_agent.commands import run_command
+    from attestation_agent.edge import Edge
     from attestation_agent.logs import configure
-    from attestation_agent.node import Agent, Edge
+    from attestation_agent.node import Agent
     from attestation_agent.rhythm import Rhythm
     from attestation_agent.state import State
 

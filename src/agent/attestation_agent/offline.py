@@ -21,9 +21,10 @@ from attestation.tpm import parse_public
 from attestation_agent import directive as directives
 from attestation_agent import sealed
 from attestation_agent.commands import Outcome
+from attestation_agent.edge import TPM
 from attestation_agent.exits import ApplyFailed, DirectiveRejected, UsageError
 from attestation_agent.files import write_atomically
-from attestation_agent.node import ORDERED, TPM
+from attestation_agent.standing import ORDERED
 from attestation_agent.state import State
 
 MAX_FILE_BYTES: Final = 8 << 20

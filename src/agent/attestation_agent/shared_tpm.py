@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from attestation.device import FurtherEK, Identity, KeyCertification, KeyType, Quote, TPMKey
 from attestation.errors import DeviceError, TPMResponseError
 from attestation.tpm import PCRSelection
-from attestation_agent.node import TPM
+from attestation_agent.edge import TPM
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from attestation.errors import AttestationError
 from attestation.evidence import ek_certificate
 from attestation.tpm import PCRSelection, Public, parse_public
 from attestation.wire import b64encode
-from attestation_agent.node import pcr_values_on_wire
+from attestation_agent.attesting import pcr_values_on_wire
 
 
 def identity_facts(identity: Identity, ak_public: bytes, at: datetime) -> dict[str, Any]:

@@ -37,8 +37,8 @@ from typing import Any, Final
 from attestation.errors import AttestationError
 from attestation.tpm.key_file import parse_key_file
 from attestation.wire import b64encode
+from attestation_agent.edge import Log
 from attestation_agent.exits import AgentError, UsageError
-from attestation_agent.node import Log
 from attestation_agent.offered import CERTIFICATE, CHAIN, KEY, Offered
 from attestation_agent.shared_tpm import KeyTPM
 from attestation_agent.tpm_keys import DIGEST_BYTES, algorithms_of, sign_digest

@@ -37,7 +37,7 @@ from attestation_service.attest.routes import hot as attest_hot
 from attestation_service.attest.routes import router as attest
 from attestation_service.audit.routes import public as audit_public
 from attestation_service.audit.routes import router as audit
-from attestation_service.auth.client_certificate import ClientCertificates
+from attestation_service.auth.mtls import ClientCertificates
 from attestation_service.authority import open_authority
 from attestation_service.bodies import Parser
 from attestation_service.ca.routes import router as ca

@@ -3,7 +3,7 @@
 A handshake needs the CA's certificates in a file. They lie beside the other files of the CA, public, and are written
 where the keys in the database are others: by `main` before the server starts, then by the maintenance of each worker.
 A key is published long before it signs, so a certificate of a new key is never refused for want of it. Which
-certificates open anything is decided at each request, in the database (`auth/client_certificate.py`).
+certificates open anything is decided at each request, in the database (`auth/mtls.py`).
 """
 
 from __future__ import annotations

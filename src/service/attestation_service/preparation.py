@@ -15,7 +15,7 @@ from attestation.errors import AttestationError, StoreUnavailable
 from attestation.store import Store, migrate, open_store, sqlite_path
 from attestation.store.unusable import unusable
 from attestation_service import crypto_policy, database, extensions, operator_ca
-from attestation_service.auth.client_certificate import ClientCertificates
+from attestation_service.auth.mtls import ClientCertificates
 from attestation_service.authority import open_authority
 from attestation_service.service_keys import KeyHolder
 from attestation_service.settings import Settings, SettingsInvalid

@@ -10,8 +10,9 @@ import httpx
 from attestation.client import NodeClient
 from attestation.testing import SoftwareNode
 from attestation_agent.commands import Outcome
+from attestation_agent.edge import TPM, Edge
 from attestation_agent.exits import Exit
-from attestation_agent.node import TPM, Agent, Edge
+from attestation_agent.node import Agent
 from attestation_agent.rhythm import Rhythm
 from attestation_agent.settings import load
 from attestation_agent.state import State

@@ -1006,7 +1006,8 @@ def test_without_a_tpm_there_is_no_agent(tmp_path: Path) -> None:
         raise DeviceError("TPM /dev/tpmrm0: No such file or directory")
 
     from attestation.client import NodeClient
-    from attestation_agent.node import Agent, Edge
+    from attestation_agent.edge import Edge
+    from attestation_agent.node import Agent
     from attestation_agent.rhythm import Rhythm
 
     edge = Edge(

@@ -22,8 +22,9 @@ from attestation.testing import SoftwareNode
 from attestation.tpm import parse_public
 from attestation.wire import b64decode, b64encode
 from attestation_agent.commands import Outcome
+from attestation_agent.edge import Edge
 from attestation_agent.exits import Exit
-from attestation_agent.node import Agent, Edge
+from attestation_agent.node import Agent
 from attestation_agent.rhythm import Rhythm
 from attestation_agent.settings import Settings, load
 from attestation_agent.state import State

@@ -31,7 +31,6 @@ from attestation.errors import (
     Unauthenticated,
 )
 from attestation_service.auth.client_certificate import (
-    ClientCertificates,
     Trust,
     clean_name,
     load_authorities,
@@ -40,6 +39,7 @@ from attestation_service.auth.client_certificate import (
     parse_header,
     verify,
 )
+from attestation_service.auth.mtls import ClientCertificates
 from attestation_service.context import Origin
 from attestation_service.identity import Duty, Method, Right
 from attestation_service.proxies import Proxies

@@ -28,7 +28,7 @@ from attestation.errors import (
 from attestation.keys import load_signer
 from attestation.tpm import EK_TEMPLATES, Alg, Curve, Public, Scheme
 from attestation_service import crypto_policy
-from attestation_service.auth.client_certificate import ClientCertificates
+from attestation_service.auth.mtls import ClientCertificates
 from attestation_service.auth.oidc import OIDC
 from attestation_service.auth.provider_keys import ProviderAnswerInvalid, parse_jwks
 from attestation_service.context import Origin

@@ -271,7 +271,7 @@ async def test_acts_write_state_audit_and_event_or_nothing(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the event cannot be written, the act did not happen."""
-    from attestation_service.machines import handlers
+    from attestation_service.machines import acting
 
     node = SoftwareNode()
     await service.introduce(node)
@@ -280,7 +280,7 @@ async def test_acts_write_state_audit_and_event_or_nothing(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("outbox")
 
-    monkeypatch.setattr(handlers, "emit", fail)
+    monkeypatch.setattr(acting, "emit", fail)
     answer = await service.operator("POST", f"/machines/{node.machine_id}/approve", {"role": "linux"})
     assert answer.status_code == 500
     assert (await service.detail(node))["status"] == "pending_approval"

@@ -17,7 +17,7 @@ from cryptography import x509
 
 from attestation.clock import SystemClock, parse_http_date, parse_rfc3339
 from attestation_service import crypto_policy
-from attestation_service.auth.client_certificate import ClientCertificates
+from attestation_service.auth.mtls import ClientCertificates
 from attestation_service.health.handlers import EARLIEST, MAX_BACKWARD
 from attestation_service.inspection.case import Case, Findings, failed, ok, warning
 from attestation_service.listening import obstacle

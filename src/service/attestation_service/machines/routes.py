@@ -10,7 +10,7 @@ from attestation.errors import (
     RequestInvalid,
     TransitionForbidden,
 )
-from attestation_service.machines import handlers
+from attestation_service.machines import handlers, reading
 from attestation_service.openapi import operator_router, route
 
 router = operator_router("operator: machines")
@@ -19,9 +19,9 @@ ACT = (MachineUnknown, TransitionForbidden, MachineChanged)
 GRANT = (*ACT, AssuranceTooLow, NameInUse)
 
 # fmt: off
-route(router, "list_machines", "GET /machines", "read", handlers.list_machines, RequestInvalid)
-route(router, "get_machine", "GET /machines/{machine_id}", "read", handlers.get_machine, MachineUnknown)
-route(router, "get_machine_keys", "GET /machines/{machine_id}/keys", "read", handlers.get_keys, MachineUnknown)
+route(router, "list_machines", "GET /machines", "read", reading.list_machines, RequestInvalid)
+route(router, "get_machine", "GET /machines/{machine_id}", "read", reading.get_machine, MachineUnknown)
+route(router, "get_machine_keys", "GET /machines/{machine_id}/keys", "read", reading.get_keys, MachineUnknown)
 route(router, "approve_machine", "POST /machines/{machine_id}/approve", "act", handlers.approve, *GRANT)
 route(router, "reject_machine", "POST /machines/{machine_id}/reject", "act", handlers.reject, *ACT)
 route(router, "lock_machine", "POST /machines/{machine_id}/lock", "act", handlers.lock, *ACT)

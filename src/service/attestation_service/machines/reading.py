@@ -1,0 +1,168 @@
+"""What operators may see of machines."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import Query
+
+from attestation.api import (
+    KeyBindingDetail,
+    KeysDetail,
+    MachineDetail,
+    MachinePage,
+    OpenActivation,
+    RelativeDetail,
+)
+from attestation.api.base import CLUSTER_ID_PATTERN
+from attestation.machines import (
+    Machine,
+    Role,
+    Status,
+    labels,
+)
+from attestation.machines.chips import MarkKind
+from attestation.machines.labels import MAX_SELECTOR
+from attestation.store import MachineFilter, Tx
+from attestation_service import dual_control
+from attestation_service.machines.acting import machine_called
+from attestation_service.machines.presentation import machine_detail
+from attestation_service.parameters import Cursor, Id, Limit
+from attestation_service.resources import Res, Resources
+
+
+async def list_machines(
+    status: Annotated[Status | None, Query()] = None,
+    role: Annotated[Role | None, Query()] = None,
+    cluster_id: Annotated[str | None, Query(pattern=CLUSTER_ID_PATTERN)] = None,
+    q: Annotated[
+        str | None,
+        Query(
+            max_length=128,
+            pattern=r"^[^\x00-\x1f\x7f]*$",
+            description="Part of hostname, serial, MAC or UUID; beginning of machine id or EK fingerprint",
+        ),
+    ] = None,
+    with_labels: Annotated[
+        str | None,
+        Query(
+            alias="labels",
+            max_length=MAX_SELECTOR,
+            description="Only with all of these labels: `rack=4,site=ams`; `site` alone is with any value",
+        ),
+    ] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    *,
+    res: Res,
+) -> MachinePage:
+    """List machines, newest first.
+
+    Filters are combined; the cursor of a page leads to the next.
+    """
+    wanted = MachineFilter(
+        status=status,
+        role=role,
+        cluster_id=cluster_id,
+        q=q,
+        labels=labels.parse_selector(with_labels) if with_labels else {},
+    )
+    at = res.clock.now()
+
+    def work(tx: Tx) -> MachinePage:
+        page = tx.machines.page(wanted, cursor, limit)
+        ids = [m.machine_id for m in page.items]
+        votes, worn = tx.approvals.live_of(ids, at), tx.labels.of_each(ids)
+        return MachinePage(
+            items=[
+                machine_detail(
+                    m,
+                    dual_control.shown(tx, votes.get(m.machine_id, []), res.settings, at),
+                    worn.get(m.machine_id, {}),
+                    at,
+                )
+                for m in page.items
+            ],
+            next_cursor=page.next_cursor,
+        )
+
+    return await res.store.read(work)
+
+
+async def get_machine(machine_id: Id, *, res: Res) -> MachineDetail:
+    """Show one machine.
+
+    Everything but tokens, nonces and keys.
+
+    Raises:
+        MachineUnknown: No such machine.
+    """
+    at = res.clock.now()
+
+    def work(tx: Tx) -> MachineDetail:
+        machine = machine_called(tx, machine_id)
+        return detail_of(tx, machine, res, at).model_copy(update={"relatives": _relatives(tx, machine)})
+
+    return await res.store.read(work)
+
+
+async def get_keys(machine_id: Id, *, res: Res) -> KeysDetail:
+    """Show where the activation of a machine's keys stands.
+
+    Names and times; never a key, nonce or credential.
+
+    Raises:
+        MachineUnknown: No such machine.
+    """
+    at = res.clock.now()
+
+    def work(tx: Tx) -> KeysDetail:
+        machine = machine_called(tx, machine_id)
+        eks = [mark.value for mark in tx.chip_marks.of(machine_id) if mark.kind is MarkKind.EK]
+        return KeysDetail(
+            machine_id=machine_id,
+            ek_fingerprint=machine.ek_fingerprint,
+            ek_template=machine.ek_template,
+            ek_alternatives=[ek for ek in eks if ek != machine.ek_fingerprint],
+            ak_name=machine.ak_name.hex() if machine.ak_name else None,
+            ak_activated_at=machine.ak_activated_at,
+            earlier=[
+                KeyBindingDetail(ak_name=b.ak_name.hex(), machine_id=b.machine_id, bound_at=b.bound_at)
+                for b in tx.ak_bindings.of_ek(machine.ek_fingerprint)
+                if b.ak_name != machine.ak_name
+            ],
+            activations=[
+                OpenActivation(issued_at=c.issued_at, expires_at=c.expires_at)
+                for c in tx.challenges.open_of(machine.ek_fingerprint, "activate", at)
+            ],
+        )
+
+    return await res.store.read(work)
+
+
+def detail_of(tx: Tx, machine: Machine, res: Resources, at: datetime) -> MachineDetail:
+    """Return what operators see of *machine*."""
+    votes = tx.approvals.live_of([machine.machine_id], at).get(machine.machine_id, [])
+    shown = dual_control.shown(tx, votes, res.settings, at)
+    return machine_detail(machine, shown, tx.labels.of(machine.machine_id), at)
+
+
+def _relatives(tx: Tx, machine: Machine) -> list[RelativeDetail]:
+    """Return who is or may be the same chip, those that are gone too."""
+    found = [
+        RelativeDetail(
+            machine_id=each.machine_id,
+            mark=each.mark.kind,
+            same_chip=each.is_same_chip,
+            status=each.status,
+            deleted_at=each.deleted_at,
+        )
+        for each in tx.chip_marks.relatives(machine.machine_id, tx.chip_marks.of(machine.machine_id))
+    ]
+    known = {machine.machine_id, *(each.machine_id for each in found)}
+    purged = [each for each, _ in tx.ak_bindings.machines_of(machine.ek_fingerprint) if each not in known]
+    return found + [
+        RelativeDetail(machine_id=each, mark=MarkKind.EK, same_chip=True, status=None, deleted_at=None)
+        for each in purged
+    ]
