@@ -1,21 +1,23 @@
 """A kind of evidence in one file: the level of a chip, under a key that we share with it.
 
-It shows what a kind needs, and that nothing else is touched: one object, and one line in the table.
+It shows what a kind needs, and that nothing else is touched: one object, one reader of its block in policies, and a
+line in each table.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from attestation.errors import ChallengeMismatch, MalformedEvidence, SignatureInvalid
-from attestation.reference import Policy
+from attestation.errors import ChallengeMismatch, MalformedEvidence, PolicyInvalid, SignatureInvalid
+from attestation.reference import Demand, Policy
+from attestation.reference.rules import Stated
 from attestation.results import Check, Outcome, Subject, TrustClaim
 from attestation.wire import Reader, b64decode
 
 LEVEL: Final = Check(name="toy-level", claim=TrustClaim.HARDWARE)
+MINIMUM: Final = Check(name="toy-minimum", claim=TrustClaim.HARDWARE)
 
 
 class Unverified(NamedTuple):
@@ -50,13 +52,13 @@ class ToyKind:
     check: Final = Check(name="toy-statement", claim=TrustClaim.INSTANCE_IDENTITY, if_failed=99, if_passed=2)
     held: Final = check.passed()
     expects: Final = "a fresh statement of the chip"
-    checks: Final = (check, LEVEL)
+    checks: Final = (check, LEVEL, MINIMUM)
 
     def parse(self, item: object) -> Unverified:
         """Parse `statement` and `tag`, base64."""
         if not isinstance(item, Mapping) or item.keys() != {"statement", "tag"}:
             raise MalformedEvidence("two members: statement and tag")
-        if not all(isinstance(text, str) for text in item.values()):
+        if {type(text) for text in item.values()} != {str}:
             raise MalformedEvidence("statement and tag are texts")
         statement = b64decode(item["statement"], "statement", max_bytes=36)
         tag = b64decode(item["tag"], "tag", max_bytes=32)
@@ -69,10 +71,8 @@ class ToyKind:
 
     def verify(self, evidence: Unverified, expected: Expected) -> int:
         """Return the level."""
-        # 1. The chip said exactly this.
-        if not hmac.compare_digest(tag_of(evidence.statement, expected.key), evidence.tag):
+        if not hmac.compare_digest(hmac.digest(expected.key, evidence.statement, "sha256"), evidence.tag):
             raise SignatureInvalid("not by this chip")
-        # 2. For this challenge.
         if not hmac.compare_digest(evidence.challenge, expected.challenge):
             raise ChallengeMismatch("for another challenge")
         return evidence.level
@@ -81,20 +81,35 @@ class ToyKind:
         self, claims: int, expected: Expected, policy: Policy | None
     ) -> tuple[Sequence[Outcome], Found]:
         """A level never goes back."""
-        if claims < expected.before:
-            return [LEVEL.failed(f"at least {expected.before}", str(claims))], Found(claims)
-        return [LEVEL.passed()], Found(claims)
+        failed = LEVEL.failed(f"at least {expected.before}", str(claims))
+        return [failed if claims < expected.before else LEVEL.passed()], Found(claims)
 
     def judge(
         self, claims: int, evidence: Unverified, expected: Expected, policy: Policy
     ) -> tuple[Sequence[Outcome], tuple[Subject, ...]]:
-        """Nothing is expected yet."""
-        return [], ()
+        """The level is at least what the policy demands."""
+        demand = policy.blocks.get(self.name)
+        if demand is None or claims >= demand.value:
+            return [] if demand is None else [MINIMUM.passed()], ()
+        return [MINIMUM.told(f"at least {demand.value}", str(claims), report=demand.report)], ()
 
 
-def tag_of(statement: bytes, key: bytes) -> bytes:
-    """Return what the chip adds to *statement*."""
-    return hmac.digest(key, statement, hashlib.sha256)
+class ToyBlock:
+    """What a policy says of the kind: `{"minimum": 3}`."""
+
+    def read(self, block: Mapping[str, object]) -> Mapping[str, object]:
+        """Judge the block."""
+        if block.keys() != {"minimum"} or type(block["minimum"]) is not int:
+            raise PolicyInvalid("toy: the member is minimum, a whole number")
+        return block
+
+    def build(self, members: Mapping[str, Stated]) -> Demand[object]:
+        """Return the lowest level."""
+        return Demand(members["minimum"].value, members["minimum"].source.report)
+
+    def schema(self) -> dict[str, object]:
+        """Return what `read` accepts."""
+        return {"required": ["minimum"], "properties": {"minimum": {}}, "additionalProperties": False}
 
 
-TOY: Final = ToyKind()
+TOY, TOY_BLOCK = ToyKind(), ToyBlock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from attestation.appraisal.kind import Kind
 from tests.docs.pages import ROOT, text
 
 PAGE = text("docs/extend/adding-an-evidence-kind.md")
@@ -21,6 +22,15 @@ def test_every_file_that_knows_the_kind_is_named() -> None:
     }
     assert len(named) == len(set(named))
     assert set(named) == knows
+
+
+def test_every_member_of_a_kind_is_named() -> None:
+    """Those of the protocol, in its order; and the toy that shows them is short."""
+    members = [name for name in vars(Kind) if not name.startswith("_")]
+    told = re.findall(r"^\| (`.+?) \|", PAGE.partition("| step |")[0], flags=re.MULTILINE)
+    assert re.findall(r"`(\w+)", " ".join(told)) == members
+    toy = (ROOT / "tests/contract/toy_kind.py").read_text(encoding="utf-8")
+    assert len(toy.splitlines()) <= 120
 
 
 def test_the_pages_that_tell_of_the_kind_are_named() -> None:

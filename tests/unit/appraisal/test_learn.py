@@ -18,8 +18,10 @@ from attestation.reference import (
     Policy,
     compose,
     compose_guarded,
+    diff,
     parse_policy,
 )
+from attestation.reference.document import nested
 from attestation.results import Failed, Outcome, Subject, Undecided
 from attestation.results.appraised import appraised
 from attestation.results.vector import BOOTED
@@ -527,3 +529,13 @@ def test_nothing_learned_is_weaker_than_what_is_in_force() -> None:
     no_revocations = demanding(secure_boot={"required": True})
     learned = learn([machine(0, revoked=0)], name="workers", base=no_revocations).document
     assert "dbx_min" not in learned["secure_boot"]
+
+
+def test_what_is_learned_is_written_in_the_format_that_it_starts_from() -> None:
+    """So nothing that stood in a block is lost; what is demanded is the same."""
+    old = learn(FLEET, name="workers").document
+    first = learn(FLEET, name="workers", version=2, base=parse_policy(old)).document
+    second = learn(FLEET, name="workers", version=2, base=parse_policy(nested(old))).document
+    assert (first["format"], second["format"]) == ("itl-tpm-policy/1", "itl-policy/2")
+    assert second == nested(first)
+    assert diff(parse_policy(first), parse_policy(second)).changes == ()

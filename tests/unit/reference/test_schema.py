@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attestation.errors import PolicyInvalid
-from attestation.reference import parse_policy
-from attestation.reference.document import VENDORS
-from attestation.reference.schema import schema
+from attestation.reference import diff, effective_document, parse_policy
+from attestation.reference.document import VENDORS, flattened, nested
+from attestation.reference.schema import schema, schema_2
 from attestation.results import Assurance
 
 WRITTEN = Path(__file__).parents[3] / "docs" / "protocol" / "itl-tpm-policy-1.schema.json"
+WRITTEN_2 = WRITTEN.with_name("itl-policy-2.schema.json")
+VALIDATOR_2 = jsonschema_rs.Draft202012Validator(schema_2())
 VALIDATOR = jsonschema_rs.Draft202012Validator(schema())
 A, B = "aa" * 32, "bb" * 32
 FULL: dict[str, Any] = {
@@ -78,6 +81,65 @@ def test_what_is_written_is_what_is_said() -> None:
     """The file in docs is the schema."""
     assert json.loads(WRITTEN.read_text()) == schema()
     jsonschema_rs.meta.validate(schema())
+    assert json.loads(WRITTEN_2.read_text()) == schema_2()
+    jsonschema_rs.meta.validate(schema_2())
+
+
+def test_both_formats_demand_the_same() -> None:
+    """Format 2 is the common members and a block; each keeps the digest of what was written."""
+    second = nested(FULL)
+    old, new = parse_policy(FULL), parse_policy(second)
+    VALIDATOR_2.validate(second)
+    assert flattened(second) == {**FULL, "format": "itl-policy/2"}
+    assert sorted(second) == sorted(
+        [
+            "format",
+            "name",
+            "version",
+            "description",
+            "mode",
+            "assurance",
+            "max_age_seconds",
+            "reattest_seconds",
+            "tpm",
+        ]
+    )
+    assert old.sha256 != new.sha256
+    assert json.loads(new.document) == second
+    assert replace(new, document=old.document, sha256=old.sha256) == old
+    assert diff(old, new).changes == ()
+    shown, before = effective_document(new), effective_document(old)
+    assert {n: v for n, v in shown.items() if n != "policies"} == {
+        n: v for n, v in before.items() if n != "policies"
+    }
+
+
+@pytest.mark.threat("T69")
+def test_each_member_stands_in_its_place() -> None:
+    """A common member in the block, one of the block beside it, an unknown block or none: refused by name."""
+    second = nested(FULL)
+    block = second["tpm"]
+    assert isinstance(block, dict)
+    common = {name: value for name, value in second.items() if name != "tpm"}
+    for name, value in common.items():
+        wrong = {**second, "tpm": {**block, name: value}}
+        assert not accepted(wrong), name
+        assert not VALIDATOR_2.is_valid(wrong), name
+    for name, value in block.items():
+        for wrong in (
+            {**second, name: value},
+            {**common, "tpm": {n: v for n, v in block.items() if n != name}},
+        ):
+            assert accepted(wrong) == VALIDATOR_2.is_valid(wrong), name
+    blocks: tuple[dict[str, object], ...] = ({"sevSnp": {}}, {"tpm": {}}, {"tpm": None}, {"tpm": []})
+    for more in blocks:
+        assert not accepted({**common, **more})
+        assert not VALIDATOR_2.is_valid({**common, **more})
+    with pytest.raises(PolicyInvalid, match="sevSnp"):
+        parse_policy({**second, "sevSnp": {"x": 1}})
+    alone = {"format": "itl-policy/2", "name": "who", "version": 1, "assurance": {"minimum": "ek-chain"}}
+    assert parse_policy(alone).selection.to_names() == {"sha256": [*range(10), 11, 12, 14]}
+    VALIDATOR_2.validate(alone)
 
 
 digests = st.sampled_from([A, B, "cc" * 48, "dd" * 64, "AA" * 32, "aa", "", 7, None])
@@ -154,6 +216,8 @@ def test_the_schema_accepts_what_the_reader_accepts(document: dict[str, Any]) ->
     """Who checks with the schema first never refuses a policy that the service would take."""
     if accepted(document):
         VALIDATOR.validate(document)
+        assert accepted(nested(document))
+        VALIDATOR_2.validate(nested(document))
 
 
 @settings(max_examples=400)

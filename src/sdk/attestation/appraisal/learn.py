@@ -19,8 +19,9 @@ from attestation.appraisal.tpm.boot import constants
 from attestation.errors import EventLogRejected, PolicyInvalid
 from attestation.evidence import event_log
 from attestation.evidence.event_log import EventLogClaims, ReplayedLog
-from attestation.reference import DEFAULT_SELECTION, FORMAT, Policy, parse_policy
+from attestation.reference import DEFAULT_SELECTION, FORMAT, FORMAT_2, Policy, parse_policy
 from attestation.reference.compose import effective_document
+from attestation.reference.document import flattened, nested
 from attestation.reference.patterns import parse_command_pattern, words_of
 from attestation.results import Assurance
 from attestation.tpm.hashes import bank_alg
@@ -163,8 +164,9 @@ def learn(
         "bank": bank,
         **learned,
     }
+    of_format_2 = base is not None and json.loads(base.document)["format"] == FORMAT_2
     return Proposal(
-        document=_fitting(document, notes),
+        document=_fitting(document, notes, nested if of_format_2 else dict),
         groups=tuple(learner.groups),
         outliers=tuple(outliers),
         notes=tuple(notes),
@@ -185,7 +187,7 @@ def _keeping(
     guarded: str | None,
 ) -> dict[str, Any]:
     """Return *learned* with what *base* demands besides, and no weaker than what is *in_force*."""
-    old: Mapping[str, Any] = {"pcrs": {}} if base is None else json.loads(base.document)
+    old: Mapping[str, Any] = {"pcrs": {}} if base is None else flattened(json.loads(base.document))
     now: Mapping[str, Any] = effective_document(in_force)
     kept = {member: value for member, value in old.items() if member not in _OWN}
     if guarded is not None:
@@ -257,18 +259,22 @@ def _keep_pcrs(
             notes.append(f"PCR {index} keeps its rule of {ref}: what was learned would not compare it")
 
 
-def _fitting(document: dict[str, object], notes: list[str]) -> dict[str, object]:
-    """Return *document* as a policy can be: without the lists that make it too long."""
+def _fitting(
+    document: dict[str, object],
+    notes: list[str],
+    written: Callable[[Mapping[str, object]], dict[str, object]],
+) -> dict[str, object]:
+    """Return *document* as a policy can be, in the format of *written*: without the lists that make it too long."""
     for member in ("secure_boot", "boot"):
         try:
-            parse_policy(document)
+            parse_policy(written(document))
         except PolicyInvalid as error:
             if "longer than" not in str(error) or member not in document:
                 raise
             del document[member]
             notes.append(f"{member} would make the policy too long and was left out")
-    parse_policy(document)
-    return document
+    parse_policy(written(document))
+    return written(document)
 
 
 def _some(who: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from attestation.reference.compose import EFFECTIVE_FORMAT, compose, compose_guarded, effective_document
 from attestation.reference.diff import Change, PolicyDiff, diff
-from attestation.reference.document import FORMAT
+from attestation.reference.document import FORMAT, FORMAT_2
 from attestation.reference.policy import (
     DEFAULT_SELECTION,
     IDENTITY_ONLY,
@@ -25,6 +25,7 @@ __all__ = [
     "DEFAULT_SELECTION",
     "EFFECTIVE_FORMAT",
     "FORMAT",
+    "FORMAT_2",
     "IDENTITY_ONLY",
     "BootRules",
     "Change",

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from attestation.reference.document import IDENTITY_ONLY_NAME, read, refuse
+from attestation.reference.blocks import BLOCKS
+from attestation.reference.document import IDENTITY_ONLY_NAME, flattened, read, refuse
 from attestation.reference.policy import IDENTITY_ONLY, Policy, build
 from attestation.reference.rules import Source, Stated
 from attestation.tpm.hashes import bank_name
@@ -147,7 +148,8 @@ def _in_force(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
 
 def _is_bound(path: str) -> bool:
     """True for a member that is about PCRs or logs, and so about one bank."""
-    return path not in _UNBOUND_MEMBERS and not path.startswith(_UNBOUND)
+    top = path.partition(".")[0]
+    return path not in _UNBOUND_MEMBERS and not path.startswith(_UNBOUND) and top not in BLOCKS
 
 
 def _reconciled(members: dict[str, Stated]) -> dict[str, Stated]:
@@ -201,7 +203,7 @@ def effective_document(policy: Policy) -> dict[str, object]:
     if document["format"] == EFFECTIVE_FORMAT:
         return document
     return {
-        **{name: value for name, value in document.items() if name not in ("name", "version", "mode")},
+        **{n: value for n, value in flattened(document).items() if n not in ("name", "version", "mode")},
         "format": EFFECTIVE_FORMAT,
         "ref": policy.ref,
         "policies": [{"policy": policy.ref, "sha256": policy.sha256}],

@@ -1,4 +1,7 @@
-"""Reading a policy document of the format `itl-tpm-policy/1` member by member (TPM.md §4.6).
+"""Reading a policy document member by member (TPM.md §4.6): format `itl-policy/2`, or `itl-tpm-policy/1`.
+
+Format 2 has common members and one block per kind of evidence. A document of format 1 is its common members and its
+`tpm` block in one object; both read the same (`flattened`).
 
 A policy is judged when it is written, not when it is used: what this version cannot evaluate is refused by
 name, so no rule is ever skipped silently. `attestation.reference.schema` says the same as data;
@@ -18,6 +21,7 @@ from typing import Final, NoReturn
 
 from attestation.endorsements.vendors import VENDOR_NAMES
 from attestation.errors import MalformedEvidence, PolicyInvalid
+from attestation.reference.blocks import BLOCKS
 from attestation.reference.patterns import (
     MAX_PATTERN,
     MAX_STARS,
@@ -34,6 +38,8 @@ from attestation.tpm.unmeasured import unmeasured_values
 from attestation.wire import canonical_json, hexdecode
 
 FORMAT: Final = "itl-tpm-policy/1"
+FORMAT_2: Final = "itl-policy/2"
+TPM: Final = "tpm"
 IDENTITY_ONLY_NAME: Final = "identity-only"
 MAX_POLICY_BYTES: Final = 65_536
 MAX_VALUES: Final = 256
@@ -51,6 +57,19 @@ REATTEST: Final = (5, 86_400)
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
 _VERSION_WORDS: Final = re.compile(r"(?:0|[1-9][0-9]{0,4})(?:\.(?:0|[1-9][0-9]{0,4})){0,3}\Z")
 _REQUIRED: Final = frozenset({"format", "name", "version", "bank", "pcrs"})
+COMMON: Final = frozenset(
+    {
+        "format",
+        "name",
+        "version",
+        "mode",
+        "description",
+        "assurance",
+        "max_age_seconds",
+        "reattest_seconds",
+    }
+)
+"""What a policy says whatever the kind of evidence."""
 _INDEX_TEXTS: Final = frozenset(str(i) for i in range(24))
 _RESETTABLE: Final = frozenset({16, 23})
 _BOOT: Final = frozenset(range(16))
@@ -111,12 +130,17 @@ def read(document: Mapping[str, object]) -> Document:
     Raises:
         PolicyInvalid: With the member and the rule of the format that it breaks.
     """
-    names = frozenset(document)
+    original, blocks = document, frozenset[str]()
+    if document.get("format") == FORMAT_2:
+        blocks = frozenset(BLOCKS) & frozenset(document)
+        _judge_blocks(document, blocks)
+        document = {"bank": "sha256", "pcrs": {}, **flattened(document)}
+    names = frozenset(document) - blocks
     _no_stranger(names, _REQUIRED | frozenset(_READERS) | {"mode"}, "")
     if _REQUIRED - names:
         refuse(f"member {min(_REQUIRED - names)} is missing")
-    if document["format"] != FORMAT:
-        refuse(f"format is not {FORMAT}")
+    if document["format"] not in (FORMAT, FORMAT_2):
+        refuse(f"format is neither {FORMAT} nor {FORMAT_2}")
     name, bank, pcrs = document["name"], document["bank"], document["pcrs"]
     if not isinstance(name, str) or not _NAME.match(name):
         refuse("name is not 1 to 63 lower-case letters, digits and hyphens")
@@ -140,8 +164,13 @@ def read(document: Mapping[str, object]) -> Document:
         if member in document:
             for path, value, written in reader(member, document[member], size):
                 members[path] = Stated(value, written, source)
+    for name_of_kind in sorted(blocks):
+        block = document[name_of_kind]
+        assert isinstance(block, Mapping)
+        for member, value in BLOCKS[name_of_kind].read(block).items():
+            members[f"{name_of_kind}.{member}"] = Stated(value, block[member], source)
     # Every member was judged by now: what is written holds no number that JSON could not carry.
-    written = canonical_json(document)
+    written = canonical_json(original)
     if len(written) > MAX_POLICY_BYTES:
         refuse(f"longer than {MAX_POLICY_BYTES} bytes")
     return Document(
@@ -153,6 +182,34 @@ def read(document: Mapping[str, object]) -> Document:
         members=members,
         written=written,
     )
+
+
+def _judge_blocks(document: Mapping[str, object], blocks: frozenset[str]) -> None:
+    """Refuse what is neither a common member nor the block of a kind, and what stands in another place."""
+    _no_stranger(frozenset(document), COMMON | blocks | {TPM}, "")
+    for name in (TPM, *blocks):
+        if name in document and (not isinstance(document[name], Mapping) or not document[name]):
+            refuse(f"{name} is not an object that states something")
+    tpm = document.get(TPM)
+    if isinstance(tpm, Mapping):
+        _no_stranger(frozenset(tpm), (_REQUIRED | frozenset(_READERS)) - COMMON, f"{TPM}: ")
+        for name in ("bank", "pcrs"):
+            if name not in tpm:
+                refuse(f"member {TPM}.{name} is missing")
+
+
+def flattened(document: Mapping[str, object]) -> Mapping[str, object]:
+    """Return *document* with the members of its `tpm` block beside the common ones, as in format 1."""
+    tpm = document.get(TPM) if document.get("format") == FORMAT_2 else None
+    common = {name: value for name, value in document.items() if name != TPM}
+    return {**common, **tpm} if isinstance(tpm, Mapping) else common
+
+
+def nested(members: Mapping[str, object]) -> dict[str, object]:
+    """Return the document of format 2 with *members*, which stand as in format 1, and blocks of other kinds."""
+    beside = COMMON | frozenset(BLOCKS)
+    common = {name: value for name, value in members.items() if name in beside}
+    return {**common, "format": FORMAT_2, TPM: {n: v for n, v in members.items() if n not in beside}}
 
 
 def refuse(message: str) -> NoReturn:

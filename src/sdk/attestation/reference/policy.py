@@ -1,4 +1,4 @@
-"""Appraisal policies of the format `itl-tpm-policy/1` (TPM.md §4.6): what holds for a machine, ready to judge by.
+"""Appraisal policies (TPM.md §4.6): what holds for a machine, ready to judge by.
 
 `parse_policy` makes one from a document, `attestation.reference.compose` one from several. Both are built by
 the same function from the same flat table of members, so that what is judged cannot depend on where it was
@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+from attestation.reference.blocks import BLOCKS
 from attestation.reference.document import FORMAT, IDENTITY_ONLY_NAME, load, read, refuse
 from attestation.reference.patterns import CommandPattern, Glob
 from attestation.reference.rules import (
@@ -76,6 +77,7 @@ class Policy:
         reports: At least one rule is only reported.
         appraises_boot: At least one rule about what booted decides.
         logs_read: At least one rule reads an event log or a measurement list, or wants one sent.
+        blocks: Name of each other kind of evidence of which it states something -> the rules of that kind.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Policy:
     reports: bool
     appraises_boot: bool
     logs_read: bool
+    blocks: Mapping[str, Any]
 
     def __hash__(self) -> int:
         """Hash what it was made of: equal policies have equal documents."""
@@ -124,6 +127,10 @@ class Policy:
             if values.get(index) not in any_of:
                 return [rule.judge(values.get(rule.index)) for rule in self.by_value]
         return self.all_held
+
+    def only_reports(self, kind: str) -> bool:
+        """Return whether nothing that it states of another *kind* of evidence decides."""
+        return all(s.report for path, s in self.sources.items() if path.startswith(f"{kind}."))
 
     def assurance_minimum(self, role: str | None) -> Assurance:
         """Return the lowest level of assurance with which a machine of *role* is accepted (TPM.md §6).
@@ -165,7 +172,8 @@ def _parse(document: Mapping[str, object]) -> Policy:
     )
     if found.name != IDENTITY_ONLY_NAME and not policy.demands:
         refuse("no PCR is compared and nothing else is demanded; only identity-only may do without")
-    if policy.log_pcrs and document.get("event_log") == "accepted":
+    stated = found.members.get("event_log")
+    if policy.log_pcrs and stated is not None and stated.value == "accepted":
         refuse("event_log accepted contradicts the rules that read it")
     return policy
 
@@ -218,6 +226,11 @@ def build(
     selected = {rule.index for rule in rules} | set(log_pcrs)
     if ima is not None:
         selected |= {_IMA_PCR, *_BOOT_AGGREGATE}
+    blocks = {
+        name: block.build({path.removeprefix(f"{name}."): stated for path, stated in table.under(f"{name}.")})
+        for name, block in BLOCKS.items()
+        if table.has(f"{name}.")
+    }
     by_value = tuple(rule for rule in rules if rule.approved is None)
     compared = tuple((rule.index, rule.any_of) for rule in by_value if rule.any_of is not None)
     return Policy(
@@ -251,10 +264,11 @@ def build(
         compared=compared,
         all_held=tuple(rule.held for rule in by_value),
         by_value=by_value,
-        demands=bool(about_boot or firmware or level or key_attestation.value == "required"),
+        demands=bool(about_boot or firmware or level or key_attestation.value == "required" or blocks),
         reports=any(stated.source.report for stated in members.values()),
         appraises_boot=not all(about_boot),
         logs_read=event_log is not None or ima is not None,
+        blocks=blocks,
     )
 
 

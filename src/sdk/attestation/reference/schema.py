@@ -1,4 +1,4 @@
-"""JSON Schema (draft 2020-12) of a policy document, made from the constants of its reader.
+"""JSON Schemas (draft 2020-12) of a policy document, made from the constants of its reader.
 
 Whatever `parse_policy` accepts, the schema accepts. What only the reader can see stands in `$comment`: that a
 member demands something, the name of the shipped policy, text that is printable, the length of the whole.
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from attestation.reference.blocks import BLOCKS
 from attestation.reference.document import (
     BANKS,
     FORMAT,
+    FORMAT_2,
     MAX_AGE,
     MAX_DESCRIPTION,
     MAX_DIGESTS,
@@ -19,6 +21,7 @@ from attestation.reference.document import (
     MAX_VALUES,
     MAX_VERSION,
     REATTEST,
+    TPM,
     VENDORS,
 )
 from attestation.reference.patterns import MAX_PATTERN
@@ -26,90 +29,117 @@ from attestation.results import Assurance
 from attestation.tpm import bank_alg, digest_size
 
 SCHEMA_ID: Final = "https://itl.example/schemas/itl-tpm-policy-1.json"
+SCHEMA_2_ID: Final = "https://itl.example/schemas/itl-policy-2.json"
 NAME_PATTERN: Final = "^[a-z0-9][a-z0-9-]{0,62}$"
 
 _Schema = dict[str, object]
 
 
 def schema() -> _Schema:
-    """Return the schema as JSON: objects, lists, text, numbers; a new one at each call."""
+    """Return the schema of `itl-tpm-policy/1` as JSON: objects, lists, text, numbers; a new one at each call."""
+    common = _common(FORMAT)
+    tail = {name: common.pop(name) for name in ("assurance", "max_age_seconds", "reattest_seconds")}
+    return {
+        **_head(SCHEMA_ID, "Appraisal policy of TPM evidence"),
+        **_object(common | _tpm() | tail, "format", "name", "version", "bank", "pcrs"),
+        **_banks(),
+    }
+
+
+def schema_2() -> _Schema:
+    """Return the schema of `itl-policy/2`, likewise: common members, and a block for each kind of evidence."""
+    blocks = {name: block.schema() for name, block in BLOCKS.items()}
+    tpm = _object(_tpm(), "bank", "pcrs") | _banks()
+    return {
+        **_head(SCHEMA_2_ID, "Appraisal policy"),
+        **_object(_common(FORMAT_2) | {TPM: tpm} | blocks, "format", "name", "version"),
+    }
+
+
+def _head(schema_id: str, title: str) -> _Schema:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": SCHEMA_ID,
-        "title": "Appraisal policy of TPM evidence",
+        "$id": schema_id,
+        "title": title,
         "$comment": "The service also refuses: a policy that demands nothing, the name identity-only, text that "
         "is not printable, event_log accepted beside rules that read it, reattest_seconds above "
         "max_age_seconds, more than 64 KiB.",
-        **_object(
-            {
-                "format": {"const": FORMAT},
-                "name": {"type": "string", "pattern": NAME_PATTERN},
-                "version": {"type": "integer", "minimum": 1, "maximum": MAX_VERSION},
-                "description": _text(MAX_DESCRIPTION),
-                "mode": {"enum": ["enforce", "report"], "default": "enforce"},
-                "bank": {"enum": list(BANKS)},
-                "pcrs": {
-                    "type": "object",
-                    "propertyNames": {"enum": [str(i) for i in range(16)]},
-                    "additionalProperties": {"oneOf": [_any_of(), _events(), _empty(), _ignore()]},
-                },
-                "secure_boot": _stating(
-                    {
-                        "required": {"type": "boolean"},
-                        "db_sha256": _digests(32),
-                        "dbx_min": _digests(32),
-                        "authorities": _digests(32),
-                        "debug": {"enum": ["forbid", "flag"], "default": "forbid"},
-                        "empty_variable": {"enum": ["refuse", "off"], "default": "refuse"},
-                    }
-                ),
-                "boot": _stating(
-                    {
-                        "loaders": _digests(32, 48, 64),
-                        "kernels": _digests(32, 48, 64),
-                        "initrds": _digests(32, 48, 64),
-                        "command_lines": _patterns("^[^ ]+( [^ ]+)*$"),
-                    }
-                ),
-                "ima": _object(
-                    {
-                        "allow": _digests(32, 48, 64),
-                        "exclude": _patterns("^/"),
-                        "violations": {"enum": ["fail", "flag"], "default": "fail"},
-                    },
-                    "allow",
-                ),
-                "event_log": {"enum": ["required", "accepted"]},
-                "log_padding": {"enum": ["accepted", "refused"], "default": "refused"},
-                "clock": _object({"safe": {"enum": ["required", "flag"], "default": "flag"}}),
-                "firmware": _stating(
-                    {
-                        "on_blocklist": {"enum": ["fail", "warn"]},
-                        "min": {
-                            "type": "object",
-                            "minProperties": 1,
-                            "propertyNames": {"enum": sorted(VENDORS)},
-                            "additionalProperties": {
-                                "type": "string",
-                                "pattern": r"^(0|[1-9][0-9]{0,4})(\.(0|[1-9][0-9]{0,4})){0,3}$",
-                            },
-                        },
-                    }
-                ),
-                "ek_key_attestation": {"enum": ["required", "accepted"], "default": "accepted"},
-                "assurance": _object({"minimum": {"enum": [level.value for level in Assurance]}}, "minimum"),
-                "max_age_seconds": {"type": "integer", "minimum": MAX_AGE[0], "maximum": MAX_AGE[1]},
-                "reattest_seconds": {"type": "integer", "minimum": REATTEST[0], "maximum": REATTEST[1]},
-            },
-            "format",
-            "name",
-            "version",
-            "bank",
-            "pcrs",
-        ),
-        # Values of PCRs and digests of events are as long as those of the bank.
-        "allOf": [_of_bank(bank) for bank in BANKS],
     }
+
+
+def _common(written: str) -> _Schema:
+    """Return the members that a policy has whatever the kind of evidence."""
+    return {
+        "format": {"const": written},
+        "name": {"type": "string", "pattern": NAME_PATTERN},
+        "version": {"type": "integer", "minimum": 1, "maximum": MAX_VERSION},
+        "description": _text(MAX_DESCRIPTION),
+        "mode": {"enum": ["enforce", "report"], "default": "enforce"},
+        "assurance": _object({"minimum": {"enum": [level.value for level in Assurance]}}, "minimum"),
+        "max_age_seconds": {"type": "integer", "minimum": MAX_AGE[0], "maximum": MAX_AGE[1]},
+        "reattest_seconds": {"type": "integer", "minimum": REATTEST[0], "maximum": REATTEST[1]},
+    }
+
+
+def _tpm() -> _Schema:
+    """Return the members that are about TPM evidence."""
+    return {
+        "bank": {"enum": list(BANKS)},
+        "pcrs": {
+            "type": "object",
+            "propertyNames": {"enum": [str(i) for i in range(16)]},
+            "additionalProperties": {"oneOf": [_any_of(), _events(), _empty(), _ignore()]},
+        },
+        "secure_boot": _stating(
+            {
+                "required": {"type": "boolean"},
+                "db_sha256": _digests(32),
+                "dbx_min": _digests(32),
+                "authorities": _digests(32),
+                "debug": {"enum": ["forbid", "flag"], "default": "forbid"},
+                "empty_variable": {"enum": ["refuse", "off"], "default": "refuse"},
+            }
+        ),
+        "boot": _stating(
+            {
+                "loaders": _digests(32, 48, 64),
+                "kernels": _digests(32, 48, 64),
+                "initrds": _digests(32, 48, 64),
+                "command_lines": _patterns("^[^ ]+( [^ ]+)*$"),
+            }
+        ),
+        "ima": _object(
+            {
+                "allow": _digests(32, 48, 64),
+                "exclude": _patterns("^/"),
+                "violations": {"enum": ["fail", "flag"], "default": "fail"},
+            },
+            "allow",
+        ),
+        "event_log": {"enum": ["required", "accepted"]},
+        "log_padding": {"enum": ["accepted", "refused"], "default": "refused"},
+        "clock": _object({"safe": {"enum": ["required", "flag"], "default": "flag"}}),
+        "firmware": _stating(
+            {
+                "on_blocklist": {"enum": ["fail", "warn"]},
+                "min": {
+                    "type": "object",
+                    "minProperties": 1,
+                    "propertyNames": {"enum": sorted(VENDORS)},
+                    "additionalProperties": {
+                        "type": "string",
+                        "pattern": r"^(0|[1-9][0-9]{0,4})(\.(0|[1-9][0-9]{0,4})){0,3}$",
+                    },
+                },
+            }
+        ),
+        "ek_key_attestation": {"enum": ["required", "accepted"], "default": "accepted"},
+    }
+
+
+def _banks() -> _Schema:
+    # Values of PCRs and digests of events are as long as those of the bank.
+    return {"allOf": [_of_bank(bank) for bank in BANKS]}
 
 
 def _of_bank(bank: str) -> _Schema:
