@@ -37,6 +37,7 @@ from attestation_cli.main import cli
 from tests.fixtures.machine import Machine
 from tests.fixtures.openid.provider import OPERATOR, Provider
 from tests.fixtures.operator_pki import OperatorCA
+from tests.fixtures.ports import free_port
 from tests.fixtures.service import ServiceProcess
 
 PAGE = Path(__file__).parents[2] / "docs/operate/troubleshooting.md"
@@ -126,10 +127,7 @@ class Desk:
             "ITL_CONFIG_CACHE_DIR": str(self.home),
             "ITL_SERVICE_URL": "https://attest.example",
         }
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        arguments = ("--host", "127.0.0.1", *(args or ("--port", port)))
+        arguments = ("--host", "127.0.0.1", *(args or ("--port", str(free_port()))))
         return self._run(attestation_service.main.main, arguments, usual | environment)
 
     def _run(
@@ -191,7 +189,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         service.start()
         trust = ssl.create_default_context(cafile=service.trust)
         try:
-            with httpx.Client(base_url=service.url, verify=trust) as http:
+            with httpx.Client(base_url=service.url, verify=trust, timeout=60) as http:
                 machines = [Machine(SoftwareNode(number), http) for number in (1, 2)]
                 for machine in machines:
                     machine.enrol()
@@ -220,8 +218,8 @@ def desk(
 
 def ambiguous(desk: Desk) -> Told:
     """One machine is called as another's id begins."""
-    first, second = sorted(desk.machines, key=lambda m: m.machine_id[:8].isdigit())
-    name = first.machine_id[:8]
+    first, second = desk.machines
+    name = first.machine_id[: len("7f3ad3ac-0f0e")]  # digits alone would be no name
     desk.cli("machine", "approve", second.machine_id, "--role", "worker-app", "--hostname", name)
     return desk.cli("machine", "get", name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -247,7 +246,7 @@ def test_a_file_that_is_no_certificate_is_told_by_its_name(tmp_path: Path) -> No
     done = run(stub, "trust", "verify", str(file))
     assert done.exit_code == 2
     assert f"{file} is no certificate that can be read: neither PEM" in done.stderr
-    assert "0x" not in done.stderr
+    assert "0x" not in done.stderr.replace(str(file), "")  # whose name is partly chance
     # The command that "says more" says it too.
     more = run(Stub(), "tpm-bundle", "verify", str(file))
     assert more.exit_code == 2
@@ -563,13 +562,15 @@ def test_a_failure_as_json() -> None:
     assert (told["code"], told["status"], told["request_id"]) == ("transition-forbidden", 409, "req-1")
 
 
-def test_an_unreachable_service_is_named_with_where_its_address_came_from() -> None:
+def test_an_unreachable_service_is_named_with_where_its_address_came_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Most failures of the first minute are a wrong address."""
 
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectTimeout("no")
 
-    os.environ["ITL_ADMIN_TOKEN"] = "x"
+    monkeypatch.setenv("ITL_ADMIN_TOKEN", "x")
     done = CliRunner().invoke(
         cli,
         ["--api-url", "https://attest.example", "machine", "unlock", A],

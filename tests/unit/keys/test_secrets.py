@@ -59,7 +59,7 @@ def test_no_secret(content: bytes, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(KeyUnusable, match="pin") as refusal:
         secret_source(f"file:{path}")()
-    assert "xx" not in str(refusal.value)
+    assert "xx" not in str(refusal.value).replace(str(path), "")  # whose name is partly chance
 
 
 def test_a_closed_descriptor() -> None:
