@@ -41,7 +41,7 @@ def test_a_failing_unit_does_not_hurt_its_group(store: Store, error: type[BaseEx
     async def main() -> list[Any]:
         def wait(tx: Any) -> None:
             started.set()
-            assert go.wait(10)
+            assert go.wait(60)
 
         def work(number: int) -> Any:
             def unit(tx: Any) -> int:
@@ -141,7 +141,7 @@ def test_a_slow_scan_delays_no_read(store: Store) -> None:
     go = threading.Event()
 
     async def main() -> None:
-        slow = asyncio.ensure_future(store.scan(lambda tx: go.wait(10)))
+        slow = asyncio.ensure_future(store.scan(lambda tx: go.wait(60)))
         await asyncio.wait_for(store.read(lambda tx: None), 5)
         go.set()
         assert await slow
@@ -193,7 +193,7 @@ def test_a_full_queue_refuses_at_once(store_url: str) -> None:
 
     def wait(tx: Any) -> None:
         started.set()
-        assert go.wait(10)
+        assert go.wait(60)
 
     async def main() -> None:
         running = asyncio.ensure_future(store.write(wait))

@@ -24,7 +24,7 @@ from tests.fixtures.service import ServiceProcess
 from tests.vectors.eventlog.ovmf import RealBoot
 
 BIN = Path(sys.executable).parent
-COMMAND_SECONDS = 90
+COMMAND_SECONDS = 240
 OK, PENDING_APPROVAL = 0, 10
 
 

@@ -24,7 +24,7 @@ import httpx
 people = json.loads(Path(os.environ["PEOPLE"]).read_text())
 password = next(a["password"] for a in people if a["person"]["username"] == os.environ["WHO"])
 form = {"username": os.environ["WHO"], "password": password}
-sent = httpx.post(sys.argv[1], data=form, follow_redirects=True, trust_env=False)
+sent = httpx.post(sys.argv[1], data=form, follow_redirects=True, trust_env=False, timeout=60)
 sys.exit(sent.status_code != 200)
 """
 """What a person does in a browser: fill in the form of the identity provider, follow the redirects."""
@@ -60,7 +60,7 @@ def test_three_machines_go_from_nothing_to_an_applied_configuration(tmp_path: Pa
     """Each machine is activated, approved, attested and has its own configuration; a stranger is refused."""
     data = tmp_path / "with space"
     demo = _demo("--exit-after-demo", "--data", "with space", cwd=tmp_path)
-    said, _ = demo.communicate(timeout=120)
+    said, _ = demo.communicate(timeout=600)
     assert demo.returncode == 0, said
     for name, role in (("cp-1", "controlplane"), ("infra-1", "worker-infra"), ("app-1", "worker-app")):
         assert re.search(rf"{name} +activated; .*pending_approval, assurance tofu", said)
@@ -104,7 +104,7 @@ def test_it_stays_up_until_it_is_stopped_and_the_printed_commands_work(tmp_path:
             said += line
         url = re.search(r"Service +(http://\S+)", said)
         assert url is not None
-        assert httpx.get(f"{url[1]}/readyz").status_code == 200
+        assert httpx.get(f"{url[1]}/readyz", timeout=60).status_code == 200
         exports = re.findall(r"^ +(export .*)$", said, flags=re.MULTILINE)
         tries = re.findall(
             r"^ +(attestation .*?)(?: +#(?:.* as (alice|carol))?.*)?$", said, flags=re.MULTILINE
@@ -132,13 +132,13 @@ def test_it_stays_up_until_it_is_stopped_and_the_printed_commands_work(tmp_path:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=240,
                 check=False,
             )
             # `explain` ends with 1 where the machine is not trusted, as a locked one is.
             assert done.returncode == 0 or " explain " in command, f"{command}: {done.stderr}"
         log = tmp_path / "data/machines/cp-1/agent.log"
-        give_up_at = time.monotonic() + 60
+        give_up_at = time.monotonic() + 240
         while log.read_text(encoding="utf-8").count("attested.answer") < 4:
             assert time.monotonic() < give_up_at, "the machine does not attest again"
             time.sleep(0.2)
@@ -158,7 +158,7 @@ def test_two_runs_in_one_directory_are_refused(tmp_path: Path) -> None:
         while "Ctrl-C" not in (line := first.stdout.readline()):
             assert line
         second = _demo("--no-demo", "--data", str(tmp_path / "data"), cwd=tmp_path)
-        said, _ = second.communicate(timeout=30)
+        said, _ = second.communicate(timeout=60)
         assert second.returncode == 1
         assert "another ./dev run uses" in said
     finally:

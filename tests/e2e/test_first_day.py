@@ -22,7 +22,7 @@ from tests.fixtures.service import ServiceProcess
 from tests.fixtures.tpm import MakeTPM
 from tests.vectors.eventlog.ovmf import by_name
 
-pytestmark = [pytest.mark.swtpm, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.swtpm
 
 PAGE = "docs/operate/first-day.md"
 NOT_DELIVERED = 15

@@ -21,7 +21,7 @@ from tests.fixtures.service import ServiceProcess
 from tests.fixtures.tpm import MakeTPM
 from tests.vectors.eventlog.ovmf import by_name
 
-pytestmark = [pytest.mark.swtpm, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.swtpm
 
 PAGE = "docs/operate/measured-boot.md"
 HOSTNAME = "w-7"

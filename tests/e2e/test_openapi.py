@@ -115,7 +115,7 @@ def _fleet(service: ServiceProcess, operator: Operator) -> list[str]:
         "rejected": ["reject"],
     }
     found = []
-    with httpx.Client(base_url=service.url, timeout=30) as http:
+    with httpx.Client(base_url=service.url, timeout=60) as http:
         for seed, steps in enumerate(list(acts.values()) * 2):
             machine = Machine(SoftwareNode(seed), http)
             machine.enrol()
@@ -179,7 +179,7 @@ def judge(service: ServiceProcess, directory: Path, chosen: list[str]) -> None:
 
 def test_every_operation_documents_its_answers(quiet_service: ServiceProcess) -> None:
     """Each has a summary, an id, a success and the errors of its kind; each problem has an example."""
-    document = httpx.get(f"{quiet_service.url}/openapi.json", timeout=30).json()
+    document = httpx.get(f"{quiet_service.url}/openapi.json", timeout=60).json()
     operations = [
         (method, path, operation)
         for path, methods in document["paths"].items()
@@ -214,6 +214,6 @@ def test_a_wrong_method_is_told_the_right_ones(
     quiet_service: ServiceProcess, path: str, allowed: str
 ) -> None:
     """`Allow` names every method of the resource, not only those of one route (RFC 9110 §10.2.1)."""
-    answer = httpx.patch(f"{quiet_service.url}{path}", timeout=30)
+    answer = httpx.patch(f"{quiet_service.url}{path}", timeout=60)
     assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
     assert answer.headers["content-type"] == "application/problem+json"

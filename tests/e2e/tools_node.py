@@ -66,7 +66,7 @@ class Tools:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=False,
         )
         if done.returncode != 0:
@@ -106,7 +106,7 @@ def software_tpm(directory: Path, *, ek_certificate: bool) -> Iterator[Tools]:
         yield Tools(directory, socket)
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
         socket.unlink(missing_ok=True)
         control.unlink(missing_ok=True)
 
@@ -162,7 +162,7 @@ class ToolsNode:
 
     def __init__(self, tools: Tools, service: str, *, ek: str, ak: tuple[str, str]) -> None:
         self.tools = tools
-        self._http = httpx.Client(base_url=service, timeout=20)
+        self._http = httpx.Client(base_url=service, timeout=60)
         self._challenge: dict[str, Any] | None = None
         tools("createek", "-c", "ek.ctx", "-G", ek, "-u", "ek.pub")
         self.create_ak(*ak)

@@ -50,7 +50,7 @@ class Running:
     def ask(self, body: str | bytes, path: str = "/add-checkpoint", **headers: str) -> tuple[int, str, str]:
         """Send one request; return status, media type and body."""
         host, port = self.server.server_address[:2]
-        connection = http.client.HTTPConnection(str(host), int(port), timeout=10)
+        connection = http.client.HTTPConnection(str(host), int(port), timeout=60)
         try:
             connection.request("POST", path, body if isinstance(body, bytes) else body.encode(), headers)
             answer = connection.getresponse()
@@ -86,7 +86,7 @@ def serving(directory: Path) -> Iterator[Running]:
             yield Running(directory, server, opened, lines)
         finally:
             server.shutdown()
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -168,7 +168,7 @@ def test_what_is_no_such_request(running: Running) -> None:
         assert running.ask("x", **{"Content-Length": length})[0] == 411
     assert running.ask("x", **{"Transfer-Encoding": "chunked"})[0] == 411
     host, port = running.server.server_address[:2]
-    with contextlib.closing(http.client.HTTPConnection(str(host), int(port), timeout=10)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(str(host), int(port), timeout=60)) as connection:
         connection.request("GET", "/add-checkpoint")
         assert connection.getresponse().status == 501
     assert running.state() == {}
@@ -239,14 +239,16 @@ def test_killed_again_and_again_it_never_goes_back(directory: Path, tmp_path: Pa
                 while not text.endswith("}\n"):
                     text += process.stdout.readline()
                 port = int(json.loads(text)["url"].rpartition(":")[2])
-                threading.Timer(0.05 * (1 + round_), process.kill).start()
+                answers = 0
                 with contextlib.suppress(OSError, http.client.HTTPException):
                     while size < 40:
-                        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+                        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
                         with contextlib.closing(connection):
                             connection.request("POST", "/add-checkpoint", request(size, size + 1).encode())
                             answer = connection.getresponse()
                             body = answer.read().decode()
+                        if (answers := answers + 1) == 2:
+                            threading.Timer(0.01 * round_, process.kill).start()
                         if answer.status == 409:
                             assert int(body) >= cosigned
                             size = int(body)
@@ -321,12 +323,12 @@ def test_a_witness_that_forgot_does_not_start(directory: Path, state: str | None
 @pytest.mark.threat("T48")
 def test_a_slow_connection_is_ended(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However it trickles; and with every place taken by such, the next one is still served."""
-    monkeypatch.setattr(witness, "CONNECTION_SECONDS", 0.5)
+    monkeypatch.setattr(witness, "CONNECTION_SECONDS", 2.0)
     monkeypatch.setattr(witness, "MAX_CONNECTIONS", 2)
     with serving(directory) as running, contextlib.ExitStack() as stack:
         host, port = running.server.server_address[:2]
         slow = [
-            stack.enter_context(contextlib.closing(socket.create_connection((str(host), int(port)), 10)))
+            stack.enter_context(contextlib.closing(socket.create_connection((str(host), int(port)), 60)))
             for _ in range(4)
         ]
         for connection in slow:
@@ -388,6 +390,6 @@ def test_the_command_ends_when_it_is_told(directory: Path) -> None:
             assert process.stdout is not None
             assert process.stdout.readline().startswith(f"witness {NAME} listens at http://127.0.0.1:")
             os.kill(process.pid, signal.SIGTERM)
-            assert process.wait(10) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()

@@ -27,7 +27,7 @@ def scene(service: ServiceProcess, operator: Operator) -> Iterator[Scene]:
 
     def client(address: str) -> httpx.Client:
         del address  # over a socket everybody comes from 127.0.0.1
-        return httpx.Client(base_url=service.url, timeout=30)
+        return httpx.Client(base_url=service.url, timeout=60)
 
     found = Scene(operator=operator, client=client, canary=service.canary, admin_token=service.admin_token)
     yield found

@@ -259,7 +259,7 @@ def test_the_process_lives_through_a_restart_of_the_service_and_ends_on_sigterm(
         at = operator.machine(machine_id)["last_result"]["at"]
         _until(lambda: operator.machine(machine_id)["last_result"]["at"] > at)
         agent.send_signal(signal.SIGTERM)
-        assert agent.wait(20) == 0
+        assert agent.wait(60) == 0
     finally:
         operator.http.close()
         if agent.poll() is None:
@@ -284,7 +284,7 @@ def _only_machine(operator: Operator) -> Any:
     return machines[0] if machines else None
 
 
-def _until(condition: Any, seconds: float = 60) -> Any:
+def _until(condition: Any, seconds: float = 240) -> Any:
     give_up_at = time.monotonic() + seconds
     while time.monotonic() < give_up_at:
         found = condition()

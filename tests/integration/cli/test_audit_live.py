@@ -84,7 +84,7 @@ def auditor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Auditor
                 yield Auditor(service, tmp_path)
         finally:
             server.shutdown()
-            thread.join(10)
+            thread.join(60)
 
 
 LOG = ("--vkeys-file", "@log.vkeys")
@@ -114,7 +114,7 @@ def test_a_witness_cosigns_what_the_service_signs(auditor: Auditor) -> None:
     """The service asks it, and an export has its cosignatures; a reader can demand them."""
     auditor.act(2)
     auditor.ok("audit", "checkpoint")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while NAME not in auditor.ok("audit", "checkpoint"):
         assert time.monotonic() < deadline, "never cosigned"
         time.sleep(0.2)

@@ -16,7 +16,7 @@ from attestation.testing import SoftwareNode
 from tests.fixtures.machine import Machine, code
 from tests.fixtures.service import ServiceProcess, StartService
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 REQUESTS = 100
 THREADS = 20
@@ -33,7 +33,7 @@ def service(start_service: StartService) -> ServiceProcess:
 def machine_of(service: ServiceProcess, seed: int) -> Iterator[Machine]:
     """Return an attested machine."""
     operator = service.operator()
-    with httpx.Client(base_url=service.url, timeout=30) as http, operator.http:
+    with httpx.Client(base_url=service.url, timeout=60) as http, operator.http:
         machine = Machine(SoftwareNode(seed), http)
         machine.admitted(operator)
         yield machine
@@ -56,9 +56,9 @@ def test_a_hundred_requests_with_one_challenge(service: ServiceProcess) -> None:
         start = threading.Barrier(THREADS)
 
         def ask(number: int) -> str:
-            with httpx.Client(base_url=service.url, timeout=30) as http:
+            with httpx.Client(base_url=service.url, timeout=60) as http:
                 if number < THREADS:
-                    start.wait(30)
+                    start.wait(60)
                 return code(http.post(f"/api/v1/machines/{machine.machine_id}/request-cert", json=body))
 
         with ThreadPoolExecutor(THREADS) as pool:
@@ -81,13 +81,13 @@ def test_a_lock_meets_requests(service: ServiceProcess) -> None:
             start = threading.Barrier(len(bodies) + 1)
 
             def ask(body: dict[str, str], start: threading.Barrier = start) -> str:
-                with httpx.Client(base_url=service.url, timeout=30) as http:
-                    start.wait(30)
+                with httpx.Client(base_url=service.url, timeout=60) as http:
+                    start.wait(60)
                     return code(http.post(f"/api/v1/machines/{machine.machine_id}/request-cert", json=body))
 
             with ThreadPoolExecutor(len(bodies)) as pool:
                 answers = [pool.submit(ask, body) for body in bodies]
-                start.wait(30)
+                start.wait(60)
                 operator.act(machine.machine_id, "lock", reason="test")
                 given = Counter(answer.result() for answer in answers)
             assert set(given) <= {"ok", "machine-not-admitted", "rate-limited"}

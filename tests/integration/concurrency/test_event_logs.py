@@ -17,7 +17,7 @@ from attestation.testing.event_logs import BootLog, BootOptions, boot, boot_log
 from tests.fixtures.machine import Machine, b64, code
 from tests.fixtures.service import Operator, ServiceProcess, StartService
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 ROUNDS = 12
 NORMAL = boot_log(BootOptions())
@@ -50,7 +50,7 @@ class Rebooting:
         self.url = url
         self.log = NORMAL
         self.sent = 0
-        with httpx.Client(base_url=url, timeout=20) as http:
+        with httpx.Client(base_url=url, timeout=60) as http:
             self.machine = Machine(self.node, http)
             self.machine.enrol()
 
@@ -61,7 +61,7 @@ class Rebooting:
 
     def attest(self) -> dict[str, Any]:
         """Attest as an agent does: the log goes along where it is demanded."""
-        with httpx.Client(base_url=self.url, timeout=20) as http:
+        with httpx.Client(base_url=self.url, timeout=60) as http:
             self.machine.http = http
             challenge = self.machine.next_challenge or self.machine.challenge()
             self.machine.next_challenge = None
@@ -80,7 +80,7 @@ class Rebooting:
 def test_what_one_worker_was_told_the_other_knows(start_service: StartService) -> None:
     """A log is sent once a boot whoever answers; after a reboot once more; after a crash not again."""
     service: ServiceProcess = start_service(workers=2)
-    with httpx.Client(base_url=service.url, timeout=20) as http:
+    with httpx.Client(base_url=service.url, timeout=60) as http:
         operator = Operator(http, service.admin_token)
         operator.call("POST", "/policies", json=policy(NORMAL))
         operator.call("POST", "/policies", json=policy(NORMAL, UPDATED))
@@ -129,7 +129,7 @@ def test_what_one_worker_was_told_the_other_knows(start_service: StartService) -
 def test_two_answers_at_once_leave_one_log(start_service: StartService) -> None:
     """Machines of one kind send the same log at the same moment: one row, and every one of them is verified."""
     service: ServiceProcess = start_service(workers=2)
-    with httpx.Client(base_url=service.url, timeout=20) as http:
+    with httpx.Client(base_url=service.url, timeout=60) as http:
         operator = Operator(http, service.admin_token)
         operator.call("POST", "/policies", json=policy(NORMAL))
         operator.call("PUT", "/policies/assignments/fleet/*", json={"policy": "measured@1"})

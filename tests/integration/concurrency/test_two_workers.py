@@ -30,12 +30,12 @@ from tests.fixtures.machine import Device, Machine, code
 from tests.fixtures.service import Operator, ServiceProcess, StartService
 from tests.fixtures.tpm import MakeTPM
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 MACHINES = 50
 REAL = 4
 ROUNDS = 6
-PATIENCE_SECONDS = 90
+PATIENCE_SECONDS = 240
 THREADS = 24
 
 
@@ -75,7 +75,7 @@ class Life:
     """
 
     def __init__(self, device: Device, url: str) -> None:
-        self.http = httpx.Client(base_url=url, timeout=20)
+        self.http = httpx.Client(base_url=url, timeout=60)
         self.machine = Machine(device, self.http)
         self.told = Acknowledged()
 
@@ -172,10 +172,10 @@ def test_fifty_machines_with_operators_and_a_killed_worker(
         victim = random.choice(service.worker_pids())
         os.kill(victim, signal.SIGKILL)
         for future in running:
-            future.result(60)
+            future.result(600)
         stop.set()
         for future in acts:
-            future.result(30)
+            future.result(60)
     _until(lambda: len(service.worker_pids()) == 2 and victim not in service.worker_pids(), "a new worker")
     assert sum(life.told.attested for life in lives) >= MACHINES * ROUNDS
     print(f"requests without an answer: {sum(life.told.unanswered for life in lives)}")
@@ -267,7 +267,7 @@ def test_a_hundred_redemptions_over_two_workers_succeed_once(two_workers: Servic
     """One activation proof, then one quote, each sent a hundred times to both workers at once (R13)."""
     with contextlib.ExitStack() as stack:
         clients = [
-            stack.enter_context(httpx.Client(base_url=two_workers.url, timeout=30)) for _ in range(THREADS)
+            stack.enter_context(httpx.Client(base_url=two_workers.url, timeout=60)) for _ in range(THREADS)
         ]
         machine = Machine(SoftwareNode(1000), clients[0])
         offer = machine.introduce().json()
@@ -297,7 +297,7 @@ def test_two_workers_share_one_key_and_one_token(two_workers: ServiceProcess) ->
         stack.enter_context(operator.http)
         # A connection stays with the worker that accepted it: many connections meet both.
         clients = [
-            stack.enter_context(httpx.Client(base_url=two_workers.url, timeout=30)) for _ in range(THREADS)
+            stack.enter_context(httpx.Client(base_url=two_workers.url, timeout=60)) for _ in range(THREADS)
         ]
         machines = [Machine(SoftwareNode(2000 + i), http) for i, http in enumerate(clients[:8])]
         assert len({str(machine.enrol()["service_keys"]) for machine in machines}) == 1
@@ -316,7 +316,7 @@ def test_a_kill_of_the_whole_service_loses_nothing_that_was_answered(start_servi
     """SIGKILL for supervisor and workers between two answers; what was answered is there after the restart."""
     service = start_service(workers=2)
     operator = service.operator()
-    with httpx.Client(base_url=service.url, timeout=30) as http:
+    with httpx.Client(base_url=service.url, timeout=60) as http:
         machines = [Machine(SoftwareNode(seed), http) for seed in range(5)]
         answers = [machine.admitted(operator) for machine in machines]
     operator.http.close()
@@ -325,7 +325,7 @@ def test_a_kill_of_the_whole_service_loses_nothing_that_was_answered(start_servi
     operator = service.operator()
     assert {m["status"] for m in operator.machines()} == {"attested"}
     assert operator.audit_is_valid()
-    with httpx.Client(base_url=service.url, timeout=30) as http:
+    with httpx.Client(base_url=service.url, timeout=60) as http:
         for machine, answer in zip(machines, answers, strict=True):
             machine.http = http
             envelope = machine.fetch(answer["config_token"]).json()

@@ -29,7 +29,7 @@ from attestation.testing import SoftwareNode
 from tests.fixtures.machine import Machine, code
 from tests.fixtures.service import ServiceProcess, StartService
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 OPERATORS = 20
 MACHINES = 4
@@ -83,7 +83,7 @@ class Provider:
             "preferred_username": name,
             "realm_access": {"roles": ["attestation-operator"]},
             "iat": now,
-            "exp": now + 600,
+            "exp": now + 36_000,
         }
         return jwt.encode({"alg": "ES256", "kid": "k1", "typ": "JWT"}, claims, self.key)
 
@@ -138,7 +138,7 @@ class Committee:
                             "Authorization": f"Bearer {provider.token(name)}",
                             "Content-Type": "application/json",
                         },
-                        timeout=30,
+                        timeout=60,
                     )
                 )
                 for replica in replicas
@@ -165,7 +165,7 @@ class Committee:
 
         with ThreadPoolExecutor(len(requests)) as pool:
             sent = [pool.submit(send, number, *request) for number, request in enumerate(requests)]
-            return [each.result(60) for each in sent]
+            return [each.result(240) for each in sent]
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def committee(replicas: tuple[ServiceProcess, ServiceProcess], provider: Provide
 
 def pending(replica: ServiceProcess, seed: int) -> str:
     """Introduce a machine and return its id."""
-    with httpx.Client(base_url=replica.url, timeout=30) as http:
+    with httpx.Client(base_url=replica.url, timeout=60) as http:
         machine = Machine(SoftwareNode(seed), http)
         machine.enrol()
         return machine.machine_id

@@ -111,7 +111,7 @@ class Laptop:
                 command_line = Path(f"/proc/{process.pid}/cmdline").read_bytes()
                 end = self.site.provider.sign_in(addresses[-1], name, deny=deny)
                 if "/callback?" in end:
-                    with httpx.Client(trust_env=False, follow_redirects=True) as browser:
+                    with httpx.Client(trust_env=False, follow_redirects=True, timeout=60) as browser:
                         page = browser.get(end)
                     assert page.status_code == 200
                     assert str(page.url).endswith("/done")
@@ -178,6 +178,7 @@ def test_a_login_with_a_browser_opens_the_service(laptop: Laptop, site: Site) ->
             "refresh_token": kept["refresh_token"],
             "client_id": "attestation-cli",
         },
+        timeout=60,
     )
     assert answer.json()["error"] == "invalid_grant"
     for secret in (kept["access_token"], kept["refresh_token"]):
@@ -234,6 +235,7 @@ def test_a_login_that_the_provider_has_ended_says_so(laptop: Laptop, site: Site)
     httpx.post(
         f"{site.provider.issuer}{OPENID}/revoke",
         data={"token": kept["refresh_token"], "client_id": "attestation-cli"},
+        timeout=60,
     ).raise_for_status()
     time.sleep(1.2)
     done = laptop.run("machine", "list")
@@ -327,7 +329,7 @@ def in_terminal(laptop: Laptop, args: list[str], answers: list[tuple[str, str]])
                 while termios.tcgetattr(ours)[3] & termios.ECHO and time.monotonic() < deadline:
                     time.sleep(0.01)
                 os.write(ours, left.pop(0)[1].encode() + b"\n")
-        return process.wait(10), seen.decode(errors="replace")
+        return process.wait(60), seen.decode(errors="replace")
     finally:
         process.kill()
         os.close(ours)

@@ -99,7 +99,7 @@ def test_nginx_and_openssl_follow_the_addresses(tmp_path: Path, algorithm: str) 
     }
     with running(tmp_path / "service", environment=environment) as service:
         headers = {"Itl-Proxy-Secret": SECRET, "X-Client-Cert": quote(bob.pem.decode(), safe="")}
-        people = httpx.Client(base_url=service.url, headers=headers, timeout=30)
+        people = httpx.Client(base_url=service.url, headers=headers, timeout=60)
         serial = keep(tmp_path, "carla", people.post(PATH, json=request_for(tmp_path, "carla")))
         ca = people.get("/pki/ca", params={"purpose": "operator"}).content
         (tmp_path / "ca.pem").write_bytes(ca)
@@ -121,13 +121,15 @@ def test_nginx_and_openssl_follow_the_addresses(tmp_path: Path, algorithm: str) 
         def through_nginx() -> int:
             context = ssl.create_default_context(cafile=tmp_path / "servers.pem")
             context.load_cert_chain(tmp_path / "carla.pem", tmp_path / "carla-key.pem")
-            with httpx.Client(base_url=nginx.url, verify=context, timeout=30) as client:
+            with httpx.Client(base_url=nginx.url, verify=context, timeout=60) as client:
                 return client.get("/api/v1/machines").status_code
 
         with nginx:
-            found = httpx.get(issuers)
+            found = httpx.get(issuers, timeout=60)
             assert x509.load_der_x509_certificate(found.content) == x509.load_pem_x509_certificate(ca)
-            assert httpx.get(f"http://127.0.0.1:{plain_port}/pki/bundle").status_code == 404, "by TLS only"
+            assert httpx.get(f"http://127.0.0.1:{plain_port}/pki/bundle", timeout=60).status_code == 404, (
+                "by TLS only"
+            )
             assert through_nginx() == 200
             assert "carla.pem: OK" in openssl(tmp_path, *verify)
             for question in asked:
@@ -146,7 +148,7 @@ def test_nginx_and_openssl_follow_the_addresses(tmp_path: Path, algorithm: str) 
                 assert "Reason: keyCompromise" in said
             # By GET too, with slashes side by side in the base64, as they come.
             for path in slashed(ca, serial):
-                status = httpx.get(f"http://127.0.0.1:{plain_port}/pki/ocsp/{path}")
+                status = httpx.get(f"http://127.0.0.1:{plain_port}/pki/ocsp/{path}", timeout=60)
                 assert ocsp.load_der_ocsp_response(status.content).response_status.name == "SUCCESSFUL", path
         people.close()
 
@@ -213,7 +215,7 @@ def test_tls_of_the_service_asks_for_its_own_certificates(tmp_path: Path) -> Non
     def client(service: ServiceProcess, name: str) -> httpx.Client:
         context = ssl.create_default_context(cafile=tmp_path / "servers.pem")
         context.load_cert_chain(tmp_path / f"{name}.pem", tmp_path / f"{name}-key.pem")
-        return httpx.Client(base_url=service.url, verify=context, timeout=30)
+        return httpx.Client(base_url=service.url, verify=context, timeout=60)
 
     def status(service: ServiceProcess, name: str) -> int:
         with client(service, name) as person:

@@ -53,7 +53,7 @@ class Site:
         if who is not None:
             context.load_cert_chain(*self.people[who].files(self.directory, who))
         url = self.lax.url if lax else self.nginx.url
-        return httpx.Client(base_url=f"{url}/api/v1", verify=context, headers=headers, timeout=20)
+        return httpx.Client(base_url=f"{url}/api/v1", verify=context, headers=headers, timeout=60)
 
     def ask(
         self, who: str | None, path: str = "/machines", *, lax: bool = False, **headers: str
@@ -65,7 +65,7 @@ class Site:
     def directly(self, **headers: str) -> httpx.Response:
         """GET at the service itself, as another program on the same computer."""
         uds = str(self.service.socket) if self.service.socket else None
-        with httpx.Client(transport=httpx.HTTPTransport(uds=uds), timeout=20) as client:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=uds), timeout=60) as client:
             return client.get(f"{self.service.url}/api/v1/machines", headers=headers)
 
 
@@ -296,7 +296,7 @@ def test_older_tls_cannot_connect(site: Site) -> None:
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with (
         pytest.raises(httpx.ConnectError, match=r"(?i)alert|protocol|eof"),
-        httpx.Client(verify=context, timeout=20) as client,
+        httpx.Client(verify=context, timeout=60) as client,
     ):
         client.get(f"{site.nginx.url}/healthz")
 
@@ -316,7 +316,7 @@ def test_other_suites_cannot_connect(site: Site, suite: str, connects: bool) -> 
             "openssl", "s_client", "-connect", f"127.0.0.1:{site.nginx.port}", "-tls1_3",
             "-ciphersuites", suite, "-CAfile", str(site.server_ca), "-brief",
         ],
-        input=b"", capture_output=True, timeout=20, check=False,
+        input=b"", capture_output=True, timeout=60, check=False,
     )  # fmt: skip
     assert (b"CONNECTION ESTABLISHED" in done.stderr) is connects, done.stderr
 
@@ -365,10 +365,10 @@ def test_a_wrong_secret_is_not_believed(site: Site, tmp_path: Path) -> None:
         directory.mkdir()
         with Nginx(directory, upstream=upstream, secret=secret, **files) as wrong:
             context = ssl.create_default_context(cafile=site.server_ca)
-            with httpx.Client(verify=context, timeout=20) as nobody:
+            with httpx.Client(verify=context, timeout=60) as nobody:
                 answer = nobody.get(f"{wrong.url}/api/v1/machines")
             assert (answer.status_code, code(answer)) == (403, "high-assurance-required")
             context.load_cert_chain(*site.people["alice"].files(site.directory, "alice"))
-            with httpx.Client(verify=context, timeout=20) as alice:
+            with httpx.Client(verify=context, timeout=60) as alice:
                 answer = alice.get(f"{wrong.url}/api/v1/machines")
             assert (answer.status_code, code(answer)) == (403, "client-cert-untrusted")

@@ -41,7 +41,7 @@ def service(start_service: StartService, provider_process: Provider) -> ServiceP
 
 def get(service: ServiceProcess, token: str, path: str = "/machines") -> httpx.Response:
     """Ask as whoever has *token*."""
-    return httpx.get(f"{service.url}/api/v1{path}", headers={"Authorization": f"Bearer {token}"}, timeout=30)
+    return httpx.get(f"{service.url}/api/v1{path}", headers={"Authorization": f"Bearer {token}"}, timeout=60)
 
 
 def status(service: ServiceProcess, token: str, path: str = "/machines") -> int:
@@ -131,7 +131,7 @@ def test_the_audit_names_the_person(service: ServiceProcess, provider: Provider)
         f"{service.url}/api/v1/registration-tokens",
         json={"role": "worker-app", "expires_in_seconds": 600},
         headers={"Authorization": f"Bearer {provider.token('anna')}"},
-        timeout=30,
+        timeout=60,
     )
     assert made.is_success, made.text
     entries = get(service, provider.token("rosa"), "/audit").json()["items"]
@@ -160,7 +160,7 @@ def test_tokens_for_others_are_refused_and_explained(service: ServiceProcess, pr
 
 def published(provider: Provider) -> dict[str, Any]:
     """Return the signing key as everybody can fetch it."""
-    keys = httpx.get(f"{provider.issuer}{OPENID}/certs", timeout=10).json()["keys"]
+    keys = httpx.get(f"{provider.issuer}{OPENID}/certs", timeout=60).json()["keys"]
     found: dict[str, Any] = next(key for key in keys if key["use"] == "sig")
     return found
 
@@ -214,9 +214,9 @@ def test_an_expired_token_is_refused(start_service: StartService, provider: Prov
     """A real token, really waited out."""
     service = start_service(ITL_OIDC_ISSUER=provider.issuer, ITL_OIDC_LEEWAY_SECONDS="0")
     provider.add_user("anna", [OPERATOR])
+    assert status(service, provider.token("anna")) == 200
     provider.configure(access_token_seconds=2)
     token = provider.token("anna")
-    assert status(service, token) == 200
     within(60, lambda: status(service, token) == 401)
     assert "expired" in detail(service, token, 401)
 

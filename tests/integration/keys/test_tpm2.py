@@ -265,7 +265,7 @@ def test_the_tpm_comes_back(blank_tpm: SoftwareTPM, where: str) -> None:
             begun = time.monotonic()
             with pytest.raises(SignerUnavailable):
                 check(key)
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < threads.DEADLINE_SECONDS
             with pytest.raises(SignerUnavailable):
                 open_key(_uri(blank_tpm, "handle"), PLAIN)
             blank_tpm.start()
@@ -313,16 +313,20 @@ def test_another_key_takes_its_handle(blank_tpm: SoftwareTPM) -> None:
 def test_a_tpm_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It costs one caller the time-out; whoever comes within the back-off hears at once."""
     monkeypatch.setattr(threads, "COMMAND_TIMEOUT_SECONDS", 1.1)
+    monkeypatch.setattr(threads, "BACK_OFF_SECONDS", 3600.0)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
+        listener.setblocking(False)
         worker = threads.TPMThread(f"unix:{tmp_path}/s")
         try:
-            for fast in (False, True):
-                begun = time.monotonic()
-                with pytest.raises(SignerUnavailable, match="no answer"):
-                    worker.run(lambda connection: connection.tpm.properties(), shown="key")
-                assert (time.monotonic() - begun < threads.COMMAND_TIMEOUT_SECONDS) is fast
+            with pytest.raises(SignerUnavailable, match="no answer"):
+                worker.run(lambda connection: connection.tpm.properties(), shown="key")
+            listener.accept()[0].close()
+            with pytest.raises(SignerUnavailable, match="no answer"):
+                worker.run(lambda connection: connection.tpm.properties(), shown="key")
+            with pytest.raises(BlockingIOError):
+                listener.accept()
         finally:
             worker.close()
 
@@ -334,7 +338,7 @@ def test_jobs_that_nobody_waits_for(blank_tpm: SoftwareTPM) -> None:
 
     def blocking(_: threads.HeldTPM) -> None:
         begun.set()
-        go.wait(10)
+        go.wait(60)
 
     def first() -> None:
         worker.run(blocking, shown="key")
@@ -345,7 +349,7 @@ def test_jobs_that_nobody_waits_for(blank_tpm: SoftwareTPM) -> None:
 
     callers = [threading.Thread(target=first)]
     callers[0].start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     callers.append(threading.Thread(target=second))
     callers[1].start()
     until(worker._queue.full)
@@ -394,7 +398,7 @@ def test_others_get_their_turn(blank_tpm: SoftwareTPM) -> None:
         threads = [threading.Thread(target=work) for _ in range(3)]
         for thread in threads:
             thread.start()
-        give_up = threading.Timer(10, stop.set)
+        give_up = threading.Timer(120, stop.set)
         give_up.start()
         time.sleep(0.2)
         with blank_tpm.client() as client:

@@ -105,7 +105,7 @@ def test_all_is_lost_and_comes_back_elsewhere(tmp_path: Path, tools: Path) -> No
     passphrase.chmod(0o600)
     service = service_in(old, passphrase)
     service.start()
-    with httpx.Client(base_url=service.url, timeout=30) as http:
+    with httpx.Client(base_url=service.url, timeout=60) as http:
         machine = Machine(SoftwareNode(1), http)
         operator = service.operator()
         machine.admitted(operator)
@@ -133,7 +133,7 @@ def test_all_is_lost_and_comes_back_elsewhere(tmp_path: Path, tools: Path) -> No
     again = service_in(new, passphrase, like=service)
     again.start()
     try:
-        with httpx.Client(base_url=again.url, timeout=30) as http:
+        with httpx.Client(base_url=again.url, timeout=60) as http:
             machine.http = http
             machine.next_challenge = None
             assert http.get("/api/v1/service-keys").json() == keys

@@ -82,13 +82,13 @@ def test_eight_workers_have_one_ca(tmp_path: Path) -> None:
     try:
         headers = {"Authorization": f"Bearer {service.admin_token}"}
         # A connection of its own each time: the kernel chooses the worker.
-        answers = [httpx.get(f"{service.url}/api/v1/ca", headers=headers, timeout=20) for _ in range(24)]
+        answers = [httpx.get(f"{service.url}/api/v1/ca", headers=headers, timeout=60) for _ in range(24)]
         checked = [
-            httpx.get(f"{service.url}/api/v1/ca/check", headers=headers, timeout=20).json()["ok"]
+            httpx.get(f"{service.url}/api/v1/ca/check", headers=headers, timeout=60).json()["ok"]
             for _ in range(8)
         ]
         created = httpx.get(
-            f"{service.url}/api/v1/audit", headers=headers, params={"action": "ca_created"}, timeout=20
+            f"{service.url}/api/v1/audit", headers=headers, params={"action": "ca_created"}, timeout=60
         ).json()["items"]
     finally:
         service.kill()

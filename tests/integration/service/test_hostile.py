@@ -70,7 +70,10 @@ def test_an_operators_route_parses_within_bounds_before_it_asks_who(service: Ser
     """What is parsed before a credential is looked at is bounded like anybody's."""
     body = json.dumps({f"m{i}": 0 for i in range(20_000)}).encode()
     answer = httpx.post(
-        f"{service.url}/api/v1/policies/learn", content=body, headers={"Content-Type": "application/json"}
+        f"{service.url}/api/v1/policies/learn",
+        content=body,
+        headers={"Content-Type": "application/json"},
+        timeout=60,
     )
     assert problem(answer) == "body-too-complex"
 
@@ -79,9 +82,9 @@ def test_a_machine_with_a_long_honest_body_is_served(service: ServiceProcess) ->
     """Beyond 16 KiB it is parsed elsewhere, to the same effect."""
     body = SoftwareNode().introduction()
     body["ek_chain"] = ["A" * 20_000]
-    assert httpx.post(f"{service.url}/api/v1/self-register", json=body).status_code == 200
+    assert httpx.post(f"{service.url}/api/v1/self-register", json=body, timeout=60).status_code == 200
     body["ek_chain"] = ["A" * 20_000, 7]
-    answer = httpx.post(f"{service.url}/api/v1/self-register", json=body)
+    answer = httpx.post(f"{service.url}/api/v1/self-register", json=body, timeout=60)
     assert [e["field"] for e in answer.json()["errors"]] == ["body.ek_chain.1"]
 
 
@@ -90,7 +93,7 @@ def test_a_machine_with_a_long_honest_body_is_served(service: ServiceProcess) ->
 
 def answers(service: ServiceProcess, *pieces: bytes) -> bytes:
     """Send *pieces* on one connection and return everything that comes back until it ends."""
-    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection:
         try:
             for piece in pieces:
                 connection.sendall(piece)
@@ -141,7 +144,7 @@ def test_what_is_no_request_is_a_problem(service: ServiceProcess, which: str) ->
     assert found["type"] == f"urn:itl:problem:{'head-too-large' if status == 431 else 'malformed-request'}"
     assert found["instance"].startswith("connection-")
     assert f"x-request-id: {found['instance']}".encode() in first.lower()
-    assert httpx.get(f"{service.url}/healthz").status_code == 200
+    assert httpx.get(f"{service.url}/healthz", timeout=60).status_code == 200
 
 
 def test_what_is_a_request_passes(service: ServiceProcess) -> None:
@@ -160,7 +163,7 @@ def test_a_head_without_end_fills_no_memory(service: ServiceProcess, begins: byt
     memory = peak_mib(service.pid)
     filler = begins if begins == b"\r\n" else b"X: y\r\n" if begins.endswith(b"x\r\n") else b"x"
     with (
-        socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection,
+        socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection,
         contextlib.suppress(OSError),
     ):
         connection.sendall(begins)
@@ -178,7 +181,7 @@ def test_fields_behind_a_body_are_no_fields(service: ServiceProcess) -> None:
     assert answer.count(b"HTTP/1.1 ") == 2
     assert b"from-a-trailer" not in answer
     with (
-        socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection,
+        socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection,
         contextlib.suppress(OSError),
     ):
         connection.sendall(start)
@@ -210,7 +213,7 @@ def test_a_body_in_tiny_pieces_is_given_up(service: ServiceProcess) -> None:
 def test_who_is_refused_unread_gets_to_know_why(service: ServiceProcess) -> None:
     """Ending a connection with bytes unread would take the answer back from under the client."""
     for _ in range(3):
-        answer = httpx.post(f"{service.url}/api/v1/self-register", content=b"x" * 900_000)
+        answer = httpx.post(f"{service.url}/api/v1/self-register", content=b"x" * 900_000, timeout=60)
         assert problem(answer) == "body-too-large"
 
 
@@ -269,12 +272,12 @@ def test_slow_connections_starve_nobody(hasty: ServiceProcess, half: str) -> Non
     """1,100 from one address, which once starved `/readyz`; all are gone soon, however they dawdle."""
     with connections(hasty, 1_100, HALVES[half], "127.0.0.2") as held:
         for _ in range(3):
-            assert httpx.get(f"{hasty.url}/readyz", timeout=5).status_code == 200
-        deadline = time.monotonic() + 20
+            assert httpx.get(f"{hasty.url}/readyz", timeout=60).status_code == 200
+        deadline = time.monotonic() + 120
         while not all(map(ended, held)):
             assert time.monotonic() < deadline, "connections that say nothing are kept"
             time.sleep(0.2)
-        assert httpx.get(f"{hasty.url}/readyz", timeout=5).status_code == 200
+        assert httpx.get(f"{hasty.url}/readyz", timeout=60).status_code == 200
 
 
 @pytest.fixture(scope="module")
@@ -318,12 +321,12 @@ def within_tls(service: ServiceProcess) -> Iterator[ssl.SSLSocket]:
 def test_slow_handshakes_starve_nobody(secured: ServiceProcess, half: bytes) -> None:
     """Before a handshake is over there is no request that could be limited: it is counted and timed all the same."""
     with connections(secured, 1_100, half, "127.0.0.2") as held:
-        assert httpx.get(f"{secured.url}/readyz", timeout=10, verify=context(secured)).status_code == 200
-        deadline = time.monotonic() + 30
+        assert httpx.get(f"{secured.url}/readyz", timeout=60, verify=context(secured)).status_code == 200
+        deadline = time.monotonic() + 120
         while not all(map(ended, held)):
             assert time.monotonic() < deadline, "handshakes that do not go on are kept"
             time.sleep(0.2)
-    assert httpx.get(f"{secured.url}/readyz", timeout=10, verify=context(secured)).status_code == 200
+    assert httpx.get(f"{secured.url}/readyz", timeout=60, verify=context(secured)).status_code == 200
 
 
 @pytest.mark.threat("T139")
@@ -345,7 +348,7 @@ def test_heads_behind_tls_have_the_same_limits(secured: ServiceProcess) -> None:
 def test_a_head_drop_by_drop_is_given_up(hasty: ServiceProcess) -> None:
     """Each byte is a sign of life, and none of them buys more time."""
     with connections(hasty, 1, b"GET /healthz HTTP/1.1\r\nX: ") as (connection,):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not ended(connection):
             assert time.monotonic() < deadline
             with contextlib.suppress(OSError):
@@ -372,7 +375,7 @@ def test_half_sent_bodies_hold_bounded_memory(start_service: StartService) -> No
                 connection.sendall(half)
         # There is room for one: the others are told so, and then nothing of them is kept.
         told, _, _ = select.select(held, [], [], 5)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while len(told) < len(held) - 1:
             assert time.monotonic() < deadline, f"{len(held) - len(told)} bodies are waited for"
             time.sleep(0.1)
@@ -393,7 +396,7 @@ def test_an_answer_that_nobody_reads_is_given_up(start_service: StartService) ->
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         # Fewer than may wait for their answers, and more than fits between us.
         connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 6 + b"GET /")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         with contextlib.suppress(OSError):
             while True:
                 assert time.monotonic() < deadline, "it is still being written to"
@@ -404,11 +407,11 @@ def test_an_answer_that_nobody_reads_is_given_up(start_service: StartService) ->
 @pytest.mark.threat("T140")
 def test_all_connections_taken_the_longest_waiting_makes_room(start_service: StartService) -> None:
     """From many addresses, no address has too many; who comes with a request is served all the same."""
-    service = start_service(ITL_CONNECTIONS="40", ITL_CONNECTIONS_PER_ADDRESS="10", ITL_HEAD_SECONDS="60")
+    service = start_service(ITL_CONNECTIONS="40", ITL_CONNECTIONS_PER_ADDRESS="10", ITL_HEAD_SECONDS="600")
     with contextlib.ExitStack() as stack:
         for i in range(2, 12):
             stack.enter_context(connections(service, 10, HALVES["half a head"], f"127.0.0.{i}"))
-        assert httpx.get(f"{service.url}/readyz", timeout=5).status_code == 200
+        assert httpx.get(f"{service.url}/readyz", timeout=60).status_code == 200
 
 
 @pytest.mark.threat("T140")
@@ -417,11 +420,11 @@ def test_so_many_requests_at_once_and_probes_beside_them(start_service: StartSer
     service = start_service(ITL_REQUESTS_AT_ONCE="1")
     url = f"{service.url}/api/v1/attest/challenge?machine_id=7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
     codes: set[str] = set()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     sent = f"GET {url} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
     while "service-busy" not in codes and time.monotonic() < deadline:
         with connections(service, 20, sent) as held:
-            assert httpx.get(f"{service.url}/healthz").status_code == 200
+            assert httpx.get(f"{service.url}/healthz", timeout=60).status_code == 200
             for connection in held:
                 codes |= set(re.findall(r"urn:itl:problem:([a-z-]+)", connection.recv(65536).decode()))
     assert codes == {"machine-unknown", "service-busy"}

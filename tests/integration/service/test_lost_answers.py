@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -56,25 +55,44 @@ def service(start_service: StartService, trap: Path) -> ServiceProcess:
 
 
 @contextmanager
-def client(service: ServiceProcess) -> Iterator[tuple[OperatorClient, list[Exception]]]:
+def client(
+    service: ServiceProcess, on_lost: Callable[[], object] = lambda: None
+) -> Iterator[tuple[OperatorClient, list[Exception]]]:
     """Yield the client of an operator, and what it lost."""
     lost: list[Exception] = []
-    with OperatorClient(service.url, service.admin_token, acts=Acts(on_lost=lost.append)) as found:
+
+    def note(error: Exception) -> None:
+        lost.append(error)
+        on_lost()
+
+    with OperatorClient(service.url, service.admin_token, acts=Acts(on_lost=note)) as found:
         yield found, lost
 
 
 @contextmanager
-def locked(service: ServiceProcess, seconds: float = 0) -> Iterator[None]:
-    """Let another program keep the database locked, for at least so long."""
-    with closing(sqlite3.connect(service.database, isolation_level=None, check_same_thread=False)) as other:
+def locked(service: ServiceProcess) -> Iterator[Callable[[], object]]:
+    """Let another program keep the database locked; yield what ends that before."""
+    with closing(sqlite3.connect(service.database, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        ending = threading.Timer(seconds, other.execute, ("ROLLBACK",))
-        if seconds:
-            ending.start()
-        try:
-            yield
-        finally:
-            ending.join() if seconds else other.execute("ROLLBACK")
+        yield other.rollback
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until *holds*."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def noticed(service: ServiceProcess) -> bool:
+    """Return True where the service has closed each connection that its client closed."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return (f"{service.port:04X}", CLOSE_WAIT) not in {(line[1][-4:], line[3]) for line in lines}
+
+
+CLOSE_WAIT = "08"
+"""In `proc_pid_net(5)`: the other side has closed, this one not yet."""
 
 
 def an_entry(number: int) -> AllowListEntry:
@@ -115,7 +133,7 @@ def test_a_lock_that_ends(
 ) -> None:
     """The client gives up on an answer while the database is locked, asks, and gets it: done once."""
     monkeypatch.setattr("attestation.client.plain.READ_SECONDS", 1.0)
-    with client(service) as (asking, lost), locked(service, 2.5):
+    with locked(service) as unlock, client(service, unlock) as (asking, lost):
         answer = asking.import_allow_list([an_entry(2)])
     assert (len(lost), answer.model_dump()) == (1, {"added": 1, "replaced": 0})
     assert imports(operator, 2) == 1
@@ -125,13 +143,15 @@ def test_a_lock_that_ends(
 def test_who_gave_up_gets_nothing_done(service: ServiceProcess, operator: Operator) -> None:
     """A caller without a key leaves while the database is locked: their act does not happen later."""
     body = {"entries": [an_entry(3).model_dump(mode="json", exclude_none=True)]}
-    with locked(service, 2), httpx.Client(timeout=0.5) as http, pytest.raises(httpx.ReadTimeout):
-        http.post(
-            f"{service.url}/api/v1/allow-list",
-            json=body,
-            headers={"Authorization": f"Bearer {service.admin_token}"},
-        )
-    time.sleep(1)
+    with locked(service):
+        with httpx.Client(timeout=0.5) as http, pytest.raises(httpx.ReadTimeout):
+            http.post(
+                f"{service.url}/api/v1/allow-list",
+                json=body,
+                headers={"Authorization": f"Bearer {service.admin_token}"},
+            )
+        until(lambda: noticed(service))
+    until(lambda: '"deadline-exceeded"' in service.log())
     assert imports(operator, 3) == 0
 
 

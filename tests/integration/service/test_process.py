@@ -69,7 +69,7 @@ def test_sigterm_finishes_what_was_accepted(tmp_path: Path) -> None:
     service.start()
     try:
         body = json.dumps(SoftwareNode().introduction()).encode()
-        with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+        with socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection:
             connection.sendall(request_head(body, "Expect: 100-continue\r\n"))
             # Somebody waits for the body: the request was accepted.
             assert connection.recv(1024) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -97,7 +97,7 @@ def test_every_line_of_the_log_is_json_without_secrets(tmp_path: Path) -> None:
     service = ServiceProcess(directory=tmp_path, workers=2)
     service.start()
     try:
-        with httpx.Client(base_url=service.url) as http:
+        with httpx.Client(base_url=service.url, timeout=60) as http:
             http.get("/api/v1/config/canary-in-path")
             http.get("/api/v1/machines", headers={"Authorization": "Bearer canary-in-header"})
             operator = service.operator()
@@ -122,9 +122,9 @@ def test_workers_share_everything(tmp_path: Path) -> None:
 
         def post(path: str, body: object) -> httpx.Response:
             # A connection of its own each time: the kernel chooses the worker.
-            return httpx.post(service.url + path, json=body, timeout=20)
+            return httpx.post(service.url + path, json=body, timeout=60)
 
-        keys = {httpx.get(f"{service.url}/api/v1/service-keys", timeout=20).text for _ in range(12)}
+        keys = {httpx.get(f"{service.url}/api/v1/service-keys", timeout=60).text for _ in range(12)}
         assert len(keys) == 1
         introduced = post("/api/v1/self-register", node.introduction())
         assert introduced.status_code == 200, introduced.text
@@ -150,6 +150,7 @@ def test_one_worker_that_fails_never_ends_the_others(tmp_path: Path) -> None:
     )
     service.start()
     try:
+        until(lambda: len(serving(service)) == 2)
         first = service.worker_pids()
         os.kill(first[0], signal.SIGKILL)
         until(lambda: len(serving(service) - {first[0]}) == 2)
@@ -158,7 +159,7 @@ def test_one_worker_that_fails_never_ends_the_others(tmp_path: Path) -> None:
         os.kill(first[1], signal.SIGKILL)
         until(lambda: ended(service, how="exit code 3") >= 2)
         for _ in range(8):
-            assert httpx.get(f"{service.url}/healthz", timeout=20).status_code == 200
+            assert httpx.get(f"{service.url}/healthz", timeout=60).status_code == 200
         kept.rename(key)
         until(lambda: len(serving(service)) == 2)
         started = service.pid
@@ -199,7 +200,7 @@ def running(pid: int) -> bool:
 
 def until(holds: Callable[[], bool]) -> None:
     """Wait until *holds*."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -216,7 +217,7 @@ def test_a_full_disk_is_not_ready(tmp_path: Path) -> None:
         before = resource.prlimit(service.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (wal.stat().st_size, before[1]))
         until(lambda: readiness(service) == (503, "failed: StoreUnavailable"))
-        assert httpx.get(f"{service.url}/healthz", timeout=20).status_code == 200
+        assert httpx.get(f"{service.url}/healthz", timeout=60).status_code == 200
         resource.prlimit(service.pid, resource.RLIMIT_FSIZE, before)
         until(lambda: readiness(service) == (200, "ok"))
     finally:
@@ -225,7 +226,7 @@ def test_a_full_disk_is_not_ready(tmp_path: Path) -> None:
 
 def readiness(service: ServiceProcess) -> tuple[int, str]:
     """Ask whether it is ready, and return what it says of the database."""
-    answer = httpx.get(f"{service.url}/readyz", timeout=20)
+    answer = httpx.get(f"{service.url}/readyz", timeout=60)
     return answer.status_code, answer.json()["checks"]["database"]
 
 
@@ -242,16 +243,16 @@ def test_the_factory_runs_under_any_server(tmp_path: Path) -> None:
             cwd=tmp_path, env=environment(tmp_path), stdout=out, stderr=out,
         )  # fmt: skip
     try:
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 240
         while not accepts_connections(port):
             assert time.monotonic() < deadline, log.read_text()[-2000:]
             time.sleep(0.2)
-        answer = httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=20)
+        answer = httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=60)
         assert answer.json()["status"] == "ok"
-        httpx.get(f"http://127.0.0.1:{port}/api/v1/config/canary-in-path", timeout=5)
+        httpx.get(f"http://127.0.0.1:{port}/api/v1/config/canary-in-path", timeout=60)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
     assert "canary" not in log.read_text()
 
 
@@ -266,12 +267,12 @@ def test_a_unix_socket(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
     )
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 240
         while not listens_on(path):
             assert time.monotonic() < deadline
             time.sleep(0.1)
         transport = httpx.HTTPTransport(uds=str(path))
-        with httpx.Client(transport=transport, base_url="http://x", timeout=10) as http:
+        with httpx.Client(transport=transport, base_url="http://x", timeout=60) as http:
             assert http.get("/healthz").status_code == 200
             node = SoftwareNode()
             headers = {"X-Forwarded-For": "203.0.113.9"}
@@ -286,7 +287,7 @@ def test_a_unix_socket(tmp_path: Path) -> None:
         process.terminate()
         assert process.stderr is not None
         process.stderr.close()
-        process.wait(20)
+        process.wait(60)
 
 
 @pytest.mark.parametrize(

@@ -496,7 +496,7 @@ def test_several_processes_make_one_key(softhsm: SoftHSM) -> None:
         )
         for _ in range(6)
     ]
-    answers = [process.communicate(timeout=60)[0] for process in started]
+    answers = [process.communicate(timeout=240)[0] for process in started]
     assert all(process.returncode == 0 for process in started)
     assert len(set(answers)) == 1
     assert softhsm.tool("--list-objects").count("Private Key Object") == 1

@@ -70,7 +70,7 @@ def test_a_restart_while_signing(remote_hsm: RemoteHSM, key: OpenKey) -> None:
         time.sleep(0.3)
         remote_hsm.start()
     before = signed[0]
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while signed[0] <= before and failed == []:
         assert time.monotonic() < until
         time.sleep(0.05)
@@ -92,7 +92,7 @@ def test_away_and_back(remote_hsm: RemoteHSM, key: OpenKey) -> None:
     worker = remote_hsm.hsm.worker(remote_hsm.module)
     assert "no token" in worker.trouble
     remote_hsm.start()
-    signs_again(key, 20)
+    signs_again(key, 120)
     assert worker.trouble == ""
 
 
@@ -106,4 +106,4 @@ def test_the_token_directory_moves(softhsm: SoftHSM) -> None:
         with pytest.raises(SignerUnavailable, match="cannot be used now"):
             sign(key)
     away.rename(softhsm.tokens)
-    signs_again(key, 20)
+    signs_again(key, 120)

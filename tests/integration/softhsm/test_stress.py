@@ -46,7 +46,6 @@ def run(hsm: SoftHSM, threads: int, *, signatures: int = 1_000_000, seconds: flo
     return sum(map(len, made))
 
 
-@pytest.mark.timeout(180)
 def test_two_threads_thousands_of_signatures(softhsm: SoftHSM) -> None:
     """Two threads, more than a thousand signatures each, which meet in the queue all the time: all verify."""
     each = often(1_200, 5_000)

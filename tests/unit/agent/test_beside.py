@@ -66,7 +66,7 @@ def test_attesting_goes_on_while_a_certificate_does_not_come(tmp_path: Path) -> 
     with beside(around(world, service)) as attested:
         world.attested = attested
         world.run(1)
-        assert service.asked.wait(10)
+        assert service.asked.wait(60)
         world.run(10)
         assert not service.gave_up.is_set()
         assert len([path for path, _ in world.service.requests if path == "/attest"]) >= 11
@@ -83,11 +83,11 @@ def test_the_end_does_not_wait_for_it(tmp_path: Path, monkeypatch: pytest.Monkey
     service, stopping = Hanging(), threading.Event()
     with beside(around(world, service, stopping)) as attested:
         attested()
-        assert service.asked.wait(10)
+        assert service.asked.wait(60)
         stopping.set()
     assert not service.gave_up.is_set()
     service.answer.set()
-    assert service.gave_up.wait(30)
+    assert service.gave_up.wait(60)
     time.sleep(0.1)  # for what would tell of it
     assert "certificate.failed" not in world.events.names()
 

@@ -95,7 +95,7 @@ def test_one_call_at_a_time(tpm: Counting, shared: SharedTPM) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert tpm.most == 1
     assert len(tpm.calls) == 160
 

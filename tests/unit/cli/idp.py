@@ -187,7 +187,7 @@ class Browser:
         """Ask the loopback server."""
         uri = self.asked["redirect_uri"]
         url = uri if path is None else str(httpx.URL(uri).join(path))
-        with httpx.Client(trust_env=False, timeout=10) as client:
+        with httpx.Client(trust_env=False, timeout=60) as client:
             return client.get(f"{url}{query}", **more)
 
 

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from attestation.client.carrier import READ_SECONDS
 from attestation_cli import complete
 from attestation_cli.main import cli
 from attestation_cli.session import Session
@@ -44,7 +42,7 @@ def test_the_script_is_accepted_by_its_shell(shell: str) -> None:
     assert done.exit_code == 0
     assert f"_ATTESTATION_COMPLETE={shell}_complete" in done.stdout
     if found := shutil.which(shell):
-        subprocess.run([found, "-n"], input=done.stdout, text=True, check=True, timeout=30)
+        subprocess.run([found, "-n"], input=done.stdout, text=True, check=True, timeout=60)
 
 
 def test_commands_and_options_are_completed() -> None:
@@ -118,10 +116,10 @@ def silent() -> Iterator[str]:
 
 def test_a_finger_does_not_wait(silent: str, tmp_path: Path) -> None:
     """A service that says nothing is left after a second, by the whole process: the time-out of a read never comes."""
+    never = "from attestation.client import plain; plain.READ_SECONDS = 3600.0"
     environment = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_")}
-    start = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-c", "from attestation_cli.main import main; main()"],
+        [sys.executable, "-c", f"{never}; from attestation_cli.main import main; main()"],
         env={
             **environment,
             "ITL_API_URL": silent,
@@ -134,7 +132,6 @@ def test_a_finger_does_not_wait(silent: str, tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert time.monotonic() - start < READ_SECONDS
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 

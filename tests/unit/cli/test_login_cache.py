@@ -664,14 +664,14 @@ def one_use() -> Iterator[tuple[str, type[OneUse]]]:
     yield f"http://127.0.0.1:{server.server_address[1]}", handler
     server.shutdown()
     server.server_close()
-    thread.join(5)
+    thread.join(60)
 
 
 def _renew(directory: Path, ready: Any, start: Any, out: Queue[str]) -> None:
     cache = LoginCache(directory)
     login = cache.logins()[0]
     ready.release()
-    start.wait(30)
+    start.wait(60)
     try:
         out.put(current.refresh(cache, login, now=lambda: login.expires_at).access_token)
     except BaseException as e:
@@ -693,12 +693,12 @@ def test_four_processes_renew_once(cache: LoginCache, one_use: tuple[str, type[O
         worker.start()
     try:
         # Everybody has read the expired login before anybody renews it.
-        assert all(ready.acquire(timeout=30) for _ in workers)
+        assert all(ready.acquire(timeout=60) for _ in workers)
         start.set()
-        tokens = {out.get(timeout=30) for _ in workers}
+        tokens = {out.get(timeout=60) for _ in workers}
     finally:
         for worker in workers:
-            worker.join(10)
+            worker.join(60)
             with contextlib.suppress(ValueError):
                 worker.kill()
     assert tokens == {jwt(sub=SUB, jti="1")}

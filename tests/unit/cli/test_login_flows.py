@@ -98,8 +98,8 @@ def test_a_refusal_ends_after_the_page_was_written(monkeypatch: pytest.MonkeyPat
     with ThreadPoolExecutor(1) as person:
         with Loopback() as server:
             url = f"{server.redirect_uri}?error=access_denied"
-            reading = person.submit(httpx.get, url, follow_redirects=True, trust_env=False, timeout=30)
-            server.wait(30)
+            reading = person.submit(httpx.get, url, follow_redirects=True, trust_env=False, timeout=60)
+            server.wait(60)
         ended.set()
         assert reading.result().status_code == 200
     assert early == [False]
@@ -193,7 +193,7 @@ def test_one_answer_is_accepted_and_nothing_else_is_served(monkeypatch: pytest.M
         )
         seen.append(browser.get(good, headers={"Host": "evil.example"}).status_code)
         seen.append(browser.get(f"{good}&x={'x' * 9000}").status_code)
-        with httpx.Client(trust_env=False) as client:
+        with httpx.Client(trust_env=False, timeout=60) as client:
             seen.append(client.post(uri + good).status_code)
             seen.append(client.head(uri + good).status_code)
         assert browser.get(good).status_code == 303
@@ -214,7 +214,7 @@ def test_the_server_listens_on_this_computer_only_and_ends() -> None:
         assert host == "127.0.0.1"
         assert loopback.redirect_uri == f"http://127.0.0.1:{port}/callback"
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", loopback.port), timeout=2)
+        socket.create_connection(("127.0.0.1", loopback.port), timeout=60)
 
 
 def test_a_connection_that_says_nothing_does_not_keep_the_answer_away(
@@ -228,8 +228,8 @@ def test_a_connection_that_says_nothing_does_not_keep_the_answer_away(
         browser.send = False
         browser(url)
         port = httpx.URL(browser.asked["redirect_uri"]).port
-        idle = socket.create_connection(("127.0.0.1", port), timeout=5)
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as rude:
+        idle = socket.create_connection(("127.0.0.1", port), timeout=60)
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as rude:
             rude.sendall(b"<script>canary\r\n\r\n")
             assert b"canary" not in rude.recv(4096)
         browser.send = True

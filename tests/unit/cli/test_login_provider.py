@@ -320,7 +320,7 @@ def private(tmp_path: Path) -> Iterator[Private]:
     yield f"https://127.0.0.1:{server.server_address[1]}", file, context
     server.shutdown()
     server.server_close()
-    thread.join(5)
+    thread.join(60)
 
 
 def test_a_private_ca_is_trusted_where_it_is_named(private: Private) -> None:

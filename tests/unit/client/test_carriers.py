@@ -58,7 +58,7 @@ class Server:
                     self.requests.append(request)
                     answer = next(self._answers, b"")
                     if answer == HANG:
-                        time.sleep(5)
+                        stream.recv(1)  # until the client has gone
                         return
                     stream.sendall(answer)
                     if not answer.startswith(b"HTTP") or b"close" in answer or b"cut" in answer:
@@ -80,7 +80,7 @@ class Server:
         # Closing alone leaves it open for as long as somebody waits in `accept`.
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
-        self._thread.join(5)
+        self._thread.join(60)
         self.hang_up()
 
 
@@ -208,7 +208,7 @@ def test_threads_share_a_client_and_never_a_connection(carrier: str, serve: Star
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
     assert failures == []
     assert len(server.requests) == 80
     for request in server.requests:

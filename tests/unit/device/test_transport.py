@@ -43,7 +43,7 @@ def connect() -> Iterator[Callable[[Peer], Transport]]:
     for transport in transports:
         transport.close()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -86,7 +86,7 @@ def test_trickling_bytes_do_not_extend_the_time(connect: Callable[[Peer], Transp
     def peer(theirs: socket.socket) -> None:
         theirs.recv(4096)
         for byte in RESPONSE:
-            time.sleep(0.05)
+            time.sleep(0.2)
             try:
                 theirs.sendall(bytes([byte]))
             except OSError:
@@ -195,7 +195,7 @@ def test_tcp_and_unix_carry_commands(tmp_path: Path) -> None:
             assert transport.exclusive
             assert transport.transmit(COMMAND, 5) == RESPONSE
             transport.close()
-            thread.join(5)
+            thread.join(60)
 
 
 def test_a_full_waiting_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +208,7 @@ def test_a_full_waiting_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         waiting = open_transport(f"unix:{path}")
         with pytest.raises(DeviceError, match="unavailable"):
             open_transport(f"unix:{path}")
+        monkeypatch.setattr("attestation.device.transport.CONNECT_TIMEOUT_SECONDS", 60.0)
         accept = threading.Timer(0.05, lambda: server.accept()[0].close())
         accept.start()
         open_transport(f"unix:{path}").close()

@@ -86,7 +86,7 @@ def test_openssl_reads_what_we_encrypt(path: Path) -> None:
     subprocess.run(
         ["openssl", "pkey", "-in", path, "-passin", "pass:hunter2", "-check", "-noout"],
         check=True,
-        timeout=30,
+        timeout=60,
     )
 
 

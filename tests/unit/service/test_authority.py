@@ -583,7 +583,7 @@ async def test_who_goes_away_gets_nothing(world: World, monkeypatch: pytest.Monk
 
     def slowly(*parts: Any) -> bytes:
         loop.call_soon_threadsafe(signing.set)
-        go_on.wait(10)
+        go_on.wait(60)
         return real(*parts)
 
     monkeypatch.setattr(issuance, "sign_content", slowly)

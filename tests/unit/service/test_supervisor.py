@@ -245,7 +245,7 @@ def test_a_worker_whose_supervisor_is_gone_before_its_first_word_ends() -> None:
 
 def until(holds: Callable[[], bool]) -> None:
     """Wait until *holds*."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)

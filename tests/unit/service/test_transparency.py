@@ -168,7 +168,7 @@ async def test_the_service_signs_without_being_asked(start: Starter, monkeypatch
     monkeypatch.setattr("attestation_service.transparency.checkpoints.TICK_SECONDS", 0.1)
     service = await start(audit_checkpoint_seconds=1)
     await grow(service, 2)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (newest := await service.resources.transparency.newest()) is None or newest.stored.size < 2:
             service.clock.advance(1)
             await asyncio.sleep(0.05)

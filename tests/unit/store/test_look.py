@@ -50,7 +50,7 @@ def test_it_is_read_and_left_as_it_was(tmp_path: Path, how: str) -> None:
         assert somebody.stdout is not None
         assert somebody.stdout.readline() == b"ready\n"
         if how != "in use":
-            somebody.wait(20)
+            somebody.wait(60)
     before = traces(tmp_path)
     assert (len(before) > 2) is (
         how != "closed"
@@ -62,7 +62,7 @@ def test_it_is_read_and_left_as_it_was(tmp_path: Path, how: str) -> None:
         assert found.whole
     assert traces(tmp_path) == before
     if somebody is not None:
-        somebody.communicate(timeout=20)
+        somebody.communicate(timeout=60)
 
 
 def test_a_copy_without_its_index_is_told(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ from attestation.tpm.public import Public, parse_public
 from attestation.tpm.sessions import Password
 from attestation.tpm.templates import EK_TEMPLATES, EKTemplate
 
-START_TIMEOUT_SECONDS: Final = 10.0
-STOP_TIMEOUT_SECONDS: Final = 5.0
-COMMAND_TIMEOUT_SECONDS: Final = 20.0
+START_TIMEOUT_SECONDS: Final = 60.0
+STOP_TIMEOUT_SECONDS: Final = 60.0
+COMMAND_TIMEOUT_SECONDS: Final = 120.0
 
 # A shell stands between us and swtpm, and waits for the end of its standard input. We hold the other end: when we
 # stop the TPM, or die in whatever way, the kernel closes it, and the shell kills the one process it started. swtpm's
