@@ -31,7 +31,7 @@ def told(*arguments: str, **variables: str) -> list[dict[str, Any]]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=800,
         check=False,
     )
     # Shown by pytest where a test fails: why a child ended as it did.
