@@ -10,17 +10,19 @@ extension runs inside the service, with its rights: there is no sandbox. See doc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
+from sqlalchemy.orm import DeclarativeBase
 
 from attestation.audit import AuditEvent
 from attestation.clock import Clock
 from attestation.errors import AttestationError
 from attestation.machines import Event, NodeEvent, OperatorEvent
 from attestation.store import OutboxEvent, Store, Tx
+from attestation.store.sql import Executor, Prepared
 
 __all__ = [
     "CONTRACT",
@@ -28,12 +30,17 @@ __all__ = [
     "Access",
     "AttestationExtension",
     "Caller",
+    "Confirm",
     "Context",
     "Event",
+    "Executor",
+    "Handler",
+    "Migrations",
     "NoSettings",
     "NodeEvent",
     "OperatorEvent",
     "OutboxEvent",
+    "Prepared",
     "Reply",
     "Route",
     "Router",
@@ -49,6 +56,15 @@ GROUP: Final = "attestation_extensions"
 
 Access = Literal["public", "read", "act", "audit", "known"]
 """Who may ask: everybody, or operators with that right."""
+
+
+Confirm = Callable[[Tx], object]
+"""What is done in the unit that confirms an event: with it, or not at all."""
+
+Handler = Callable[[OutboxEvent], Awaitable[Confirm | None]]
+"""What handles an event. It may come again, with the same `id`: what the handler does to others must bear that. What it
+returns is done once. It has ten seconds; what it raises brings the event back later, and after the last time to the
+dead letters."""
 
 
 class Caller(Protocol):
@@ -119,6 +135,20 @@ class NoSettings(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Migrations:
+    """How the tables came to be.
+
+    Args:
+        scripts: Folder of Alembic revisions, `example_visits:revisions`. They are run with the service's own and
+            written down apart from them, and make only tables called `extension_<name>_…`.
+        head: The newest of them.
+    """
+
+    scripts: str
+    head: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """What an extension is given when the service starts; it is closed after `on_shutdown`."""
 
@@ -138,6 +168,8 @@ class AttestationExtension(ABC):
 
     contract: ClassVar[int]
     """The `CONTRACT` that it was written for."""
+
+    migrations: ClassVar[Migrations | None] = None
 
     Settings: ClassVar[type[BaseModel]] = NoSettings
 
@@ -163,6 +195,14 @@ class AttestationExtension(ABC):
     def get_router(self) -> Router | None:
         """Return its routes; asked once, before the application is built."""
         return None
+
+    def get_models(self) -> Sequence[type[DeclarativeBase]]:
+        """Return the classes of its tables."""
+        return ()
+
+    def get_subscriptions(self) -> Mapping[Event, Handler]:
+        """Return what handles which event; asked once, before the application is built."""
+        return {}
 
     async def on_startup(self, context: Context) -> None:
         """Begin in this worker; at most ten seconds."""

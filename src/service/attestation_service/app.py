@@ -10,18 +10,20 @@ import asyncio
 import contextlib
 import gc
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import structlog
 from fastapi import FastAPI
 
 from attestation.api import AllowListImport, ConfigEnvelope, Readiness
 from attestation.clock import Clock, SystemClock
+from attestation.extension import AttestationExtension, Event
 from attestation.store import StoreSettings, migrate, open_store
 from attestation_service import (
     __version__,
     crypto_policy,
     database,
+    dispatch,
     extensions,
     logs,
     maintenance,
@@ -126,6 +128,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     """
     chosen = settings or Settings.load()
     enabled = extensions.load(chosen)
+    subscribed = extensions.subscriptions(enabled)
     in_flight = InFlight()
 
     @contextlib.asynccontextmanager
@@ -136,7 +139,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         for notice in chosen.notices():
             log.info("settings.notice", notice=notice)
         async with (
-            owned(chosen, clock or SystemClock()) as resources,
+            owned(chosen, clock or SystemClock(), enabled, extensions.by_event(subscribed)) as resources,
             extensions.running(enabled, resources),
         ):
             app.state.resources = resources
@@ -147,6 +150,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
                 asyncio.create_task(maintenance.run(resources)),
                 asyncio.create_task(resources.transparency.run()),
                 asyncio.create_task(resources.service_keys.look()),
+                *(asyncio.create_task(dispatch.run(*each, resources)) for each in subscribed.items()),
             ]
             if resources.revocation is not None:
                 await resources.revocation.start()
@@ -204,10 +208,16 @@ def spare_the_collector() -> None:
 
 
 @contextlib.asynccontextmanager
-async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
+async def owned(
+    settings: Settings,
+    clock: Clock,
+    enabled: Sequence[AttestationExtension] = (),
+    subscribers: Mapping[Event, Sequence[str]] | None = None,
+) -> AsyncIterator[Resources]:
     """Open what the application owns, and close it: the store finishes every unit that it accepted."""
     await asyncio.to_thread(database.demand_present, settings)
     await asyncio.to_thread(migrate, settings.db_url)
+    await asyncio.to_thread(extensions.migrate, settings, enabled)
     await asyncio.to_thread(crypto_policy.check_files, settings)
     oidc = None
     if settings.oidc:
@@ -256,6 +266,7 @@ async def owned(settings: Settings, clock: Clock) -> AsyncIterator[Resources]:
             oidc=oidc,
             certificates=certificates,
             authority=authority,
+            subscribers=subscribers or {},
             revocation=Revocation(settings, store, clock, authority, service_keys.secret(PURPOSE))
             if authority is not None
             else None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import wraps
@@ -17,8 +18,15 @@ import structlog
 from fastapi import APIRouter, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from sqlalchemy.orm import DeclarativeBase
 
-from attestation.api import ExtensionDetail, ExtensionList
+from attestation.api import (
+    DeadLetterDetail,
+    DeadLetterList,
+    ExtensionDetail,
+    ExtensionList,
+    Redelivered,
+)
 from attestation.api.said import said
 from attestation.extension import (
     CONTRACT,
@@ -27,19 +35,25 @@ from attestation.extension import (
     AttestationExtension,
     Caller,
     Context,
+    Event,
+    Handler,
+    NodeEvent,
+    OperatorEvent,
     Reply,
     Route,
     Router,
 )
+from attestation.store import MAX_LIMIT, Branch, Tx, Waiting, migrate_branch
 from attestation_service.auth import OperatorDep
 from attestation_service.openapi import machine_router, operator_router, route
-from attestation_service.resources import Resources
+from attestation_service.resources import Res, Resources
 from attestation_service.settings import Settings, SettingsInvalid
 
 log = structlog.get_logger("attestation_service.extensions")
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 HOOK_SECONDS: Final = 10.0
+NOTHING: Final = Waiting()
 PREFIX: Final = "/api/v1"
 
 
@@ -85,13 +99,14 @@ def _load(name: str, given: Mapping[str, str]) -> AttestationExtension:
     chosen = _chosen(name, kind.Settings, given)
     try:
         made = kind(chosen)
-        said_name, about = made.name, (made.version, made.description)
+        said_name, about, models = made.name, (made.version, made.description), made.get_models()
     except Exception as e:
         raise ExtensionInvalid(name, f"cannot be made: {_words(e)}") from e
     if said_name != name:
         raise ExtensionInvalid(name, f"calls itself {said_name!r}")
     if not all(about):
         raise ExtensionInvalid(name, "says nothing of its version or of what it does")
+    _demand_tables(made, models)
     return made
 
 
@@ -143,7 +158,7 @@ def routers(extensions: Sequence[AttestationExtension], ours: Sequence[APIRouter
     if not extensions:
         return ()
     listing = operator_router("operator: extensions")
-    route(listing, "list_extensions", "GET /extensions", "read", _lister(extensions))
+    _list(listing, extensions)
     found = [listing]
     for each in extensions:
         taken = {
@@ -201,16 +216,129 @@ def _answering(
     return answering
 
 
-def _lister(extensions: Sequence[AttestationExtension]) -> Callable[[], Awaitable[ExtensionList]]:
-    async def list_extensions() -> ExtensionList:
-        """List the extensions that are enabled."""
+def _list(router: APIRouter, extensions: Sequence[AttestationExtension]) -> None:
+    """Let operators see what is enabled and what it could not handle, and have that delivered again."""
+
+    async def list_extensions(*, res: Res) -> ExtensionList:
+        """List the extensions that are enabled, and what waits for them."""
+        waiting = await res.store.read(lambda tx: tx.deliveries.waiting())
         found = [
-            ExtensionDetail(name=each.name, version=each.version, description=each.description)
+            ExtensionDetail(
+                name=each.name,
+                version=each.version,
+                description=each.description,
+                pending=waiting.get(each.name, NOTHING).pending,
+                dead_letters=waiting.get(each.name, NOTHING).dead,
+            )
             for each in extensions
         ]
         return ExtensionList(extensions=found, total=len(found))
 
-    return list_extensions
+    route(router, "list_extensions", "GET /extensions", "read", list_extensions)
+    for each in extensions:
+        _list_dead_letters(router, each.name)
+
+
+def _list_dead_letters(router: APIRouter, name: str) -> None:
+    async def dead_letters(*, res: Res) -> DeadLetterList:
+        """List the newest events that the extension could not handle."""
+        found = await res.store.scan(lambda tx: tx.deliveries.dead_letters(name, MAX_LIMIT))
+        return DeadLetterList(
+            items=[
+                DeadLetterDetail(
+                    event_id=each.event.id,
+                    event=each.event.event,
+                    machine_id=each.event.machine_id,
+                    created_at=each.event.created_at,
+                    attempts=each.event.attempts,
+                    error=each.error,
+                )
+                for each in found
+            ]
+        )
+
+    async def redeliver(*, res: Res, who: OperatorDep) -> Redelivered:
+        """Have the extension handle its dead letters again."""
+        at = res.clock.now()
+
+        def work(tx: Tx) -> Redelivered:
+            again = tx.deliveries.redeliver(name, at)
+            tx.audit.append(who.event("extension_redeliver", detail=f"{name}: {again} events"), at)
+            return Redelivered(events=again)
+
+        return await res.store.write(work)
+
+    path = f"/extensions/{name}"
+    route(router, f"list_dead_letters_of_{name}", f"GET {path}/dead-letters", "read", dead_letters)
+    route(router, f"redeliver_to_{name}", f"POST {path}/redeliver", "act", redeliver)
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _demand_tables(made: AttestationExtension, models: Sequence[type[DeclarativeBase]]) -> None:
+    """Refuse tables whose names could be somebody else's, and those that nothing makes."""
+    prefix = f"extension_{made.name}_"
+    for model in models:
+        if not model.__tablename__.startswith(prefix):
+            raise ExtensionInvalid(made.name, f"has a table {model.__tablename__}; its are called {prefix}…")
+        if made.migrations is None:
+            raise ExtensionInvalid(made.name, "has tables and no migrations")
+
+
+def migrate(settings: Settings, extensions: Sequence[AttestationExtension]) -> None:
+    """Bring the tables of *extensions* to their newest revision, in the database that was migrated.
+
+    Raises:
+        ExtensionInvalid: Revisions of one fail; then nothing of them was done.
+    """
+    for each in extensions:
+        if each.migrations is None:
+            continue
+        branch = Branch(
+            name=each.name,
+            scripts=each.migrations.scripts,
+            head=each.migrations.head,
+            tables=frozenset(model.__tablename__ for model in each.get_models()),
+        )
+        try:
+            migrate_branch(settings.db_url, branch)
+        except Exception as e:
+            raise ExtensionInvalid(each.name, f"has tables that cannot be migrated: {_words(e)}") from e
+
+
+# ---------------------------------------------------------------- events
+
+
+def subscriptions(extensions: Sequence[AttestationExtension]) -> dict[str, Mapping[Event, Handler]]:
+    """Return what handles which event, by extension.
+
+    Raises:
+        ExtensionInvalid: One fails, or handles what is no event.
+    """
+    found: dict[str, Mapping[Event, Handler]] = {}
+    for each in extensions:
+        try:
+            wanted: dict[Any, Any] = dict(each.get_subscriptions())  # its word for it
+        except Exception as e:
+            raise ExtensionInvalid(each.name, f"has no subscriptions: {_words(e)}") from e
+        for event, handler in wanted.items():
+            if not isinstance(event, NodeEvent | OperatorEvent) or not callable(handler):
+                raise ExtensionInvalid(
+                    each.name, f"subscribes to {event!r}, which is no event, or not with a function"
+                )
+        if wanted:
+            found[each.name] = wanted
+    return found
+
+
+def by_event(subscribed: Mapping[str, Mapping[Event, Handler]]) -> dict[Event, list[str]]:
+    """Return who is told of which event."""
+    found: dict[Event, list[str]] = defaultdict(list)
+    for name, handlers in subscribed.items():
+        for event in handlers:
+            found[event].append(name)
+    return dict(found)
 
 
 # ---------------------------------------------------------------- life

@@ -6,12 +6,15 @@ Every worker runs this; claims and deletes are atomic, so any number of them is 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from random import SystemRandom
 
 import structlog
 
 from attestation.errors import AttestationError
-from attestation.store import OutboxEvent
+from attestation.machines import Event
+from attestation.store import OutboxEvent, Tx
 from attestation_service import leases, operator_ca, pending
 from attestation_service.endorsements import rejudge
 from attestation_service.resources import Resources
@@ -56,14 +59,24 @@ async def once(res: Resources) -> None:
 
 
 async def _drain(res: Resources) -> bool:
-    """Hand out some events; True if there may be more."""
+    """Hand out some events, to the log and to whoever subscribed; True if there may be more."""
     at = res.clock.now()
     claimed = await res.store.write(lambda tx: tx.outbox.claim(OUTBOX_BATCH, at))
     for event in claimed:
         tell(event)
     if claimed:
-        await res.store.write(lambda tx: tx.outbox.done([event.id for event in claimed], at))
+        await res.store.write(lambda tx: _hand_over(tx, claimed, res.subscribers, at))
     return bool(claimed)
+
+
+def _hand_over(
+    tx: Tx, claimed: Sequence[OutboxEvent], subscribers: Mapping[Event, Sequence[str]], at: datetime
+) -> None:
+    confirmed = tx.outbox.done([event.id for event in claimed], at)
+    for event in claimed:
+        # What another worker confirmed, because this one took too long, it has handed over too.
+        for subscriber in subscribers.get(event.event, ()) if event.id in confirmed else ():
+            tx.deliveries.add(subscriber, event, at)
 
 
 def tell(event: OutboxEvent) -> None:

@@ -56,9 +56,10 @@ def _told(work: Callable[[Settings], None], settings: Settings) -> bool:
 
 
 def _prepare(settings: Settings, keys: KeyHolder) -> None:
-    extensions.load(settings)
+    enabled = extensions.load(settings)
     database.demand_present(settings)
     _with_store(settings, _recognise)
+    extensions.migrate(settings, enabled)
     crypto_policy.check_files(settings)
     keys.open(make=True)
     load_log_signer(settings, create=True)

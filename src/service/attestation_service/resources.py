@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from attestation.clock import Clock
 from attestation.endorsements.firmware import Blocklist
+from attestation.machines import Event
 from attestation.store import Store
 from attestation_service.authority import Authority
 from attestation_service.bodies import Parser
@@ -28,6 +29,7 @@ class Resources:
     """What the lifespan owns and handlers use.
 
     Args:
+        subscribers: The extensions that are told of an event.
         running: The acts that this process is carrying out, by their tickets' keys.
     """
 
@@ -46,6 +48,7 @@ class Resources:
     certificates: Certificates | None = None
     authority: Authority | None = None
     revocation: Revocations | None = None
+    subscribers: Mapping[Event, Sequence[str]] = field(default_factory=dict)
     running: set[bytes] = field(default_factory=set)
 
     @property

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import re
+import shutil
+import sqlite3
 import sys
 import uuid
-from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attestation.extension import CONTRACT, GROUP
-from attestation_service import extensions
+from attestation.extension import CONTRACT, GROUP, NodeEvent, OutboxEvent, Tx
+from attestation_service import dispatch, extensions, maintenance
 from attestation_service.app import create_app
 from attestation_service.auth import Operator
 from attestation_service.extensions import ExtensionInvalid
 from attestation_service.inspection import Listen, inspect
 from attestation_service.preparation import prepare
 from attestation_service.settings import Settings, SettingsInvalid
-from tests.fixtures.extension import install
+from tests.fixtures.extension import EXAMPLE, install, install_example, site
 from tests.unit.service.conftest import Starter, settings_for
+from tests.unit.service.node import SoftwareNode
 
 pytestmark = pytest.mark.anyio
 
-PAGE = Path(__file__).parents[3] / "docs/extend/writing-an-extension.md"
+__all__ = ["site"]
+
+ABOUT = {"version": "1.2.3", "description": "Does nothing."}
 
 HEAD = """
-from attestation.extension import CONTRACT, AttestationExtension, Caller, Context, NoSettings, Reply, Router
+from attestation.extension import CONTRACT, AttestationExtension, Caller, Context, Migrations, NoSettings, Reply, Router
 from attestation.errors import MachineUnknown
 from pydantic import BaseModel
 
@@ -76,20 +80,16 @@ ROUTES = (
         raise ValueError("canary")
 """
 )
-SAID = "class Said(BaseModel):\n    said: str\n"
+SAID = """
+class Said(BaseModel):
+    said: str
 
+class Other:
+    __tablename__ = "machines"
 
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder on the path of Python; what was imported from it is forgotten."""
-    found = tmp_path / "site"
-    found.mkdir()
-    monkeypatch.syspath_prepend(str(found))
-    before = set(sys.modules)
-    yield found
-    for name in set(sys.modules) - before:
-        if name.split(".")[0].endswith("_extension"):
-            del sys.modules[name]
+class Mine:
+    __tablename__ = "extension_broken_mine"
+"""
 
 
 def enabled(site: Path, name: str, code: str = EMPTY, **more: Any) -> Settings:
@@ -114,7 +114,7 @@ async def test_its_routes_obey_the_rules_of_ours(site: Path, start: Starter) -> 
     service = await start(extensions=("told",))
     listed = (await service.operator("GET", "/extensions")).json()
     assert listed == {
-        "extensions": [{"name": "told", "version": "1.2.3", "description": "Does nothing."}],
+        "extensions": [{**ABOUT, "name": "told", "pending": 0, "dead_letters": 0}],
         "total": 1,
     }
     answer = await service.get("/api/v1/told/open")
@@ -137,14 +137,45 @@ async def test_its_routes_obey_the_rules_of_ours(site: Path, start: Starter) -> 
 
 
 async def test_the_example_of_the_page_works(site: Path, start: Starter) -> None:
-    """As it stands there, in at most sixty lines."""
-    (code,) = re.findall(
-        r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
-    )
-    assert len(code.splitlines()) <= 60
-    install(site, "greetings", code, "greetings_extension:Greetings")
-    service = await start(extensions=("greetings",))
-    assert (await service.operator("GET", "/greetings/you")).json() == {"said": "hello, you! (SYSTEM)"}
+    """As it stands there, in at most sixty lines: table, route, event."""
+    install_example(site)
+    assert sum(len(code.splitlines()) for code in EXAMPLE.values()) <= 60
+    service = await start(extensions=("visits",))
+    node = SoftwareNode()
+    await service.admitted(node)
+    await maintenance.once(service.resources)
+    path = f"/visits/{node.machine_id}"
+    assert (await service.operator("GET", path)).json() == {"times": 0}
+    ((name, handlers),) = extensions.subscriptions(extensions.load(service.resources.settings)).items()
+    while await dispatch.once(name, handlers, service.resources):
+        pass
+    assert (await service.operator("GET", path)).json() == {"times": 1}
+
+
+async def test_operators_see_dead_letters_and_have_them_delivered_again(site: Path, start: Starter) -> None:
+    """Which event, how often, what kind of failure; who had it told again stands in the audit log."""
+    install_example(site)
+    service = await start(extensions=("visits",))
+    at = service.clock.now()
+
+    def give_up(tx: Tx) -> OutboxEvent:
+        tx.outbox.add(NodeEvent.ONLINE, "a", {}, at)
+        (event,) = tx.outbox.claim(1, at)
+        tx.deliveries.add("visits", event, at)
+        (delivery,) = tx.deliveries.claim("visits", 1, at, hold=dispatch.HOLD)
+        tx.deliveries.failed(delivery, None, "ValueError")
+        return event
+
+    event = await service.store.write(give_up)
+    (letter,) = (await service.operator("GET", "/extensions/visits/dead-letters")).json()["items"]
+    assert (letter["event_id"], letter["event"], letter["machine_id"]) == (event.id, "node.online", "a")
+    assert (letter["attempts"], letter["error"]) == (1, "ValueError")
+    assert (await service.operator("POST", "/extensions/visits/redeliver")).json() == {"events": 1}
+    assert (await service.operator("GET", "/extensions/visits/dead-letters")).json() == {"items": []}
+    (shown,) = (await service.operator("GET", "/extensions")).json()["extensions"]
+    assert (shown["pending"], shown["dead_letters"]) == (1, 0)
+    assert [e["detail"] for e in await service.audit(action="extension_redeliver")] == ["visits: 1 events"]
+    assert (await service.operator("GET", "/extensions/other/dead-letters")).status_code == 404
 
 
 def test_settings_of_an_extension_are_its_own(site: Path) -> None:
@@ -188,10 +219,9 @@ BROKEN = [
 def test_what_breaks_the_contract_stops_the_start(site: Path, code: str, why: str) -> None:
     """One typed error that names it and says why, before anything is served; the inspection says the same."""
     settings = enabled(site, "broken", code)
-    for use in (extensions.load, create_app):
-        with pytest.raises(ExtensionInvalid) as refused:
-            use(settings)
-        assert str(refused.value).startswith(f"the extension broken (ITL_EXTENSIONS) {why}")
+    with pytest.raises(ExtensionInvalid) as refused:
+        create_app(settings)
+    assert str(refused.value).startswith(f"the extension broken (ITL_EXTENSIONS) {why}")
     assert not prepare(settings)
     assert not list(site.glob("*.db"))
     found = inspect(settings, Listen(host="127.0.0.1", port=0, uds=None), datetime(2026, 11, 21, tzinfo=UTC))
@@ -264,6 +294,85 @@ HOOKS = """
         print("down", self.name)
         {down}
 """
+
+
+REVISION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "0001", None
+
+
+def upgrade():
+    op.create_table("{table}", sa.Column("id", sa.Text(), primary_key=True))
+    {more}
+"""
+TABLED = (
+    EMPTY
+    + """
+    migrations = Migrations(scripts="tabled_extension:revisions", head="{head}")
+
+    def get_models(self):
+        return [Table]
+"""
+)
+TABLE = "class Table:\n    __tablename__ = 'extension_tabled_things'\n"
+
+
+def tables(path: Path) -> set[str]:
+    """Return the names of the tables in a database."""
+    with closing(sqlite3.connect(path)) as db:
+        return {name for (name,) in db.execute("select name from sqlite_schema where type = 'table'")}
+
+
+@pytest.mark.parametrize(
+    ("table", "more", "head", "why"),
+    [
+        ("extension_tabled_things", "", "0001", None),
+        ("extension_tabled_things", "raise ValueError('no')", "0001", "ValueError: no"),
+        ("extension_tabled_other", "", "0001", "do not make extension_tabled_things"),
+        ("things", "", "0001", "make things; its tables are called extension_tabled_"),
+        ("extension_tabled_things", "", "0002", "its newest revision is 0001, not 0002"),
+    ],
+)
+def test_tables_are_made_whole_or_not_at_all(
+    site: Path, migrated: Path, table: str, more: str, head: str, why: str | None
+) -> None:
+    """Revisions of an extension run in one transaction, and make what it says, under its name."""
+    database = site / "machines.db"
+    shutil.copy(migrated, database)
+    revision = REVISION.format(table=table, more=more)
+    code = HEAD + TABLE + TABLED.format(name="tabled", head=head)
+    install(site, "tabled", code, files={"revisions/0001_first.py": revision})
+    settings = settings_for(site, extensions=("tabled",))
+    before = tables(database)
+    for _ in range(2):
+        if why is None:
+            extensions.migrate(settings, extensions.load(settings))
+        else:
+            with pytest.raises(
+                ExtensionInvalid, match=f"tabled .* has tables that cannot be migrated: .*{why}"
+            ):
+                extensions.migrate(settings, extensions.load(settings))
+    made = {"extension_tabled_things", "extension_tabled_version"}
+    assert tables(database) - before == (made if why is None else set())
+
+
+def test_tables_of_a_newer_version_are_left_alone(site: Path, migrated: Path) -> None:
+    """An older extension does not work on them."""
+    shutil.copy(migrated, site / "machines.db")
+    code = HEAD + TABLE + TABLED.format(name="tabled", head="0001")
+    revision = REVISION.format(table="extension_tabled_things", more="")
+    install(site, "tabled", code, files={"revisions/0001_first.py": revision})
+    settings = settings_for(site, extensions=("tabled",))
+    extensions.migrate(settings, extensions.load(settings))
+    with closing(sqlite3.connect(site / "machines.db")) as db:
+        db.execute("update extension_tabled_version set version_num = '0009'")
+        db.commit()
+    with pytest.raises(
+        ExtensionInvalid, match=r"revision 0009, which this version does not know .*newest is 0001"
+    ):
+        extensions.migrate(settings, extensions.load(settings))
 
 
 def test_the_words_of_the_contract() -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from attestation.api.base import Wire
 
-__all__ = ["ExtensionDetail", "ExtensionList"]
+__all__ = ["DeadLetterDetail", "DeadLetterList", "ExtensionDetail", "ExtensionList", "Redelivered"]
 
 
 class ExtensionDetail(Wire):
-    """One extension that is enabled."""
+    """One extension that is enabled.
+
+    `pending`: events on their way to it. `dead_letters`: those it could not handle, up to thirty days old.
+    """
 
     name: str
     version: str
     description: str
+    pending: int
+    dead_letters: int
 
 
 class ExtensionList(Wire):
@@ -20,3 +27,26 @@ class ExtensionList(Wire):
 
     extensions: list[ExtensionDetail]
     total: int
+
+
+class DeadLetterDetail(Wire):
+    """An event that an extension could not handle. `error`: the kind of its last failure."""
+
+    event_id: str
+    event: str
+    machine_id: str | None
+    created_at: datetime
+    attempts: int
+    error: str
+
+
+class DeadLetterList(Wire):
+    """`GET /api/v1/extensions/{name}/dead-letters`: the newest hundred."""
+
+    items: list[DeadLetterDetail]
+
+
+class Redelivered(Wire):
+    """`POST /api/v1/extensions/{name}/redeliver`: how many events are on their way again."""
+
+    events: int

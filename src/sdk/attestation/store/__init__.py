@@ -25,6 +25,7 @@ from attestation.store.certificates import (
 )
 from attestation.store.challenges import Challenge, Purpose
 from attestation.store.chips import AKBinding
+from attestation.store.deliveries import DeadLetter, Waiting
 from attestation.store.identity import DatabaseIdentity
 from attestation.store.issuers import (
     PUBLISHED,
@@ -37,7 +38,7 @@ from attestation.store.issuers import (
 )
 from attestation.store.logs import MAX_LOG_BYTES, LogKind, PackedLog, pack
 from attestation.store.machines import MachineCounts, MachineFilter, Namesake, Pending
-from attestation.store.migrate import migrate, sqlite_path
+from attestation.store.migrate import Branch, migrate, migrate_branch, sqlite_path
 from attestation.store.outbox import OutboxEvent
 from attestation.store.pages import MAX_LIMIT, Page
 from attestation.store.policies import FLEET, PolicyAssignment, PolicyChange, Scope, StoredPolicy
@@ -67,6 +68,7 @@ __all__ = [
     "Approval",
     "AttestationCase",
     "AuditFilter",
+    "Branch",
     "Capture",
     "CaptureFilter",
     "Certificate",
@@ -77,6 +79,7 @@ __all__ = [
     "Countersignature",
     "CountersignatureKind",
     "DatabaseIdentity",
+    "DeadLetter",
     "Issuer",
     "IssuerAlgorithm",
     "IssuerPurpose",
@@ -113,7 +116,9 @@ __all__ = [
     "TrustRole",
     "TrustStatus",
     "Tx",
+    "Waiting",
     "migrate",
+    "migrate_branch",
     "open_store",
     "pack",
     "row_of",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import bindparam, exists, insert, select, update
+from sqlalchemy import bindparam, exists, func, insert, select, update
 
 from attestation.clock import from_micros, to_micros
 from attestation.machines import Event, event_named
@@ -39,7 +39,8 @@ class OutboxEvent:
     attempts: int
 
 
-def _decode(row: Row) -> OutboxEvent:
+def decode(row: Row) -> OutboxEvent:
+    """Return the event in *row*: the columns of the outbox, in their order, up to `attempts`."""
     return OutboxEvent(
         sequence=row[0],
         id=row[1],
@@ -49,6 +50,26 @@ def _decode(row: Row) -> OutboxEvent:
         created_at=from_micros(row[5]),
         attempts=row[6],
     )
+
+
+def encode(
+    event_id: str,
+    event: Event,
+    machine_id: str | None,
+    payload: Mapping[str, Any],
+    created_at: datetime,
+    at: datetime,
+) -> dict[str, object]:
+    """Return the columns of an event that is due at *at*, for the outbox or on its way."""
+    return {
+        "id": event_id,
+        "event": event.value,
+        "machine_id": machine_id,
+        "payload": json.dumps(payload, separators=(",", ":")),
+        "created_at": to_micros(created_at),
+        "attempts": 0,
+        "next_attempt_at": to_micros(at),
+    }
 
 
 _ADD = Prepared(insert(_T).values({c.name: bindparam(c.name) for c in _C if c.name != "sequence"}))
@@ -81,6 +102,9 @@ _LATER = Prepared(
     .where(_C.id == bindparam("of_event"), _C.done_at.is_(None))
     .values(next_attempt_at=bindparam("again_at"))
 )
+_LAG = Prepared(
+    select(func.count(), func.min(_C.created_at)).where(_C.done_at.is_(None), _C.next_attempt_at.is_not(None))
+)
 _DEAD = Prepared(
     select(_T)
     .where(_C.done_at.is_(None), _C.next_attempt_at.is_(None), _C.sequence < bindparam("before"))
@@ -100,17 +124,7 @@ class Outbox:
     def add(self, event: Event, machine_id: str | None, payload: Mapping[str, Any], at: datetime) -> str:
         """Store an event, due at once, and return its id; *payload* must be JSON."""
         event_id = str(uuid.uuid4())
-        self._sql.run(
-            _ADD,
-            id=event_id,
-            event=event.value,
-            machine_id=machine_id,
-            payload=json.dumps(payload, separators=(",", ":")),
-            created_at=to_micros(at),
-            attempts=0,
-            next_attempt_at=to_micros(at),
-            done_at=None,
-        )
+        self._sql.run(_ADD, **encode(event_id, event, machine_id, payload, at, at), done_at=None)
         return event_id
 
     def claim(
@@ -118,12 +132,18 @@ class Outbox:
     ) -> tuple[OutboxEvent, ...]:
         """Take up to *limit* due events, at most one per machine, for *hold*; then they are due again."""
         rows = self._sql.rows(_CLAIM, rows=limit, at=to_micros(at), again_at=to_micros(at + hold))
-        return tuple(sorted(map(_decode, rows), key=lambda event: event.sequence))
+        return tuple(sorted(map(decode, rows), key=lambda event: event.sequence))
 
-    def done(self, event_ids: Sequence[str], at: datetime) -> None:
-        """Confirm events that were handled."""
-        for event_id in event_ids:
-            self._sql.run(_DONE, of_event=event_id, at=to_micros(at))
+    def done(self, event_ids: Sequence[str], at: datetime) -> frozenset[str]:
+        """Confirm events that were handled; return those that nobody had confirmed."""
+        return frozenset(
+            event_id for event_id in event_ids if self._sql.run(_DONE, of_event=event_id, at=to_micros(at))
+        )
+
+    def lag(self) -> tuple[int, datetime | None]:
+        """Return how many events wait, and since when the oldest does."""
+        count, oldest = self._sql.rows(_LAG)[0]
+        return count, None if oldest is None else from_micros(oldest)
 
     def retry(self, event_id: str, again_at: datetime | None) -> None:
         """Make an event due at *again_at*; None makes it a dead letter, an instant brings one back."""
@@ -136,4 +156,4 @@ class Outbox:
             RequestInvalid: *cursor* or *limit* cannot be right.
         """
         rows = self._sql.rows(_DEAD, before=before_id("outbox", cursor), rows=checked_limit(limit) + 1)
-        return page_of("outbox", rows, limit, _decode)
+        return page_of("outbox", rows, limit, decode)

@@ -14,6 +14,7 @@ from attestation.store.tables import (
     Base,
     ChallengeRow,
     ConfigTokenRow,
+    DeliveryRow,
     LogRow,
     MachineRow,
     OutboxRow,
@@ -31,6 +32,9 @@ CONFIG_TOKEN_KEPT = timedelta(hours=24)
 OUTBOX_KEPT = timedelta(hours=24)
 """For so long a handled event stays visible."""
 
+DELIVERY_KEPT = timedelta(days=30)
+"""For so long an event waits for a subscriber that is not there, or that gave it up."""
+
 ACT_KEPT = timedelta(hours=24)
 """For so long whoever asks again with the key of an act learns what became of it."""
 
@@ -46,6 +50,7 @@ class Purged:
     config_tokens: int
     config_answers: int
     outbox: int
+    deliveries: int
     rate_limits: int
     acts: int
     logs: int
@@ -54,7 +59,7 @@ class Purged:
     def total(self) -> int:
         """All of them."""
         rows = self.challenges + self.config_tokens + self.config_answers + self.outbox + self.rate_limits
-        return rows + self.acts + self.logs
+        return rows + self.deliveries + self.acts + self.logs
 
 
 def _delete_older(row: type[Base], key: str, age: str) -> Prepared:
@@ -67,6 +72,7 @@ def _delete_older(row: type[Base], key: str, age: str) -> Prepared:
 _CHALLENGES = _delete_older(ChallengeRow, "challenge_id", "expires_at")
 _CONFIG_TOKENS = _delete_older(ConfigTokenRow, "token_id", "expires_at")
 _OUTBOX = _delete_older(OutboxRow, "sequence", "done_at")
+_DELIVERIES = _delete_older(DeliveryRow, "sequence", "created_at")
 _RATE_LIMITS = _delete_older(RateLimitRow, "key", "tat_us")
 _ACTS = _delete_older(ActRow, "key", "done_at")
 _TOKENS = table_of(ConfigTokenRow)
@@ -108,6 +114,7 @@ def purge(sql: Executor, at: datetime, batch: int) -> Purged:
         config_tokens=run(_CONFIG_TOKENS, CONFIG_TOKEN_KEPT),
         config_answers=run(_CONFIG_ANSWERS),
         outbox=run(_OUTBOX, OUTBOX_KEPT),
+        deliveries=run(_DELIVERIES, DELIVERY_KEPT),
         rate_limits=run(_RATE_LIMITS),
         acts=run(_ACTS, ACT_KEPT),
         logs=run(_UNUSED, LOG_KEPT),

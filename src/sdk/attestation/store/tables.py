@@ -772,6 +772,31 @@ class OutboxRow(Base):
     done_at: Mapped[int | None]
 
 
+class DeliveryRow(Base):
+    """An event that a subscriber has not handled. `next_attempt_at` null: given up."""
+
+    __tablename__ = "deliveries"
+    __table_args__ = (
+        UniqueConstraint("subscriber", "id"),
+        Index(None, "created_at"),
+        # Due ones; the order of one machine's.
+        Index(None, "subscriber", "next_attempt_at"),
+        Index(None, "subscriber", "machine_id", "sequence"),
+        {"sqlite_autoincrement": True},
+    )
+
+    sequence: Mapped[Serial]
+    subscriber: Mapped[str]
+    id: Mapped[str]
+    event: Mapped[str]
+    machine_id: Mapped[str | None]
+    payload: Mapped[str]
+    created_at: Mapped[int]
+    attempts: Mapped[int]
+    next_attempt_at: Mapped[int | None]
+    error: Mapped[str]
+
+
 class RateLimitRow(Base):
     """One theoretical arrival time (GCRA) per limited key."""
 

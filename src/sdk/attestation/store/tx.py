@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from typing import TypeVar
 
 from attestation.clock import SystemClock
 from attestation.store.acts import Acts
@@ -14,6 +16,7 @@ from attestation.store.captures import Captures
 from attestation.store.certificates import Certificates
 from attestation.store.challenges import Challenges
 from attestation.store.chips import AKBindings, ChipMarks
+from attestation.store.deliveries import Deliveries
 from attestation.store.identity import Identity
 from attestation.store.issuers import Issuers
 from attestation.store.labels import Labels
@@ -31,6 +34,8 @@ from attestation.store.tokens import ConfigTokens, RegistrationTokens
 from attestation.store.trust import EKCertificates, Trust
 
 _CLOCK = SystemClock()
+
+T = TypeVar("T")
 
 
 class Tx:
@@ -54,6 +59,7 @@ class Tx:
         "challenges",
         "chip_marks",
         "config_tokens",
+        "deliveries",
         "ek_certificates",
         "identity",
         "issuers",
@@ -80,6 +86,7 @@ class Tx:
         self.challenges = Challenges(sql)
         self.audit = Audit(sql)
         self.outbox = Outbox(sql)
+        self.deliveries = Deliveries(sql)
         self.acts = Acts(sql)
         self.allow_list = AllowList(sql)
         self.approvals = Approvals(sql)
@@ -97,6 +104,10 @@ class Tx:
         self.issuers = Issuers(sql)
         self.refused_keys = RefusedKeys(sql)
         self.certificates = Certificates(sql, self.issuers, self.refused_keys)
+
+    def of(self, repository: Callable[[Executor], T]) -> T:
+        """Return *repository*, of an extension's tables, in this unit: it takes what runs statements here."""
+        return repository(self._sql)
 
     def begin(self) -> None:
         """Begin a unit that writes."""

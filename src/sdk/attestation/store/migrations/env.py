@@ -2,6 +2,11 @@
 
 from alembic import context
 
-context.configure(connection=context.config.attributes["connection"], render_as_batch=True)
+given = context.config.attributes
+context.configure(
+    connection=given["connection"],
+    render_as_batch=True,
+    version_table=given.get("version_table", "alembic_version"),
+)
 with context.begin_transaction():
     context.run_migrations()

@@ -1,0 +1,136 @@
+"""Events on their way to subscribers: one row for each event and subscriber, until it is handled.
+
+At least once: a claim that is not confirmed becomes due again. Events of one machine come to one subscriber one at a
+time and in order. A dead letter stays visible and holds nothing up; one subscriber never waits for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import bindparam, delete, exists, func, insert, select, update
+
+from attestation.clock import to_micros
+from attestation.store.outbox import OutboxEvent, decode, encode
+from attestation.store.sql import Executor, Prepared
+from attestation.store.tables import DeliveryRow, table_of
+
+_T = table_of(DeliveryRow)
+_C = _T.c
+_E = _T.alias("earlier")
+_EVENT = [_C[name] for name in ("sequence", "id", "event", "machine_id", "payload", "created_at", "attempts")]
+
+_OURS = _C.subscriber == bindparam("subscriber")
+_DEAD = _C.next_attempt_at.is_(None)
+_EARLIER = exists().where(
+    _E.c.subscriber == _C.subscriber,
+    _E.c.machine_id == _C.machine_id,
+    _E.c.next_attempt_at.is_not(None),
+    _E.c.sequence < _C.sequence,
+)
+_DUE = (
+    select(_C.sequence)
+    .where(_OURS, _C.next_attempt_at <= bindparam("at"), ~_EARLIER)
+    .order_by(_C.next_attempt_at, _C.sequence)
+    .limit(bindparam("rows"))
+    .with_for_update(skip_locked=True)
+)
+_ADD = Prepared(insert(_T).values({c.name: bindparam(c.name) for c in _C if c.name != "sequence"}))
+_IS_DUE = Prepared(_DUE)
+_CLAIM = Prepared(
+    update(_T)
+    .where(_C.sequence.in_(_DUE))
+    .values(attempts=_C.attempts + 1, next_attempt_at=bindparam("again_at"))
+    .returning(*_EVENT)
+)
+# The number of the attempt: whoever held the claim before has nothing to say of this one.
+_THIS = (_C.sequence == bindparam("of_sequence"), _C.attempts == bindparam("of_attempt"), ~_DEAD)
+_DONE = Prepared(delete(_T).where(*_THIS))
+_FAILED = Prepared(
+    update(_T).where(*_THIS).values(next_attempt_at=bindparam("again_at"), error=bindparam("error"))
+)
+_AGAIN = Prepared(update(_T).where(_OURS, _DEAD).values(attempts=0, next_attempt_at=bindparam("at")))
+_COUNTS = Prepared(select(_C.subscriber, _DEAD, func.count()).group_by(_C.subscriber, _DEAD))
+_LETTERS = Prepared(
+    select(*_EVENT, _C.error).where(_OURS, _DEAD).order_by(_C.sequence.desc()).limit(bindparam("rows"))
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """How many deliveries of one subscriber wait, and how many were given up."""
+
+    pending: int = 0
+    dead: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A delivery that was given up. `error`: the kind of the last failure; its words may be secret."""
+
+    event: OutboxEvent
+    error: str
+
+
+class Deliveries:
+    """What subscribers have not handled, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def add(self, subscriber: str, event: OutboxEvent, at: datetime) -> None:
+        """Let *subscriber* have *event*, due at once."""
+        self._sql.run(
+            _ADD,
+            **encode(event.id, event.event, event.machine_id, event.payload, event.created_at, at),
+            subscriber=subscriber,
+            error="",
+        )
+
+    def is_due(self, subscriber: str, at: datetime) -> bool:
+        """Return True where *subscriber* has something to do."""
+        return self._sql.row(_IS_DUE, subscriber=subscriber, rows=1, at=to_micros(at)) is not None
+
+    def claim(self, subscriber: str, limit: int, at: datetime, *, hold: timedelta) -> tuple[OutboxEvent, ...]:
+        """Take up to *limit* due events of *subscriber*, at most one per machine, for *hold*; then they are due again.
+
+        `sequence` and `attempts` are those of the delivery.
+        """
+        rows = self._sql.rows(
+            _CLAIM, subscriber=subscriber, rows=limit, at=to_micros(at), again_at=to_micros(at + hold)
+        )
+        return tuple(sorted(map(decode, rows), key=lambda event: event.sequence))
+
+    def done(self, event: OutboxEvent) -> bool:
+        """Confirm that *event* was handled; False where the claim was lost to another."""
+        return self._sql.run(_DONE, of_sequence=event.sequence, of_attempt=event.attempts) == 1
+
+    def failed(self, event: OutboxEvent, again_at: datetime | None, error: str) -> bool:
+        """Make *event* due at *again_at*; None makes it a dead letter. False where the claim was lost to another."""
+        again = None if again_at is None else to_micros(again_at)
+        return (
+            self._sql.run(
+                _FAILED, of_sequence=event.sequence, of_attempt=event.attempts, again_at=again, error=error
+            )
+            == 1
+        )
+
+    def redeliver(self, subscriber: str, at: datetime) -> int:
+        """Make all dead letters of *subscriber* due at *at*; return how many."""
+        return self._sql.run(_AGAIN, subscriber=subscriber, at=to_micros(at))
+
+    def waiting(self) -> Mapping[str, Waiting]:
+        """Return what waits, by subscriber."""
+        found: dict[str, dict[str, int]] = {}
+        for subscriber, dead, count in self._sql.rows(_COUNTS):
+            found.setdefault(subscriber, {})["dead" if dead else "pending"] = count
+        return {subscriber: Waiting(**counts) for subscriber, counts in found.items()}
+
+    def dead_letters(self, subscriber: str, limit: int) -> tuple[DeadLetter, ...]:
+        """Return the newest dead letters of *subscriber*."""
+        rows = self._sql.rows(_LETTERS, subscriber=subscriber, rows=limit)
+        return tuple(DeadLetter(event=decode(row), error=row[-1]) for row in rows)

@@ -1,0 +1,94 @@
+"""Events to the extensions that subscribed: after the commit, at least once, by any worker (docs/adr/0085).
+
+One task per subscriber and worker, so none waits for another, and no attestation for any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from random import SystemRandom
+from typing import Final
+
+import structlog
+
+from attestation.errors import AttestationError
+from attestation.extension import Handler
+from attestation.machines import Event
+from attestation.store import OutboxEvent, Tx
+from attestation_service.resources import Resources
+
+log = structlog.get_logger("attestation_service.dispatch")
+
+HANDLER_SECONDS: Final = 10.0
+AT_ONCE: Final = 20
+"""So many events of different machines one worker has handled at the same time, for each subscriber."""
+HOLD: Final = timedelta(seconds=60)
+"""For so long a claimed event is nobody else's; longer than its handler may take."""
+RETRY_SECONDS: Final = (5, 30, 300, 1_800, 7_200)
+"""Between one attempt and the next; after the last one the event is a dead letter."""
+
+
+class _Overtaken(Exception):
+    """Somebody else has the event: it took longer than `HOLD`."""
+
+
+async def run(subscriber: str, handlers: Mapping[Event, Handler], res: Resources) -> None:
+    """Deliver what is due again and again until cancelled; an error is logged and waited out."""
+    while True:
+        await asyncio.sleep(res.settings.maintenance_seconds * SystemRandom().uniform(0.5, 1.5))
+        try:
+            while await once(subscriber, handlers, res):
+                pass
+        except AttestationError as e:
+            log.warning("dispatch.failed", subscriber=subscriber, code=e.code)
+        except Exception as e:  # noqa: BLE001 -- the outermost border of this task: it must not end
+            log.error("dispatch.failed", subscriber=subscriber, kind=type(e).__name__)  # noqa: TRY400 -- may quote a row
+
+
+async def once(subscriber: str, handlers: Mapping[Event, Handler], res: Resources) -> bool:
+    """Deliver some of what is due; True if there may be more."""
+    at = res.clock.now()
+    if not await res.store.read(lambda tx: tx.deliveries.is_due(subscriber, at)):
+        return False
+    claimed = await res.store.write(lambda tx: tx.deliveries.claim(subscriber, AT_ONCE, at, hold=HOLD))
+    await asyncio.gather(*(_deliver(subscriber, handlers.get(each.event), each, res) for each in claimed))
+    return bool(claimed)
+
+
+async def _deliver(subscriber: str, handler: Handler | None, event: OutboxEvent, res: Resources) -> None:
+    confirm = None
+    try:
+        if handler is not None:  # else it asked for the event once, and does not any more
+            async with asyncio.timeout(HANDLER_SECONDS):
+                confirm = await handler(event)
+        await res.store.write(lambda tx: _confirm(tx, event, confirm))
+    except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's code; none of it may end the task or the worker
+        await _give_back(subscriber, event, type(e).__name__, res)
+
+
+def _confirm(tx: Tx, event: OutboxEvent, confirm: Callable[[Tx], object] | None) -> None:
+    if not tx.deliveries.done(event):
+        raise _Overtaken
+    if confirm is not None:
+        confirm(tx)
+
+
+async def _give_back(subscriber: str, event: OutboxEvent, kind: str, res: Resources) -> None:
+    again_at = _again_at(event.attempts, res.clock.now())
+    await res.store.write(lambda tx: tx.deliveries.failed(event, again_at, kind))
+    # Not in words: they may be secret.
+    told = {"subscriber": subscriber, "event_id": event.id, "attempt": event.attempts, "kind": kind}
+    if again_at is None:
+        log.error("dispatch.dead_letter", **told)
+    else:
+        log.warning("dispatch.not_handled", **told)
+
+
+def _again_at(attempts: int, at: datetime) -> datetime | None:
+    """Return when the next attempt is, after *attempts* that failed; None where there is none."""
+    if attempts > len(RETRY_SECONDS):
+        return None
+    # Jitter: what failed together shall not come back together.
+    return at + timedelta(seconds=RETRY_SECONDS[attempts - 1] * SystemRandom().uniform(1.0, 1.2))
