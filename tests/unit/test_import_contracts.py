@@ -13,9 +13,10 @@ import pytest
 from tests.docs.pages import ROOT
 
 LAYERS = "the layers of the SDK"
-MEMBERS = "agent, service and CLI stand on the SDK and never on one another"
+MEMBERS = "agent, service, CLI and extensions stand on the SDK and never on one another"
 PURE = "the heart is pure: no network, no database, no clock, no environment, no async"
 STORE = "only the service, extensions and the test kit see the store"
+CONTRACT = "extensions see the contract, and the store only through it"
 TESTING = "nothing shipped imports the test kit"
 KINDS = "kinds of evidence are independent of each other"
 SERVICE_LAYERS = "the layers of the service; its features are independent of each other"
@@ -35,6 +36,8 @@ BREACHES = [
     (PURE, f"{SDK}/wire.py", "import socket"),
     (STORE, "cli/attestation_cli/main.py", "import attestation.store"),
     (STORE, f"{SDK}/client/node.py", "import sqlalchemy"),
+    (CONTRACT, "extensions/attestation_extensions/metrics/__init__.py", "import attestation.store"),
+    (MEMBERS, "extensions/attestation_extensions/metrics/__init__.py", "import attestation_service.limits"),
     (TESTING, f"{SERVICE}/attest/handlers.py", "import attestation.testing"),
     (KINDS, f"{SDK}/evidence/tpm_quote.py", "import attestation.evidence.ek_certificate"),
     (SERVICE_LAYERS, f"{SERVICE}/attest/handlers.py", "import attestation_service.machines.handlers"),

@@ -56,7 +56,7 @@ COPIED: Final = (
     "README.md",
     "dev",
 )
-MEMBERS: Final = ("sdk", "agent", "service", "cli")
+MEMBERS: Final = ("sdk", "agent", "service", "cli", "extensions")
 PRELOADED: Final = (
     "hypothesis.stateful",
     "schemathesis",

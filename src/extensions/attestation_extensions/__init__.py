@@ -1,0 +1,1 @@
+"""Extensions of the attestation service; one folder each, found by entry point like anybody's."""
