@@ -1,5 +1,6 @@
 """What operators do (PROTOCOL §7, ITL-REFERENCE §4)."""
 
+# Longer than 500 lines: one schema after the other; each stands alone.
 from __future__ import annotations
 
 from datetime import datetime

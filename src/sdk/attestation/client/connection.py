@@ -10,6 +10,7 @@ What holds for every request:
 Start-up counts here: pydantic, httpx and ssl are loaded by those who use them (docs/adr/0021).
 """
 
+# Longer than 500 lines: one carrier of HTTP: what it sends, retries and refuses is read together.
 from __future__ import annotations
 
 import json

@@ -1,5 +1,6 @@
 """What an operator asks of the service (PROTOCOL §7, ITL-REFERENCE §4)."""
 
+# Longer than 500 lines: one method for each route of the operator API.
 from __future__ import annotations
 
 import copy

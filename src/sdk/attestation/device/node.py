@@ -1,6 +1,7 @@
 """What a node does with its TPM: say who it is, prove it, quote its PCRs, open what was sealed to it."""
 
 # Algorithms for: tpm-ak, tpm-hash, server-made-key
+# Longer than 500 lines: what one machine does with its TPM, in the order of the protocol.
 from __future__ import annotations
 
 import hmac

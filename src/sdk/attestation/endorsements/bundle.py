@@ -6,6 +6,7 @@ here bytes come in and a value goes out.
 """
 
 # Algorithms for: trust-bundle, digest
+# Longer than 500 lines: the manifest and what it judges: a rule beside the member that it is of.
 from __future__ import annotations
 
 import copy

@@ -7,6 +7,7 @@ shown name is the same, so that one person with two ways to log in stays one per
 """
 
 # Algorithms for: digest
+# Longer than 500 lines: every act that several agree to, with what its digest binds.
 from __future__ import annotations
 
 import hashlib

@@ -11,6 +11,7 @@ an extension of another kind, another order of things, another encoding.
 """
 
 # Algorithms for: ca-key
+# Longer than 500 lines: a table of rules, one after the other.
 from __future__ import annotations
 
 import re

@@ -6,6 +6,7 @@ Everything follows from the seed, to the last byte; RSA keys alone are the same 
 takes long (`ek_zoo_keys.json`). Their private halves are published here: trust nothing of this anywhere.
 """
 
+# Longer than 500 lines: a table of quirks, one certificate each.
 from __future__ import annotations
 
 import hashlib

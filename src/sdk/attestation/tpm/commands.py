@@ -9,6 +9,7 @@ the command makes one, then with tag 8002 parameterSize u32, then the parameters
 """
 
 # Algorithms for: tpm-storage, tpm-session
+# Longer than 500 lines: one function for each TPM command, in the order of Part 3.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
