@@ -13,7 +13,8 @@ from attestation.client.text import clean, short_ids
 from attestation.errors import AttestationError, IdempotencyKeyReused, RequestInvalid
 from attestation.machines import Status
 from attestation_cli.render import Cell, Column, cell
-from attestation_cli.session import DIGEST_DIGITS, Refused, Session
+from attestation_cli.screen import DIGEST_DIGITS, Refused
+from attestation_cli.session import Session
 
 if TYPE_CHECKING:
     from attestation.api import ApproveRequest, MachineDetail

@@ -67,7 +67,8 @@ from attestation_cli.login.errors import (
 )
 from attestation_cli.plugins import PluginFailed
 from attestation_cli.render import wrap
-from attestation_cli.session import Ambiguous, OtherTPM, Refused, Session
+from attestation_cli.screen import Refused
+from attestation_cli.session import Ambiguous, OtherTPM, Session
 
 
 class ExitCode(IntEnum):

@@ -15,7 +15,8 @@ import click
 from attestation import output
 from attestation.errors import AttestationError
 from attestation_cli.groups import EXIT_CODES, GROUPS
-from attestation_cli.session import DEFAULT_URL, Session, output_option
+from attestation_cli.options import output_option
+from attestation_cli.session import DEFAULT_URL, Session
 
 if TYPE_CHECKING:
     from attestation_cli.plugins import Plugins

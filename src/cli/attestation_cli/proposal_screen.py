@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from attestation.client.text import clean
 from attestation.errors import AttestationError, MachineUnknown, TrustCertificateUnknown
 from attestation_cli.render import Cell, Column, cell, exact, moment, time_cell
-from attestation_cli.session import DIGEST_DIGITS, Session
+from attestation_cli.screen import DIGEST_DIGITS
+from attestation_cli.session import Session
 
 if TYPE_CHECKING:
     from attestation.api import MachineDetail, ProposalDetail

@@ -142,7 +142,7 @@ def test_an_answer_that_cannot_be_written_is_lost_too(monkeypatch: pytest.Monkey
         told.append(text)
 
     told: list[str] = []
-    monkeypatch.setattr("attestation_cli.session.click.echo", full)
+    monkeypatch.setattr("attestation_cli.screen.click.echo", full)
     assert run(Stub([machine(A, status="attested")]), "machine", "lock", A).exit_code == 7
     assert "cannot be written: No space left on device" in told[-1]
     assert re.search(r"attestation --again [0-9a-f]{32} machine lock", told[-1])
@@ -165,5 +165,5 @@ def test_a_token_that_cannot_be_kept_is_told(tmp_path: Path, monkeypatch: pytest
 
 def test_who_closed_the_output_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """`>&-` in the shell: there is no stream, and no traceback."""
-    monkeypatch.setattr("attestation_cli.session.sys", SimpleNamespace(**{**vars(sys), "stdout": None}))
+    monkeypatch.setattr("attestation_cli.screen.sys", SimpleNamespace(**{**vars(sys), "stdout": None}))
     assert run(Stub([machine(A)]), "machine", "list").exit_code == 0

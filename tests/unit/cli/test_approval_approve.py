@@ -57,7 +57,7 @@ def asked(service: Stub) -> list[httpx.Request]:
 @pytest.fixture
 def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody can be asked."""
-    monkeypatch.setattr("attestation_cli.session.is_terminal", lambda: True)
+    monkeypatch.setattr("attestation_cli.screen.is_terminal", lambda: True)
     monkeypatch.setattr("attestation_cli.commands.approval.is_terminal", lambda: True)
 
 

@@ -42,7 +42,7 @@ def bodies(service: Stub) -> list[tuple[str, Any]]:
 
 def test_several_are_seen_side_by_side_and_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fingerprint, who vouches, hardware; a no changes nothing, a yes approves each at the version that was seen."""
-    monkeypatch.setattr("attestation_cli.session.is_terminal", lambda: True)
+    monkeypatch.setattr("attestation_cli.screen.is_terminal", lambda: True)
     service = three()
     done = run(service, "machine", "approve", "7f3a", "c2b1", "aa37", *ROLE, answer="n\n")
     assert done.exit_code == 1
@@ -72,7 +72,7 @@ def test_nobody_is_asked_about_machines_that_are_not_shown(
     monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     """What is for programs shows none of them before it is over."""
-    monkeypatch.setattr("attestation_cli.session.is_terminal", lambda: True)
+    monkeypatch.setattr("attestation_cli.screen.is_terminal", lambda: True)
     service = three()
     done = run(service, "machine", "approve", "7f3a", "c2b1", *ROLE, "-o", form, answer="y\n")
     assert done.exit_code == 2

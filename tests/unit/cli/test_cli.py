@@ -37,7 +37,7 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody sits in front of it."""
-    monkeypatch.setattr("attestation_cli.session.is_terminal", lambda: True)
+    monkeypatch.setattr("attestation_cli.screen.is_terminal", lambda: True)
 
 
 def run(stub: Stub, *args: str, answer: str | None = None) -> Result:
@@ -497,7 +497,7 @@ def test_what_destroys_asks_first(args: list[str], monkeypatch: pytest.MonkeyPat
     done = run(stub, *args)
     assert (done.exit_code, stub.acts) == (2, [])
     assert "--yes" in done.stderr
-    monkeypatch.setattr("attestation_cli.session.is_terminal", lambda: True)
+    monkeypatch.setattr("attestation_cli.screen.is_terminal", lambda: True)
     done = run(stub, *args, answer="n\n")
     assert (done.exit_code, stub.acts) == (1, [])
     assert "Nothing was changed" in done.stderr

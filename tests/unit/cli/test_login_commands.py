@@ -54,7 +54,7 @@ def run(*args: str, stub: Stub | None = None, idp: Idp | None = None, answer: st
 @pytest.fixture
 def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody sits in front of it."""
-    monkeypatch.setattr("attestation_cli.session.is_terminal", lambda: True)
+    monkeypatch.setattr("attestation_cli.screen.is_terminal", lambda: True)
     monkeypatch.setattr("attestation_cli.commands.auth_login.is_terminal", lambda: True)
 
 
@@ -495,7 +495,7 @@ def test_clearing_asks_first(monkeypatch: pytest.MonkeyPatch) -> None:
     kept()
     assert run("auth", "clear-cache").exit_code == 2
     with monkeypatch.context() as patch:
-        patch.setattr("attestation_cli.session.is_terminal", lambda: True)
+        patch.setattr("attestation_cli.screen.is_terminal", lambda: True)
         assert run("auth", "clear-cache", answer="n\n").exit_code == 1
     assert len(LoginCache().logins()) == 1
     assert "1 login forgotten" in run("auth", "clear-cache", "--yes").stdout

@@ -100,7 +100,7 @@ def test_the_end_of_an_assignment_waits_likewise() -> None:
 
 def test_a_rollback_tells_what_will_apply(monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks with both versions, and the next one is told to call that version by name."""
-    monkeypatch.setattr("attestation_cli.session.is_terminal", lambda: True)
+    monkeypatch.setattr("attestation_cli.screen.is_terminal", lambda: True)
     stub = Stub()
     done = run(stub, "policy", "rollback", "--role", "worker-app", answer="y\n")
     assert "role worker-app: workers@1 again, instead of workers@2?" in done.stderr
@@ -113,7 +113,7 @@ def test_a_rollback_tells_what_will_apply(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_rollback_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing applied before, it is the end of the assignment, and called so."""
-    monkeypatch.setattr("attestation_cli.session.is_terminal", lambda: True)
+    monkeypatch.setattr("attestation_cli.screen.is_terminal", lambda: True)
     stub = Stub()
     stub.history = stub.history[:1]
     stub.voters = ("anna",)

@@ -14,16 +14,10 @@ import click
 
 from attestation.client.text import clean
 from attestation.errors import AllowListEntryUnknown, RequestInvalid
+from attestation_cli.options import listing_options, new_proposal_option, output_option
 from attestation_cli.progress import Progress
 from attestation_cli.render import Column, cell, time_cell
-from attestation_cli.session import (
-    Ambiguous,
-    Session,
-    listing_options,
-    new_proposal_option,
-    output_option,
-    pass_session,
-)
+from attestation_cli.session import Ambiguous, Session, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import AllowListEntry

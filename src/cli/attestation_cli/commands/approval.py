@@ -15,16 +15,10 @@ from attestation.client.text import ago, clean
 from attestation.errors import ApprovalUnknown, ProposalDiffers, RequestInvalid
 from attestation.machines import Operation
 from attestation.machines.dual_control import OFFLINE_BUNDLE, REGISTRATION_TOKEN, REPLACE
+from attestation_cli.options import listing_options, output_option
 from attestation_cli.render import Cell, Column, cell, time_cell
-from attestation_cli.session import (
-    DIGEST_DIGITS,
-    Refused,
-    Session,
-    is_terminal,
-    listing_options,
-    output_option,
-    pass_session,
-)
+from attestation_cli.screen import DIGEST_DIGITS, Refused, is_terminal
+from attestation_cli.session import Session, pass_session
 
 MIN_DIGITS: Final = 4
 WHOLE_DIGITS: Final = 64

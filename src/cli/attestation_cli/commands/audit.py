@@ -14,8 +14,9 @@ from attestation.client.text import clean
 from attestation.errors import RequestInvalid
 from attestation.wire import b64encode
 from attestation_cli.audit_screen import emit_checked, emit_verdict, signers_cell
+from attestation_cli.options import listing_options, output_option
 from attestation_cli.render import Cell, cell
-from attestation_cli.session import Session, listing_options, output_option, pass_session
+from attestation_cli.session import Session, pass_session
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -21,8 +21,9 @@ from attestation_cli.login_screen import (
     realm_of,
     roles_of,
 )
+from attestation_cli.options import listing_options, output_option
 from attestation_cli.render import Cell, Column, cell, instant, moment, moment_cell
-from attestation_cli.session import Session, listing_options, output_option, pass_session
+from attestation_cli.session import Session, pass_session
 
 
 @click.group("auth")

@@ -17,8 +17,10 @@ from attestation_cli.login.current import Wanted, find
 from attestation_cli.login.errors import ConfigInvalid
 from attestation_cli.login.profiles import Profile, check_name, check_value, config_path, load, save
 from attestation_cli.login_screen import emit_login, identity_options, login_meant
+from attestation_cli.options import output_option
 from attestation_cli.render import Cell, fields
-from attestation_cli.session import Session, is_terminal, output_option, pass_session
+from attestation_cli.screen import is_terminal
+from attestation_cli.session import Session, pass_session
 
 if TYPE_CHECKING:
     from attestation_cli.login.device import DeviceCode

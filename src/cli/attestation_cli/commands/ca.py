@@ -27,15 +27,9 @@ from attestation_cli.commands.ca_certificates import (
     refused_keys,
     revoke,
 )
+from attestation_cli.options import new_proposal_option, output_option
 from attestation_cli.render import Column, cell, moment_cell
-from attestation_cli.session import (
-    Ambiguous,
-    Session,
-    checked,
-    new_proposal_option,
-    output_option,
-    pass_session,
-)
+from attestation_cli.session import Ambiguous, Session, checked, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import CADetail, IssuerDetail

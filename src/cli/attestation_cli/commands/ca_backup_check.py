@@ -9,8 +9,9 @@ import click
 
 from attestation.client.text import clean
 from attestation.wire import b64decode
+from attestation_cli.options import output_option
 from attestation_cli.render import Cell, Column, cell, wrap
-from attestation_cli.session import Session, output_option, pass_session
+from attestation_cli.session import Session, pass_session
 
 IN_USE = ("next", "active", "retiring")
 

@@ -14,16 +14,9 @@ from attestation.errors import CertificateUnknown, RequestInvalid
 from attestation.pki.profiles import ProfileName
 from attestation_cli.ca_screen import FILE, certificate_fields, emit_certificates, emit_pem, owner_of
 from attestation_cli.complete import complete_machine
+from attestation_cli.options import listing_options, new_proposal_option, output_option
 from attestation_cli.render import Column, cell, moment_cell
-from attestation_cli.session import (
-    Ambiguous,
-    Session,
-    checked,
-    listing_options,
-    new_proposal_option,
-    output_option,
-    pass_session,
-)
+from attestation_cli.session import Ambiguous, Session, checked, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import CertificateDetail

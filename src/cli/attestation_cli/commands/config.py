@@ -17,8 +17,9 @@ from attestation_cli.login.profiles import (
     load,
     save,
 )
+from attestation_cli.options import output_option
 from attestation_cli.render import Cell, Column, cell
-from attestation_cli.session import Session, output_option, pass_session
+from attestation_cli.session import Session, pass_session
 
 PREFERRED = "profile"
 

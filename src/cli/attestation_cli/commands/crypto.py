@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from attestation_cli.options import output_option
 from attestation_cli.render import Cell, Column, cell
-from attestation_cli.session import Session, output_option, pass_session
+from attestation_cli.session import Session, pass_session
 
 if TYPE_CHECKING:
     from attestation.algorithms import CryptoPolicy, Entry, Ruling, Use

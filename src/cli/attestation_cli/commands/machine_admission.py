@@ -20,14 +20,8 @@ from attestation_cli.machine_acts import (
     reason_of,
     same_fingerprint,
 )
-from attestation_cli.session import (
-    Session,
-    checked,
-    name_of,
-    new_proposal_option,
-    output_option,
-    pass_session,
-)
+from attestation_cli.options import new_proposal_option, output_option
+from attestation_cli.session import Session, checked, name_of, pass_session
 
 
 @click.command()

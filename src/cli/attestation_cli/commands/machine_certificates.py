@@ -13,7 +13,8 @@ import click
 from attestation.client.text import ago
 from attestation.errors import CertificateUnknown
 from attestation_cli.machine_acts import ID, LIMIT
-from attestation_cli.session import Session, listing_options, output_option, pass_session
+from attestation_cli.options import listing_options, output_option
+from attestation_cli.session import Session, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import CertificateDetail

@@ -11,7 +11,8 @@ import click
 
 from attestation.errors import RequestInvalid
 from attestation_cli.machine_acts import ID, print_concluded
-from attestation_cli.session import Session, name_of, new_proposal_option, output_option, pass_session
+from attestation_cli.options import new_proposal_option, output_option
+from attestation_cli.session import Session, name_of, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import MachineDetail, OfflineBundle, PendingApproval

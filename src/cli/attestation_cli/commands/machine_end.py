@@ -6,7 +6,8 @@ import click
 
 from attestation.client.text import clean, short_ids
 from attestation_cli.machine_acts import ID, REASON, YES, described, print_concluded, print_done, reason_of
-from attestation_cli.session import Session, name_of, new_proposal_option, output_option, pass_session
+from attestation_cli.options import new_proposal_option, output_option
+from attestation_cli.session import Session, name_of, pass_session
 
 
 @click.command()

@@ -11,8 +11,9 @@ import click
 from attestation.client.text import ago, clean
 from attestation.errors import Forbidden
 from attestation_cli.machine_acts import ID, REASON_NEEDED, YES, described, print_concluded, reason_of
+from attestation_cli.options import new_proposal_option, output_option
 from attestation_cli.render import Cell, cell, instant, moment, shorten, wrap
-from attestation_cli.session import Session, name_of, new_proposal_option, output_option, pass_session
+from attestation_cli.session import Session, name_of, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import AuditEntryDetail, KeysDetail, MachineDetail

@@ -9,7 +9,8 @@ from attestation.errors import RequestInvalid
 from attestation.machines.labels import checked_key, checked_value
 from attestation_cli.machine_acts import ID
 from attestation_cli.machine_rows import labels_of
-from attestation_cli.session import Session, checked, name_of, output_option, pass_session
+from attestation_cli.options import output_option
+from attestation_cli.session import Session, checked, name_of, pass_session
 
 
 @click.command("label")

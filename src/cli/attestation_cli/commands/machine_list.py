@@ -11,7 +11,8 @@ from attestation.client.text import clean, short_ids
 from attestation.machines import Role, Status
 from attestation_cli.machine_acts import LIMIT
 from attestation_cli.machine_rows import LISTED, called, listed_row
-from attestation_cli.session import Session, listing_options, output_option, pass_session
+from attestation_cli.options import listing_options, output_option
+from attestation_cli.session import Session, pass_session
 
 
 @click.command("list")

@@ -12,8 +12,9 @@ import click
 from attestation.client.text import clean, short_ids
 from attestation.errors import RequestInvalid, ResultUnknown
 from attestation_cli.machine_acts import ID
+from attestation_cli.options import output_option
 from attestation_cli.render import Column, cell, moment_cell
-from attestation_cli.session import Session, name_of, output_option, pass_session
+from attestation_cli.session import Session, name_of, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import ResultReport

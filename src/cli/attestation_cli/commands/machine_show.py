@@ -12,8 +12,9 @@ from attestation.client.text import clean
 from attestation.errors import Unavailable
 from attestation_cli.machine_acts import ID
 from attestation_cli.machine_rows import assurance_cell, labels_of
+from attestation_cli.options import output_option
 from attestation_cli.render import Cell, cell, instant, moment, moment_cell, trust_cell, wrap
-from attestation_cli.session import Session, output_option, pass_session
+from attestation_cli.session import Session, pass_session
 from attestation_cli.undelivered import not_delivered
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ import click
 from attestation.client.text import ago, clean
 from attestation.errors import ApprovalUnknown
 from attestation_cli.machine_acts import ID, YES
+from attestation_cli.options import listing_options, output_option
 from attestation_cli.render import Cell, Column, cell, time_cell
-from attestation_cli.session import Ambiguous, Session, listing_options, output_option, pass_session
+from attestation_cli.session import Ambiguous, Session, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import ApprovalDetail

@@ -11,7 +11,8 @@ import click
 from attestation.errors import RequestInvalid
 from attestation.manual import Block, Page, Terms, Verbatim, roff
 from attestation_cli.groups import EXIT_CODES, GROUPS
-from attestation_cli.session import Session, output_option, pass_session
+from attestation_cli.options import output_option
+from attestation_cli.session import Session, pass_session
 
 
 @click.command("man")

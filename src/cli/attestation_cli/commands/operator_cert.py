@@ -13,17 +13,10 @@ import click
 
 from attestation.client.text import ago
 from attestation.errors import CertificateUnknown, RequestInvalid
+from attestation_cli.options import listing_options, new_proposal_option, output_option
 from attestation_cli.render import Cell, Column, cell, moment_cell
-from attestation_cli.session import (
-    Ambiguous,
-    Session,
-    checked,
-    is_terminal,
-    listing_options,
-    new_proposal_option,
-    output_option,
-    pass_session,
-)
+from attestation_cli.screen import is_terminal
+from attestation_cli.session import Ambiguous, Session, checked, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import OperatorCertificate, OperatorCertificateDetail

@@ -14,10 +14,11 @@ from attestation.errors import PolicyInvalid, PolicyUnknown, RequestInvalid
 from attestation_cli.commands.policy_assignment import activate, assign, history, rollback, unassign
 from attestation_cli.commands.policy_fleet import effective, learn, test
 from attestation_cli.complete import complete_policy
+from attestation_cli.options import listing_options, output_option
 from attestation_cli.policy_file import is_ref, read_open, read_path
 from attestation_cli.policy_place import place_cell
 from attestation_cli.render import Column, cell, time_cell, yaml_text
-from attestation_cli.session import Session, listing_options, output_option, pass_session
+from attestation_cli.session import Session, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import PolicyAssignment, PolicyDetail

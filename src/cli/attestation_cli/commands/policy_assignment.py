@@ -10,16 +10,10 @@ import click
 from attestation.client.text import clean
 from attestation.errors import PolicyUnknown
 from attestation_cli.complete import complete_policy
+from attestation_cli.options import listing_options, new_proposal_option, output_option
 from attestation_cli.policy_place import place_cell, place_of, place_options
 from attestation_cli.render import Column, cell, time_cell
-from attestation_cli.session import (
-    Session,
-    checked,
-    listing_options,
-    new_proposal_option,
-    output_option,
-    pass_session,
-)
+from attestation_cli.session import Session, checked, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import PolicyAssignment

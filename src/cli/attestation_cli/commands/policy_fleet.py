@@ -12,12 +12,13 @@ from attestation.client.policy_words import member, place_words, rule_words
 from attestation.client.text import clean
 from attestation.machines import Role
 from attestation_cli.complete import complete_machine, complete_policy
+from attestation_cli.options import output_option
 from attestation_cli.policy_file import commented, is_ref, read_path
 from attestation_cli.policy_place import place_of, place_options
 from attestation_cli.policy_trial import Trial
 from attestation_cli.progress import Progress
 from attestation_cli.render import Column, cell, wrap
-from attestation_cli.session import Session, checked, output_option, pass_session
+from attestation_cli.session import Session, checked, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import LearnedPolicy

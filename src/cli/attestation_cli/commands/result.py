@@ -12,8 +12,9 @@ import click
 from attestation.client.text import clean
 from attestation.clock import rfc3339
 from attestation.errors import RequestInvalid
+from attestation_cli.options import output_option
 from attestation_cli.render import Cell, cell, moment_cell
-from attestation_cli.session import Session, output_option, pass_session
+from attestation_cli.session import Session, pass_session
 
 if TYPE_CHECKING:
     from attestation.results.ar4si import Tier

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from attestation_cli.options import output_option
 from attestation_cli.render import Cell, Column, cell
-from attestation_cli.session import Session, output_option, pass_session
+from attestation_cli.session import Session, pass_session
 
 
 @click.command("stats")

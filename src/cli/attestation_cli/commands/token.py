@@ -15,15 +15,9 @@ from attestation.client.text import clean
 from attestation.errors import RequestInvalid
 from attestation.machines import DEFAULT_CLUSTER, Role
 from attestation.results import Assurance
+from attestation_cli.options import listing_options, new_proposal_option, output_option
 from attestation_cli.render import Column, cell, moment_cell, span
-from attestation_cli.session import (
-    Session,
-    checked,
-    listing_options,
-    new_proposal_option,
-    output_option,
-    pass_session,
-)
+from attestation_cli.session import Session, checked, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import PendingApproval, RegistrationTokenCreated

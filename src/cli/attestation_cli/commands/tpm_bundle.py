@@ -9,8 +9,9 @@ import click
 
 from attestation_cli.commands.tpm_bundle_change import diff, import_, sign, update
 from attestation_cli.commands.tpm_bundle_verify import verify
+from attestation_cli.options import listing_options
 from attestation_cli.render import Cell, Column, cell
-from attestation_cli.session import Session, listing_options, pass_session
+from attestation_cli.session import Session, pass_session
 from attestation_cli.tpm_bundle_options import counted, directory_option
 
 

@@ -13,8 +13,9 @@ import click
 
 from attestation.client.text import clean
 from attestation.errors import BundleInvalid, MalformedEvidence, RequestInvalid
+from attestation_cli.options import output_option
 from attestation_cli.render import Cell, Column, cell
-from attestation_cli.session import Session, output_option, pass_session
+from attestation_cli.session import Session, pass_session
 from attestation_cli.tpm_bundle_options import directory_option, existing, keys_of, keys_options, small_file
 
 if TYPE_CHECKING:

@@ -14,15 +14,9 @@ from attestation.endorsements.vendors import SIMULATOR
 from attestation.errors import BundleInvalid, MalformedEvidence, RequestInvalid
 from attestation.wire import b64encode
 from attestation_cli.complete import complete_machine
+from attestation_cli.options import listing_options, new_proposal_option, output_option
 from attestation_cli.render import Cell, Column, cell, time_cell
-from attestation_cli.session import (
-    Ambiguous,
-    Session,
-    listing_options,
-    new_proposal_option,
-    output_option,
-    pass_session,
-)
+from attestation_cli.session import Ambiguous, Session, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import EndorsementDetail, TrustBundleDetail, TrustCertificateDetail, TrustVerdict

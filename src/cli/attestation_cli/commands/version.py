@@ -8,8 +8,9 @@ import click
 
 from attestation.client.text import clean
 from attestation.errors import AttestationError
+from attestation_cli.options import output_option
 from attestation_cli.render import Cell, cell
-from attestation_cli.session import Session, output_option, pass_session
+from attestation_cli.session import Session, pass_session
 
 
 @click.command("version")

@@ -12,7 +12,8 @@ import click
 from attestation.audit.note import VerifierKey, check_name
 from attestation.client.text import clean
 from attestation.errors import MalformedNote, RequestInvalid
-from attestation_cli.session import Session, output_option, pass_session
+from attestation_cli.options import output_option
+from attestation_cli.session import Session, pass_session
 
 DEFAULT_STATE = "~/.itl/witness"
 

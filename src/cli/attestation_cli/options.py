@@ -1,0 +1,91 @@
+"""Options that many commands have: how to print, what of a list, and whether to propose anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from attestation_cli.login.profiles import OUTPUTS
+from attestation_cli.session import Session
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _set_output(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        session = ctx.ensure_object(Session)
+        session.output, session.output_given = value, True
+
+
+def _set_debug(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    session = ctx.ensure_object(Session)
+    if value and not session.debug:
+        from attestation.client.trace import watching
+
+        session.debug = True
+        # Until the whole run ends: a group's own context is closed before its commands are done.
+        ctx.find_root().with_resource(watching(session.tell_exchange))
+
+
+def output_option(command: Command) -> Command:
+    """Add `-o/--output` and `-v/--debug`; both may stand before or after the command."""
+    command = click.option(
+        "-v",
+        "--debug",
+        is_flag=True,
+        callback=_set_debug,
+        expose_value=False,
+        is_eager=True,
+        help="Tell of each request on stderr.",
+    )(command)
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(OUTPUTS),
+        callback=_set_output,
+        expose_value=False,
+        is_eager=True,
+        help="How to print [default: table]",
+    )(command)
+
+
+def _set_arrangement(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is None:
+        return
+    names = tuple(name.strip() for name in value.split(",") if name.strip())
+    if not names:
+        raise click.BadParameter("name at least one column, as the heading of -o csv does", ctx, param)
+    session = ctx.ensure_object(Session)
+    if param.name == "sort":
+        session.order = names
+    else:
+        session.columns = names
+
+
+def listing_options(command: Command) -> Command:
+    """Add `--columns`, `--sort` and `-o/--output`: for a command that prints one list, with `emit_table`."""
+    for name, text in (
+        ("--sort", "Sort what is listed by these columns; a minus in front (-seen) turns one round."),
+        ("--columns", "Show only these columns, in this order; the heading of `-o csv` names them."),
+    ):
+        command = click.option(
+            name, metavar="NAME,…", callback=_set_arrangement, expose_value=False, help=text
+        )(command)
+    return output_option(command)
+
+
+def new_proposal_option(command: Command) -> Command:
+    """Add `--new-proposal`, for an act that several may have to agree to."""
+    return click.option(
+        "--new-proposal",
+        is_flag=True,
+        callback=_set_beside_others,
+        expose_value=False,
+        help="Propose it although another proposal about the same thing waits for votes.",
+    )(command)
+
+
+def _set_beside_others(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    ctx.ensure_object(Session).beside_others = value
