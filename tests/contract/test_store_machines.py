@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attestation.errors import EKConflict, MachineChanged, NameInUse, RequestInvalid
+from attestation.errors import EKConflict, MachineChanged, MachineUnknown, NameInUse, RequestInvalid
 from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status
 from attestation.machines.names import names_of
 from attestation.results import Assurance, Verdict
@@ -63,6 +63,14 @@ def test_what_was_never_stored_is_none(store: Store) -> None:
     """An unknown id or EK finds nothing."""
     assert store.read_sync(lambda tx: tx.machines.by_id("x")) is None
     assert store.read_sync(lambda tx: tx.machines.by_ek("x")) is None
+
+
+def test_who_requires_a_machine_gets_it_or_one_error(store: Store) -> None:
+    """A machine that is there is returned; of one that is not, its id is not repeated."""
+    store.write_sync(lambda tx: tx.machines.add(a_machine()))
+    assert store.read_sync(lambda tx: tx.machines.require(a_machine().machine_id)) == a_machine()
+    with pytest.raises(MachineUnknown, match=r"^no such machine$"):
+        store.read_sync(lambda tx: tx.machines.require("x"))
 
 
 @pytest.mark.parametrize("same", ["machine_id", "ek_fingerprint"])

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import and_, bindparam, case, delete, func, or_, select, text, update
 
 from attestation.clock import from_micros, to_micros
-from attestation.errors import EKConflict, MachineChanged, NameInUse, RequestInvalid
+from attestation.errors import EKConflict, MachineChanged, MachineUnknown, NameInUse, RequestInvalid
 from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status, Trust
 from attestation.machines.names import NAMELESS, Names, names_of
 from attestation.results import Assurance, Verdict
@@ -424,6 +424,17 @@ class Machines:
         """Return the machine called *machine_id*, or None."""
         row = self._sql.row(_BY_ID, machine_id=machine_id)
         return None if row is None else decode(row)
+
+    def require(self, machine_id: str) -> Machine:
+        """Return the machine called *machine_id*.
+
+        Raises:
+            MachineUnknown: No such machine.
+        """
+        machine = self.by_id(machine_id)
+        if machine is None:
+            raise MachineUnknown("no such machine")
+        return machine
 
     def by_ek(self, ek_fingerprint: str) -> Machine | None:
         """Return the machine whose EK has this fingerprint (96 lower-case hex), or None."""

@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import Path
 
 from attestation.api import ApprovalPage, Objected, ProposalDetail, ProposalPage, ReasonRequest
-from attestation.errors import ApprovalUnknown, Forbidden, MachineUnknown
+from attestation.errors import ApprovalUnknown, Forbidden
 from attestation.machines.dual_control import Rule, tally
 from attestation.store import Approval, Tx
 from attestation_service import dual_control
@@ -33,8 +33,7 @@ async def of_machine(machine_id: Id, cursor: Cursor = None, limit: Limit = 50, *
     at = res.clock.now()
 
     def work(tx: Tx) -> ApprovalPage:
-        if tx.machines.by_id(machine_id) is None:
-            raise MachineUnknown("no such machine")
+        tx.machines.require(machine_id)
         page = tx.approvals.page(machine_id, cursor, limit)
         return ApprovalPage(
             items=dual_control.shown(tx, page.items, res.settings, at),

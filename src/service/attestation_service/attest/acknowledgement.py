@@ -28,7 +28,7 @@ from attestation.store import Challenge, Tx
 from attestation.wire import hexdecode
 from attestation_service import challenges, limits
 from attestation_service.attempts import until_unchanged
-from attestation_service.attest.handlers import denied, known_machine
+from attestation_service.attest.handlers import denied
 from attestation_service.context import Origin
 from attestation_service.events import emit
 from attestation_service.resources import Resources
@@ -92,7 +92,7 @@ def _judge(
     at: datetime,
 ) -> _Judged:
     limits.check(tx, counted, at)
-    machine = known_machine(tx, machine_id)
+    machine = tx.machines.require(machine_id)
     challenge = challenges.open_challenge(tx, request.nonce_id, machine_id, at)
     assert challenge.nonce is not None
     directive = hexdecode(request.directive_sha256, "directive_sha256", size_bytes=32)

@@ -124,7 +124,7 @@ async def challenge(machine_id: str, *, res: Resources, origin: Origin) -> Quote
 
     def prepare(tx: Tx) -> Offered:
         limits.check(tx, counted, at)
-        machine = known_machine(tx, machine_id)
+        machine = tx.machines.require(machine_id)
         known = machine.event_log_sha256 is not None
         in_force = policy.in_force(tx, machine, res.settings)
         return key_attestation.offer_first(
@@ -527,18 +527,6 @@ def _answer(
         else AGAIN_SECONDS,
         next_challenge=challenges.show(fresh.challenge, fresh.ek_challenge),
     )
-
-
-def known_machine(tx: Tx, machine_id: str) -> Machine:
-    """Return the machine called *machine_id*.
-
-    Raises:
-        MachineUnknown: No such machine.
-    """
-    machine = tx.machines.by_id(machine_id)
-    if machine is None:
-        raise MachineUnknown("no such machine")
-    return machine
 
 
 def _same_ek(sent: str, machine: Machine) -> None:

@@ -26,7 +26,6 @@ from attestation.errors import (
     AKNotActivated,
     MachineNotAdmitted,
     MachineRejected,
-    MachineUnknown,
     MalformedEvidence,
     RequestInvalid,
     TransitionForbidden,
@@ -129,9 +128,7 @@ async def build(machine_id: Id, *, res: Res, operator: VoterDep) -> OfflineBundl
 
 
 def _due(tx: Tx, machine_id: str, res: Resources, at: datetime) -> _Due:
-    machine = tx.machines.by_id(machine_id)
-    if machine is None:
-        raise MachineUnknown("no such machine")
+    machine = tx.machines.require(machine_id)
     try:
         subject = certification.admitted(tx, machine, res.settings, at)
     except (MachineNotAdmitted, MachineRejected, AKNotActivated) as e:

@@ -37,7 +37,6 @@ from attestation.errors import (
     MachineChanged,
     MachineNotAdmitted,
     MachineRejected,
-    MachineUnknown,
     MalformedEvidence,
     NameInUse,
     RateLimited,
@@ -119,7 +118,7 @@ async def challenge(
 
     def prepare(tx: Tx) -> Challenge:
         limits.check(tx, counted, at)
-        return challenges.make_for_certificate(_known(tx, machine_id), purpose, res.settings, at)
+        return challenges.make_for_certificate(tx.machines.require(machine_id), purpose, res.settings, at)
 
     async with limits.CountRefusals(res.store, counted[:1], at):
         fresh = await res.store.read(prepare)
@@ -179,7 +178,7 @@ async def _request_cert(
         limits.take(tx, counted, at)
         tx.challenges.redeem(judged.challenge.challenge_id, "certify", machine_id, at)
         # The certificate will say what was judged, so that must be true in this very unit.
-        now = _known(tx, machine_id)
+        now = tx.machines.require(machine_id)
         if certification.admitted(tx, now, res.settings, at) != judged.subject:
             raise MachineChanged("the machine was changed while its certificate was made")
         certification.live(tx, machine_id, request.profile, res.settings, at)
@@ -187,7 +186,7 @@ async def _request_cert(
     def conclude(tx: Tx, issued: tuple[Issued, ...]) -> None:
         # Signing took a while. What a lock or a revocation takes back is void already; a new role, host name or AK,
         # or a failed attestation takes it back here.
-        now = _known(tx, machine_id)
+        now = tx.machines.require(machine_id)
         if certification.admitted(tx, now, res.settings, at) != judged.subject:
             raise MachineNotAdmitted("the machine was changed while its certificate was made")
         _record(tx, now, plan, issued, origin, at, compat=made is not None)
@@ -225,7 +224,7 @@ def judge(
     limits.check(tx, counted, at)
     # 1. The machine and an unspent challenge of its own, for this purpose. Without these there is nothing to judge
     #    or to spend.
-    machine = _known(tx, machine_id)
+    machine = tx.machines.require(machine_id)
     challenge = challenges.open_challenge(tx, request.nonce_id, machine_id, at, "certify")
     found = Judged(machine=machine, challenge=challenge)
     try:
@@ -418,10 +417,3 @@ async def certificates(
 def _detail(row: Certificate) -> CertificateDetail:
     members = {name: getattr(row, name) for name in CertificateDetail.model_fields if name != "certificate"}
     return CertificateDetail(**members, certificate=None)
-
-
-def _known(tx: Tx, machine_id: str) -> Machine:
-    machine = tx.machines.by_id(machine_id)
-    if machine is None:
-        raise MachineUnknown("no such machine")
-    return machine

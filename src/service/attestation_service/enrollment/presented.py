@@ -121,9 +121,7 @@ def _judge(tx: Tx, request: EnrollRequest, counted: limits.Limits, at: datetime)
     #    changed, ends here.
     row, certificate = _ours(tx, parse_certificate(request.cert_pem))
     # 2. The machine it was issued to. Deleted machines are unknown, whatever certificate survives them.
-    machine = tx.machines.by_id(row.machine_id or "")
-    if machine is None:
-        raise MachineUnknown("no such machine")
+    machine = tx.machines.require(row.machine_id or "")
     # 3. A challenge of its own, unspent. Without one, whoever saw an enrolment could repeat it.
     challenge = challenges.open_challenge(tx, request.nonce_id, machine.machine_id, at, "enroll")
     judged = Judged(machine=machine, challenge=challenge, row=row)

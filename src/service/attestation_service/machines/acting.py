@@ -14,7 +14,6 @@ from attestation.api import (
 from attestation.errors import (
     AssuranceTooLow,
     MachineChanged,
-    MachineUnknown,
 )
 from attestation.machines import (
     Machine,
@@ -97,7 +96,7 @@ async def perform(
     at = res.clock.now()
 
     def work(tx: Tx) -> Answer:
-        before = machine_called(tx, machine_id)
+        before = tx.machines.require(machine_id)
         act = decide(before)
         # 1. The operator decided about what was shown, not about what came since (CVE-2022-1053).
         if act.expected_version is not None and act.expected_version != before.version:
@@ -290,15 +289,3 @@ def told(granted: dict[str, Any], cluster_id: str) -> str:
 def because(detail: str, reason: str | None) -> str:
     """Return what was done for the audit, with why where somebody said it. A vote does not bind the reason."""
     return detail if reason is None else f"{detail}; {reason}"
-
-
-def machine_called(tx: Tx, machine_id: str) -> Machine:
-    """Return the machine of this id.
-
-    Raises:
-        MachineUnknown: There is none.
-    """
-    machine = tx.machines.by_id(machine_id)
-    if machine is None:
-        raise MachineUnknown("no such machine")
-    return machine

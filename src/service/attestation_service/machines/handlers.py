@@ -45,7 +45,6 @@ from attestation_service.machines.acting import (
     because,
     carry_out,
     demand_assurance,
-    machine_called,
     make_lists,
     perform,
     perform_alone,
@@ -78,7 +77,7 @@ async def label(machine_id: Id, request: LabelsRequest, *, res: Res, operator: O
     at = res.clock.now()
 
     def work(tx: Tx) -> MachineDetail:
-        machine = machine_called(tx, machine_id)
+        machine = tx.machines.require(machine_id)
         before = tx.labels.of(machine_id)
         after = labels.changed(before, request.set, request.remove)
         if after != before:
@@ -316,7 +315,7 @@ async def take_over(machine_id: Id, request: ReplaceRequest, *, res: Res, operat
 
     # One act and one unit, for in between nobody would be called so, or two. It is agreed to as the role is.
     def work(tx: Tx) -> Answer:
-        old, new = machine_called(tx, machine_id), machine_called(tx, request.new)
+        old, new = tx.machines.require(machine_id), tx.machines.require(request.new)
         granted = {name: getattr(old, name) for name in ("role", "hostname", "assigned_ip", "cluster_id")}
         admission = _admission(granted, request, f"in place of machine {machine_id}")
         # 1. As of each act alone: what was seen, what the table says, who vouches, who else is called so.
@@ -364,7 +363,7 @@ async def delete(machine_id: Id, *, res: Res, operator: OperatorDep) -> None:
     at = res.clock.now()
 
     def work(tx: Tx) -> None:
-        machine = machine_called(tx, machine_id)
+        machine = tx.machines.require(machine_id)
         wiped = machine.status is Status.REVOKED and machine.wiped_at is not None
         if machine.status is not Status.REJECTED and not wiped:
             raise TransitionForbidden(

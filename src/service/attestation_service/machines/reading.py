@@ -26,7 +26,6 @@ from attestation.machines.chips import MarkKind
 from attestation.machines.labels import MAX_SELECTOR
 from attestation.store import MachineFilter, Tx
 from attestation_service import dual_control
-from attestation_service.machines.acting import machine_called
 from attestation_service.machines.presentation import machine_detail
 from attestation_service.parameters import Cursor, Id, Limit
 from attestation_service.resources import Res, Resources
@@ -101,7 +100,7 @@ async def get_machine(machine_id: Id, *, res: Res) -> MachineDetail:
     at = res.clock.now()
 
     def work(tx: Tx) -> MachineDetail:
-        machine = machine_called(tx, machine_id)
+        machine = tx.machines.require(machine_id)
         return detail_of(tx, machine, res, at).model_copy(update={"relatives": _relatives(tx, machine)})
 
     return await res.store.read(work)
@@ -118,7 +117,7 @@ async def get_keys(machine_id: Id, *, res: Res) -> KeysDetail:
     at = res.clock.now()
 
     def work(tx: Tx) -> KeysDetail:
-        machine = machine_called(tx, machine_id)
+        machine = tx.machines.require(machine_id)
         eks = [mark.value for mark in tx.chip_marks.of(machine_id) if mark.kind is MarkKind.EK]
         return KeysDetail(
             machine_id=machine_id,

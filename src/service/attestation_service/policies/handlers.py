@@ -20,7 +20,7 @@ from attestation.api import (
 )
 from attestation.api import PolicyAssignment as AssignmentDetail
 from attestation.appraisal.looks_away import looks_away
-from attestation.errors import MachineUnknown, PolicyUnknown, RequestInvalid
+from attestation.errors import PolicyUnknown, RequestInvalid
 from attestation.machines.dual_control import AppliedPolicy, of_policy_assignment
 from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
 from attestation.reference.compose import compose, effective_document
@@ -191,9 +191,7 @@ def _change(
         PolicyUnknown: No such policy, or nothing is assigned that could end.
         MachineUnknown: No such machine.
     """
-    machine = tx.machines.by_id(subject) if scope == "machine" else None
-    if scope == "machine" and machine is None:
-        raise MachineUnknown("no such machine")
+    machine = tx.machines.require(subject) if scope == "machine" else None
     # 1. What applies there now is part of what is agreed to: two who saw another state agree to something else.
     now = tx.policies.assigned(scope, subject)
     if now is None and ref is None:
@@ -268,9 +266,7 @@ async def effective(machine_id: Id, *, res: Res) -> EffectivePolicy:
     """
 
     def work(tx: Tx) -> EffectivePolicy:
-        machine = tx.machines.by_id(machine_id)
-        if machine is None:
-            raise MachineUnknown("no such machine")
+        machine = tx.machines.require(machine_id)
         places: list[tuple[Scope, str]] = [("fleet", FLEET), ("cluster", machine.cluster_id)]
         if machine.role is not None:
             places.append(("role", machine.role.value))

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 from fastapi import Path, Query, Response
 
 from attestation.api import ResultPage, ResultReport
-from attestation.errors import MachineUnknown, PolicyInvalid, PolicyUnknown, ResultUnknown, StoreUnavailable
+from attestation.errors import PolicyInvalid, PolicyUnknown, ResultUnknown, StoreUnavailable
 from attestation.machines import Machine
 from attestation.reference import IDENTITY_ONLY
 from attestation.results.ear import MEDIA_TYPE, TYP, Profile, ear_claims
@@ -35,7 +35,7 @@ async def results(machine_id: Id, cursor: Cursor = None, limit: Limit = 50, *, r
     """
 
     def work(tx: Tx) -> ResultPage:
-        _machine(tx, machine_id)
+        tx.machines.require(machine_id)
         page = tx.results.page(machine_id, cursor, limit)
         return ResultPage(items=[result_detail(r) for r in page.items], next_cursor=page.next_cursor)
 
@@ -53,7 +53,7 @@ async def report(machine_id: Id, result_id: Number, *, res: Res) -> ResultReport
     """
 
     def load(tx: Tx) -> tuple[Kept, Kept | None]:
-        _machine(tx, machine_id)
+        tx.machines.require(machine_id)
         found = tx.results.get(machine_id, result_id)
         before = tx.results.verified_before(machine_id, result_id)
         return _kept(tx, found), None if before is None else _kept(tx, before)
@@ -90,7 +90,7 @@ async def _download(
     """
 
     def load(tx: Tx) -> bytes | None:
-        _machine(tx, machine_id)
+        tx.machines.require(machine_id)
         evidence = tx.results.get(machine_id, result_id).evidence
         sha256 = evidence.event_log_sha256 if kind == "event-log" else evidence.ima_log_sha256
         return None if sha256 is None else tx.logs.get(sha256)
@@ -123,7 +123,7 @@ async def token(
     """
 
     def load(tx: Tx) -> tuple[Machine, StoredResult, int]:
-        machine = _machine(tx, machine_id)
+        machine = tx.machines.require(machine_id)
         found = tx.results.get(machine_id, result_id)
         return machine, found, _max_age_seconds(tx, found)
 
@@ -146,13 +146,6 @@ async def token(
     )
     signed = await asyncio.to_thread(res.signer.sign_jwt, claims, typ=TYP)
     return Response(signed, media_type=MEDIA_TYPE)
-
-
-def _machine(tx: Tx, machine_id: str) -> Machine:
-    machine = tx.machines.by_id(machine_id)
-    if machine is None:
-        raise MachineUnknown("no such machine")
-    return machine
 
 
 def _kept(tx: Tx, found: StoredResult) -> Kept:

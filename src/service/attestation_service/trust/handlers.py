@@ -30,7 +30,6 @@ from attestation.endorsements.path import PathFailure
 from attestation.errors import (
     AlreadyExists,
     BundleInvalid,
-    MachineUnknown,
     MalformedEvidence,
     TransitionForbidden,
     TrustCertificateUnknown,
@@ -245,9 +244,7 @@ async def endorsement(machine_id: Id, *, res: Res) -> EndorsementDetail:
     """
 
     def work(tx: Tx) -> EndorsementDetail:
-        machine = tx.machines.by_id(machine_id)
-        if machine is None:
-            raise MachineUnknown("no such machine")
+        machine = tx.machines.require(machine_id)
         stored = tx.ek_certificates.get(machine_id)
         if stored is None:
             raise TrustCertificateUnknown("this machine came without an EK certificate")
