@@ -134,6 +134,20 @@ def test_an_update_of_an_unknown_field_is_refused(store: Store) -> None:
         store.write_sync(lambda tx: tx.machines.update(a_machine(), statsu=Status.LOCKED))
 
 
+@pytest.mark.parametrize("fields", [{"alarm": None}, {"statsu": None}], ids=["other", "unknown"])
+def test_a_renewal_writes_what_every_attestation_renews_and_no_more(
+    store: Store, fields: dict[str, Any]
+) -> None:
+    """Another field is refused, and so is one that is left out: neither is lost in silence."""
+    machine = a_machine()
+    store.write_sync(lambda tx: tx.machines.add(machine))
+    with pytest.raises(TypeError):
+        store.write_sync(lambda tx: tx.machines.renew(machine, revision=0, **RENEWAL, **fields))
+    left_out = {name: value for name, value in RENEWAL.items() if name != "last_failed"}
+    with pytest.raises(TypeError):
+        store.write_sync(lambda tx: tx.machines.renew(machine, revision=0, **left_out))
+
+
 def test_a_renewal_stores_the_result_and_keeps_the_version(store: Store) -> None:
     """The hot path touches trust, last result and clock, nothing else."""
     machine = a_full_machine()

@@ -12,7 +12,8 @@ from sqlalchemy import bindparam, select
 
 import attestation.store
 from attestation.store import audit, machines
-from attestation.store.sql import DIALECTS, Prepared, signed, unsigned
+from attestation.store.columns import signed, unsigned
+from attestation.store.sql import DIALECTS, Prepared
 from attestation.store.tables import MachineRow, table_of
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
-from attestation.clock import from_micros, to_micros
+from attestation.store.codec import binds, codec
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import ActRow, table_of
 
@@ -44,13 +44,12 @@ class Act:
 
 _T = table_of(ActRow)
 _C = _T.c
+_ROW = codec(Act, _C, besides=("number",))
 _GET = Prepared(select(_T).where(_C.key == bindparam("key")))
 _LAST = Prepared(select(func.max(_C.number)).where(_C.operator == bindparam("operator")))
-_ADD = Prepared(insert(_T).values({c.name: bindparam(c.name) for c in _C}))
+_ADD = Prepared(insert(_T).values(binds(_C)))
 _TELL = Prepared(
-    update(_T)
-    .where(_C.key == bindparam("of_key"))
-    .values({name: bindparam(name) for name in ("entry_id", "status", "answer", "done_at")})
+    update(_T).where(_C.key == bindparam("of_key")).values(binds(_C, "key", "operator", "number", "request"))
 )
 _FORGET = Prepared(delete(_T).where(_C.operator == bindparam("operator"), _C.number <= bindparam("number")))
 
@@ -65,30 +64,14 @@ class Acts:
 
     def get(self, key: bytes) -> Act | None:
         """Return what was done under *key*, or None."""
-        row = self._sql.row(_GET, key=key)
-        if row is None:
-            return None
-        return Act(
-            key=row[0],
-            operator=row[1],
-            request=row[3],
-            entry_id=row[4],
-            status=row[5],
-            answer=row[6],
-            done_at=from_micros(row[7]),
-        )
+        return _ROW.one(self._sql.row(_GET, key=key))
 
     def put(self, act: Act) -> None:
         """Remember an act, or what a further unit of it did; beyond `ACTS_OF_ONE` the oldest is forgotten."""
-        told = {
-            "entry_id": act.entry_id,
-            "status": act.status,
-            "answer": act.answer,
-            "done_at": to_micros(act.done_at),
-        }
+        told = _ROW.encode(act)
         if self._sql.run(_TELL, of_key=act.key, **told):
             return
         row = self._sql.row(_LAST, operator=act.operator)
         number = (row[0] if row is not None and row[0] is not None else 0) + 1
-        self._sql.run(_ADD, key=act.key, operator=act.operator, number=number, request=act.request, **told)
+        self._sql.run(_ADD, number=number, **told)
         self._sql.run(_FORGET, operator=act.operator, number=number - ACTS_OF_ONE)

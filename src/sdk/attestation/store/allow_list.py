@@ -7,16 +7,16 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, select, update
 
-from attestation.clock import from_micros, to_micros
+from attestation.clock import to_micros
 from attestation.errors import AllowListEntryUnknown
 from attestation.machines import Role
+from attestation.store.codec import binds, codec
 from attestation.store.pages import Page, checked_limit, decode_cursor, page_of
-from attestation.store.sql import Executor, Prepared, Row
+from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import AllowListTableRow, table_of
 
 _T = table_of(AllowListTableRow)
 _C = _T.c
-_COLUMNS = tuple(c.name for c in _C)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,27 +37,12 @@ class AllowListRow:
     removed_at: datetime | None = None
 
 
-def _decode(row: Row) -> AllowListRow:
-    return AllowListRow(
-        ek_fingerprint=row[0],
-        role=Role(row[1]),
-        hostname=row[2],
-        assigned_ip=row[3],
-        cluster_id=row[4],
-        note=row[5],
-        created_at=from_micros(row[6]),
-        created_by=row[7],
-        removed_at=None if row[8] is None else from_micros(row[8]),
-    )
-
-
+_ROW = codec(AllowListRow, _C)
 _REPLACE = Prepared(
     lambda insert: (
         insert(_T)
-        .values({name: bindparam(name) for name in _COLUMNS})
-        .on_conflict_do_update(
-            index_elements=[_C.ek_fingerprint], set_={name: bindparam(name) for name in _COLUMNS[1:]}
-        )
+        .values(binds(_C))
+        .on_conflict_do_update(index_elements=[_C.ek_fingerprint], set_=binds(_C, "ek_fingerprint"))
     )
 )
 _ONE = _C.ek_fingerprint == bindparam("ek_fingerprint")
@@ -83,29 +68,16 @@ class AllowList:
 
     def get(self, ek_fingerprint: str) -> AllowListRow | None:
         """Return the entry of this EK, or None."""
-        row = self._sql.row(_GET, ek_fingerprint=ek_fingerprint)
-        return None if row is None else _decode(row)
+        return _ROW.one(self._sql.row(_GET, ek_fingerprint=ek_fingerprint))
 
     def ever(self, ek_fingerprint: str) -> AllowListRow | None:
         """Return the entry of this EK, listed or removed, or None: what a new one takes the place of."""
-        row = self._sql.row(_EVER, ek_fingerprint=ek_fingerprint)
-        return None if row is None else _decode(row)
+        return _ROW.one(self._sql.row(_EVER, ek_fingerprint=ek_fingerprint))
 
     def put(self, entry: AllowListRow) -> bool:
         """Store an entry; return True if it is new, False if it replaced one that was listed."""
         listed = self.get(entry.ek_fingerprint) is not None
-        columns = {
-            "ek_fingerprint": entry.ek_fingerprint,
-            "role": entry.role.value,
-            "hostname": entry.hostname,
-            "assigned_ip": entry.assigned_ip,
-            "cluster_id": entry.cluster_id,
-            "note": entry.note,
-            "created_at": to_micros(entry.created_at),
-            "created_by": entry.created_by,
-            "removed_at": None,
-        }
-        self._sql.run(_REPLACE, **columns)
+        self._sql.run(_REPLACE, **_ROW.encode(entry) | {"removed_at": None})
         return not listed
 
     def remove(self, ek_fingerprint: str, at: datetime) -> None:
@@ -126,4 +98,4 @@ class AllowList:
         kind = "allow-list"
         after = "" if cursor is None else decode_cursor(kind, cursor)
         rows = self._sql.rows(_PAGE, after=after, rows=checked_limit(limit) + 1)
-        return page_of(kind, rows, limit, _decode)
+        return page_of(kind, rows, limit, _ROW.decode)

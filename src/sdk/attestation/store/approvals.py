@@ -13,8 +13,9 @@ from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, func, sele
 from attestation.clock import from_micros, to_micros
 from attestation.machines import Role
 from attestation.machines.dual_control import Proposal, Vote
+from attestation.store.codec import binds, codec
 from attestation.store.pages import Page, before_id, checked_limit, encode_cursor, page_of
-from attestation.store.sql import Executor, Prepared, Row
+from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import OPEN_VOTE, ApprovalRow, table_of
 
 MACHINE_CHANGED: Final = "the machine was changed"
@@ -54,37 +55,9 @@ class Approval:
     vote: Vote
 
 
-def _instant(micros: int | None) -> datetime | None:
-    return None if micros is None else from_micros(micros)
-
-
-def _decode(row: Row) -> Approval:
-    return Approval(
-        id=row[0],
-        proposal_digest=row[1],
-        action=row[2],
-        machine_id=row[3],
-        subject=row[4],
-        role=None if row[7] is None else Role(row[7]),
-        hostname=row[8],
-        assigned_ip=row[9],
-        proposal=row[10],
-        reason=row[18],
-        vote=Vote(
-            operator_cn=row[5],
-            operator_sub=row[6],
-            created_at=from_micros(row[11]),
-            expires_at=from_micros(row[12]),
-            consumed_at=_instant(row[13]),
-            withdrawn_at=_instant(row[14]),
-            void=row[16],
-            certificate=row[17],
-        ),
-    )
-
-
 _SHOWN = [column for column in _C if column.name != "document"]
 """A document may be as long as a request, and is asked for by itself."""
+_ROW = codec(Approval, _SHOWN, besides=("lapsed_at",))
 _OPEN = text(OPEN_VOTE)
 _LIVE = and_(_OPEN, _C.expires_at > bindparam("at"))
 _LAPSE = Prepared(
@@ -96,14 +69,7 @@ _LAPSE = Prepared(
     )
     .values(lapsed_at=bindparam("at"))
 )
-_CAST = Prepared(
-    lambda insert: (
-        insert(_T)
-        .values({c.name: bindparam(c.name) for c in _C if c.name != "id"})
-        .on_conflict_do_nothing()
-        .returning(_C.id)
-    )
-)
+_CAST = Prepared(lambda insert: insert(_T).values(binds(_C, "id")).on_conflict_do_nothing().returning(_C.id))
 _LIVE_FOR = Prepared(
     select(*_SHOWN).where(_C.proposal_digest == bindparam("of_proposal"), _LIVE).order_by(_C.id)
 )
@@ -204,7 +170,9 @@ class Approvals:
 
     def live(self, proposal_digest: str, at: datetime) -> tuple[Approval, ...]:
         """Return the votes for a proposal that count at *at*, oldest first."""
-        return tuple(map(_decode, self._sql.rows(_LIVE_FOR, of_proposal=proposal_digest, at=to_micros(at))))
+        return tuple(
+            map(_ROW.decode, self._sql.rows(_LIVE_FOR, of_proposal=proposal_digest, at=to_micros(at)))
+        )
 
     def document(self, proposal_digest: str, at: datetime) -> str | None:
         """Return what was sent with a live vote for a proposal, where it binds only its digest."""
@@ -213,7 +181,7 @@ class Approvals:
 
     def every_live(self, at: datetime) -> tuple[Approval, ...]:
         """Return the votes that count at *at*, oldest first: those of one window, which people cast by hand."""
-        return tuple(map(_decode, self._sql.rows(_LIVE_ALL, at=to_micros(at))))
+        return tuple(map(_ROW.decode, self._sql.rows(_LIVE_ALL, at=to_micros(at))))
 
     def live_of(self, machine_ids: Sequence[str], at: datetime) -> dict[str, list[Approval]]:
         """Return the live votes about each of *machine_ids* that has any, oldest first, in one query."""
@@ -224,7 +192,7 @@ class Approvals:
         padded = [*machine_ids, *[machine_ids[-1]] * (size - len(machine_ids))]
         named = {f"machine_{i}": machine_id for i, machine_id in enumerate(padded)}
         found: dict[str, list[Approval]] = {}
-        for approval in map(_decode, self._sql.rows(_live_of(size), at=to_micros(at), **named)):
+        for approval in map(_ROW.decode, self._sql.rows(_live_of(size), at=to_micros(at), **named)):
             assert approval.machine_id is not None
             found.setdefault(approval.machine_id, []).append(approval)
         return found
@@ -255,7 +223,7 @@ class Approvals:
 
     def _voided(self, statement: Prepared, at: datetime, why: str, **of: object) -> tuple[Approval, ...]:
         rows = self._sql.rows(statement, at=to_micros(at), why=why, **of)
-        return tuple(sorted(map(_decode, rows), key=lambda approval: approval.id))
+        return tuple(sorted(map(_ROW.decode, rows), key=lambda approval: approval.id))
 
     def has_live(self, operator_sub: str, at: datetime) -> bool:
         """Return True if a vote that this subject cast lives."""
@@ -265,12 +233,11 @@ class Approvals:
         """Return how many votes that this subject cast live, and when the first of them ends."""
         row = self._sql.row(_OF_VOTER, of_operator=operator_sub, at=to_micros(at))
         assert row is not None
-        return int(row[0]), _instant(row[1])
+        return int(row[0]), None if row[1] is None else from_micros(row[1])
 
     def get(self, approval_id: int) -> Approval | None:
         """Return a vote, live or not, or None."""
-        row = self._sql.row(_GET, of_id=approval_id)
-        return None if row is None else _decode(row)
+        return _ROW.one(self._sql.row(_GET, of_id=approval_id))
 
     def page(self, machine_id: str, cursor: str | None, limit: int) -> Page[Approval]:
         """Return the votes about a machine, live or not, newest first.
@@ -282,7 +249,7 @@ class Approvals:
         rows = self._sql.rows(
             _PAGE, of_machine=machine_id, before=before_id(kind, cursor), rows=checked_limit(limit) + 1
         )
-        return page_of(kind, rows, limit, _decode)
+        return page_of(kind, rows, limit, _ROW.decode)
 
     def proposals(self, cursor: str | None, limit: int, at: datetime) -> Page[tuple[Approval, ...]]:
         """Return the live votes for each proposal that has any, newest proposal first.

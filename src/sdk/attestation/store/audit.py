@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
-from operator import attrgetter
 
 from sqlalchemy import bindparam, insert, select
 
@@ -15,6 +14,7 @@ from attestation.audit.authority import MARK, Change, with_changes
 from attestation.audit.merkle import leaf_hash
 from attestation.clock import Clock
 from attestation.store.audit_tree import AuditTree
+from attestation.store.codec import binds, codec
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import AuditRow, table_of
@@ -30,7 +30,6 @@ MACHINE = "machine"
 
 _T = table_of(AuditRow)
 _C = _T.c
-_COLUMNS = tuple(c.name for c in _C if c.name != "id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,27 +41,16 @@ class AuditFilter:
     action: str | None = None
 
 
+_ROW = codec(AuditEntry, _C, besides=("id",))
+
+
 def _decode(row: Row) -> tuple[int, AuditEntry]:
-    return row[0], AuditEntry(
-        timestamp=row[1],
-        operator_cn=row[2],
-        operator_sub=row[3],
-        action=row[4],
-        machine_id=row[5],
-        prev_state=row[6],
-        new_state=row[7],
-        detail=row[8],
-        source_ip=row[9],
-        format=row[10],
-        prev_hash=row[11],
-        entry_hash=row[12],
-    )
+    return row[0], _ROW.decode(row)
 
 
 _LAST = Prepared(select(_C.id, _C.entry_hash).order_by(_C.id.desc()).limit(1))
-_APPEND = Prepared(insert(_T).values({name: bindparam(name) for name in ("id", *_COLUMNS)}))
-_members = attrgetter(*_COLUMNS)
-_HASHED = _COLUMNS[:-1]
+_APPEND = Prepared(insert(_T).values(binds(_C)))
+_HASHED = tuple(c.name for c in _C)[1:-1]
 _AFTER = Prepared(select(_T).where(_C.id > bindparam("after")).order_by(_C.id).limit(bindparam("rows")))
 
 _TELLS = select(_C.id).where(_C.detail.contains(MARK)).limit(1)
@@ -139,7 +127,7 @@ class Audit:
         last_id, prev_hash = (0, GENESIS_HASH) if last is None else last
         self.appended.append((last_id + 1, event))
         entry, data = linked(event, at=at, prev_hash=prev_hash)
-        self._sql.run(_APPEND, id=last_id + 1, **dict(zip(_COLUMNS, _members(entry), strict=True)))
+        self._sql.run(_APPEND, id=last_id + 1, **_ROW.encode(entry))
         self.tree.grow(last_id, leaf_hash(data))
         return entry
 

@@ -18,9 +18,10 @@ from sqlalchemy import ColumnElement, and_, bindparam, func, select
 from attestation.clock import from_micros
 from attestation.machines import Role, Status
 from attestation.results import Assurance, Verdict
+from attestation.store.columns import unsigned
 from attestation.store.pages import Page, before_id, checked_limit, encode_cursor
 from attestation.store.policies import applicable
-from attestation.store.sql import Executor, Prepared, Row, unsigned
+from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import EKCertificateRow, MachineRow, ResultRow, table_of
 
 _M = table_of(MachineRow)

@@ -19,6 +19,7 @@ from sqlalchemy import BindParameter, bindparam, case, delete, func, insert, or_
 
 from attestation.clock import from_micros, to_micros
 from attestation.errors import CertificateUnknown
+from attestation.store.codec import binds, codec
 from attestation.store.issuers import Issuers
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.refused_keys import RefusedKey, RefusedKeys
@@ -110,35 +111,8 @@ class ListedCertificate:
     reason: RevocationReason | None
 
 
-def _instant(micros: int | None) -> datetime | None:
-    return None if micros is None else from_micros(micros)
-
-
-def _decode(row: Row) -> Certificate:
-    return Certificate(
-        serial=row[1],
-        issuer_id=row[2],
-        profile=row[3],
-        state=row[4],
-        machine_id=row[5],
-        subject=row[6],
-        spki_sha256=row[7],
-        requester=row[8],
-        key_tier=row[9],
-        assurance=row[10],
-        renews=row[11],
-        not_before=from_micros(row[12]),
-        not_after=from_micros(row[13]),
-        reserved_at=from_micros(row[14]),
-        issued_at=_instant(row[15]),
-        certificate=row[16],
-        ended_at=_instant(row[17]),
-        reason=row[18],
-        note=row[19],
-    )
-
-
-_RESERVE = Prepared(insert(_T).values({c.name: bindparam(c.name) for c in _C if c.name != "id"}))
+_ROW = codec(Certificate, _C, besides=("id",))
+_RESERVE = Prepared(insert(_T).values(binds(_C, "id")))
 _GET = Prepared(select(_T).where(_C.serial == bindparam("of_serial")))
 _ISSUED = Prepared(
     update(_T)
@@ -262,33 +236,11 @@ class Certificates:
 
     def reserve(self, planned: Certificate) -> None:
         """Take a serial number: from now on it is accounted for, whatever happens."""
-        self._sql.run(
-            _RESERVE,
-            serial=planned.serial,
-            issuer_id=planned.issuer_id,
-            profile=planned.profile,
-            state="reserved",
-            machine_id=planned.machine_id,
-            subject=planned.subject,
-            spki_sha256=planned.spki_sha256,
-            requester=planned.requester,
-            key_tier=planned.key_tier,
-            assurance=planned.assurance,
-            renews=planned.renews,
-            not_before=to_micros(planned.not_before),
-            not_after=to_micros(planned.not_after),
-            reserved_at=to_micros(planned.reserved_at),
-            issued_at=None,
-            certificate=None,
-            ended_at=None,
-            reason=None,
-            note=None,
-        )
+        self._sql.run(_RESERVE, **_ROW.encode(planned) | {"state": "reserved"})
 
     def get(self, serial: str) -> Certificate | None:
         """Return what is known of a serial number, or None."""
-        row = self._sql.row(_GET, of_serial=serial)
-        return None if row is None else _decode(row)
+        return _ROW.one(self._sql.row(_GET, of_serial=serial))
 
     def issued(self, serial: str, certificate: bytes, at: datetime) -> bool:
         """Write down the signed certificate; False where the serial is not reserved any more: nobody may get it."""
@@ -346,7 +298,7 @@ class Certificates:
 
     def stale(self, before: datetime, limit: int) -> tuple[Certificate, ...]:
         """Return up to *limit* serials that were reserved before *before* and never decided."""
-        return tuple(map(_decode, self._sql.rows(_STALE, before=to_micros(before), rows=limit)))
+        return tuple(map(_ROW.decode, self._sql.rows(_STALE, before=to_micros(before), rows=limit)))
 
     def listed(self, issuer_id: str, ends_after: datetime) -> Sequence[ListedCertificate]:
         """Return what a list of this key names, by serial: held, revoked and void, and ending after *ends_after*."""
@@ -358,7 +310,7 @@ class Certificates:
         rows = self._sql.rows(
             _LIVE_OF, of_machine=machine_id, of_profile=profile, at=to_micros(at), rows=limit
         )
-        return tuple(map(_decode, rows))
+        return tuple(map(_ROW.decode, rows))
 
     def last_end(self, issuer_id: str) -> datetime | None:
         """Return when the last certificate of this key ends that is not revoked; None where there is none.
@@ -366,7 +318,7 @@ class Certificates:
         Those of CA keys and of keys that answer OCSP do not count: they last while the key is watched.
         """
         row = self._sql.row(_LAST_END, of_issuer=issuer_id)
-        return None if row is None else _instant(row[0])
+        return None if row is None or row[0] is None else from_micros(row[0])
 
     def page(self, wanted: CertificateFilter, cursor: str | None, limit: int) -> Page[Certificate]:
         """Return certificates, newest first.
@@ -389,7 +341,7 @@ class Certificates:
             rows=checked_limit(limit) + 1,
             **{f"of_{name}": value for name, value in chosen.items()},
         )
-        return page_of("certificates", rows, limit, _decode)
+        return page_of("certificates", rows, limit, _ROW.decode)
 
     def purge(self, before: datetime, limit: int) -> int:
         """Delete up to *limit* rows of certificates that ended before *before*; return how many."""

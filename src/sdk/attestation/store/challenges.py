@@ -8,9 +8,10 @@ from typing import Literal
 
 from sqlalchemy import bindparam, insert, select, update
 
-from attestation.clock import from_micros, to_micros
+from attestation.clock import to_micros
 from attestation.errors import ChallengeExpired, ChallengeUnknown, ChallengeUsed
-from attestation.store.sql import Executor, Prepared, Row
+from attestation.store.codec import binds, codec
+from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import ChallengeRow, table_of
 
 _T = table_of(ChallengeRow)
@@ -58,28 +59,9 @@ class Challenge:
     ek_challenge: bytes | None = None
 
 
-def decode(row: Row) -> Challenge:
-    """Return the challenge in *row*, all columns in the order of the table."""
-    return Challenge(
-        challenge_id=row[0],
-        purpose=row[1],
-        machine_id=row[2],
-        ek_fingerprint=row[3],
-        nonce=row[4],
-        proof_sha256=row[5],
-        pcr_selection=row[6],
-        policy_ref=row[7],
-        payload=row[8],
-        issued_at=from_micros(row[9]),
-        expires_at=from_micros(row[10]),
-        used_at=None if row[11] is None else from_micros(row[11]),
-        event_log=row[12],
-        evidence=row[13],
-        ek_challenge=row[14],
-    )
-
-
-_ISSUE = Prepared(insert(_T).values({c.name: bindparam(c.name) for c in _C}))
+_ROW = codec(Challenge, _C)
+decode = _ROW.decode
+_ISSUE = Prepared(insert(_T).values(binds(_C)))
 _GET = Prepared(select(_T).where(_C.challenge_id == bindparam("challenge_id")))
 _REDEEM = Prepared(
     update(_T)
@@ -117,31 +99,11 @@ class Challenges:
 
     def issue(self, challenge: Challenge) -> None:
         """Store a new challenge."""
-        self._sql.run(
-            _ISSUE,
-            challenge_id=challenge.challenge_id,
-            purpose=challenge.purpose,
-            machine_id=challenge.machine_id,
-            ek_fingerprint=challenge.ek_fingerprint,
-            nonce=challenge.nonce,
-            proof_sha256=challenge.proof_sha256,
-            pcr_selection=challenge.pcr_selection,
-            policy_ref=challenge.policy_ref,
-            payload=challenge.payload,
-            issued_at=to_micros(challenge.issued_at),
-            expires_at=to_micros(challenge.expires_at),
-            used_at=None,
-            event_log=challenge.event_log,
-            evidence=challenge.evidence,
-            ek_challenge=challenge.ek_challenge,
-        )
+        self._sql.run(_ISSUE, **_ROW.encode(challenge))
 
     def get(self, challenge_id: str) -> Challenge | None:
         """Return the challenge called *challenge_id*, used or not, or None."""
-        row = self._sql.row(_GET, challenge_id=challenge_id)
-        if row is None:
-            return None
-        return decode(row)
+        return _ROW.one(self._sql.row(_GET, challenge_id=challenge_id))
 
     def open_of(self, ek_fingerprint: str, purpose: Purpose, at: datetime) -> list[Challenge]:
         """Return what an EK was asked and can still answer at *at*, the newest first; five at most."""

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, bindparam, case, delete, func, or_, select
 from attestation.clock import from_micros, to_micros
 from attestation.machines import Status
 from attestation.machines.chips import Mark, MarkKind, Relative
+from attestation.store.codec import binds, codec
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import AKBindingRow, ChipMarkRow, MachineRow, table_of
 
@@ -38,9 +39,8 @@ class AKBinding:
     bound_at: datetime
 
 
-_BIND = Prepared(
-    lambda insert: insert(_B).values({c.name: bindparam(c.name) for c in _BC}).on_conflict_do_nothing()
-)
+_BINDING = codec(AKBinding, _BC)
+_BIND = Prepared(lambda insert: insert(_B).values(binds(_BC)).on_conflict_do_nothing())
 _RELEASE = Prepared(delete(_B).where(_BC.ak_name == bindparam("ak_name")))
 _BY_AK = Prepared(select(_B).where(_BC.ak_name == bindparam("ak_name")))
 _BY_EK = Prepared(
@@ -68,22 +68,11 @@ class AKBindings:
 
     def get(self, ak_name: bytes) -> AKBinding | None:
         """Return what the AK of this Name is bound to, or None."""
-        row = self._sql.row(_BY_AK, ak_name=ak_name)
-        if row is None:
-            return None
-        return AKBinding(
-            ak_name=row[0], ek_fingerprint=row[1], machine_id=row[2], bound_at=from_micros(row[3])
-        )
+        return _BINDING.one(self._sql.row(_BY_AK, ak_name=ak_name))
 
     def bind(self, binding: AKBinding) -> bool:
         """Bind an AK for ever; return False where it belongs to another EK."""
-        self._sql.run(
-            _BIND,
-            ak_name=binding.ak_name,
-            ek_fingerprint=binding.ek_fingerprint,
-            machine_id=binding.machine_id,
-            bound_at=to_micros(binding.bound_at),
-        )
+        self._sql.run(_BIND, **_BINDING.encode(binding))
         held = self.get(binding.ak_name)
         return held is not None and held.ek_fingerprint == binding.ek_fingerprint
 
@@ -93,10 +82,7 @@ class AKBindings:
 
     def of_ek(self, ek_fingerprint: str) -> list[AKBinding]:
         """Return the AKs that were ever activated for an EK, the newest first; twenty at most."""
-        return [
-            AKBinding(ak_name=row[0], ek_fingerprint=row[1], machine_id=row[2], bound_at=from_micros(row[3]))
-            for row in self._sql.rows(_ALL_OF_EK, ek_fingerprint=ek_fingerprint)
-        ]
+        return [*map(_BINDING.decode, self._sql.rows(_ALL_OF_EK, ek_fingerprint=ek_fingerprint))]
 
     def machines_of(self, ek_fingerprint: str) -> list[tuple[str, datetime]]:
         """Return the ids under which an EK was known, deleted ones too, with when; the oldest first."""

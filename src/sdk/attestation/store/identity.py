@@ -7,7 +7,8 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, select, update
 
-from attestation.clock import from_micros, to_micros
+from attestation.clock import to_micros
+from attestation.store.codec import codec
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import DatabaseIdentityRow, table_of
 
@@ -30,7 +31,8 @@ class DatabaseIdentity:
     bound_at: datetime | None
 
 
-_GET = Prepared(select(_C.database_id, _C.made_at, _C.bound_at))
+_ROW = codec(DatabaseIdentity, _C, besides=("id",))
+_GET = Prepared(select(_T))
 _BIND = Prepared(update(_T).values(bound_at=bindparam("at")))
 
 
@@ -44,10 +46,7 @@ class Identity:
 
     def get(self) -> DatabaseIdentity | None:
         """Return it; None where somebody removed it."""
-        row = self._sql.row(_GET)
-        if row is None:
-            return None
-        return DatabaseIdentity(row[0], from_micros(row[1]), None if row[2] is None else from_micros(row[2]))
+        return _ROW.one(self._sql.row(_GET))
 
     def bind(self, at: datetime) -> None:
         """Note that keys remember this database since *at*."""

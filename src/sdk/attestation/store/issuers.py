@@ -3,7 +3,6 @@
 # Algorithms for: ca-key
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,9 +10,10 @@ from typing import Literal
 
 from sqlalchemy import BindParameter, and_, bindparam, case, delete, null, or_, select, text, update
 
-from attestation.clock import from_micros, to_micros
+from attestation.clock import to_micros
 from attestation.errors import IssuerUnknown
-from attestation.store.sql import Executor, Prepared, Row
+from attestation.store.codec import binds, codec
+from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import (
     ACTIVE_ISSUER,
     COMING_ISSUER,
@@ -22,7 +22,6 @@ from attestation.store.tables import (
     OCSPDelegateRow,
     table_of,
 )
-from attestation.wire import b64decode, b64encode
 
 _T = table_of(IssuerRow)
 _C = _T.c
@@ -71,20 +70,20 @@ class Issuer:
     algorithm: IssuerAlgorithm
     state: IssuerState
     key_uri: str
-    key_origin: str | None
-    spki_sha256: str | None
-    certificate: bytes | None
-    cross_certificates: tuple[bytes, ...]
-    revision: int
-    crl_number: int
+    key_origin: str | None = None
+    spki_sha256: str | None = None
+    certificate: bytes | None = None
+    cross_certificates: tuple[bytes, ...] = ()
+    revision: int = 0
+    crl_number: int = 0
     lease_owner: str | None
     lease_until: datetime | None
     reserved_at: datetime
-    created_at: datetime | None
-    activated_at: datetime | None
-    retiring_at: datetime | None
-    retired_at: datetime | None
-    demanded: int
+    created_at: datetime | None = None
+    activated_at: datetime | None = None
+    retiring_at: datetime | None = None
+    retired_at: datetime | None = None
+    demanded: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,50 +128,11 @@ class StoredDelegate:
     not_after: datetime
 
 
-def _instant(micros: int | None) -> datetime | None:
-    return None if micros is None else from_micros(micros)
-
-
-def _decode(row: Row) -> Issuer:
-    return Issuer(
-        issuer_id=row[0],
-        purpose=row[1],
-        algorithm=row[2],
-        state=row[3],
-        key_uri=row[4],
-        key_origin=row[5],
-        spki_sha256=row[6],
-        certificate=row[7],
-        cross_certificates=tuple(b64decode(each, "cross_certificates") for each in json.loads(row[8])),
-        revision=row[9],
-        crl_number=row[10],
-        lease_owner=row[11],
-        lease_until=_instant(row[12]),
-        reserved_at=from_micros(row[13]),
-        created_at=_instant(row[14]),
-        activated_at=_instant(row[15]),
-        retiring_at=_instant(row[16]),
-        retired_at=_instant(row[17]),
-        demanded=row[18],
-    )
-
-
-def _decode_crl(row: Row) -> StoredCRL:
-    return StoredCRL(
-        issuer_id=row[0],
-        number=row[1],
-        revision=row[2],
-        entries=row[3],
-        this_update=from_micros(row[4]),
-        next_update=from_micros(row[5]),
-        crl=row[6],
-    )
-
-
+_ROW = codec(Issuer, _C)
+_CRL = codec(StoredCRL, _LC)
+_DELEGATE = codec(StoredDelegate, _DC)
 _OF: BindParameter[str] = bindparam("of_issuer")
-_RESERVE = Prepared(
-    lambda insert: insert(_T).values({c.name: bindparam(c.name) for c in _C}).on_conflict_do_nothing()
-)
+_RESERVE = Prepared(lambda insert: insert(_T).values(binds(_C)).on_conflict_do_nothing())
 _GET = Prepared(select(_T).where(_C.issuer_id == _OF))
 _ACTIVE = Prepared(
     select(_T).where(
@@ -229,7 +189,9 @@ _MOVE = Prepared(
         lease_until=None,
     )
 )
-_CROSS = Prepared(update(_T).where(_C.issuer_id == _OF).values(cross_certificates=bindparam("certificates")))
+_CROSS = Prepared(
+    update(_T).where(_C.issuer_id == _OF).values(cross_certificates=bindparam("cross_certificates"))
+)
 _BUMP = Prepared(update(_T).where(_C.issuer_id == _OF).values(revision=_C.revision + 1))
 _DEMAND = Prepared(
     update(_T).where(_C.issuer_id == _OF).values(revision=_C.revision + 1, demanded=_C.revision + 1)
@@ -238,15 +200,11 @@ _DELEGATES = Prepared(select(_D))
 _PUT_DELEGATE = Prepared(
     lambda insert: (
         insert(_D)
-        .values({c.name: bindparam(c.name) for c in _DC})
-        .on_conflict_do_update(
-            index_elements=[_DC.issuer_id],
-            set_={c.name: bindparam(c.name) for c in _DC if c.name != "issuer_id"},
-        )
+        .values(binds(_DC))
+        .on_conflict_do_update(index_elements=[_DC.issuer_id], set_=binds(_DC, "issuer_id"))
     )
 )
 _DROP_DELEGATE = Prepared(delete(_D).where(_DC.issuer_id == _OF))
-_CRL_COLUMNS = tuple(c.name for c in _LC)
 _LIST_MAKERS = or_(_C.state == "next", _C.state == "active", _C.state == "retiring")
 _BEGIN_CRL = Prepared(
     update(_T)
@@ -272,10 +230,10 @@ _END_CRL = Prepared(
 _PUT_CRL = Prepared(
     lambda insert: (
         insert(_L)
-        .values({name: bindparam(name) for name in _CRL_COLUMNS})
+        .values(binds(_LC))
         .on_conflict_do_update(
             index_elements=[_LC.issuer_id],
-            set_={name: bindparam(name) for name in _CRL_COLUMNS[1:]},
+            set_=binds(_LC, "issuer_id"),
             # A list that was begun later may have been read earlier: it shall not hide what the other names.
             where=and_(_LC.number < bindparam("number"), _LC.revision <= bindparam("revision")),
         )
@@ -305,41 +263,33 @@ class Issuers:
         until: datetime,
     ) -> bool:
         """Plan a key; False where one of this kind is already planned or waiting."""
-        values: dict[str, object] = dict.fromkeys(c.name for c in _C)
-        values |= {
-            "issuer_id": issuer_id,
-            "purpose": purpose,
-            "algorithm": algorithm,
-            "state": "reserved",
-            "key_uri": key_uri,
-            "cross_certificates": "[]",
-            "revision": 0,
-            "demanded": 0,
-            "crl_number": 0,
-            "lease_owner": owner,
-            "lease_until": to_micros(until),
-            "reserved_at": to_micros(at),
-        }
-        return self._sql.run(_RESERVE, **values) == 1
+        planned = Issuer(
+            issuer_id=issuer_id,
+            purpose=purpose,
+            algorithm=algorithm,
+            state="reserved",
+            key_uri=key_uri,
+            lease_owner=owner,
+            lease_until=until,
+            reserved_at=at,
+        )
+        return self._sql.run(_RESERVE, **_ROW.encode(planned)) == 1
 
     def get(self, issuer_id: str) -> Issuer | None:
         """Return the key called *issuer_id*, in whatever state, or None."""
-        row = self._sql.row(_GET, of_issuer=issuer_id)
-        return None if row is None else _decode(row)
+        return _ROW.one(self._sql.row(_GET, of_issuer=issuer_id))
 
     def active(self, purpose: IssuerPurpose, algorithm: IssuerAlgorithm) -> Issuer | None:
         """Return the key that signs, or None before there is one."""
-        row = self._sql.row(_ACTIVE, purpose=purpose, algorithm=algorithm)
-        return None if row is None else _decode(row)
+        return _ROW.one(self._sql.row(_ACTIVE, purpose=purpose, algorithm=algorithm))
 
     def coming(self, purpose: IssuerPurpose, algorithm: IssuerAlgorithm) -> Issuer | None:
         """Return the key that is reserved or next, or None."""
-        row = self._sql.row(_COMING, purpose=purpose, algorithm=algorithm)
-        return None if row is None else _decode(row)
+        return _ROW.one(self._sql.row(_COMING, purpose=purpose, algorithm=algorithm))
 
     def all(self) -> tuple[Issuer, ...]:
         """Return every key, oldest first; they are few."""
-        return tuple(map(_decode, self._sql.rows(_ALL)))
+        return tuple(map(_ROW.decode, self._sql.rows(_ALL)))
 
     def revisions(self) -> Mapping[str, int]:
         """Return the demanded revision of every key that has a certificate: what caches of answers compare."""
@@ -384,8 +334,8 @@ class Issuers:
         Raises:
             IssuerUnknown: No such key.
         """
-        text = json.dumps([b64encode(der) for der in certificates])
-        if self._sql.run(_CROSS, of_issuer=issuer_id, certificates=text) != 1:
+        held = _ROW.stored({"cross_certificates": certificates})
+        if self._sql.run(_CROSS, of_issuer=issuer_id, **held) != 1:
             raise IssuerUnknown(f"no CA key {issuer_id!r}")
 
     def bump(self, issuer_ids: Iterable[str], *, held_by_somebody: bool) -> None:
@@ -401,27 +351,11 @@ class Issuers:
 
     def delegates(self) -> tuple[StoredDelegate, ...]:
         """Return the keys that answer OCSP, one at most for each CA key."""
-        return tuple(
-            StoredDelegate(
-                issuer_id=row[0],
-                certificate=row[1],
-                sealed_key=row[2],
-                made_at=from_micros(row[3]),
-                not_after=from_micros(row[4]),
-            )
-            for row in self._sql.rows(_DELEGATES)
-        )
+        return tuple(map(_DELEGATE.decode, self._sql.rows(_DELEGATES)))
 
     def put_delegate(self, made: StoredDelegate) -> None:
         """Keep a key that answers OCSP, in place of the one before."""
-        self._sql.run(
-            _PUT_DELEGATE,
-            issuer_id=made.issuer_id,
-            certificate=made.certificate,
-            sealed_key=made.sealed_key,
-            made_at=to_micros(made.made_at),
-            not_after=to_micros(made.not_after),
-        )
+        self._sql.run(_PUT_DELEGATE, **_DELEGATE.encode(made))
 
     def drop_delegate(self, issuer_id: str) -> None:
         """Forget the key that answered for a CA key."""
@@ -444,17 +378,7 @@ class Issuers:
 
     def put_crl(self, made: StoredCRL) -> bool:
         """Keep a list as the newest; False where one with a higher number, or that knows more, is kept."""
-        changed = self._sql.run(
-            _PUT_CRL,
-            issuer_id=made.issuer_id,
-            number=made.number,
-            revision=made.revision,
-            entries=made.entries,
-            this_update=to_micros(made.this_update),
-            next_update=to_micros(made.next_update),
-            crl=made.crl,
-        )
-        return changed == 1
+        return self._sql.run(_PUT_CRL, **_CRL.encode(made)) == 1
 
     def kept_crl_number(self, issuer_id: str) -> int | None:
         """Return the CRLNumber of the newest list of a key, or None."""
@@ -463,5 +387,4 @@ class Issuers:
 
     def crl(self, issuer_id: str) -> StoredCRL | None:
         """Return the newest list of a key, or None."""
-        row = self._sql.row(_GET_CRL, of_issuer=issuer_id)
-        return None if row is None else _decode_crl(row)
+        return _CRL.one(self._sql.row(_GET_CRL, of_issuer=issuer_id))

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from sqlalchemy import BindParameter, ColumnElement, bindparam, delete, exists, select
 
+from attestation.store.codec import binds
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import MachineLabelRow, table_of
 
@@ -17,7 +18,7 @@ _OF = Prepared(select(_C.key, _C.value).where(_C.machine_id == bindparam("machin
 _PUT = Prepared(
     lambda insert: (
         insert(_T)
-        .values({c.name: bindparam(c.name) for c in _C})
+        .values(binds(_C))
         .on_conflict_do_update(index_elements=["machine_id", "key"], set_={"value": bindparam("value")})
     )
 )

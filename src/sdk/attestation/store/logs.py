@@ -17,6 +17,7 @@ from sqlalchemy import bindparam, select
 
 from attestation.clock import to_micros
 from attestation.errors import StoreUnavailable
+from attestation.store.codec import binds
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import LogRow, table_of
 
@@ -80,7 +81,7 @@ def unpack(sha256: str, size_bytes: int, content: bytes) -> bytes:
 _PUT = Prepared(
     lambda insert: (
         insert(_T)
-        .values({c.name: bindparam(c.name) for c in _C})
+        .values(binds(_C))
         .on_conflict_do_update(
             index_elements=[_C.sha256],
             set_={"last_used_at": bindparam("last_used_at")},

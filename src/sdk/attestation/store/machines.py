@@ -7,28 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import TypedDict, Unpack
 
 from sqlalchemy import and_, bindparam, case, delete, func, or_, select, text, update
 
-from attestation.clock import from_micros, to_micros
+from attestation.clock import to_micros
 from attestation.errors import EKConflict, MachineChanged, MachineUnknown, NameInUse, RequestInvalid
-from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status, Trust
+from attestation.machines import ClockState, Machine, Role, Status, Trust
 from attestation.machines.names import NAMELESS, Names, names_of
-from attestation.results import Assurance, Verdict
+from attestation.results import Verdict
+from attestation.store.codec import binds, codec
 from attestation.store.labels import wears
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.policies import revision_of_policies
-from attestation.store.sql import Executor, Prepared, Row, signed, unsigned
+from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import LEASED, MachineRow, table_of
 
 _T = table_of(MachineRow)
 _C = _T.c
-_STATUS = {word.value: word for word in Status}
-_ROLE: dict[str | None, Role | None] = {None: None, **{word.value: word for word in Role}}
-_ASSURANCE = {word.value: word for word in Assurance}
-_VERDICT: dict[str | None, Verdict | None] = {None: None, **{word.value: word for word in Verdict}}
-_VERDICT_WORD: dict[Verdict | None, str | None] = {word: text for text, word in _VERDICT.items()}
 _SEARCHED = frozenset({"hostname", "hw_serial", "hw_mac", "hw_uuid"})
 _NAMING = frozenset({"hostname", "assigned_ip", "cluster_id"})
 
@@ -93,181 +89,6 @@ class Pending:
     kept_bytes: int
 
 
-def _micros(at: datetime | None) -> int | None:
-    return None if at is None else to_micros(at)
-
-
-def _instant(micros: int | None) -> datetime | None:
-    return None if micros is None else from_micros(micros)
-
-
-def decode(row: Row) -> Machine:
-    """Return the machine in *row*, all columns in the order of the table."""
-    (
-        _,
-        machine_id,
-        version,
-        status,
-        role,
-        cluster_id,
-        ek_fingerprint,
-        ek_public,
-        ek_source,
-        ek_template,
-        subject,
-        manufacturer,
-        model,
-        firmware,
-        sha256,
-        assurance,
-        ek_chain_ok,
-        ek_allow_listed,
-        hw_uuid,
-        hw_mac,
-        hw_serial,
-        hw_product,
-        desired_role,
-        hostname,
-        assigned_ip,
-        registered_from,
-        registered_at,
-        attested_at,
-        locked_at,
-        revoked_at,
-        rejected_at,
-        wipe_pending,
-        wiped_at,
-        ak_public,
-        ak_name,
-        ak_activated_at,
-        clock_ms,
-        reset_count,
-        restart_count,
-        clock_safe,
-        firmware_version,
-        last_verdict,
-        last_result_at,
-        last_policy,
-        last_failed,
-        last_result_key,
-        trust_expires_at,
-        directive_sha256,
-        event_log_sha256,
-        heartbeat_missed_at,
-        firmware_attested,
-        firmware_blocked,
-        _,
-        desired_cluster_id,
-        alarm,
-        kept_bytes,
-        unlock_pending,
-        pinned_keys,
-        shares_names,
-        _,
-        _,
-        config_owed_since,
-        config_failure,
-    ) = row
-    return Machine(
-        machine_id=machine_id,
-        version=version,
-        status=_STATUS[status],
-        role=_ROLE[role],
-        cluster_id=cluster_id,
-        ek_fingerprint=ek_fingerprint,
-        ek_public=ek_public,
-        ek_source=ek_source,
-        ek_template=ek_template,
-        ek_certificate=None
-        if sha256 is None
-        else EKCertificateInfo(
-            subject=subject, manufacturer=manufacturer, model=model, firmware=firmware, sha256=sha256
-        ),
-        assurance=_ASSURANCE[assurance],
-        ek_chain_ok=bool(ek_chain_ok),
-        ek_allow_listed=bool(ek_allow_listed),
-        hw_uuid=hw_uuid,
-        hw_mac=hw_mac,
-        hw_serial=hw_serial,
-        hw_product=hw_product,
-        desired_role=_ROLE[desired_role],
-        hostname=hostname,
-        assigned_ip=assigned_ip,
-        registered_from=registered_from,
-        registered_at=from_micros(registered_at),
-        attested_at=_instant(attested_at),
-        locked_at=_instant(locked_at),
-        revoked_at=_instant(revoked_at),
-        rejected_at=_instant(rejected_at),
-        wipe_pending=bool(wipe_pending),
-        wiped_at=_instant(wiped_at),
-        config_owed_since=_instant(config_owed_since),
-        ak_public=ak_public,
-        ak_name=ak_name,
-        ak_activated_at=_instant(ak_activated_at),
-        clock=None
-        if clock_ms is None
-        else ClockState(
-            clock_ms=unsigned(clock_ms),
-            reset_count=reset_count,
-            restart_count=restart_count,
-            safe=bool(clock_safe),
-            firmware_version=unsigned(firmware_version),
-        ),
-        last_verdict=_VERDICT[last_verdict],
-        last_result_at=_instant(last_result_at),
-        last_policy=last_policy,
-        last_failed=last_failed,
-        last_result_key=last_result_key,
-        trust_expires_at=_instant(trust_expires_at),
-        directive_sha256=directive_sha256,
-        event_log_sha256=event_log_sha256,
-        heartbeat_missed_at=_instant(heartbeat_missed_at),
-        firmware_attested=None if firmware_attested is None else unsigned(firmware_attested),
-        firmware_blocked=firmware_blocked,
-        desired_cluster_id=desired_cluster_id,
-        alarm=alarm,
-        kept_bytes=kept_bytes,
-        unlock_pending=bool(unlock_pending),
-        pinned_keys=pinned_keys,
-        shares_names=bool(shares_names),
-        config_failure=config_failure,
-    )
-
-
-def _clock_columns(clock: ClockState | None) -> dict[str, object]:
-    if clock is None:
-        names = ("clock_ms", "reset_count", "restart_count", "clock_safe", "firmware_version")
-        return dict.fromkeys(names)
-    return {
-        "clock_ms": signed(clock.clock_ms),
-        "reset_count": clock.reset_count,
-        "restart_count": clock.restart_count,
-        "clock_safe": clock.safe,
-        "firmware_version": signed(clock.firmware_version),
-    }
-
-
-def _encode(changes: Mapping[str, Any]) -> dict[str, object]:
-    """Return fields of a machine as columns."""
-    columns: dict[str, object] = {}
-    for field, value in changes.items():
-        if field == "clock":
-            columns |= _clock_columns(value)
-        elif field == "ek_certificate":
-            for part in EKCertificateInfo.__slots__:
-                columns[f"ek_certificate_{part}"] = None if value is None else getattr(value, part)
-        elif isinstance(value, datetime):
-            columns[field] = to_micros(value)
-        elif field == "firmware_attested" and value is not None:
-            columns[field] = signed(value)
-        elif isinstance(value, Status | Role | Assurance | Verdict):
-            columns[field] = value.value
-        else:
-            columns[field] = value
-    return columns
-
-
 def _keys(machine: Machine) -> Names:
     """Return what *machine* is called as it is compared; nothing where it is called nothing any more."""
     if machine.status in NAMELESS:
@@ -289,26 +110,28 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-_FIELDS = tuple(f.name for f in dataclasses.fields(Machine))
-_COLUMNS = tuple(c.name for c in _C)
-
+_ROW = codec(Machine, _C, besides=("id", "search", "name_key", "address_key"))
+decode = _ROW.decode
 _BY_ID = Prepared(select(_T).where(_C.machine_id == bindparam("machine_id")))
 _BY_EK = Prepared(select(_T).where(_C.ek_fingerprint == bindparam("ek_fingerprint")))
-_ADD = Prepared(
-    lambda insert: (
-        insert(_T)
-        .values({name: bindparam(name) for name in _COLUMNS if name != "id"})
-        .on_conflict_do_nothing()
-    )
-)
-_RENEWED = (
-    *("clock_ms", "reset_count", "restart_count", "clock_safe", "firmware_version"),
-    *("last_verdict", "last_result_at", "last_policy", "last_failed", "last_result_key", "trust_expires_at"),
-    "heartbeat_missed_at",
-)
+_ADD = Prepared(lambda insert: insert(_T).values(binds(_C, "id")).on_conflict_do_nothing())
 
 
-def _renew(*columns: str) -> Prepared:
+class Renewed(TypedDict):
+    """The fields of a machine that every attestation may change."""
+
+    clock: ClockState | None
+    last_verdict: Verdict | None
+    last_result_at: datetime | None
+    last_policy: str | None
+    last_failed: str | None
+    last_result_key: str | None
+    trust_expires_at: datetime | None
+    event_log_sha256: str | None
+    heartbeat_missed_at: datetime | None
+
+
+def _renew(*besides: str) -> Prepared:
     return Prepared(
         update(_T)
         .where(
@@ -317,13 +140,14 @@ def _renew(*columns: str) -> Prepared:
             revision_of_policies == bindparam("of_revision"),
             _C.last_result_at.is_not_distinct_from(bindparam("of_last_result_at")),
         )
-        .values({name: bindparam(name) for name in columns})
+        .values({name: bindparam(name) for name in _RENEWED if name not in besides})
     )
 
 
-_RENEW = _renew(*_RENEWED)
+_RENEWED = _ROW.names(Renewed.__annotations__)
 # The log is named in an index, which the steady state shall not write.
-_RENEW_LOG = _renew(*_RENEWED, "event_log_sha256")
+_RENEW = _renew("event_log_sha256")
+_RENEW_LOG = _renew()
 _OVERDUE = and_(text(LEASED), _C.trust_expires_at <= bindparam("before"))
 # The condition of the partial index word for word, or it is not used.
 _LAPSED = Prepared(
@@ -422,8 +246,7 @@ class Machines:
 
     def by_id(self, machine_id: str) -> Machine | None:
         """Return the machine called *machine_id*, or None."""
-        row = self._sql.row(_BY_ID, machine_id=machine_id)
-        return None if row is None else decode(row)
+        return _ROW.one(self._sql.row(_BY_ID, machine_id=machine_id))
 
     def require(self, machine_id: str) -> Machine:
         """Return the machine called *machine_id*.
@@ -438,8 +261,7 @@ class Machines:
 
     def by_ek(self, ek_fingerprint: str) -> Machine | None:
         """Return the machine whose EK has this fingerprint (96 lower-case hex), or None."""
-        row = self._sql.row(_BY_EK, ek_fingerprint=ek_fingerprint)
-        return None if row is None else decode(row)
+        return _ROW.one(self._sql.row(_BY_EK, ek_fingerprint=ek_fingerprint))
 
     def add(self, machine: Machine) -> None:
         """Store a new machine.
@@ -450,7 +272,7 @@ class Machines:
         """
         if not machine.shares_names:
             self.demand_free(machine.machine_id, machine.cluster_id, machine.hostname, machine.assigned_ip)
-        columns = _encode({name: getattr(machine, name) for name in _FIELDS}) | _key_columns(_keys(machine))
+        columns = _ROW.encode(machine) | _key_columns(_keys(machine))
         if self._sql.run(_ADD, **columns, search=_search_text(machine)) != 1:
             raise EKConflict("this machine id or EK is registered already")
 
@@ -462,7 +284,7 @@ class Machines:
             NameInUse: It would be called like another one of its cluster.
         """
         after: Machine = dataclasses.replace(machine, **{**changes, "version": machine.version + 1})  # type: ignore[arg-type]  # replace() refuses unknown names itself
-        columns = _encode({**changes, "version": after.version})
+        columns = _ROW.stored({**changes, "version": after.version})
         renamed = not _NAMING.isdisjoint(changes) or (machine.status in NAMELESS) != (
             after.status in NAMELESS
         )
@@ -536,15 +358,7 @@ class Machines:
         machine: Machine,
         *,
         revision: int,
-        clock: ClockState | None,
-        last_verdict: Verdict | None,
-        last_result_at: datetime | None,
-        last_policy: str | None,
-        last_failed: str | None,
-        last_result_key: str | None,
-        trust_expires_at: datetime | None,
-        event_log_sha256: str | None,
-        heartbeat_missed_at: datetime | None,
+        **renewed: Unpack[Renewed],
     ) -> None:
         """Store what an attestation established; the hot path, so the version stays.
 
@@ -554,21 +368,16 @@ class Machines:
         Raises:
             MachineChanged: The machine or what applies is not what was judged any more, or it is gone.
         """
+        if renewed.keys() != Renewed.__annotations__.keys():
+            raise TypeError(f"not what every attestation renews: {', '.join(renewed)}")
+        judged_before = machine.last_result_at
         changed = self._sql.run(
-            _RENEW if event_log_sha256 == machine.event_log_sha256 else _RENEW_LOG,
+            _RENEW if renewed["event_log_sha256"] == machine.event_log_sha256 else _RENEW_LOG,
             of_machine=machine.machine_id,
             of_version=machine.version,
             of_revision=revision,
-            of_last_result_at=_micros(machine.last_result_at),
-            **_clock_columns(clock),
-            last_verdict=_VERDICT_WORD[last_verdict],
-            last_result_at=_micros(last_result_at),
-            last_policy=last_policy,
-            last_failed=last_failed,
-            last_result_key=last_result_key,
-            trust_expires_at=_micros(trust_expires_at),
-            event_log_sha256=event_log_sha256,
-            heartbeat_missed_at=_micros(heartbeat_missed_at),
+            of_last_result_at=None if judged_before is None else to_micros(judged_before),
+            **_ROW.stored(renewed),
         )
         if changed != 1:
             raise MachineChanged(
@@ -591,8 +400,8 @@ class Machines:
     def counts(self, at: datetime) -> MachineCounts:
         """Count the machines by status, by role and by what their last result is worth at *at*."""
         return MachineCounts(
-            by_status={_STATUS[word]: count for word, count in self._sql.rows(_COUNT_BY_STATUS)},
-            by_role={_ROLE[word]: count for word, count in self._sql.rows(_COUNT_BY_ROLE)},
+            by_status={Status(word): count for word, count in self._sql.rows(_COUNT_BY_STATUS)},
+            by_role={word and Role(word): count for word, count in self._sql.rows(_COUNT_BY_ROLE)},
             by_trust={
                 Trust(word): count for word, count in self._sql.rows(_COUNT_BY_TRUST, at=to_micros(at))
             },

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import (
     BindParameter,
+    ColumnCollection,
     ColumnElement,
     ScalarSelect,
     String,
@@ -25,10 +26,11 @@ from sqlalchemy import (
     update,
 )
 
-from attestation.clock import from_micros, to_micros
+from attestation.clock import to_micros
 from attestation.errors import AlreadyExists, MachineChanged, PolicyUnknown
+from attestation.store.codec import binds, codec
 from attestation.store.pages import Page, before_id, checked_limit, page_of
-from attestation.store.sql import Executor, Prepared, Row
+from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import PolicyAssignmentRow, PolicyHistoryRow, PolicyRow, RevisionRow, table_of
 
 _P = table_of(PolicyRow)
@@ -95,42 +97,19 @@ def _split(ref: str) -> tuple[str, int]:
     return name, int(version)
 
 
-def _decode_policy(row: Row) -> StoredPolicy:
-    return StoredPolicy(
-        name=row[0],
-        version=row[1],
-        sha256=row[2],
-        document=row[3],
-        created_at=from_micros(row[4]),
-        created_by=row[5],
-    )
+_ROW = codec(StoredPolicy, _PC)
 
 
-def _decode_assignment(row: Row) -> PolicyAssignment:
-    return PolicyAssignment(
-        scope=row[0],
-        subject=row[1],
-        policy=f"{row[2]}@{row[3]}",
-        assigned_at=from_micros(row[4]),
-        assigned_by=row[5],
-        agreed=bool(row[6]),
-    )
+def _ref(columns: ColumnCollection[str, ColumnElement[Any]]) -> ColumnElement[str]:
+    ref: ColumnElement[str] = columns.policy_name + "@" + cast(columns.policy_version, String)
+    return ref.label("policy")
 
 
-def _decode_change(row: Row) -> PolicyChange:
-    return PolicyChange(
-        id=row[0],
-        scope=row[1],
-        subject=row[2],
-        policy=None if row[3] is None else f"{row[3]}@{row[4]}",
-        at=from_micros(row[5]),
-        by=row[6],
-    )
-
-
-_ADD = Prepared(
-    lambda insert: insert(_P).values({c.name: bindparam(c.name) for c in _PC}).on_conflict_do_nothing()
-)
+_ASSIGNED = [_ref(_AC), *(c for c in _AC if c.name not in ("policy_name", "policy_version"))]
+_ASSIGNMENT = codec(PolicyAssignment, _ASSIGNED)
+_NOTED = [_HC.id, _ref(_HC), *(c for c in _HC if c.name not in ("id", "policy_name", "policy_version"))]
+_CHANGE = codec(PolicyChange, _NOTED)
+_ADD = Prepared(lambda insert: insert(_P).values(binds(_PC)).on_conflict_do_nothing())
 _GET = Prepared(select(_P).where(_PC.name == bindparam("name"), _PC.version == bindparam("version")))
 _ALL = Prepared(select(_P).order_by(_PC.name, _PC.version))
 
@@ -178,19 +157,13 @@ def _assigned(scope: Scope, subject: ColumnElement[Any]) -> ScalarSelect[str]:
 
 _APPLICABLE = Prepared(select(*applicable(_text("machine_id"), _text("role"), _text("cluster_id"))))
 _PLACE = and_(_AC.scope == bindparam("scope"), _AC.subject == bindparam("subject"))
-_OF_PLACE = Prepared(select(_A).where(_PLACE))
-_ASSIGNMENTS = Prepared(select(_A).order_by(_NARROWEST.desc(), _AC.subject))
+_OF_PLACE = Prepared(select(*_ASSIGNED).where(_PLACE))
+_ASSIGNMENTS = Prepared(select(*_ASSIGNED).order_by(_NARROWEST.desc(), _AC.subject))
 _ASSIGN = Prepared(
     lambda insert: (
         insert(_A)
-        .values({c.name: bindparam(c.name) for c in _AC})
-        .on_conflict_do_update(
-            index_elements=[_AC.scope, _AC.subject],
-            set_={
-                name: bindparam(name)
-                for name in ("policy_name", "policy_version", "assigned_at", "assigned_by", "agreed")
-            },
-        )
+        .values(binds(_AC))
+        .on_conflict_do_update(index_elements=[_AC.scope, _AC.subject], set_=binds(_AC, "scope", "subject"))
     )
 )
 _OF_POLICIES = _RC.what == "policies"
@@ -199,9 +172,9 @@ revision_of_policies = select(_RC.revision).where(_OF_POLICIES).scalar_subquery(
 _REVISION = Prepared(select(_RC.revision).where(_OF_POLICIES))
 _CHANGED = Prepared(update(_R).where(_OF_POLICIES).values(revision=_RC.revision + 1))
 _UNASSIGN = Prepared(delete(_A).where(_PLACE))
-_NOTE = Prepared(insert(_H).values({c.name: bindparam(c.name) for c in _HC if c.name != "id"}))
+_NOTE = Prepared(insert(_H).values(binds(_HC, "id")))
 _SINCE = Prepared(
-    select(_H)
+    select(*_NOTED)
     .where(_HC.scope == bindparam("scope"), _HC.subject == bindparam("subject"))
     .order_by(_HC.id.desc())
     .limit(2)
@@ -209,7 +182,7 @@ _SINCE = Prepared(
 
 
 def _changes(*where: ColumnElement[bool]) -> Prepared:
-    newest = select(_H).where(*where, _HC.id < bindparam("before")).order_by(_HC.id.desc())
+    newest = select(*_NOTED).where(*where, _HC.id < bindparam("before")).order_by(_HC.id.desc())
     return Prepared(newest.limit(bindparam("rows")))
 
 
@@ -232,16 +205,7 @@ class Policies:
         Raises:
             AlreadyExists: This name and version are taken.
         """
-        added = self._sql.run(
-            _ADD,
-            name=policy.name,
-            version=policy.version,
-            sha256=policy.sha256,
-            document=policy.document,
-            created_at=to_micros(policy.created_at),
-            created_by=policy.created_by,
-        )
-        if added != 1:
+        if self._sql.run(_ADD, **_ROW.encode(policy)) != 1:
             raise AlreadyExists(f"policy {policy.ref} exists; change means a new version")
 
     def get(self, ref: str) -> StoredPolicy:
@@ -254,11 +218,11 @@ class Policies:
         row = self._sql.row(_GET, name=name, version=version)
         if row is None:
             raise PolicyUnknown(f"no policy {ref[:80]!r}")
-        return _decode_policy(row)
+        return _ROW.decode(row)
 
     def all(self) -> tuple[StoredPolicy, ...]:
         """Return every policy version, by name and version."""
-        return tuple(map(_decode_policy, self._sql.rows(_ALL)))
+        return tuple(map(_ROW.decode, self._sql.rows(_ALL)))
 
     def applicable(self, machine_id: str, role: str | None, cluster_id: str) -> tuple[str, ...]:
         """Return every policy assigned to such a machine, as the function of this name says, the widest first."""
@@ -270,8 +234,7 @@ class Policies:
 
     def assigned(self, scope: Scope, subject: str) -> PolicyAssignment | None:
         """Return the assignment of exactly this place, or None."""
-        row = self._sql.row(_OF_PLACE, scope=scope, subject=subject)
-        return None if row is None else _decode_assignment(row)
+        return _ASSIGNMENT.one(self._sql.row(_OF_PLACE, scope=scope, subject=subject))
 
     def assign(self, assignment: PolicyAssignment) -> None:
         """Let a policy apply to a subject, instead of the one before.
@@ -336,7 +299,7 @@ class Policies:
 
     def assignments(self) -> tuple[PolicyAssignment, ...]:
         """Return all assignments, widest first."""
-        return tuple(map(_decode_assignment, self._sql.rows(_ASSIGNMENTS)))
+        return tuple(map(_ASSIGNMENT.decode, self._sql.rows(_ASSIGNMENTS)))
 
     def before(self, scope: Scope, subject: str) -> str | None:
         """Return `name@version` of what applied there before the last change; None: nothing was assigned.
@@ -347,7 +310,7 @@ class Policies:
         rows = self._sql.rows(_SINCE, scope=scope, subject=subject)
         if not rows:
             raise PolicyUnknown(f"nothing was ever assigned to {scope} {subject[:80]!r}")
-        return _decode_change(rows[1]).policy if len(rows) == 2 else None
+        return _CHANGE.decode(rows[1]).policy if len(rows) == 2 else None
 
     def history(
         self, cursor: str | None, limit: int, *, scope: Scope | None = None, subject: str | None = None
@@ -365,4 +328,4 @@ class Policies:
             rows = self._sql.rows(_CHANGES_OF_SCOPE, scope=scope, **below)
         else:
             rows = self._sql.rows(_CHANGES_OF_PLACE, scope=scope, subject=subject, **below)
-        return page_of(kind, rows, limit, _decode_change)
+        return page_of(kind, rows, limit, _CHANGE.decode)

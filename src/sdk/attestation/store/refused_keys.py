@@ -7,9 +7,9 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, select
 
-from attestation.clock import from_micros, to_micros
+from attestation.store.codec import binds, codec
 from attestation.store.pages import Page, checked_limit, decode_cursor, page_of
-from attestation.store.sql import Executor, Prepared, Row
+from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import RefusedKeyRow, table_of
 
 _T = table_of(RefusedKeyRow)
@@ -33,13 +33,8 @@ class RefusedKey:
     added_by: str
 
 
-def _decode(row: Row) -> RefusedKey:
-    return RefusedKey(spki_sha256=row[0], why=row[1], added_at=from_micros(row[2]), added_by=row[3])
-
-
-_PUT = Prepared(
-    lambda insert: insert(_T).values({c.name: bindparam(c.name) for c in _C}).on_conflict_do_nothing()
-)
+_ROW = codec(RefusedKey, _C)
+_PUT = Prepared(lambda insert: insert(_T).values(binds(_C)).on_conflict_do_nothing())
 _GET = Prepared(select(_T).where(_C.spki_sha256 == bindparam("spki_sha256")))
 _PAGE = Prepared(
     select(_T).where(_C.spki_sha256 > bindparam("after")).order_by(_C.spki_sha256).limit(bindparam("rows"))
@@ -56,19 +51,11 @@ class RefusedKeys:
 
     def put(self, key: RefusedKey) -> bool:
         """Refuse a key for good; False where it was refused before, and then stays as it was written down."""
-        done = self._sql.run(
-            _PUT,
-            spki_sha256=key.spki_sha256,
-            why=key.why,
-            added_at=to_micros(key.added_at),
-            added_by=key.added_by,
-        )
-        return done == 1
+        return self._sql.run(_PUT, **_ROW.encode(key)) == 1
 
     def get(self, spki_sha256: str) -> RefusedKey | None:
         """Return why this key is refused, or None."""
-        row = self._sql.row(_GET, spki_sha256=spki_sha256)
-        return None if row is None else _decode(row)
+        return _ROW.one(self._sql.row(_GET, spki_sha256=spki_sha256))
 
     def page(self, cursor: str | None, limit: int) -> Page[RefusedKey]:
         """Return refused keys in the order of their digests.
@@ -79,4 +66,4 @@ class RefusedKeys:
         kind = "refused-keys"
         after = "" if cursor is None else decode_cursor(kind, cursor)
         rows = self._sql.rows(_PAGE, after=after, rows=checked_limit(limit) + 1)
-        return page_of(kind, rows, limit, _decode)
+        return page_of(kind, rows, limit, _ROW.decode)

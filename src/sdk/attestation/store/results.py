@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from sqlalchemy import bindparam, delete, insert, select
+from sqlalchemy import bindparam, delete, func, insert, select
 
-from attestation.appraisal import recalled
-from attestation.clock import from_micros, to_micros
 from attestation.errors import ResultUnknown
-from attestation.results import (
-    Assurance,
-    AttestationResult,
-    Failed,
-    Flagged,
-    Outcome,
-    Passed,
-    Reported,
-    Subject,
-    Undecided,
-    Verdict,
-)
+from attestation.results import Assurance, AttestationResult, Verdict
 from attestation.results.appraised import appraised
+from attestation.store.codec import binds, codec
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import ResultRow, table_of
@@ -32,15 +19,6 @@ from attestation.tpm.hashes import bank_alg
 
 _T = table_of(ResultRow)
 _C = _T.c
-_COLUMNS = tuple(c.name for c in _C if c.name != "id")
-_KINDS: dict[str, type[Outcome]] = {
-    "passed": Passed,
-    "failed": Failed,
-    "flagged": Flagged,
-    "reported": Reported,
-    "undecided": Undecided,
-}
-_WORDS = {kind: word for word, kind in _KINDS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,60 +61,41 @@ class StoredResult:
     evidence: StoredEvidence
 
 
-def _encode(outcome: Outcome) -> list[str]:
-    """Return its word, its check and its texts; what it says of trust follows from the check."""
-    return [_WORDS[type(outcome)], *(getattr(outcome, name) for name in outcome.__match_args__)]
+_READ = [
+    _C.id.label("result_id"),
+    _C.appraised.label("boot_state_appraised"),
+    func.coalesce(_C.pcr_values, "{}").label("pcr_values"),
+    *(c for c in _C if c.name not in ("id", "appraised", "pcr_values")),
+]
+_ROW = codec(StoredResult, _READ)
 
 
 def _decode(row: Row) -> StoredResult:
-    outcomes = tuple(recalled(_KINDS[word](*texts)) for word, *texts in json.loads(row[7]))
-    values = {int(i): bytes.fromhex(v) for i, v in json.loads(row[9] or "{}").items()}
-    return StoredResult(
-        result_id=row[0],
-        machine_id=row[1],
-        result=AttestationResult(
-            at=from_micros(row[2]),
-            verdict=Verdict(row[3]),
-            policy=row[4],
-            boot_state_appraised=(
-                _appraised_then(outcomes, values, row[8])
-                if row[5] is None
-                else tuple(Subject(word) for word in json.loads(row[5]))
-            ),
-            pcr_digest=row[6],
-            outcomes=outcomes,
-        ),
-        evidence=StoredEvidence(
-            pcr_bank=row[8],
-            pcr_values=values,
-            event_log_sha256=row[10],
-            ima_log_sha256=row[11],
-            policy_sha256=row[12],
-            assurance=None if row[13] is None else Assurance(row[13]),
-            bundle_sha256=row[14],
-            nonce=row[15],
-            ek_key_attested=None if row[16] is None else bool(row[16]),
-        ),
-    )
+    found = _ROW.decode(row)
+    if row[1] is not None:
+        return found
+    # Earlier versions stored only whether anything was appraised.
+    evidence, result = found.evidence, found.result
+    bank = evidence.pcr_bank
+    then = () if bank is None else appraised(result.outcomes, evidence.pcr_values, bank_alg(bank))
+    return replace(found, result=replace(result, boot_state_appraised=then))
 
 
-def _appraised_then(
-    outcomes: tuple[Outcome, ...], values: Mapping[int, bytes], bank: str | None
-) -> tuple[Subject, ...]:
-    """Return what was appraised in a row of a version that stored only whether anything was."""
-    return () if bank is None else appraised(outcomes, values, bank_alg(bank))
-
-
-_ADD = Prepared(insert(_T).values({name: bindparam(name) for name in _COLUMNS}))
+_ADD = Prepared(
+    insert(_T).values({"appraised": bindparam("boot_state_appraised"), **binds(_C, "id", "appraised")})
+)
 _OF_MACHINE = _C.machine_id == bindparam("machine_id")
 _FIRST_TOO_OLD = select(_C.id).where(_OF_MACHINE).order_by(_C.id.desc()).limit(1).offset(bindparam("kept"))
 _TRIM = Prepared(delete(_T).where(_OF_MACHINE, _C.id <= _FIRST_TOO_OLD.scalar_subquery()))
 _PAGE = Prepared(
-    select(_T).where(_OF_MACHINE, _C.id < bindparam("before")).order_by(_C.id.desc()).limit(bindparam("rows"))
+    select(*_READ)
+    .where(_OF_MACHINE, _C.id < bindparam("before"))
+    .order_by(_C.id.desc())
+    .limit(bindparam("rows"))
 )
-_GET = Prepared(select(_T).where(_OF_MACHINE, _C.id == bindparam("result_id")))
+_GET = Prepared(select(*_READ).where(_OF_MACHINE, _C.id == bindparam("result_id")))
 _VERIFIED_BEFORE = Prepared(
-    select(_T)
+    select(*_READ)
     .where(_OF_MACHINE, _C.id < bindparam("before"), _C.verdict == Verdict.VERIFIED.value)
     .order_by(_C.id.desc())
     .limit(1)
@@ -159,25 +118,8 @@ class Results:
 
     def add(self, machine_id: str, result: AttestationResult, evidence: StoredEvidence = NO_EVIDENCE) -> None:
         """Store a result of a machine with its evidence and drop what leaves its ring."""
-        self._sql.run(
-            _ADD,
-            machine_id=machine_id,
-            at=to_micros(result.at),
-            verdict=result.verdict.value,
-            policy=result.policy,
-            appraised=json.dumps(result.boot_state_appraised),
-            pcr_digest=result.pcr_digest,
-            outcomes=json.dumps([_encode(outcome) for outcome in result.outcomes]),
-            pcr_bank=evidence.pcr_bank,
-            pcr_values=json.dumps({index: value.hex() for index, value in evidence.pcr_values.items()}),
-            event_log_sha256=evidence.event_log_sha256,
-            ima_log_sha256=evidence.ima_log_sha256,
-            policy_sha256=evidence.policy_sha256,
-            assurance=evidence.assurance and evidence.assurance.value,
-            bundle_sha256=evidence.bundle_sha256,
-            nonce=evidence.nonce,
-            ek_key_attested=evidence.ek_key_attested,
-        )
+        stored = StoredResult(result_id=0, machine_id=machine_id, result=result, evidence=evidence)
+        self._sql.run(_ADD, **_ROW.encode(stored))
         self._sql.run(_TRIM, machine_id=machine_id, kept=self._kept)
 
     def page(self, machine_id: str, cursor: str | None, limit: int) -> Page[StoredResult]:

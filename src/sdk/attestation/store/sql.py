@@ -246,15 +246,3 @@ class Executor:
     def rows(self, statement: Prepared, /, **values: object) -> list[Row]:
         """Return all rows of a statement."""
         return self._execute(statement, values).fetchall()
-
-
-def signed(value: int) -> int:
-    """Return the unsigned 64-bit *value* as the signed number with the same bits."""
-    if not 0 <= value < 1 << 64:
-        raise OverflowError(f"{value} is not an unsigned 64-bit number")
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
-def unsigned(value: int) -> int:
-    """Return the signed 64-bit *value* as the unsigned number with the same bits."""
-    return value & 0xFFFF_FFFF_FFFF_FFFF

@@ -1,18 +1,17 @@
 """The tables, and with them the invariants that no code path may break.
 
-This is the only definition: Alembic compares the migrations with it, statements are written against it.
-Instants are integers of microseconds since 1970 (`attestation.clock`). Unsigned 64-bit numbers are kept in
-signed columns as two's complement (`attestation.store.sql.signed`); nothing compares them in SQL.
+This is the only definition: Alembic compares the migrations with it, statements are written against it, and rows are
+read by it: the type of a column says how its values are stored (`attestation.store.columns`).
 Secrets are never here: tokens are SHA-256 digests, nonces die with their challenge.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, cast
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     CheckConstraint,
     ForeignKey,
     ForeignKeyConstraint,
@@ -30,6 +29,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from attestation.machines import Role, Status
 from attestation.results import Assurance, Verdict
+from attestation.store.columns import FLAG, INSTANT, Blobs, Digests, Outcomes, Path, Subjects, Unsigned, word
 
 SerialType = BigInteger().with_variant(Integer(), "sqlite")
 """SQLite numbers rows by itself only in a column of type INTEGER."""
@@ -77,10 +77,12 @@ class Base(DeclarativeBase):
         }
     )
     type_annotation_map: ClassVar[dict[Any, Any]] = {
-        bool: Boolean(),
+        bool: FLAG,
         bytes: LargeBinary(),
+        datetime: INSTANT,
         int: BigInteger(),
         str: Text(),
+        **{words: word(words) for words in (Assurance, Role, Status, Verdict)},
     }
 
 
@@ -105,12 +107,12 @@ class DatabaseIdentityRow(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     database_id: Mapped[str]
-    made_at: Mapped[int]
-    bound_at: Mapped[int | None]
+    made_at: Mapped[datetime]
+    bound_at: Mapped[datetime | None]
 
 
 class MachineRow(Base):
-    """One machine per EK. The order of the columns is that of `machines.decode`."""
+    """One machine per EK. A new field is a line here, one of its name in `machines.Machine`, and a migration."""
 
     __tablename__ = "machines"
     __table_args__ = (
@@ -161,8 +163,8 @@ class MachineRow(Base):
     id: Mapped[Serial]
     machine_id: Mapped[UniqueText]
     version: Mapped[int]
-    status: Mapped[str]
-    role: Mapped[str | None]
+    status: Mapped[Status]
+    role: Mapped[Role | None]
     cluster_id: Mapped[str]
     ek_fingerprint: Mapped[UniqueText]
     ek_public: Mapped[bytes]
@@ -173,42 +175,42 @@ class MachineRow(Base):
     ek_certificate_model: Mapped[str | None]
     ek_certificate_firmware: Mapped[str | None]
     ek_certificate_sha256: Mapped[str | None]
-    assurance: Mapped[str]
+    assurance: Mapped[Assurance]
     ek_chain_ok: Mapped[bool]
     ek_allow_listed: Mapped[bool]
     hw_uuid: Mapped[str]
     hw_mac: Mapped[str]
     hw_serial: Mapped[str]
     hw_product: Mapped[str]
-    desired_role: Mapped[str | None]
+    desired_role: Mapped[Role | None]
     hostname: Mapped[str | None]
     assigned_ip: Mapped[str | None]
     registered_from: Mapped[str | None]
-    registered_at: Mapped[int]
-    attested_at: Mapped[int | None]
-    locked_at: Mapped[int | None]
-    revoked_at: Mapped[int | None]
-    rejected_at: Mapped[int | None]
+    registered_at: Mapped[datetime]
+    attested_at: Mapped[datetime | None]
+    locked_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    rejected_at: Mapped[datetime | None]
     wipe_pending: Mapped[bool]
-    wiped_at: Mapped[int | None]
+    wiped_at: Mapped[datetime | None]
     ak_public: Mapped[bytes | None]
     ak_name: Mapped[bytes | None]
-    ak_activated_at: Mapped[int | None]
-    clock_ms: Mapped[int | None]
+    ak_activated_at: Mapped[datetime | None]
+    clock_ms: Mapped[Unsigned | None]
     reset_count: Mapped[int | None]
     restart_count: Mapped[int | None]
     clock_safe: Mapped[bool | None]
-    firmware_version: Mapped[int | None]
-    last_verdict: Mapped[str | None]
-    last_result_at: Mapped[int | None]
+    firmware_version: Mapped[Unsigned | None]
+    last_verdict: Mapped[Verdict | None]
+    last_result_at: Mapped[datetime | None]
     last_policy: Mapped[str | None]
     last_failed: Mapped[str | None]
     last_result_key: Mapped[str | None]
-    trust_expires_at: Mapped[int | None]
+    trust_expires_at: Mapped[datetime | None]
     directive_sha256: Mapped[bytes | None]
     event_log_sha256: Mapped[str | None]
-    heartbeat_missed_at: Mapped[int | None]
-    firmware_attested: Mapped[int | None]
+    heartbeat_missed_at: Mapped[datetime | None]
+    firmware_attested: Mapped[Unsigned | None]
     firmware_blocked: Mapped[str | None]
     search: Mapped[str]
     desired_cluster_id: Mapped[str | None]
@@ -219,7 +221,7 @@ class MachineRow(Base):
     shares_names: Mapped[bool] = mapped_column(server_default=false())
     name_key: Mapped[str | None]
     address_key: Mapped[str | None]
-    config_owed_since: Mapped[int | None]
+    config_owed_since: Mapped[datetime | None]
     config_failure: Mapped[str | None]
 
 
@@ -249,7 +251,7 @@ class AKBindingRow(Base):
     ak_name: Mapped[bytes] = mapped_column(primary_key=True)
     ek_fingerprint: Mapped[str]
     machine_id: Mapped[str]
-    bound_at: Mapped[int]
+    bound_at: Mapped[datetime]
 
 
 class ChipMarkRow(Base):
@@ -266,16 +268,15 @@ class ChipMarkRow(Base):
     kind: Mapped[Key]
     value: Mapped[Key]
     machine_id: Mapped[Key]
-    ended_as: Mapped[str | None]
+    ended_as: Mapped[Status | None]
     ended_believed: Mapped[bool | None]
-    ended_at: Mapped[int | None]
+    ended_at: Mapped[datetime | None]
 
 
 class EKCertificateRow(Base):
     """The EK certificate of a machine as it came, and how its chain was judged last.
 
-    It stands beside the machine, because attestations never need it. `chain` is a JSON list of base64 DER,
-    `path` the judged path as JSON.
+    It stands beside the machine, because attestations never need it. `chain` is DER, `path` the judged path.
     """
 
     __tablename__ = "ek_certificates"
@@ -289,15 +290,15 @@ class EKCertificateRow(Base):
         ForeignKey("machines.machine_id", ondelete="CASCADE"), primary_key=True
     )
     certificate: Mapped[bytes]
-    chain: Mapped[str]
+    chain: Mapped[Blobs]
     ok: Mapped[bool]
     reason: Mapped[str]
     vendor: Mapped[str | None]
     anchor_sha256: Mapped[str | None]
-    path: Mapped[str]
+    path: Mapped[Path]
     revocation: Mapped[str]
     bundle_sha256: Mapped[str | None]
-    judged_at: Mapped[int]
+    judged_at: Mapped[datetime]
 
 
 class TrustCertificateRow(Base):
@@ -316,9 +317,9 @@ class TrustCertificateRow(Base):
     vendor: Mapped[str]
     status: Mapped[str]
     reason: Mapped[str | None]
-    added_at: Mapped[int]
+    added_at: Mapped[datetime]
     added_by: Mapped[str]
-    changed_at: Mapped[int]
+    changed_at: Mapped[datetime]
     changed_by: Mapped[str]
 
 
@@ -336,8 +337,8 @@ class LogRow(Base):
     kind: Mapped[str]
     size_bytes: Mapped[int]
     content: Mapped[bytes]
-    first_seen_at: Mapped[int]
-    last_used_at: Mapped[int]
+    first_seen_at: Mapped[datetime]
+    last_used_at: Mapped[datetime]
 
 
 class ChallengeRow(Base):
@@ -359,9 +360,9 @@ class ChallengeRow(Base):
     pcr_selection: Mapped[str | None]
     policy_ref: Mapped[str | None]
     payload: Mapped[str | None]
-    issued_at: Mapped[int]
-    expires_at: Mapped[int]
-    used_at: Mapped[int | None]
+    issued_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    used_at: Mapped[datetime | None]
     event_log: Mapped[str | None]
     evidence: Mapped[str | None]
     ek_challenge: Mapped[bytes | None]
@@ -373,7 +374,7 @@ class IssuerRow(Base):
     A row is `reserved` before its key is made, so that whoever finds it after a crash goes on with the same URI.
     `revision` counts what was revoked, held, released or given up under this key; `demanded` is the newest revision
     that a list must know to be served; `crl_number` counts the CRLs it signed.
-    `cross_certificates` is a JSON list of base64 DER: this key, certified by its neighbours.
+    `cross_certificates` is DER: this key, certified by its neighbours.
     """
 
     __tablename__ = "ca_issuers"
@@ -410,16 +411,16 @@ class IssuerRow(Base):
     key_origin: Mapped[str | None]
     spki_sha256: Mapped[str | None]
     certificate: Mapped[bytes | None]
-    cross_certificates: Mapped[str]
+    cross_certificates: Mapped[Blobs]
     revision: Mapped[int]
     crl_number: Mapped[int]
     lease_owner: Mapped[str | None]
-    lease_until: Mapped[int | None]
-    reserved_at: Mapped[int]
-    created_at: Mapped[int | None]
-    activated_at: Mapped[int | None]
-    retiring_at: Mapped[int | None]
-    retired_at: Mapped[int | None]
+    lease_until: Mapped[datetime | None]
+    reserved_at: Mapped[datetime]
+    created_at: Mapped[datetime | None]
+    activated_at: Mapped[datetime | None]
+    retiring_at: Mapped[datetime | None]
+    retired_at: Mapped[datetime | None]
     demanded: Mapped[int] = mapped_column(server_default="0")
 
 
@@ -465,12 +466,12 @@ class CertificateRow(Base):
     key_tier: Mapped[int | None]
     assurance: Mapped[str | None]
     renews: Mapped[str | None]
-    not_before: Mapped[int]
-    not_after: Mapped[int]
-    reserved_at: Mapped[int]
-    issued_at: Mapped[int | None]
+    not_before: Mapped[datetime]
+    not_after: Mapped[datetime]
+    reserved_at: Mapped[datetime]
+    issued_at: Mapped[datetime | None]
     certificate: Mapped[bytes | None]
-    ended_at: Mapped[int | None]
+    ended_at: Mapped[datetime | None]
     reason: Mapped[str | None]
     note: Mapped[str | None]
 
@@ -483,7 +484,7 @@ class RefusedKeyRow(Base):
 
     spki_sha256: Mapped[Key]
     why: Mapped[str]
-    added_at: Mapped[int]
+    added_at: Mapped[datetime]
     added_by: Mapped[str]
 
 
@@ -497,8 +498,8 @@ class CRLRow(Base):
     number: Mapped[int]
     revision: Mapped[int]
     entries: Mapped[int]
-    this_update: Mapped[int]
-    next_update: Mapped[int]
+    this_update: Mapped[datetime]
+    next_update: Mapped[datetime]
     crl: Mapped[bytes]
 
 
@@ -511,8 +512,8 @@ class OCSPDelegateRow(Base):
     issuer_id: Mapped[str] = mapped_column(ForeignKey("ca_issuers.issuer_id"), primary_key=True)
     certificate: Mapped[bytes]
     sealed_key: Mapped[bytes]
-    made_at: Mapped[int]
-    not_after: Mapped[int]
+    made_at: Mapped[datetime]
+    not_after: Mapped[datetime]
 
 
 class AllowListTableRow(Base):
@@ -522,14 +523,14 @@ class AllowListTableRow(Base):
     __table_args__ = (_one_of("role", Role),)
 
     ek_fingerprint: Mapped[Key]
-    role: Mapped[str]
+    role: Mapped[Role]
     hostname: Mapped[str | None]
     assigned_ip: Mapped[str | None]
     cluster_id: Mapped[str | None]
     note: Mapped[str | None]
-    created_at: Mapped[int]
+    created_at: Mapped[datetime]
     created_by: Mapped[str]
-    removed_at: Mapped[int | None]
+    removed_at: Mapped[datetime | None]
 
 
 class RegistrationTokenRow(Base):
@@ -546,17 +547,17 @@ class RegistrationTokenRow(Base):
     id: Mapped[Serial]
     token_id: Mapped[UniqueText]
     token_sha256: Mapped[UniqueBytes]
-    role: Mapped[str]
+    role: Mapped[Role]
     hostname: Mapped[str | None]
     assigned_ip: Mapped[str | None]
     cluster_id: Mapped[str | None]
     uses: Mapped[int]
     uses_left: Mapped[int]
-    created_at: Mapped[int]
+    created_at: Mapped[datetime]
     created_by: Mapped[str]
-    expires_at: Mapped[int]
-    revoked_at: Mapped[int | None]
-    minimum_assurance: Mapped[str] = mapped_column(server_default=Assurance.EK_CHAIN.value)
+    expires_at: Mapped[datetime]
+    revoked_at: Mapped[datetime | None]
+    minimum_assurance: Mapped[Assurance] = mapped_column(server_default=Assurance.EK_CHAIN.value)
 
 
 class ConfigTokenRow(Base):
@@ -575,12 +576,12 @@ class ConfigTokenRow(Base):
     token_sha256: Mapped[UniqueBytes]
     machine_id: Mapped[str] = mapped_column(ForeignKey("machines.machine_id", ondelete="CASCADE"))
     ak_name: Mapped[bytes]
-    issued_at: Mapped[int]
-    expires_at: Mapped[int]
-    used_at: Mapped[int | None]
+    issued_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    used_at: Mapped[datetime | None]
     answer: Mapped[bytes | None]
-    answer_until: Mapped[int | None]
-    withdrawn_at: Mapped[int | None]
+    answer_until: Mapped[datetime | None]
+    withdrawn_at: Mapped[datetime | None]
 
 
 class ResultRow(Base):
@@ -602,18 +603,18 @@ class ResultRow(Base):
 
     id: Mapped[Serial]
     machine_id: Mapped[str] = mapped_column(ForeignKey("machines.machine_id", ondelete="CASCADE"))
-    at: Mapped[int]
-    verdict: Mapped[str]
+    at: Mapped[datetime]
+    verdict: Mapped[Verdict]
     policy: Mapped[str | None]
-    appraised: Mapped[str | None]
+    appraised: Mapped[Subjects | None]
     pcr_digest: Mapped[str | None]
-    outcomes: Mapped[str]
+    outcomes: Mapped[Outcomes]
     pcr_bank: Mapped[str | None]
-    pcr_values: Mapped[str | None]
+    pcr_values: Mapped[Digests | None]
     event_log_sha256: Mapped[str | None]
     ima_log_sha256: Mapped[str | None]
     policy_sha256: Mapped[str | None]
-    assurance: Mapped[str | None]
+    assurance: Mapped[Assurance | None]
     bundle_sha256: Mapped[str | None]
     nonce: Mapped[bytes | None]
     ek_key_attested: Mapped[bool | None]
@@ -677,7 +678,7 @@ class AuditCheckpointRow(Base):
     size: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     root: Mapped[bytes]
     note: Mapped[str]
-    created_at: Mapped[int]
+    created_at: Mapped[datetime]
 
 
 class AuditCountersignatureRow(Base):
@@ -695,7 +696,7 @@ class AuditCountersignatureRow(Base):
     kind: Mapped[Key]
     signer: Mapped[Key]
     value: Mapped[bytes]
-    created_at: Mapped[int]
+    created_at: Mapped[datetime]
 
 
 class ApprovalRow(Base):
@@ -734,15 +735,15 @@ class ApprovalRow(Base):
     subject: Mapped[str]
     operator_cn: Mapped[str]
     operator_sub: Mapped[str]
-    role: Mapped[str | None]
+    role: Mapped[Role | None]
     hostname: Mapped[str | None]
     assigned_ip: Mapped[str | None]
     proposal: Mapped[str]
-    created_at: Mapped[int]
-    expires_at: Mapped[int]
-    consumed_at: Mapped[int | None]
-    withdrawn_at: Mapped[int | None]
-    lapsed_at: Mapped[int | None]
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    consumed_at: Mapped[datetime | None]
+    withdrawn_at: Mapped[datetime | None]
+    lapsed_at: Mapped[datetime | None]
     void: Mapped[str | None]
     certificate: Mapped[bytes | None]
     reason: Mapped[str | None]
@@ -766,10 +767,10 @@ class OutboxRow(Base):
     event: Mapped[str]
     machine_id: Mapped[str | None]
     payload: Mapped[str]
-    created_at: Mapped[int]
+    created_at: Mapped[datetime]
     attempts: Mapped[int]
-    next_attempt_at: Mapped[int | None]
-    done_at: Mapped[int | None]
+    next_attempt_at: Mapped[datetime | None]
+    done_at: Mapped[datetime | None]
 
 
 class DeliveryRow(Base):
@@ -824,7 +825,7 @@ class ActRow(Base):
     entry_id: Mapped[int]
     status: Mapped[int | None]
     answer: Mapped[str | None]
-    done_at: Mapped[int]
+    done_at: Mapped[datetime]
 
 
 class PolicyRow(Base):
@@ -837,7 +838,7 @@ class PolicyRow(Base):
     version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     sha256: Mapped[str]
     document: Mapped[str]
-    created_at: Mapped[int]
+    created_at: Mapped[datetime]
     created_by: Mapped[str]
 
 
@@ -855,7 +856,7 @@ class PolicyAssignmentRow(Base):
     subject: Mapped[Key]
     policy_name: Mapped[str]
     policy_version: Mapped[int]
-    assigned_at: Mapped[int]
+    assigned_at: Mapped[datetime]
     assigned_by: Mapped[str]
     agreed: Mapped[bool] = mapped_column(server_default=false())
 
@@ -885,5 +886,5 @@ class PolicyHistoryRow(Base):
     subject: Mapped[str]
     policy_name: Mapped[str | None]
     policy_version: Mapped[int | None]
-    at: Mapped[int]
+    at: Mapped[datetime]
     by: Mapped[str]

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, insert, select, update
 
-from attestation.clock import from_micros, to_micros
+from attestation.clock import to_micros
 from attestation.errors import (
     ConfigTokenConsumed,
     ConfigTokenUnknown,
@@ -20,18 +20,15 @@ from attestation.errors import (
 )
 from attestation.machines import Role
 from attestation.results import Assurance
+from attestation.store.codec import binds, codec
 from attestation.store.pages import Page, before_id, checked_limit, page_of
-from attestation.store.sql import Executor, Prepared, Row
+from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import ConfigTokenRow, RegistrationTokenRow, table_of
 
 _R = table_of(RegistrationTokenRow)
 _RC = _R.c
 _T = table_of(ConfigTokenRow)
 _TC = _T.c
-
-
-def _instant(micros: int | None) -> datetime | None:
-    return None if micros is None else from_micros(micros)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,25 +66,8 @@ class RegistrationToken:
     minimum_assurance: Assurance = Assurance.EK_CHAIN
 
 
-def _decode_registration(row: Row) -> RegistrationToken:
-    return RegistrationToken(
-        token_id=row[1],
-        token_sha256=row[2],
-        role=Role(row[3]),
-        hostname=row[4],
-        assigned_ip=row[5],
-        cluster_id=row[6],
-        uses=row[7],
-        uses_left=row[8],
-        created_at=from_micros(row[9]),
-        created_by=row[10],
-        expires_at=from_micros(row[11]),
-        revoked_at=_instant(row[12]),
-        minimum_assurance=Assurance(row[13]),
-    )
-
-
-_R_ADD = Prepared(insert(_R).values({c.name: bindparam(c.name) for c in _RC if c.name != "id"}))
+_REGISTRATION = codec(RegistrationToken, _RC, besides=("id",))
+_R_ADD = Prepared(insert(_R).values(binds(_RC, "id")))
 _R_BY_HASH = Prepared(select(_R).where(_RC.token_sha256 == bindparam("token_sha256")))
 _R_BY_ID = Prepared(select(_R).where(_RC.token_id == bindparam("token_id")))
 _R_USE = Prepared(
@@ -121,32 +101,15 @@ class RegistrationTokens:
 
     def add(self, token: RegistrationToken) -> None:
         """Store a new token."""
-        self._sql.run(
-            _R_ADD,
-            token_id=token.token_id,
-            token_sha256=token.token_sha256,
-            role=token.role.value,
-            hostname=token.hostname,
-            assigned_ip=token.assigned_ip,
-            cluster_id=token.cluster_id,
-            uses=token.uses,
-            uses_left=token.uses_left,
-            created_at=to_micros(token.created_at),
-            created_by=token.created_by,
-            expires_at=to_micros(token.expires_at),
-            revoked_at=None if token.revoked_at is None else to_micros(token.revoked_at),
-            minimum_assurance=token.minimum_assurance.value,
-        )
+        self._sql.run(_R_ADD, **_REGISTRATION.encode(token))
 
     def get_by_hash(self, token_sha256: bytes) -> RegistrationToken | None:
         """Return the token whose secret has this SHA-256, in whatever state, or None."""
-        row = self._sql.row(_R_BY_HASH, token_sha256=token_sha256)
-        return None if row is None else _decode_registration(row)
+        return _REGISTRATION.one(self._sql.row(_R_BY_HASH, token_sha256=token_sha256))
 
     def get(self, token_id: str) -> RegistrationToken | None:
         """Return the token called *token_id*, in whatever state, or None."""
-        row = self._sql.row(_R_BY_ID, token_id=token_id)
-        return None if row is None else _decode_registration(row)
+        return _REGISTRATION.one(self._sql.row(_R_BY_ID, token_id=token_id))
 
     def use(self, token_sha256: bytes, at: datetime) -> RegistrationToken:
         """Take one use, in one atomic statement, and return the token after it.
@@ -157,7 +120,7 @@ class RegistrationTokens:
         row = self._sql.row(_R_USE, of_token=token_sha256, at=to_micros(at))
         if row is None:
             raise RegistrationTokenInvalid("the registration token is not valid here")
-        return _decode_registration(row)
+        return _REGISTRATION.decode(row)
 
     def revoke(self, token_id: str, at: datetime) -> RegistrationToken:
         """End a token; revoking twice changes nothing.
@@ -179,7 +142,7 @@ class RegistrationTokens:
         """
         kind = "registration-tokens"
         rows = self._sql.rows(_R_PAGE, before=before_id(kind, cursor), rows=checked_limit(limit) + 1)
-        return page_of(kind, rows, limit, _decode_registration)
+        return page_of(kind, rows, limit, _REGISTRATION.decode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +184,8 @@ class ConfigToken:
         return self.used_at is None and self.withdrawn_at is None and at < self.expires_at
 
 
-_T_ISSUE = Prepared(insert(_T).values({c.name: bindparam(c.name) for c in _TC}))
+_CONFIG = codec(ConfigToken, _TC)
+_T_ISSUE = Prepared(insert(_T).values(binds(_TC)))
 _T_BY_HASH = Prepared(select(_T).where(_TC.token_sha256 == bindparam("token_sha256")))
 _T_CONSUME = Prepared(
     update(_T)
@@ -251,37 +215,11 @@ class ConfigTokens:
 
     def issue(self, token: ConfigToken) -> None:
         """Store a new token; those issued before keep their right unless withdrawn."""
-        self._sql.run(
-            _T_ISSUE,
-            token_id=token.token_id,
-            token_sha256=token.token_sha256,
-            machine_id=token.machine_id,
-            ak_name=token.ak_name,
-            issued_at=to_micros(token.issued_at),
-            expires_at=to_micros(token.expires_at),
-            used_at=None,
-            answer=None,
-            answer_until=None,
-            withdrawn_at=None,
-        )
+        self._sql.run(_T_ISSUE, **_CONFIG.encode(token))
 
     def get_by_hash(self, token_sha256: bytes) -> ConfigToken | None:
         """Return the token whose secret has this SHA-256, in whatever state, or None."""
-        row = self._sql.row(_T_BY_HASH, token_sha256=token_sha256)
-        if row is None:
-            return None
-        return ConfigToken(
-            token_id=row[0],
-            token_sha256=row[1],
-            machine_id=row[2],
-            ak_name=row[3],
-            issued_at=from_micros(row[4]),
-            expires_at=from_micros(row[5]),
-            used_at=_instant(row[6]),
-            answer=row[7],
-            answer_until=_instant(row[8]),
-            withdrawn_at=_instant(row[9]),
-        )
+        return _CONFIG.one(self._sql.row(_T_BY_HASH, token_sha256=token_sha256))
 
     def consume(
         self, token_sha256: bytes, *, ak_name: bytes, answer: bytes, answer_until: datetime, at: datetime

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from sqlalchemy import bindparam, or_, select, update
 
-from attestation.clock import from_micros, to_micros
-from attestation.endorsements import PathCertificate, PathValidation
+from attestation.clock import to_micros
+from attestation.endorsements import PathValidation
 from attestation.errors import AlreadyExists, TrustCertificateUnknown
 from attestation.results import Assurance
+from attestation.store.codec import binds, codec
 from attestation.store.sql import Executor, Prepared, Row
 from attestation.store.tables import EKCertificateRow, MachineRow, TrustCertificateRow, table_of
-from attestation.wire import b64decode, b64encode
 
 _E = table_of(EKCertificateRow)
 _EC = _E.c
@@ -75,47 +74,13 @@ class TrustCertificate:
     changed_by: str
 
 
-def _decode_ek(row: Row) -> StoredEKCertificate:
-    return StoredEKCertificate(
-        machine_id=row[0],
-        certificate=row[1],
-        chain=tuple(b64decode(each, "chain") for each in json.loads(row[2])),
-        validation=PathValidation(
-            ok=bool(row[3]),
-            reason=row[4],
-            vendor=row[5],
-            anchor_sha256=row[6],
-            path=tuple(PathCertificate(**each) for each in json.loads(row[7])),
-            revocation=row[8],
-            bundle_sha256=row[9],
-        ),
-        judged_at=from_micros(row[10]),
-    )
-
-
-def _decode(row: Row) -> TrustCertificate:
-    return TrustCertificate(
-        sha256=row[0],
-        certificate=row[1],
-        role=row[2],
-        vendor=row[3],
-        status=row[4],
-        reason=row[5],
-        added_at=from_micros(row[6]),
-        added_by=row[7],
-        changed_at=from_micros(row[8]),
-        changed_by=row[9],
-    )
-
-
-_EK_COLUMNS = tuple(c.name for c in _EC)
+_EK = codec(StoredEKCertificate, _EC)
+_ROW = codec(TrustCertificate, _TC)
 _PUT_EK = Prepared(
     lambda insert: (
         insert(_E)
-        .values({name: bindparam(name) for name in _EK_COLUMNS})
-        .on_conflict_do_update(
-            index_elements=[_EC.machine_id], set_={name: bindparam(name) for name in _EK_COLUMNS[1:]}
-        )
+        .values(binds(_EC))
+        .on_conflict_do_update(index_elements=[_EC.machine_id], set_=binds(_EC, "machine_id"))
     )
 )
 _GET_EK = Prepared(select(_E).where(_EC.machine_id == bindparam("machine_id")))
@@ -146,10 +111,7 @@ _VOID = Prepared(
     .where(_EC.ok, _EC.path.like(bindparam("part")))
     .values(ok=False, reason="a certificate of its path is distrusted", bundle_sha256=None)
 )
-_COLUMNS = tuple(c.name for c in _TC)
-_ADD = Prepared(
-    lambda insert: insert(_T).values({name: bindparam(name) for name in _COLUMNS}).on_conflict_do_nothing()
-)
+_ADD = Prepared(lambda insert: insert(_T).values(binds(_TC)).on_conflict_do_nothing())
 _ALL = Prepared(select(_T).order_by(_TC.vendor, _TC.role, _TC.sha256))
 _GET = Prepared(select(_T).where(_TC.sha256 == bindparam("sha256")))
 _STATE = Prepared(select(_TC.sha256, _TC.status).order_by(_TC.sha256))
@@ -170,31 +132,16 @@ class EKCertificates:
 
     def put(self, stored: StoredEKCertificate) -> None:
         """Store the certificate of a machine, or its new judgement."""
-        validation = stored.validation
-        self._sql.run(
-            _PUT_EK,
-            machine_id=stored.machine_id,
-            certificate=stored.certificate,
-            chain=json.dumps([b64encode(der) for der in stored.chain]),
-            ok=validation.ok,
-            reason=validation.reason,
-            vendor=validation.vendor,
-            anchor_sha256=validation.anchor_sha256,
-            path=json.dumps([asdict(each) for each in validation.path]),
-            revocation=validation.revocation,
-            bundle_sha256=validation.bundle_sha256,
-            judged_at=to_micros(stored.judged_at),
-        )
+        self._sql.run(_PUT_EK, **_EK.encode(stored))
 
     def get(self, machine_id: str) -> StoredEKCertificate | None:
         """Return the certificate of a machine; None where it has none."""
-        row = self._sql.row(_GET_EK, machine_id=machine_id)
-        return None if row is None else _decode_ek(row)
+        return _EK.one(self._sql.row(_GET_EK, machine_id=machine_id))
 
     def judged_by_others(self, bundle_sha256: str, limit: int) -> tuple[StoredEKCertificate, ...]:
         """Return up to *limit* certificates that another bundle than this judged."""
         rows = self._sql.rows(_OTHERS, bundle_sha256=bundle_sha256, rows=limit)
-        return tuple(map(_decode_ek, rows))
+        return tuple(map(_EK.decode, rows))
 
     def lower(self, sha256: str) -> int:
         """Take the vendor's word from every machine whose path has the certificate *sha256*; return how many.
@@ -224,12 +171,11 @@ class Trust:
 
     def all(self) -> tuple[TrustCertificate, ...]:
         """Return all of them, by vendor and role."""
-        return tuple(map(_decode, self._sql.rows(_ALL)))
+        return tuple(map(_ROW.decode, self._sql.rows(_ALL)))
 
     def get(self, sha256: str) -> TrustCertificate | None:
         """Return the certificate with this SHA-256, or None."""
-        row = self._sql.row(_GET, sha256=sha256)
-        return None if row is None else _decode(row)
+        return _ROW.one(self._sql.row(_GET, sha256=sha256))
 
     def add(self, added: TrustCertificate) -> None:
         """Store a certificate.
@@ -237,9 +183,7 @@ class Trust:
         Raises:
             AlreadyExists: It is stored, perhaps as distrusted.
         """
-        columns = {name: getattr(added, name) for name in _COLUMNS}
-        columns |= {name: to_micros(columns[name]) for name in ("added_at", "changed_at")}
-        if self._sql.run(_ADD, **columns) != 1:
+        if self._sql.run(_ADD, **_ROW.encode(added)) != 1:
             raise AlreadyExists(f"certificate {added.sha256} was added before")
 
     def set_status(self, sha256: str, status: TrustStatus, reason: str | None, by: str, at: datetime) -> None:
