@@ -17,7 +17,7 @@ from tests.fixtures.extension import install_example
 from tests.fixtures.machine import Machine
 from tests.fixtures.service import ServiceProcess
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 PATIENCE_SECONDS = 60
 
@@ -66,6 +66,7 @@ def _until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.threat("T183")
 def test_no_event_is_lost_and_none_is_counted_twice(two_workers: ServiceProcess, tmp_path: Path) -> None:
     """Killed between commit and dispatch, then in the middle of a handler: told again, and counted once."""
     service, package = two_workers, tmp_path / "site/visits_extension"

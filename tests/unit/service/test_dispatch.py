@@ -74,6 +74,7 @@ async def test_each_subscriber_has_what_it_asked_for_once_and_in_order(service: 
     assert count(service, "deliveries") == 0
 
 
+@pytest.mark.threat("T183")
 async def test_what_a_handler_returns_is_done_with_the_confirmation(service: Service) -> None:
     """Both or neither: where the unit fails, the event comes again, and what the unit did is undone."""
     attempts: list[int] = []
@@ -170,6 +171,7 @@ async def test_a_worker_that_was_overtaken_confirms_nothing(service: Service) ->
     assert await service.store.write(lambda tx: tx.deliveries.done(second))
 
 
+@pytest.mark.threat("T183")
 async def test_a_failing_one_costs_others_nothing(service: Service) -> None:
     """Another subscriber has its events; machines attest."""
     seen: list[Any] = []

@@ -98,6 +98,7 @@ def enabled(site: Path, name: str, code: str = EMPTY, **more: Any) -> Settings:
     return settings_for(site, extensions=(name,), **more)
 
 
+@pytest.mark.threat("T182")
 async def test_what_is_installed_is_not_enabled(site: Path, start: Starter) -> None:
     """Nothing of it is imported, no route of it answers, and the document does not change."""
     install(site, "quiet", "raise SystemExit('imported')")
@@ -215,6 +216,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.threat("T182")
 @pytest.mark.parametrize(("code", "why"), BROKEN, ids=[why for _, why in BROKEN])
 def test_what_breaks_the_contract_stops_the_start(site: Path, code: str, why: str) -> None:
     """One typed error that names it and says why, before anything is served; the inspection says the same."""
@@ -265,6 +267,7 @@ def test_a_route_without_a_right_of_ours_stops_the_start(site: Path, line: str, 
         create_app(enabled(site, "routed", EMPTY + code))
 
 
+@pytest.mark.threat("T182")
 @pytest.mark.parametrize("name", ["machines", "attest", "extensions"])
 def test_no_path_of_ours_is_taken(site: Path, name: str) -> None:
     """An extension cannot answer in our place."""

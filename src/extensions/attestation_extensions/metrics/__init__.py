@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from sqlalchemy import bindparam, select
+from sqlalchemy import BigInteger, Text, bindparam, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from attestation.extension import (
@@ -37,6 +37,8 @@ EVENTS: Final[Sequence[Event]] = (*NodeEvent, *OperatorEvent)
 
 class Base(DeclarativeBase):
     """Base of the tables."""
+
+    type_annotation_map: ClassVar[dict[Any, Any]] = {int: BigInteger(), str: Text()}
 
 
 class EventRow(Base):

@@ -1,0 +1,63 @@
+"""Every extension that is installed keeps the contract: found, migrated, its routes closed."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from attestation.extension import GROUP, AttestationExtension
+from attestation.store import migrate
+from attestation.store.migrate import connection_to
+from attestation_service import extensions
+from attestation_service.app import create_app
+from tests.unit.service.conftest import settings_for
+
+INSTALLED = sorted(point.name for point in entry_points(group=GROUP))
+
+
+@pytest.fixture(params=INSTALLED)
+def extension(request: pytest.FixtureRequest, tmp_path: Path) -> AttestationExtension:
+    """Each of them, loaded as the service does."""
+    (made,) = extensions.load(settings_for(tmp_path, extensions=(request.param,)))
+    return made
+
+
+def test_ours_are_found_like_anybody_s() -> None:
+    """By the entry point of their distribution."""
+    assert "metrics" in INSTALLED
+
+
+def test_its_revisions_make_its_tables(extension: AttestationExtension, tmp_path: Path) -> None:
+    """Alembic finds no difference between them and its models; a second start finds nothing to do."""
+    settings = settings_for(tmp_path)
+    migrate(settings.db_url)
+    for _ in range(2):
+        extensions.migrate(settings, (extension,))
+    prefix = f"extension_{extension.name}_"
+    with connection_to(tmp_path / "machines.db") as connection:
+        for metadata in {model.metadata for model in extension.get_models()}:
+            context = MigrationContext.configure(
+                connection,
+                opts={
+                    "include_name": lambda name, kind, _: (
+                        kind != "table" or (str(name).startswith(prefix) and name != f"{prefix}version")
+                    )
+                },
+            )
+            assert compare_metadata(context, metadata) == []
+
+
+def test_its_routes_are_its_own(extension: AttestationExtension, tmp_path: Path) -> None:
+    """Below its name, each with a right, each with a summary; nothing of ours changes."""
+    plain = create_app(settings_for(tmp_path)).openapi()["paths"]
+    found = create_app(settings_for(tmp_path, extensions=(extension.name,))).openapi()["paths"]
+    assert {path: found[path] for path in plain} == plain
+    for path in found.keys() - plain.keys():
+        assert path.startswith((f"/api/v1/{extension.name}", "/api/v1/extensions"))
+        for operation in found[path].values():
+            assert operation["x-access"]
+            assert operation["summary"]
