@@ -82,7 +82,7 @@ def _verification(ak: SoftwareAK, message: bytes, signature: bytes) -> Callable[
         ak_public=ak.public.tpm2b(),
         ek_public=SoftwareEK().public.tpm2b(),
         challenge=_CHALLENGE,
-        selection=policy.selection,
+        selection=policy.tpm.selection,
         clock=None,
         ek_vendor="IFX",
         event_log_requested=False,

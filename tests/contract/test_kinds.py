@@ -329,7 +329,7 @@ def test_blocks_are_composed_compared_and_shown() -> None:
     boot = parse_policy({**_flat(), "bank": "sha384", "pcrs": {"7": {"any_of": ["aa" * 48]}}})
     both = compose([fleet, boot, narrow])
     assert (both.blocks["toy"].value, both.blocks["toy"].report) == (9, True)
-    assert [rule.index for rule in both.rules] == [7]
+    assert [rule.index for rule in both.tpm.rules] == [7]
     shown = effective_document(both)
     assert shown["toy"] == {"minimum": 9}
     assert shown["sources"]["toy.minimum"] == {"policy": "narrow@1", "mode": "report"}  # type: ignore[index]  # an object

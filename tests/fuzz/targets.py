@@ -546,8 +546,10 @@ def policy(data: bytes) -> None:
         assert parsed.demands
         assert parse_policy(parsed.document) == parsed
         assert not diff(parsed, parsed).changes
-        parsed.judge({})
-        for pattern in parsed.boot.command_lines.value if parsed.boot and parsed.boot.command_lines else ():
+        parsed.tpm.judge({})
+        for pattern in (
+            parsed.tpm.boot.command_lines.value if parsed.tpm.boot and parsed.tpm.boot.command_lines else ()
+        ):
             pattern.matches(words_of(pattern.text) or ())
         both = compose([parse_policy(POLICY), parsed])
         assert both.sources.keys() >= parsed.sources.keys()

@@ -151,8 +151,8 @@ def test_policies_fail_in_one_way_only(changes: dict[str, Any]) -> None:
 def test_a_policy_holds_only_for_its_values(values: dict[int, bytes]) -> None:
     """Every outcome is what the rule by itself says, and all of them stand in the result."""
     policy = parse_policy(POLICY)
-    outcomes = policy.judge(values)
-    assert list(outcomes) == [rule.judge(values.get(rule.index)) for rule in policy.rules]
+    outcomes = policy.tpm.judge(values)
+    assert list(outcomes) == [rule.judge(values.get(rule.index)) for rule in policy.tpm.rules]
     accepted = {bytes.fromhex(text) for text in POLICY["pcrs"]["7"]["any_of"]}  # type: ignore[index]  # as written there
     assert any(isinstance(o, Failed) for o in outcomes) == (values.get(7) not in accepted)
 

@@ -72,12 +72,12 @@ def make(
         machine_id=machine.machine_id,
         ek_fingerprint=machine.ek_fingerprint,
         nonce=random[ID_BYTES:],
-        pcr_selection=_written(policy.selection),
+        pcr_selection=_written(policy.tpm.selection),
         policy_ref=policy.ref,
         issued_at=at,
         expires_at=at + timedelta(seconds=settings.challenge_ttl_seconds),
-        event_log="required" if policy.event_log_required and not event_log_known else "accepted",
-        evidence=_WITH_IMA_LOG if policy.ima is not None else _QUOTE_ONLY,
+        event_log="required" if policy.tpm.event_log_required and not event_log_known else "accepted",
+        evidence=_WITH_IMA_LOG if policy.tpm.ima is not None else _QUOTE_ONLY,
     )
 
 

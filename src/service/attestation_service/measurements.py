@@ -123,19 +123,19 @@ def gather(
         EvidenceRejected: The quote is not authentic.
         MalformedEvidence: A log cannot be parsed.
     """
-    ima_sent = _ima_sent(request) if policy.ima is not None else None
+    ima_sent = _ima_sent(request) if policy.tpm.ima is not None else None
     parsed = None
     if ima_sent is not None:
         authenticate()
         parsed = ima_log.parse(ima_sent)
     if request.event_log is not None:
         sent = b64decode(request.event_log, "event_log", max_bytes=event_log.MAX_LOG_BYTES)
-        found = replays.known(hashlib.sha256(sent).hexdigest(), policy.bank)
+        found = replays.known(hashlib.sha256(sent).hexdigest(), policy.tpm.bank)
         if found is None:
             authenticate()
-            found = replays.replay(sent, policy.bank)
+            found = replays.replay(sent, policy.tpm.bank)
         return Measurements(event_log=found, sent=sent, ima_log=parsed, ima_sent=ima_sent)
-    found = kept(tx, machine, policy.bank, replays) if policy.event_log_required else None
+    found = kept(tx, machine, policy.tpm.bank, replays) if policy.tpm.event_log_required else None
     if found is not None and not leads_to(found, policy, values):
         # Of an earlier boot. To judge by it would fail a machine that nobody asked for its log.
         found = None
@@ -172,7 +172,7 @@ def leads_to(replayed: ReplayedLog, policy: Policy, values: Mapping[int, bytes])
 
 def _of_the_log(policy: Policy, values: Mapping[int, bytes]) -> dict[int, bytes]:
     """Return those of *values* that a log has to lead to."""
-    return {pcr: values[pcr] for pcr in policy.log_pcrs or BOOT_PCRS if pcr in values}
+    return {pcr: values[pcr] for pcr in policy.tpm.log_pcrs or BOOT_PCRS if pcr in values}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,10 +245,10 @@ def _remember_boot(
     """Return the digest of the event log to remember, and the log where it is to be kept."""
     before = machine.event_log_sha256
     if found.sent is None:
-        if found.event_log is not None or (not changed and not policy.event_log_required):
+        if found.event_log is not None or (not changed and not policy.tpm.event_log_required):
             return before, None
         # Not judged by now, and yet the newest result shall name it: only if it leads to what was quoted now.
-        stored = None if policy.event_log_required else kept(tx, machine, policy.bank, replays)
+        stored = None if policy.tpm.event_log_required else kept(tx, machine, policy.tpm.bank, replays)
         return (before if stored is not None and leads_to(stored, policy, quoted) else None), None
     assert found.event_log is not None
     if not leads_to(found.event_log, policy, quoted):
@@ -265,7 +265,7 @@ def _is_of(found: Measurements, policy: Policy, quoted: Mapping[int, bytes]) -> 
     assert found.ima_log is not None
     try:
         ima_log.verify(
-            found.ima_log, bank=policy.bank, quoted_pcr10=quoted.get(ima_log.PCR, b""), quoted=quoted
+            found.ima_log, bank=policy.tpm.bank, quoted_pcr10=quoted.get(ima_log.PCR, b""), quoted=quoted
         )
     except IMALogRejected:
         return False

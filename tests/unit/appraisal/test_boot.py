@@ -84,7 +84,7 @@ def policy(mode: str = "enforce", **members: Any) -> Policy:
 def judged(
     applied: Policy, log: BootLog = USUAL, found: ReplayedLog | None = None, *, requested: bool = True
 ) -> list[Outcome]:
-    quoted = {i: v for i, v in log.pcrs().items() if i in dict(applied.selection.banks)[BANK]}
+    quoted = {i: v for i, v in log.pcrs().items() if i in dict(applied.tpm.selection.banks)[BANK]}
     return judge_log(found or replayed(log), applied, quoted, requested=requested)[0]
 
 

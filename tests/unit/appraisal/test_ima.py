@@ -32,7 +32,7 @@ def rules(mode: str = "enforce", **members: Any) -> IMARules:
             "pcrs": {},
             "ima": {"allow": ALLOWED, "exclude": ["/tmp/*"]} | members,
         }
-    ).ima
+    ).tpm.ima
     assert found is not None
     return found
 

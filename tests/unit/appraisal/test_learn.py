@@ -53,7 +53,7 @@ def machine(seed: int, pcrs: tuple[int, ...] = WHOLE, *, sent: bool = True, **ch
 
 def failing(policy: Policy, one: Capture) -> set[str]:
     outcomes: list[Outcome] = [*judge_log(one.replayed, policy, one.values, requested=True)[0]]
-    outcomes += policy.judge(one.values)
+    outcomes += policy.tpm.judge(one.values)
     return {o.check for o in outcomes if isinstance(o, Failed | Undecided)}
 
 
@@ -335,7 +335,7 @@ def test_what_is_learned_compares_the_whole_boot_path() -> None:
         policy = parse_policy(learn(fleet, name="workers").document)
         outcomes = [
             *judge_log(fleet[0].replayed, policy, fleet[0].values, requested=True)[0],
-            *policy.judge(fleet[0].values),
+            *policy.tpm.judge(fleet[0].values),
         ]
         assert set(appraised(outcomes, fleet[0].values, BANK)) >= BOOTED
         assert Subject.SECURE_BOOT in appraised(outcomes, fleet[0].values, BANK)

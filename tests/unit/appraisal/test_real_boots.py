@@ -32,14 +32,17 @@ def learned(boot: str) -> Policy:
 
 def failing(policy: Policy, boot: str) -> set[str]:
     one = capture(boot)
-    outcomes = [*judge_log(one.replayed, policy, one.values, requested=True)[0], *policy.judge(one.values)]
+    outcomes = [
+        *judge_log(one.replayed, policy, one.values, requested=True)[0],
+        *policy.tpm.judge(one.values),
+    ]
     return {o.check for o in outcomes if isinstance(o, Failed | Undecided)}
 
 
 @pytest.mark.parametrize("boot", ["sb-on", "sb-off", "uki"])
 def test_what_was_learned_from_a_boot_holds_for_it(boot: str) -> None:
     """Every rule, also that over Secure Boot and the chain."""
-    assert learned(boot).log_pcrs
+    assert learned(boot).tpm.log_pcrs
     assert failing(learned(boot), boot) == set()
 
 
@@ -93,9 +96,9 @@ def test_a_real_measurement_list() -> None:
         "pcrs": {},
         "ima": {"allow": digests},
     }
-    rules = parse_policy(document).ima
+    rules = parse_policy(document).tpm.ima
     assert rules is not None
     assert isinstance(judge_ima(log, rules, BANK, one.values)[0], Passed)
-    fewer = parse_policy({**document, "ima": {"allow": digests[1:]}}).ima
+    fewer = parse_policy({**document, "ima": {"allow": digests[1:]}}).tpm.ima
     assert fewer is not None
     assert isinstance(judge_ima(log, fewer, BANK, one.values)[0], Failed)

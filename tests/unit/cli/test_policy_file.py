@@ -128,4 +128,4 @@ def test_the_example_is_a_policy() -> None:
     """Comments, PCRs without quotes, values of digits only."""
     with Path(__file__).with_name("a_policy.yaml").open(encoding="utf-8") as file:
         policy = parse_policy(read_policy(file.read(), "a_policy.yaml"))
-    assert [rule.index for rule in policy.rules] == [1, 7, 11]
+    assert [rule.index for rule in policy.tpm.rules] == [1, 7, 11]

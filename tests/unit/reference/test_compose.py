@@ -57,10 +57,10 @@ def test_the_narrower_wins_per_pcr_and_per_member() -> None:
     found = compose([FLEET, narrow])
     assert found.ref == "fleet@1+workers@3"
     assert (found.name, found.version, found.parts) == ("workers", 3, ("fleet@1", "workers@3"))
-    assert found.selection.to_names() == {"sha256": [4, 7, 11]}
-    assert list(found.judge({4: a, 7: b, 11: c})) == [Passed("pcr4"), Passed("pcr7"), Passed("pcr11")]
-    assert Failed("pcr7", B, A) in found.judge({4: a, 7: a, 11: c})
-    assert (found.max_age_seconds, found.clock_safe_required) == (120, True)
+    assert found.tpm.selection.to_names() == {"sha256": [4, 7, 11]}
+    assert list(found.tpm.judge({4: a, 7: b, 11: c})) == [Passed("pcr4"), Passed("pcr7"), Passed("pcr11")]
+    assert Failed("pcr7", B, A) in found.tpm.judge({4: a, 7: a, 11: c})
+    assert (found.max_age_seconds, found.tpm.clock_safe_required) == (120, True)
     assert found.sources == {
         "clock.safe": Source(policy="fleet@1", report=False),
         "max_age_seconds": Source(policy="workers@3", report=False),
@@ -73,8 +73,8 @@ def test_the_narrower_wins_per_pcr_and_per_member() -> None:
 def test_the_order_decides() -> None:
     """The last is the narrowest."""
     other = policy("other", pcrs={"7": rule(B)})
-    assert Failed("pcr7", B, A) in compose([FLEET, other]).judge({4: a, 7: a})
-    assert Failed("pcr7", A, B) in compose([other, FLEET]).judge({4: a, 7: b})
+    assert Failed("pcr7", B, A) in compose([FLEET, other]).tpm.judge({4: a, 7: a})
+    assert Failed("pcr7", A, B) in compose([other, FLEET]).tpm.judge({4: a, 7: b})
 
 
 @pytest.mark.threat("T69")
@@ -82,10 +82,10 @@ def test_a_rule_keeps_the_mode_of_its_policy() -> None:
     """A narrower policy in mode report turns what it repeats into reported rules, and nothing else."""
     trial = policy("trial", mode="report", pcrs={"7": rule(B)})
     found = compose([FLEET, trial])
-    assert list(found.judge({4: b, 7: a})) == [Failed("pcr4", A, B), Reported("pcr7", B, A)]
-    assert found.appraises_boot
-    assert found.clock_safe_required
-    assert not compose([policy("x", firmware={"on_blocklist": "fail"}), trial]).appraises_boot
+    assert list(found.tpm.judge({4: b, 7: a})) == [Failed("pcr4", A, B), Reported("pcr7", B, A)]
+    assert found.tpm.appraises_boot
+    assert found.tpm.clock_safe_required
+    assert not compose([policy("x", firmware={"on_blocklist": "fail"}), trial]).tpm.appraises_boot
 
 
 def test_members_of_members_are_merged() -> None:
@@ -104,37 +104,40 @@ def test_members_of_members_are_merged() -> None:
         firmware={"min": {"IFX": "7.85"}},
     )
     found = compose([wide, narrow])
-    assert found.secure_boot is not None
-    assert (found.secure_boot.required.value, found.secure_boot.required.report) == (True, False)
-    assert found.secure_boot.dbx_min is not None
-    assert (found.secure_boot.dbx_min.value, found.secure_boot.dbx_min.report) == (frozenset({B}), True)
-    assert found.boot is not None
-    assert found.boot.loaders is not None
-    assert found.boot.kernels is not None
-    assert (found.boot.loaders.value, found.boot.kernels.value) == (frozenset({a}), frozenset({b}))
-    assert (found.boot.loaders.report, found.boot.kernels.report) == (False, True)
-    assert found.firmware is not None
-    assert {v: (d.value, d.report) for v, d in found.firmware.minimum.items()} == {
+    assert found.tpm.secure_boot is not None
+    assert (found.tpm.secure_boot.required.value, found.tpm.secure_boot.required.report) == (True, False)
+    assert found.tpm.secure_boot.dbx_min is not None
+    assert (found.tpm.secure_boot.dbx_min.value, found.tpm.secure_boot.dbx_min.report) == (
+        frozenset({B}),
+        True,
+    )
+    assert found.tpm.boot is not None
+    assert found.tpm.boot.loaders is not None
+    assert found.tpm.boot.kernels is not None
+    assert (found.tpm.boot.loaders.value, found.tpm.boot.kernels.value) == (frozenset({a}), frozenset({b}))
+    assert (found.tpm.boot.loaders.report, found.tpm.boot.kernels.report) == (False, True)
+    assert found.tpm.firmware is not None
+    assert {v: (d.value, d.report) for v, d in found.tpm.firmware.minimum.items()} == {
         "IFX": ((7, 85, 0, 0), True),
         "STM": ((1, 2, 3, 4), False),
     }
-    assert found.firmware.on_blocklist is not None
-    assert not found.firmware.on_blocklist.value
+    assert found.tpm.firmware.on_blocklist is not None
+    assert not found.tpm.firmware.on_blocklist.value
 
 
 def test_defaults_of_a_member_do_not_come_from_a_reported_policy() -> None:
     """Secure Boot is demanded by whoever speaks of it, in that policy's mode."""
     found = policy("trial", mode="report", secure_boot={"dbx_min": [A]})
-    assert found.secure_boot is not None
-    assert found.secure_boot.required.report
-    assert found.secure_boot.debug_forbidden.report
-    assert found.event_log is not None
-    assert found.event_log.report
+    assert found.tpm.secure_boot is not None
+    assert found.tpm.secure_boot.required.report
+    assert found.tpm.secure_boot.debug_forbidden.report
+    assert found.tpm.event_log is not None
+    assert found.tpm.event_log.report
     both = compose([policy("wide", secure_boot={"authorities": [A]}), found])
-    assert both.secure_boot is not None
-    assert not both.secure_boot.required.report
-    assert both.event_log is not None
-    assert not both.event_log.report
+    assert both.tpm.secure_boot is not None
+    assert not both.tpm.secure_boot.required.report
+    assert both.tpm.event_log is not None
+    assert not both.tpm.event_log.report
 
 
 def test_identity_only_takes_back_what_is_wider() -> None:
@@ -150,7 +153,7 @@ def test_a_policy_assigned_twice_speaks_where_it_is_narrowest() -> None:
     between = policy("between", pcrs={"7": rule(B)})
     found = compose([FLEET, between, FLEET])
     assert found.ref == "between@1+fleet@1"
-    assert Failed("pcr7", A, B) in found.judge({4: a, 7: b})
+    assert Failed("pcr7", A, B) in found.tpm.judge({4: a, 7: b})
 
 
 @pytest.mark.threat("T69")
@@ -160,8 +163,8 @@ def test_banks_that_meet_are_a_conflict() -> None:
     with pytest.raises(PolicyInvalid, match="fleet@1 speaks of the bank sha256, other@1 of sha384"):
         compose([FLEET, other])
     free = policy("free", bank="sha384", firmware={"on_blocklist": "fail"}, assurance={"minimum": "ek-chain"})
-    assert compose([FLEET, free]).selection.to_names() == {"sha256": [4, 7]}
-    assert compose([free, other]).selection.to_names() == {"sha384": [7]}
+    assert compose([FLEET, free]).tpm.selection.to_names() == {"sha256": [4, 7]}
+    assert compose([free, other]).tpm.selection.to_names() == {"sha384": [7]}
     for member in (
         {"secure_boot": {"required": True}},
         {"event_log": "required", "firmware": {"min": {"IFX": "1"}}},
@@ -169,7 +172,7 @@ def test_banks_that_meet_are_a_conflict() -> None:
         with pytest.raises(PolicyInvalid, match="speaks of the bank"):
             compose([FLEET, policy("x", bank="sha512", **member)])
     both_free = compose([free, policy("free2", bank="sha512", ek_key_attestation="required")])
-    assert list(both_free.selection.to_names()) == ["sha512"]
+    assert list(both_free.tpm.selection.to_names()) == ["sha512"]
 
 
 def test_it_is_deterministic_and_says_where_everything_comes_from() -> None:
@@ -286,7 +289,7 @@ def test_one_operator_alone_takes_no_rule_back() -> None:
     assert sources == {"pcrs.7": "agreed@1", "pcrs.1": "alone@1"}
     assert guarded((agreed, True), (IDENTITY_ONLY, False)) == agreed
     # That nothing is compared was agreed on: one may still compare.
-    assert guarded((IDENTITY_ONLY, True), (alone, False)).rules == alone.rules
+    assert guarded((IDENTITY_ONLY, True), (alone, False)).tpm.rules == alone.tpm.rules
     assert guarded() == guarded((IDENTITY_ONLY, False)) == guarded((IDENTITY_ONLY, True)) == IDENTITY_ONLY
 
 
@@ -299,11 +302,11 @@ def test_one_operator_alone_prolongs_no_trust() -> None:
     }
     long = policy("long", pcrs={"7": rule(A)}, **members)
     found = guarded((long, False))
-    assert (found.max_age_seconds, found.log_padding_accepted) == (IDENTITY_ONLY.max_age_seconds, False)
+    assert (found.max_age_seconds, found.tpm.log_padding_accepted) == (IDENTITY_ONLY.max_age_seconds, False)
     assert found.reattest_seconds is not None
     assert found.reattest_seconds <= found.max_age_seconds
     agreed = guarded((long, True))
-    assert (agreed.max_age_seconds, agreed.log_padding_accepted) == (86_400, True)
+    assert (agreed.max_age_seconds, agreed.tpm.log_padding_accepted) == (86_400, True)
     short = policy("short", pcrs={"4": rule(A)}, max_age_seconds=60)
     assert guarded((policy("none", pcrs={"7": rule(A)}), True), (short, False)).max_age_seconds == 60
 
@@ -339,4 +342,4 @@ def test_whatever_one_operator_assigns_lowers_nothing(
     found, base = guarded(*parts), compose(together)
     assert found.assurance_minimum(ROLE).level >= base.assurance_minimum(ROLE).level
     assert found.max_age_seconds <= base.max_age_seconds
-    assert base.log_padding_accepted or not found.log_padding_accepted
+    assert base.tpm.log_padding_accepted or not found.tpm.log_padding_accepted

@@ -31,10 +31,10 @@ def test_a_good_policy() -> None:
     """Every member, and what is derived from it."""
     policy = parse_policy(json.dumps(GOOD, indent=2).encode())
     assert (policy.name, policy.version, policy.ref) == ("workers", 3, "workers@3")
-    assert policy.bank == Alg.SHA256
-    assert policy.selection == PCRSelection.from_names({"sha256": [1, 7, 11]})
-    assert [rule.index for rule in policy.rules] == [1, 7, 11]
-    assert not policy.clock_safe_required
+    assert policy.tpm.bank == Alg.SHA256
+    assert policy.tpm.selection == PCRSelection.from_names({"sha256": [1, 7, 11]})
+    assert [rule.index for rule in policy.tpm.rules] == [1, 7, 11]
+    assert not policy.tpm.clock_safe_required
     assert policy.max_age_seconds == 300
     assert policy.document == json.dumps(GOOD, sort_keys=True, separators=(",", ":")).encode()
     assert policy.sha256 == hashlib.sha256(policy.document).hexdigest()
@@ -43,15 +43,15 @@ def test_a_good_policy() -> None:
 
 def test_optional_members() -> None:
     """Clock, age and event log, each at its ends."""
-    assert parse_policy(with_member("clock", {"safe": "required"})).clock_safe_required
-    assert not parse_policy(with_member("clock", {"safe": "flag"})).clock_safe_required
-    assert not parse_policy(with_member("clock", {})).clock_safe_required
+    assert parse_policy(with_member("clock", {"safe": "required"})).tpm.clock_safe_required
+    assert not parse_policy(with_member("clock", {"safe": "flag"})).tpm.clock_safe_required
+    assert not parse_policy(with_member("clock", {})).tpm.clock_safe_required
     for age in (30, 604_800):
         assert parse_policy(with_member("max_age_seconds", age)).max_age_seconds == age
     parse_policy(with_member("event_log", "accepted"))
     for bank, size in (("sha384", 48), ("sha512", 64)):
         policy = parse_policy({**GOOD, "bank": bank, "pcrs": {"0": {"any_of": ["ab" * size]}}})
-        assert policy.selection.to_names() == {bank: [0]}
+        assert policy.tpm.selection.to_names() == {bank: [0]}
 
 
 @pytest.mark.threat("T69")
@@ -238,23 +238,23 @@ def test_rules() -> None:
     """any_of holds for each of its values; every other value and an absent one fail; ignore is only a flag."""
     policy = parse_policy(GOOD)
     a, b, c = (bytes.fromhex(text) for text in (A, B, C))
-    assert policy.judge({1: c, 7: a, 11: b}) == (
+    assert policy.tpm.judge({1: c, 7: a, 11: b}) == (
         Flagged("pcr1", "ignored: serial numbers"),
         Passed("pcr7"),
         Passed("pcr11"),
     )
-    assert list(policy.judge({1: c, 7: b, 11: a})) == [
+    assert list(policy.tpm.judge({1: c, 7: b, 11: a})) == [
         Flagged("pcr1", "ignored: serial numbers"),
         Failed("pcr7", A, B),
         Passed("pcr11"),
     ]
-    assert list(policy.judge({7: a})) == [
+    assert list(policy.tpm.judge({7: a})) == [
         Flagged("pcr1", "ignored: serial numbers"),
         Passed("pcr7"),
         Failed("pcr11", f"{A} or {B}", "absent"),
     ]
-    assert all(isinstance(o, Failed | Flagged) for o in policy.judge({}))
-    assert list(policy.judge({7: b"", 11: a[:-1]}))[1:] == [
+    assert all(isinstance(o, Failed | Flagged) for o in policy.tpm.judge({}))
+    assert list(policy.tpm.judge({7: b"", 11: a[:-1]}))[1:] == [
         Failed("pcr7", A, ""),
         Failed("pcr11", f"{A} or {B}", A[:-2]),
     ]
@@ -262,17 +262,17 @@ def test_rules() -> None:
 
 def test_every_rule_is_kept_where_one_fails() -> None:
     """The first failure does not hide the second."""
-    failed = [o for o in parse_policy(GOOD).judge({7: bytes(32), 11: bytes(32)}) if isinstance(o, Failed)]
+    failed = [o for o in parse_policy(GOOD).tpm.judge({7: bytes(32), 11: bytes(32)}) if isinstance(o, Failed)]
     assert [o.check for o in failed] == ["pcr7", "pcr11"]
 
 
 def test_identity_only_is_explicit() -> None:
     """It compares nothing, says so by having no rule, and asks for PCRs only to record them."""
     assert IDENTITY_ONLY.ref == "identity-only@1"
-    assert not IDENTITY_ONLY.rules
-    assert not IDENTITY_ONLY.compared
-    assert not IDENTITY_ONLY.all_held
-    assert IDENTITY_ONLY.selection == DEFAULT_SELECTION
+    assert not IDENTITY_ONLY.tpm.rules
+    assert not IDENTITY_ONLY.tpm.compared
+    assert not IDENTITY_ONLY.tpm.all_held
+    assert IDENTITY_ONLY.tpm.selection == DEFAULT_SELECTION
     assert DEFAULT_SELECTION.to_names() == {"sha256": [*range(10), 11, 12, 14]}
     assert IDENTITY_ONLY.max_age_seconds == 180
     with pytest.raises(PolicyInvalid, match="shipped"):
@@ -310,30 +310,30 @@ def test_what_is_read_through_the_log_is_quoted(
 ) -> None:
     """A rule whose PCR was not asked for could never hold."""
     policy = with_rules(**members)
-    assert policy.log_pcrs == read
-    assert policy.selection.to_names() == {"sha256": selected}
-    assert policy.event_log_required == bool(read)
-    assert policy.logs_read == bool(read or policy.ima)
-    assert policy.appraises_boot == ("firmware" not in members)
+    assert policy.tpm.log_pcrs == read
+    assert policy.tpm.selection.to_names() == {"sha256": selected}
+    assert policy.tpm.event_log_required == bool(read)
+    assert policy.tpm.logs_read == bool(read or policy.tpm.ima)
+    assert policy.tpm.appraises_boot == ("firmware" not in members)
 
 
 def test_a_policy_without_boot_rules_keeps_its_bank() -> None:
     """What is quoted to be recorded is quoted in the bank that the policy names."""
     policy = with_rules(bank="sha384", assurance={"minimum": "tofu"})
-    assert policy.selection.to_names() == {"sha384": [*range(10), 11, 12, 14]}
+    assert policy.tpm.selection.to_names() == {"sha384": [*range(10), 11, 12, 14]}
 
 
 def test_a_policy_that_reports() -> None:
     """Every rule of it is reported, and none appraises the boot state."""
     policy = parse_policy({**GOOD, "mode": "report", "clock": {"safe": "required"}, "event_log": "required"})
-    assert all(rule.report for rule in policy.rules)
-    assert (policy.clock_safe_required, policy.clock_safe_reported) == (False, True)
+    assert all(rule.report for rule in policy.tpm.rules)
+    assert (policy.tpm.clock_safe_required, policy.tpm.clock_safe_reported) == (False, True)
     assert policy.reports
-    assert not policy.appraises_boot
-    assert policy.event_log is not None
-    assert policy.event_log.report
-    assert policy.event_log_required
-    assert list(policy.judge({7: bytes(32), 11: bytes.fromhex(A)})) == [
+    assert not policy.tpm.appraises_boot
+    assert policy.tpm.event_log is not None
+    assert policy.tpm.event_log.report
+    assert policy.tpm.event_log_required
+    assert list(policy.tpm.judge({7: bytes(32), 11: bytes.fromhex(A)})) == [
         Flagged("pcr1", "ignored: serial numbers"),
         Reported("pcr7", A, "00" * 32),
         Passed("pcr11"),
@@ -357,9 +357,9 @@ def test_a_pcr_that_must_be_empty(bank: str) -> None:
     size = {"sha256": 32, "sha384": 48, "sha512": 64}[bank]
     policy = with_rules(bank=bank, pcrs={"12": {"empty": True}})
     for value in (bytes(size), b"\xff" * size):
-        assert list(policy.judge({12: value})) == [Passed("pcr12", "no measurement, as expected")]
-    assert list(policy.judge({12: b"\x01" * size})) == [Failed("pcr12", "no measurement", "01" * size)]
-    assert list(policy.judge({})) == [Failed("pcr12", "no measurement", "absent")]
+        assert list(policy.tpm.judge({12: value})) == [Passed("pcr12", "no measurement, as expected")]
+    assert list(policy.tpm.judge({12: b"\x01" * size})) == [Failed("pcr12", "no measurement", "01" * size)]
+    assert list(policy.tpm.judge({})) == [Failed("pcr12", "no measurement", "absent")]
     for wrong in (False, 1, "yes", None):
         with pytest.raises(PolicyInvalid, match="empty can only be true"):
             with_rules(bank=bank, pcrs={"12": {"empty": wrong}})

@@ -138,7 +138,7 @@ def test_each_member_stands_in_its_place() -> None:
     with pytest.raises(PolicyInvalid, match="sevSnp"):
         parse_policy({**second, "sevSnp": {"x": 1}})
     alone = {"format": "itl-policy/2", "name": "who", "version": 1, "assurance": {"minimum": "ek-chain"}}
-    assert parse_policy(alone).selection.to_names() == {"sha256": [*range(10), 11, 12, 14]}
+    assert parse_policy(alone).tpm.selection.to_names() == {"sha256": [*range(10), 11, 12, 14]}
     VALIDATOR_2.validate(alone)
 
 

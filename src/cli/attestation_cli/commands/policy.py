@@ -137,13 +137,13 @@ def validate(session: Session, file: Any) -> None:
         policy = parse_policy(document)
     except PolicyInvalid as e:
         raise PolicyInvalid(f"{clean(file.name)}: {e}") from e
-    pcrs = ", ".join(str(rule.index) for rule in policy.rules if rule.ignore is None)
+    pcrs = ", ".join(str(rule.index) for rule in policy.tpm.rules if rule.ignore is None)
     rows = [
         ("policy", cell(policy.ref)),
         ("valid", cell("yes")),
         ("mode", cell(document.get("mode", "enforce"))),
         ("compares PCR", cell(pcrs or None)),
-        ("needs the event log", cell("yes" if policy.event_log_required else "no")),
+        ("needs the event log", cell("yes" if policy.tpm.event_log_required else "no")),
         ("sha256", cell(policy.sha256)),
     ]
     if session.json:

@@ -66,7 +66,7 @@ def judge_stored_log(
 ) -> tuple[Outcome, ...]:
     """Return the outcome of every rule over an event log.
 
-    A pure function of log, policy and the values of `policy.log_pcrs`: many machines have the same of all three.
+    A pure function of log, policy and the values of `policy.tpm.log_pcrs`: many machines have the same of all three.
     """
     return tuple(judge_log(replayed, policy, quoted, requested=True)[0])
 
@@ -75,45 +75,45 @@ def judge_stored_list(
     log: UnverifiedIMALog, policy: Policy, quoted: Mapping[int, bytes]
 ) -> tuple[Outcome, ...]:
     """Return the outcome of every rule over an IMA list; *policy* has one."""
-    assert policy.ima is not None
-    return tuple(judge_ima(log, policy.ima, policy.bank, quoted))
+    assert policy.tpm.ima is not None
+    return tuple(judge_ima(log, policy.tpm.ima, policy.tpm.bank, quoted))
 
 
 def _identity(case: StoredCase, policy: Policy) -> Iterable[Outcome]:
     yield from judge_assurance(case.assurance, case.role, policy)
-    rules = policy.firmware
+    rules = policy.tpm.firmware
     if rules is None:
         yield from case.advisories
     else:
         yield from judge_advisories(case.advisories, rules)
         if rules.minimum:
             yield judge_firmware_minimum(rules, case.ek_vendor, case.firmware_version)
-    if policy.ek_key_attestation is not None:
+    if policy.tpm.ek_key_attestation is not None:
         yield EK_KEY.passed() if case.ek_key_attested else EK_KEY.undecided(NOT_ASKED)
-    if case.clock_safe is False and (policy.clock_safe_required or policy.clock_safe_reported):
-        yield unsafe_clock(report=policy.clock_safe_reported)
+    if case.clock_safe is False and (policy.tpm.clock_safe_required or policy.tpm.clock_safe_reported):
+        yield unsafe_clock(report=policy.tpm.clock_safe_reported)
 
 
 def _boot(case: StoredCase, policy: Policy) -> Iterable[Outcome]:
-    if not (policy.rules or policy.logs_read):
+    if not (policy.tpm.rules or policy.tpm.logs_read):
         return
-    if case.bank != policy.bank:
-        yield PCRS.undecided(f"the bank {bank_name(policy.bank)} was {NOT_QUOTED}")
+    if case.bank != policy.tpm.bank:
+        yield PCRS.undecided(f"the bank {bank_name(policy.tpm.bank)} was {NOT_QUOTED}")
         return
-    for rule in policy.by_value:
+    for rule in policy.tpm.by_value:
         if rule.any_of is None or rule.index in case.values:
             yield rule.judge(case.values.get(rule.index))
         else:
             yield PCR[rule.index].undecided(f"it was {NOT_QUOTED}")
-    if policy.event_log is not None:
-        unread = [str(pcr) for pcr in policy.log_pcrs if pcr not in case.values]
+    if policy.tpm.event_log is not None:
+        unread = [str(pcr) for pcr in policy.tpm.log_pcrs if pcr not in case.values]
         if unread:
             yield EVENT_LOG.undecided(f"PCR {', '.join(unread)}: {NOT_QUOTED}")
         elif case.log_outcomes is None:
             yield EVENT_LOG.undecided(NOT_ASKED)
         else:
             yield from case.log_outcomes
-    if policy.ima is not None:
+    if policy.tpm.ima is not None:
         if ima_log.PCR not in case.values:
             yield IMA.undecided(f"PCR {ima_log.PCR}: {NOT_QUOTED}")
         elif case.list_outcomes is None:

@@ -30,12 +30,12 @@ WORDS: Final[Mapping[Subject, str]] = {
 
 def looks_away(policy: Policy) -> tuple[str, ...]:
     """Return what of a boot *policy* does not compare, or only reports; in words, in the order of a boot."""
-    in_use = b"\x01" * digest_size(policy.bank)
-    unmeasured = unmeasured_values(policy.bank)
-    quoted = dict.fromkeys(dict(policy.selection.banks)[policy.bank], in_use)
+    in_use = b"\x01" * digest_size(policy.tpm.bank)
+    unmeasured = unmeasured_values(policy.tpm.bank)
+    quoted = dict.fromkeys(dict(policy.tpm.selection.banks)[policy.tpm.bank], in_use)
     held: list[Outcome] = []
     compared: set[Subject] = set()
-    for rule in policy.rules:
+    for rule in policy.tpm.rules:
         if not _enforces(rule):
             continue
         held.append(Passed(rule.held.check))
@@ -44,7 +44,7 @@ def looks_away(policy: Policy) -> tuple[str, ...]:
         if rule.any_of is not None and rule.any_of <= unmeasured:
             quoted[rule.index] = bytes(len(in_use))
     held += [Passed(check) for check in _over_logs(policy)]
-    compared |= set(appraised(held, quoted, policy.bank))
+    compared |= set(appraised(held, quoted, policy.tpm.bank))
     if Subject.SECURE_BOOT in compared:
         compared.add(Subject.SECURE_BOOT_SETTINGS)
     return tuple(words for subject, words in WORDS.items() if subject not in compared)
@@ -57,7 +57,7 @@ def _enforces(rule: PCRRule) -> bool:
 def _over_logs(policy: Policy) -> list[str]:
     """Return the names of the checks over logs that decide."""
     found: list[str] = []
-    state, boot = policy.secure_boot, policy.boot
+    state, boot = policy.tpm.secure_boot, policy.tpm.boot
     if state is not None and state.required.value and not state.required.report:
         found.append("secure-boot")
     if boot is not None:

@@ -92,7 +92,7 @@ class _Base:
         if found.max_age_seconds > self.policy.max_age_seconds:
             age = self.policy.max_age_seconds
             stronger["max_age_seconds"] = Stated(age, age, source)
-        if found.log_padding_accepted and not self.policy.log_padding_accepted:
+        if found.tpm.log_padding_accepted and not self.policy.tpm.log_padding_accepted:
             stronger["log_padding"] = Stated("refused", "refused", source)
         return members | stronger
 
@@ -115,7 +115,7 @@ def _composed(policies: tuple[Policy, ...], base: _Base | None = None) -> Policy
                 refuse(f"{bound_by} speaks of the bank {bank}, {policy.ref} of {document.bank}")
             bank, bound_by = document.bank, policy.ref
     narrowest = applied[-1]
-    bank = bank or bank_name(narrowest.bank)
+    bank = bank or bank_name(narrowest.tpm.bank)
     ref = "+".join(policy.ref for policy in applied)
 
     def built(members: dict[str, Stated]) -> Policy:

@@ -42,13 +42,10 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """A policy that has been judged fit for use; also what several together make (`compose`).
+class TPMRules:
+    """What a policy expects of TPM evidence: its block `tpm`.
 
     Args:
-        name: Its name; of a composition that of its narrowest part.
-        version: Its version, from 1; likewise.
-        ref: `name@version`; of a composition those of its parts, widest first, joined by `+`.
         bank: TPM_ALG_ID of the PCR bank.
         selection: The PCRs to request: those with a rule, and those that rules over logs read.
         rules: One per PCR, ascending.
@@ -62,27 +59,13 @@ class Policy:
         log_padding_accepted: Padding behind the log is flagged; else it fails where the log is needed.
         secure_boot, boot, ima, firmware: Rules beside those per PCR; None where there are none.
         ek_key_attestation: The second protocol must have been answered; None where it is only accepted.
-        assurance: The lowest level that the policy states; None: the default of the role.
-        max_age_seconds: How long a Verified result may be relied on.
-        reattest_seconds: After how long a machine is to attest again; None: as the service is set.
-        description: For people; empty where there is none.
-        document: The policy as written, or the effective document; canonical JSON.
-        sha256: SHA-256 of `document`, hex.
-        sources: Path of each member that is in force -> where it comes from.
-        parts: The policies it is made of, widest first; itself where it is one.
         compared: Index and accepted digests of the PCRs that are compared by value.
         all_held: The outcomes of the rules by value where every one holds, made once.
         by_value: The rules that are judged by the quoted value alone, or ignore it.
-        demands: It demands more than clock and age: there is a reason to have it.
-        reports: At least one rule is only reported.
         appraises_boot: At least one rule about what booted decides.
         logs_read: At least one rule reads an event log or a measurement list, or wants one sent.
-        blocks: Name of each other kind of evidence of which it states something -> the rules of that kind.
     """
 
-    name: str
-    version: int
-    ref: str
     bank: int
     selection: PCRSelection
     rules: tuple[PCRRule, ...]
@@ -97,26 +80,11 @@ class Policy:
     ima: IMARules | None
     firmware: FirmwareRules | None
     ek_key_attestation: Demand[bool] | None
-    assurance: MinimumAssurance | None
-    max_age_seconds: int
-    reattest_seconds: int | None
-    description: str
-    document: bytes
-    sha256: str
-    sources: Mapping[str, Source]
-    parts: tuple[str, ...]
     compared: tuple[tuple[int, frozenset[bytes]], ...]
     all_held: tuple[Outcome, ...]
     by_value: tuple[PCRRule, ...]
-    demands: bool
-    reports: bool
     appraises_boot: bool
     logs_read: bool
-    blocks: Mapping[str, Any]
-
-    def __hash__(self) -> int:
-        """Hash what it was made of: equal policies have equal documents."""
-        return hash(self.sha256)
 
     def judge(self, values: Mapping[int, bytes]) -> Sequence[Outcome]:
         """Return the outcome of every rule by value for the quoted *values*, index -> digest.
@@ -127,6 +95,49 @@ class Policy:
             if values.get(index) not in any_of:
                 return [rule.judge(values.get(rule.index)) for rule in self.by_value]
         return self.all_held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """A policy that has been judged fit for use; also what several together make (`compose`).
+
+    Args:
+        name: Its name; of a composition that of its narrowest part.
+        version: Its version, from 1; likewise.
+        ref: `name@version`; of a composition those of its parts, widest first, joined by `+`.
+        tpm: What is expected of TPM evidence.
+        assurance: The lowest level that the policy states; None: the default of the role.
+        max_age_seconds: How long a Verified result may be relied on.
+        reattest_seconds: After how long a machine is to attest again; None: as the service is set.
+        description: For people; empty where there is none.
+        document: The policy as written, or the effective document; canonical JSON.
+        sha256: SHA-256 of `document`, hex.
+        sources: Path of each member that is in force -> where it comes from.
+        parts: The policies it is made of, widest first; itself where it is one.
+        demands: It demands more than clock and age: there is a reason to have it.
+        reports: At least one rule is only reported.
+        blocks: Name of each other kind of evidence of which it states something -> the rules of that kind.
+    """
+
+    name: str
+    version: int
+    ref: str
+    tpm: TPMRules
+    assurance: MinimumAssurance | None
+    max_age_seconds: int
+    reattest_seconds: int | None
+    description: str
+    document: bytes
+    sha256: str
+    sources: Mapping[str, Source]
+    parts: tuple[str, ...]
+    demands: bool
+    reports: bool
+    blocks: Mapping[str, Any]
+
+    def __hash__(self) -> int:
+        """Hash what it was made of: equal policies have equal documents."""
+        return hash(self.sha256)
 
     def only_reports(self, kind: str) -> bool:
         """Return whether nothing that it states of another *kind* of evidence decides."""
@@ -173,7 +184,7 @@ def _parse(document: Mapping[str, object]) -> Policy:
     if found.name != IDENTITY_ONLY_NAME and not policy.demands:
         refuse("no PCR is compared and nothing else is demanded; only identity-only may do without")
     stated = found.members.get("event_log")
-    if policy.log_pcrs and stated is not None and stated.value == "accepted":
+    if policy.tpm.log_pcrs and stated is not None and stated.value == "accepted":
         refuse("event_log accepted contradicts the rules that read it")
     return policy
 
@@ -233,10 +244,7 @@ def build(
     }
     by_value = tuple(rule for rule in rules if rule.approved is None)
     compared = tuple((rule.index, rule.any_of) for rule in by_value if rule.any_of is not None)
-    return Policy(
-        name=name,
-        version=version,
-        ref=ref,
+    tpm = TPMRules(
         bank=bank_alg(bank),
         selection=PCRSelection.from_names({bank: selected or _DEFAULT_PCRS}),
         rules=rules,
@@ -253,6 +261,17 @@ def build(
         ek_key_attestation=Demand(True, key_attestation.report)
         if key_attestation.value == "required"
         else None,
+        compared=compared,
+        all_held=tuple(rule.held for rule in by_value),
+        by_value=by_value,
+        appraises_boot=not all(about_boot),
+        logs_read=event_log is not None or ima is not None,
+    )
+    return Policy(
+        name=name,
+        version=version,
+        ref=ref,
+        tpm=tpm,
         assurance=MinimumAssurance(level=level.value, report=level.report) if level is not None else None,
         max_age_seconds=max_age,
         reattest_seconds=reattest,
@@ -261,13 +280,8 @@ def build(
         sha256=hashlib.sha256(document).hexdigest(),
         sources={path: members[path].source for path in sorted(members)},
         parts=parts,
-        compared=compared,
-        all_held=tuple(rule.held for rule in by_value),
-        by_value=by_value,
         demands=bool(about_boot or firmware or level or key_attestation.value == "required" or blocks),
         reports=any(stated.source.report for stated in members.values()),
-        appraises_boot=not all(about_boot),
-        logs_read=event_log is not None or ima is not None,
         blocks=blocks,
     )
 
@@ -451,5 +465,5 @@ IDENTITY_ONLY: Final = _parse(
 """The shipped default: activation, quote and clock rules, no PCR. Every result says that the boot state was
 not appraised."""
 
-DEFAULT_SELECTION: Final = IDENTITY_ONLY.selection
+DEFAULT_SELECTION: Final = IDENTITY_ONLY.tpm.selection
 """What is quoted where no rule asks for a PCR: the values are recorded, not compared."""

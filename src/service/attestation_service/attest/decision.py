@@ -98,12 +98,12 @@ def _key(appraisal: Appraisal, policy: Policy) -> str:
     result, found = appraisal.result, found_in(appraisal)
     clock = found.clock
     boot = f"{clock.reset_count}.{clock.restart_count} {clock.firmware_version:x}"
-    pcrs = result.pcr_digest if policy.ima is None else _without_ima(found, policy)
+    pcrs = result.pcr_digest if policy.tpm.ima is None else _without_ima(found, policy)
     return f"{result.verdict} {result.policy} {boot} {pcrs} {result.failed_line() or ''}"
 
 
 def _without_ima(found: Found, policy: Policy) -> str:
     """Return a digest over the PCRs but that of IMA: every file that is opened first extends it."""
-    values = found.claims.pcrs.get(policy.bank, {})
+    values = found.claims.pcrs.get(policy.tpm.bank, {})
     told = b"".join(value for pcr, value in sorted(values.items()) if pcr != IMA_PCR)
     return hashlib.sha256(told).hexdigest()

@@ -250,7 +250,7 @@ def judge(
             firmware=res.advisories.judge,
         )
         certified = key_attestation.verified(request, challenge, machine)
-        bank = found.policy.bank
+        bank = found.policy.tpm.bank
         logs = measurements.gather(
             tx,
             request,
@@ -382,7 +382,7 @@ def _stored_evidence(tx: Tx, judged: Judged, logs: measurements.Remembered) -> S
     """Return what the result was judged from."""
     vouched = tx.ek_certificates.get(judged.machine.machine_id)
     assert judged.appraisal is not None
-    claims, bank = found_in(judged.appraisal).claims, judged.policy.bank
+    claims, bank = found_in(judged.appraisal).claims, judged.policy.tpm.bank
     return StoredEvidence(
         pcr_bank=bank_name(bank),
         pcr_values=claims.pcrs.get(bank, {}),

@@ -59,7 +59,7 @@ def offer_next(
 
     Not to everybody: sealing a key costs more than all the rest of an answer, and most machines never need it.
     """
-    if policy.ek_key_attestation is None or appraisal is None:
+    if policy.tpm.ek_key_attestation is None or appraisal is None:
         return Offered(challenge, None)
     known = machine.firmware_attested if certified is None else certified.firmware_version
     if known == found_in(appraisal).clock.firmware_version:

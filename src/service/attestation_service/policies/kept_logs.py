@@ -54,7 +54,7 @@ class KeptLogs:
         """Return which logs (SHA-256, hex) must be read before *capture* can be judged under *policy*."""
         event_log, measurements = _event_log_key(capture, policy), _list_key(capture, policy)
         wanted = []
-        if event_log is not None and self._known.known(event_log[0], policy.bank) is None:
+        if event_log is not None and self._known.known(event_log[0], policy.tpm.bank) is None:
             wanted.append(event_log)
         if measurements is not None:
             wanted.append(measurements)
@@ -73,7 +73,7 @@ class KeptLogs:
         key = _event_log_key(capture, policy)
         if key is None or key in _outcomes:
             return None if key is None else _outcomes[key]
-        replayed = self._replayed(key[0], policy.bank)
+        replayed = self._replayed(key[0], policy.tpm.bank)
         if replayed is None:
             return None
         return _remember(key, judge_stored_log(replayed, policy, capture.pcr_values))
@@ -110,14 +110,14 @@ def _remember(key: _Key, outcomes: tuple[Outcome, ...]) -> tuple[Outcome, ...]:
 
 def _event_log_key(capture: Capture, policy: Policy) -> _Key | None:
     """Return what the outcome of the rules over an event log depends on; None where there are none, or no log."""
-    if policy.event_log is None or capture.event_log_sha256 is None:
+    if policy.tpm.event_log is None or capture.event_log_sha256 is None:
         return None
-    return _key(capture.event_log_sha256, policy, capture, policy.log_pcrs)
+    return _key(capture.event_log_sha256, policy, capture, policy.tpm.log_pcrs)
 
 
 def _list_key(capture: Capture, policy: Policy) -> _Key | None:
     """Return the same for the rules over an IMA list."""
-    if policy.ima is None or capture.ima_log_sha256 is None:
+    if policy.tpm.ima is None or capture.ima_log_sha256 is None:
         return None
     return _key(capture.ima_log_sha256, policy, capture, _IMA_PCRS)
 

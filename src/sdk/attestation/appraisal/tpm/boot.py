@@ -63,7 +63,7 @@ def judge_log(
         quoted: PCR -> verified value, in the bank of the policy.
         requested: The challenge said that the log is required.
     """
-    demand = policy.event_log
+    demand = policy.tpm.event_log
     if demand is None:
         return ([], None) if replayed is None else _accepted(replayed, quoted)
     if replayed is None:
@@ -71,12 +71,12 @@ def judge_log(
             # Nobody asked for it yet: the next challenge says that it is required.
             return [EVENT_LOG.undecided("the policy needs the event log; it is asked for now")], None
         return _without(policy, EVENT_LOG.told(_EXPECTED, "absent", report=demand.report)), None
-    missing = ", ".join(str(pcr) for pcr in policy.log_pcrs if pcr not in quoted)
+    missing = ", ".join(str(pcr) for pcr in policy.tpm.log_pcrs if pcr not in quoted)
     if missing:
         # What was not quoted is covered by no signature; the log could say anything of it.
         unquoted = f"PCR {missing} was not quoted"
         return _without(policy, EVENT_LOG.told(_EXPECTED, unquoted, report=demand.report)), None
-    wanted = {pcr: quoted[pcr] for pcr in policy.log_pcrs}
+    wanted = {pcr: quoted[pcr] for pcr in policy.tpm.log_pcrs}
     try:
         # 24-27. Without this the log is a story: its events may have been edited, left out or made up.
         claims = event_log.verify(replayed, quoted=wanted)
@@ -110,16 +110,16 @@ def _without(policy: Policy, why: Outcome) -> list[Outcome]:
 
 def _wanted(policy: Policy) -> list[tuple[Check, str, bool]]:
     """Return check, expectation and mode of every rule over the log."""
-    found = [(PCR[r.index], r.expected, r.report) for r in policy.rules if r.approved is not None]
-    if policy.secure_boot is not None:
-        state = policy.secure_boot
+    found = [(PCR[r.index], r.expected, r.report) for r in policy.tpm.rules if r.approved is not None]
+    if policy.tpm.secure_boot is not None:
+        state = policy.tpm.secure_boot
         found.append((SECURE_BOOT, "on" if state.required.value else "known", state.required.report))
         for check, demand in _databases(state):
             found.append((check, "as the policy lists", demand.report))
-    if policy.boot is not None:
-        for check, listed in _lists(policy.boot):
+    if policy.tpm.boot is not None:
+        for check, listed in _lists(policy.tpm.boot):
             found.append((check, "only what the policy lists", listed.report))
-        lines = policy.boot.command_lines
+        lines = policy.tpm.boot.command_lines
         if lines is not None:
             found.append((COMMAND_LINES, "only what the policy lists", lines.report))
     return found
@@ -145,11 +145,11 @@ def _lists(rules: BootRules) -> list[tuple[Check, Demand[frozenset[bytes]]]]:
 
 def _padding(replayed: ReplayedLog, policy: Policy) -> Outcome | None:
     """Judge bytes behind the last event: where they are not allowed, this is no log of firmware (option of §4.3)."""
-    assert policy.event_log is not None
-    if policy.log_padding_accepted or not any(f.code == "log-padding" for f in replayed.findings):
+    assert policy.tpm.event_log is not None
+    if policy.tpm.log_padding_accepted or not any(f.code == "log-padding" for f in replayed.findings):
         return None
     expected, found = "a log that ends with its last event", "padding behind it; see log_padding"
-    return EVENT_LOG.told(expected, found, report=policy.event_log.report)
+    return EVENT_LOG.told(expected, found, report=policy.tpm.event_log.report)
 
 
 def _flags(claims: EventLogClaims) -> list[Outcome]:
@@ -184,17 +184,19 @@ def rules(claims: EventLogClaims, policy: Policy) -> tuple[Outcome, ...]:
 
 def _rules(claims: EventLogClaims, policy: Policy) -> Iterable[Outcome]:
     approved = _Approved(claims, policy)
-    for rule in policy.rules:
+    for rule in policy.tpm.rules:
         if rule.approved is not None:
             found = _closed(rule.approved, approved, rule.index)
             yield rule.held if found is None else PCR[rule.index].told(_ONLY, found, report=rule.report)
-    if policy.secure_boot is not None:
-        yield from _secure_boot(policy.secure_boot, claims.secure_boot)
-    if policy.boot is not None:
-        by_events = {rule.index: rule.report for rule in policy.rules if rule.approved is not None}
-        yield from _boot(policy.boot, approved, by_events)
-        if policy.boot.command_lines is not None:
-            yield _command_lines(policy.boot.command_lines.value, claims, policy.boot.command_lines.report)
+    if policy.tpm.secure_boot is not None:
+        yield from _secure_boot(policy.tpm.secure_boot, claims.secure_boot)
+    if policy.tpm.boot is not None:
+        by_events = {rule.index: rule.report for rule in policy.tpm.rules if rule.approved is not None}
+        yield from _boot(policy.tpm.boot, approved, by_events)
+        if policy.tpm.boot.command_lines is not None:
+            yield _command_lines(
+                policy.tpm.boot.command_lines.value, claims, policy.tpm.boot.command_lines.report
+            )
 
 
 class _Approved:
@@ -209,9 +211,9 @@ class _Approved:
         self._claims = claims
         self._constants = constants(claims.bank)
         self._listed: dict[int, set[bytes]] = {
-            rule.index: set(rule.approved) for rule in policy.rules if rule.approved is not None
+            rule.index: set(rule.approved) for rule in policy.tpm.rules if rule.approved is not None
         }
-        boot = policy.boot
+        boot = policy.tpm.boot
         if boot is not None:
             for demand, pcrs in ((boot.loaders, (4, 9)), (boot.kernels, (4, 9)), (boot.initrds, (9,))):
                 for pcr in pcrs if demand is not None else ():

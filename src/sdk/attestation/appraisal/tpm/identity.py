@@ -30,15 +30,15 @@ def judge_firmware(
     found = expected.firmware(
         vendor=expected.ek_vendor, version=version, ak_is_ecc=ak_is_ecc, rsa_moduli=moduli
     )
-    rules = policy.firmware
+    rules = policy.tpm.firmware
     if rules is None:
         yield from found
     else:
         yield from judge_advisories(found, rules)
         if rules.minimum:
             yield judge_firmware_minimum(rules, expected.ek_vendor, version)
-    if policy.ek_key_attestation is not None:
-        yield _judge_key_attestation(attested, expected, version, report=policy.ek_key_attestation.report)
+    if policy.tpm.ek_key_attestation is not None:
+        yield _judge_key_attestation(attested, expected, version, report=policy.tpm.ek_key_attestation.report)
 
 
 @lru_cache(maxsize=1024)

@@ -74,8 +74,8 @@ class _TPM:
         outcomes = judge_clock(
             clock,
             before,
-            safe_required=policy is not None and policy.clock_safe_required,
-            safe_reported=policy is not None and policy.clock_safe_reported,
+            safe_required=policy is not None and policy.tpm.clock_safe_required,
+            safe_reported=policy is not None and policy.tpm.clock_safe_reported,
         )
         rebooted = before is not None and clock.reset_count != before.reset_count
         firmware_changed = before is not None and clock.firmware_version != before.firmware_version
@@ -85,14 +85,15 @@ class _TPM:
         self, claims: QuoteClaims, evidence: Evidence, expected: Expected, policy: Policy
     ) -> tuple[Sequence[Outcome], tuple[Subject, ...]]:
         """Compare firmware and boot with what the policy expects."""
-        quoted = claims.pcrs.get(policy.bank, _NOTHING)
+        rules = policy.tpm
+        quoted = claims.pcrs.get(rules.bank, _NOTHING)
         boot: list[Outcome] = []
-        if policy.event_log is not None or evidence.event_log is not None:
+        if rules.event_log is not None or evidence.event_log is not None:
             boot += judge_log(evidence.event_log, policy, quoted, requested=expected.event_log_requested)[0]
-        if policy.ima is not None:
-            boot += judge_ima(evidence.ima_log, policy.ima, policy.bank, quoted)
-        boot += policy.judge(quoted)
-        subjects = appraised(boot, quoted, policy.bank) if policy.appraises_boot else ()
+        if rules.ima is not None:
+            boot += judge_ima(evidence.ima_log, rules.ima, rules.bank, quoted)
+        boot += rules.judge(quoted)
+        subjects = appraised(boot, quoted, rules.bank) if rules.appraises_boot else ()
         if not subjects and not any(type(o) is Failed for o in boot):
             boot.append(BOOT_STATE_NOT_APPRAISED)
         return [*judge_firmware(claims, evidence.ek_certification, expected, policy), *boot], subjects
