@@ -74,6 +74,27 @@ async def test_each_subscriber_has_what_it_asked_for_once_and_in_order(service: 
     assert count(service, "deliveries") == 0
 
 
+async def test_what_another_worker_handed_over_is_not_handed_over_again(service: Service) -> None:
+    """A worker that took too long finds its events confirmed, and their deliveries done."""
+    seen: list[str] = []
+
+    async def handle(event: OutboxEvent) -> None:
+        seen.append(event.id)
+
+    subscribed: Subscribed = {"one": {NodeEvent.ONLINE: handle}}
+    at = service.clock.now()
+
+    def claim(tx: Tx) -> tuple[OutboxEvent, ...]:
+        tx.outbox.add(NodeEvent.ONLINE, "a", {}, at)
+        return tuple(event for event in tx.outbox.claim(9, at) if event.machine_id == "a")
+
+    claimed = await service.store.write(claim)
+    for _ in range(2):
+        await service.store.write(lambda tx: maintenance._hand_over(tx, claimed, by_event(subscribed), at))
+        await dispatched(service, subscribed)
+    assert len(seen) == 1
+
+
 @pytest.mark.threat("T183")
 async def test_what_a_handler_returns_is_done_with_the_confirmation(service: Service) -> None:
     """Both or neither: where the unit fails, the event comes again, and what the unit did is undone."""
@@ -154,6 +175,24 @@ async def test_one_that_fails_is_tried_again_then_given_up(
     assert await service.store.write(lambda tx: tx.deliveries.redeliver("one", service.clock.now())) == 1
     await dispatched(service, {"one": {NodeEvent.ONLINE: handle}})
     assert seen[1:] == [letter.event.id]
+
+
+async def test_what_was_done_by_another_meanwhile_is_not_done_again(service: Service) -> None:
+    """A handler that outlives its claim: what it returns is not done beside what the other one did."""
+    done: list[int] = []
+    subscribed: Subscribed
+
+    async def handle(event: OutboxEvent) -> Confirm:
+        if event.attempts == 1:
+            service.clock.advance(dispatch.HOLD.total_seconds() + 1)
+            await dispatched(service, subscribed)
+        return lambda _: done.append(event.attempts)
+
+    subscribed = {"one": {NodeEvent.ONLINE: handle}}
+    await told(service, subscribed, (NodeEvent.ONLINE, "a"))
+    await dispatched(service, subscribed)
+    assert done == [2]
+    assert count(service, "deliveries") == 0
 
 
 async def test_a_worker_that_was_overtaken_confirms_nothing(service: Service) -> None:
