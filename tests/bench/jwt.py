@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from attestation_service.auth import access_token
 from attestation_service.auth.access_token import Rules
 from attestation_service.auth.provider_keys import SigningKeys, parse_jwks
-from attestation_service.identity import Duty
+from attestation_service.context.identity import Duty
 from tests.bench.report import Measurement, best_seconds
 from tests.fixtures.openid.provider import new_key, sign
 

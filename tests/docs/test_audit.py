@@ -7,7 +7,7 @@ import re
 import pytest
 
 from attestation.store.audit import CHANGED
-from attestation_service.database import ADOPTING
+from attestation_service.storage.database import ADOPTING
 from tests.docs.pages import ROOT, text
 
 SOURCES = "\n".join(

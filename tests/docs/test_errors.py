@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attestation.errors import AttestationError, DeviceError
-from attestation_service import problems
+from attestation_service.border import problems
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/protocol/errors.md").read_text(encoding="utf-8")

@@ -109,15 +109,15 @@ from attestation.tpm_bundle.pem import certificates as pem_certificates
 from attestation.wire import Reader, b64decode, b64encode, hexdecode, sized
 from attestation_agent.signer import Refused, parse_request
 from attestation_agent.tpm_keys import DIGEST_BYTES
-from attestation_service import acts
 from attestation_service.auth import Duty, access_token
 from attestation_service.auth import client_certificate as operator_certificate
 from attestation_service.auth.access_token import Rules
 from attestation_service.auth.provider_keys import ProviderAnswerInvalid, parse_jwks
-from attestation_service.bodies import load_json
+from attestation_service.border.bodies import load_json
+from attestation_service.border.json_bounds import Bounds
 from attestation_service.delivery.machine_config import Overrides, merge
-from attestation_service.json_bounds import Bounds
-from attestation_service.service_keys import MEMORY_FORMAT, parse_memory
+from attestation_service.keys.service_keys import MEMORY_FORMAT, parse_memory
+from attestation_service.operators import acts
 from attestation_service.transparency import memory
 from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.audit import log_kit

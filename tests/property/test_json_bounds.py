@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.errors import BodyTooComplex
-from attestation_service.json_bounds import Bounds, demand
+from attestation_service.border.json_bounds import Bounds, demand
 
 TEXTS = st.text(alphabet=st.sampled_from('{}[],:"\\ \nau0é'), max_size=12)
 VALUES = st.recursive(

@@ -24,9 +24,9 @@ from attestation.machines import Operation, Role
 from attestation.machines.dual_control import Proposal, of_machine
 from attestation.store import Store, StoreSettings, Tx, migrate, open_store
 from attestation.store.audit import CHANGED
-from attestation_service import dual_control
-from attestation_service import votes as ended
 from attestation_service.auth import Duty, Method, Operator
+from attestation_service.operators import dual_control
+from attestation_service.operators import votes as ended
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 from tests.contract.store_samples import NOW, a_machine

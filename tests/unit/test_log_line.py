@@ -19,7 +19,7 @@ from attestation.log_line import log_line
 AT = "2026-11-22T09:12:25.123456Z"
 
 SERVICE = (
-    "from attestation_service import logs; import structlog; logs.configure('info', *{form!r}); "
+    "from attestation_service.context import logs; import structlog; logs.configure('info', *{form!r}); "
     "structlog.get_logger('x').warning('attest.rejected', machine_id='7f3ad3ac', token='s3cret', why='\\x1b[2J')"
 )
 AGENT = (

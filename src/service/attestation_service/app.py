@@ -19,20 +19,7 @@ from attestation.api import AllowListImport, ConfigEnvelope, Readiness
 from attestation.clock import Clock, SystemClock
 from attestation.extension import AttestationExtension, Event
 from attestation.store import StoreSettings, migrate, open_store
-from attestation_service import (
-    __version__,
-    crypto_policy,
-    database,
-    dispatch,
-    extensions,
-    logs,
-    maintenance,
-    names,
-    openapi,
-    problems,
-    weakenings,
-)
-from attestation_service.acts import ActStore
+from attestation_service import __version__, extensions
 from attestation_service.allow_list.routes import router as allow_list
 from attestation_service.approvals.routes import router as approvals
 from attestation_service.attest.routes import hot as attest_hot
@@ -41,41 +28,49 @@ from attestation_service.audit.routes import public as audit_public
 from attestation_service.audit.routes import router as audit
 from attestation_service.auth.mtls import ClientCertificates
 from attestation_service.authority import open_authority
-from attestation_service.bodies import Parser
+from attestation_service.border import problems
+from attestation_service.border.bodies import Parser
+from attestation_service.border.connections import STATE_KEY, Door
+from attestation_service.border.middleware import Border, InFlight
+from attestation_service.border.room import Room
+from attestation_service.border.tls import ServerTLS
 from attestation_service.ca.routes import router as ca
-from attestation_service.connections import STATE_KEY, Door
+from attestation_service.context import logs
 from attestation_service.delivery.routes import operators as delivery_operators
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
 from attestation_service.documentation.routes import router as documentation
-from attestation_service.endorsements import Anchors
 from attestation_service.enrollment.routes import machines as enrollment_machines
 from attestation_service.enrollment.routes import router as enrollment
-from attestation_service.firmware import load_advisories
 from attestation_service.health.routes import router as health
-from attestation_service.lean import AllowedBodies, lanes
+from attestation_service.keys import crypto_policy
+from attestation_service.keys.service_keys import KeyHolder
+from attestation_service.lifecycle import names
 from attestation_service.machines.routes import router as machines
-from attestation_service.measurements import Replays
-from attestation_service.middleware import Border, InFlight
 from attestation_service.operator_certificates.routes import router as operator_certificates
+from attestation_service.operators.acts import ActStore
 from attestation_service.pki import Revocation
 from attestation_service.pki.delegates import PURPOSE
 from attestation_service.pki.routes import hot as pki_hot
 from attestation_service.pki.routes import router as pki
 from attestation_service.policies.routes import router as policies
+from attestation_service.process import dispatch, maintenance, weakenings
 from attestation_service.registration.routes import router as registration
 from attestation_service.resources import Resources
 from attestation_service.results.routes import router as results
-from attestation_service.room import Room
-from attestation_service.service_keys import KeyHolder
+from attestation_service.routing import openapi
+from attestation_service.routing.lean import AllowedBodies, lanes
 from attestation_service.settings import Settings
 from attestation_service.stats.routes import router as stats
-from attestation_service.tls import ServerTLS
+from attestation_service.storage import database
+from attestation_service.storage.write_probe import WriteProbe
 from attestation_service.tokens.routes import router as tokens
 from attestation_service.transparency import Log, load_log_signer
 from attestation_service.trust.routes import router as trust
+from attestation_service.verifier.endorsements import Anchors
+from attestation_service.verifier.firmware import load_advisories
+from attestation_service.verifier.measurements import Replays
 from attestation_service.whoami.routes import router as whoami
-from attestation_service.write_probe import WriteProbe
 
 log = structlog.get_logger("attestation_service")
 

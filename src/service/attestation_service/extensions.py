@@ -45,8 +45,8 @@ from attestation.extension import (
 )
 from attestation.store import MAX_LIMIT, Branch, Tx, Waiting, migrate_branch
 from attestation_service.auth import OperatorDep
-from attestation_service.openapi import machine_router, operator_router, route
 from attestation_service.resources import Res, Resources
+from attestation_service.routing.openapi import machine_router, operator_router, route
 from attestation_service.settings import Settings, SettingsInvalid
 
 log = structlog.get_logger("attestation_service.extensions")

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with output.to_the_end(parser.prog, EXIT_UNUSABLE):
         options = parser.parse_args(arguments)
     with collector_at_rest():
-        from attestation_service import logs
+        from attestation_service.context import logs
         from attestation_service.settings import Settings, SettingsInvalid
 
     try:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     logs.configure("error" if options.check else settings.log_level, settings.log_format)
     if options.accept_restored_database:
-        from attestation_service.preparation import accept_restored_database
+        from attestation_service.process.preparation import accept_restored_database
 
         return 0 if accept_restored_database(settings) else EXIT_UNUSABLE
     if options.check:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.prepare:
         return 0 if _prepared(settings) else EXIT_UNUSABLE
     if options.uds is None:
-        from attestation_service.listening import obstacle
+        from attestation_service.process.listening import obstacle
 
         if (reason := obstacle(options.host, options.port)) is not None:
             log.error("service.unusable", reason=reason)
@@ -101,7 +101,7 @@ def collector_at_rest() -> Iterator[None]:
 
 def _prepared(settings: Settings) -> bool:
     with collector_at_rest():
-        from attestation_service.preparation import prepare
+        from attestation_service.process.preparation import prepare
 
     return prepare(settings)
 
@@ -113,9 +113,9 @@ def _prepared_elsewhere(settings: Settings) -> bool:
     """
     with collector_at_rest():
         import attestation_service.app
-        import attestation_service.preparation  # noqa: F401 -- for the process to be forked
+        import attestation_service.process.preparation  # noqa: F401 -- for the process to be forked
         from attestation.keys import refusals
-        from attestation_service.supervisor import demand_alone
+        from attestation_service.process.supervisor import demand_alone
 
     demand_alone()
     fork = multiprocessing.get_context("fork")
@@ -147,7 +147,7 @@ def _server(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     """Return the arguments of `uvicorn.Config`."""
     with collector_at_rest():
         from attestation_service.app import create_app
-        from attestation_service.connections import PROTOCOL
+        from attestation_service.border.connections import PROTOCOL
 
         app = create_app(settings)
     return {
@@ -171,7 +171,7 @@ def serve(server: dict[str, Any], *, workers: int, shutdown_seconds: int) -> Non
     if workers == 1:
         uvicorn.run(**server)
         return
-    from attestation_service.supervisor import Supervisor, serve_on
+    from attestation_service.process.supervisor import Supervisor, serve_on
 
     config = uvicorn.Config(**server)
     listening = config.bind_socket()

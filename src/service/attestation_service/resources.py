@@ -13,15 +13,15 @@ from attestation.endorsements.firmware import Blocklist
 from attestation.machines import Event
 from attestation.store import Store
 from attestation_service.authority import Authority
-from attestation_service.bodies import Parser
-from attestation_service.context import Certificates, Revocations, Tokens
-from attestation_service.endorsements import Anchors
-from attestation_service.measurements import Replays
-from attestation_service.room import Room
-from attestation_service.service_keys import KeyHolder, ServiceKeys
+from attestation_service.border.bodies import Parser
+from attestation_service.border.room import Room
+from attestation_service.context.request import Certificates, Revocations, Tokens
+from attestation_service.keys.service_keys import KeyHolder, ServiceKeys
 from attestation_service.settings import Settings
+from attestation_service.storage.write_probe import WriteProbe
 from attestation_service.transparency import Log
-from attestation_service.write_probe import WriteProbe
+from attestation_service.verifier.endorsements import Anchors
+from attestation_service.verifier.measurements import Replays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from attestation.device import AKType
 from attestation.store import open_store
 from attestation.testing import CertificateAuthority, SoftwareTPM
 from attestation_agent.exits import Exit
-from attestation_service.database import DatabaseNotRecognised, accept
+from attestation_service.storage.database import DatabaseNotRecognised, accept
 from attestation_service.transparency.memory import MemoryFile
 from tests.fixtures.in_process import HeldClock, InProcessService, in_process_service
 from tests.fixtures.service import Operator, StartService

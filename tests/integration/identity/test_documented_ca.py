@@ -14,7 +14,7 @@ from cryptography.x509.verification import Store
 
 from attestation.errors import Unauthenticated
 from attestation_service.auth.client_certificate import Trust, load_authorities, load_lists, parse, verify
-from attestation_service.identity import Duty
+from attestation_service.context.identity import Duty
 from attestation_service.settings import Settings
 from tests.docs.pages import text
 

@@ -22,7 +22,7 @@ __all__ = ["operator", "start_service"]
 
 DYING = """\
 import os, pathlib, signal
-from attestation_service import acts
+from attestation_service.operators import acts
 
 write = acts.Doing.write
 

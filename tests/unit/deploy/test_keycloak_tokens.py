@@ -17,8 +17,8 @@ from joserfc.jwk import RSAKey
 from attestation.clock import SystemClock
 from attestation.errors import Forbidden, Unauthenticated
 from attestation_service.auth.oidc import OIDC
-from attestation_service.context import Origin
-from attestation_service.identity import Duty, Method, Operator
+from attestation_service.context.identity import Duty, Method, Operator
+from attestation_service.context.request import Origin
 from attestation_service.settings import Settings
 from tools.demo_identity import Provider, create_app, load_key
 from tools.keycloak_realm import Person, Realm

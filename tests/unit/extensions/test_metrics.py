@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from attestation.machines import NodeEvent, Status, Trust
 from attestation_extensions.metrics import EVENTS, Metrics
-from attestation_service import dispatch, extensions, maintenance
+from attestation_service import extensions
+from attestation_service.process import dispatch, maintenance
 from tests.docs.pages import text
 from tests.unit.service.conftest import Service, Starter, migrated, settings_for, start
 from tests.unit.service.node import SoftwareNode

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from attestation.store import Tx
 from attestation_service.auth import Duty, Method, Operator
-from attestation_service.context import Origin
+from attestation_service.context.request import Origin
 
 
 class Browser:

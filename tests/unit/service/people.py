@@ -7,7 +7,7 @@ from datetime import datetime
 
 from attestation.errors import Unauthenticated
 from attestation_service.auth import Duty, Method, Operator
-from attestation_service.context import Origin
+from attestation_service.context.request import Origin
 from attestation_service.resources import Resources
 
 ISSUER = "https://sts.example/realms/itl"

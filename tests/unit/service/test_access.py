@@ -20,8 +20,14 @@ from attestation.machines import OperatorEvent
 from attestation_service.app import create_app
 from attestation_service.auth import Duty, OperatorDep, Right, VoterDep
 from attestation_service.auth.operator import declared
-from attestation_service.context import ACCESS_KEY
-from attestation_service.openapi import access, answers, demand_access, machine_router, operator_router
+from attestation_service.context.request import ACCESS_KEY
+from attestation_service.routing.openapi import (
+    access,
+    answers,
+    demand_access,
+    machine_router,
+    operator_router,
+)
 from tests.unit.service.browser import Browser
 from tests.unit.service.conftest import OPERATOR, TOKEN, Service, Starter, settings_for
 from tests.unit.service.node import SoftwareNode

@@ -17,8 +17,8 @@ from starlette.types import Message, Scope
 
 from attestation.errors import DeadlineExceeded
 from attestation.store import ACT_KEPT, ACTS_OF_ONE, Store
-from attestation_service import acts
 from attestation_service.auth import Duty, Operator
+from attestation_service.operators import acts
 from tests.unit.service.conftest import OPERATOR, Service, Starter
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.people import introduce

@@ -832,7 +832,7 @@ async def test_a_service_without_a_ca(service: Service) -> None:
 
 async def test_maintenance_of_the_service_runs_it(start: Starter) -> None:
     """The task that tidies up also voids, tries and forgets."""
-    from attestation_service import maintenance
+    from attestation_service.process import maintenance
 
     service = await start(enrollment_ca_unencrypted=True)
     await maintenance.once(service.resources)

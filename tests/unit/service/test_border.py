@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from attestation_service.logs import mask_path, mask_text, redact
-from attestation_service.middleware import InFlight
-from attestation_service.proxies import Proxies
+from attestation_service.border.middleware import InFlight
+from attestation_service.border.proxies import Proxies
+from attestation_service.context.logs import mask_path, mask_text, redact
 from attestation_service.settings import Settings
 from tests.unit.service.conftest import TOKEN, Service, Starter
 from tests.unit.service.node import SoftwareNode
@@ -172,7 +172,7 @@ async def test_no_secret_of_a_whole_life_is_in_the_logs(
     activated = (await service.post(f"/api/v1/machines/{node.machine_id}/ak-activate", proof)).json()
     answer = await service.attest(node)
     await service.fetch(answer["config_token"])
-    from attestation_service import maintenance
+    from attestation_service.process import maintenance
 
     await maintenance.once(service.resources)
     logged = "".join(line for line in capsys.readouterr().err.splitlines() if "HTTP Request" not in line)

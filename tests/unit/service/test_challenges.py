@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from attestation_service.challenges import POOL_BYTES, RandomPool
+from attestation_service.verifier.challenges import POOL_BYTES, RandomPool
 
 
 def test_ten_thousand_are_distinct() -> None:

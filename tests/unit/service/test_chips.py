@@ -8,7 +8,7 @@ import pytest
 
 from attestation.testing.certificates import EKCertificateOptions, make_ek_certificate
 from attestation.wire import b64encode
-from attestation_service import maintenance
+from attestation_service.process import maintenance
 from tests.fixtures.vendor import IFX, ISSUER, MADE
 from tests.unit.service.conftest import Service
 from tests.unit.service.node import SoftwareNode

@@ -40,9 +40,9 @@ from attestation_service.auth.client_certificate import (
     verify,
 )
 from attestation_service.auth.mtls import ClientCertificates
-from attestation_service.context import Origin
-from attestation_service.identity import Duty, Method, Right
-from attestation_service.proxies import Proxies
+from attestation_service.border.proxies import Proxies
+from attestation_service.context.identity import Duty, Method, Right
+from attestation_service.context.request import Origin
 from attestation_service.settings import Settings, SettingsInvalid
 from tests.fixtures.operator_pki import CLIENT, DAY, Issued, OperatorCA, unknown_critical
 from tests.unit.service.conftest import OPERATOR, Service, Starter

@@ -11,7 +11,7 @@ import pytest
 
 from attestation_service.auth import Duty, Right
 from attestation_service.auth.cross_site import origin_of
-from attestation_service.context import ACCESS_KEY
+from attestation_service.context.request import ACCESS_KEY
 from tests.unit.service.browser import Browser
 from tests.unit.service.conftest import Service
 from tests.unit.service.node import SoftwareNode

@@ -27,14 +27,14 @@ from attestation.errors import (
 )
 from attestation.keys import load_signer
 from attestation.tpm import EK_TEMPLATES, Alg, Curve, Public, Scheme
-from attestation_service import crypto_policy
 from attestation_service.auth.mtls import ClientCertificates
 from attestation_service.auth.oidc import OIDC
 from attestation_service.auth.provider_keys import ProviderAnswerInvalid, parse_jwks
-from attestation_service.context import Origin
+from attestation_service.border.tls import ServerTLS, build
+from attestation_service.context.request import Origin
+from attestation_service.keys import crypto_policy
 from attestation_service.main import main
 from attestation_service.settings import Settings, SettingsInvalid
-from attestation_service.tls import ServerTLS, build
 from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.service.conftest import HeldClock, StartService, settings_for
 from tests.unit.service.node import SoftwareNode, ak_public, sealed_public

@@ -17,16 +17,16 @@ from attestation.audit.checkpoint import Checkpoint
 from attestation.errors import LogBroken, Unavailable
 from attestation.keys import load_ed25519, load_mldsa44
 from attestation.store import Tx, migrate, open_store
-from attestation_service import database
-from attestation_service.database import (
+from attestation_service.main import main
+from attestation_service.settings import Settings
+from attestation_service.storage import database
+from attestation_service.storage.database import (
     DatabaseNotRecognised,
     LogKeysMissing,
     accept,
     demand_present,
     recognise,
 )
-from attestation_service.main import main
-from attestation_service.settings import Settings
 from attestation_service.transparency import memory
 from attestation_service.transparency.memory import FILE, Memory, MemoryFile, MemoryUnusable
 from tests.unit.service.conftest import HeldClock, Service, Starter, settings_for

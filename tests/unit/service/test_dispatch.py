@@ -11,8 +11,8 @@ import pytest
 from attestation.extension import Confirm, Handler
 from attestation.machines import Event, NodeEvent
 from attestation.store import OutboxEvent, Tx
-from attestation_service import dispatch, maintenance
 from attestation_service.extensions import by_event
+from attestation_service.process import dispatch, maintenance
 from tests.unit.service.conftest import Service
 from tests.unit.service.test_maintenance import count
 

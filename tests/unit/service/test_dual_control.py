@@ -20,7 +20,7 @@ from attestation.store import Approval, OutboxEvent, Tx
 from attestation.store.approvals import Approvals
 from attestation_service.attest import handlers
 from attestation_service.auth import Duty, Method, Operator
-from attestation_service.context import Origin
+from attestation_service.context.request import Origin
 from tests.fixtures.vendor import vouched
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.node import SoftwareNode

@@ -26,8 +26,9 @@ from attestation.machines import NodeEvent, Status
 from attestation.store import OutboxEvent, Tx
 from attestation.tpm import CertifyInfo
 from attestation.wire import b64decode, b64encode
-from attestation_service import attempts, certification, server_keys
 from attestation_service.authority import issuance
+from attestation_service.keys import server_keys
+from attestation_service.lifecycle import attempts, certification
 from tests.fixtures.machine import refused as outcome_of
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.node import SoftwareNode

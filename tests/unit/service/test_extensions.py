@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from attestation.extension import CONTRACT, GROUP, NodeEvent, OutboxEvent, Tx
-from attestation_service import dispatch, extensions, maintenance
+from attestation_service import extensions
 from attestation_service.app import create_app
 from attestation_service.auth import Operator
 from attestation_service.extensions import ExtensionInvalid
 from attestation_service.inspection import Listen, inspect
-from attestation_service.preparation import prepare
+from attestation_service.process import dispatch, maintenance
+from attestation_service.process.preparation import prepare
 from attestation_service.settings import Settings, SettingsInvalid
 from tests.fixtures.extension import EXAMPLE, install, install_example, site
 from tests.unit.service.conftest import Starter, settings_for

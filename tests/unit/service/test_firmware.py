@@ -10,8 +10,8 @@ import pytest
 
 from attestation.endorsements.firmware import MAX_BYTES, shipped_blocklist
 from attestation.keys import verify_ear
-from attestation_service.firmware import load_advisories
 from attestation_service.settings import Settings, SettingsInvalid
+from attestation_service.verifier.firmware import load_advisories
 from tests.fixtures.vendor import vouched
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.node import SoftwareNode

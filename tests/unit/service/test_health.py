@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from attestation.errors import StoreUnavailable
-from attestation_service import write_probe
 from attestation_service.health import handlers
-from attestation_service.write_probe import WriteProbe
+from attestation_service.storage import write_probe
+from attestation_service.storage.write_probe import WriteProbe
 from tests.unit.service.conftest import Service
 from tests.unit.service.node import SoftwareNode
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from attestation_service.middleware import PROBES, SIGNED
-from attestation_service.proxies import AES_256_GCM_SHA384, TLS_1_2, TLS_1_3
+from attestation_service.border.middleware import PROBES, SIGNED
+from attestation_service.border.proxies import AES_256_GCM_SHA384, TLS_1_2, TLS_1_3
 from attestation_service.settings import Settings, SettingsInvalid
 from tests.unit.service.conftest import OPERATOR, Service, Starter
 from tests.unit.service.node import SoftwareNode

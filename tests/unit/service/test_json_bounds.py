@@ -12,8 +12,8 @@ import pytest
 from fastapi.exceptions import RequestValidationError
 
 from attestation.errors import BodyTooComplex
-from attestation_service.bodies import LISTS, SMALL_BYTES, load_json
-from attestation_service.json_bounds import MAX_ESCAPES, Bounds, demand
+from attestation_service.border.bodies import LISTS, SMALL_BYTES, load_json
+from attestation_service.border.json_bounds import MAX_ESCAPES, Bounds, demand
 
 FEW = Bounds(values=100, depth=8)
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from attestation.reference import IDENTITY_ONLY
-from attestation_service import leases, maintenance
+from attestation_service.lifecycle import leases
+from attestation_service.process import maintenance
 from attestation_service.settings import Settings
 from tests.unit.service.conftest import HeldClock, Service, Starter
 from tests.unit.service.node import SoftwareNode

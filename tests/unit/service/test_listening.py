@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from attestation_service.listening import obstacle
+from attestation_service.process.listening import obstacle
 
 
 def test_a_port_that_is_taken_and_one_that_is_free() -> None:

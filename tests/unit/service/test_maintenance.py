@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from attestation.errors import StoreUnavailable
-from attestation_service import maintenance
+from attestation_service.process import maintenance
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.node import SoftwareNode
 

@@ -14,8 +14,8 @@ from attestation.testing import ima_logs
 from attestation.testing.event_logs import BootLog, BootOptions, boot_log
 from attestation.tpm import Alg
 from attestation.wire import b64decode, b64encode
-from attestation_service import policy
-from attestation_service.measurements import Replays
+from attestation_service.verifier import policy
+from attestation_service.verifier.measurements import Replays
 from tests.unit.service.conftest import Service
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.test_attest import ATTEST, assign, flipped

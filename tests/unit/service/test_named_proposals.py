@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from attestation_service.auth import Operator
-from attestation_service.context import Origin
+from attestation_service.context.request import Origin
 from tests.fixtures.vendor import vouched
 from tests.unit.service.conftest import Starter
 from tests.unit.service.node import SoftwareNode
@@ -208,7 +208,7 @@ async def test_one_operator_opens_so_many_and_no_more(
     committee: Committee, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits is read again for each new proposal; others open theirs, and agree to these, as before."""
-    monkeypatch.setattr("attestation_service.dual_control.MOST_LIVE_VOTES", 2)
+    monkeypatch.setattr("attestation_service.operators.dual_control.MOST_LIVE_VOTES", 2)
     path = "/registration-tokens?new_proposal=true"
 
     async def opens(name: str, uses: int) -> Any:

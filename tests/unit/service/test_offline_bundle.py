@@ -17,10 +17,10 @@ from attestation.keys import OFFLINE_TYP, certificates_sha256, verify_jwt
 from attestation.machines import Status
 from attestation.machines.dual_control import Vote, of_offline_bundle
 from attestation.store import Tx
-from attestation_service import policy
 from attestation_service.authority.issuance import sign
 from attestation_service.delivery.handlers import configuration
 from attestation_service.settings import Settings
+from attestation_service.verifier import policy
 from tests.fixtures.machine import refused as outcome_of
 from tests.unit.service.conftest import CANARY, OPERATOR, Service, Starter
 from tests.unit.service.node import SoftwareNode

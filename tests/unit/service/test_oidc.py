@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from joserfc import jwk
 
 from attestation.errors import Unauthenticated
-from attestation_service import problems
 from attestation_service.auth import oidc as module
 from attestation_service.auth.access_token import ALGORITHMS, MAX_TOKEN_CHARACTERS
 from attestation_service.auth.oidc import OIDC, origin_of_url
 from attestation_service.auth.provider_keys import MAX_KEYS_OF_ONE_ID
-from attestation_service.context import Origin
+from attestation_service.border import problems
+from attestation_service.context.request import Origin
 from attestation_service.settings import SettingsInvalid
 from tests.fixtures.openid.provider import b64url, new_key, sign
 from tests.unit.service.conftest import TOKEN, HeldClock, Service, Starter, settings_for

@@ -17,10 +17,10 @@ from attestation.errors import MachineUnknown
 from attestation.reference.schema import schema
 from attestation_service.app import ROUTERS, create_app
 from attestation_service.auth import OperatorDep, Right, VoterDep
-from attestation_service.lean import LeanRoute, RawRoute
-from attestation_service.openapi import ACCESS, Access, operator_router, route
-from attestation_service.parameters import Id
-from attestation_service.problems import MEDIA_TYPE
+from attestation_service.border.problems import MEDIA_TYPE
+from attestation_service.routing.lean import LeanRoute, RawRoute
+from attestation_service.routing.openapi import ACCESS, Access, operator_router, route
+from attestation_service.routing.parameters import Id
 from attestation_service.settings import Settings
 from tests.unit.service.conftest import settings_for
 from tests.unit.service.test_access import OPERATIONS

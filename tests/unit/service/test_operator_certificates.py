@@ -23,9 +23,10 @@ from attestation.pki.names import machine_subject, operator_subject
 from attestation.pki.profiles import ProfileName
 from attestation.store import CertificateFilter, Issuer, Tx
 from attestation.wire import b64encode
-from attestation_service import maintenance, operator_ca
 from attestation_service.auth import Duty
 from attestation_service.authority import Authority
+from attestation_service.border import operator_ca
+from attestation_service.process import maintenance
 from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.service.conftest import OPERATOR, Service, Starter
 from tests.unit.service.leaves import ask, issue, listed, post_ocsp, words_of
@@ -566,7 +567,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Any, monkeypatch
     def full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("attestation_service.operator_ca.os.fsync", full)
+    monkeypatch.setattr("attestation_service.border.operator_ca.os.fsync", full)
     with pytest.raises(OSError, match="no space"):
         operator_ca.publish(tmp_path / operator_ca.FILE, b"x")
     assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from attestation import errors
 from attestation.errors import AttestationError, EvidenceRejected, RateLimited
-from attestation_service import problems
+from attestation_service.border import problems
 from tests.unit.service.conftest import OPERATOR, Service, Starter
 from tests.unit.service.node import SoftwareNode
 

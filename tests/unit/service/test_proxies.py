@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attestation_service import proxies
-from attestation_service.proxies import (
+from attestation_service.border import proxies
+from attestation_service.border.proxies import (
     AES_256_GCM_SHA384,
     TLS_1_2,
     TLS_1_3,

@@ -21,9 +21,9 @@ from starlette.types import Message
 
 from attestation.errors import SignerUnavailable
 from attestation.pki.ocsp import MAX_REQUEST_BYTES
-from attestation_service import maintenance
 from attestation_service.authority import Authority, keyring
 from attestation_service.pki import Lists, Responder, Revocation, delegates, lists, responder, routes
+from attestation_service.process import maintenance
 from tests.unit.pki.revocation_kit import pki
 from tests.unit.service.ca_world import no_more, nothing, wanted
 from tests.unit.service.conftest import Service, Starter

@@ -11,9 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from attestation.errors import RateLimited, ServiceBusy
-from attestation_service.bodies import OF_MACHINES, WITH_LOGS
-from attestation_service.networks import network_of, site_of
-from attestation_service.room import MANY, PROVEN_SECONDS, Room
+from attestation_service.border.bodies import OF_MACHINES, WITH_LOGS
+from attestation_service.border.networks import network_of, site_of
+from attestation_service.border.room import MANY, PROVEN_SECONDS, Room
 from attestation_service.settings import Settings
 
 pytestmark = pytest.mark.anyio

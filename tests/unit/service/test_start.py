@@ -108,7 +108,8 @@ def test_what_is_left_can_be_loaded() -> None:
 
 FORKED = """
 import os, sys
-from attestation_service import main, preparation
+from attestation_service import main
+from attestation_service.process import preparation
 from attestation_service.settings import Settings
 here = os.getpid()
 def prepare(settings):

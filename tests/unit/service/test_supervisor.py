@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 import structlog
 
-from attestation_service import main, supervisor
+from attestation_service import main
+from attestation_service.process import supervisor
+from attestation_service.process.supervisor import Supervisor, how_it_ended
 from attestation_service.settings import Settings
-from attestation_service.supervisor import Supervisor, how_it_ended
 
 
 class Process:
@@ -186,7 +187,7 @@ def test_who_has_threads_does_not_fork(fork: Callable[[], object]) -> None:
 
 ALONE = """
 import os, sys, time
-from attestation_service.supervisor import Supervisor
+from attestation_service.process.supervisor import Supervisor
 
 def serve(say):
     say(True)

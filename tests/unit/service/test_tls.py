@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
+from attestation_service.border.tls import ServerTLS, build
 from attestation_service.main import main
 from attestation_service.settings import Settings, SettingsInvalid
-from attestation_service.tls import ServerTLS, build
 from tests.fixtures.operator_pki import OperatorCA
 
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

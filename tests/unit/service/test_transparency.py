@@ -24,8 +24,8 @@ from attestation.errors import LogBroken, ProofRejected, Unavailable
 from attestation.store import StoredCheckpoint, Tx
 from attestation_service.audit import handlers
 from attestation_service.auth import Duty
-from attestation_service.context import Origin
-from attestation_service.database import DatabaseNotRecognised, LogKeysMissing
+from attestation_service.context.request import Origin
+from attestation_service.storage.database import DatabaseNotRecognised, LogKeysMissing
 from attestation_service.transparency.memory import FILE
 from attestation_service.transparency.signing import RETIRED_KEYS
 from tests.unit.service.conftest import HeldClock, Service, Starter

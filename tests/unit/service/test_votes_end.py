@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from attestation_service import maintenance
 from attestation_service.auth import Duty, Operator
-from attestation_service.context import Origin
-from attestation_service.identity import WithoutDuty
+from attestation_service.context.identity import WithoutDuty
+from attestation_service.context.request import Origin
+from attestation_service.process import maintenance
 from tests.fixtures.vendor import vouched
 from tests.unit.service.browser import Browser
 from tests.unit.service.conftest import OPERATOR, Starter

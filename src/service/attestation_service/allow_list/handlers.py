@@ -25,11 +25,12 @@ from attestation.machines import DEFAULT_CLUSTER
 from attestation.machines.dual_control import Admission, of_allow_list
 from attestation.machines.names import names_of
 from attestation.store import AllowListRow, Tx
-from attestation_service import dual_control, names
 from attestation_service.auth import Operator, OperatorDep
-from attestation_service.bodies import parse_json
-from attestation_service.parameters import Cursor, Limit
+from attestation_service.border.bodies import parse_json
+from attestation_service.lifecycle import names
+from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
+from attestation_service.routing.parameters import Cursor, Limit
 from attestation_service.settings import Settings
 
 COLUMNS = tuple(AllowListEntry.model_fields)

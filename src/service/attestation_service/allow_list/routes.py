@@ -10,9 +10,9 @@ from attestation.api import AllowListImport, AllowListImported, PendingApproval
 from attestation.errors import AllowListEntryUnknown, NameInUse, RequestInvalid
 from attestation_service.allow_list import handlers
 from attestation_service.auth import VoterDep
-from attestation_service.bodies import media_type, parse_json
-from attestation_service.openapi import operator_router, request_body, route
+from attestation_service.border.bodies import media_type, parse_json
 from attestation_service.resources import Res
+from attestation_service.routing.openapi import operator_router, request_body, route
 
 router = operator_router("operator: allow-list")
 

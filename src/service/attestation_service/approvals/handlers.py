@@ -13,10 +13,10 @@ from attestation.api import ApprovalPage, Objected, ProposalDetail, ProposalPage
 from attestation.errors import ApprovalUnknown, Forbidden
 from attestation.machines.dual_control import Rule, tally
 from attestation.store import Approval, Tx
-from attestation_service import dual_control
 from attestation_service.auth import OperatorDep
-from attestation_service.parameters import Cursor, Id, Limit
+from attestation_service.operators import dual_control
 from attestation_service.resources import Res
+from attestation_service.routing.parameters import Cursor, Id, Limit
 from attestation_service.settings import Settings
 
 Digest = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]

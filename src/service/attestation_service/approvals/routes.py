@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attestation.errors import ApprovalUnknown, Forbidden, MachineUnknown, RequestInvalid
 from attestation_service.approvals import handlers
-from attestation_service.openapi import operator_router, route
+from attestation_service.routing.openapi import operator_router, route
 
 router = operator_router("operator: dual control")
 

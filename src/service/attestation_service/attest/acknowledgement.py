@@ -26,12 +26,13 @@ from attestation.keys import acknowledgement
 from attestation.machines import Machine, NodeEvent, Operation, Status, next_status
 from attestation.store import Challenge, Tx
 from attestation.wire import hexdecode
-from attestation_service import challenges, limits
-from attestation_service.attempts import until_unchanged
 from attestation_service.attest.handlers import denied
-from attestation_service.context import Origin
-from attestation_service.events import emit
+from attestation_service.border import limits
+from attestation_service.context.request import Origin
+from attestation_service.lifecycle.attempts import until_unchanged
+from attestation_service.lifecycle.events import emit
 from attestation_service.resources import Resources
+from attestation_service.verifier import challenges
 
 REFUSALS = (MalformedEvidence, EvidenceRejected, AKNotActivated, MachineRejected, TransitionForbidden)
 

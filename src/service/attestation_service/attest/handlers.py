@@ -42,26 +42,20 @@ from attestation.results.ear import ear_claims
 from attestation.store import Challenge, StoredEvidence, Tx
 from attestation.tpm.hashes import bank_name
 from attestation.wire import b64encode
-from attestation_service import (
-    __version__,
-    challenges,
-    config_tokens,
-    crypto_policy,
-    leases,
-    limits,
-    measurements,
-    policy,
-    statements,
-)
-from attestation_service.attempts import until_unchanged
+from attestation_service import __version__
 from attestation_service.attest import key_attestation
 from attestation_service.attest.decision import Decision, decide
 from attestation_service.attest.key_attestation import Offered
-from attestation_service.context import Origin
-from attestation_service.events import emit
-from attestation_service.firmware import vendor_of
+from attestation_service.border import limits
+from attestation_service.context.request import Origin
+from attestation_service.keys import crypto_policy, statements
+from attestation_service.lifecycle import config_tokens, leases
+from attestation_service.lifecycle.attempts import until_unchanged
+from attestation_service.lifecycle.events import emit
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
+from attestation_service.verifier import challenges, measurements, policy
+from attestation_service.verifier.firmware import vendor_of
 
 AGAIN_SECONDS: Final = 1
 """After an answer that could not be decided, the next challenge is answered at once."""

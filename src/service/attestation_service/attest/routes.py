@@ -24,11 +24,11 @@ from attestation.errors import (
     TransitionForbidden,
 )
 from attestation_service.attest import acknowledgement, handlers
-from attestation_service.context import From
-from attestation_service.lean import LeanRoute
-from attestation_service.openapi import access, answers, machine_router
-from attestation_service.replies import reply
+from attestation_service.context.request import From
 from attestation_service.resources import Res
+from attestation_service.routing.lean import LeanRoute
+from attestation_service.routing.openapi import access, answers, machine_router
+from attestation_service.routing.replies import reply
 
 router = machine_router("node: attestation")
 

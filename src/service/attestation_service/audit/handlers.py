@@ -25,8 +25,8 @@ from attestation.errors import LogBroken, MalformedEvidence, ProofUnavailable, U
 from attestation.store import AuditFilter, CountersignatureKind, Tx
 from attestation.wire import b64encode
 from attestation_service.auth import Operator
-from attestation_service.parameters import Cursor, Limit
 from attestation_service.resources import Res, Resources
+from attestation_service.routing.parameters import Cursor, Limit
 from attestation_service.transparency import Newest
 from attestation_service.transparency.witnesses import Witness
 

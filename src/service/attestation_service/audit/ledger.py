@@ -16,7 +16,7 @@ from attestation.api import AuditState, UnprovenRow
 from attestation.audit.authority import MARK, changes_of
 from attestation.errors import MalformedEvidence
 from attestation.store import Kind, row_of
-from attestation_service.database import ADOPTING
+from attestation_service.storage.database import ADOPTING
 
 MOST_FINDINGS: Final = 100
 _MARK: Final = MARK.encode("ascii")

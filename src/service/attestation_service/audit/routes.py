@@ -16,13 +16,13 @@ from attestation.audit.export import MEDIA_TYPE as EXPORT_MEDIA_TYPE
 from attestation.audit.merkle import MAX_SIZE, TILE_WIDTH
 from attestation.audit.tiles import Tile
 from attestation.errors import ProofUnavailable, RateLimited, RequestInvalid, Unavailable
-from attestation_service import limits
 from attestation_service.audit import handlers, verification
 from attestation_service.auth import OperatorDep
-from attestation_service.context import From
-from attestation_service.openapi import access, answers, machine_router, operator_router, route
-from attestation_service.replies import reply
+from attestation_service.border import limits
+from attestation_service.context.request import From
 from attestation_service.resources import Res
+from attestation_service.routing.openapi import access, answers, machine_router, operator_router, route
+from attestation_service.routing.replies import reply
 
 router = operator_router("operator: audit")
 public = machine_router("audit")

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Final
 
 from attestation.errors import Unauthenticated
-from attestation_service.identity import RESERVED_NAMES, Duty, WithoutDuty
+from attestation_service.context.identity import RESERVED_NAMES, Duty, WithoutDuty
 
 MAX_TOKEN_CHARACTERS: Final = 16_384
 MAX_NAME_CHARACTERS: Final = 256

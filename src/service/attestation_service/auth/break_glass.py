@@ -15,9 +15,9 @@ from pydantic import SecretStr
 from attestation.clock import rfc3339
 from attestation.machines import OperatorEvent
 from attestation.store import RateLimit, Tx
-from attestation_service import limits
-from attestation_service.context import Origin
-from attestation_service.identity import BREAK_GLASS_NAME, Method, Operator
+from attestation_service.border import limits
+from attestation_service.context.identity import BREAK_GLASS_NAME, Method, Operator
+from attestation_service.context.request import Origin
 from attestation_service.settings import SHORT_TOKEN_CHARACTERS, Settings
 
 MAX_TOKEN_CHARACTERS = 4096

@@ -54,8 +54,8 @@ from attestation.errors import (
     Unauthenticated,
 )
 from attestation.wire import b64decode, pem_block, pem_blocks
-from attestation_service.identity import RESERVED_NAMES, Duty
-from attestation_service.proxies import LINE_BYTES
+from attestation_service.border.proxies import LINE_BYTES
+from attestation_service.context.identity import RESERVED_NAMES, Duty
 
 log = structlog.get_logger("attestation_service.auth")
 

@@ -14,7 +14,7 @@ from fastapi import HTTPException
 from starlette.datastructures import Headers
 
 from attestation.errors import CrossSiteRequest
-from attestation_service.bodies import media_type
+from attestation_service.border.bodies import media_type
 
 READING: Final = "GET"
 """The one method of an operator's route that changes nothing; `openapi.demand_access` sees to that."""

@@ -33,10 +33,10 @@ from attestation_service.auth.client_certificate import (
     parse_header,
     verify,
 )
-from attestation_service.context import Origin
-from attestation_service.crypto_policy import check_operator_certificate, forbidden, of
-from attestation_service.identity import Duty, Method, Operator
-from attestation_service.proxies import Scope, transport_of
+from attestation_service.border.proxies import Scope, transport_of
+from attestation_service.context.identity import Duty, Method, Operator
+from attestation_service.context.request import Origin
+from attestation_service.keys.crypto_policy import check_operator_certificate, forbidden, of
 from attestation_service.settings import Settings, SettingsInvalid
 
 log = structlog.get_logger("attestation_service.auth")

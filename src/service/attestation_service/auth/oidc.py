@@ -21,12 +21,12 @@ import structlog
 
 from attestation.clock import Clock
 from attestation.errors import IdentityProviderUnavailable
-from attestation_service import crypto_policy
 from attestation_service.auth import access_token
 from attestation_service.auth.access_token import Rules
 from attestation_service.auth.provider_keys import ProviderAnswerInvalid, SigningKeys, document, parse_jwks
-from attestation_service.context import Origin
-from attestation_service.identity import Duty, Method, Operator
+from attestation_service.context.identity import Duty, Method, Operator
+from attestation_service.context.request import Origin
+from attestation_service.keys import crypto_policy
 from attestation_service.settings import Settings, SettingsInvalid
 
 log = structlog.get_logger("attestation_service.auth")

@@ -24,11 +24,12 @@ from attestation.errors import (
     Unauthenticated,
 )
 from attestation.store import Tx
-from attestation_service import acts, limits, votes
 from attestation_service.auth import break_glass, cross_site
-from attestation_service.context import ACCESS_KEY, From, Origin
-from attestation_service.identity import RIGHTS, Duty, Method, Operator, Right, WithoutDuty
-from attestation_service.logs import mask_path
+from attestation_service.border import limits
+from attestation_service.context.identity import RIGHTS, Duty, Method, Operator, Right, WithoutDuty
+from attestation_service.context.logs import mask_path
+from attestation_service.context.request import ACCESS_KEY, From, Origin
+from attestation_service.operators import acts, votes
 from attestation_service.resources import Res, Resources
 from attestation_service.settings import Settings
 

@@ -21,7 +21,7 @@ from joserfc.jws import JWSRegistry
 from attestation.algorithms import CryptoPolicy
 from attestation.errors import Unauthenticated
 from attestation_service.auth.access_token import ALGORITHMS, UnverifiedToken, shown
-from attestation_service.crypto_policy import token_algorithms
+from attestation_service.keys.crypto_policy import token_algorithms
 
 MIN_RSA_BITS: Final = 2048
 MAX_RSA_BITS: Final = 8192

@@ -54,13 +54,13 @@ from attestation.store import (
     Tx,
 )
 from attestation.wire import b64encode
-from attestation_service import dual_control, votes
 from attestation_service.auth import OperatorDep, VoterDep
 from attestation_service.authority import Authority, creation, rotation
 from attestation_service.authority.keyring import validity_problem
 from attestation_service.authority.places import algorithms, current_uri
-from attestation_service.parameters import Cursor, Limit, Serial
+from attestation_service.operators import dual_control, votes
 from attestation_service.resources import Res, Resources
+from attestation_service.routing.parameters import Cursor, Limit, Serial
 from attestation_service.settings import Settings
 
 SERIALS_PER_AUDIT: Final = 20

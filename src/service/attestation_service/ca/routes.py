@@ -14,7 +14,7 @@ from attestation.errors import (
     TransitionForbidden,
 )
 from attestation_service.ca import handlers
-from attestation_service.openapi import operator_router, route
+from attestation_service.routing.openapi import operator_router, route
 
 router = operator_router("operator: ca")
 

@@ -28,11 +28,14 @@ from attestation.machines import Machine, NodeEvent, Status, Trust
 from attestation.store import ConfigToken, Tx
 from attestation.tpm import parse_public
 from attestation.wire import b64encode
-from attestation_service import config_tokens, limits, policy, statements
-from attestation_service.context import Origin
-from attestation_service.events import emit
+from attestation_service.border import limits
+from attestation_service.context.request import Origin
+from attestation_service.keys import statements
+from attestation_service.lifecycle import config_tokens
+from attestation_service.lifecycle.events import emit
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
+from attestation_service.verifier import policy
 
 SEALED: Final = "application/vnd.itl.config.encrypted+json"
 PLAIN: Final = "application/yaml"

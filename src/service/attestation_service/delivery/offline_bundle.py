@@ -36,13 +36,16 @@ from attestation.machines import Machine
 from attestation.machines.dual_control import of_offline_bundle
 from attestation.store import Tx
 from attestation.tpm import parse_public
-from attestation_service import certification, config_tokens, dual_control, policy, server_keys, statements
 from attestation_service.auth import Operator, VoterDep
 from attestation_service.authority import Issued
 from attestation_service.delivery.handlers import configuration, wire
-from attestation_service.parameters import Id
+from attestation_service.keys import server_keys, statements
+from attestation_service.keys.server_keys import MadeKey
+from attestation_service.lifecycle import certification, config_tokens
+from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
-from attestation_service.server_keys import MadeKey
+from attestation_service.routing.parameters import Id
+from attestation_service.verifier import policy
 
 PROFILE: Final = "node-client"
 TOKEN_ID_HEX: Final = 16

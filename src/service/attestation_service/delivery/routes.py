@@ -30,12 +30,12 @@ from attestation.errors import (
     Unavailable,
 )
 from attestation.keys import CONFIG_SIGNATURE_HEADER, NODE_NONCE_HEADER
-from attestation_service import problems
-from attestation_service.context import From
+from attestation_service.border import problems
+from attestation_service.context.request import From
 from attestation_service.delivery import handlers, offline_bundle
 from attestation_service.delivery.handlers import PLAIN, SEALED, Pending
-from attestation_service.openapi import access, answers, machine_router, ok, operator_router, route
 from attestation_service.resources import Res, Resources
+from attestation_service.routing.openapi import access, answers, machine_router, ok, operator_router, route
 
 router = machine_router("node: delivery")
 operators = operator_router("operator: machines")

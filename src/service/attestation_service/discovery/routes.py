@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import Response
 from fastapi.responses import JSONResponse
 
-from attestation_service.openapi import access, answers, machine_router
 from attestation_service.resources import Res
+from attestation_service.routing.openapi import access, answers, machine_router
 
 router = machine_router("discovery")
 

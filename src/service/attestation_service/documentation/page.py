@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Any, Final
 
-from attestation_service.openapi import ACCESS
+from attestation_service.routing.openapi import ACCESS
 
 STYLE: Final = """
 :root { color-scheme: light dark; --line: light-dark(#d5d9df, #3a4048); --soft: light-dark(#f4f6f8, #1d2126);

@@ -7,7 +7,7 @@ import asyncio
 from fastapi import APIRouter, FastAPI, Request, Response
 
 from attestation_service.documentation.page import POLICY, render
-from attestation_service.openapi import access
+from attestation_service.routing.openapi import access
 
 router = APIRouter(tags=["documentation"])
 

@@ -49,15 +49,18 @@ from attestation.pki.request import MAX_CSR_BYTES, parse_csr
 from attestation.store import Certificate, CertificateFilter, Challenge, Tx
 from attestation.tpm import parse_public
 from attestation.wire import b64decode
-from attestation_service import certification, challenges, limits, server_keys
-from attestation_service.attempts import until_unchanged
 from attestation_service.authority.issuance import Issued, Wanted
-from attestation_service.certification import Subject
-from attestation_service.context import Origin
-from attestation_service.events import emit
-from attestation_service.parameters import Cursor, Id, Limit
+from attestation_service.border import limits
+from attestation_service.context.request import Origin
+from attestation_service.keys import server_keys
+from attestation_service.lifecycle import certification
+from attestation_service.lifecycle.attempts import until_unchanged
+from attestation_service.lifecycle.certification import Subject
+from attestation_service.lifecycle.events import emit
 from attestation_service.resources import Res, Resources
+from attestation_service.routing.parameters import Cursor, Id, Limit
 from attestation_service.settings import Settings
+from attestation_service.verifier import challenges
 
 log = structlog.get_logger("attestation_service.enrollment")
 

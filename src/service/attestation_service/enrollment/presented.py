@@ -36,9 +36,11 @@ from attestation.machines import Machine, Status
 from attestation.store import Certificate as IssuanceRow
 from attestation.store import Challenge, Tx
 from attestation.wire import b64decode, b64encode, pem_block
-from attestation_service import certification, challenges, limits
-from attestation_service.context import Origin
+from attestation_service.border import limits
+from attestation_service.context.request import Origin
+from attestation_service.lifecycle import certification
 from attestation_service.resources import Resources
+from attestation_service.verifier import challenges
 
 log = structlog.get_logger("attestation_service.enrollment")
 

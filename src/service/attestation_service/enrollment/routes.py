@@ -34,12 +34,12 @@ from attestation.errors import (
     SignerBusy,
     SignerUnavailable,
 )
-from attestation_service.context import From
+from attestation_service.context.request import From
 from attestation_service.enrollment import handlers, presented
-from attestation_service.openapi import access, answers, machine_router, operator_router, route
-from attestation_service.parameters import Id
-from attestation_service.replies import reply
 from attestation_service.resources import Res
+from attestation_service.routing.openapi import access, answers, machine_router, operator_router, route
+from attestation_service.routing.parameters import Id
+from attestation_service.routing.replies import reply
 
 machines = machine_router("node: certificates")
 router = operator_router("operator: certificates")

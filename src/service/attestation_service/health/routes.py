@@ -6,9 +6,9 @@ from fastapi import APIRouter, Response
 
 from attestation.api import Health, Readiness
 from attestation_service.health import handlers
-from attestation_service.openapi import access, answers, ok
-from attestation_service.replies import reply
 from attestation_service.resources import Res
+from attestation_service.routing.openapi import access, answers, ok
+from attestation_service.routing.replies import reply
 
 router = APIRouter(tags=["health"])
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from attestation.machines import Role
 from attestation.store import Issuer, Tx
-from attestation_service.database import LostKeys, lost_log_keys
 from attestation_service.inspection.finding import Finding, Level
 from attestation_service.settings import Settings
+from attestation_service.storage.database import LostKeys, lost_log_keys
 from attestation_service.transparency.memory import MemoryFile
 
 Findings = Iterator[Finding]

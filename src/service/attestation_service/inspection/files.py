@@ -7,9 +7,9 @@ from pathlib import Path
 
 from attestation.errors import BaseConfigInvalid, BaseConfigMissing
 from attestation_service.delivery.machine_config import Overrides, load_base, merge
-from attestation_service.endorsements import Anchors
-from attestation_service.firmware import load_advisories
 from attestation_service.inspection.case import Case, Findings, failed, ok, warning
+from attestation_service.verifier.endorsements import Anchors
+from attestation_service.verifier.firmware import load_advisories
 
 ENV_FILE = Path(".env")
 

@@ -12,7 +12,7 @@ from attestation.store import Issuer
 from attestation_service.authority.keyring import Keyring, validity_problem
 from attestation_service.authority.places import base_of, current_uri, key_options, kinds, new_key_uri
 from attestation_service.inspection.case import Case, Findings, failed, ok, warning
-from attestation_service.service_keys import KeyHolder
+from attestation_service.keys.service_keys import KeyHolder
 from attestation_service.transparency import load_log_signer
 from attestation_service.transparency.signing import missing_keys
 

@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from attestation.clock import SystemClock, parse_http_date, parse_rfc3339
-from attestation_service import crypto_policy
 from attestation_service.auth.mtls import ClientCertificates
+from attestation_service.border.tls import ServerTLS, build
 from attestation_service.health.handlers import EARLIEST, MAX_BACKWARD
 from attestation_service.inspection.case import Case, Findings, failed, ok, warning
-from attestation_service.listening import obstacle
-from attestation_service.tls import ServerTLS, build
+from attestation_service.keys import crypto_policy
+from attestation_service.process.listening import obstacle
 from attestation_service.transparency import countersigners
 
 SOON: Final = timedelta(days=14)

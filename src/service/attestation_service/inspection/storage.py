@@ -16,10 +16,10 @@ from attestation.store import sqlite_path
 from attestation.store.look import Look, demand_ours, look_at
 from attestation.store.migrate import HEAD, known_revisions, unknown
 from attestation.store.unusable import unusable
-from attestation_service.database import demand_present, judge
 from attestation_service.inspection.case import NOTHING, Case, Facts, Findings, failed, ok, warning
 from attestation_service.inspection.finding import Finding
 from attestation_service.settings import Settings
+from attestation_service.storage.database import demand_present, judge
 from attestation_service.transparency.memory import MemoryFile
 
 LOCKED_SECONDS: Final = 2.0

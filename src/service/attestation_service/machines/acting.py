@@ -26,13 +26,15 @@ from attestation.machines import (
 from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
 from attestation.results import Assurance
 from attestation.store import AllowListRow, Tx
-from attestation_service import certificates, dual_control, names, policy, votes
 from attestation_service.auth import Operator
-from attestation_service.certificates import Fate
-from attestation_service.events import emit
+from attestation_service.lifecycle import certificates, names
+from attestation_service.lifecycle.certificates import Fate
+from attestation_service.lifecycle.events import emit
 from attestation_service.machines.presentation import machine_detail
+from attestation_service.operators import dual_control, votes
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
+from attestation_service.verifier import policy
 
 UNTRUSTED: dict[str, Any] = {
     "last_verdict": None,

@@ -35,8 +35,8 @@ from attestation.machines import (
 )
 from attestation.results import Assurance
 from attestation.store import Tx
-from attestation_service import certificates, dual_control, names
 from attestation_service.auth import OperatorDep, VoterDep
+from attestation_service.lifecycle import certificates, names
 from attestation_service.machines.acting import (
     UNTRUSTED,
     Act,
@@ -52,8 +52,9 @@ from attestation_service.machines.acting import (
 )
 from attestation_service.machines.presentation import machine_detail
 from attestation_service.machines.reading import detail_of
-from attestation_service.parameters import Id
+from attestation_service.operators import dual_control
 from attestation_service.resources import Res
+from attestation_service.routing.parameters import Id
 
 ACCEPTED_EK: dict[str, Any] = {"assurance": Assurance.EK_ALLOWLIST, "ek_allow_listed": True}
 """What an operator's word about this very EK makes of a machine."""

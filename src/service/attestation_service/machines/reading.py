@@ -25,10 +25,10 @@ from attestation.machines import (
 from attestation.machines.chips import MarkKind
 from attestation.machines.labels import MAX_SELECTOR
 from attestation.store import MachineFilter, Tx
-from attestation_service import dual_control
 from attestation_service.machines.presentation import machine_detail
-from attestation_service.parameters import Cursor, Id, Limit
+from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
+from attestation_service.routing.parameters import Cursor, Id, Limit
 
 
 async def list_machines(

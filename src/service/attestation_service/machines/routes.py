@@ -11,7 +11,7 @@ from attestation.errors import (
     TransitionForbidden,
 )
 from attestation_service.machines import handlers, reading
-from attestation_service.openapi import operator_router, route
+from attestation_service.routing.openapi import operator_router, route
 
 router = operator_router("operator: machines")
 

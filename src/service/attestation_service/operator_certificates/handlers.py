@@ -40,15 +40,16 @@ from attestation.pki.names import operator_subject
 from attestation.pki.profiles import ProfileName
 from attestation.pki.request import CertificateRequest, parse_csr
 from attestation.store import Certificate, CertificateFilter, CertificateState, Issuer, Page, Tx
-from attestation_service import crypto_policy, dual_control, votes
 from attestation_service.auth import OperatorDep, VoterDep
 from attestation_service.auth.client_certificate import clean_name
 from attestation_service.authority import Authority, Issued, Wanted
 from attestation_service.authority.places import algorithms
-from attestation_service.certification import pem
-from attestation_service.identity import RESERVED_NAMES
-from attestation_service.parameters import Cursor, Limit, Serial
+from attestation_service.context.identity import RESERVED_NAMES
+from attestation_service.keys import crypto_policy
+from attestation_service.lifecycle.certification import pem
+from attestation_service.operators import dual_control, votes
 from attestation_service.resources import Res, Resources
+from attestation_service.routing.parameters import Cursor, Limit, Serial
 
 PROFILE: Final = ProfileName.OPERATOR
 

@@ -15,8 +15,8 @@ from attestation.errors import (
     SignerUnavailable,
     TransitionForbidden,
 )
-from attestation_service.openapi import operator_router, route
 from attestation_service.operator_certificates import handlers
+from attestation_service.routing.openapi import operator_router, route
 
 router = operator_router("operator: certificates of operators")
 

@@ -26,12 +26,12 @@ from attestation.pki.ocsp import (
 )
 from attestation.store import Issuer, IssuerPurpose, Tx
 from attestation_service.authority.places import algorithms
-from attestation_service.certification import pem
-from attestation_service.context import Origin
+from attestation_service.border.problems import RETRY_UNAVAILABLE_SECONDS
+from attestation_service.context.request import Origin
+from attestation_service.lifecycle.certification import pem
 from attestation_service.pki.cached import Cached
 from attestation_service.pki.responder import NotOurs
 from attestation_service.pki.revocation import Revocation
-from attestation_service.problems import RETRY_UNAVAILABLE_SECONDS
 from attestation_service.resources import Resources
 
 CERTIFICATE_MEDIA_TYPE: Final = "application/pkix-cert"

@@ -47,9 +47,9 @@ from attestation.pki.ocsp import (
 )
 from attestation.pki.profiles import BACKDATE, ProfileName
 from attestation.store import Issuer, Store, StoredDelegate, Tx
-from attestation_service import limits
 from attestation_service.authority import Authority, Issued, Wanted
-from attestation_service.context import Origin
+from attestation_service.border import limits
+from attestation_service.context.request import Origin
 from attestation_service.pki.delegates import seal, unseal
 from attestation_service.pki.lists import REASONS
 from attestation_service.settings import Settings

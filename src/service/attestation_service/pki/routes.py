@@ -12,14 +12,14 @@ from attestation.keys import TRUST_BUNDLE_HEADER
 from attestation.pki.crl import MEDIA_TYPE as CRL_MEDIA_TYPE
 from attestation.pki.ocsp import MAX_REQUEST_BYTES, REQUEST_MEDIA_TYPE, RESPONSE_MEDIA_TYPE
 from attestation.store import IssuerPurpose
-from attestation_service import limits
-from attestation_service.bodies import media_type
-from attestation_service.context import From, origin_of
-from attestation_service.lean import RawRoute
-from attestation_service.openapi import access, answers
+from attestation_service.border import limits
+from attestation_service.border.bodies import media_type
+from attestation_service.context.request import From, origin_of
 from attestation_service.pki import handlers
 from attestation_service.pki.bundle_signature import sign_bundle
 from attestation_service.resources import Res, resources_of
+from attestation_service.routing.lean import RawRoute
+from attestation_service.routing.openapi import access, answers
 
 PREFIX: Final = "/pki"
 router = APIRouter(prefix=PREFIX, tags=["pki"])

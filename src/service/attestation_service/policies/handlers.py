@@ -25,11 +25,12 @@ from attestation.machines.dual_control import AppliedPolicy, of_policy_assignmen
 from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
 from attestation.reference.compose import compose, effective_document
 from attestation.store import FLEET, PolicyAssignment, Scope, StoredPolicy, Tx
-from attestation_service import dual_control, policy
 from attestation_service.auth import Operator, VoterDep
-from attestation_service.parameters import Cursor, Id, Limit
+from attestation_service.operators import dual_control
 from attestation_service.policies.places import SCOPES, check_subject
 from attestation_service.resources import Res, Resources
+from attestation_service.routing.parameters import Cursor, Id, Limit
+from attestation_service.verifier import policy
 
 SHIPPED_BY = "shipped"
 SUBJECT_PATTERN = r"^[A-Za-z0-9*_.-]+$"

@@ -19,7 +19,7 @@ from attestation.evidence.event_log import ReplayedLog
 from attestation.reference import Policy
 from attestation.results import Outcome
 from attestation.store import Capture, Tx
-from attestation_service.measurements import Replays
+from attestation_service.verifier.measurements import Replays
 
 MOST_LOGS: Final = 128
 """So many logs are parsed for one page; then it ends early, because each takes milliseconds."""

@@ -25,12 +25,12 @@ from attestation.results import Verdict
 from attestation.store import Capture, CaptureFilter, Tx
 from attestation.store.policies import AGREED
 from attestation.tpm.hashes import bank_alg
-from attestation_service import policy as policies
 from attestation_service.auth import OperatorDep
-from attestation_service.measurements import Replays
 from attestation_service.policies.places import SCOPES
 from attestation_service.resources import Res, Resources
 from attestation_service.settings import Settings
+from attestation_service.verifier import policy as policies
+from attestation_service.verifier.measurements import Replays
 
 log = structlog.get_logger(__name__)
 

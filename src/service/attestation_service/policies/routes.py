@@ -12,9 +12,9 @@ from attestation.errors import AlreadyExists, MachineUnknown, PolicyInvalid, Pol
 from attestation.reference import FORMAT
 from attestation.reference.schema import schema as document_schema
 from attestation_service.auth import OperatorDep
-from attestation_service.openapi import Responses, operator_router, route
 from attestation_service.policies import handlers, learning, trials
 from attestation_service.resources import Res
+from attestation_service.routing.openapi import Responses, operator_router, route
 
 router = operator_router("operator: policies")
 

@@ -23,10 +23,10 @@ from attestation.results.tpm_checks import FIRMWARE_BLOCKLIST
 from attestation.store import Capture, CaptureFilter, Scope, Tx
 from attestation.store.policies import AGREED
 from attestation.tpm.hashes import bank_alg
-from attestation_service import policy as policies
 from attestation_service.policies.kept_logs import KeptLogs
 from attestation_service.policies.places import SCOPES, check_subject
 from attestation_service.resources import Res
+from attestation_service.verifier import policy as policies
 
 _WORDS: Final[Mapping[type[Outcome], str]] = {
     Passed: "passed",

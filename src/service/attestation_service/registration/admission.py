@@ -24,19 +24,14 @@ from attestation.machines import (
 from attestation.machines.chips import Kinship, MarkKind
 from attestation.machines.chips import judge as kinship_of
 from attestation.store import AKBinding, RegistrationToken, Tx
-from attestation_service import (
-    alarms,
-    endorsements,
-    limits,
-    names,
-    pending,
-    policy,
-)
-from attestation_service.events import emit, hardware
+from attestation_service.border import limits
+from attestation_service.lifecycle import alarms, names, pending
+from attestation_service.lifecycle.events import emit, hardware
 from attestation_service.registration.binding import kinship_shown
 from attestation_service.registration.introduction import Alternative, Introduction
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
+from attestation_service.verifier import endorsements, policy
 
 MOST_MARKS = 16
 """So many marks of a chip are kept of one machine."""

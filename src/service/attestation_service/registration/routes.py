@@ -32,11 +32,11 @@ from attestation.errors import (
     RegistrationTokenInvalid,
     RequestInvalid,
 )
-from attestation_service.context import From
-from attestation_service.openapi import access, answers, machine_router
+from attestation_service.context.request import From
 from attestation_service.registration import handlers
-from attestation_service.replies import reply
 from attestation_service.resources import Res
+from attestation_service.routing.openapi import access, answers, machine_router
+from attestation_service.routing.replies import reply
 
 router = machine_router("node: registration")
 

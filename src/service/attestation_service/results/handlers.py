@@ -15,10 +15,11 @@ from attestation.reference import IDENTITY_ONLY
 from attestation.results.ear import MEDIA_TYPE, TYP, Profile, ear_claims
 from attestation.store import StoredResult, Tx
 from attestation.wire import b64encode
-from attestation_service import __version__, policy
-from attestation_service.parameters import Cursor, Id, Limit
+from attestation_service import __version__
 from attestation_service.resources import Res, Resources
 from attestation_service.results.presentation import Kept, result_detail, result_report
+from attestation_service.routing.parameters import Cursor, Id, Limit
+from attestation_service.verifier import policy
 
 Number = Annotated[int, Path(ge=1, le=(1 << 63) - 1, description="`result_id` of a result")]
 ProfileWord = Literal["draft-04", "veraison-2023"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attestation.errors import MachineUnknown, RequestInvalid, ResultUnknown
 from attestation.results.ear import MEDIA_TYPE as EAR_MEDIA_TYPE
-from attestation_service.openapi import Responses, operator_router, route
 from attestation_service.results import handlers
+from attestation_service.routing.openapi import Responses, operator_router, route
 
 router = operator_router("operator: machines")
 

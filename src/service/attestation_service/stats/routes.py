@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attestation_service.openapi import operator_router, route
+from attestation_service.routing.openapi import operator_router, route
 from attestation_service.stats import handlers
 
 router = operator_router("operator: machines")

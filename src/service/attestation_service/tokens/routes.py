@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attestation.errors import NameInUse, RegistrationTokenUnknown, RequestInvalid
-from attestation_service.openapi import operator_router, route
+from attestation_service.routing.openapi import operator_router, route
 from attestation_service.tokens import handlers
 
 router = operator_router("operator: registration tokens")

@@ -17,8 +17,8 @@ from attestation.audit.checkpoint import Checkpoint, parse_text
 from attestation.errors import AttestationError, LogBroken, MalformedNote
 from attestation.keys import parse_key_uri
 from attestation.keys.uri import FileRef
-from attestation_service.kept import KeptFile
 from attestation_service.settings import Settings
+from attestation_service.transparency.kept import KeptFile
 
 FILE: Final = "audit-memory.json"
 """Beside the log's Ed25519 key."""

@@ -38,11 +38,11 @@ from attestation.evidence import ek_certificate
 from attestation.machines.dual_control import of_trust_certificate
 from attestation.store import StoredEKCertificate, TrustCertificate, Tx
 from attestation.wire import b64decode, b64encode
-from attestation_service import dual_control
 from attestation_service.auth import OperatorDep, VoterDep
-from attestation_service.endorsements import entry_of
-from attestation_service.parameters import Id
+from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
+from attestation_service.routing.parameters import Id
+from attestation_service.verifier.endorsements import entry_of
 
 Sha256 = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the DER")]
 

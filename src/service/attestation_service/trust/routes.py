@@ -10,7 +10,7 @@ from attestation.errors import (
     TransitionForbidden,
     TrustCertificateUnknown,
 )
-from attestation_service.openapi import operator_router, route
+from attestation_service.routing.openapi import operator_router, route
 from attestation_service.trust import handlers
 
 router = operator_router("operator: trust")

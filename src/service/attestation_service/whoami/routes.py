@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attestation.api import WhoAmI
 from attestation_service.auth import OperatorDep, Right
-from attestation_service.openapi import operator_router, route
+from attestation_service.routing.openapi import operator_router, route
 
 router = operator_router("operator: access")
 

@@ -22,8 +22,9 @@ from typing import Final, NoReturn, cast
 import structlog
 
 from attestation.algorithms import CryptoPolicy
-from attestation_service import crypto_policy, operator_ca
-from attestation_service.crypto_policy import TLS_GROUP
+from attestation_service.border import operator_ca
+from attestation_service.keys import crypto_policy
+from attestation_service.keys.crypto_policy import TLS_GROUP
 from attestation_service.settings import Settings, SettingsInvalid
 
 log = structlog.get_logger("attestation_service.tls")

@@ -19,10 +19,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from attestation.errors import BodyTooComplex
-from attestation_service import acts, limits
-from attestation_service.bodies import NOTHING, OF_MACHINES, OF_OPERATORS, WITH_LOGS, Allowed, media_type
-from attestation_service.context import ACCESS_KEY, LOGS_KEY, Origin, origin_of
-from attestation_service.identity import Right
+from attestation_service.border import limits
+from attestation_service.border.bodies import (
+    NOTHING,
+    OF_MACHINES,
+    OF_OPERATORS,
+    WITH_LOGS,
+    Allowed,
+    media_type,
+)
+from attestation_service.context.identity import Right
+from attestation_service.context.request import ACCESS_KEY, LOGS_KEY, Origin, origin_of
+from attestation_service.operators import acts
 from attestation_service.resources import Resources, resources_of
 
 JSON: Final = frozenset({"application/json"})

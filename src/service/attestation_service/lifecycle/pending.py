@@ -18,9 +18,9 @@ from attestation.audit import AuditEvent
 from attestation.errors import PendingQuotaExceeded, RateLimited
 from attestation.machines import Machine
 from attestation.store import CHALLENGE_KEPT, Pending, RateLimit, Tx
-from attestation_service import votes
-from attestation_service.limits import SITE
-from attestation_service.networks import network_of, site_of
+from attestation_service.border.limits import SITE
+from attestation_service.border.networks import network_of, site_of
+from attestation_service.operators import votes
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 

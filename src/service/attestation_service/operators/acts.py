@@ -41,9 +41,9 @@ from attestation.errors import (
     IdempotencyKeyReused,
 )
 from attestation.store import Act, Store, Tx
-from attestation_service.bodies import media_type
-from attestation_service.context import BEGAN_KEY
-from attestation_service.identity import Operator
+from attestation_service.border.bodies import media_type
+from attestation_service.context.identity import Operator
+from attestation_service.context.request import BEGAN_KEY
 from attestation_service.resources import Resources, resources_of
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from attestation.store import RevocationReason, Tx
-from attestation_service.identity import Operator
+from attestation_service.context.identity import Operator
 
 MOST_SERIALS: Final = 20
 """Serials that one entry of the audit log names; the issuance log has them all."""

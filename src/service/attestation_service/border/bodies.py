@@ -20,8 +20,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from attestation_service import json_bounds
-from attestation_service.json_bounds import Bounds
+from attestation_service.border import json_bounds
+from attestation_service.border.json_bounds import Bounds
 
 Model = TypeVar("Model", bound=BaseModel)
 

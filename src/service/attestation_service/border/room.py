@@ -19,8 +19,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive
 
 from attestation.errors import RateLimited, ServiceBusy
-from attestation_service.bodies import SMALL_BYTES, Allowed
-from attestation_service.networks import network_of, site_of
+from attestation_service.border.bodies import SMALL_BYTES, Allowed
+from attestation_service.border.networks import network_of, site_of
 from attestation_service.settings import Settings
 
 SITE: Final = 4

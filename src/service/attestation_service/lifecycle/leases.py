@@ -18,8 +18,8 @@ from attestation.clock import rfc3339
 from attestation.machines import Machine, NodeEvent, Status
 from attestation.reference import Policy
 from attestation.store import Tx
-from attestation_service.context import Origin
-from attestation_service.events import emit
+from attestation_service.context.request import Origin
+from attestation_service.lifecycle.events import emit
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 

@@ -38,8 +38,8 @@ from attestation.errors import (
     Unavailable,
     Unknown,
 )
-from attestation_service import limits
-from attestation_service.context import origin_of, request_id
+from attestation_service.border import limits
+from attestation_service.context.request import origin_of, request_id
 from attestation_service.resources import resources_of
 
 log = structlog.get_logger("attestation_service")

@@ -47,11 +47,11 @@ from attestation.errors import (
     StoreUnavailable,
     Unauthenticated,
 )
-from attestation_service import problems
 from attestation_service.auth import Right, VoterDep, cross_site, operator, voter
-from attestation_service.context import ACCESS_KEY, LOGS_KEY
-from attestation_service.lean import JSONRoute
-from attestation_service.replies import reply
+from attestation_service.border import problems
+from attestation_service.context.request import ACCESS_KEY, LOGS_KEY
+from attestation_service.routing.lean import JSONRoute
+from attestation_service.routing.replies import reply
 
 Access = Literal["public", "machine", "read", "act", "audit", "known"]
 """Who may ask: everybody; everybody, but the machine must prove itself inside; operators with that right."""

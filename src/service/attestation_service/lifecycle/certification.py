@@ -30,11 +30,12 @@ from attestation.machines import Machine, Status, Trust
 from attestation.pki.names import machine_subject
 from attestation.pki.profiles import ProfileName
 from attestation.store import Certificate, Tx
-from attestation_service import names, policy
 from attestation_service.authority.issuance import Issued, Wanted
 from attestation_service.authority.places import algorithms
+from attestation_service.lifecycle import names
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
+from attestation_service.verifier import policy
 
 if TYPE_CHECKING:
     from attestation_service.authority import Authority

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Protocol
 from fastapi import Depends, Request
 
 from attestation.store import Tx
-from attestation_service.identity import Operator
+from attestation_service.context.identity import Operator
 
 _KEY = "itl.origin"
 

@@ -25,16 +25,16 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
 
 from attestation.api import Problem
-from attestation_service import problems
-from attestation_service.middleware import HEADERS
-from attestation_service.networks import network_of
-from attestation_service.proxies import LINE_BYTES, within
+from attestation_service.border import problems
+from attestation_service.border.middleware import HEADERS
+from attestation_service.border.networks import network_of
+from attestation_service.border.proxies import LINE_BYTES, within
+from attestation_service.border.tls import Reloading, ServerTLS, extension, negotiated_suite
 from attestation_service.settings import Settings
-from attestation_service.tls import Reloading, ServerTLS, extension, negotiated_suite
 
 log = structlog.get_logger("attestation_service.connections")
 
-PROTOCOL: Final = "attestation_service.connections:Protocol"
+PROTOCOL: Final = "attestation_service.border.connections:Protocol"
 """Import name of the protocol class: workers are other processes."""
 STATE_KEY: Final = "itl.door"
 """Where the lifespan leaves the door of its process (ASGI lifespan state)."""

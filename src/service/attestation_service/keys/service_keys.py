@@ -22,9 +22,9 @@ from attestation.keys import KEYS_TYP, Signer, key_set_sha256, load_signer, pars
 from attestation.keys.open import is_away
 from attestation.keys.uri import FileRef
 from attestation.machines import Machine
-from attestation_service import crypto_policy, statements
-from attestation_service.kept import KeptFile
+from attestation_service.keys import crypto_policy, statements
 from attestation_service.settings import Settings
+from attestation_service.transparency.kept import KeptFile
 from attestation_service.transparency.memory import MemoryFile
 
 log = structlog.get_logger("attestation_service.service_keys")

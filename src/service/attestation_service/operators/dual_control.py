@@ -45,11 +45,11 @@ from attestation.machines.dual_control import (
     tally,
 )
 from attestation.store import Approval, Tx
-from attestation_service import policy
-from attestation_service import votes as ended
-from attestation_service.identity import Method, Operator
+from attestation_service.context.identity import Method, Operator
+from attestation_service.operators import votes as ended
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
+from attestation_service.verifier import policy
 
 T = TypeVar("T")
 

@@ -26,8 +26,8 @@ from attestation.errors import (
 )
 from attestation.machines import Machine, Status
 from attestation.store import PackedLog, RateLimit, Store, Tx, wait
-from attestation_service.context import Origin
-from attestation_service.networks import network_of, site_of
+from attestation_service.border.networks import network_of, site_of
+from attestation_service.context.request import Origin
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 

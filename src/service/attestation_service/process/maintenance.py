@@ -15,9 +15,10 @@ import structlog
 from attestation.errors import AttestationError
 from attestation.machines import Event
 from attestation.store import OutboxEvent, Tx
-from attestation_service import leases, operator_ca, pending
-from attestation_service.endorsements import rejudge
+from attestation_service.border import operator_ca
+from attestation_service.lifecycle import leases, pending
 from attestation_service.resources import Resources
+from attestation_service.verifier.endorsements import rejudge
 
 log = structlog.get_logger("attestation_service.maintenance")
 events_log = structlog.get_logger("attestation_service.events")

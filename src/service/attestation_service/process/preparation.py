@@ -14,12 +14,15 @@ from attestation.clock import Clock, SystemClock
 from attestation.errors import AttestationError, StoreUnavailable
 from attestation.store import Store, migrate, open_store, sqlite_path
 from attestation.store.unusable import unusable
-from attestation_service import crypto_policy, database, extensions, operator_ca
+from attestation_service import extensions
 from attestation_service.auth.mtls import ClientCertificates
 from attestation_service.authority import open_authority
-from attestation_service.service_keys import KeyHolder
+from attestation_service.border import operator_ca
+from attestation_service.border.tls import ServerTLS, build
+from attestation_service.keys import crypto_policy
+from attestation_service.keys.service_keys import KeyHolder
 from attestation_service.settings import Settings, SettingsInvalid
-from attestation_service.tls import ServerTLS, build
+from attestation_service.storage import database
 from attestation_service.transparency import countersigners, load_log_signer
 
 log = structlog.get_logger("attestation_service")

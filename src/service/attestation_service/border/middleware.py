@@ -22,13 +22,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attestation.audit import AuditEvent
 from attestation.errors import ClientCertificateUntrusted, InsecureTransport, ServiceBusy
-from attestation_service import limits, problems
-from attestation_service.bodies import Allowed
-from attestation_service.context import BEGAN_KEY, Origin, set_origin
-from attestation_service.logs import mask_path
-from attestation_service.proxies import Proxies, Transport
+from attestation_service.border import limits, problems
+from attestation_service.border.bodies import Allowed
+from attestation_service.border.proxies import Proxies, Transport
+from attestation_service.border.room import Intake, whole
+from attestation_service.context.logs import mask_path
+from attestation_service.context.request import BEGAN_KEY, Origin, set_origin
 from attestation_service.resources import resources_of
-from attestation_service.room import Intake, whole
 from attestation_service.settings import Settings
 
 log = structlog.get_logger("attestation_service.access")

@@ -1,0 +1,1 @@
+"""Where requests come in: connections, limits, bodies, and errors as answers."""

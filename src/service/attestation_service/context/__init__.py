@@ -1,0 +1,1 @@
+"""What every request carries: where it came from, who asks, and what it needs as protocols."""

@@ -1,0 +1,1 @@
+"""The service's keys, what it signs with them, and which algorithms may be used."""

@@ -1,0 +1,1 @@
+"""What several features do to a machine: its names, tokens, leases, events and certificates."""

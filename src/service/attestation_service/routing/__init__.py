@@ -1,0 +1,1 @@
+"""How routes are declared, and what they take and give."""

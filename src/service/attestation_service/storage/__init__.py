@@ -1,0 +1,1 @@
+"""The database: whether it is ours, and whether it takes writes."""

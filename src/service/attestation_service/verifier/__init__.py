@@ -1,0 +1,1 @@
+"""What the Verifier judges by: endorsements, advisories, logs, policies, challenges."""
