@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -13,6 +14,8 @@ from tests.docs.pages import ROOT
 
 PLACES = [*sorted((ROOT / "src").iterdir()), ROOT]
 """Folders whose subfolders are packages: one for each installable, and the project for tests and tools."""
+
+MOST_LINES = 500
 
 
 def _modules(place: Path) -> dict[str, Path]:
@@ -71,3 +74,14 @@ def test_a_circle_is_found(tmp_path: Path, line: str) -> None:
     (package / "a.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import p.b\n")
     (package / "b.py").write_text(f"def f():\n    {line}\n")
     assert sorted(set(_circle(_modules(tmp_path)))) == ["p.a", "p.b"]
+
+
+def test_no_file_is_long_without_a_reason() -> None:
+    """What is too long to be read at once says above its imports why it is one file."""
+    for path in (ROOT / "src").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        lines = len(text.splitlines())
+        reasons = re.findall(
+            "^# Longer than 500 lines: .{10}", text.partition("\nfrom __future__")[0], re.MULTILINE
+        )
+        assert len(reasons) == (lines > MOST_LINES), f"{path.relative_to(ROOT)}: {lines} lines"

@@ -5,6 +5,7 @@ default; `Settings.warnings` names what an operator weakened. A variable that st
 of ours stops the start: a typo must not switch a control off.
 """
 
+# Longer than 500 lines: each setting stands once, with its bounds and what it is checked against.
 # Algorithms for: ca-key, tls-suite
 from __future__ import annotations
 

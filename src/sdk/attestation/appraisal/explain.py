@@ -4,6 +4,7 @@ For people. The digests in these sentences are measured; names of files and devi
 Who asks has verified both logs against the quotes that came with them.
 """
 
+# Longer than 500 lines: the words for each reason why a PCR changed stand side by side.
 # Algorithms for: event-log
 from __future__ import annotations
 

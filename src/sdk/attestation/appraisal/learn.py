@@ -6,6 +6,7 @@ that stand alone. A machine that measured nothing teaches nothing. Where a polic
 starts from it: what it demands, and learning does not speak of, stays demanded. Nothing here is stored or applied.
 """
 
+# Longer than 500 lines: one way from results to a policy, a step for each rule that it learns.
 from __future__ import annotations
 
 import json

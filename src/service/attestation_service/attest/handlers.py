@@ -6,6 +6,7 @@ Evidence that is not authentic proves nothing about the machine: it spends its c
 trust nor tokens nor history (docs/adr/0005).
 """
 
+# Longer than 500 lines: one attestation is read from its challenge to its answer.
 # Algorithms for: digest
 from __future__ import annotations
 
