@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -13,16 +13,17 @@ from attestation.results import Assurance, Check, Outcome, TrustClaim
 ASSURANCE: Final = Check(name="assurance", claim=TrustClaim.INSTANCE_IDENTITY, if_failed=97)
 
 
-def judge_assurance(found: Assurance, role: Role | None, policy: Policy) -> Iterable[Outcome]:
+def judge_assurance(found: Assurance, role: Role | None, policy: Policy) -> Sequence[Outcome]:
     """Judge how well a machine is vouched for, by what is enforced and by what is only reported."""
-    yield _judged(found, policy.assurance_minimum(role), report=False)
+    enforced = _judged(found, policy.assurance_minimum(role), "enforce")
     stated = policy.assurance
-    if stated is not None and stated.report:
-        yield _judged(found, stated.level, report=True)
+    if stated is None or not stated.report:
+        return (enforced,)
+    return enforced, _judged(found, stated.level, "report")
 
 
 @lru_cache(maxsize=64)
-def _judged(found: Assurance, minimum: Assurance, *, report: bool) -> Outcome:
+def _judged(found: Assurance, minimum: Assurance, mode: str) -> Outcome:
     if found.level >= minimum.level:
         return ASSURANCE.passed(f"{found}, at least {minimum} needed")
-    return ASSURANCE.told(f"at least {minimum}", found.value, report=report)
+    return ASSURANCE.told(f"at least {minimum}", found.value, report=mode == "report")
