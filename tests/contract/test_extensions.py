@@ -57,7 +57,7 @@ def test_its_routes_are_its_own(extension: AttestationExtension, tmp_path: Path)
     found = create_app(settings_for(tmp_path, extensions=(extension.name,))).openapi()["paths"]
     assert {path: found[path] for path in plain} == plain
     for path in found.keys() - plain.keys():
-        assert path.startswith((f"/api/v1/{extension.name}", "/api/v1/extensions"))
+        assert path.split("/")[:4] in (["", "api", "v1", name] for name in (extension.name, "extensions"))
         for operation in found[path].values():
             assert operation["x-access"]
             assert operation["summary"]

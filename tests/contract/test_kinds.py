@@ -19,7 +19,6 @@ from attestation.appraisal.kind import Kind
 from attestation.appraisal.tpm import TPM, no_advisories
 from attestation.appraisal.tpm import Expected as ExpectedTPM
 from attestation.errors import ChallengeMismatch, EvidenceRejected, MalformedEvidence, PolicyInvalid
-from attestation.evidence import tpm_quote
 from attestation.machines import Role
 from attestation.reference import IDENTITY_ONLY, Policy, compose, diff, effective_document, parse_policy
 from attestation.reference.blocks import BLOCKS
@@ -133,14 +132,11 @@ def proves_nothing(found: Appraisal, *checks: str) -> None:
 
 
 def test_each_kind_has_a_sample() -> None:
-    """Whoever adds a kind adds its sample here; names, media types and checks belong to one kind each."""
+    """Whoever adds a kind adds its sample here; names and checks belong to one kind each."""
     assert SHIPPED | {TOY.name} == set(SAMPLES)
     assert all(name == kind.name for name, kind in KINDS.items())
     assert set(BLOCKS) == set(KINDS) - {TPM.name}
     assert all(kind.check in kind.checks and kind.held == kind.check.passed() for kind in KINDS.values())
-    for each in ("media_types", "checks"):
-        named = [one for kind in KINDS.values() for one in getattr(kind, each)]
-        assert len(set(named)) == len(named)
     names = [check.name for kind in KINDS.values() for check in kind.checks]
     assert len(set(names) | {"policy", "assurance", "evidence"}) == len(names) + 3
 
@@ -274,7 +270,6 @@ def test_values_beside_a_quote_are_its_own() -> None:
             TPM.verify(
                 TPM.parse({**SAMPLES["tpm"].item, "pcr_values": {"sha256": values}}), SAMPLES["tpm"].expected
             )
-    assert tpm_quote.MEDIA_TYPE in TPM.media_types
 
 
 # ---------------------------------------------------------------- what a policy says of a kind

@@ -48,7 +48,6 @@ class ToyKind:
     """The kind `toy`."""
 
     name: Final = "toy"
-    media_types: Final = frozenset({"application/vnd.example.toy"})
     check: Final = Check(name="toy-statement", claim=TrustClaim.INSTANCE_IDENTITY, if_failed=99, if_passed=2)
     held: Final = check.passed()
     expects: Final = "a fresh statement of the chip"

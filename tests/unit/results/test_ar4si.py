@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from attestation.appraisal import recalled
+from attestation.appraisal.appraise import EVIDENCE, POLICY
+from attestation.appraisal.assurance import ASSURANCE
 from attestation.results import (
     Assurance,
     AttestationResult,
@@ -32,7 +34,7 @@ from attestation.results.ar4si import (
     tier_of,
     worst,
 )
-from attestation.results.tpm_checks import ALL, PCR
+from attestation.results.tpm_checks import ALL
 from attestation.results.vector import BOOTED, status_of, trust_vector
 
 QUOTE = Passed("tpm-quote")
@@ -144,11 +146,35 @@ def test_hardware_is_genuine_where_its_maker_says_so(assurance: Assurance) -> No
     assert vector(QUOTE, WARNED, assurance=assurance)["hardware"] == 32
 
 
-def test_what_a_check_is_about() -> None:
-    """PCRs of settings speak of the configuration, the others of executables; an unknown name of nothing."""
-    configuration = {i for i, check in enumerate(PCR) if check.claim is TrustClaim.CONFIGURATION}
-    assert configuration == {1, 3, 5, 7, 12, 14}
-    assert PCR[4].claim is TrustClaim.EXECUTABLES
+SAID = {
+    # Claim, and its value where the check failed, passed, was flagged.
+    ("instance-identity", 99, 2, None): "tpm-quote",
+    ("instance-identity", 99, None, None): "ek-key-attestation evidence",
+    ("instance-identity", 97, None, None): "assurance",
+    ("instance-identity", 96, None, None): "clock clock-safe clock-regressed",
+    ("hardware", 96, None, 32): "firmware-blocklist",
+    ("hardware", 96, None, None): "firmware-note firmware-minimum firmware-changed firmware-regressed",
+    ("configuration", 96, None, None): (
+        "secure-boot secure-boot-debug secure-boot-db secure-boot-dbx secure-boot-authorities command-lines "
+        "pcr1 pcr3 pcr5 pcr7 pcr12 pcr14"
+    ),
+    ("executables", 33, None, None): (
+        "boot-state boot-loaders boot-kernels boot-initrds event-log event-log-findings ima ima-violations "
+        "pcr0 pcr2 pcr4 pcr6 pcr8 pcr9 pcr10 pcr11 pcr13 pcr15 pcr16 pcr17 pcr18 pcr19 pcr20 pcr21 pcr22 pcr23"
+    ),
+    (None, None, None, None): "policy reboot pcrs",
+}
+
+
+def test_what_each_check_says() -> None:
+    """Equality of outcomes passes over it, so it stands here once more; an unknown name says nothing."""
+    expected = {name: said for said, names in SAID.items() for name in names.split()}
+    found = {}
+    for check in (*ALL, POLICY, ASSURANCE, EVIDENCE):
+        says = check.failed("a", "b").says, check.passed().says, check.flagged("a").says
+        assert {of for of, _ in filter(None, says)} == {check.claim} - {None}
+        found[check.name] = (check.claim, *(each and each[1] for each in says))
+    assert found == expected
     assert recalled(Failed("pcr-selection", "a", "b")).says is None
 
 

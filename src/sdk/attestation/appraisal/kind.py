@@ -50,11 +50,6 @@ class Kind(Protocol[Unverified, Expected, Claims]):
         ...
 
     @property
-    def media_types(self) -> frozenset[str]:
-        """What its items are called on the wire."""
-        ...
-
-    @property
     def check(self) -> Check:
         """The check that its evidence is authentic."""
         ...

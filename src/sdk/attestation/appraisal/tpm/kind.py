@@ -15,7 +15,7 @@ from attestation.appraisal.tpm.identity import judge_clock, judge_firmware
 from attestation.appraisal.tpm.ima import judge_ima
 from attestation.appraisal.tpm.records import Evidence, Expected, Found
 from attestation.errors import MalformedEvidence
-from attestation.evidence import ek_key_attestation, event_log, ima_log, tpm_quote
+from attestation.evidence import tpm_quote
 from attestation.evidence.tpm_quote import QuoteClaims, UnverifiedQuote
 from attestation.machines import ClockState
 from attestation.reference import Policy
@@ -33,9 +33,6 @@ class _TPM:
     """The TPM, as an appraisal sees it."""
 
     name: Final = "tpm"
-    media_types: Final = frozenset(
-        {tpm_quote.MEDIA_TYPE, event_log.MEDIA_TYPE, ima_log.MEDIA_TYPE, ek_key_attestation.MEDIA_TYPE}
-    )
     check: Final = tpm_checks.QUOTE
     held: Final = tpm_checks.QUOTE.passed()
     expects: Final = "a fresh quote by the activated AK"
