@@ -425,7 +425,6 @@ COMMANDS: Final[tuple[commands.Command[Any], ...]] = (
     commands.sign(_ENTITY, bytes(32)),
     commands.pcr_read(PCRSelection.from_names({"sha256": [0]})),
     commands.policy_secret(_ENTITY, 0x03000000),
-    commands.policy_get_digest(0x03000000),
     commands.nv_read_public(0x01C00002),
     commands.nv_read(_ENTITY, _ENTITY, 64, 0),
 )

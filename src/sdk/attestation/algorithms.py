@@ -682,11 +682,6 @@ def ruling(policy: CryptoPolicy, use: Use, algorithm: str) -> Ruling:
     return Ruling.FORBIDDEN if exemption(policy, use, algorithm) is None else Ruling.EXEMPT
 
 
-def permits(policy: CryptoPolicy, use: Use, *algorithms: str) -> bool:
-    """Return True if each of *algorithms* may be used for *use* under *policy*."""
-    return all(judge(policy, use, algorithm) is None for algorithm in algorithms)
-
-
 def demand(policy: CryptoPolicy, use: Use, *algorithms: str) -> None:
     """Refuse what *policy* forbids.
 

@@ -20,7 +20,7 @@ from sqlalchemy.orm import DeclarativeBase
 from attestation.audit import AuditEvent
 from attestation.clock import Clock
 from attestation.errors import AttestationError
-from attestation.machines import Event, NodeEvent, OperatorEvent
+from attestation.machines import Event, NodeEvent, OperatorEvent, Status, Trust
 from attestation.store import OutboxEvent, Store, Tx
 from attestation.store.sql import Executor, Prepared
 
@@ -44,7 +44,9 @@ __all__ = [
     "Reply",
     "Route",
     "Router",
+    "Status",
     "Store",
+    "Trust",
     "Tx",
 ]
 

@@ -103,7 +103,7 @@ def test_a_good_boot_is_believed(bank: str) -> None:
     certificates = {kit.secure_boot_certificate(n) for n in BootOptions().databases}
     assert state.db_sha256 == {hashlib.sha256(c).hexdigest() for c in certificates}
     assert state.dbx_sha256 == {kit.revoked_hash(i).hex() for i in range(3)}
-    assert len(state.pk_sha256) == len(state.kek_sha256) == 1
+    assert len(state.database("PK").sha256) == len(state.database("KEK").sha256) == 1
     assert [a.name for a in state.authorities] == ["db", "MokListRT"]
     assert state.authorities[0].subject == "Third Party UEFI CA"
     assert state.authorities[1].sha256 == (
@@ -545,7 +545,7 @@ def certain(claims: EventLogClaims) -> tuple[object, ...]:
     state = claims.secure_boot
     return (
         (state.enabled, state.problems, state.debug, state.sbat, state.authorities),
-        (state.pk_sha256, state.kek_sha256, state.db_sha256, state.dbx_sha256),
+        [state.database(name).sha256 for name in ("PK", "KEK", "db", "dbx")],
         [m.digest for m in claims.files],
         [(e.pcr, e.digest) for e in claims.events],
     )

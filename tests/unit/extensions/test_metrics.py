@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from attestation.machines import Status, Trust
-from attestation_extensions.metrics import EVENTS, Metrics
+from attestation_extensions.metrics import EVENTS
 from attestation_service import extensions
 from attestation_service.process import dispatch, maintenance
 from tests.docs.pages import text
-from tests.unit.service.conftest import Service, Starter, migrated, settings_for, start
+from tests.unit.service.conftest import Service, Starter, migrated, start
 from tests.unit.service.node import SoftwareNode
 
 __all__ = ["migrated", "start"]
@@ -105,9 +104,3 @@ async def test_the_page_names_each_metric(start: Starter) -> None:
     )
     types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", answer.text, flags=re.MULTILINE))
     assert rows == types
-
-
-def test_it_uses_the_contract_alone(tmp_path: Path) -> None:
-    """It is found and loaded as anybody's would be."""
-    (made,) = extensions.load(settings_for(tmp_path, extensions=("metrics",)))
-    assert isinstance(made, Metrics)

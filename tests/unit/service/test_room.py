@@ -78,16 +78,16 @@ async def test_what_is_held_is_given_back() -> None:
     ours = room()
     intake = ours.intake("192.0.2.1")
     assert len(await intake.read(sends(b"x" * MIB, b"y" * MIB), WITH_LOGS, 0)) == 2 * MIB
-    assert ours.held_bytes == 2 * MIB
+    assert ours._held["strangers"] == 2 * MIB
     intake.close()
     intake.close()
-    assert ours.held_bytes == 0
+    assert ours._held == {}
     intake = ours.intake("192.0.2.1")
     with pytest.raises(ClientDisconnect):
         await intake.read(left_after(MIB), WITH_LOGS, 0)
-    assert ours.held_bytes == MIB
+    assert ours._held["strangers"] == MIB
     intake.close()
-    assert ours.held_bytes == 0
+    assert ours._held == {}
 
 
 def left_after(size: int) -> Any:

@@ -44,7 +44,7 @@ def test_codes_are_put_into_words(code: int, text: str) -> None:
 
 def test_position_is_taken_off_format_one_only() -> None:
     """What can be compared with a constant is the code without the number of the handle."""
-    assert response_codes.without_position(0x18B) == response_codes.HANDLE_UNKNOWN
+    assert response_codes.without_position(0x18B) == 0x08B
     assert response_codes.without_position(0x9A2) == 0x0A2
     assert response_codes.without_position(0x1C4) == 0x084
     assert response_codes.without_position(0x922) == response_codes.RETRY

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from attestation.errors import DeviceError, MalformedEvidence, TPMResponseError
 from attestation.testing import SoftwareEK
 from attestation.tpm import Alg, Hierarchy, commands, kdfa, sessions
-from attestation.tpm.commands import Entity, NVPublic, SessionType, StartedSession, permanent
+from attestation.tpm.commands import CC, Entity, NVPublic, SessionType, StartedSession, permanent
+from attestation.tpm.hashes import hash_new
 from attestation.tpm.sessions import Password, Session, SessionUse
 from attestation.tpm.templates import POLICY_A, POLICY_B
 from attestation.wire import sized, u16, u32
@@ -244,12 +245,13 @@ def test_ek_policies_follow_from_their_definitions() -> None:
     """A = PolicySecret(endorsement); B = PolicyOR(A, PolicyAuthorizeNV(I-n)): the constants of the templates."""
     for index, alg in ((0x01C07F01, Alg.SHA256), (0x01C07F02, Alg.SHA384), (0x01C07F03, Alg.SHA512)):
         size = hashlib.new(alg.name.lower()).digest_size
-        a = sessions.policy_secret_digest(alg, bytes(size), u32(Hierarchy.ENDORSEMENT))
+        secret = hash_new(alg, bytes(size) + u32(CC.POLICY_SECRET) + u32(Hierarchy.ENDORSEMENT)).digest()
+        a = hash_new(alg, secret).digest()
         nv = NVPublic(
             index=index, name_alg=alg, attributes=0x220F1008, auth_policy=a, size_bytes=size + 2
         ).entity
-        c = sessions.policy_authorize_nv_digest(alg, nv.name)
-        assert sessions.policy_or_digest(alg, [a, c]) == POLICY_B[alg]
+        c = hash_new(alg, bytes(size) + u32(0x192) + nv.name).digest()
+        assert hash_new(alg, bytes(size) + u32(0x171) + a + c).digest() == POLICY_B[alg]
         if alg in POLICY_A:
             assert a == POLICY_A[alg]
 

@@ -28,9 +28,10 @@ from attestation.extension import (
     Prepared,
     Reply,
     Router,
+    Status,
+    Trust,
     Tx,
 )
-from attestation.machines import Status, Trust
 
 EVENTS: Final[Sequence[Event]] = (*NodeEvent, *OperatorEvent)
 

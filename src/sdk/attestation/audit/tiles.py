@@ -19,7 +19,6 @@ from attestation.errors import MalformedEvidence
 from attestation.wire import Reader, sized
 
 MAX_ENTRY_BYTES: Final = 65_535
-MAX_BUNDLE_BYTES: Final = TILE_WIDTH * (2 + MAX_ENTRY_BYTES)
 
 _PATH = re.compile(
     r"tile/(entries|[0-9])/((?:x[0-9]{3}/){0,6}[0-9]{3})(?:\.p/([1-9][0-9]{0,2}))?\Z", re.ASCII

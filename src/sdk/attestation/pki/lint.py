@@ -65,7 +65,6 @@ MAX_CERTIFICATE_BYTES: Final = 16384
 _TBS_TAGS: Final = (0xA0, der.INTEGER, *[der.SEQUENCE] * 5, 0xA3)
 _DNS, _URI, _IP = 0x82, 0x86, 0x87
 _UTF8, _PRINTABLE = 0x0C, 0x13
-_LONGEST_TEXT: Final = 64
 _MIN_SERIAL, _END_OF_SERIALS = 1 << 152, 1 << 159
 
 _ALTERNATIVES: Final[Mapping[int, Alternative]] = {

@@ -36,7 +36,6 @@ PASSWORD_SESSION: Final = 0x40000009
 """TPM_RS_PW."""
 NULL_HANDLE: Final = 0x40000007
 """TPM_RH_NULL."""
-NV_FIRST: Final = 0x01000000
 TRANSIENT_FIRST: Final = 0x80000000
 LOADED_SESSION_FIRST: Final = 0x02000000
 """Start of TPM_HT_LOADED_SESSION, where TPM2_GetCapability lists HMAC and policy sessions alike."""
@@ -58,7 +57,6 @@ class CC(IntEnum):
     NV_DEFINE_SPACE = 0x12A
     CREATE_PRIMARY = 0x131
     NV_WRITE = 0x137
-    DICTIONARY_ATTACK_LOCK_RESET = 0x139
     PCR_RESET = 0x13D
     SELF_TEST = 0x143
     STARTUP = 0x144
@@ -77,15 +75,12 @@ class CC(IntEnum):
     LOAD_EXTERNAL = 0x167
     MAKE_CREDENTIAL = 0x168
     NV_READ_PUBLIC = 0x169
-    POLICY_OR = 0x171
     READ_PUBLIC = 0x173
     START_AUTH_SESSION = 0x176
     GET_CAPABILITY = 0x17A
     GET_RANDOM = 0x17B
     PCR_READ = 0x17E
     PCR_EXTEND = 0x182
-    POLICY_GET_DIGEST = 0x189
-    POLICY_AUTHORIZE_NV = 0x192
 
     @property
     def title(self) -> str:
@@ -102,9 +97,7 @@ _TITLES: Final = {
     CC.PCR_RESET: "PCR_Reset",
     CC.PCR_READ: "PCR_Read",
     CC.PCR_EXTEND: "PCR_Extend",
-    CC.POLICY_OR: "PolicyOR",
     CC.RSA_DECRYPT: "RSA_Decrypt",
-    CC.POLICY_AUTHORIZE_NV: "PolicyAuthorizeNV",
 }
 
 
@@ -805,25 +798,6 @@ def policy_secret(authority: Entity, session: int) -> Command[None]:
     )
 
 
-def policy_or(session: int, branches: Sequence[bytes]) -> Command[None]:
-    """TPM2_PolicyOR: the session's digest must be one of *branches* (23.6)."""
-    return Command(
-        code=CC.POLICY_OR,
-        entities=(permanent(session),),
-        parameters=u32(len(branches)) + b"".join(sized(branch) for branch in branches),
-        read=_nothing,
-    )
-
-
-def policy_get_digest(session: int) -> Command[bytes]:
-    """TPM2_PolicyGetDigest (23.17)."""
-
-    def read(reader: Reader, _: int) -> bytes:
-        return reader.sized(64)
-
-    return Command(code=CC.POLICY_GET_DIGEST, entities=(permanent(session),), read=read)
-
-
 # NV memory (Part 3, 31)
 
 
@@ -932,19 +906,5 @@ def hierarchy_change_auth(hierarchy: int, auth_value: bytes) -> Command[None]:
         authorised=1,
         parameters=sized(auth_value),
         new_auth_value=auth_value,
-        read=_nothing,
-    )
-
-
-LOCKOUT_HIERARCHY: Final = 0x4000000A
-"""TPM_RH_LOCKOUT."""
-
-
-def dictionary_attack_lock_reset() -> Command[None]:
-    """TPM2_DictionaryAttackLockReset under lockout authorisation (25.2)."""
-    return Command(
-        code=CC.DICTIONARY_ATTACK_LOCK_RESET,
-        entities=(permanent(LOCKOUT_HIERARCHY),),
-        authorised=1,
         read=_nothing,
     )

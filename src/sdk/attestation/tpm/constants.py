@@ -85,10 +85,6 @@ class Attr(IntFlag):
     X509_SIGN = 0x00080000
 
 
-DEFINED_ATTRIBUTES: Final = 0x000F0FF6
-"""Every bit that `Attr` names; all others are reserved and must be 0."""
-
-
 class Hierarchy(IntEnum):
     """Permanent handles of the hierarchies (Part 2, 7.4)."""
 

@@ -20,8 +20,6 @@ YIELDED: Final = 0x908
 TESTING: Final = 0x90A
 RESUBMIT: Final = frozenset({RETRY, YIELDED, TESTING})
 """The TPM did not begin the command and changed nothing: the same bytes may be sent again."""
-HANDLE_UNKNOWN: Final = 0x08B
-"""Format one, without the number of the handle: nothing is behind it."""
 
 _VENDOR: Final = 0x400
 _WARNING: Final = 0x800

@@ -15,7 +15,6 @@ from typing import Final, Generic, TypeVar
 
 from attestation.errors import DeviceError, MalformedEvidence
 from attestation.tpm.commands import (
-    CC,
     NULL_HANDLE,
     PASSWORD_SESSION,
     Command,
@@ -309,24 +308,3 @@ def start(
         salt, encrypted_salt = encapsulate(public, SECRET)
     command = start_auth_session(kind, hash_alg, nonce_caller, salt_key=handle, encrypted_salt=encrypted_salt)
     return Start(command=command, kind=kind, hash_alg=hash_alg, salt=salt, nonce_caller=nonce_caller)
-
-
-# Policy digests: what a policy session's digest becomes, computed without a TPM (Part 3, 23)
-
-
-def policy_secret_digest(
-    hash_alg: int, before: bytes, authority_name: bytes, policy_ref: bytes = b""
-) -> bytes:
-    """Return the digest after TPM2_PolicySecret: H(H(before ‖ code ‖ Name) ‖ policyRef)."""
-    inner = hash_new(hash_alg, before + u32(CC.POLICY_SECRET) + authority_name).digest()
-    return hash_new(hash_alg, inner + policy_ref).digest()
-
-
-def policy_or_digest(hash_alg: int, branches: Sequence[bytes]) -> bytes:
-    """Return the digest after TPM2_PolicyOR: H(0… ‖ code ‖ branches)."""
-    return hash_new(hash_alg, bytes(digest_size(hash_alg)) + u32(CC.POLICY_OR) + b"".join(branches)).digest()
-
-
-def policy_authorize_nv_digest(hash_alg: int, nv_name: bytes) -> bytes:
-    """Return the digest after TPM2_PolicyAuthorizeNV: H(0… ‖ code ‖ Name of the index)."""
-    return hash_new(hash_alg, bytes(digest_size(hash_alg)) + u32(CC.POLICY_AUTHORIZE_NV) + nv_name).digest()

@@ -131,11 +131,6 @@ class Room:
             else:
                 del self._held[account.name]
 
-    @property
-    def held_bytes(self) -> int:
-        """Memory in bodies of strangers now."""
-        return self._held.get("strangers", 0)
-
     def deadline(self, began: float, size_bytes: int) -> float:
         """Return until when more must have come of a body that began at *began* and of which *size_bytes* are here."""
         return began + self._grace_seconds + size_bytes / self._slowest

@@ -33,8 +33,6 @@ LABELS: Final = (
 )
 """What GRUB writes before the text that it hashes; the two without a colon are of RHEL 8."""
 _COMMAND_LINE_LABELS: Final = (b"kernel_cmdline: ", b"module_cmdline: ", b"grub_kernel_cmdline ")
-_TAGGED_INITRD: Final = 0x8F3B22EC
-"""Tagged event of the kernel's EFI stub: the initrd it loaded."""
 _LOADS: Final = re.compile(r"(linux|initrd)(?:efi|16)?\s+(.*)", re.DOTALL)
 
 

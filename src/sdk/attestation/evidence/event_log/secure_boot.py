@@ -95,16 +95,6 @@ class SecureBootState:
         return uefi.parse_signature_lists(self.log[start:stop]) if stop > start else _NOTHING
 
     @property
-    def pk_sha256(self) -> frozenset[str]:
-        """SHA-256 of the certificates in PK, hex."""
-        return self.database("PK").sha256
-
-    @property
-    def kek_sha256(self) -> frozenset[str]:
-        """SHA-256 of the certificates in KEK, hex."""
-        return self.database("KEK").sha256
-
-    @property
     def db_sha256(self) -> frozenset[str]:
         """Hashes in db and SHA-256 of its certificates, hex."""
         return self.database("db").sha256

@@ -1,4 +1,4 @@
-"""The worker on a token in Python that fails as SoftHSM never does.
+"""The thread of a module on a token in Python that fails as SoftHSM never does.
 
 That the token is otherwise like another is shown by `tests/contract/test_pkcs11_tokens.py`; the same calls on
 SoftHSM are in `tests/integration/softhsm`.
