@@ -61,7 +61,8 @@ Access = Literal["public", "read", "act", "audit", "known"]
 
 
 Confirm = Callable[[Tx], object]
-"""What is done in the unit that confirms an event: with it, or not at all."""
+"""What is done in the unit that confirms an event: with it, or not at all. A plain function, and statements only: it
+holds up every other write of the service."""
 
 Handler = Callable[[OutboxEvent], Awaitable[Confirm | None]]
 """What handles an event. It may come again, with the same `id`: what the handler does to others must bear that. What it
@@ -121,7 +122,7 @@ class Router:
         """Add an operation.
 
         Args:
-            line: Method and path, `GET /things/{thing_id}`; the path may be empty.
+            line: Method and path, `GET /things/{thing_id}`; the path begins with `/` or is empty.
             access: Who may ask. There is no default.
             handler: Its parameters are the path, the query, at most one model as body, and a `Caller`; its answer is a
                 model, a `Reply`, or None. Its docstring is the documentation.

@@ -68,10 +68,12 @@ def load(settings: Settings) -> tuple[AttestationExtension, ...]:
     """Make the extensions that *settings* enable, in that order; nothing of any other is imported.
 
     Raises:
-        ExtensionInvalid: One is not installed, fails, or does not keep the contract.
+        ExtensionInvalid: One is named twice, is not installed, fails, or does not keep the contract.
         SettingsInvalid: A setting of an extension that is not enabled.
     """
     names = settings.extensions
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ExtensionInvalid(twice, "is named twice")
     given = _settings_of(names, settings.extension_values)
     return tuple(_load(name, given[name]) for name in names)
 
@@ -180,6 +182,8 @@ def _first(path: str) -> str:
 
 def _mounted(name: str, added: Route) -> APIRouter:
     method, _, path = added.line.partition(" ")
+    if path and not path.startswith("/"):
+        raise ValueError(f"{added.line}: a path begins with /, below the prefix of the extension")
     if added.access not in get_args(Access):
         raise ValueError(f"{added.line}: the right is one of {', '.join(get_args(Access))}")
     if (method == "GET") == (added.access == "act"):

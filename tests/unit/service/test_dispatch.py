@@ -11,6 +11,7 @@ import pytest
 from attestation.extension import Confirm, Handler
 from attestation.machines import Event, NodeEvent
 from attestation.store import OutboxEvent, Tx
+from attestation.store.sqlite import SQLiteStore
 from attestation_service.extensions import by_event
 from attestation_service.process import dispatch, maintenance
 from tests.unit.service.conftest import Service
@@ -135,8 +136,36 @@ async def hanging(event: OutboxEvent) -> None:
     await asyncio.Event().wait()
 
 
+async def cancelled(event: OutboxEvent) -> None:
+    """Wait for a task of its own that somebody cancelled."""
+    task = asyncio.ensure_future(asyncio.Event().wait())
+    task.cancel()
+    await task
+
+
+async def grouped(event: OutboxEvent) -> None:
+    """Fail with what is no `Exception`."""
+    raise BaseExceptionGroup("canary", [asyncio.CancelledError()])
+
+
+async def promising(event: OutboxEvent) -> Confirm:
+    """Return a confirmation that nobody would await."""
+
+    async def confirm(tx: Tx) -> None: ...
+
+    return confirm
+
+
 @pytest.mark.parametrize(
-    ("handler", "kind"), [(failing, "Trouble"), (ending, "SystemExit"), (hanging, "TimeoutError")]
+    ("handler", "kind"),
+    [
+        (failing, "Trouble"),
+        (ending, "SystemExit"),
+        (hanging, "TimeoutError"),
+        (cancelled, "CancelledError"),
+        (grouped, "BaseExceptionGroup"),
+        (promising, "TypeError"),
+    ],
 )
 async def test_one_that_fails_is_tried_again_then_given_up(
     service: Service,
@@ -208,6 +237,51 @@ async def test_a_worker_that_was_overtaken_confirms_nothing(service: Service) ->
     assert not await service.store.write(lambda tx: tx.deliveries.done(first))
     assert not await service.store.write(lambda tx: tx.deliveries.failed(first, None, "x"))
     assert await service.store.write(lambda tx: tx.deliveries.done(second))
+
+
+async def test_a_worker_that_was_overtaken_tells_of_no_failure(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No dead letter is logged that is none."""
+    subscribed: Subscribed
+
+    async def handle(event: OutboxEvent) -> None:
+        if event.attempts == 1:
+            service.clock.advance(dispatch.HOLD.total_seconds() + 1)
+            await dispatched(service, subscribed)
+            raise Trouble
+
+    subscribed = {"one": {NodeEvent.ONLINE: handle}}
+    await told(service, subscribed, (NodeEvent.ONLINE, "a"))
+    await dispatched(service, subscribed)
+    assert count(service, "deliveries") == 0
+    assert "dispatch." not in capsys.readouterr().err
+
+
+async def test_a_worker_that_ends_gives_nothing_back(service: Service) -> None:
+    """Its end is no failure of the handler: the event comes again when the claim is over."""
+    begun = asyncio.Event()
+
+    async def handle(event: OutboxEvent) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    subscribed: Subscribed = {"one": {NodeEvent.ONLINE: handle}}
+    await told(service, subscribed, (NodeEvent.ONLINE, "a"))
+    task = asyncio.create_task(dispatched(service, subscribed))
+    await begun.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert count(service, "deliveries", "error = ''") == 1
+
+
+async def test_looking_for_work_delays_no_attestation(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where many wait that takes long; it is no read by key."""
+    monkeypatch.setattr(SQLiteStore, "read", None)
+    assert not await dispatch.once("one", {}, service.resources)
 
 
 @pytest.mark.threat("T183")

@@ -241,6 +241,8 @@ def test_a_name_is_a_word(site: Path, name: str) -> None:
 def test_one_that_is_not_there_or_there_twice_is_none(site: Path) -> None:
     """What is installed is named."""
     settings = enabled(site, "here")
+    with pytest.raises(ExtensionInvalid, match=r"here .* is named twice"):
+        extensions.load(settings_for(site, extensions=("here", "here")))
     with pytest.raises(ExtensionInvalid, match=r"gone .* is not installed; installed: .*here"):
         extensions.load(settings_for(site, extensions=("gone",)))
     other = site / "other-1.0.dist-info"
@@ -256,6 +258,8 @@ NO_ROUTES = [
     ("router.add('POST', 'read', self.on_shutdown)", "what changes something is an act and no GET"),
     ("router.add('GET', 'act', self.on_shutdown)", "what changes something is an act and no GET"),
     ("router.add('POST', 'public', self.on_shutdown)", "what changes something is an act and no GET"),
+    ("router.add('GET s/mine', 'read', self.on_shutdown)", "a path begins with /"),
+    ("router.add('GET  /mine', 'read', self.on_shutdown)", "a path begins with /"),
     ("raise ValueError('no')", "ValueError: no"),
 ]
 

@@ -6,6 +6,7 @@ One task per subscriber and worker, so none waits for another, and no attestatio
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from random import SystemRandom
@@ -50,7 +51,8 @@ async def run(subscriber: str, handlers: Mapping[Event, Handler], res: Resources
 async def once(subscriber: str, handlers: Mapping[Event, Handler], res: Resources) -> bool:
     """Deliver some of what is due; True if there may be more."""
     at = res.clock.now()
-    if not await res.store.read(lambda tx: tx.deliveries.is_due(subscriber, at)):
+    # No `read`: it takes long where many wait, and attestations read there.
+    if not await res.store.scan(lambda tx: tx.deliveries.is_due(subscriber, at)):
         return False
     claimed = await res.store.write(lambda tx: tx.deliveries.claim(subscriber, AT_ONCE, at, hold=HOLD))
     await asyncio.gather(*(_deliver(subscriber, handlers.get(each.event), each, res) for each in claimed))
@@ -64,20 +66,26 @@ async def _deliver(subscriber: str, handler: Handler | None, event: OutboxEvent,
             async with asyncio.timeout(HANDLER_SECONDS):
                 confirm = await handler(event)
         await res.store.write(lambda tx: _confirm(tx, event, confirm))
-    except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's code; none of it may end the task or the worker
+    except BaseException as e:
+        # A stranger's code; none of it may end the task or the worker, nor a CancelledError where nobody cancelled us.
+        if isinstance(e, GeneratorExit) or (task := asyncio.current_task()) is None or task.cancelling():
+            raise
         await _give_back(subscriber, event, type(e).__name__, res)
 
 
 def _confirm(tx: Tx, event: OutboxEvent, confirm: Callable[[Tx], object] | None) -> None:
     if not tx.deliveries.done(event):
         raise _Overtaken
-    if confirm is not None:
-        confirm(tx)
+    if confirm is not None and inspect.isawaitable(told := confirm(tx)):
+        if inspect.iscoroutine(told):
+            told.close()
+        raise TypeError("a confirmation is a plain function: nothing awaits it")
 
 
 async def _give_back(subscriber: str, event: OutboxEvent, kind: str, res: Resources) -> None:
     again_at = _again_at(event.attempts, res.clock.now())
-    await res.store.write(lambda tx: tx.deliveries.failed(event, again_at, kind))
+    if not await res.store.write(lambda tx: tx.deliveries.failed(event, again_at, kind)):
+        return  # another has it, and tells what becomes of it
     # Not in words: they may be secret.
     told = {"subscriber": subscriber, "event_id": event.id, "attempt": event.attempts, "kind": kind}
     if again_at is None:
