@@ -539,3 +539,11 @@ def test_what_is_learned_is_written_in_the_format_that_it_starts_from() -> None:
     assert (first["format"], second["format"]) == ("itl-tpm-policy/1", "itl-policy/2")
     assert second == nested(first)
     assert diff(parse_policy(first), parse_policy(second)).changes == ()
+
+
+def test_what_is_learned_over_a_policy_that_says_nothing_of_tpms() -> None:
+    """As over none: what it demands besides is kept."""
+    common = {"format": "itl-policy/2", "name": "vouched", "version": 1, "assurance": {"minimum": "ek-chain"}}
+    plain = learn(FLEET, name="workers").document
+    found = learn(FLEET, name="workers", base=parse_policy(common)).document
+    assert found == nested({**plain, "assurance": {"minimum": "ek-chain"}})

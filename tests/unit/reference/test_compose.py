@@ -216,6 +216,9 @@ def test_one_policy_has_an_effective_document_too() -> None:
         "pcrs": {"7": rule(B)},
         "sources": {"pcrs.7": {"policy": "workers@3", "mode": "report"}},
     }
+    silent = {"format": "itl-policy/2", "name": "silent", "version": 1, "assurance": {"minimum": "tofu"}}
+    shown = effective_document(parse_policy(silent))
+    assert (shown["bank"], shown["pcrs"], shown["assurance"]) == ("sha256", {}, {"minimum": "tofu"})
 
 
 def test_an_interval_follows_the_age_that_another_policy_shortens() -> None:

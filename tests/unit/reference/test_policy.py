@@ -60,6 +60,7 @@ def test_optional_members() -> None:
     [
         (with_member("format", "itl-tpm-policy/2"), "format"),
         (with_member("format", None), "format"),
+        ({"format": "itl-policy/3", "tpm": {}, "sgx": {}}, "format is neither"),
         (with_member("name", "identity-only"), "shipped"),
         (with_member("name", ""), "name"),
         (with_member("name", "a" * 64), "name"),

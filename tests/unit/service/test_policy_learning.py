@@ -59,6 +59,19 @@ async def test_a_proposal_is_what_most_have(service: Service) -> None:
     assert [m["hostname"] for m in trial["failing"]] == ["w-9"]
 
 
+async def test_a_policy_in_force_that_says_nothing_of_tpms(service: Service) -> None:
+    """What is learned takes its place, and keeps what it demands."""
+    for number in (1, 2):
+        await proven(service, number, GOOD)
+    silent = {"format": "itl-policy/2", "name": "vouched", "version": 1, "assurance": {"minimum": "tofu"}}
+    assert (await service.operator("POST", "/policies", silent)).status_code == 201
+    assigned = await service.operator("PUT", "/policies/assignments/fleet/*", {"policy": "vouched@1"})
+    assert assigned.status_code == 200, assigned.text
+    document = (await learned(service, fleet=True))["document"]
+    assert document["tpm"]["pcrs"]["7"] == {"any_of": [GOOD[7].hex()]}
+    assert document["assurance"] == {"minimum": "tofu"}
+
+
 @pytest.mark.threat("T72")
 async def test_it_learns_from_those_who_are_asked_for(service: Service) -> None:
     """By role and cluster; what failed only where somebody says so, by name or for all, and then it is told."""

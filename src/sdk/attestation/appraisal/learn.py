@@ -188,7 +188,7 @@ def _keeping(
     guarded: str | None,
 ) -> dict[str, Any]:
     """Return *learned* with what *base* demands besides, and no weaker than what is *in_force*."""
-    old: Mapping[str, Any] = {"pcrs": {}} if base is None else flattened(json.loads(base.document))
+    old: Mapping[str, Any] = {} if base is None else flattened(json.loads(base.document))
     now: Mapping[str, Any] = effective_document(in_force)
     kept = {member: value for member, value in old.items() if member not in _OWN}
     if guarded is not None:
@@ -206,7 +206,7 @@ def _keeping(
     boot = {**kept.get("boot", {}), **learned.get("boot", {})}
     merged = {member: value for member, value in (("secure_boot", states), ("boot", boot)) if value}
     pcrs = dict(learned["pcrs"])
-    _keep_pcrs(pcrs, old["pcrs"], now["pcrs"], in_force.ref, bool(states), notes)
+    _keep_pcrs(pcrs, old.get("pcrs", {}), now["pcrs"], in_force.ref, bool(states), notes)
     if kept.get("mode") == "report":
         notes.append(f"it only reports, as {in_force.ref} does: take out `mode` to enforce it")
     if kept:

@@ -203,6 +203,8 @@ def effective_document(policy: Policy) -> dict[str, object]:
     if document["format"] == EFFECTIVE_FORMAT:
         return document
     return {
+        "bank": bank_name(policy.tpm.bank),
+        "pcrs": {},
         **{n: value for n, value in flattened(document).items() if n not in ("name", "version", "mode")},
         "format": EFFECTIVE_FORMAT,
         "ref": policy.ref,

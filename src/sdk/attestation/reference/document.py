@@ -130,6 +130,8 @@ def read(document: Mapping[str, object]) -> Document:
     Raises:
         PolicyInvalid: With the member and the rule of the format that it breaks.
     """
+    if document.get("format", FORMAT) not in (FORMAT, FORMAT_2):
+        refuse(f"format is neither {FORMAT} nor {FORMAT_2}")
     original, blocks = document, frozenset[str]()
     if document.get("format") == FORMAT_2:
         blocks = frozenset(BLOCKS) & frozenset(document)
@@ -139,8 +141,6 @@ def read(document: Mapping[str, object]) -> Document:
     _no_stranger(names, _REQUIRED | frozenset(_READERS) | {"mode"}, "")
     if _REQUIRED - names:
         refuse(f"member {min(_REQUIRED - names)} is missing")
-    if document["format"] not in (FORMAT, FORMAT_2):
-        refuse(f"format is neither {FORMAT} nor {FORMAT_2}")
     name, bank, pcrs = document["name"], document["bank"], document["pcrs"]
     if not isinstance(name, str) or not _NAME.match(name):
         refuse("name is not 1 to 63 lower-case letters, digits and hyphens")
