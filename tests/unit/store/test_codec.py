@@ -19,9 +19,10 @@ from sqlalchemy import BigInteger, Column, Text
 
 import attestation.store
 from attestation.machines import Machine
+from attestation.results import Verdict
 from attestation.store.codec import Codec, codec
-from attestation.store.columns import INSTANT
-from attestation.store.tables import MachineRow, table_of
+from attestation.store.columns import INSTANT, Stored, word
+from attestation.store.tables import MachineRow, ResultRow, table_of
 from tests.contract.store_samples import NOW, a_full_machine, a_machine
 
 MACHINE_COLUMNS = tuple(table_of(MachineRow).c)
@@ -106,6 +107,17 @@ def test_a_part_that_is_absent_is_null_in_all_its_columns() -> None:
     assert set(absent) == set(made.stored({"clock": a_full_machine().clock}))
     assert set(absent.values()) == {None}
     assert made.decode(row_of(made, made.encode(a_machine()))).clock is None
+
+
+def test_a_word_that_is_not_known_is_a_value_that_cannot_be_read() -> None:
+    """Perhaps of a newer version: told as any other, with the words that there are."""
+    assert word(Verdict).decode("Verified") is Verdict.VERIFIED
+    with pytest.raises(ValueError, match="'fine' is none of Verified"):
+        word(Verdict).decode("fine")
+    outcomes = table_of(ResultRow).c.outcomes.type
+    assert isinstance(outcomes, Stored)
+    with pytest.raises(ValueError, match="'guessed' is none of passed"):
+        outcomes.decode('[["guessed", "pcr7"]]')
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from enum import StrEnum
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn, TypeVar
 
 from sqlalchemy import BigInteger, Boolean, Text, TypeDecorator
 from sqlalchemy.orm import mapped_column
@@ -24,6 +24,7 @@ from attestation.results import Failed, Flagged, Outcome, Passed, Reported, Subj
 from attestation.wire import b64decode, b64encode
 
 Coder = Callable[[Any], Any]
+T = TypeVar("T")
 
 
 class Stored(TypeDecorator[Any]):
@@ -57,9 +58,16 @@ def unsigned(value: int) -> int:
     return value & 0xFFFF_FFFF_FFFF_FFFF
 
 
+class Words(dict[str, T]):
+    """What each word stands for; asked for another, it raises ValueError."""
+
+    def __missing__(self, word: str) -> NoReturn:
+        raise ValueError(f"{word!r} is none of {', '.join(self)}")
+
+
 def word(kind: type[StrEnum]) -> Stored:
     """Return the type of a column that holds one of the words of *kind*."""
-    return Stored(Text(), attrgetter("value"), {each.value: each for each in kind}.__getitem__)
+    return Stored(Text(), attrgetter("value"), Words({each.value: each for each in kind}).__getitem__)
 
 
 def as_json(plain: Coder, read: Coder) -> Stored:
@@ -89,13 +97,9 @@ _PATH = as_json(
 Path = Annotated[tuple[PathCertificate, ...], mapped_column(_PATH)]
 """How a chain was judged: a JSON list of objects."""
 
-_KINDS: Mapping[str, type[Outcome]] = {
-    "passed": Passed,
-    "failed": Failed,
-    "flagged": Flagged,
-    "reported": Reported,
-    "undecided": Undecided,
-}
+_KINDS: Words[type[Outcome]] = Words(
+    passed=Passed, failed=Failed, flagged=Flagged, reported=Reported, undecided=Undecided
+)
 _WORDS = {kind: word for word, kind in _KINDS.items()}
 _OUTCOMES = as_json(
     lambda outcomes: [
