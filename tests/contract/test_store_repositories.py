@@ -457,18 +457,6 @@ def test_an_event_not_confirmed_is_due_again(store: Store) -> None:
     assert again.attempts == 2
 
 
-def test_a_dead_letter_is_visible_replayable_and_holds_nothing_up(store: Store) -> None:
-    """Giving one event up lets the machine's next one go; bringing it back makes it due."""
-    first = store.write_sync(lambda tx: tx.outbox.add(NodeEvent.ONLINE, "a", {}, NOW))
-    second = store.write_sync(lambda tx: tx.outbox.add(NodeEvent.LOCKED, "a", {}, NOW))
-    store.write_sync(lambda tx: tx.outbox.retry(first, None))
-    assert [e.id for e in store.read_sync(lambda tx: tx.outbox.dead_letters(None, 9)).items] == [first]
-    assert [e.id for e in store.write_sync(lambda tx: tx.outbox.claim(9, NOW))] == [second]
-    store.write_sync(lambda tx: tx.outbox.retry(first, NOW))
-    assert store.read_sync(lambda tx: tx.outbox.dead_letters(None, 9)).items == ()
-    assert [e.id for e in store.write_sync(lambda tx: tx.outbox.claim(9, NOW))] == [first]
-
-
 def event(number: int, **changes: Any) -> AuditEvent:
     """Return an audit event told apart by its detail."""
     return AuditEvent(

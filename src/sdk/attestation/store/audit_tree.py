@@ -16,7 +16,8 @@ from sqlalchemy.sql import ClauseElement
 from attestation.audit.merkle import TILE_WIDTH, tile_root
 from attestation.clock import from_micros, to_micros
 from attestation.errors import LogBroken
-from attestation.store.sql import Executor, Insert, Prepared, Row
+from attestation.store.codec import codec
+from attestation.store.sql import Executor, Insert, Prepared
 from attestation.store.tables import (
     AuditCheckpointRow,
     AuditCountersignatureRow,
@@ -72,10 +73,7 @@ class StoredCheckpoint:
     created_at: datetime
 
 
-def _checkpoint(row: Row) -> StoredCheckpoint:
-    return StoredCheckpoint(size=row[0], root=row[1], note=row[2], created_at=from_micros(row[3]))
-
-
+_checkpoint = codec(StoredCheckpoint, _CHECKPOINTS.c).decode
 _ADD_NODE = Prepared(
     insert(_NODES).values(level=bindparam("level"), position=bindparam("position"), hash=bindparam("hash"))
 )

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -20,6 +21,7 @@ from sqlalchemy.types import TypeEngine
 from attestation.appraisal import recalled
 from attestation.clock import from_micros, to_micros
 from attestation.endorsements import PathCertificate
+from attestation.machines import Event, event_named
 from attestation.results import Failed, Flagged, Outcome, Passed, Reported, Subject, Undecided
 from attestation.wire import b64decode, b64encode
 
@@ -79,6 +81,13 @@ FLAG = Stored(Boolean(), bool, bool)
 """Databases without truth values hold 0 and 1."""
 INSTANT = Stored(BigInteger(), to_micros, from_micros)
 """Microseconds since 1970; see `attestation.clock`."""
+
+_EVENT = Stored(Text(), attrgetter("value"), event_named)
+EventWord = Annotated[Event, mapped_column(_EVENT)]
+
+_PAYLOAD = Stored(Text(), partial(json.dumps, separators=(",", ":")), json.loads)
+Payload = Annotated[Mapping[str, Any], mapped_column(_PAYLOAD)]
+"""A JSON object."""
 
 _UNSIGNED = Stored(BigInteger(), signed, unsigned)
 Unsigned = Annotated[int, mapped_column(_UNSIGNED)]

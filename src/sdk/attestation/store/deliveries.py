@@ -7,43 +7,26 @@ time and in order. A dead letter stays visible and holds nothing up; one subscri
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import bindparam, delete, exists, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from attestation.clock import to_micros
-from attestation.store.outbox import OutboxEvent, decode, encode
+from attestation.store.codec import binds
+from attestation.store.outbox import EVENT, OutboxEvent, claiming
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import DeliveryRow, table_of
 
 _T = table_of(DeliveryRow)
 _C = _T.c
-_E = _T.alias("earlier")
-_EVENT = [_C[name] for name in ("sequence", "id", "event", "machine_id", "payload", "created_at", "attempts")]
+_EVENT = [_C[name] for name in EVENT.at]
 
 _OURS = _C.subscriber == bindparam("subscriber")
 _DEAD = _C.next_attempt_at.is_(None)
-_EARLIER = exists().where(
-    _E.c.subscriber == _C.subscriber,
-    _E.c.machine_id == _C.machine_id,
-    _E.c.next_attempt_at.is_not(None),
-    _E.c.sequence < _C.sequence,
-)
-_DUE = (
-    select(_C.sequence)
-    .where(_OURS, _C.next_attempt_at <= bindparam("at"), ~_EARLIER)
-    .order_by(_C.next_attempt_at, _C.sequence)
-    .limit(bindparam("rows"))
-    .with_for_update(skip_locked=True)
-)
-_ADD = Prepared(insert(_T).values({c.name: bindparam(c.name) for c in _C if c.name != "sequence"}))
-_IS_DUE = Prepared(_DUE)
-_CLAIM = Prepared(
-    update(_T)
-    .where(_C.sequence.in_(_DUE))
-    .values(attempts=_C.attempts + 1, next_attempt_at=bindparam("again_at"))
-    .returning(*_EVENT)
+_ADD = Prepared(insert(_T).values(binds(_C, "sequence")))
+_IS_DUE, _CLAIM = claiming(
+    _T, lambda c: [c.subscriber == bindparam("subscriber"), c.next_attempt_at.is_not(None)]
 )
 # The number of the attempt: whoever held the claim before has nothing to say of this one.
 _THIS = (_C.sequence == bindparam("of_sequence"), _C.attempts == bindparam("of_attempt"), ~_DEAD)
@@ -86,7 +69,8 @@ class Deliveries:
         """Let *subscriber* have *event*, due at once."""
         self._sql.run(
             _ADD,
-            **encode(event.id, event.event, event.machine_id, event.payload, event.created_at, at),
+            **EVENT.encode(replace(event, attempts=0)),
+            next_attempt_at=to_micros(at),
             subscriber=subscriber,
             error="",
         )
@@ -103,7 +87,7 @@ class Deliveries:
         rows = self._sql.rows(
             _CLAIM, subscriber=subscriber, rows=limit, at=to_micros(at), again_at=to_micros(at + hold)
         )
-        return tuple(sorted(map(decode, rows), key=lambda event: event.sequence))
+        return tuple(sorted(map(EVENT.decode, rows), key=lambda event: event.sequence))
 
     def done(self, event: OutboxEvent) -> bool:
         """Confirm that *event* was handled; False where the claim was lost to another."""
@@ -133,4 +117,4 @@ class Deliveries:
     def dead_letters(self, subscriber: str, limit: int) -> tuple[DeadLetter, ...]:
         """Return the newest dead letters of *subscriber*."""
         rows = self._sql.rows(_LETTERS, subscriber=subscriber, rows=limit)
-        return tuple(DeadLetter(event=decode(row), error=row[-1]) for row in rows)
+        return tuple(DeadLetter(event=EVENT.decode(row), error=row[-1]) for row in rows)

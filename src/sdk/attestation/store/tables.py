@@ -30,7 +30,19 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from attestation.machines import Role, Status
 from attestation.results import Assurance, Verdict
-from attestation.store.columns import FLAG, INSTANT, Blobs, Digests, Outcomes, Path, Subjects, Unsigned, word
+from attestation.store.columns import (
+    FLAG,
+    INSTANT,
+    Blobs,
+    Digests,
+    EventWord,
+    Outcomes,
+    Path,
+    Payload,
+    Subjects,
+    Unsigned,
+    word,
+)
 
 SerialType = BigInteger().with_variant(Integer(), "sqlite")
 """SQLite numbers rows by itself only in a column of type INTEGER."""
@@ -752,7 +764,7 @@ class ApprovalRow(Base):
 
 
 class OutboxRow(Base):
-    """Events written with the change that they tell of. `next_attempt_at` null: done, or a dead letter."""
+    """Events written with the change that they tell of. `next_attempt_at` null: done."""
 
     __tablename__ = "outbox"
     __table_args__ = (
@@ -765,9 +777,9 @@ class OutboxRow(Base):
 
     sequence: Mapped[Serial]
     id: Mapped[UniqueText]
-    event: Mapped[str]
+    event: Mapped[EventWord]
     machine_id: Mapped[str | None]
-    payload: Mapped[str]
+    payload: Mapped[Payload]
     created_at: Mapped[datetime]
     attempts: Mapped[int]
     next_attempt_at: Mapped[datetime | None]
@@ -790,12 +802,12 @@ class DeliveryRow(Base):
     sequence: Mapped[Serial]
     subscriber: Mapped[str]
     id: Mapped[str]
-    event: Mapped[str]
+    event: Mapped[EventWord]
     machine_id: Mapped[str | None]
-    payload: Mapped[str]
-    created_at: Mapped[int]
+    payload: Mapped[Payload]
+    created_at: Mapped[datetime]
     attempts: Mapped[int]
-    next_attempt_at: Mapped[int | None]
+    next_attempt_at: Mapped[datetime | None]
     error: Mapped[str]
 
 
