@@ -160,7 +160,10 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
                     log.warning("service.stopped_early", in_flight=in_flight.count)
                 for task in tasks:
                     task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                ended = asyncio.gather(*tasks, return_exceptions=True)
+                # A handler of an extension may swallow that it is cancelled.
+                if (await asyncio.wait([ended], timeout=extensions.HOOK_SECONDS))[1]:
+                    log.error("service.tasks_left")
         log.info("service.stopped")
 
     app = FastAPI(

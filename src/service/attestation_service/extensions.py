@@ -18,7 +18,6 @@ import structlog
 from fastapi import APIRouter, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
-from sqlalchemy.orm import DeclarativeBase
 
 from attestation.api import (
     DeadLetterDetail,
@@ -46,7 +45,7 @@ from attestation.extension import (
 from attestation.store import MAX_LIMIT, Branch, Tx, Waiting, migrate_branch
 from attestation_service.auth import OperatorDep
 from attestation_service.resources import Res, Resources
-from attestation_service.routing.openapi import machine_router, operator_router, route
+from attestation_service.routing.openapi import demand_access, machine_router, operator_router, route
 from attestation_service.settings import Settings, SettingsInvalid
 
 log = structlog.get_logger("attestation_service.extensions")
@@ -98,17 +97,18 @@ def _load(name: str, given: Mapping[str, str]) -> AttestationExtension:
         raise ExtensionInvalid(name, f"is no AttestationExtension: {points[0].value}")
     if (contract := getattr(kind, "contract", None)) != CONTRACT:
         raise ExtensionInvalid(name, f"was written for contract {contract}; this service has {CONTRACT}")
-    chosen = _chosen(name, kind.Settings, given)
     try:
-        made = kind(chosen)
-        said_name, about, models = made.name, (made.version, made.description), made.get_models()
-    except Exception as e:
+        made = kind(_chosen(name, kind.Settings, given))
+        said_name, about = made.name, (made.version, made.description)
+        _demand_tables(name, made)
+    except ExtensionInvalid:
+        raise
+    except (Exception, SystemExit) as e:
         raise ExtensionInvalid(name, f"cannot be made: {_words(e)}") from e
     if said_name != name:
         raise ExtensionInvalid(name, f"calls itself {said_name!r}")
     if not all(about):
         raise ExtensionInvalid(name, "says nothing of its version or of what it does")
-    _demand_tables(made, models)
     return made
 
 
@@ -171,7 +171,7 @@ def routers(extensions: Sequence[AttestationExtension], ours: Sequence[APIRouter
         try:
             router = each.get_router()
             found += [_mounted(each.name, added) for added in (router or Router()).routes]
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise ExtensionInvalid(each.name, f"has routes that cannot be served: {_words(e)}") from e
     return tuple(found)
 
@@ -193,6 +193,7 @@ def _mounted(name: str, added: Route) -> APIRouter:
     operation = f"{name}_{added.handler.__name__}"
     line = f"{method} /{name}{path}"
     route(router, operation, line, added.access, _answering(added.handler), *added.errors)
+    demand_access(router)
     return router
 
 
@@ -280,14 +281,14 @@ def _list_dead_letters(router: APIRouter, name: str) -> None:
 # ---------------------------------------------------------------- tables
 
 
-def _demand_tables(made: AttestationExtension, models: Sequence[type[DeclarativeBase]]) -> None:
+def _demand_tables(name: str, made: AttestationExtension) -> None:
     """Refuse tables whose names could be somebody else's, and those that nothing makes."""
-    prefix = f"extension_{made.name}_"
-    for model in models:
+    prefix = f"extension_{name}_"
+    for model in made.get_models():
         if not model.__tablename__.startswith(prefix):
-            raise ExtensionInvalid(made.name, f"has a table {model.__tablename__}; its are called {prefix}…")
+            raise ExtensionInvalid(name, f"has a table {model.__tablename__}; its are called {prefix}…")
         if made.migrations is None:
-            raise ExtensionInvalid(made.name, "has tables and no migrations")
+            raise ExtensionInvalid(name, "has tables and no migrations")
 
 
 def migrate(settings: Settings, extensions: Sequence[AttestationExtension]) -> None:
@@ -307,7 +308,7 @@ def migrate(settings: Settings, extensions: Sequence[AttestationExtension]) -> N
         )
         try:
             migrate_branch(settings.db_url, branch)
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise ExtensionInvalid(each.name, f"has tables that cannot be migrated: {_words(e)}") from e
 
 
@@ -324,7 +325,7 @@ def subscriptions(extensions: Sequence[AttestationExtension]) -> dict[str, Mappi
     for each in extensions:
         try:
             wanted: dict[Any, Any] = dict(each.get_subscriptions())  # its word for it
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             raise ExtensionInvalid(each.name, f"has no subscriptions: {_words(e)}") from e
         for event, handler in wanted.items():
             if not isinstance(event, NodeEvent | OperatorEvent) or not callable(handler):
@@ -362,14 +363,22 @@ async def running(extensions: Sequence[AttestationExtension], res: Resources) ->
             try:
                 async with asyncio.timeout(HOOK_SECONDS):
                     await each.on_startup(Context(store=res.store, clock=res.clock))
-            except Exception as e:
-                raise ExtensionInvalid(each.name, f"cannot begin: {_words(e)}") from e
+            except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's
+                # Its kind only: in the words of a connection that failed there may be a password.
+                raise ExtensionInvalid(each.name, f"cannot begin: {type(e).__name__}") from None
             log.info("extension.started", name=each.name, version=each.version)
         yield
     finally:
         for each in reversed(begun):
-            try:
-                async with asyncio.timeout(HOOK_SECONDS):
-                    await each.on_shutdown()
-            except Exception as e:  # noqa: BLE001 -- a stranger's; the others must end too
-                log.error("extension.stop_failed", name=each.name, kind=type(e).__name__)  # noqa: TRY400 -- its words may be secret
+            ending = asyncio.create_task(_end(each))
+            # Twice: it may swallow that it is cancelled after the first.
+            if (await asyncio.wait([ending], timeout=2 * HOOK_SECONDS))[1]:
+                log.error("extension.stop_failed", name=each.name, kind="TimeoutError")
+
+
+async def _end(made: AttestationExtension) -> None:
+    try:
+        async with asyncio.timeout(HOOK_SECONDS):
+            await made.on_shutdown()
+    except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's; the others must end too
+        log.error("extension.stop_failed", name=made.name, kind=type(e).__name__)  # noqa: TRY400 -- its words may be secret

@@ -66,7 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return EXIT_UNUSABLE
     if not (_prepared_elsewhere if options.workers > 1 else _prepared)(settings):
         return EXIT_UNUSABLE
-    serve(_server(options, settings), workers=options.workers, shutdown_seconds=settings.shutdown_seconds)
+    try:
+        server = _server(options, settings)
+    except SettingsInvalid as e:  # an extension whose routes or subscriptions cannot be used
+        log.error("service.unusable", reason=str(e))  # noqa: TRY400 -- the reason is for operators, a trace is not
+        return EXIT_UNUSABLE
+    serve(server, workers=options.workers, shutdown_seconds=settings.shutdown_seconds)
     return 0
 
 

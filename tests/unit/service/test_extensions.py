@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sqlite3
 import sys
 import uuid
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attestation.extension import CONTRACT, GROUP, NodeEvent, OutboxEvent, Tx
-from attestation_service import extensions
+from attestation.extension import CONTRACT, GROUP, AttestationExtension, NodeEvent, OutboxEvent, Tx
+from attestation_service import extensions, main
 from attestation_service.app import create_app
 from attestation_service.auth import Operator
 from attestation_service.extensions import ExtensionInvalid
@@ -214,6 +215,14 @@ BROKEN = [
         EMPTY + "    def __init__(self, s):\n        raise ValueError('no')\n",
         "cannot be made: ValueError: no",
     ),
+    (
+        EMPTY + "    def __init__(self, s):\n        raise SystemExit(0)\n",
+        "cannot be made: SystemExit: 0",
+    ),
+    (EMPTY + "    Settings = 5\n", "cannot be made: AttributeError"),
+    (EMPTY + "    def get_models(self):\n        return None\n", "cannot be made: TypeError"),
+    (EMPTY + "    def get_models(self):\n        return [3]\n", "cannot be made: AttributeError"),
+    (EMPTY + "    def get_models(self):\n        return [Other]\n", "has a table machines"),
 ]
 
 
@@ -261,6 +270,8 @@ NO_ROUTES = [
     ("router.add('GET s/mine', 'read', self.on_shutdown)", "a path begins with /"),
     ("router.add('GET  /mine', 'read', self.on_shutdown)", "a path begins with /"),
     ("raise ValueError('no')", "ValueError: no"),
+    ("raise SystemExit(3)", "SystemExit: 3"),
+    ("router.add('GET', 'public', self.asked)", "declared as public, but operators are asked for"),
 ]
 
 
@@ -268,8 +279,22 @@ NO_ROUTES = [
 def test_a_route_without_a_right_of_ours_stops_the_start(site: Path, line: str, why: str) -> None:
     """Default deny: an operation declares who may ask, and asking changes nothing."""
     code = f"    def get_router(self):\n        router = Router()\n        {line}\n        return router\n"
+    asked = "    async def asked(self, who: Caller) -> None:\n        'Say nothing.'\n"
     with pytest.raises(ExtensionInvalid, match=f"routed .* has routes that cannot be served: .*{why}"):
-        create_app(enabled(site, "routed", EMPTY + code))
+        create_app(enabled(site, "routed", EMPTY + code + asked))
+
+
+def test_what_cannot_be_served_ends_the_start_in_words(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line and an exit status, no trace."""
+    settings = enabled(site, "machines")
+    monkeypatch.setattr(Settings, "load", lambda: settings)
+    monkeypatch.setattr(main, "_prepared", lambda _: True)
+    assert main.main(["--host", "127.0.0.1", "--port", "0"]) == main.EXIT_UNUSABLE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "service.unusable" in line
+    assert "has the name of routes of the service" in line
 
 
 @pytest.mark.threat("T182")
@@ -288,9 +313,34 @@ async def test_hooks_run_in_order_and_a_failing_one_stops_the_start(
     monkeypatch.setattr("builtins.print", lambda *words: told.append(" ".join(words)))
     for name, up, down in (("a", "", ""), ("b", "", "raise ValueError"), ("c", "raise ValueError('no')", "")):
         install(site, name, HEAD + EMPTY.format(name=name) + HOOKS.format(up=up, down=down))
-    with pytest.raises(ExtensionInvalid, match=r"c .* cannot begin: ValueError: no"):
+    with pytest.raises(ExtensionInvalid, match=r"c .* cannot begin: ValueError$"):
         await start(extensions=("a", "b", "c"))
     assert told == ["up a", "up b", "up c", "down c", "down b", "down a"]
+
+
+async def test_what_will_not_end_holds_nothing_up(
+    site: Path, start: Starter, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A handler and a hook that swallow their cancellation: the service ends without them, and says so."""
+    monkeypatch.setattr(extensions, "HOOK_SECONDS", 0.001)
+    released = asyncio.Event()
+
+    async def stubborn(*_: object) -> None:
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await released.wait()
+
+    monkeypatch.setattr(AttestationExtension, "on_shutdown", stubborn)
+    monkeypatch.setattr(dispatch, "run", stubborn)
+    install_example(site)
+    await start(extensions=("visits",))
+    await asyncio.sleep(0)  # the task of its events begins
+    await start.stack.aclose()
+    log = capsys.readouterr().err
+    released.set()
+    assert [word in log for word in ("service.tasks_left", "extension.stop_failed", "service.stopped")] == [
+        True
+    ] * 3
 
 
 HOOKS = """

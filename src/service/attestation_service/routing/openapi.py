@@ -168,8 +168,8 @@ def access(kind: Access, *, logs: bool = False) -> dict[str, Any]:
     return {ACCESS_KEY: kind, **({LOGS_KEY: True} if logs else {})}
 
 
-def demand_access(app: FastAPI) -> None:
-    """Refuse an application with a route that does not declare who may ask, or does not enforce it.
+def demand_access(app: FastAPI | APIRouter) -> None:
+    """Refuse an application or router with a route that does not declare who may ask, or does not enforce it.
 
     Raises:
         RuntimeError: Names the route. Default deny: nobody finds out in production.
