@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.appraisal import KINDS, Appraisal, Case, appraise, recalled
+from attestation.appraisal.again import StoredCase, judge_again
 from attestation.appraisal.kind import Kind
 from attestation.appraisal.tpm import TPM, no_advisories
 from attestation.appraisal.tpm import Expected as ExpectedTPM
@@ -23,7 +24,7 @@ from attestation.machines import Role
 from attestation.reference import IDENTITY_ONLY, Policy, compose, diff, effective_document, parse_policy
 from attestation.reference.blocks import BLOCKS
 from attestation.reference.schema import schema_2
-from attestation.results import Assurance, Failed, Outcome, Passed, Reported, Undecided, Verdict
+from attestation.results import Assurance, Failed, Outcome, Passed, Reported, Undecided, Verdict, conclude
 from attestation.tpm import PCRSelection
 from attestation.wire import b64decode, b64encode
 from tests.contract import toy_kind
@@ -300,6 +301,54 @@ def test_a_block_of_a_kind_that_is_not_expected_holds_for_nobody(mode: str, expe
     found = judged({"tpm": tpm.item}, {"tpm": tpm.expected}, policy=applied, requested_policy=applied.ref)
     assert [type(o) for o in found.result.outcomes if o.check == "evidence"] == [expected]
     assert found.result.verdict is (Verdict.FAILED if expected is Failed else Verdict.VERIFIED)
+
+
+@pytest.mark.parametrize(
+    "demand",
+    [
+        {"pcrs": {"0": {"any_of": ["ff" * 32]}}},
+        {"pcrs": {}, "firmware": {"on_blocklist": "fail"}},
+        {"pcrs": {}, "ek_key_attestation": "required"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("mode", "expected"), [("enforce", Failed), ("report", Reported)])
+def test_what_is_demanded_of_a_tpm_holds_for_nobody_without_one(
+    demand: dict[str, Any], mode: str, expected: type[Outcome]
+) -> None:
+    """The block `tpm` is as any other; common members alone demand no kind of evidence."""
+    toy = SAMPLES["toy"]
+    alone: dict[str, object] = {}
+    for more in (alone, {"toy": {"minimum": 0}}):
+        applied = policy("chips", mode, tpm={"bank": "sha256", **demand}, **more)
+        found = judged({"toy": toy.item}, {"toy": toy.expected}, policy=applied, requested_policy=applied.ref)
+        absent = [o for o in found.result.outcomes if o.check == "evidence"]
+        assert [type(o) for o in absent] == [expected]
+        assert found.result.verdict is (Verdict.FAILED if expected is Failed else Verdict.VERIFIED)
+    common = policy(mode=mode, assurance={"minimum": "tofu"}, max_age_seconds=60)
+    found = judged({"toy": toy.item}, {"toy": toy.expected}, policy=common, requested_policy=common.ref)
+    assert found.result.verdict is Verdict.VERIFIED
+
+
+def test_stored_evidence_says_nothing_of_another_kind() -> None:
+    """It is of TPMs; a policy with a block of another kind does not hold for it, nor does it fail."""
+    case = StoredCase(
+        bank=None,
+        values={},
+        log_outcomes=None,
+        list_outcomes=None,
+        assurance=Assurance.EK_CHAIN,
+        role=Role.WORKER_APP,
+        ek_vendor=None,
+        firmware_version=None,
+        clock_safe=None,
+        ek_key_attested=False,
+        advisories=(),
+    )
+    outcomes = judge_again(case, policy(toy={"minimum": 0}))
+    assert [type(o) for o in outcomes if o.check == "evidence"] == [Undecided]
+    assert conclude(outcomes) is Verdict.INDETERMINATE
+    assert conclude(judge_again(case, IDENTITY_ONLY)) is Verdict.VERIFIED
 
 
 def test_a_block_that_no_kind_reads_is_refused_by_name() -> None:

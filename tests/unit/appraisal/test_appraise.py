@@ -18,6 +18,7 @@ from attestation.errors import ChallengeMismatch, PCRDigestMismatch, SignatureIn
 from attestation.evidence import tpm_quote
 from attestation.machines import ClockState, Role
 from attestation.reference import IDENTITY_ONLY, Policy, compose, parse_policy
+from attestation.reference.blocks import BLOCKS
 from attestation.results import (
     Assurance,
     Failed,
@@ -32,6 +33,7 @@ from attestation.results import (
 from attestation.results.ar4si import TrustClaim
 from attestation.results.vector import trust_vector
 from attestation.tpm import PCRSelection
+from tests.contract.toy_kind import TOY, TOY_BLOCK
 from tests.vectors import forge
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -174,6 +176,14 @@ def test_identity_only_says_that_the_boot_state_was_not_appraised() -> None:
     assert found.result.verdict is Verdict.VERIFIED
     assert Flagged("boot-state", "boot state not appraised") in found.result.outcomes
     assert not found.result.boot_state_appraised
+
+
+def test_a_kind_that_is_demanded_and_not_expected_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of such a kind nothing holds."""
+    monkeypatch.setitem(BLOCKS, TOY.name, TOY_BLOCK)
+    document = {"format": "itl-policy/2", "name": "p", "version": 1, TOY.name: {"minimum": 0}}
+    found = appraise(evidence(), case(parse_policy(document)), AT)
+    assert judged(found)["evidence"] == "Failed"
 
 
 def test_no_policy_is_indeterminate() -> None:

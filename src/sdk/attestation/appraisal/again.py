@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from attestation.appraisal.appraise import EVIDENCE
 from attestation.appraisal.assurance import judge_assurance
 from attestation.appraisal.tpm.boot import judge_log
 from attestation.appraisal.tpm.identity import judge_advisories, judge_firmware_minimum, unsafe_clock
@@ -58,7 +59,8 @@ class StoredCase(NamedTuple):
 
 def judge_again(case: StoredCase, policy: Policy) -> tuple[Outcome, ...]:
     """Return the outcome of every rule of *policy* for what is stored of a machine."""
-    return (*_identity(case, policy), *_boot(case, policy))
+    others = (EVIDENCE.undecided(f"{name}: {NOT_ASKED}") for name in policy.blocks)
+    return (*_identity(case, policy), *_boot(case, policy), *others)
 
 
 def judge_stored_log(

@@ -89,9 +89,9 @@ def appraise(evidence: Mapping[str, Any], case: Case, at: datetime) -> Appraisal
             judged, compared = kind.judge(claims, sent, expected, policy)
             outcomes += judged
             subjects += compared
-        for name in policy.blocks.keys() - found.keys():
+        for name in policy.kinds.keys() - found.keys():
             # Rules about evidence that is not even expected hold for nobody.
-            outcomes.append(EVIDENCE.told(name, "absent", report=policy.only_reports(name)))
+            outcomes.append(EVIDENCE.told(name, "absent", report=policy.kinds[name]))
     verdict = conclude(outcomes)
     result = AttestationResult(
         verdict=verdict,

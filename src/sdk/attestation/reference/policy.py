@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from attestation.reference.blocks import BLOCKS
-from attestation.reference.document import FORMAT, IDENTITY_ONLY_NAME, load, read, refuse
+from attestation.reference.document import COMMON, FORMAT, IDENTITY_ONLY_NAME, TPM, load, read, refuse
 from attestation.reference.patterns import CommandPattern, Glob
 from attestation.reference.rules import (
     BootRules,
@@ -117,6 +117,7 @@ class Policy:
         demands: It demands more than clock and age: there is a reason to have it.
         reports: At least one rule is only reported.
         blocks: Name of each other kind of evidence of which it states something -> the rules of that kind.
+        kinds: Name of each kind of which it states something, `tpm` too -> whether all of that is only reported.
     """
 
     name: str
@@ -134,14 +135,11 @@ class Policy:
     demands: bool
     reports: bool
     blocks: Mapping[str, Any]
+    kinds: Mapping[str, bool]
 
     def __hash__(self) -> int:
         """Hash what it was made of: equal policies have equal documents."""
         return hash(self.sha256)
-
-    def only_reports(self, kind: str) -> bool:
-        """Return whether nothing that it states of another *kind* of evidence decides."""
-        return all(s.report for path, s in self.sources.items() if path.startswith(f"{kind}."))
 
     def assurance_minimum(self, role: str | None) -> Assurance:
         """Return the lowest level of assurance with which a machine of *role* is accepted (TPM.md §6).
@@ -283,7 +281,19 @@ def build(
         demands=bool(about_boot or firmware or level or key_attestation.value == "required" or blocks),
         reports=any(stated.source.report for stated in members.values()),
         blocks=blocks,
+        kinds=_kinds(members),
     )
+
+
+def _kinds(members: Mapping[str, Stated]) -> Mapping[str, bool]:
+    """Return what `Policy.kinds` is. What is neither a common member nor in a block is about TPMs."""
+    kinds: dict[str, bool] = {}
+    for path, stated in members.items():
+        top = path.partition(".")[0]
+        if top not in COMMON:
+            kind = top if top in BLOCKS else TPM
+            kinds[kind] = kinds.get(kind, True) and stated.source.report
+    return kinds
 
 
 def _about_boot(
