@@ -73,36 +73,39 @@ def touched(changed: Iterable[str], root: Path = ROOT) -> list[str]:
     trees = {file: ast.parse(source) for file, source in sources.items()}
     users: dict[str, set[str]] = {}
     for file, tree in trees.items():
-        # Strings of what is shipped start nothing.
+        # What is shipped names modules in strings too (commands, lazy members, entry points): see the end.
         for name in imports(tree, programs, strings=not file.startswith("src/")):
             users.setdefault(name, set()).add(file)
+
+    def reached(due: list[str]) -> set[str]:
+        seen: set[str] = set()
+        while due:
+            file = due.pop()
+            if file in seen:
+                continue
+            seen.add(file)
+            due += users.get(module_of(file), ())
+            below = PurePosixPath(file).parent if file.endswith("conftest.py") else PurePosixPath("tests")
+            for name in fixtures(file, trees[file]) if file in trees else ():
+                due += (
+                    each for each in users.get(FIXTURE + name, ()) if below in PurePosixPath(each).parents
+                )
+        return seen.intersection(tests)
+
     found: set[str] = set()
-    due: list[str] = []
     for file in changed:
         path = PurePosixPath(file)
-        if file in ALL_REST_ON:
-            return [EVERYTHING]
-        if path.name == "conftest.py":
-            due += [test for test in tests if path.parent in PurePosixPath(test).parents]
         if path.suffix == ".py":
-            due.append(file)
-            continue
-        named = [test for test in tests if path.name in sources[test]]
-        named += ["tests/docs"] if path.suffix == ".md" else []
-        if not named:
+            beside = path.parent if path.name == "conftest.py" else None
+            named = [*reached([file]), *(test for test in tests if beside in PurePosixPath(test).parents)]
+        else:
+            named = [test for test in tests if path.name in sources[test]]
+            named += ["tests/docs"] if path.suffix == ".md" else []
+        # What is shipped and reached by no test is imported by a name in a string: a command, a migration.
+        ours = path.suffix == ".py" and not file.startswith("src/")
+        if file in ALL_REST_ON or not (named or ours):
             return [EVERYTHING]
         found.update(named)
-    seen: set[str] = set()
-    while due:
-        file = due.pop()
-        if file in seen:
-            continue
-        seen.add(file)
-        due += users.get(module_of(file), ())
-        below = PurePosixPath(file).parent if file.endswith("conftest.py") else PurePosixPath("tests")
-        for name in fixtures(file, trees[file]) if file in trees else ():
-            due += (each for each in users.get(FIXTURE + name, ()) if below in PurePosixPath(each).parents)
-    found.update(seen.intersection(tests))
     return sorted(file for file in found if (root / file).exists())
 
 

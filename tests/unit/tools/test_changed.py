@@ -14,6 +14,7 @@ FILES = {
     "src/sdk/attestation/wire.py": "",
     "src/sdk/attestation/clock.py": "",
     "src/sdk/attestation/envelope.py": "from attestation import wire",
+    "src/cli/attestation_cli/commands/lock.py": "",
     "src/agent/pyproject.toml": '[project]\nscripts = {attestation-agent = "attestation_agent.main:main"}',
     "src/agent/attestation_agent/main.py": "import attestation.clock\nTEXT = 'attestation-agent'",
     "tests/conftest.py": "pytest_plugins = ['tests.fixtures.tpm']",
@@ -46,12 +47,14 @@ def root(tmp_path: Path) -> Path:
         ("src/sdk/attestation/envelope.py", ["tests/unit/test_envelope.py"]),
         ("src/sdk/attestation/clock.py", ["tests/e2e/test_agent.py", "tests/unit/test_tpm.py"]),
         ("src/agent/attestation_agent/main.py", ["tests/e2e/test_agent.py"]),
+        ("src/cli/attestation_cli/commands/lock.py", [EVERYTHING]),  # imported by a name in a string
         ("tests/fixtures/tpm.py", ["tests/unit/test_tpm.py"]),
         ("tests/unit/test_wire.py", ["tests/unit/test_wire.py"]),
         ("tests/unit/cli/conftest.py", ["tests/unit/cli/test_cli.py"]),
         ("tests/conftest.py", ALL),
         ("docs/install.md", ["tests/unit/cli/test_cli.py"]),  # and tests/docs, where there is one
         ("deploy/nginx.conf", [EVERYTHING]),
+        ("tests/vectors/quote.bin", [EVERYTHING]),
         ("pyproject.toml", [EVERYTHING]),
     ],
 )
