@@ -13,12 +13,12 @@ from pathlib import Path
 
 from attestation.audit import GENESIS_HASH, AuditEntry, AuditEvent, canonical_bytes, chain, verify_chain
 from attestation.audit.checkpoint import Checkpoint
-from attestation.audit.export import LogVerifier, Pinned, format_entry, format_header
+from attestation.audit.export import LogVerifier, Pinned, format_header
 from attestation.audit.merkle import Frontier, leaf_hash
 from attestation.audit.walk import LogWalk
 from attestation.store import Tx, migrate, open_store
 from tests.bench.report import Measurement
-from tests.unit.audit.log_kit import LOG_VKEYS, ORIGIN, signed
+from tests.unit.audit.log_kit import LOG_VKEYS, ORIGIN, format_entry, signed
 
 ENTRIES = 20_000
 LONG = 100_000

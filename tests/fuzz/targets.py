@@ -71,7 +71,6 @@ from attestation.keys import Binding, JWSRejected, KeySigner, statements
 from attestation.keys.uri import parse_key_uri
 from attestation.machines.labels import parse_selector, told
 from attestation.machines.names import canonical_address, canonical_hostname, canonical_interface, names_of
-from attestation.pki.content import tbs_of
 from attestation.pki.lint import lint
 from attestation.pki.ocsp import MAX_REQUEST_BYTES, MAX_REQUESTS, parse_ocsp_request
 from attestation.pki.profiles import ProfileName
@@ -778,11 +777,9 @@ def tile_path(data: bytes) -> None:
 
 
 def tile_bundle(data: bytes) -> None:
-    """`parse_bundle` and `parse_hashes`: the first byte says how many."""
+    """`parse_bundle`: the first byte says how many."""
     with contextlib.suppress(MalformedEvidence):
         assert tiles.format_bundle(tiles.parse_bundle(data[1:], data[0] if data else 0)) == data[1:]
-    with contextlib.suppress(MalformedEvidence):
-        assert tiles.format_hashes(tiles.parse_hashes(data[1:], data[0] if data else 0)) == data[1:]
 
 
 def audit_export(data: bytes) -> None:
@@ -1030,7 +1027,7 @@ _OUR_CERTIFICATE: Final = _OUR_CA.issue(_OURS)
 def certificate_lint(data: bytes) -> None:
     """The linter before the CA key: of everything there is, only the certificate that was asked for is signed."""
     if not lint(data, _OURS, _OUR_CA.certificate):
-        assert tbs_of(data) == tbs_of(_OUR_CERTIFICATE)
+        assert parse_certificate(data).tbs == parse_certificate(_OUR_CERTIFICATE).tbs
 
 
 _SERVICE = KeySigner(ec.derive_private_key(7, ec.SECP384R1()))

@@ -20,7 +20,7 @@ from attestation.audit.merkle import (
     verify_inclusion,
 )
 from attestation.audit.note import KeyType, parse_vkey
-from attestation.audit.tiles import Tile, format_bundle, format_hashes, parse_bundle, parse_hashes, tiles_of
+from attestation.audit.tiles import Tile, format_bundle, format_hashes, parse_bundle
 from attestation.errors import AttestationError
 from tests.fixtures import judges
 from tests.unit.audit.log_kit import (
@@ -35,7 +35,9 @@ from tests.unit.audit.log_kit import (
     bundle,
     checkpoint,
     entries,
+    parse_hashes,
     signed,
+    tiles_of,
 )
 
 SIZE = 600
@@ -162,7 +164,7 @@ def test_we_read_the_tiles_of_scales(scales: Any, tmp_path: Path) -> None:
     levels: list[list[bytes]] = [[], []]
     for tile in tiles_of(SIZE):
         assert tile.level is not None
-        levels[tile.level] += parse_hashes((tmp_path / "log" / str(tile)).read_bytes(), tile.width)
+        levels[tile.level] += parse_hashes((tmp_path / "log" / str(tile)).read_bytes())
     assert levels == TREE.levels
     found = []
     for start in range(0, SIZE, TILE_WIDTH):

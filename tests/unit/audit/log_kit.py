@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -12,9 +12,10 @@ from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PrivateKey
 
 from attestation.audit import GENESIS_HASH, AuditEntry, AuditEvent, canonical_bytes, chain, leaf_hash_of
 from attestation.audit.checkpoint import Checkpoint, signed_message
-from attestation.audit.export import TimeStamp, format_entry, format_header
-from attestation.audit.merkle import TILE_WIDTH, Frontier, tile_root
+from attestation.audit.export import TimeStamp, format_header, format_line
+from attestation.audit.merkle import HASH_BYTES, TILE_HEIGHT, TILE_WIDTH, Frontier, tile_root
 from attestation.audit.note import KeyType, NoteSignature, VerifierKey, signature_line, signed_note
+from attestation.audit.tiles import Tile
 
 AT = datetime(2026, 11, 21, 3, 42, tzinfo=UTC)
 TIME = 1_795_232_520
@@ -112,6 +113,25 @@ def export(
         timestamps=timestamps,
     )
     return [header, *(format_entry(i, entry) for i, entry in enumerate(log, 1))]
+
+
+def format_entry(entry_id: int, entry: AuditEntry) -> bytes:
+    """Return the line of *entry*."""
+    return format_line(entry_id, entry.entry_hash, canonical_bytes(entry))
+
+
+def tiles_of(size: int) -> Iterator[Tile]:
+    """Return the tiles of hashes of a tree of *size* leaves, level by level from the left, the last one partial."""
+    level, nodes = 0, size
+    while nodes:
+        for number in range(-(-nodes // TILE_WIDTH)):
+            yield Tile(level=level, number=number, width=min(TILE_WIDTH, nodes - number * TILE_WIDTH))
+        level, nodes = level + 1, nodes >> TILE_HEIGHT
+
+
+def parse_hashes(data: bytes) -> list[bytes]:
+    """Read a tile of hashes."""
+    return [data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)]
 
 
 @dataclass

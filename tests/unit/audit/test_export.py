@@ -21,7 +21,6 @@ from attestation.audit.export import (
     Pinned,
     TimeStamp,
     VerifiedLog,
-    format_entry,
     format_header,
     parse_header,
 )
@@ -40,6 +39,7 @@ from tests.unit.audit.log_kit import (
     Key,
     entries,
     export,
+    format_entry,
     frontier,
     signed,
 )

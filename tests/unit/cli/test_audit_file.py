@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.audit import AuditEvent, chain
-from attestation.audit.export import format_entry
 from attestation.audit.note import KeyType
 from attestation.wire import b64encode
 from attestation_cli.audit_rows import CSV
@@ -36,6 +35,7 @@ from tests.unit.audit.log_kit import (
     checkpoint,
     entries,
     export,
+    format_entry,
     signed,
 )
 

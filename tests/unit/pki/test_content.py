@@ -29,7 +29,6 @@ from attestation.pki.content import (
     serial_of,
     serial_text,
     signing_hash,
-    tbs_of,
     throwaway_key,
 )
 from attestation.pki.names import ca_subject, machine_subject, operator_subject, responder_subject
@@ -68,9 +67,11 @@ def test_the_rehearsal_and_the_certificate_have_one_signed_part(
     ca = ca_of(algorithm)
     content = ca.content_of(profile)
     rehearsed, signed = rehearse(content, algorithm), ca.issue(content)
-    assert tbs_of(rehearsed) == tbs_of(signed) == tbs_of(ca.issue(content))
+    tbs, *others = (
+        parse_certificate(data, max_bytes=16384).tbs for data in (rehearsed, signed, ca.issue(content))
+    )
+    assert others == [tbs, tbs]
     assert rehearsed != signed
-    assert parse_certificate(signed, max_bytes=16384).tbs == tbs_of(signed)
     check_signed(signed, rehearsed=rehearsed, issuer=ca.key.public_key())
 
 

@@ -25,7 +25,6 @@ from typing import Any, Final
 
 from attestation.audit import checkpoint
 from attestation.audit.checkpoint import SignedCheckpoint, UnverifiedCheckpoint
-from attestation.audit.entry import AuditEntry, canonical_bytes
 from attestation.audit.note import VerifierKey, check_name, parse_vkey
 from attestation.audit.walk import KnownRoot, LogWalk
 from attestation.errors import LogBroken, MalformedEvidence, MalformedNote, NoteRejected
@@ -171,11 +170,6 @@ def format_header(
         "timestamps": [{"size": stamp.size, "tsr": b64encode(stamp.response)} for stamp in timestamps],
     }
     return json.dumps(members, separators=(",", ":")).encode("ascii") + b"\n"
-
-
-def format_entry(entry_id: int, entry: AuditEntry) -> bytes:
-    """Return the line of *entry*."""
-    return format_line(entry_id, entry.entry_hash, canonical_bytes(entry))
 
 
 def format_line(entry_id: int, entry_hash: str, data: bytes) -> bytes:

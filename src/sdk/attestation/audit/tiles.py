@@ -10,11 +10,11 @@ full says its width W, 1 to 255. An entry of a bundle is u16 length, big-endian,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from attestation.audit.merkle import HASH_BYTES, MAX_SIZE, TILE_HEIGHT, TILE_WIDTH
+from attestation.audit.merkle import MAX_SIZE, TILE_HEIGHT, TILE_WIDTH
 from attestation.errors import MalformedEvidence
 from attestation.wire import Reader, sized
 
@@ -82,29 +82,9 @@ def parse_path(path: str) -> Tile:
     return tile
 
 
-def tiles_of(size: int) -> Iterator[Tile]:
-    """Return the tiles of hashes of a tree of *size* leaves, level by level from the left, the last one partial."""
-    level, nodes = 0, size
-    while nodes:
-        for number in range(-(-nodes // TILE_WIDTH)):
-            yield Tile(level=level, number=number, width=min(TILE_WIDTH, nodes - number * TILE_WIDTH))
-        level, nodes = level + 1, nodes >> TILE_HEIGHT
-
-
 def format_hashes(hashes: Sequence[bytes]) -> bytes:
     """Return the bytes of a tile of hashes."""
     return b"".join(hashes)
-
-
-def parse_hashes(data: bytes, width: int) -> list[bytes]:
-    """Read a tile of *width* hashes.
-
-    Raises:
-        MalformedEvidence: Of another length.
-    """
-    if len(data) != width * HASH_BYTES:
-        raise MalformedEvidence(f"tile of {len(data)} bytes, expected {width * HASH_BYTES}")
-    return [data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)]
 
 
 def format_bundle(entries: Sequence[bytes]) -> bytes:

@@ -248,15 +248,6 @@ def check_signed(signed: bytes, *, rehearsed: bytes, issuer: PublicKey) -> None:
     verify_signature(issuer, algorithm=algorithm, signature=signature, signed=tbs)
 
 
-def tbs_of(certificate: bytes) -> bytes:
-    """Return the signed part of a certificate, DER, as it stands there.
-
-    Raises:
-        MalformedEvidence: No certificate.
-    """
-    return _parts(certificate)[0]
-
-
 def _parts(certificate: bytes) -> tuple[bytes, bytes, bytes]:
     """Return signed part, AlgorithmIdentifier and signature of Certificate (RFC 5280, 4.1)."""
     outer = der.only(certificate, der.SEQUENCE, "certificate")
