@@ -193,7 +193,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
                 machines = [Machine(SoftwareNode(number), http) for number in (1, 2)]
                 for machine in machines:
                     machine.enrol()
-                yield Desk(directory, service, provider, machines, None, None, servers)  # type: ignore[arg-type]
+                yield Desk(directory, service, provider, machines, None, None, servers)  # type: ignore[arg-type]  # each test gives its own
         finally:
             service.kill()
 
@@ -249,7 +249,7 @@ def wrong_clock(desk: Desk, shift: timedelta) -> Told:
 
     class Shifted(datetime):
         @classmethod
-        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]  # of datetime, not of a subclass
             return datetime.now(tz) + shift
 
     with desk.patch.context() as shifted:

@@ -112,7 +112,7 @@ def test_attesting_waits_for_one_call_at_most(tpm: Counting, shared: SharedTPM) 
 
     def wait_for(waiting: int) -> None:
         give_up_at = time.monotonic() + 60
-        while len(shared._turn._waiters) < waiting:  # type: ignore[attr-defined]
+        while len(shared._turn._waiters) < waiting:  # type: ignore[attr-defined]  # of threading.Condition
             assert time.monotonic() < give_up_at
             time.sleep(0.001)
 

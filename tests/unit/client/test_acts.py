@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import httpx
@@ -187,7 +186,6 @@ def test_a_machine_acts_as_before() -> None:
         seen.append(request)
         raise httpx.ReadTimeout("no")
 
-    ask: Callable[[NodeClient], object] = lambda client: client.challenge(MACHINE_ID)  # noqa: E731
     with pytest.raises(ServiceUnreachable), NodeClient(URL, transport=httpx.MockTransport(answer)) as client:
-        ask(client)
+        client.challenge(MACHINE_ID)
     assert not any("idempotency-key" in request.headers for request in seen)

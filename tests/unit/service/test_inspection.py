@@ -470,7 +470,7 @@ def test_configurations_of_what_is_in_use(
         [(Role.WORKER_APP, Status.ATTESTED), (Role.LINUX, Status.REGISTERED), (Role.WINDOWS, Status.REVOKED)]
     ):
         machine = a_machine(number + 1, role=role, status=status, cluster_id="prod" if number else "default")
-        store.write_sync(lambda tx, m=machine: tx.machines.add(m))  # type: ignore[misc]
+        store.write_sync(lambda tx, m=machine: tx.machines.add(m))  # type: ignore[misc]  # a default has no type
     store.close()
     (place / "configs" / "worker-app-final.yaml").write_text("version: v1alpha1\nmachine: {}\n")
     (told,) = check(0)["configurations"]
