@@ -24,7 +24,7 @@ from attestation.api import (
     DeadLetterList,
     ExtensionDetail,
     ExtensionList,
-    Redelivered,
+    Retried,
 )
 from attestation.api.said import said
 from attestation.extension import (
@@ -222,11 +222,11 @@ def _answering(
 
 
 def _list(router: APIRouter, extensions: Sequence[AttestationExtension]) -> None:
-    """Let operators see what is enabled and what it could not handle, and have that delivered again."""
+    """Let operators see what is enabled and what it could not handle, and have it handled again."""
 
     async def list_extensions(*, res: Res) -> ExtensionList:
         """List the extensions that are enabled, and what waits for them."""
-        waiting = await res.store.read(lambda tx: tx.deliveries.waiting())
+        waiting = await res.store.read(lambda tx: tx.handovers.waiting())
         found = [
             ExtensionDetail(
                 name=each.name,
@@ -247,7 +247,7 @@ def _list(router: APIRouter, extensions: Sequence[AttestationExtension]) -> None
 def _list_dead_letters(router: APIRouter, name: str) -> None:
     async def dead_letters(*, res: Res) -> DeadLetterList:
         """List the newest events that the extension could not handle."""
-        found = await res.store.scan(lambda tx: tx.deliveries.dead_letters(name, MAX_LIMIT))
+        found = await res.store.scan(lambda tx: tx.handovers.dead_letters(name, MAX_LIMIT))
         return DeadLetterList(
             items=[
                 DeadLetterDetail(
@@ -262,20 +262,20 @@ def _list_dead_letters(router: APIRouter, name: str) -> None:
             ]
         )
 
-    async def redeliver(*, res: Res, who: OperatorDep) -> Redelivered:
+    async def retry(*, res: Res, who: OperatorDep) -> Retried:
         """Have the extension handle its dead letters again."""
         at = res.clock.now()
 
-        def work(tx: Tx) -> Redelivered:
-            again = tx.deliveries.redeliver(name, at)
-            tx.audit.append(who.event("extension_redeliver", detail=f"{name}: {again} events"), at)
-            return Redelivered(events=again)
+        def work(tx: Tx) -> Retried:
+            again = tx.handovers.retry(name, at)
+            tx.audit.append(who.event("extension_retry", detail=f"{name}: {again} events"), at)
+            return Retried(events=again)
 
         return await res.store.write(work)
 
     path = f"/extensions/{name}"
     route(router, f"list_dead_letters_of_{name}", f"GET {path}/dead-letters", "read", dead_letters)
-    route(router, f"redeliver_to_{name}", f"POST {path}/redeliver", "act", redeliver)
+    route(router, f"retry_dead_letters_of_{name}", f"POST {path}/retry", "act", retry)
 
 
 # ---------------------------------------------------------------- tables

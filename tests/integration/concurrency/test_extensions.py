@@ -96,13 +96,13 @@ def test_no_event_is_lost_and_none_is_counted_twice(two_workers: ServiceProcess,
     # Told, and not confirmed.
     os.kill(int(attempts()[0][0]), signal.SIGKILL)
     (package / "hang").unlink()
-    rows("update deliveries set next_attempt_at = 0")  # the lease of who died has passed
+    rows("update handovers set next_attempt_at = 0")  # the lease of who died has passed
     operator = service.operator()
     with operator.http:
         _until(
             lambda: (
                 operator.call("GET", f"/visits/{machine.machine_id}")["times"] == 1
-                and rows("select count(*) from deliveries") == [(0,)]
+                and rows("select count(*) from handovers") == [(0,)]
             ),
             "the event to be counted",
         )

@@ -36,7 +36,7 @@ async def told(service: Service, subscribed: Subscribed, *events: tuple[NodeEven
 
 
 async def dispatched(service: Service, subscribed: Subscribed) -> None:
-    """Deliver all that is due now."""
+    """Hand over all that is due now."""
     for name, handlers in subscribed.items():
         while await dispatch.once(name, handlers, service.resources):
             pass
@@ -45,7 +45,7 @@ async def dispatched(service: Service, subscribed: Subscribed) -> None:
 async def test_without_subscribers_nothing_is_written_down(service: Service) -> None:
     """The outbox costs what it cost."""
     await told(service, {}, (NodeEvent.ONLINE, "a"))
-    assert count(service, "deliveries") == 0
+    assert count(service, "handovers") == 0
     assert count(service, "outbox", "done_at is null") == 0
 
 
@@ -72,11 +72,11 @@ async def test_each_subscriber_has_what_it_asked_for_once_and_in_order(service: 
     assert len(seen["one"]) == 6
     for machine in "abc":
         assert [e for m, e in seen["one"] if m == machine] == ["node.online", "node.locked"]
-    assert count(service, "deliveries") == 0
+    assert count(service, "handovers") == 0
 
 
 async def test_what_another_worker_handed_over_is_not_handed_over_again(service: Service) -> None:
-    """A worker that took too long finds its events confirmed, and their deliveries done."""
+    """A worker that took too long finds its events confirmed, and their handovers done."""
     seen: list[str] = []
 
     async def handle(event: OutboxEvent) -> None:
@@ -118,7 +118,7 @@ async def test_what_a_handler_returns_is_done_with_the_confirmation(service: Ser
     service.clock.advance(dispatch.RETRY_SECONDS[0] * 1.3)
     await dispatched(service, subscribed)
     assert (attempts, count(service, "outbox", "event = 'node.alarm'")) == ([1, 2], 1)
-    assert count(service, "deliveries") == 0
+    assert count(service, "handovers") == 0
 
 
 async def failing(event: OutboxEvent) -> None:
@@ -191,7 +191,7 @@ async def test_one_that_fails_is_tried_again_then_given_up(
         service.clock.advance(seconds * 0.4)
     await dispatched(service, subscribed)
     assert len(seen) == 1
-    (letter,) = await service.store.read(lambda tx: tx.deliveries.dead_letters("one", 9))
+    (letter,) = await service.store.read(lambda tx: tx.handovers.dead_letters("one", 9))
     assert (letter.event.event, letter.event.attempts, letter.error) == (
         NodeEvent.ONLINE,
         len(dispatch.RETRY_SECONDS) + 1,
@@ -201,7 +201,7 @@ async def test_one_that_fails_is_tried_again_then_given_up(
     assert log.count("dispatch.not_handled") == len(dispatch.RETRY_SECONDS)
     assert log.count("dispatch.dead_letter") == 1
     assert "canary" not in log
-    assert await service.store.write(lambda tx: tx.deliveries.redeliver("one", service.clock.now())) == 1
+    assert await service.store.write(lambda tx: tx.handovers.retry("one", service.clock.now())) == 1
     await dispatched(service, {"one": {NodeEvent.ONLINE: handle}})
     assert seen[1:] == [letter.event.id]
 
@@ -221,7 +221,7 @@ async def test_what_was_done_by_another_meanwhile_is_not_done_again(service: Ser
     await told(service, subscribed, (NodeEvent.ONLINE, "a"))
     await dispatched(service, subscribed)
     assert done == [2]
-    assert count(service, "deliveries") == 0
+    assert count(service, "handovers") == 0
 
 
 async def test_a_worker_that_was_overtaken_confirms_nothing(service: Service) -> None:
@@ -229,14 +229,14 @@ async def test_a_worker_that_was_overtaken_confirms_nothing(service: Service) ->
     subscribed: Subscribed = {"one": {NodeEvent.ONLINE: failing}}
     await told(service, subscribed, (NodeEvent.ONLINE, "a"))
     at = service.clock.now()
-    (first,) = await service.store.write(lambda tx: tx.deliveries.claim("one", 9, at, hold=dispatch.HOLD))
-    assert await service.store.write(lambda tx: tx.deliveries.claim("one", 9, at, hold=dispatch.HOLD)) == ()
+    (first,) = await service.store.write(lambda tx: tx.handovers.claim("one", 9, at, hold=dispatch.HOLD))
+    assert await service.store.write(lambda tx: tx.handovers.claim("one", 9, at, hold=dispatch.HOLD)) == ()
     later = at + dispatch.HOLD
-    (second,) = await service.store.write(lambda tx: tx.deliveries.claim("one", 9, later, hold=dispatch.HOLD))
+    (second,) = await service.store.write(lambda tx: tx.handovers.claim("one", 9, later, hold=dispatch.HOLD))
     assert (second.id, second.attempts) == (first.id, 2)
-    assert not await service.store.write(lambda tx: tx.deliveries.done(first))
-    assert not await service.store.write(lambda tx: tx.deliveries.failed(first, None, "x"))
-    assert await service.store.write(lambda tx: tx.deliveries.done(second))
+    assert not await service.store.write(lambda tx: tx.handovers.done(first))
+    assert not await service.store.write(lambda tx: tx.handovers.failed(first, None, "x"))
+    assert await service.store.write(lambda tx: tx.handovers.done(second))
 
 
 async def test_a_worker_that_was_overtaken_tells_of_no_failure(
@@ -254,7 +254,7 @@ async def test_a_worker_that_was_overtaken_tells_of_no_failure(
     subscribed = {"one": {NodeEvent.ONLINE: handle}}
     await told(service, subscribed, (NodeEvent.ONLINE, "a"))
     await dispatched(service, subscribed)
-    assert count(service, "deliveries") == 0
+    assert count(service, "handovers") == 0
     assert "dispatch." not in capsys.readouterr().err
 
 
@@ -273,7 +273,7 @@ async def test_a_worker_that_ends_gives_nothing_back(service: Service) -> None:
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
-    assert count(service, "deliveries", "error = ''") == 1
+    assert count(service, "handovers", "error = ''") == 1
 
 
 async def test_looking_for_work_delays_no_attestation(
@@ -296,5 +296,5 @@ async def test_a_failing_one_costs_others_nothing(service: Service) -> None:
     await told(service, subscribed, (NodeEvent.ONLINE, "a"), (NodeEvent.ONLINE, "b"))
     await dispatched(service, subscribed)
     assert len(seen) == 2
-    waiting = await service.store.read(lambda tx: tx.deliveries.waiting())
+    waiting = await service.store.read(lambda tx: tx.handovers.waiting())
     assert {name: each.pending for name, each in waiting.items()} == {"bad": 2}

@@ -155,7 +155,7 @@ async def test_the_example_of_the_page_works(site: Path, start: Starter) -> None
     assert (await service.operator("GET", path)).json() == {"times": 1}
 
 
-async def test_operators_see_dead_letters_and_have_them_delivered_again(site: Path, start: Starter) -> None:
+async def test_operators_see_dead_letters_and_have_them_handled_again(site: Path, start: Starter) -> None:
     """Which event, how often, what kind of failure; who had it told again stands in the audit log."""
     install_example(site)
     service = await start(extensions=("visits",))
@@ -164,20 +164,20 @@ async def test_operators_see_dead_letters_and_have_them_delivered_again(site: Pa
     def give_up(tx: Tx) -> OutboxEvent:
         tx.outbox.add(NodeEvent.ONLINE, "a", {}, at)
         (event,) = tx.outbox.claim(1, at)
-        tx.deliveries.add("visits", event, at)
-        (delivery,) = tx.deliveries.claim("visits", 1, at, hold=dispatch.HOLD)
-        tx.deliveries.failed(delivery, None, "ValueError")
+        tx.handovers.add("visits", event, at)
+        (handover,) = tx.handovers.claim("visits", 1, at, hold=dispatch.HOLD)
+        tx.handovers.failed(handover, None, "ValueError")
         return event
 
     event = await service.store.write(give_up)
     (letter,) = (await service.operator("GET", "/extensions/visits/dead-letters")).json()["items"]
     assert (letter["event_id"], letter["event"], letter["machine_id"]) == (event.id, "node.online", "a")
     assert (letter["attempts"], letter["error"]) == (1, "ValueError")
-    assert (await service.operator("POST", "/extensions/visits/redeliver")).json() == {"events": 1}
+    assert (await service.operator("POST", "/extensions/visits/retry")).json() == {"events": 1}
     assert (await service.operator("GET", "/extensions/visits/dead-letters")).json() == {"items": []}
     (shown,) = (await service.operator("GET", "/extensions")).json()["extensions"]
     assert (shown["pending"], shown["dead_letters"]) == (1, 0)
-    assert [e["detail"] for e in await service.audit(action="extension_redeliver")] == ["visits: 1 events"]
+    assert [e["detail"] for e in await service.audit(action="extension_retry")] == ["visits: 1 events"]
     assert (await service.operator("GET", "/extensions/other/dead-letters")).status_code == 404
 
 

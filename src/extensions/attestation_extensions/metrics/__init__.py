@@ -118,7 +118,7 @@ def measure(tx: Tx, at: datetime) -> list[Metric]:
     """Return the metrics at *at*."""
     counts = tx.machines.counts(at)
     waiting, oldest = tx.outbox.lag()
-    deliveries = tx.deliveries.waiting()
+    handovers = tx.handovers.waiting()
     proposals = {vote.proposal_digest for vote in tx.approvals.every_live(at)}
     totals = tx.of(Events).totals()
     return [
@@ -142,16 +142,16 @@ def measure(tx: Tx, at: datetime) -> list[Metric]:
             max(0.0, (at - oldest).total_seconds()) if oldest else 0.0,
         ),
         _gauge(
-            "attestation_deliveries_pending",
+            "attestation_handovers_pending",
             "Events on their way to an extension.",
             "extension",
-            {name: each.pending for name, each in deliveries.items()},
+            {name: each.pending for name, each in handovers.items()},
         ),
         _gauge(
             "attestation_dead_letters",
             "Events that an extension could not handle.",
             "extension",
-            {name: each.dead for name, each in deliveries.items()},
+            {name: each.dead for name, each in handovers.items()},
         ),
         _counter(
             "attestation_events",

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from attestation.api.base import Wire
 
-__all__ = ["DeadLetterDetail", "DeadLetterList", "ExtensionDetail", "ExtensionList", "Redelivered"]
+__all__ = ["DeadLetterDetail", "DeadLetterList", "ExtensionDetail", "ExtensionList", "Retried"]
 
 
 class ExtensionDetail(Wire):
@@ -46,7 +46,7 @@ class DeadLetterList(Wire):
     items: list[DeadLetterDetail]
 
 
-class Redelivered(Wire):
-    """`POST /api/v1/extensions/{name}/redeliver`: how many events are on their way again."""
+class Retried(Wire):
+    """`POST /api/v1/extensions/{name}/retry`: how many events are on their way again."""
 
     events: int

@@ -25,7 +25,7 @@ from attestation.store.certificates import (
 )
 from attestation.store.challenges import Challenge, Purpose
 from attestation.store.chips import AKBinding
-from attestation.store.deliveries import DeadLetter, Waiting
+from attestation.store.handovers import DeadLetter, Waiting
 from attestation.store.identity import DatabaseIdentity
 from attestation.store.issuers import (
     PUBLISHED,

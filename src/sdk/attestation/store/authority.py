@@ -129,7 +129,7 @@ NOT_AUTHORITY: Final = {
     "audit_countersignatures": "signed by others",
     "machine_labels": "operators' own words; nothing that judges reads them",
     "outbox": "tells of what was done",
-    "deliveries": "tells subscribers of what was done",
+    "handovers": "tells subscribers of what was done",
     "rate_limits": "slows down",
     "acts": "tells whoever asks again what was done; what was done has rows of its own",
     "revisions": "counts what judgements rest on; what is counted has rows of its own",

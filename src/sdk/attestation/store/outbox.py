@@ -1,7 +1,7 @@
 """The outbox: events written in the unit of the change, handed out after it, at least once.
 
 Any replica claims due rows; a claim that is not confirmed becomes due again. Events of one machine are handed
-out one at a time and in order. What becomes of them then is of `deliveries`.
+out one at a time and in order. What becomes of them then is of `handovers`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from attestation.store.tables import (
     Base,
     ChallengeRow,
     ConfigTokenRow,
-    DeliveryRow,
+    HandoverRow,
     LogRow,
     MachineRow,
     OutboxRow,
@@ -32,7 +32,7 @@ CONFIG_TOKEN_KEPT = timedelta(hours=24)
 OUTBOX_KEPT = timedelta(hours=24)
 """For so long a handled event stays visible."""
 
-DELIVERY_KEPT = timedelta(days=30)
+HANDOVER_KEPT = timedelta(days=30)
 """For so long an event waits for a subscriber that is not there, or that gave it up."""
 
 ACT_KEPT = timedelta(hours=24)
@@ -50,7 +50,7 @@ class Purged:
     config_tokens: int
     config_answers: int
     outbox: int
-    deliveries: int
+    handovers: int
     rate_limits: int
     acts: int
     logs: int
@@ -59,7 +59,7 @@ class Purged:
     def total(self) -> int:
         """All of them."""
         rows = self.challenges + self.config_tokens + self.config_answers + self.outbox + self.rate_limits
-        return rows + self.deliveries + self.acts + self.logs
+        return rows + self.handovers + self.acts + self.logs
 
 
 def _delete_older(row: type[Base], key: str, age: str) -> Prepared:
@@ -72,7 +72,7 @@ def _delete_older(row: type[Base], key: str, age: str) -> Prepared:
 _CHALLENGES = _delete_older(ChallengeRow, "challenge_id", "expires_at")
 _CONFIG_TOKENS = _delete_older(ConfigTokenRow, "token_id", "expires_at")
 _OUTBOX = _delete_older(OutboxRow, "sequence", "done_at")
-_DELIVERIES = _delete_older(DeliveryRow, "sequence", "created_at")
+_HANDOVERS = _delete_older(HandoverRow, "sequence", "created_at")
 _RATE_LIMITS = _delete_older(RateLimitRow, "key", "tat_us")
 _ACTS = _delete_older(ActRow, "key", "done_at")
 _TOKENS = table_of(ConfigTokenRow)
@@ -114,7 +114,7 @@ def purge(sql: Executor, at: datetime, batch: int) -> Purged:
         config_tokens=run(_CONFIG_TOKENS, CONFIG_TOKEN_KEPT),
         config_answers=run(_CONFIG_ANSWERS),
         outbox=run(_OUTBOX, OUTBOX_KEPT),
-        deliveries=run(_DELIVERIES, DELIVERY_KEPT),
+        handovers=run(_HANDOVERS, HANDOVER_KEPT),
         rate_limits=run(_RATE_LIMITS),
         acts=run(_ACTS, ACT_KEPT),
         logs=run(_UNUSED, LOG_KEPT),

@@ -786,10 +786,10 @@ class OutboxRow(Base):
     done_at: Mapped[datetime | None]
 
 
-class DeliveryRow(Base):
+class HandoverRow(Base):
     """An event that a subscriber has not handled. `next_attempt_at` null: given up."""
 
-    __tablename__ = "deliveries"
+    __tablename__ = "handovers"
     __table_args__ = (
         UniqueConstraint("subscriber", "id"),
         Index(None, "created_at"),

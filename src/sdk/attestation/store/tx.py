@@ -16,7 +16,7 @@ from attestation.store.captures import Captures
 from attestation.store.certificates import Certificates
 from attestation.store.challenges import Challenges
 from attestation.store.chips import AKBindings, ChipMarks
-from attestation.store.deliveries import Deliveries
+from attestation.store.handovers import Handovers
 from attestation.store.identity import Identity
 from attestation.store.issuers import Issuers
 from attestation.store.labels import Labels
@@ -59,8 +59,8 @@ class Tx:
         "challenges",
         "chip_marks",
         "config_tokens",
-        "deliveries",
         "ek_certificates",
+        "handovers",
         "identity",
         "issuers",
         "labels",
@@ -86,7 +86,7 @@ class Tx:
         self.challenges = Challenges(sql)
         self.audit = Audit(sql)
         self.outbox = Outbox(sql)
-        self.deliveries = Deliveries(sql)
+        self.handovers = Handovers(sql)
         self.acts = Acts(sql)
         self.allow_list = AllowList(sql)
         self.approvals = Approvals(sql)

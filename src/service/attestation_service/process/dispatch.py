@@ -36,7 +36,7 @@ class _Overtaken(Exception):
 
 
 async def run(subscriber: str, handlers: Mapping[Event, Handler], res: Resources) -> None:
-    """Deliver what is due again and again until cancelled; an error is logged and waited out."""
+    """Hand over what is due again and again until cancelled; an error is logged and waited out."""
     while True:
         await asyncio.sleep(res.settings.maintenance_seconds * SystemRandom().uniform(0.5, 1.5))
         try:
@@ -49,17 +49,17 @@ async def run(subscriber: str, handlers: Mapping[Event, Handler], res: Resources
 
 
 async def once(subscriber: str, handlers: Mapping[Event, Handler], res: Resources) -> bool:
-    """Deliver some of what is due; True if there may be more."""
+    """Hand over some of what is due; True if there may be more."""
     at = res.clock.now()
     # No `read`: it takes long where many wait, and attestations read there.
-    if not await res.store.scan(lambda tx: tx.deliveries.is_due(subscriber, at)):
+    if not await res.store.scan(lambda tx: tx.handovers.is_due(subscriber, at)):
         return False
-    claimed = await res.store.write(lambda tx: tx.deliveries.claim(subscriber, AT_ONCE, at, hold=HOLD))
-    await asyncio.gather(*(_deliver(subscriber, handlers.get(each.event), each, res) for each in claimed))
+    claimed = await res.store.write(lambda tx: tx.handovers.claim(subscriber, AT_ONCE, at, hold=HOLD))
+    await asyncio.gather(*(_hand_over(subscriber, handlers.get(each.event), each, res) for each in claimed))
     return bool(claimed)
 
 
-async def _deliver(subscriber: str, handler: Handler | None, event: OutboxEvent, res: Resources) -> None:
+async def _hand_over(subscriber: str, handler: Handler | None, event: OutboxEvent, res: Resources) -> None:
     confirm = None
     try:
         if handler is not None:  # else it asked for the event once, and does not any more
@@ -74,7 +74,7 @@ async def _deliver(subscriber: str, handler: Handler | None, event: OutboxEvent,
 
 
 def _confirm(tx: Tx, event: OutboxEvent, confirm: Callable[[Tx], object] | None) -> None:
-    if not tx.deliveries.done(event):
+    if not tx.handovers.done(event):
         raise _Overtaken
     if confirm is not None and inspect.isawaitable(told := confirm(tx)):
         if inspect.iscoroutine(told):
@@ -84,7 +84,7 @@ def _confirm(tx: Tx, event: OutboxEvent, confirm: Callable[[Tx], object] | None)
 
 async def _give_back(subscriber: str, event: OutboxEvent, kind: str, res: Resources) -> None:
     again_at = _again_at(event.attempts, res.clock.now())
-    if not await res.store.write(lambda tx: tx.deliveries.failed(event, again_at, kind)):
+    if not await res.store.write(lambda tx: tx.handovers.failed(event, again_at, kind)):
         return  # another has it, and tells what becomes of it
     # Not in words: they may be secret.
     told = {"subscriber": subscriber, "event_id": event.id, "attempt": event.attempts, "kind": kind}

@@ -77,7 +77,7 @@ def _hand_over(
     for event in claimed:
         # What another worker confirmed, because this one took too long, it has handed over too.
         for subscriber in subscribers.get(event.event, ()) if event.id in confirmed else ():
-            tx.deliveries.add(subscriber, event, at)
+            tx.handovers.add(subscriber, event, at)
 
 
 def tell(event: OutboxEvent) -> None:

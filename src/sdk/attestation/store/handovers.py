@@ -16,9 +16,9 @@ from attestation.clock import to_micros
 from attestation.store.codec import binds
 from attestation.store.outbox import EVENT, OutboxEvent, claiming
 from attestation.store.sql import Executor, Prepared
-from attestation.store.tables import DeliveryRow, table_of
+from attestation.store.tables import HandoverRow, table_of
 
-_T = table_of(DeliveryRow)
+_T = table_of(HandoverRow)
 _C = _T.c
 _EVENT = [_C[name] for name in EVENT.at]
 
@@ -43,7 +43,7 @@ _LETTERS = Prepared(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """How many deliveries of one subscriber wait, and how many were given up."""
+    """How many handovers to one subscriber wait, and how many were given up."""
 
     pending: int = 0
     dead: int = 0
@@ -51,13 +51,13 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A delivery that was given up. `error`: the kind of the last failure; its words may be secret."""
+    """A handover that was given up. `error`: the kind of the last failure; its words may be secret."""
 
     event: OutboxEvent
     error: str
 
 
-class Deliveries:
+class Handovers:
     """What subscribers have not handled, inside one unit of work."""
 
     __slots__ = ("_sql",)
@@ -82,7 +82,7 @@ class Deliveries:
     def claim(self, subscriber: str, limit: int, at: datetime, *, hold: timedelta) -> tuple[OutboxEvent, ...]:
         """Take up to *limit* due events of *subscriber*, at most one per machine, for *hold*; then they are due again.
 
-        `sequence` and `attempts` are those of the delivery.
+        `sequence` and `attempts` are those of the handover.
         """
         rows = self._sql.rows(
             _CLAIM, subscriber=subscriber, rows=limit, at=to_micros(at), again_at=to_micros(at + hold)
@@ -103,7 +103,7 @@ class Deliveries:
             == 1
         )
 
-    def redeliver(self, subscriber: str, at: datetime) -> int:
+    def retry(self, subscriber: str, at: datetime) -> int:
         """Make all dead letters of *subscriber* due at *at*; return how many."""
         return self._sql.run(_AGAIN, subscriber=subscriber, at=to_micros(at))
 
