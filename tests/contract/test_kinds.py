@@ -15,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.appraisal import KINDS, Appraisal, Case, appraise, recalled
-from attestation.appraisal.again import StoredCase, judge_again
+from attestation.appraisal.again import judge_again
 from attestation.appraisal.kind import Kind
 from attestation.appraisal.tpm import TPM, no_advisories
 from attestation.appraisal.tpm import Expected as ExpectedTPM
+from attestation.appraisal.tpm.again import Stored
+from attestation.appraisal.tpm.looks_away import WORDS
 from attestation.errors import ChallengeMismatch, EvidenceRejected, MalformedEvidence, PolicyInvalid
 from attestation.machines import Role
 from attestation.reference import IDENTITY_ONLY, Policy, compose, diff, effective_document, parse_policy
@@ -331,24 +333,32 @@ def test_what_is_demanded_of_a_tpm_holds_for_nobody_without_one(
 
 
 def test_stored_evidence_says_nothing_of_another_kind() -> None:
-    """It is of TPMs; a policy with a block of another kind does not hold for it, nor does it fail."""
-    case = StoredCase(
+    """A policy with a block of a kind of which nothing is stored does not hold for it, nor does it fail."""
+    kept = Stored(
         bank=None,
         values={},
         log_outcomes=None,
         list_outcomes=None,
-        assurance=Assurance.EK_CHAIN,
-        role=Role.WORKER_APP,
         ek_vendor=None,
         firmware_version=None,
         clock_safe=None,
         ek_key_attested=False,
         advisories=(),
     )
-    outcomes = judge_again(case, policy(toy={"minimum": 0}))
+
+    def again(stored: Mapping[str, Any], applied: Policy) -> tuple[Outcome, ...]:
+        return judge_again(stored, Assurance.EK_CHAIN, Role.WORKER_APP, applied)
+
+    outcomes = again({"tpm": kept}, policy(toy={"minimum": 0}))
     assert [type(o) for o in outcomes if o.check == "evidence"] == [Undecided]
     assert conclude(outcomes) is Verdict.INDETERMINATE
-    assert conclude(judge_again(case, IDENTITY_ONLY)) is Verdict.VERIFIED
+    assert conclude(again({"tpm": kept}, IDENTITY_ONLY)) is Verdict.VERIFIED
+    compared = policy(tpm={"bank": "sha256", "pcrs": {"0": {"any_of": ["ff" * 32]}}})
+    assert conclude(again({}, compared)) is Verdict.INDETERMINATE
+    # The toy stores no evidence, and does not say what a policy over it leaves out.
+    assert conclude(again({"tpm": kept, "toy": None}, IDENTITY_ONLY)) is Verdict.INDETERMINATE
+    assert TOY.looks_away(IDENTITY_ONLY) == ()
+    assert TPM.looks_away(IDENTITY_ONLY) == tuple(WORDS.values())
 
 
 def test_a_block_that_no_kind_reads_is_refused_by_name() -> None:

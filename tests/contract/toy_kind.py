@@ -10,6 +10,7 @@ import hmac
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from attestation.appraisal.kind import Kind
 from attestation.errors import ChallengeMismatch, MalformedEvidence, PolicyInvalid, SignatureInvalid
 from attestation.reference import Demand, Policy
 from attestation.reference.rules import Stated
@@ -44,7 +45,7 @@ class Found(NamedTuple):
     digest: str | None = None
 
 
-class ToyKind:
+class ToyKind(Kind[Unverified, Expected, int]):
     """The kind `toy`."""
 
     name: Final = "toy"

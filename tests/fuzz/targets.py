@@ -21,7 +21,7 @@ from cryptography.x509.verification import Store
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
 
-from attestation.appraisal.explain import describe, explain
+from attestation.appraisal.tpm.explain import describe, explain
 from attestation.audit import checkpoint, leaf_hash_of, note, tiles, witness
 from attestation.audit.authority import MARK, changes_of, with_changes
 from attestation.audit.export import LogVerifier, Pinned

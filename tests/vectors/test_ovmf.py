@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from attestation.appraisal.explain import explain
+from attestation.appraisal.tpm.explain import explain
 from attestation.errors import EvidenceRejected
 from attestation.evidence import event_log, ima_log, tpm_quote
 from attestation.tpm import AKParent, Alg, PCRSelection

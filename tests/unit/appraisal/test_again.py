@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from attestation.appraisal.again import StoredCase, judge_again, judge_stored_list, judge_stored_log
+from attestation.appraisal.again import judge_again
+from attestation.appraisal.tpm import TPM
+from attestation.appraisal.tpm.again import Stored, judge_stored_list, judge_stored_log
 from attestation.evidence import event_log
 from attestation.evidence.ima_log import parse
 from attestation.machines import Role
@@ -33,15 +35,13 @@ def a_policy(**members: Any) -> Policy:
     return parse_policy(document | members)
 
 
-def a_case(**changes: Any) -> StoredCase:
+def a_case(**changes: Any) -> Stored:
     """Return what is stored of a machine that holds under `a_policy()`."""
-    known = StoredCase(
+    known = Stored(
         bank=Alg.SHA256,
         values={7: GOOD},
         log_outcomes=None,
         list_outcomes=None,
-        assurance=Assurance.TOFU,
-        role=Role.WORKER_APP,
         ek_vendor=None,
         firmware_version=None,
         clock_safe=None,
@@ -51,9 +51,13 @@ def a_case(**changes: Any) -> StoredCase:
     return known._replace(**changes)
 
 
-def told(case: StoredCase, policy: Policy) -> dict[str, type[Outcome]]:
+def told(
+    case: Stored, policy: Policy, assurance: Assurance = Assurance.TOFU, role: Role = Role.WORKER_APP
+) -> dict[str, type[Outcome]]:
     """Return the kind of every outcome."""
-    return {outcome.check: type(outcome) for outcome in judge_again(case, policy)}
+    return {
+        outcome.check: type(outcome) for outcome in judge_again({TPM.name: case}, assurance, role, policy)
+    }
 
 
 @pytest.mark.threat("T72")
@@ -86,11 +90,13 @@ def test_nothing_is_asked_of_the_boot_state() -> None:
 
 def test_the_minimum_of_a_role() -> None:
     """A control plane needs more than a worker, and a policy may demand more of anybody, or only report it."""
-    assert told(a_case(role=Role.CONTROLPLANE), a_policy())["assurance"] is Failed
+    assert told(a_case(), a_policy(), role=Role.CONTROLPLANE)["assurance"] is Failed
     stricter = a_policy(assurance={"minimum": "ek-chain"})
     assert told(a_case(), stricter)["assurance"] is Failed
-    assert told(a_case(assurance=Assurance.EK_CHAIN), stricter)["assurance"] is Passed
-    reporting = judge_again(a_case(), a_policy(assurance={"minimum": "ek-chain"}, mode="report"))
+    assert told(a_case(), stricter, Assurance.EK_CHAIN)["assurance"] is Passed
+    reporting = judge_again(
+        {TPM.name: a_case()}, Assurance.TOFU, None, a_policy(assurance={"minimum": "ek-chain"}, mode="report")
+    )
     assert [type(o) for o in reporting if o.check == "assurance"] == [Passed, Reported]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from attestation.appraisal.explain import Explanation, describe, explain, unexplained
+from attestation.appraisal.tpm.explain import Explanation, describe, explain, unexplained
 from attestation.evidence import event_log
 from attestation.evidence.event_log import EventType, ReplayedLog
 from attestation.testing import BootLog, BootOptions, Event, LogDefect, LogQuirk, boot_log

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from attestation.appraisal.learn import Capture, Group, Proposal, learn
 from attestation.appraisal.tpm.boot import judge_log
+from attestation.appraisal.tpm.learn import Capture, Group, Proposal, learn
 from attestation.errors import PolicyInvalid
 from attestation.evidence import event_log
 from attestation.reference import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attestation.appraisal.looks_away import WORDS, looks_away
+from attestation.appraisal.tpm.looks_away import WORDS, looks_away
 from attestation.reference import IDENTITY_ONLY, parse_policy
 from attestation.results import Subject
 

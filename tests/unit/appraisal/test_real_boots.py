@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from attestation.appraisal.learn import Capture, learn
 from attestation.appraisal.tpm.boot import judge_log
 from attestation.appraisal.tpm.ima import judge_ima
+from attestation.appraisal.tpm.learn import Capture, learn
 from attestation.evidence import event_log, ima_log
 from attestation.reference import Policy, parse_policy
 from attestation.results import Failed, Passed, Undecided

@@ -1,124 +1,37 @@
 """Judging stored evidence under a policy that was not in force when it came: what that policy would say.
 
-The evidence was authentic when it was stored; nothing here makes a result of it. What a rule needs and nobody asked
-for then, because another policy was in force, is undecided: it says nothing about the machine.
+The evidence was authentic when it was stored; nothing here makes a result of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from attestation.appraisal.appraise import EVIDENCE
 from attestation.appraisal.assurance import judge_assurance
-from attestation.appraisal.tpm.boot import judge_log
-from attestation.appraisal.tpm.identity import judge_advisories, judge_firmware_minimum, unsafe_clock
-from attestation.appraisal.tpm.ima import judge_ima
-from attestation.evidence import ima_log
-from attestation.evidence.event_log import ReplayedLog
-from attestation.evidence.ima_log import UnverifiedIMALog
+from attestation.appraisal.kinds import KINDS
 from attestation.machines import Role
 from attestation.reference import Policy
 from attestation.results import Assurance, Outcome
-from attestation.results.tpm_checks import EK_KEY, EVENT_LOG, IMA, PCR, PCRS
-from attestation.tpm.hashes import bank_name
-
-NOT_QUOTED: Final = "not quoted with the stored evidence"
-NOT_ASKED: Final = "not asked for with the stored evidence"
 
 
-class StoredCase(NamedTuple):
-    """What is stored of a machine.
+def judge_again(
+    kept: Mapping[str, Any], assurance: Assurance, role: Role | None, policy: Policy
+) -> tuple[Outcome, ...]:
+    """Return the outcome of every rule of *policy* for what is stored of a machine.
 
-    Attributes:
-        bank: TPM_ALG_ID of the bank that was quoted; None where none was.
-        values: PCR -> quoted value.
-        log_outcomes: What the rules over the log stored with it say (`judge_stored_log`); None where none is kept.
-        list_outcomes: Likewise over the IMA list (`judge_stored_list`).
-        assurance: How well its identity is vouched for.
+    Args:
+        kept: Name of each kind of which evidence is stored -> what is, as its kind wants it.
+        assurance: How well the identity of the machine is vouched for.
         role: Its role, or None.
-        ek_vendor: Registered name of the TPM's manufacturer, from a verified chain; None where there is none.
-        firmware_version: u64 of its last quote; None where it was not claimed.
-        clock_safe: The TPM called its clock safe then; None where that is not known.
-        ek_key_attested: The EK itself vouched for the firmware then.
-        advisories: The outcomes of every advisory about its firmware.
+        policy: The policy.
     """
-
-    bank: int | None
-    values: Mapping[int, bytes]
-    log_outcomes: Sequence[Outcome] | None
-    list_outcomes: Sequence[Outcome] | None
-    assurance: Assurance
-    role: Role | None
-    ek_vendor: str | None
-    firmware_version: int | None
-    clock_safe: bool | None
-    ek_key_attested: bool
-    advisories: Sequence[Outcome]
-
-
-def judge_again(case: StoredCase, policy: Policy) -> tuple[Outcome, ...]:
-    """Return the outcome of every rule of *policy* for what is stored of a machine."""
-    others = (EVIDENCE.undecided(f"{name}: {NOT_ASKED}") for name in policy.blocks)
-    return (*_identity(case, policy), *_boot(case, policy), *others)
-
-
-def judge_stored_log(
-    replayed: ReplayedLog, policy: Policy, quoted: Mapping[int, bytes]
-) -> tuple[Outcome, ...]:
-    """Return the outcome of every rule over an event log.
-
-    A pure function of log, policy and the values of `policy.tpm.log_pcrs`: many machines have the same of all three.
-    """
-    return tuple(judge_log(replayed, policy, quoted, requested=True)[0])
-
-
-def judge_stored_list(
-    log: UnverifiedIMALog, policy: Policy, quoted: Mapping[int, bytes]
-) -> tuple[Outcome, ...]:
-    """Return the outcome of every rule over an IMA list; *policy* has one."""
-    assert policy.tpm.ima is not None
-    return tuple(judge_ima(log, policy.tpm.ima, policy.tpm.bank, quoted))
-
-
-def _identity(case: StoredCase, policy: Policy) -> Iterable[Outcome]:
-    yield from judge_assurance(case.assurance, case.role, policy)
-    rules = policy.tpm.firmware
-    if rules is None:
-        yield from case.advisories
-    else:
-        yield from judge_advisories(case.advisories, rules)
-        if rules.minimum:
-            yield judge_firmware_minimum(rules, case.ek_vendor, case.firmware_version)
-    if policy.tpm.ek_key_attestation is not None:
-        yield EK_KEY.passed() if case.ek_key_attested else EK_KEY.undecided(NOT_ASKED)
-    if case.clock_safe is False and (policy.tpm.clock_safe_required or policy.tpm.clock_safe_reported):
-        yield unsafe_clock(report=policy.tpm.clock_safe_reported)
-
-
-def _boot(case: StoredCase, policy: Policy) -> Iterable[Outcome]:
-    if not (policy.tpm.rules or policy.tpm.logs_read):
-        return
-    if case.bank != policy.tpm.bank:
-        yield PCRS.undecided(f"the bank {bank_name(policy.tpm.bank)} was {NOT_QUOTED}")
-        return
-    for rule in policy.tpm.by_value:
-        if rule.any_of is None or rule.index in case.values:
-            yield rule.judge(case.values.get(rule.index))
-        else:
-            yield PCR[rule.index].undecided(f"it was {NOT_QUOTED}")
-    if policy.tpm.event_log is not None:
-        unread = [str(pcr) for pcr in policy.tpm.log_pcrs if pcr not in case.values]
-        if unread:
-            yield EVENT_LOG.undecided(f"PCR {', '.join(unread)}: {NOT_QUOTED}")
-        elif case.log_outcomes is None:
-            yield EVENT_LOG.undecided(NOT_ASKED)
-        else:
-            yield from case.log_outcomes
-    if policy.tpm.ima is not None:
-        if ima_log.PCR not in case.values:
-            yield IMA.undecided(f"PCR {ima_log.PCR}: {NOT_QUOTED}")
-        elif case.list_outcomes is None:
-            yield IMA.undecided(NOT_ASKED)
-        else:
-            yield from case.list_outcomes
+    outcomes = [*judge_assurance(assurance, role, policy)]
+    for name, stored in kept.items():
+        outcomes += KINDS[name].again(stored, policy)
+    absent = sorted(policy.kinds.keys() - kept.keys())
+    return (
+        *outcomes,
+        *(EVIDENCE.undecided(f"{name}: not asked for with the stored evidence") for name in absent),
+    )

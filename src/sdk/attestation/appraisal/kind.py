@@ -6,8 +6,8 @@ docs/extend/adding-an-evidence-kind.md tells how one is added.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from attestation.errors import EvidenceRejected
 from attestation.reference import Policy
@@ -103,3 +103,11 @@ class Kind(Protocol[Unverified, Expected, Claims]):
             policy: The policy in force, which the challenge asked for.
         """
         ...
+
+    def again(self, kept: Any, policy: Policy) -> Iterable[Outcome]:  # noqa: ARG002 -- for those that keep evidence
+        """Judge what is stored of such evidence under a policy that was not in force when it came."""
+        return (self.check.undecided("no such evidence is stored"),)
+
+    def looks_away(self, policy: Policy) -> tuple[str, ...]:  # noqa: ARG002 -- likewise
+        """Return in words what such evidence tells and the policy does not compare."""
+        return ()

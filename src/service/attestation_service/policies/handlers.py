@@ -19,7 +19,7 @@ from attestation.api import (
     PolicyList,
 )
 from attestation.api import PolicyAssignment as AssignmentDetail
-from attestation.appraisal.looks_away import looks_away
+from attestation.appraisal import KINDS
 from attestation.errors import PolicyUnknown, RequestInvalid
 from attestation.machines.dual_control import AppliedPolicy, of_policy_assignment
 from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
@@ -283,7 +283,7 @@ async def effective(machine_id: Id, *, res: Res) -> EffectivePolicy:
                 if each is not None
             ],
             document=effective_document(found),
-            looks_away=list(looks_away(found)),
+            looks_away=[words for kind in KINDS.values() for words in kind.looks_away(found)],
         )
 
     return await res.store.read(work)

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import Final
 
-from attestation.appraisal.again import judge_stored_list, judge_stored_log
+from attestation.appraisal.tpm.again import judge_stored_list, judge_stored_log
 from attestation.errors import MalformedEvidence, StoreUnavailable
 from attestation.evidence import ima_log
 from attestation.evidence.event_log import ReplayedLog

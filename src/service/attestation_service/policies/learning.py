@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from attestation.api import LearnedPolicy, LearnGroup, LearnOutlier, PolicyLearnRequest
-from attestation.appraisal import learn as heart
+from attestation.appraisal.tpm import learn as heart
 from attestation.errors import (
     MachineUnknown,
     MalformedEvidence,

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from attestation.api import PolicyTestCounts, PolicyTestMachine, PolicyTestPage, PolicyTestRequest
-from attestation.appraisal.again import StoredCase, judge_again
+from attestation.appraisal.again import judge_again
+from attestation.appraisal.tpm import TPM
+from attestation.appraisal.tpm.again import Stored
 from attestation.errors import MachineUnknown, RequestInvalid
 from attestation.machines import Role
 from attestation.reference import Policy, parse_policy
@@ -138,7 +140,8 @@ def _judged(page: _Page) -> PolicyTestPage:
         if capture.at is None or capture.verdict is None:
             sums["without_evidence"] += 1
             continue
-        outcomes = judge_again(_case(capture, policy, page.logs), policy)
+        kept = {TPM.name: _kept(capture, policy, page.logs)}
+        outcomes = judge_again(kept, capture.assurance, capture.role, policy)
         for outcome in outcomes:
             told = counts.setdefault(outcome.check, {})
             word = _WORDS[type(outcome)]
@@ -175,7 +178,7 @@ def _judged(page: _Page) -> PolicyTestPage:
     )
 
 
-def _case(capture: Capture, policy: Policy, logs: KeptLogs) -> StoredCase:
+def _kept(capture: Capture, policy: Policy, logs: KeptLogs) -> Stored:
     advisories: list[Outcome] = []
     if capture.firmware_blocked is not None:
         advisories.append(
@@ -183,13 +186,11 @@ def _case(capture: Capture, policy: Policy, logs: KeptLogs) -> StoredCase:
         )
     elif capture.vendor is not None and capture.firmware_version:
         advisories.append(FIRMWARE_BLOCKLIST.passed())
-    return StoredCase(
+    return Stored(
         bank=None if capture.pcr_bank is None else bank_alg(capture.pcr_bank),
         values=capture.pcr_values,
         log_outcomes=logs.of_event_log(capture, policy),
         list_outcomes=logs.of_list(capture, policy),
-        assurance=capture.assurance,
-        role=capture.role,
         ek_vendor=capture.vendor,
         firmware_version=capture.firmware_version or None,
         clock_safe=capture.clock_safe,

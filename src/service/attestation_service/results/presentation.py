@@ -17,7 +17,7 @@ from attestation.api import (
     SecureBootAuthority,
     SecureBootDetail,
 )
-from attestation.appraisal.explain import explain, unexplained
+from attestation.appraisal.tpm.explain import explain, unexplained
 from attestation.errors import EventLogRejected, MalformedEvidence
 from attestation.evidence import event_log
 from attestation.evidence.event_log import Covers, EventLogClaims, Measured, ReplayedLog, SecureBootState

@@ -6,13 +6,15 @@ An event log that does not lead to the quote is a failed check, not refused evid
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from attestation.appraisal.kind import Appraisal
+from attestation.appraisal.tpm.again import Stored, judge_stored
 from attestation.appraisal.tpm.boot import judge_log
 from attestation.appraisal.tpm.identity import judge_clock, judge_firmware
 from attestation.appraisal.tpm.ima import judge_ima
+from attestation.appraisal.tpm.looks_away import looks_away
 from attestation.appraisal.tpm.records import Evidence, Expected, Found
 from attestation.errors import MalformedEvidence
 from attestation.evidence import tpm_quote
@@ -94,6 +96,14 @@ class _TPM:
         if not subjects and not any(type(o) is Failed for o in boot):
             boot.append(BOOT_STATE_NOT_APPRAISED)
         return [*judge_firmware(claims, evidence.ek_certification, expected, policy), *boot], subjects
+
+    def again(self, kept: Stored, policy: Policy) -> Iterable[Outcome]:
+        """Judge firmware and boot of stored evidence."""
+        return judge_stored(kept, policy)
+
+    def looks_away(self, policy: Policy) -> tuple[str, ...]:
+        """Return what of a boot is not compared, or only reported; in the order of a boot."""
+        return looks_away(policy)
 
 
 TPM: Final = _TPM()

@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from attestation.appraisal.explain import explain
 from attestation.appraisal.tpm.boot import constants
+from attestation.appraisal.tpm.explain import explain
 from attestation.errors import EventLogRejected, PolicyInvalid
 from attestation.evidence import event_log
 from attestation.evidence.event_log import EventLogClaims, ReplayedLog
