@@ -48,9 +48,9 @@ from attestation.errors import ActivationFailed, AssuranceTooLow, AttestationErr
 from attestation.evidence.key_certification import csr_binding
 from attestation.machines import Role, Status
 from attestation.pki.request import parse_csr
-from attestation.testing import CertificateAuthority
 from attestation.tpm import parse_public
 from attestation.wire import b64decode, b64encode
+from attestation_testing import CertificateAuthority
 from tools.stage import BIN, REATTEST_SECONDS, Failed, IdentityProvider, Machine, Service, free_port
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 
 from attestation.device import NodeTPM
-from attestation.testing import CertificateAuthority, SoftwareTPM
+from attestation_testing import CertificateAuthority, SoftwareTPM
 from tools.demo_people import Account, load_people, write_private
 from tools.keycloak_realm import OPENID, Realm
 

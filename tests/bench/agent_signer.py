@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from attestation.device import KeyType, NodeTPM
-from attestation.testing import SoftwareTPM
 from attestation.tpm import PCRSelection
 from attestation.tpm.key_file import encode_key_file
 from attestation_agent.logs import configure
 from attestation_agent.offered import BUNDLE, CERTIFICATE, CHAIN, KEY, Offered
 from attestation_agent.shared_tpm import SharedTPM
 from attestation_agent.signer import Signer, ask, serving
+from attestation_testing import SoftwareTPM
 from tests.bench.report import Measurement
 from tests.fixtures.operator_pki import OperatorCA
 

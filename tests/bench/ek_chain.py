@@ -21,8 +21,8 @@ from attestation.endorsements.bundle import Role, TrustBundle, entry_of
 from attestation.endorsements.certificate import Certificate, parse_certificate
 from attestation.endorsements.path import CertificateIndex, PathFailure, SentIssuers, build_path
 from attestation.evidence import ek_certificate
-from attestation.testing import CertificateAuthority
-from attestation.testing.ek_zoo import AT, Zoo, ZooEntry
+from attestation_testing import CertificateAuthority
+from attestation_testing.ek_zoo import AT, Zoo, ZooEntry
 from tests.bench.report import Measurement, best_seconds
 
 _ANCHORS, _INTERMEDIATES = 26, 143

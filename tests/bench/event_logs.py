@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterator
 
 from attestation.evidence import event_log
-from attestation.testing import BootOptions, boot_log
 from attestation.tpm import Alg
+from attestation_testing import BootOptions, boot_log
 from tests.bench.report import Measurement, best_seconds
 
 _SIZE_BYTES = 50 * 1024

@@ -15,8 +15,8 @@ from pathlib import Path
 from attestation.machines import ClockState, Machine, Role, Status
 from attestation.results import Assurance, Verdict
 from attestation.store import Tx, migrate, open_store
-from attestation.testing import SoftwareEK
 from attestation.tpm import Public
+from attestation_testing import SoftwareEK
 from tests.bench.load import Connection
 from tests.bench.server import Server, run
 from tests.bench.software_machine import VALUES, SoftwareMachine

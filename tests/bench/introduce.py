@@ -7,7 +7,7 @@ import base64
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from attestation.evidence import ak_activation
-from attestation.testing import SoftwareEK
+from attestation_testing import SoftwareEK
 from tests.bench import fleet, server
 from tests.bench.load import Connection, spread
 from tests.bench.report import Measurement

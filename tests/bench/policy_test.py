@@ -15,7 +15,7 @@ from typing import Any
 
 from attestation.results import AttestationResult, Failed, Passed, Verdict
 from attestation.store import PackedLog, Store, StoredEvidence, Tx, open_store, pack
-from attestation.testing import BootOptions, boot_log
+from attestation_testing import BootOptions, boot_log
 from tests.bench import fleet
 from tests.bench.report import Measurement
 

@@ -16,8 +16,8 @@ from attestation.evidence import tpm_quote
 from attestation.machines import Role
 from attestation.reference import parse_policy
 from attestation.results import Assurance, Verdict
-from attestation.testing import SoftwareAK, SoftwareEK, ak_template
 from attestation.tpm import PCRSelection, parse_signature
+from attestation_testing import SoftwareAK, SoftwareEK, ak_template
 from tests.bench.report import Measurement, best_seconds
 
 _INDICES = [i for i in range(16) if i != 10]

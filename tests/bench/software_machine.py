@@ -1,4 +1,4 @@
-"""A machine without a TPM, for load: `attestation.testing` keys, a clock that advances, the challenge it answers.
+"""A machine without a TPM, for load: `attestation_testing` keys, a clock that advances, the challenge it answers.
 
 It measures the service, not a TPM: a software TPM on the same two cores would take most of them. That such
 keys cannot be enrolled through the protocol is proven elsewhere; here the rows are written into the store.
@@ -10,8 +10,8 @@ import hashlib
 from typing import Final
 
 from attestation.reference import DEFAULT_SELECTION
-from attestation.testing import SoftwareAK, SoftwareEK
 from attestation.tpm import bank_name
+from attestation_testing import SoftwareAK, SoftwareEK
 
 VALUES: Final = {
     bank_name(bank): {i: hashlib.sha256(bytes([i])).digest() for i in pcrs}

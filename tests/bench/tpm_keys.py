@@ -15,8 +15,8 @@ from attestation.device.keys import key_template, load_key, make_key, sign_diges
 from attestation.evidence import key_certification
 from attestation.evidence.key_certification import KeyMode
 from attestation.keys.open import KeyOptions, create_key
-from attestation.testing import SoftwareNode, SoftwareTPM
 from attestation.tpm import VerificationKey, parse_public
+from attestation_testing import SoftwareNode, SoftwareTPM
 from tests.bench.report import Measurement, best_seconds
 
 _SECONDS = 3.0

@@ -28,7 +28,7 @@ from attestation.keys.delegated import (
 from attestation.keys.file import _MAKE
 from attestation.keys.open import ALGORITHMS, Algorithm, CAPrivateKey, KeyOptions, OpenKey, create_key
 from attestation.keys.uri import FileRef
-from attestation.testing import SoftwareTPM
+from attestation_testing import SoftwareTPM
 from tests.fixtures import softhsm
 
 MakeKey = Callable[[Algorithm, Path], AbstractContextManager[OpenKey]]

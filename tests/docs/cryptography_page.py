@@ -73,7 +73,7 @@ def modules() -> dict[str, Path]:
         name = (
             ".".join(path.relative_to(ROOT / "src").parts[1:]).removesuffix(".py").removesuffix(".__init__")
         )
-        if not name.startswith("attestation.testing") and name not in (
+        if not name.startswith("attestation_testing") and name not in (
             "attestation.algorithms",
             "hatch_build",
         ):

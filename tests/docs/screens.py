@@ -28,10 +28,10 @@ import attestation_cli.watch
 from attestation.client import Record
 from attestation.results import Assurance, AttestationResult, Subject, Verdict
 from attestation.store import StoredEvidence, StoredResult
-from attestation.testing import event_logs
 from attestation_cli.main import cli
 from attestation_cli.session import Session
 from attestation_service.results.presentation import Kept, result_report
+from attestation_testing import event_logs
 from tests.unit.cli.stub import (
     Stub,
     audit_entry,

@@ -65,7 +65,7 @@ def _shared(member: str) -> dict[str, Path]:
 
 def test_the_pages_that_a_wheel_names_ship_with_it() -> None:
     """Each place that a README names is one into which its wheel puts that page; `docs/` it never names."""
-    for member in ("sdk", "service", "agent", "cli", "extensions"):
+    for member in ("sdk", "service", "agent", "cli", "extensions", "testing"):
         readme, shared = text(f"src/{member}/README.md"), _shared(member)
         assert not PAGE.search(readme), member
         places = re.findall(r"share/doc/[\w./-]*\w", readme)

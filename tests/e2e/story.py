@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attestation.testing import SoftwareTPM, boot
+from attestation_testing import SoftwareTPM, boot
 from tests.docs.pages import ROOT, text
 from tests.fixtures.openid.provider import Provider
 from tests.fixtures.service import ServiceProcess

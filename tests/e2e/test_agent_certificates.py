@@ -24,7 +24,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from attestation.testing import CertificateAuthority, SoftwareTPM
+from attestation_testing import CertificateAuthority, SoftwareTPM
 from tests.fixtures.nginx import TEMPORARY, Nginx, nginx_program
 from tests.fixtures.operator_pki import OperatorCA
 from tests.fixtures.ports import free_port

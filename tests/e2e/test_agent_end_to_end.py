@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from attestation.testing import CertificateAuthority, SoftwareTPM
+from attestation_testing import CertificateAuthority, SoftwareTPM
 from tests.fixtures.service import Operator, ServiceProcess, StartService
 from tests.fixtures.tpm import MakeTPM
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from attestation.testing import CertificateAuthority
+from attestation_testing import CertificateAuthority
 from tests.e2e.story import BIN, COMMAND_SECONDS, OK, PENDING_APPROVAL, Story, hold
 from tests.fixtures.openid.provider import AUDITOR, OPERATOR, Provider
 from tests.fixtures.service import ServiceProcess

@@ -29,11 +29,11 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 import attestation_agent.main
 import attestation_service.main
 from attestation.store import StoreSettings, migrate
-from attestation.testing import SoftwareNode
 from attestation_cli import login_screen
 from attestation_cli.login import current
 from attestation_cli.login.cache import Login, LoginCache
 from attestation_cli.main import cli
+from attestation_testing import SoftwareNode
 from tests.fixtures.machine import Machine
 from tests.fixtures.openid.provider import OPERATOR, Provider
 from tests.fixtures.operator_pki import OperatorCA

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from attestation.testing import SoftwareNode
+from attestation_testing import SoftwareNode
 from tests.fixtures.effort import often
 from tests.fixtures.machine import Machine
 from tests.fixtures.service import Operator, ServiceProcess, StartService

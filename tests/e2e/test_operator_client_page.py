@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from attestation.client import OperatorClient
-from attestation.testing import SoftwareNode
+from attestation_testing import SoftwareNode
 from tests.docs.pages import text
 from tests.fixtures.machine import Machine
 from tests.fixtures.service import Operator, ServiceProcess

@@ -81,11 +81,6 @@ from attestation.results import Assurance, AttestationResult, Subject, Verdict
 from attestation.results.ar4si import Tier, tier_of, worst
 from attestation.results.ear import Profile, ear_claims, parse_ear
 from attestation.results.tpm_checks import PCR, QUOTE
-from attestation.testing import BootOptions, LogDefect, LogQuirk, SoftwareAK, boot_log
-from attestation.testing import ima_log as ima_list
-from attestation.testing.certificates import CertificateAuthority, EKCertificateOptions
-from attestation.testing.ek_zoo import Zoo
-from attestation.testing.software_keys import ak_template
 from attestation.tpm import (
     TPM_GENERATED,
     Alg,
@@ -118,6 +113,11 @@ from attestation_service.delivery.machine_config import Overrides, merge
 from attestation_service.keys.service_keys import MEMORY_FORMAT, parse_memory
 from attestation_service.operators import acts
 from attestation_service.transparency import memory
+from attestation_testing import BootOptions, LogDefect, LogQuirk, SoftwareAK, boot_log
+from attestation_testing import ima_log as ima_list
+from attestation_testing.certificates import CertificateAuthority, EKCertificateOptions
+from attestation_testing.ek_zoo import Zoo
+from attestation_testing.software_keys import ak_template
 from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.audit import log_kit
 from tests.unit.pki.certificate_kit import ca_of, leaf_key, pem_of, request_of

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from attestation.evidence import event_log
-from attestation.testing import BootOptions, LogQuirk, boot_log
 from attestation.tpm import bank_name
+from attestation_testing import BootOptions, LogQuirk, boot_log
 from tests.vectors import SHARED
 
 pytestmark = pytest.mark.tpm2_tools

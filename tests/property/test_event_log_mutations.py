@@ -18,7 +18,8 @@ import pytest
 from attestation.errors import EventLogRejected, MalformedEvidence
 from attestation.evidence import event_log
 from attestation.evidence.event_log import EventLogClaims
-from attestation.testing import (
+from attestation.tpm import Alg
+from attestation_testing import (
     BootOptions,
     Event,
     EventType,
@@ -28,7 +29,7 @@ from attestation.testing import (
     boot_log,
     tampered,
 )
-from attestation.testing.event_logs import (
+from attestation_testing.event_logs import (
     DATABASE,
     SHIM,
     BootLog,
@@ -37,7 +38,6 @@ from attestation.testing.event_logs import (
     secure_boot_certificate,
     variable,
 )
-from attestation.tpm import Alg
 from tests.vectors.eventlog import replay
 from tests.vectors.eventlog.ovmf import BOOTS
 

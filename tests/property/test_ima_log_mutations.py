@@ -12,8 +12,8 @@ import pytest
 from attestation.errors import IMALogRejected, MalformedEvidence
 from attestation.evidence import ima_log as evidence
 from attestation.evidence.ima_log import IMAEntry, IMALogClaims
-from attestation.testing import boot_log, ima_log
 from attestation.tpm import Alg
+from attestation_testing import boot_log, ima_log
 from tests.vectors.eventlog.ovmf import by_name
 
 MUTATIONS_PER_CLASS = 20

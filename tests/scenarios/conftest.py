@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from attestation.device import NodeTPM
-from attestation.testing import CertificateAuthority
+from attestation_testing import CertificateAuthority
 from tests.fixtures.in_process import InProcessService, local
 from tests.fixtures.service import Operator, ServiceProcess, operator, service, start_service
 from tests.fixtures.tpm import MakeTPM

@@ -21,8 +21,8 @@ from attestation.device import AKType, KeyType, TPMKey
 from attestation.device.keys import key_template
 from attestation.envelope import WrappedKey, unwrap_key
 from attestation.errors import TPMResponseError
-from attestation.testing import SoftwareNode, software_key
 from attestation.tpm import parse_public, parse_tpmt_public
+from attestation_testing import SoftwareNode, software_key
 from tests.fixtures.in_process import InProcessService, in_process_service
 from tests.fixtures.machine import Machine, refused
 from tests.scenarios.conftest import MakeDevice

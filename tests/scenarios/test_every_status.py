@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from attestation.device import TPMKey
-from attestation.testing import SoftwareNode
+from attestation_testing import SoftwareNode
 from tests.fixtures.in_process import InProcessService, in_process_service
 from tests.fixtures.machine import Machine, refused
 from tests.scenarios.scene import Scene

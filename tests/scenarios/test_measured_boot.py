@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from attestation.evidence import event_log
-from attestation.testing import EventType, SoftwareNode, Tampering, boot, tampered
-from attestation.testing.event_logs import ipl
 from attestation.tpm import Alg
 from attestation.wire import b64encode
+from attestation_testing import EventType, SoftwareNode, Tampering, boot, tampered
+from attestation_testing.event_logs import ipl
 from tests.fixtures.machine import Machine, code
 from tests.fixtures.service import Operator
 from tests.scenarios.scene import Scene

@@ -15,8 +15,8 @@ import pytest
 from attestation.device import AKType
 from attestation.errors import AttestationError, TPMResponseError
 from attestation.evidence import ak_activation
-from attestation.testing import SoftwareAK, SoftwareNode
 from attestation.tpm import parse_public
+from attestation_testing import SoftwareAK, SoftwareNode
 from tests.fixtures.in_process import InProcessService
 from tests.fixtures.machine import SEALED, Machine, b64, code, refused
 from tests.fixtures.tpm import MakeTPM

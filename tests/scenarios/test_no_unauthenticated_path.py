@@ -18,7 +18,9 @@ import pytest
 from attestation.device import AKType, Identity, NodeTPM, Quote
 from attestation.device.node import AK_TEMPLATES
 from attestation.errors import TPMResponseError
-from attestation.testing import (
+from attestation.tpm import Attr, PCRSelection
+from attestation_service.settings import Settings
+from attestation_testing import (
     CertificateAuthority,
     EKCertificateOptions,
     SoftwareAK,
@@ -27,8 +29,6 @@ from attestation.testing import (
     SoftwareTPM,
     ak_template,
 )
-from attestation.tpm import Attr, PCRSelection
-from attestation_service.settings import Settings
 from tests.fixtures.in_process import HeldClock, InProcessService, in_process_service
 from tests.fixtures.machine import Machine, b64, refused
 from tests.fixtures.tpm import MakeTPM

@@ -34,7 +34,8 @@ from hypothesis.stateful import (
 
 from attestation.device import KeyType
 from attestation.device.keys import DECRYPTION_ATTRIBUTES, key_template
-from attestation.testing import (
+from attestation.tpm import PCRSelection, parse_tpmt_public
+from attestation_testing import (
     CertificateAuthority,
     EKCertificateOptions,
     SoftwareAK,
@@ -42,7 +43,6 @@ from attestation.testing import (
     ak_template,
     software_key,
 )
-from attestation.tpm import PCRSelection, parse_tpmt_public
 from tests.fixtures.effort import often
 from tests.fixtures.in_process import InProcessService, in_process_service
 from tests.fixtures.machine import Machine, b64

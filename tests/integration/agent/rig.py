@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx
 
 from attestation.client import NodeClient
-from attestation.testing import SoftwareNode
 from attestation_agent.commands import Outcome
 from attestation_agent.edge import TPM, Edge
 from attestation_agent.exits import Exit
@@ -16,6 +15,7 @@ from attestation_agent.node import Agent
 from attestation_agent.rhythm import Rhythm
 from attestation_agent.settings import load
 from attestation_agent.state import State
+from attestation_testing import SoftwareNode
 from tests.fixtures.in_process import BASE_URL, InProcess, InProcessService
 from tests.unit.agent.world import Events
 

@@ -16,10 +16,10 @@ import pytest
 
 from attestation.device import AKType
 from attestation.store import open_store
-from attestation.testing import CertificateAuthority, SoftwareTPM
 from attestation_agent.exits import Exit
 from attestation_service.storage.database import DatabaseNotRecognised, accept
 from attestation_service.transparency.memory import MemoryFile
+from attestation_testing import CertificateAuthority, SoftwareTPM
 from tests.fixtures.in_process import HeldClock, InProcessService, in_process_service
 from tests.fixtures.service import Operator, StartService
 from tests.integration.agent.rig import Rig

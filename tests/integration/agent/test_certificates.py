@@ -25,7 +25,6 @@ from attestation.device import KeyType, NodeTPM, TPMKey
 from attestation.errors import RateLimited, TPMResponseError
 from attestation.evidence import key_certification
 from attestation.keys import TRUST_BUNDLE_TYP
-from attestation.testing import SoftwareTPM
 from attestation.tpm import commands, parse_public
 from attestation.tpm.constants import Hierarchy
 from attestation.tpm.key_file import encode_key_file, parse_key_file
@@ -33,6 +32,7 @@ from attestation.tpm.sessions import Password
 from attestation.wire import b64decode, b64encode
 from attestation_agent.commands import Outcome
 from attestation_agent.offered import ALL, BUNDLE, CERTIFICATE, CHAIN, FULL_CHAIN, KEY
+from attestation_testing import SoftwareTPM
 from tests.fixtures.in_process import InProcessService, in_process_service
 from tests.fixtures.operator_pki import OperatorCA
 from tests.integration.agent.certificate_rig import GOOD, Keeper

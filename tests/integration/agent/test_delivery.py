@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from attestation.testing import CertificateAuthority, SoftwareTPM
 from attestation_agent.commands import Outcome
 from attestation_agent.exits import Exit
+from attestation_testing import CertificateAuthority, SoftwareTPM
 from tests.fixtures.in_process import in_process_service
 from tests.integration.agent.rig import Rig
 from tests.integration.agent.test_in_between import Forward, Watched, path_of

@@ -9,8 +9,8 @@ import pytest
 
 from attestation.device import AKType, FurtherEK
 from attestation.errors import DeviceError
-from attestation.testing import CertificateAuthority, SoftwareTPM
 from attestation_agent.exits import Exit
+from attestation_testing import CertificateAuthority, SoftwareTPM
 from tests.fixtures.in_process import InProcessService
 from tests.integration.agent.rig import Rig, Simulated
 

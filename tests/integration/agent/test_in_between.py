@@ -18,9 +18,9 @@ import pytest
 from attestation.clock import rfc3339
 from attestation.envelope import seal
 from attestation.evidence import ak_activation
-from attestation.testing import SoftwareNode
 from attestation.tpm import parse_public
 from attestation_agent.exits import Exit
+from attestation_testing import SoftwareNode
 from tests.fixtures.in_process import InProcessService, in_process_service
 from tests.fixtures.machine import Machine, b64
 from tests.integration.agent.rig import Rig

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from attestation.testing import SoftwareNode
+from attestation_testing import SoftwareNode
 from tests.fixtures.in_process import InProcessService, in_process_service
 from tests.fixtures.machine import Machine
 from tests.integration.cli.test_cli_live import Terminal

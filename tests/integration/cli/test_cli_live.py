@@ -14,13 +14,13 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from attestation.testing import SoftwareNode, boot, boot_log
 from attestation.wire import b64decode
 from attestation_agent.exits import Exit
 from attestation_cli.groups import GROUPS
 from attestation_cli.main import cli
 from attestation_cli.session import Session
 from attestation_cli.watch import Watch
+from attestation_testing import SoftwareNode, boot, boot_log
 from tests.fixtures.in_process import InProcess, InProcessService, in_process_service
 from tests.fixtures.machine import Machine
 from tests.fixtures.vendor import ROOT, vouched

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 import httpx
 import pytest
 
-from attestation.testing import SoftwareNode
+from attestation_testing import SoftwareNode
 from tests.fixtures.machine import Machine, code
 from tests.fixtures.service import ServiceProcess, StartService
 

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from attestation.testing import SoftwareNode
-from attestation.testing.event_logs import BootLog, BootOptions, boot, boot_log
+from attestation_testing import SoftwareNode
+from attestation_testing.event_logs import BootLog, BootOptions, boot, boot_log
 from tests.fixtures.machine import Machine, b64, code
 from tests.fixtures.service import Operator, ServiceProcess, StartService
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from attestation.testing import SoftwareNode
+from attestation_testing import SoftwareNode
 from tests.fixtures.extension import install_example
 from tests.fixtures.machine import Machine
 from tests.fixtures.service import ServiceProcess

@@ -25,7 +25,7 @@ import pytest
 
 from attestation.audit import GENESIS_HASH, AuditEntry
 from attestation.audit.entry import entry_hash
-from attestation.testing import SoftwareNode
+from attestation_testing import SoftwareNode
 from tests.fixtures.machine import Device, Machine, code
 from tests.fixtures.service import Operator, ServiceProcess, StartService
 from tests.fixtures.tpm import MakeTPM

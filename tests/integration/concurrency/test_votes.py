@@ -25,7 +25,7 @@ from joserfc.jwk import ECKey
 
 from attestation.audit import AuditEntry, canonical_bytes, verify_chain
 from attestation.audit.merkle import leaf_hash
-from attestation.testing import SoftwareNode
+from attestation_testing import SoftwareNode
 from tests.fixtures.machine import Machine, code
 from tests.fixtures.service import ServiceProcess, StartService
 

@@ -13,8 +13,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from attestation.device import TPM
 from attestation.device.client import LiveUse
 from attestation.errors import TPMResponseError
-from attestation.testing import SoftwareAK, SoftwareTPM, ak_template
-from attestation.testing.software_tpm import ek_template
 from attestation.tpm import (
     Alg,
     AttestType,
@@ -33,6 +31,8 @@ from attestation.tpm.hashes import hmac_digest
 from attestation.tpm.kdf import kdfa
 from attestation.tpm.sessions import Password
 from attestation.wire import sized, u16, u32
+from attestation_testing import SoftwareAK, SoftwareTPM, ak_template
+from attestation_testing.software_tpm import ek_template
 
 pytestmark = pytest.mark.swtpm
 

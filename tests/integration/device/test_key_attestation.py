@@ -10,9 +10,9 @@ import pytest
 from attestation.device import AKType
 from attestation.errors import AttestationError, TPMResponseError
 from attestation.evidence import ek_key_attestation
-from attestation.testing import CertificateAuthority, SoftwareTPM
 from attestation.tpm import PCRSelection, commands, parse_attest, parse_public
 from attestation.tpm.duplicate import HMAC_KEY_ATTRIBUTES
+from attestation_testing import CertificateAuthority, SoftwareTPM
 from tests.fixtures.tpm import MakeTPM
 
 pytestmark = pytest.mark.swtpm

@@ -16,10 +16,10 @@ from attestation.device import KeyType, TPMKey
 from attestation.errors import KeyNotResident
 from attestation.evidence import key_certification
 from attestation.evidence.key_certification import KeyMode
-from attestation.testing import SoftwareTPM
 from attestation.tpm import AKParent, parse_public
 from attestation.tpm.key_file import encode_key_file, parse_key_file
 from attestation.tpm.public import PublicKey
+from attestation_testing import SoftwareTPM
 
 pytestmark = [pytest.mark.swtpm, pytest.mark.tpm2_tools]
 

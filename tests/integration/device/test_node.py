@@ -14,8 +14,6 @@ from attestation.device import TPM, AKType, NodeTPM, open_transport
 from attestation.device.node import EK_PREFERENCE
 from attestation.errors import DeviceError, SignatureInvalid, TPMResponseError
 from attestation.evidence import ak_activation
-from attestation.testing import CertificateAuthority, SoftwareAK, SoftwareTPM, ak_template
-from attestation.testing.software_tpm import ek_template, write_nv
 from attestation.tpm import (
     Alg,
     Attr,
@@ -35,6 +33,8 @@ from attestation.tpm import (
 from attestation.tpm.commands import CC, NVAttr
 from attestation.tpm.sessions import Password
 from attestation.wire import sized, u16, u32
+from attestation_testing import CertificateAuthority, SoftwareAK, SoftwareTPM, ak_template
+from attestation_testing.software_tpm import ek_template, write_nv
 from tests.fixtures.tpm import MakeTPM, Wiretap
 
 pytestmark = pytest.mark.swtpm

@@ -16,14 +16,14 @@ from attestation.device.keys import DECRYPTION_ATTRIBUTES, SIGNING_ATTRIBUTES, k
 from attestation.errors import DeviceError, KeyNotResident, SignatureInvalid, TPMResponseError
 from attestation.evidence import key_certification
 from attestation.evidence.key_certification import CertifiedKey, KeyMode, csr_binding
-from attestation.testing import SoftwareTPM
-from attestation.testing.software_keys import ak_template, generate_key, with_key
 from attestation.tpm import AKParent, Alg, Public, Scheme, commands, parse_public
 from attestation.tpm.commands import Entity
 from attestation.tpm.constants import Curve, Hierarchy
 from attestation.tpm.key_file import STORAGE_TEMPLATE, encode_key_file, parse_key_file
 from attestation.tpm.sessions import Password
 from attestation.wire import sized
+from attestation_testing import SoftwareTPM
+from attestation_testing.software_keys import ak_template, generate_key, with_key
 from tests.fixtures.tpm import MakeTPM, Wiretap
 
 pytestmark = pytest.mark.swtpm

@@ -15,8 +15,8 @@ import pytest
 from attestation.device import TPM
 from attestation.errors import DeviceError
 from attestation.evidence import ek_certificate
-from attestation.testing import CertificateAuthority, EKCertificateOptions, Quirk, SoftwareTPM, fleet
 from attestation.tpm import commands, parse_public
+from attestation_testing import CertificateAuthority, EKCertificateOptions, Quirk, SoftwareTPM, fleet
 
 pytestmark = pytest.mark.swtpm
 
@@ -72,7 +72,7 @@ def test_socket_of_a_long_directory_stands_elsewhere_and_goes(tmp_path: Path) ->
 def test_no_tpm_outlives_its_owner(tmp_path: Path, how: signal.Signals) -> None:
     """However the owning process dies, by SIGKILL too, its TPMs end."""
     code = (
-        "import signal, sys, time; from pathlib import Path; from attestation.testing import SoftwareTPM\n"
+        "import signal, sys, time; from pathlib import Path; from attestation_testing import SoftwareTPM\n"
         # A shell starts what it puts into the background with SIGINT ignored, and we inherit that.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "tpms = [SoftwareTPM(Path(sys.argv[1]) / str(i)).start() for i in range(3)]\n"
@@ -108,7 +108,7 @@ def test_missing_swtpm_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_swtpm_that_does_not_start_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An swtpm that ends at once is reported, and nothing stays behind."""
-    monkeypatch.setattr("attestation.testing.software_tpm.START_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("attestation_testing.software_tpm.START_TIMEOUT_SECONDS", 0.3)
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "tpm2-00.permall").write_bytes(b"rubbish")
     (tmp_path / "t" / "tpm.sock").mkdir()
@@ -177,7 +177,7 @@ def test_a_tpm_in_use_is_not_rebooted_in_order(
     """Who still holds the TPM keeps reboot() from talking to it; that ends in time, with a reason."""
     with software_tpm.client() as holder:
         holder.execute(commands.get_random(8))
-        monkeypatch.setattr("attestation.testing.software_tpm.COMMAND_TIMEOUT_SECONDS", 0.3)
+        monkeypatch.setattr("attestation_testing.software_tpm.COMMAND_TIMEOUT_SECONDS", 0.3)
         with pytest.raises(DeviceError, match="no answer in time"):
             software_tpm.reboot()
 

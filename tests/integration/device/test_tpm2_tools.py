@@ -10,9 +10,9 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from attestation.device import AKType
-from attestation.testing import SoftwareTPM
 from attestation.tpm import PCRSelection, parse_public
 from attestation.wire import Reader, sized
+from attestation_testing import SoftwareTPM
 
 pytestmark = [pytest.mark.swtpm, pytest.mark.tpm2_tools]
 

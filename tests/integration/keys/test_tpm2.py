@@ -33,13 +33,13 @@ from attestation.evidence.key_certification import KeyMode, compute_mode
 from attestation.keys import tpm2
 from attestation.keys.open import KeyOptions, OpenKey, create_key, open_key
 from attestation.keys.tpm2 import thread as threads
-from attestation.testing import SoftwareTPM, ak_template
 from attestation.tpm import commands, parse_attest, parse_public
 from attestation.tpm.attest import CertifyInfo
 from attestation.tpm.commands import NVPublic
 from attestation.tpm.constants import Alg, Hierarchy
 from attestation.tpm.key_file import encode_key, encode_key_file, parse_key_file
 from attestation.tpm.sessions import Password
+from attestation_testing import SoftwareTPM, ak_template
 from tests.fixtures.tpm import MakeTPM, Wiretap
 
 pytestmark = pytest.mark.swtpm

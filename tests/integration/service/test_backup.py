@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from attestation.testing import SoftwareNode
+from attestation_testing import SoftwareNode
 from tests.docs.pages import text
 from tests.fixtures.machine import Machine
 from tests.fixtures.service import ServiceProcess

@@ -11,8 +11,8 @@ import pytest
 from cryptography import x509
 
 from attestation.store import Tx
-from attestation.testing import SoftwareTPM
 from attestation_service.authority import Authority, creation, rotation
+from attestation_testing import SoftwareTPM
 from tests.fixtures.softhsm import SoftHSM
 from tests.unit.service.ca_world import World
 from tests.unit.service.conftest import anyio_backend, migrated  # noqa: F401 -- fixtures

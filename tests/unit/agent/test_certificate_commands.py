@@ -16,7 +16,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from attestation.testing import SoftwareNode
 from attestation.tpm import parse_public
 from attestation.tpm.key_file import encode_key_file
 from attestation_agent.exits import Exit, UsageError
@@ -24,6 +23,7 @@ from attestation_agent.main import main
 from attestation_agent.offered import BUNDLE, CERTIFICATE, CHAIN, KEY, Offered
 from attestation_agent.settings import load
 from attestation_agent.signer import Signer, serving
+from attestation_testing import SoftwareNode
 from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.agent.world import Events
 

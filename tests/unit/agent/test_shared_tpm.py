@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from attestation.errors import DeviceError, MalformedEvidence, TPMResponseError
-from attestation.testing import SoftwareNode
 from attestation.tpm import PCRSelection
 from attestation_agent.shared_tpm import SharedTPM
+from attestation_testing import SoftwareNode
 
 
 class Counting(SoftwareNode):

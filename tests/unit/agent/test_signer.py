@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 
 from attestation.device import KeyType, TPMKey
 from attestation.errors import DeviceError
-from attestation.testing import SoftwareNode
 from attestation.tpm import parse_public
 from attestation.tpm.key_file import encode_key_file
 from attestation_agent import signer as signing
@@ -43,6 +42,7 @@ from attestation_agent.signer import (
     serving,
 )
 from attestation_agent.tpm_keys import DIGEST_BYTES
+from attestation_testing import SoftwareNode
 from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.agent.world import Events
 

@@ -18,7 +18,6 @@ from attestation.envelope import seal
 from attestation.errors import DeviceError
 from attestation.evidence import ak_activation
 from attestation.keys import KeySigner
-from attestation.testing import SoftwareNode
 from attestation.tpm import parse_public
 from attestation.wire import b64decode, b64encode
 from attestation_agent.commands import Outcome
@@ -28,6 +27,7 @@ from attestation_agent.node import Agent
 from attestation_agent.rhythm import Rhythm
 from attestation_agent.settings import Settings, load
 from attestation_agent.state import State
+from attestation_testing import SoftwareNode
 
 MACHINE_ID = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
 OTHER_ID = "00000000-0f0e-4c55-9d4a-3f6f0e1b2c3d"

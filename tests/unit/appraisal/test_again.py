@@ -16,9 +16,9 @@ from attestation.machines import Role
 from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
 from attestation.results import Assurance, Failed, Flagged, Outcome, Passed, Reported, Undecided
 from attestation.results.tpm_checks import FIRMWARE_BLOCKLIST
-from attestation.testing.event_logs import BootOptions, boot_log
-from attestation.testing.ima_logs import ima_log
 from attestation.tpm import Alg
+from attestation_testing.event_logs import BootOptions, boot_log
+from attestation_testing.ima_logs import ima_log
 
 GOOD = bytes([1]) * 32
 

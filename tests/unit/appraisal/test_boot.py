@@ -16,7 +16,7 @@ from attestation.evidence import event_log
 from attestation.evidence.event_log import EventLogClaims, ReplayedLog
 from attestation.reference import Policy, compose, parse_policy
 from attestation.results import Failed, Flagged, Outcome, Passed, Reported, Undecided
-from attestation.testing.event_logs import (
+from attestation_testing.event_logs import (
     BootLog,
     BootOptions,
     Event,

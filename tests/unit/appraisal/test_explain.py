@@ -10,9 +10,9 @@ import pytest
 from attestation.appraisal.tpm.explain import Explanation, describe, explain, unexplained
 from attestation.evidence import event_log
 from attestation.evidence.event_log import EventType, ReplayedLog
-from attestation.testing import BootLog, BootOptions, Event, LogDefect, LogQuirk, boot_log
-from attestation.testing import event_logs as kit
 from attestation.tpm import Alg
+from attestation_testing import BootLog, BootOptions, Event, LogDefect, LogQuirk, boot_log
+from attestation_testing import event_logs as kit
 from tests.vectors import SHARED, needs_shared
 
 

@@ -11,8 +11,8 @@ from attestation.appraisal.tpm.ima import judge_ima
 from attestation.evidence.ima_log import UnverifiedIMALog, parse
 from attestation.reference import IMARules, parse_policy
 from attestation.results import Failed, Flagged, Outcome, Passed, Reported
-from attestation.testing.event_logs import boot_log
-from attestation.testing.ima_logs import IMALog, ima_log
+from attestation_testing.event_logs import boot_log
+from attestation_testing.ima_logs import IMALog, ima_log
 
 BANK = 0x000B
 PCRS = boot_log().pcrs()

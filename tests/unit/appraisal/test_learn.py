@@ -25,7 +25,7 @@ from attestation.reference.document import nested
 from attestation.results import Failed, Outcome, Subject, Undecided
 from attestation.results.appraised import appraised
 from attestation.results.vector import BOOTED
-from attestation.testing.event_logs import (
+from attestation_testing.event_logs import (
     BootLog,
     BootOptions,
     Event,

@@ -17,11 +17,11 @@ from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from attestation.testing.certificates import CAOptions, CertificateAuthority, EKCertificateOptions, Quirk
 from attestation.tpm import parse_public
 from attestation.tpm_bundle import load_directory, load_shipped, read_directory, read_shipped
 from attestation.tpm_bundle.writing import write_directory
 from attestation_cli.main import cli
+from attestation_testing.certificates import CAOptions, CertificateAuthority, EKCertificateOptions, Quirk
 from tests.vectors import forge
 
 EK = parse_public(forge.ek_public("L-2"))

@@ -27,9 +27,9 @@ from attestation.endorsements.certificate import Certificate, parse_certificate
 from attestation.endorsements.path import Expiry, Path, PathFailure
 from attestation.endorsements.revocation import CRLStore, parse_crl
 from attestation.errors import BundleInvalid
-from attestation.testing.certificates import CAOptions, CertificateAuthority, EKCertificateOptions
 from attestation.tpm import parse_public
 from attestation.wire import canonical_json
+from attestation_testing.certificates import CAOptions, CertificateAuthority, EKCertificateOptions
 from tests.vectors import forge
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)

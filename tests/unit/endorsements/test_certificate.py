@@ -21,8 +21,8 @@ from attestation.endorsements.certificate import (
     verify_signed,
 )
 from attestation.errors import MalformedEvidence, SignatureInvalid
-from attestation.testing import CAOptions, CertificateAuthority
-from attestation.testing.ek_zoo import Zoo
+from attestation_testing import CAOptions, CertificateAuthority
+from attestation_testing.ek_zoo import Zoo
 from tests.vectors import forge
 
 RSA_KEY = forge.rsa_private("ek-rsa2048")

@@ -18,8 +18,8 @@ from attestation.endorsements.missing import (
     missing_issuer,
     missing_role,
 )
-from attestation.testing.certificates import CertificateAuthority, Defect, EKCertificateOptions, Quirk
 from attestation.tpm import parse_public
+from attestation_testing.certificates import CertificateAuthority, Defect, EKCertificateOptions, Quirk
 from tests.vectors import forge
 
 ISSUERS, OCSP = "1.3.6.1.5.5.7.48.2", "1.3.6.1.5.5.7.48.1"

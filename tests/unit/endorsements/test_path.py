@@ -27,7 +27,7 @@ from attestation.endorsements.path import (
     cost,
 )
 from attestation.errors import MalformedEvidence, SignatureInvalid
-from attestation.testing import CAOptions, CertificateAuthority, SoftwareEK, make_ek_certificate
+from attestation_testing import CAOptions, CertificateAuthority, SoftwareEK, make_ek_certificate
 from tests.vectors import SHARED, forge
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)

@@ -17,7 +17,7 @@ from attestation.endorsements import revocation
 from attestation.endorsements.certificate import Certificate, parse_certificate
 from attestation.endorsements.revocation import CRL, CRLStore, Revocation, parse_crl
 from attestation.errors import MalformedEvidence
-from attestation.testing import (
+from attestation_testing import (
     CAOptions,
     CertificateAuthority,
     EKCertificateOptions,

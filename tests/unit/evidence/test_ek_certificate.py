@@ -13,14 +13,14 @@ import pytest
 from attestation.errors import EKCertificateRejected, MalformedEvidence
 from attestation.evidence import ek_certificate
 from attestation.evidence.ek_certificate import EKCertificateClaims, TPMSpecification
-from attestation.testing import (
+from attestation.tpm import parse_public
+from attestation_testing import (
     CertificateAuthority,
     Defect,
     EKCertificateOptions,
     SoftwareEK,
     make_ek_certificate,
 )
-from attestation.tpm import parse_public
 from tests.vectors import OWN, SHARED, forge, needs_shared
 
 AT = datetime(2027, 1, 1, tzinfo=UTC)

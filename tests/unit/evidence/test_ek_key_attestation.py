@@ -23,7 +23,6 @@ from attestation.errors import (
 )
 from attestation.evidence import ek_key_attestation
 from attestation.evidence.ek_key_attestation import KeyCertificationClaims, offer, parse, verify
-from attestation.testing import SoftwareAK, SoftwareEK
 from attestation.tpm import (
     TPM_GENERATED,
     Alg,
@@ -39,6 +38,7 @@ from attestation.tpm import (
     qualified_name_of_primary,
 )
 from attestation.tpm.duplicate import hmac_key_public
+from attestation_testing import SoftwareAK, SoftwareEK
 
 SECRET = bytes(range(64))
 NONCE = b"\x2a" * 32

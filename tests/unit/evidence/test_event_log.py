@@ -25,7 +25,8 @@ from attestation.evidence.event_log import (
     uefi,
 )
 from attestation.evidence.event_log import format as log_format
-from attestation.testing import (
+from attestation.tpm import Alg
+from attestation_testing import (
     BootLog,
     BootOptions,
     Event,
@@ -35,8 +36,7 @@ from attestation.testing import (
     boot_log,
     tampered,
 )
-from attestation.testing import event_logs as kit
-from attestation.tpm import Alg
+from attestation_testing import event_logs as kit
 
 THREE = ("sha1", "sha256", "sha384")
 

@@ -34,8 +34,6 @@ from attestation.evidence.key_certification import (
     parse,
     verify,
 )
-from attestation.testing import SoftwareAK, SoftwareEK
-from attestation.testing.software_keys import ak_template, with_key
 from attestation.tpm import (
     TPM_GENERATED,
     AKParent,
@@ -57,6 +55,8 @@ from attestation.tpm import (
     qualified_name_of_child,
     qualified_name_of_primary,
 )
+from attestation_testing import SoftwareAK, SoftwareEK
+from attestation_testing.software_keys import ak_template, with_key
 
 NONCE = bytes(range(32))
 INFO = b"the DER of a CertificationRequestInfo"

@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from attestation.api import ConfigEnvelope
 from attestation.envelope import Envelope, open_envelope
 from attestation.evidence import ak_activation
-from attestation.testing.software_keys import recover_seed
 from attestation.tpm import (
     EK_TEMPLATES,
     Alg,
@@ -41,6 +40,7 @@ from attestation.tpm import (
 from attestation.tpm.credential import DUPLICATE, unwrap_identity
 from attestation.tpm.duplicate import open_hmac_key
 from attestation.wire import Reader, b64decode, b64encode, sized, u16
+from attestation_testing.software_keys import recover_seed
 
 SEALED = "application/vnd.itl.config.encrypted+json"
 AK_ATTRIBUTES = 0x00050472

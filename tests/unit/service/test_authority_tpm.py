@@ -14,8 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from attestation.errors import SignerUnavailable
-from attestation.testing import SoftwareTPM
 from attestation_service.authority import Issued
+from attestation_testing import SoftwareTPM
 from tests.unit.service.ca_world import World
 
 pytestmark = [pytest.mark.swtpm, pytest.mark.anyio]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from attestation.testing.certificates import EKCertificateOptions, make_ek_certificate
 from attestation.wire import b64encode
 from attestation_service.process import maintenance
+from attestation_testing.certificates import EKCertificateOptions, make_ek_certificate
 from tests.fixtures.vendor import IFX, ISSUER, MADE
 from tests.unit.service.conftest import Service
 from tests.unit.service.node import SoftwareNode

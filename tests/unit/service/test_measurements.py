@@ -10,12 +10,12 @@ import pytest
 
 from attestation.evidence.ima_log import MEDIA_TYPE as IMA
 from attestation.store import PolicyAssignment, StoredResult
-from attestation.testing import ima_logs
-from attestation.testing.event_logs import BootLog, BootOptions, boot_log
 from attestation.tpm import Alg
 from attestation.wire import b64decode, b64encode
 from attestation_service.verifier import policy
 from attestation_service.verifier.measurements import Replays
+from attestation_testing import ima_logs
+from attestation_testing.event_logs import BootLog, BootOptions, boot_log
 from tests.unit.service.conftest import Service
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.test_attest import ATTEST, assign, flipped

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from attestation.testing.certificates import CertificateAuthority
 from attestation.wire import b64encode
 from attestation_service.lifecycle import pending
 from attestation_service.process import maintenance
 from attestation_service.registration.introduction import MAX_CHAIN_BYTES, MAX_CHAIN_CERTIFICATES
+from attestation_testing.certificates import CertificateAuthority
 from tests.fixtures.vendor import ISSUER, ROOT, vouched
 from tests.unit.service.conftest import HeldClock, Service, Starter
 from tests.unit.service.node import SoftwareNode

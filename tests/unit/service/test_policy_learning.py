@@ -14,9 +14,9 @@ from attestation.reference import parse_policy
 from attestation.reference.schema import schema
 from attestation.results import Verdict
 from attestation.store import PolicyAssignment, Scope, pack
-from attestation.testing import BootOptions, boot_log
-from attestation.testing.ima_logs import ima_log
 from attestation_service.policies import kept_logs, learning
+from attestation_testing import BootOptions, boot_log
+from attestation_testing.ima_logs import ima_log
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.test_policies import a_policy
 from tests.unit.service.test_policy_trials import GOOD, OTHER, proven, tried

@@ -14,9 +14,9 @@ from attestation.keys import verify_jwt
 from attestation.results import AttestationResult, Failed, Flagged, Passed, Reported, Undecided, Verdict
 from attestation.results.ear import TYP, Profile
 from attestation.store import StoredEvidence, StoredResult, pack
-from attestation.testing.event_logs import BootOptions, LogQuirk, boot_log
 from attestation.wire import b64decode
 from attestation_service.results.presentation import result_detail
+from attestation_testing.event_logs import BootOptions, LogQuirk, boot_log
 from tests.fixtures.vendor import vouched, write_bundle
 from tests.unit.service.conftest import HeldClock, Service, Starter
 from tests.unit.service.node import SoftwareNode

@@ -18,7 +18,7 @@ LEFT = (
     "attestation.device",
     "attestation.keys.pkcs11.thread",
     "attestation.keys.tpm2",
-    "attestation.testing",
+    "attestation_testing",
     "attestation_service.auth.oidc",
     "attestation_service.auth.provider_keys",
     "attestation_service.delivery.machine_config",

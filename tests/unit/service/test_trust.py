@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from attestation.errors import BundleInvalid
 from attestation.evidence import ek_certificate
-from attestation.testing.certificates import SIMULATOR, CertificateAuthority
 from attestation.tpm import Public
 from attestation.wire import b64decode, b64encode
 from attestation_service.process import maintenance
 from attestation_service.settings import SettingsInvalid
 from attestation_service.verifier import endorsements
+from attestation_testing.certificates import SIMULATOR, CertificateAuthority
 from tests.fixtures.vendor import ISSUER, ROOT, vouched, write_bundle
 from tests.unit.service import people
 from tests.unit.service.conftest import HeldClock, Service, Starter, settings_for

@@ -9,7 +9,7 @@ from pathlib import Path
 from attestation.machines import EKCertificateInfo, Status
 from attestation.machines.chips import Mark, MarkKind
 from attestation.store import Tx, migrate, open_store
-from attestation.testing.certificates import EKCertificateOptions, make_ek_certificate
+from attestation_testing.certificates import EKCertificateOptions, make_ek_certificate
 from tests.contract.store_samples import a_machine
 from tests.fixtures.vendor import IFX, ISSUER, MADE
 from tests.unit.service.node import SoftwareNode

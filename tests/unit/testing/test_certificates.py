@@ -11,7 +11,7 @@ from cryptography.exceptions import InvalidSignature
 
 from attestation.errors import EKCertificateRejected
 from attestation.evidence import ek_certificate
-from attestation.testing import (
+from attestation_testing import (
     CertificateAuthority,
     Defect,
     EKCertificateOptions,

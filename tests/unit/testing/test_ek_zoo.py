@@ -15,12 +15,12 @@ from attestation.endorsements.path import CertificateIndex, SentIssuers, build_p
 from attestation.endorsements.path import Path as Found
 from attestation.errors import EKCertificateRejected, EKTemplateRejected, MalformedEvidence
 from attestation.evidence import ek_certificate
-from attestation.testing import ek_zoo
-from attestation.testing.certificates import Defect, Quirk
-from attestation.testing.command import VENDORS
-from attestation.testing.ek_zoo import CADefect, CAQuirk, EKDefect, Zoo, ZooEntry
 from attestation.tpm import match_ek_template, parse_public
 from attestation_cli.main import cli
+from attestation_testing import ek_zoo
+from attestation_testing.certificates import Defect, Quirk
+from attestation_testing.command import VENDORS
+from attestation_testing.ek_zoo import CADefect, CAQuirk, EKDefect, Zoo, ZooEntry
 
 SEED = 1
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from attestation.device import Quote
-from attestation.testing import (
+from attestation.tpm import PCRSelection
+from attestation_testing import (
     BootLog,
     BootOptions,
     LogDefect,
@@ -22,7 +23,6 @@ from attestation.testing import (
     ima_log,
     tampered,
 )
-from attestation.tpm import PCRSelection
 from tests.docs.pages import text
 from tests.fixtures.tpm import MakeTPM
 

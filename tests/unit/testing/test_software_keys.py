@@ -16,16 +16,6 @@ from attestation.device.keys import key_template
 from attestation.errors import AKAttributesRejected, DeviceError, MalformedEvidence, SignatureInvalid
 from attestation.evidence import ak_activation, key_certification
 from attestation.evidence.key_certification import KeyMode
-from attestation.testing import (
-    CertificateAuthority,
-    SoftwareAK,
-    SoftwareEK,
-    SoftwareNode,
-    ak_template,
-    private_half,
-    software_activate,
-    software_key,
-)
 from attestation.tpm import (
     TPM_GENERATED,
     Alg,
@@ -45,6 +35,16 @@ from attestation.tpm import (
 )
 from attestation.tpm.key_file import encode_key_file, parse_key_file
 from attestation.wire import sized
+from attestation_testing import (
+    CertificateAuthority,
+    SoftwareAK,
+    SoftwareEK,
+    SoftwareNode,
+    ak_template,
+    private_half,
+    software_activate,
+    software_key,
+)
 
 SELECTION = PCRSelection.from_names({"sha256": [0, 7]})
 AT = datetime(2026, 11, 21, tzinfo=UTC)

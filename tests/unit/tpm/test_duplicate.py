@@ -9,13 +9,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from attestation.errors import MalformedEvidence
-from attestation.testing import SoftwareEK
-from attestation.testing.software_keys import recover_seed
 from attestation.tpm import parse_public, parse_tpmt_public
 from attestation.tpm.credential import DUPLICATE, IDENTITY, wrap_identity
 from attestation.tpm.duplicate import duplicate_hmac_key, hmac_key_public, open_hmac_key
 from attestation.tpm.public import Public
 from attestation.wire import sized
+from attestation_testing import SoftwareEK
+from attestation_testing.software_keys import recover_seed
 from tests.vectors import SHARED, forge, needs_shared
 
 KEY, SEED_VALUE = bytes(range(32)), bytes(range(100, 132))

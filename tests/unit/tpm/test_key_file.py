@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.errors import MalformedEvidence
-from attestation.testing import SoftwareAK
 from attestation.tpm import Attr, Hierarchy, parse_public, parse_tpmt_public
 from attestation.tpm.key_file import (
     MAX_KEY_FILE_BYTES,
@@ -23,6 +22,7 @@ from attestation.tpm.key_file import (
     parse_key_file,
 )
 from attestation.wire import b64decode, sized
+from attestation_testing import SoftwareAK
 from tests.vectors import OWN
 
 FILES: Final = OWN.parent / "key-files"

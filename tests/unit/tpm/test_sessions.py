@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.errors import DeviceError, MalformedEvidence, TPMResponseError
-from attestation.testing import SoftwareEK
 from attestation.tpm import Alg, Hierarchy, commands, kdfa, sessions
 from attestation.tpm.commands import CC, Entity, NVPublic, SessionType, StartedSession, permanent
 from attestation.tpm.hashes import hash_new
 from attestation.tpm.sessions import Password, Session, SessionUse
 from attestation.tpm.templates import POLICY_A, POLICY_B
 from attestation.wire import sized, u16, u32
+from attestation_testing import SoftwareEK
 
 KEY = b"k" * 32
 NONCE_TPM = b"t" * 32

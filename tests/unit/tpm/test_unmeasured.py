@@ -7,9 +7,9 @@ import hashlib
 import pytest
 
 from attestation.errors import MalformedEvidence
-from attestation.testing import BootOptions, boot_log
 from attestation.tpm import Alg
 from attestation.tpm.unmeasured import measured, unmeasured_values
+from attestation_testing import BootOptions, boot_log
 
 HASHES = {Alg.SHA1: "sha1", Alg.SHA256: "sha256", Alg.SHA384: "sha384", Alg.SHA512: "sha512"}
 

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from attestation import tpm_bundle
 from attestation.endorsements.bundle import Manifest, Role, TrustBundle, entry_of
 from attestation.errors import BundleInvalid
-from attestation.testing.certificates import CertificateAuthority
 from attestation.tpm_bundle import bundle_of, load, load_directory, load_shipped, read_directory
 from attestation.tpm_bundle.pem import certificates
 from attestation.tpm_bundle.writing import write_directory
+from attestation_testing.certificates import CertificateAuthority
 
 ROOT = CertificateAuthority("NTC root", seed=1)
 ISSUER = CertificateAuthority("NTC issuer", seed=2, parent=ROOT)

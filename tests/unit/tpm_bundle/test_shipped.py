@@ -15,8 +15,8 @@ from attestation.endorsements.path import Path as FoundPath
 from attestation.endorsements.path import PathFailure
 from attestation.endorsements.vendors import SIMULATOR
 from attestation.evidence import ek_certificate
-from attestation.testing.ek_zoo import Zoo, ZooEntry
 from attestation.tpm_bundle import bundle_of, load_directory, load_shipped, read_shipped
+from attestation_testing.ek_zoo import Zoo, ZooEntry
 from tests.vectors import SHARED
 from tools import tpm_bundle as tool
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from attestation.testing import BootLog, Event
+from attestation_testing import BootLog, Event
 from tests.vectors.eventlog import replay
 
 HERE = Path(__file__).parent
@@ -42,7 +42,7 @@ class RealBoot:
 
     @cached_property
     def boot_log(self) -> BootLog:
-        """The log for `attestation.testing.boot`: a software TPM measures what this machine measured."""
+        """The log for `attestation_testing.boot`: a software TPM measures what this machine measured."""
         events = list(replay.events(self.log))
         return BootLog(
             events=tuple(Event(pcr=e.pcr, type=e.type, data=e.data, digests=e.digests) for e in events),

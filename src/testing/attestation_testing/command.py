@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from attestation.errors import RequestInvalid
-from attestation.testing.ek_zoo import TEMPLATES, Zoo, write
+from attestation_testing.ek_zoo import TEMPLATES, Zoo, write
 
 VENDORS = ("AMD", "IFX", "INTC", "MSFT", "NSG", "NTC", "STM")
 

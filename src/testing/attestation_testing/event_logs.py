@@ -26,12 +26,12 @@ from enum import IntEnum, StrEnum
 from functools import lru_cache
 from typing import Final
 
-from attestation.testing.certificates import CertificateAuthority
-from attestation.testing.software_keys import SoftwareNode
-from attestation.testing.software_tpm import SoftwareTPM
 from attestation.tpm import commands
 from attestation.tpm.hashes import bank_alg, digest_size
 from attestation.tpm.sessions import Password
+from attestation_testing.certificates import CertificateAuthority
+from attestation_testing.software_keys import SoftwareNode
+from attestation_testing.software_tpm import SoftwareTPM
 
 PCRS: Final = 24
 _DRTM_PCRS: Final = range(17, 23)

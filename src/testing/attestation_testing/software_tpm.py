@@ -23,7 +23,6 @@ from typing import Final, Self
 from attestation.device import TPM, AKType, NodeTPM
 from attestation.device.node import EK_PREFERENCE
 from attestation.errors import DeviceError
-from attestation.testing.certificates import CertificateAuthority, EKCertificateOptions
 from attestation.tpm import commands
 from attestation.tpm.commands import NVAttr, NVPublic
 from attestation.tpm.constants import Alg, Hierarchy
@@ -31,6 +30,7 @@ from attestation.tpm.hashes import bank_alg
 from attestation.tpm.public import Public, parse_public
 from attestation.tpm.sessions import Password
 from attestation.tpm.templates import EK_TEMPLATES, EKTemplate
+from attestation_testing.certificates import CertificateAuthority, EKCertificateOptions
 
 START_TIMEOUT_SECONDS: Final = 60.0
 STOP_TIMEOUT_SECONDS: Final = 60.0

@@ -28,7 +28,6 @@ from attestation.device import FurtherEK, Identity, KeyCertification, KeyType, Q
 from attestation.device.keys import DECRYPTION_ATTRIBUTES, HASHES_BY_SIZE, key_template
 from attestation.device.node import AK_ATTRIBUTES
 from attestation.errors import DeviceError
-from attestation.testing.certificates import CertificateAuthority, EKCertificateOptions
 from attestation.tpm.attest import Attest, CertifyInfo, QuoteInfo
 from attestation.tpm.constants import TPM_GENERATED, Alg, AttestType, Curve, Hierarchy
 from attestation.tpm.credential import DUPLICATE, IDENTITY, unwrap_identity
@@ -42,6 +41,7 @@ from attestation.tpm.public import Public, Scheme, parse_public, parse_tpmt_publ
 from attestation.tpm.signature import Signature
 from attestation.tpm.templates import EK_TEMPLATES
 from attestation.wire import Reader, sized
+from attestation_testing.certificates import CertificateAuthority, EKCertificateOptions
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 

@@ -3,7 +3,7 @@
 Nothing that ships as part of a service or an agent imports this package.
 """
 
-from attestation.testing.certificates import (
+from attestation_testing.certificates import (
     SIMULATOR,
     CAOptions,
     CertificateAuthority,
@@ -13,7 +13,7 @@ from attestation.testing.certificates import (
     make_ek_certificate,
     pem,
 )
-from attestation.testing.event_logs import (
+from attestation_testing.event_logs import (
     BootLog,
     BootOptions,
     Event,
@@ -25,8 +25,8 @@ from attestation.testing.event_logs import (
     boot_log,
     tampered,
 )
-from attestation.testing.ima_logs import IMAEntry, IMALog, ima_log
-from attestation.testing.software_keys import (
+from attestation_testing.ima_logs import IMAEntry, IMALog, ima_log
+from attestation_testing.software_keys import (
     SoftwareAK,
     SoftwareEK,
     SoftwareNode,
@@ -37,7 +37,7 @@ from attestation.testing.software_keys import (
     software_key,
     with_key,
 )
-from attestation.testing.software_tpm import SoftwareTPM, fleet
+from attestation_testing.software_tpm import SoftwareTPM, fleet
 
 __all__ = [
     "SIMULATOR",

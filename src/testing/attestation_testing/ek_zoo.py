@@ -24,7 +24,10 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from attestation.endorsements.vendors import VENDOR_NAMES
-from attestation.testing.certificates import (
+from attestation.tpm.constants import Alg, Attr
+from attestation.tpm.public import Public, parse_tpmt_public
+from attestation.tpm.templates import EK_TEMPLATES, EKTemplate
+from attestation_testing.certificates import (
     CAOptions,
     CertificateAuthority,
     Defect,
@@ -32,10 +35,7 @@ from attestation.testing.certificates import (
     PrivateKey,
     Quirk,
 )
-from attestation.testing.software_keys import with_key
-from attestation.tpm.constants import Alg, Attr
-from attestation.tpm.public import Public, parse_tpmt_public
-from attestation.tpm.templates import EK_TEMPLATES, EKTemplate
+from attestation_testing.software_keys import with_key
 
 AT: Final = datetime(2025, 1, 1, tzinfo=UTC)
 """The certificates of a zoo are made as of this day, and are good for a hundred years from it."""
@@ -648,7 +648,7 @@ class Zoo:
 
 @cache
 def _rsa_key(label: str) -> rsa.RSAPrivateKey:
-    primes = json.loads(files("attestation.testing").joinpath("ek_zoo_keys.json").read_text(encoding="utf-8"))
+    primes = json.loads(files("attestation_testing").joinpath("ek_zoo_keys.json").read_text(encoding="utf-8"))
     p, q = (int(prime, 16) for prime in primes[label])
     d = pow(65537, -1, (p - 1) * (q - 1))
     numbers = rsa.RSAPrivateNumbers(
