@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from attestation.appraisal import Case, appraise
-from attestation.appraisal.tpm import TPM, Evidence, Expected, no_advisories
+from attestation.appraisal.tpm import TPM, Expected, UnverifiedEvidence, no_advisories
 from attestation.evidence import tpm_quote
 from attestation.machines import Role
 from attestation.reference import parse_policy
@@ -101,7 +101,7 @@ def _verification(ak: SoftwareAK, message: bytes, signature: bytes) -> Callable[
     at = datetime.now(UTC)
 
     def verify() -> None:
-        evidence = Evidence(tpm_quote.parse(message, signature), tpm_quote.parse_pcr_values(texts))
+        evidence = UnverifiedEvidence(tpm_quote.parse(message, signature), tpm_quote.parse_pcr_values(texts))
         if appraise({TPM.name: evidence}, case, at).result.verdict is not Verdict.VERIFIED:
             raise AssertionError("the quote was not verified")
 

@@ -11,7 +11,7 @@ import pytest
 
 from attestation import appraisal as heart
 from attestation.appraisal import Appraisal, Case
-from attestation.appraisal.tpm import Evidence, Expected, Found, found_in, no_advisories
+from attestation.appraisal.tpm import Expected, Found, UnverifiedEvidence, found_in, no_advisories
 from attestation.appraisal.tpm.identity import firmware_words, judge_clock, keys_of
 from attestation.appraisal.tpm.kind import BOOT_STATE_NOT_APPRAISED
 from attestation.errors import ChallengeMismatch, PCRDigestMismatch, SignatureInvalid
@@ -83,7 +83,7 @@ def knowing(case: Case, **changes: object) -> Case:
     return replace(case, expected={"tpm": replace(case.expected["tpm"], **changes)})
 
 
-def appraise(evidence: Evidence, case: Case, at: datetime) -> Appraisal:
+def appraise(evidence: UnverifiedEvidence, case: Case, at: datetime) -> Appraisal:
     return heart.appraise({"tpm": evidence}, case, at)
 
 
@@ -92,12 +92,14 @@ def news(appraisal: Appraisal) -> tuple[bool, bool]:
     return found.rebooted, found.firmware_changed
 
 
-def evidence(values: dict[int, dict[int, bytes]] = VALUES, **fault: object) -> Evidence:
+def evidence(values: dict[int, dict[int, bytes]] = VALUES, **fault: object) -> UnverifiedEvidence:
     return made(tpm_quote.parse(*forge.quote("p256", **fault)), values)  # type: ignore[arg-type]  # passed on
 
 
-def made(quote: tpm_quote.UnverifiedQuote, values: dict[int, dict[int, bytes]] = VALUES) -> Evidence:
-    return Evidence(quote=quote, pcr_values=values)
+def made(
+    quote: tpm_quote.UnverifiedQuote, values: dict[int, dict[int, bytes]] = VALUES
+) -> UnverifiedEvidence:
+    return UnverifiedEvidence(quote=quote, pcr_values=values)
 
 
 def judged(appraisal: Appraisal) -> dict[str, str]:

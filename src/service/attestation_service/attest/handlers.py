@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from attestation.api import AttestRequest, AttestResponse, QuoteChallenge
 from attestation.appraisal import Appraisal, Case, appraise
-from attestation.appraisal.tpm import TPM, Evidence, Expected, found_in
+from attestation.appraisal.tpm import TPM, Expected, UnverifiedEvidence, found_in
 from attestation.audit import AuditEvent
 from attestation.clock import rfc3339
 from attestation.errors import (
@@ -255,7 +255,9 @@ def judge(
             res.replays,
             lambda: TPM.verify(quoted, expected),
         )
-        evidence = Evidence(quoted.quote, quoted.pcr_values, logs.event_log, logs.ima_log, certified)
+        evidence = UnverifiedEvidence(
+            quoted.quote, quoted.pcr_values, logs.event_log, logs.ima_log, certified
+        )
         case = Case(
             expected={TPM.name: expected},
             requested_policy=challenge.policy_ref,

@@ -15,7 +15,7 @@ from attestation.appraisal.tpm.boot import judge_log
 from attestation.appraisal.tpm.identity import judge_clock, judge_firmware
 from attestation.appraisal.tpm.ima import judge_ima
 from attestation.appraisal.tpm.looks_away import looks_away
-from attestation.appraisal.tpm.records import Evidence, Expected, Found
+from attestation.appraisal.tpm.records import Expected, Found, UnverifiedEvidence
 from attestation.errors import MalformedEvidence
 from attestation.evidence import tpm_quote
 from attestation.evidence.tpm_quote import QuoteClaims, UnverifiedQuote
@@ -40,7 +40,7 @@ class _TPM:
     expects: Final = "a fresh quote by the activated AK"
     checks: Final = tpm_checks.ALL
 
-    def parse(self, item: object) -> Evidence:
+    def parse(self, item: object) -> UnverifiedEvidence:
         """Parse the members `pcr_quote`, `pcr_signature` and `pcr_values` of a request.
 
         Raises:
@@ -49,9 +49,9 @@ class _TPM:
         if not isinstance(item, Mapping) or item.keys() != _MEMBERS:
             raise MalformedEvidence("a quote has three members: pcr_quote, pcr_signature and pcr_values")
         quote = parse_quote(item["pcr_quote"], item["pcr_signature"])
-        return Evidence(quote, tpm_quote.parse_pcr_values(item["pcr_values"]))
+        return UnverifiedEvidence(quote, tpm_quote.parse_pcr_values(item["pcr_values"]))
 
-    def verify(self, evidence: Evidence, expected: Expected) -> QuoteClaims:
+    def verify(self, evidence: UnverifiedEvidence, expected: Expected) -> QuoteClaims:
         """Return what the quote proves.
 
         Raises:
@@ -81,7 +81,7 @@ class _TPM:
         return outcomes, Found(claims, clock, rebooted, firmware_changed, claims.pcr_digest.hex())
 
     def judge(
-        self, claims: QuoteClaims, evidence: Evidence, expected: Expected, policy: Policy
+        self, claims: QuoteClaims, evidence: UnverifiedEvidence, expected: Expected, policy: Policy
     ) -> tuple[Sequence[Outcome], tuple[Subject, ...]]:
         """Compare firmware and boot with what the policy expects."""
         rules = policy.tpm

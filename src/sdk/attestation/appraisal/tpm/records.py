@@ -51,7 +51,7 @@ def no_advisories(
     return ()
 
 
-class Evidence(NamedTuple):
+class UnverifiedEvidence(NamedTuple):
     """What the machine sent, parsed but not believed.
 
     Args:
