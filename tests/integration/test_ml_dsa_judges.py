@@ -26,8 +26,8 @@ DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What a judge sees: DER."""
+class Published:
+    """What a CA publishes, in DER."""
 
     root: bytes
     leaf: bytes
@@ -44,7 +44,7 @@ def _list(ca: CA, *serials: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def made() -> Judged:
+def made() -> Published:
     """A root, a leaf, its lists and an answer of its responder, all signed with ML-DSA-87."""
     ca = ca_of("ml-dsa-87")
     content = ca.content_of(ProfileName.NODE_CLIENT, not_before=NOW - DAY, not_after=NOW + DAY)
@@ -69,7 +69,7 @@ def made() -> Judged:
         this_update=NOW,
         next_update=NOW + DAY,
     )
-    return Judged(ca.certificate, leaf, _list(ca), _list(ca, content.serial), answer)
+    return Published(ca.certificate, leaf, _list(ca), _list(ca, content.serial), answer)
 
 
 def _changed(der: bytes) -> bytes:
@@ -85,7 +85,7 @@ def openssl() -> list[str]:
         pytest.skip(f"OpenSSL 3.5: {e}")
 
 
-def test_openssl_believes_chain_list_and_answer(made: Judged, openssl: list[str], tmp_path: Path) -> None:
+def test_openssl_believes_chain_list_and_answer(made: Published, openssl: list[str], tmp_path: Path) -> None:
     """Strict rules and a list; a certificate on it, a changed signature and a changed answer are refused."""
     files = {"root": made.root, "leaf": made.leaf, "empty": made.empty_list, "full": made.full_list}
     files |= {"forged": _changed(made.leaf), "answer": made.answer, "forged-answer": _flipped(made.answer)}
@@ -123,7 +123,7 @@ def _flipped(answer: bytes) -> bytes:
     return answer[:where] + bytes([answer[where] ^ 1]) + answer[where + 1 :]
 
 
-def test_bouncycastle_believes_chain_list_and_answer(made: Judged, tmp_path: Path) -> None:
+def test_bouncycastle_believes_chain_list_and_answer(made: Published, tmp_path: Path) -> None:
     """The same, by an implementation in Java that shares no code with OpenSSL."""
     try:
         command = trixie.bouncycastle()

@@ -71,7 +71,7 @@ REFUSALS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Appraised:
     """A case with its appraisal, ready to be written: `refusal` is set where it proves nothing.
 
     What it rests on is compared where it is written: the machine's version and the `revision` of what applies.
@@ -201,7 +201,7 @@ def judge(
     res: Resources,
     origin: Origin,
     at: datetime,
-) -> Judged:
+) -> Appraised:
     """Load the case and appraise it; a refusal is a value, because it still spends the challenge."""
     address_key, machine_key = limits.keys_of_client(origin.address, request.machine_id)
     loaded = tx.attestations.load(
@@ -216,7 +216,7 @@ def judge(
     machine = loaded.machine
     challenge = challenges.still_open(loaded.challenge, request.machine_id, at)
     in_force = policy.effective(tx, loaded.policies, machine.role, res.settings)
-    found = Judged(machine=machine, policy=in_force, revision=loaded.revision, challenge=challenge)
+    found = Appraised(machine=machine, policy=in_force, revision=loaded.revision, challenge=challenge)
     try:
         # 2. It means this machine, and the machine has a key that could have signed.
         _same_ek(request.ek_fingerprint, machine)
@@ -280,7 +280,7 @@ def judge(
     except REFUSALS as refusal:
         return replace(found, refusal=refusal)
     # Written out: `replace` looks at every field, and this is the hot path.
-    return Judged(
+    return Appraised(
         machine=machine,
         policy=found.policy,
         revision=found.revision,
@@ -294,7 +294,7 @@ def judge(
 
 def record(
     tx: Tx,
-    judged: Judged,
+    judged: Appraised,
     signed: Signed,
     token: config_tokens.MadeToken | None,
     origin: Origin,
@@ -375,7 +375,7 @@ def _bounded(
     return measurements.Remembered(event_log_sha256=machine.event_log_sha256 if known else None)
 
 
-def _stored_evidence(tx: Tx, judged: Judged, logs: measurements.Remembered) -> StoredEvidence:
+def _stored_evidence(tx: Tx, judged: Appraised, logs: measurements.Remembered) -> StoredEvidence:
     """Return what the result was judged from."""
     vouched = tx.ek_certificates.get(judged.machine.machine_id)
     assert judged.appraisal is not None
@@ -393,7 +393,7 @@ def _stored_evidence(tx: Tx, judged: Judged, logs: measurements.Remembered) -> S
     )
 
 
-def _tell(tx: Tx, judged: Judged, after: Machine, origin: Origin, at: datetime) -> None:
+def _tell(tx: Tx, judged: Appraised, after: Machine, origin: Origin, at: datetime) -> None:
     """Write audit entry and events of a result that differs from the one before."""
     machine, appraisal = judged.machine, judged.appraisal
     assert appraisal is not None
@@ -432,8 +432,8 @@ def _tell(tx: Tx, judged: Judged, after: Machine, origin: Origin, at: datetime) 
 
 
 def _without_orders(
-    judged: Judged, request: AttestRequest, settings: Settings
-) -> tuple[Judged, AgentTooOld | None]:
+    judged: Appraised, request: AttestRequest, settings: Settings
+) -> tuple[Appraised, AgentTooOld | None]:
     """Return what is told to this agent, and the refusal where an old one would obey without asking whom it is for.
 
     What it proved counts, and operators see it.
@@ -447,7 +447,7 @@ def _without_orders(
 
 
 async def _sign(
-    judged: Judged,
+    judged: Appraised,
     request: AttestRequest,
     token: config_tokens.MadeToken | None,
     res: Resources,
@@ -480,7 +480,7 @@ async def _sign(
     return await asyncio.to_thread(sign)
 
 
-def _ear(judged: Judged, appraisal: Appraisal, res: Resources) -> dict[str, Any]:
+def _ear(judged: Appraised, appraisal: Appraisal, res: Resources) -> dict[str, Any]:
     machine, result = judged.machine, appraisal.result
     assert judged.challenge.nonce is not None
     return ear_claims(
@@ -497,7 +497,7 @@ def _ear(judged: Judged, appraisal: Appraisal, res: Resources) -> dict[str, Any]
 
 
 def _answer(
-    judged: Judged,
+    judged: Appraised,
     signed: Signed,
     token: config_tokens.MadeToken | None,
     fresh: Offered,

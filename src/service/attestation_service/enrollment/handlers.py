@@ -81,7 +81,7 @@ REFUSALS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedRequest:
     """A request after its judgement: `refusal` is set where there will be no certificate.
 
     Args:
@@ -222,14 +222,14 @@ async def _request_cert(
 
 def judge(
     tx: Tx, machine_id: str, request: CertRequest, counted: limits.Limits, res: Resources, at: datetime
-) -> Judged:
+) -> JudgedRequest:
     """Judge a request; a refusal is a value, because it still spends the challenge."""
     limits.check(tx, counted, at)
     # 1. The machine and an unspent challenge of its own, for this purpose. Without these there is nothing to judge
     #    or to spend.
     machine = tx.machines.require(machine_id)
     challenge = challenges.open_challenge(tx, request.nonce_id, machine_id, at, "certify")
-    found = Judged(machine=machine, challenge=challenge)
+    found = JudgedRequest(machine=machine, challenge=challenge)
     try:
         # 2. Its own activated AK will say whose key it is. Without one nobody can.
         if machine.ak_public is None:
@@ -306,7 +306,7 @@ def key_tier(machine: Machine, verified: UnverifiedKeyCertification) -> int:
 
 
 async def _refuse(
-    judged: Judged,
+    judged: JudgedRequest,
     refusal: AttestationError,
     counted: limits.Limits,
     res: Resources,
@@ -380,7 +380,7 @@ def _record(
         )
 
 
-def _answer(judged: Judged, plan: Wanted, issued: tuple[Issued, ...]) -> CertResponse:
+def _answer(judged: JudgedRequest, plan: Wanted, issued: tuple[Issued, ...]) -> CertResponse:
     first = issued[0]
     lifetime = first.not_after - first.not_before
     assert judged.machine.role is not None

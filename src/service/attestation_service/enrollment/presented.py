@@ -60,7 +60,7 @@ REFUSALS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedCertificate:
     """A presented certificate after its judgement: `refusal` is set where it proves nothing, or is good no more."""
 
     machine: Machine
@@ -117,7 +117,7 @@ async def enroll(request: EnrollRequest, *, res: Resources, origin: Origin) -> E
     )
 
 
-def _judge(tx: Tx, request: EnrollRequest, counted: limits.Limits, at: datetime) -> Judged:
+def _judge(tx: Tx, request: EnrollRequest, counted: limits.Limits, at: datetime) -> JudgedCertificate:
     limits.check(tx, counted, at)
     # 1. One certificate, and exactly the bytes that we signed for a machine. Whatever another CA wrote, or somebody
     #    changed, ends here.
@@ -126,13 +126,13 @@ def _judge(tx: Tx, request: EnrollRequest, counted: limits.Limits, at: datetime)
     machine = tx.machines.require(row.machine_id or "")
     # 3. A challenge of its own, unspent. Without one, whoever saw an enrolment could repeat it.
     challenge = challenges.open_challenge(tx, request.nonce_id, machine.machine_id, at, "enroll")
-    judged = Judged(machine=machine, challenge=challenge, row=row)
+    judged = JudgedCertificate(machine=machine, challenge=challenge, row=row)
     try:
         _verify(certificate, request, challenge, machine)
         refusal = _refused_now(tx, judged, at)
     except REFUSALS as e:
         refusal = e
-    return Judged(machine=machine, challenge=challenge, row=row, refusal=refusal)
+    return JudgedCertificate(machine=machine, challenge=challenge, row=row, refusal=refusal)
 
 
 def parse_certificate(pem: str) -> Certificate:
@@ -193,7 +193,7 @@ def _verify(
         raise CertificateUntrusted("the certificate does not name the EK of this machine")
 
 
-def _refused_now(tx: Tx, judged: Judged, at: datetime) -> AttestationError | None:
+def _refused_now(tx: Tx, judged: JudgedCertificate, at: datetime) -> AttestationError | None:
     """Return why machine or certificate are not good at *at*, or None. Told only to who holds the key."""
     machine, row = tx.machines.by_id(judged.machine.machine_id), tx.certificates.get(judged.row.serial)
     # 7. Attested still. No certificate leads out of any other status.
@@ -240,7 +240,7 @@ def ek_fingerprints(certificate: x509.Certificate) -> list[str]:
     return [uri.removeprefix(certification.EK_URI) for uri in uris if uri.startswith(certification.EK_URI)]
 
 
-def _denied(judged: Judged, refusal: AttestationError, origin: Origin) -> AuditEvent:
+def _denied(judged: JudgedCertificate, refusal: AttestationError, origin: Origin) -> AuditEvent:
     return AuditEvent(
         operator_cn="unknown",
         action="denied",
