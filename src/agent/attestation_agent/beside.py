@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from attestation.clock import Clock
-from attestation_agent.certificates import LOOK_SECONDS, Certificates, CertificateService
+from attestation_agent.certificates import LOOK_SECONDS, CertificateKeeper, CertificateService
 from attestation_agent.commands import Outcome
 from attestation_agent.edge import Log
 from attestation_agent.exits import UsageError
@@ -59,7 +59,7 @@ def beside(around: Surroundings) -> Iterator[Callable[[], object]]:
     offered = Offered(
         directory_of(settings.state_dir, settings.certificate_dir), group=_group(settings.certificate_group)
     )
-    certificates = Certificates(
+    certificates = CertificateKeeper(
         settings,
         state=around.state,
         offered=offered,
@@ -82,7 +82,9 @@ def beside(around: Surroundings) -> Iterator[Callable[[], object]]:
 
 
 @contextlib.contextmanager
-def _visiting(certificates: Certificates, stopping: Callable[[], bool]) -> Iterator[Callable[[], object]]:
+def _visiting(
+    certificates: CertificateKeeper, stopping: Callable[[], bool]
+) -> Iterator[Callable[[], object]]:
     """Look after certificates in a thread of its own; yield what wakes it."""
     wake, ended = threading.Event(), threading.Event()
 

@@ -110,7 +110,7 @@ class _Made:
     about: Mapping[str, Any]
 
 
-class Certificates:
+class CertificateKeeper:
     """Keeps what `settings.certificates` names.
 
     Args:

@@ -11,7 +11,7 @@ from cryptography import x509
 
 from attestation.api import CertificateChallenge, CertRequest, CertResponse
 from attestation.client import NodeClient, SignedBundle
-from attestation_agent.certificates import Certificates
+from attestation_agent.certificates import CertificateKeeper
 from attestation_agent.commands import Outcome
 from attestation_agent.offered import Offered
 from attestation_agent.rhythm import Rhythm
@@ -108,7 +108,7 @@ class Keeper:
     def restart(self, **options: str) -> None:
         """Begin anew, with what lies in files."""
         self.settings = load({**self.rig.flags, **options}, environ={})
-        self.certificates = Certificates(
+        self.certificates = CertificateKeeper(
             self.settings,
             state=self.rig.state,
             offered=self.offered,
