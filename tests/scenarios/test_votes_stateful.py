@@ -69,14 +69,14 @@ STEP = st.one_of(
 )
 
 
-class Certificates:
+class Holders:
     """Certificates by person; what is older than the newest is revoked, at a CA of which the service hears nothing."""
 
     def __init__(self) -> None:
         self.newest = [0] * PEOPLE
 
     def why_not(self, tx: Tx, der: bytes, at: datetime) -> str | None:
-        """See `context.Certificates.why_not`."""
+        """See `context.ClientCertificates.why_not`."""
         del tx, at
         person, number = map(int, der.split())
         return "revoked" if number < self.newest[person] else None
@@ -122,8 +122,8 @@ class Model:
         self.votes: dict[str, dict[int, Ballot]] = {}
         self.entries = 0
         chosen = Settings(dual_control_roles=(Role.CONTROLPLANE,), dual_control_quorum=quorum)
-        self.certificates = Certificates()
-        self.res = cast("Resources", SimpleNamespace(settings=chosen, certificates=self.certificates))
+        self.certificates = Holders()
+        self.res = cast("Resources", SimpleNamespace(settings=chosen, mtls=self.certificates))
 
     def live(self, proposal: Proposal) -> dict[int, Ballot]:
         """Return the live votes for a proposal."""

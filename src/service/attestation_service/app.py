@@ -26,7 +26,7 @@ from attestation_service.attest.routes import hot as attest_hot
 from attestation_service.attest.routes import router as attest
 from attestation_service.audit.routes import public as audit_public
 from attestation_service.audit.routes import router as audit
-from attestation_service.auth.mtls import ClientCertificates
+from attestation_service.auth.mtls import MTLS
 from attestation_service.authority import open_authority
 from attestation_service.border import problems
 from attestation_service.border.bodies import Parser
@@ -234,7 +234,7 @@ async def owned(
     )
     store = ActStore(opened, clock)
     authority = None
-    certificates = None
+    mtls = None
     parser = Parser()
     try:
         # Keys are made for a database that is recognised: made before, they would lie beside one that is refused.
@@ -244,7 +244,7 @@ async def owned(
         await asyncio.to_thread(service_keys.open, make=True)
         log_signer = await asyncio.to_thread(load_log_signer, settings, create=True)
         if settings.operator_ca is not None or settings.issues_to_operators:
-            certificates = ClientCertificates(settings, store if settings.issues_to_operators else None)
+            mtls = MTLS(settings, store if settings.issues_to_operators else None)
         if settings.has_ca:
             authority = await asyncio.to_thread(open_authority, settings, store, clock)
         if oidc is not None:
@@ -262,7 +262,7 @@ async def owned(
             room=Room(settings),
             parser=parser,
             oidc=oidc,
-            certificates=certificates,
+            mtls=mtls,
             authority=authority,
             subscribers=subscribers or {},
             revocation=Revocation(settings, store, clock, authority, service_keys.secret(PURPOSE))

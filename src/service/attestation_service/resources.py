@@ -15,7 +15,7 @@ from attestation.store import Store
 from attestation_service.authority import Authority
 from attestation_service.border.bodies import Parser
 from attestation_service.border.room import Room
-from attestation_service.context.request import Certificates, Revocations, Tokens
+from attestation_service.context.request import AccessTokens, ClientCertificates, Revocations
 from attestation_service.keys.service_keys import KeyHolder, ServiceKeys
 from attestation_service.settings import Settings
 from attestation_service.storage.write_probe import WriteProbe
@@ -44,8 +44,8 @@ class Resources:
     replays: Replays
     room: Room
     parser: Parser
-    oidc: Tokens | None = None
-    certificates: Certificates | None = None
+    oidc: AccessTokens | None = None
+    mtls: ClientCertificates | None = None
     authority: Authority | None = None
     revocation: Revocations | None = None
     subscribers: Mapping[Event, Sequence[str]] = field(default_factory=dict)

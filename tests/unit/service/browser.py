@@ -10,7 +10,7 @@ from attestation_service.context.request import Origin
 
 
 class Browser:
-    """Shows the same certificate whoever asks; stands where `ClientCertificates` stands.
+    """Shows the same certificate whoever asks; stands where `MTLS` stands.
 
     Args:
         name: CN of the certificate; its bearer has every duty.

@@ -27,7 +27,7 @@ class People:
         return {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
     async def operator(self, token: str, origin: Origin, at: datetime) -> Operator:
-        """See `context.Tokens.operator`."""
+        """See `context.AccessTokens.operator`."""
         if token not in self._known:
             raise Unauthenticated("the token is not valid")
         name, duties = self._known[token]

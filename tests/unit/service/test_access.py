@@ -252,7 +252,7 @@ async def test_a_secret_of_three_parts_is_guarded_all_the_same(start: Starter) -
 
 async def test_a_wrong_bearer_never_falls_through(service: Service) -> None:
     """A certificate beside a wrong token is not looked at."""
-    service.app.state.resources = replace(service.resources, certificates=Browser())
+    service.app.state.resources = replace(service.resources, mtls=Browser())
     assert (await service.get("/api/v1/machines")).status_code == 200
     for value in ("Bearer wrong", "Bearer a.b.c", "Basic x", "", "Bearer"):
         answer = await service.get("/api/v1/machines", headers={"Authorization": value})

@@ -39,7 +39,7 @@ from attestation_service.auth.client_certificate import (
     parse_header,
     verify,
 )
-from attestation_service.auth.mtls import ClientCertificates
+from attestation_service.auth.mtls import MTLS
 from attestation_service.border.proxies import Proxies
 from attestation_service.context.identity import Duty, Method, Right
 from attestation_service.context.request import Origin
@@ -552,9 +552,9 @@ class Files:
     ca: Path
     crl: Path
 
-    def method(self) -> ClientCertificates:
+    def method(self) -> MTLS:
         """Start anew."""
-        return ClientCertificates(Settings(operator_ca=self.ca, operator_crl=self.crl))
+        return MTLS(Settings(operator_ca=self.ca, operator_crl=self.crl))
 
 
 @pytest.fixture

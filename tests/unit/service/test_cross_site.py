@@ -55,7 +55,7 @@ SENDABLE = (
 @pytest.fixture
 def browser(service: Service) -> Service:
     """The service of an operator whose browser has a certificate."""
-    service.app.state.resources = replace(service.resources, certificates=Browser())
+    service.app.state.resources = replace(service.resources, mtls=Browser())
     return service
 
 

@@ -27,7 +27,7 @@ from attestation.errors import (
 )
 from attestation.keys import load_signer
 from attestation.tpm import EK_TEMPLATES, Alg, Curve, Public, Scheme
-from attestation_service.auth.mtls import ClientCertificates
+from attestation_service.auth.mtls import MTLS
 from attestation_service.auth.oidc import OIDC
 from attestation_service.auth.provider_keys import ProviderAnswerInvalid, parse_jwks
 from attestation_service.border.tls import ServerTLS, build
@@ -162,14 +162,14 @@ async def test_a_bundle_of_operators_that_changes(tmp_path: Path) -> None:
     path = tmp_path / "operators.pem"
     strong, weak = (OperatorCA(AT, key=key) for key in (P384, P256))
     path.write_bytes(strong.pem)
-    found = ClientCertificates(Settings(operator_ca=path, crypto_policy="cnsa1"))
+    found = MTLS(Settings(operator_ca=path, crypto_policy="cnsa1"))
     await found._current()
     path.write_bytes(weak.pem)
     with pytest.raises(RevocationUnknown):
         await found._current()
     with pytest.raises(SettingsInvalid, match="ecdsa-p256 is forbidden"):
-        ClientCertificates(Settings(operator_ca=path, crypto_policy="cnsa1"))
-    ClientCertificates(Settings(operator_ca=path))
+        MTLS(Settings(operator_ca=path, crypto_policy="cnsa1"))
+    MTLS(Settings(operator_ca=path))
 
 
 def test_main_refuses_before_any_worker_starts(
@@ -365,7 +365,7 @@ async def test_an_operator_comes_with_a_weak_certificate(tmp_path: Path) -> None
     path.write_bytes(strong.pem)
     origin = Origin(request_id="1", address="192.0.2.7")
     for policy, key, welcome in (("default", P256, True), ("cnsa1", P256, False), ("default", P384, True)):
-        found = ClientCertificates(settings(policy, operator_ca=path))
+        found = MTLS(settings(policy, operator_ca=path))
         presented = strong.issue("alice", key=key).der
         if welcome:
             assert (await found.operator(presented, origin, AT)).cn == "alice"

@@ -124,7 +124,7 @@ def test_what_is_said_twice_is_not_said() -> None:
         _, found = known().read(scope(PROXY, WITH_SECRET, *SAYS[1:4], (name, value)))
         assert not found.is_high_assurance
     _, found = known().read(scope(PROXY, WITH_SECRET, SAYS[4], SAYS[4]))
-    assert len(found.forwarded) == 2  # which `ClientCertificates.presented` refuses
+    assert len(found.forwarded) == 2  # which `MTLS.presented` refuses
 
 
 @pytest.mark.parametrize(

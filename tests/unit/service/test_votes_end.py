@@ -150,7 +150,7 @@ async def test_who_votes_with_a_certificate_is_looked_at_again(committee: Commit
     """When the quorum would be complete: what was revoked since then, wherever that was, agreed to nothing."""
     browser = Browser("anna")
     service = committee.service
-    service.app.state.resources = replace(service.resources, certificates=browser)
+    service.app.state.resources = replace(service.resources, mtls=browser)
     await vote(committee, {})
     browser.revoked = True
     assert (await vote(committee, "bernd"))["voters"] == ["bernd"]
@@ -160,7 +160,7 @@ async def test_who_votes_with_a_certificate_is_looked_at_again(committee: Commit
     assert (await committee.ask({}, "POST", TOKENS, TOKEN)).status_code == 201
     # Certificates are switched off between the votes.
     await vote(committee, {})
-    service.app.state.resources = replace(service.resources, certificates=None)
+    service.app.state.resources = replace(service.resources, mtls=None)
     assert (await vote(committee, "bernd"))["voters"] == ["bernd"]
 
 

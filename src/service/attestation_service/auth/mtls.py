@@ -42,7 +42,7 @@ from attestation_service.settings import Settings, SettingsInvalid
 log = structlog.get_logger("attestation_service.auth")
 
 
-class ClientCertificates:
+class MTLS:
     """Recognises operators by certificate. One verification costs about 0.2 ms: nothing is cached but the files.
 
     Args:

@@ -99,14 +99,14 @@ def declared(request: Request) -> Right:
 
 async def _recognise(request: Request, res: Resources, origin: Origin, at: datetime) -> Operator:
     settings = res.settings
-    if settings.admin_token is None and res.oidc is None and res.certificates is None:
+    if settings.admin_token is None and res.oidc is None and res.mtls is None:
         raise OperatorAccessNotConfigured("no method by which operators could be known is configured")
     presented = request.headers.getlist("authorization")
     if not presented:
-        certificate = res.certificates.presented(request.scope) if res.certificates else None
-        if res.certificates is None or certificate is None:
+        certificate = res.mtls.presented(request.scope) if res.mtls else None
+        if res.mtls is None or certificate is None:
             raise Unauthenticated(NEEDED)
-        return await res.certificates.operator(certificate, origin, at)
+        return await res.mtls.operator(certificate, origin, at)
     scheme, _, token = presented[0].partition(" ")
     token = token.strip()
     is_one = len(presented) == 1 and scheme.lower() == "bearer" and bool(token)

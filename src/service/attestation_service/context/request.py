@@ -38,7 +38,7 @@ class Origin:
     address: str
 
 
-class Tokens(Protocol):
+class AccessTokens(Protocol):
     """Who the bearer of an identity provider's token is."""
 
     async def operator(self, token: str, origin: Origin, at: datetime) -> Operator:
@@ -52,7 +52,7 @@ class Tokens(Protocol):
         ...
 
 
-class Certificates(Protocol):
+class ClientCertificates(Protocol):
     """Who the holder of a client certificate is."""
 
     def presented(self, scope: MutableMapping[str, Any]) -> bytes | None:

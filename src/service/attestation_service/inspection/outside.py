@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from attestation.clock import SystemClock, parse_http_date, parse_rfc3339
-from attestation_service.auth.mtls import ClientCertificates
+from attestation_service.auth.mtls import MTLS
 from attestation_service.border.tls import ServerTLS, build
 from attestation_service.health.handlers import EARLIEST, MAX_BACKWARD
 from attestation_service.inspection.case import Case, Findings, failed, ok, warning
@@ -83,7 +83,7 @@ def operators(case: Case) -> Findings:
     """Who operates: client certificates, the identity provider, break-glass; who cosigns the log."""
     settings = case.settings
     if settings.operator_ca is not None:
-        ClientCertificates(settings)
+        MTLS(settings)
         yield ok("operators", what=f"client certificates of {settings.operator_ca}")
         if settings.operator_crl is not None and not settings.operator_crl.exists():
             yield failed(

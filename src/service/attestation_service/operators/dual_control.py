@@ -253,8 +253,8 @@ async def write(
     machine_id: str | None = None,
 ) -> T:
     """Run a unit with a `gate` in it; what *operator* may not do is undone, recorded and raised."""
-    if res.certificates is not None:
-        await res.certificates.refresh()
+    if res.mtls is not None:
+        await res.mtls.refresh()
     try:
         return await res.store.write(work)
     except (Forbidden, TransitionForbidden, RotationForbidden) as e:
@@ -354,8 +354,8 @@ def _still_operators(
         why = None
         if approval.vote.certificate is not None:
             why = (
-                res.certificates.why_not(tx, approval.vote.certificate, at)
-                if res.certificates is not None
+                res.mtls.why_not(tx, approval.vote.certificate, at)
+                if res.mtls is not None
                 else "client certificates are not accepted any more"
             )
         if why is None:

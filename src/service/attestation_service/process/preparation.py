@@ -15,7 +15,7 @@ from attestation.errors import AttestationError, StoreUnavailable
 from attestation.store import Store, migrate, open_store, sqlite_path
 from attestation.store.unusable import unusable
 from attestation_service import extensions
-from attestation_service.auth.mtls import ClientCertificates
+from attestation_service.auth.mtls import MTLS
 from attestation_service.authority import open_authority
 from attestation_service.border import operator_ca
 from attestation_service.border.tls import ServerTLS, build
@@ -117,6 +117,6 @@ def _check_tls(settings: Settings) -> None:
         SettingsInvalid: The files cannot be used.
     """
     if settings.operator_ca is not None:
-        ClientCertificates(settings)
+        MTLS(settings)
     if (chosen := ServerTLS.of(settings)) is not None:
         build(chosen)
