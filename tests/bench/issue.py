@@ -26,7 +26,7 @@ from attestation.machines import NodeEvent
 from attestation.pki.names import machine_subject
 from attestation.pki.profiles import ProfileName
 from attestation.results import Assurance
-from attestation.store import CertificateFilter, Tx, migrate, open_store
+from attestation.store import IssuanceFilter, Tx, migrate, open_store
 from attestation.wire import b64encode
 from attestation_service.authority import Authority, Issued, Wanted, open_authority
 from attestation_service.settings import Settings
@@ -163,7 +163,7 @@ def _prove(db_url: str) -> None:
     try:
         for state in ("reserved", "void", "revoked", "held"):
             page = store.read_sync(
-                lambda tx, state=state: tx.certificates.page(CertificateFilter(state=state), None, 1)  # type: ignore[misc]
+                lambda tx, state=state: tx.issuances.page(IssuanceFilter(state=state), None, 1)  # type: ignore[misc]
             )
             assert page.items == (), state
     finally:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from attestation.endorsements import der
 from attestation.pki.issuer import identity_of, sign
 from attestation.pki.ocsp import REQUEST_MEDIA_TYPE, issuer_hashes
-from attestation.store import Certificate, Issuer, StoreSettings, Tx, open_store
+from attestation.store import Issuance, Issuer, StoreSettings, Tx, open_store
 from tests.bench import fleet, server
 from tests.bench.load import Connection, connect
 from tests.bench.report import Measurement, best_seconds
@@ -140,8 +140,8 @@ def _fill(directory: Path, issuer: Issuer, count: int, *, revoke: bool) -> list[
 
     def work(tx: Tx) -> None:
         for serial in serials:
-            tx.certificates.reserve(
-                Certificate(
+            tx.issuances.reserve(
+                Issuance(
                     serial=serial,
                     issuer_id=issuer.issuer_id,
                     profile="node-client",
@@ -158,9 +158,9 @@ def _fill(directory: Path, issuer: Issuer, count: int, *, revoke: bool) -> list[
                     reserved_at=at,
                 )
             )
-            tx.certificates.issued(serial, b"x" * 900, at)
+            tx.issuances.issued(serial, b"x" * 900, at)
         if revoke:
-            tx.certificates.hold("m", "bench", at)
+            tx.issuances.hold("m", "bench", at)
 
     store = open_store(f"sqlite:///{directory}/machines.db", StoreSettings(busy_timeout_seconds=30))
     try:

@@ -42,10 +42,10 @@ from attestation_service.discovery.routes import router as discovery
 from attestation_service.documentation.routes import router as documentation
 from attestation_service.enrollment.routes import machines as enrollment_machines
 from attestation_service.enrollment.routes import router as enrollment
+from attestation_service.entitlements import names
 from attestation_service.health.routes import router as health
 from attestation_service.keys import crypto_policy
 from attestation_service.keys.service_keys import KeyHolder
-from attestation_service.lifecycle import names
 from attestation_service.machines.routes import router as machines
 from attestation_service.operator_certificates.routes import router as operator_certificates
 from attestation_service.operators.acts import ActStore

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from cryptography import x509
 
-from attestation.store import Certificate, Store, StoreSettings, Tx, open_store
+from attestation.store import Issuance, Store, StoreSettings, Tx, open_store
 from tests.fixtures.service import ServiceProcess
 
 pytestmark = pytest.mark.slow
@@ -27,14 +27,14 @@ def revoke_one(store: Store, issuer_id: str) -> int:
     serial = f"01{secrets.token_hex(19)}"
 
     def work(tx: Tx) -> None:
-        row = Certificate(
+        row = Issuance(
             serial=serial, issuer_id=issuer_id, profile="node-client", state="reserved", machine_id="m",
             subject="CN=m", spki_sha256="00" * 32, requester="m", key_tier=None, assurance=None, renews=None,
             not_before=at, not_after=at + timedelta(days=1), reserved_at=at,
         )  # fmt: skip
-        tx.certificates.reserve(row)
-        tx.certificates.issued(serial, b"der", at)
-        tx.certificates.revoke_serial(serial, "superseded", "test", at)
+        tx.issuances.reserve(row)
+        tx.issuances.issued(serial, b"der", at)
+        tx.issuances.revoke_serial(serial, "superseded", "test", at)
 
     store.write_sync(work)
     return int(serial, 16)

@@ -60,7 +60,7 @@ def test_programs_get_everything() -> None:
     (ek,) = (each for each in uses["tpm-ek"]["algorithms"] if each["name"] == "ecdh-p384")
     assert ek["verdict"] == "let through"
     assert "TPM" in ek["reason"]
-    assert {"attestation.tpm.templates", "attestation_service.lifecycle.config_tokens"} <= {
+    assert {"attestation.tpm.templates", "attestation_service.entitlements.config_tokens"} <= {
         module for use in ("tpm-ek", "bearer-secret") for module in uses[use]["where"]
     }
     plain: dict[str, Any] = json.loads(run("-o", "json"))

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from attestation.pki.names import machine_subject, operator_subject
 from attestation.pki.profiles import ProfileName
 from attestation.results import Assurance
-from attestation.store import Certificate, CertificateFilter, Issuer, Store, Tx, open_store
+from attestation.store import Issuance, IssuanceFilter, Issuer, Store, Tx, open_store
 from attestation_service.authority import Authority, Issued, Wanted, open_authority
 from attestation_service.settings import Settings
 from tests.unit.service.conftest import HeldClock, settings_for
@@ -106,9 +106,9 @@ class World:
         assert found is not None
         return found
 
-    def certificates(self, **by: Any) -> list[Certificate]:
+    def certificates(self, **by: Any) -> list[Issuance]:
         """Return the issuance log, oldest first."""
-        page = self.store.read_sync(lambda tx: tx.certificates.page(CertificateFilter(**by), None, 200))
+        page = self.store.read_sync(lambda tx: tx.issuances.page(IssuanceFilter(**by), None, 200))
         return list(reversed(page.items))
 
     def audited(self, action: str) -> list[str]:

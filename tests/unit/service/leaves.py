@@ -21,7 +21,7 @@ from attestation.pki.issuer import identity_of
 from attestation.pki.names import machine_subject
 from attestation.pki.ocsp import REQUEST_MEDIA_TYPE
 from attestation.pki.profiles import ProfileName
-from attestation.store import Certificate, Issuer, IssuerAlgorithm, Tx
+from attestation.store import Issuance, Issuer, IssuerAlgorithm, Tx
 from attestation_service.authority import Issued, Wanted
 from tests.unit.service.conftest import Service
 
@@ -71,7 +71,7 @@ async def write_down(
     issuer = await active(service)
     at = service.clock.now()
     serial = f"{secrets.randbelow(127) + 1:02x}{secrets.token_hex(19)}"
-    row = Certificate(
+    row = Issuance(
         **{
             "serial": serial,
             "issuer_id": issuer.issuer_id,
@@ -92,15 +92,15 @@ async def write_down(
     )
 
     def work(tx: Tx) -> None:
-        tx.certificates.reserve(row)
+        tx.issuances.reserve(row)
         if state == "void":
-            tx.certificates.void(serial, "test", at)
+            tx.issuances.void(serial, "test", at)
         if state in ("issued", "held", "revoked"):
-            tx.certificates.issued(serial, b"der", at)
+            tx.issuances.issued(serial, b"der", at)
         if state == "held":
-            tx.certificates.hold(machine_id, "test", at)
+            tx.issuances.hold(machine_id, "test", at)
         if state == "revoked":
-            tx.certificates.revoke_serial(serial, "superseded", "test", at)
+            tx.issuances.revoke_serial(serial, "superseded", "test", at)
 
     await service.store.write(work)
     return serial
@@ -108,7 +108,7 @@ async def write_down(
 
 async def state_of(service: Service, serial: str) -> tuple[str, str | None]:
     """Return what the issuance log says of a serial: state and reason."""
-    row = await service.store.read(lambda tx: tx.certificates.get(serial))
+    row = await service.store.read(lambda tx: tx.issuances.get(serial))
     assert row is not None
     return row.state, row.reason
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attestation.store import OutboxEvent, Tx
-from attestation_service.lifecycle import alarms
+from attestation_service.entitlements import alarms
 from tests.unit.service.conftest import Service
 from tests.unit.service.node import SoftwareNode
 

@@ -548,7 +548,7 @@ async def test_what_the_second_unit_refuses_is_void(world: World) -> None:
     (row,) = world.certificates()
     assert (row.state, row.note) == ("void", "not issued: machine-not-admitted")
     issuer_id = world.active().issuer_id
-    listed = world.store.read_sync(lambda tx: tx.certificates.listed(issuer_id, world.clock.now()))
+    listed = world.store.read_sync(lambda tx: tx.issuances.listed(issuer_id, world.clock.now()))
     assert [entry.serial for entry in listed] == [row.serial]
     assert "machine-not-admitted" in world.audited("cert_voided")[0]
 
@@ -560,7 +560,7 @@ async def test_a_lock_in_between_wins(world: World, monkeypatch: pytest.MonkeyPa
     real, concluded = issuance.sign_content, []
 
     def lock_meanwhile(*parts: Any) -> bytes:
-        world.store.write_sync(lambda tx: tx.certificates.void_machine(MACHINE, "locked", world.clock.now()))
+        world.store.write_sync(lambda tx: tx.issuances.void_machine(MACHINE, "locked", world.clock.now()))
         return real(*parts)
 
     monkeypatch.setattr(issuance, "sign_content", lock_meanwhile)
@@ -614,8 +614,8 @@ async def test_many_locks_against_many_issues(world: World) -> None:
         await asyncio.sleep(0.002)
 
         def work(tx: Tx) -> None:
-            tx.certificates.void_machine(machine, "locked", at)
-            tx.certificates.hold(machine, "locked", at)
+            tx.issuances.void_machine(machine, "locked", at)
+            tx.issuances.hold(machine, "locked", at)
 
         await world.store.write(work)
 
@@ -633,7 +633,7 @@ async def test_revoked_by_serial_in_between(world: World, monkeypatch: pytest.Mo
 
     def revoke_meanwhile(content: Any, *rest: Any) -> bytes:
         serial = content.serial.to_bytes(20).hex()
-        world.store.write_sync(lambda tx: tx.certificates.void(serial, "x", world.clock.now()))
+        world.store.write_sync(lambda tx: tx.issuances.void(serial, "x", world.clock.now()))
         return real(content, *rest)
 
     monkeypatch.setattr(issuance, "sign_content", revoke_meanwhile)

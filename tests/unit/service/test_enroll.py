@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from attestation.errors import MalformedEvidence
 from attestation.machines import Status
-from attestation.store import Certificate, Tx
+from attestation.store import Issuance, Tx
 from attestation.wire import b64encode
 from attestation_service.enrollment.presented import parse_certificate
 from tests.fixtures.machine import refused as outcome_of
@@ -296,8 +296,8 @@ async def planted(
     }
 
     def work(tx: Tx) -> None:
-        tx.certificates.reserve(Certificate(**(planned | row)))
-        assert tx.certificates.issued(number, stored or made.public_bytes(Encoding.DER), at)
+        tx.issuances.reserve(Issuance(**(planned | row)))
+        assert tx.issuances.issued(number, stored or made.public_bytes(Encoding.DER), at)
 
     await service.store.write(work)
     return made.public_bytes(Encoding.PEM).decode()
@@ -420,10 +420,10 @@ async def test_a_certificate_that_is_not_good_now(holder: Holder, state: str) ->
     match state:
         case "revoked":
             await service.store.write(
-                lambda tx: tx.certificates.revoke_serial(holder.serial, "keyCompromise", "test", at)
+                lambda tx: tx.issuances.revoke_serial(holder.serial, "keyCompromise", "test", at)
             )
         case "held":
-            await service.store.write(lambda tx: tx.certificates.hold(holder.node.machine_id, "test", at))
+            await service.store.write(lambda tx: tx.issuances.hold(holder.node.machine_id, "test", at))
         case "expired":
             service.clock.advance(24 * 3600)
     async with nothing_changes(holder, f"enroll: certificate-untrusted, certificate {holder.serial}"):
@@ -488,7 +488,7 @@ async def test_no_status_is_left_by_it(holder: Holder, status: Status) -> None:
 def _held(tx: Tx, machine_id: str) -> None:
     machine = tx.machines.by_id(machine_id)
     assert machine is not None
-    tx.certificates.hold(machine_id, "test", machine.registered_at)
+    tx.issuances.hold(machine_id, "test", machine.registered_at)
 
 
 def _deleted(tx: Tx, machine_id: str) -> None:

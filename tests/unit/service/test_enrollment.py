@@ -27,8 +27,8 @@ from attestation.store import OutboxEvent, Tx
 from attestation.tpm import CertifyInfo
 from attestation.wire import b64decode, b64encode
 from attestation_service.authority import issuance
+from attestation_service.entitlements import attempts, certificates
 from attestation_service.keys import server_keys
-from attestation_service.lifecycle import attempts, certification
 from tests.fixtures.machine import refused as outcome_of
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.node import SoftwareNode
@@ -629,7 +629,7 @@ async def test_no_machine_becomes_an_operator(ca: Service) -> None:
     machine = await ca.store.read(lambda tx: tx.machines.by_id(node.machine_id))
     assert machine is not None
     corrupt = replace(machine, role="operator")  # type: ignore[arg-type]  # no such role; that is the point
-    plan = certification.wanted(
+    plan = certificates.wanted(
         corrupt, "node-client", ecc_key().public.spki_der(), ca.resources.settings, key_tier=4, renews=None
     )
     assert ca.resources.authority is not None
@@ -669,7 +669,7 @@ async def test_live_certificates_are_limited(ca: Service) -> None:
     """One machine cannot fill the log; when some have ended there is room again. Each profile counts for itself."""
     node = SoftwareNode()
     await ca.admitted(node, hostname="app-1")
-    for _ in range(certification.LIVE_CERTIFICATES):
+    for _ in range(certificates.LIVE_CERTIFICATES):
         await get_certificate(ca, node)
     async with refused(ca, node, "rate-limited"):
         answer = await try_certificate(ca, node)
@@ -685,12 +685,12 @@ async def test_the_last_place_is_given_once(ca: Service) -> None:
     """Six ask at once with a challenge each, and there is room for one."""
     node = SoftwareNode()
     await ca.admitted(node)
-    for _ in range(certification.LIVE_CERTIFICATES - 1):
+    for _ in range(certificates.LIVE_CERTIFICATES - 1):
         await get_certificate(ca, node)
     bodies = [cert_request(node, await certificate_challenge(ca, node), ecc_key()) for _ in range(6)]
     answers = await asyncio.gather(*(send(ca, node, body) for body in bodies))
     assert sorted(map(outcome_of, answers)) == [(200, "ok")] + [(429, "rate-limited")] * 5
-    assert len(await listed(ca, node)) == certification.LIVE_CERTIFICATES
+    assert len(await listed(ca, node)) == certificates.LIVE_CERTIFICATES
 
 
 # In every status (R5)
@@ -787,7 +787,7 @@ def _other_role(tx: Tx, machine_id: str) -> None:
 
 def _revoked(tx: Tx, machine_id: str) -> None:
     _locked(tx, machine_id)
-    tx.certificates.void_machine(machine_id, "revoke", NOW)
+    tx.issuances.void_machine(machine_id, "revoke", NOW)
 
 
 @pytest.mark.threat("T106")
@@ -824,7 +824,7 @@ async def test_an_act_before_it_is_reserved(
     """Between judgement and the first unit: locked is refused, renamed is judged anew and gets the new name."""
     node = SoftwareNode()
     await ca.admitted(node, hostname="app-1")
-    real = certification.wanted
+    real = certificates.wanted
     done: list[bool] = []
 
     def planned(*arguments: Any, **more: Any) -> Any:
@@ -833,7 +833,7 @@ async def test_an_act_before_it_is_reserved(
             ca.store.write_sync(lambda tx: act(tx, node.machine_id))
         return real(*arguments, **more)
 
-    monkeypatch.setattr(certification, "wanted", planned)
+    monkeypatch.setattr(certificates, "wanted", planned)
     answer = await try_certificate(ca, node, profile="node-server")
     assert outcome_of(answer) == outcome
     if outcome == (200, "ok"):
@@ -849,7 +849,7 @@ async def test_operators_who_never_stop(ca: Service, monkeypatch: pytest.MonkeyP
     """Changed at every attempt: it ends, and the challenge is still there for the next."""
     node = SoftwareNode()
     await ca.admitted(node, hostname="app-1")
-    real = certification.wanted
+    real = certificates.wanted
     count: list[bool] = []
 
     def planned(*arguments: Any, **more: Any) -> Any:
@@ -864,12 +864,12 @@ async def test_operators_who_never_stop(ca: Service, monkeypatch: pytest.MonkeyP
         ca.store.write_sync(rename)
         return real(*arguments, **more)
 
-    monkeypatch.setattr(certification, "wanted", planned)
+    monkeypatch.setattr(certificates, "wanted", planned)
     challenge = await certificate_challenge(ca, node)
     body = cert_request(node, challenge, ecc_key())
     assert outcome_of(await send(ca, node, body)) == (409, "machine-changed")
     assert len(count) == attempts.ATTEMPTS
-    monkeypatch.setattr(certification, "wanted", real)
+    monkeypatch.setattr(certificates, "wanted", real)
     assert (await send(ca, node, body)).status_code == 200
 
 

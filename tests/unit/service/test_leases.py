@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from attestation.reference import IDENTITY_ONLY
-from attestation_service.lifecycle import leases
+from attestation_service.entitlements import leases
 from attestation_service.process import maintenance
 from attestation_service.settings import Settings
 from tests.unit.service.conftest import HeldClock, Service, Starter

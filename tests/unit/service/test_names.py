@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from attestation_service.lifecycle import names
+from attestation_service.entitlements import names
 from tests.fixtures.machine import refused as outcome_of
 from tests.fixtures.vendor import vouched
 from tests.unit.service.conftest import HeldClock, Service, Starter

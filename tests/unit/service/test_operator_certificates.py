@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from attestation.errors import CANotConfigured, CertificateNotConformant, SignerUnavailable
 from attestation.pki.names import machine_subject, operator_subject
 from attestation.pki.profiles import ProfileName
-from attestation.store import CertificateFilter, Issuer, Tx
+from attestation.store import IssuanceFilter, Issuer, Tx
 from attestation.wire import b64encode
 from attestation_service.auth import Duty
 from attestation_service.authority import Authority
@@ -231,7 +231,7 @@ async def test_two_must_agree_to_exactly_this(committee: Desk) -> None:
 
 async def _rows(service: Service) -> int:
     def count(tx: Tx) -> int:
-        return len(tx.certificates.page(CertificateFilter(profile="operator"), None, 100).items)
+        return len(tx.issuances.page(IssuanceFilter(profile="operator"), None, 100).items)
 
     return await service.store.read(count)
 
@@ -529,7 +529,7 @@ async def test_two_certificates_of_one_person_are_one_vote(committee: Desk) -> N
     for who in ("grace", "heidi"):
         await committee.ask(who, wanted("ada"))
     (ada,) = (await committee.service.get(PATH, headers=people.headers("grace"))).json()["items"]
-    row = await committee.service.store.read(lambda tx: tx.certificates.get(ada["serial"]))
+    row = await committee.service.store.read(lambda tx: tx.issuances.get(ada["serial"]))
     assert row is not None
     assert row.certificate is not None
     pem = x509.load_der_x509_certificate(row.certificate).public_bytes(Encoding.PEM).decode()

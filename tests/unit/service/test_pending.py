@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from attestation.wire import b64encode
-from attestation_service.lifecycle import pending
+from attestation_service.entitlements import pending
 from attestation_service.process import maintenance
 from attestation_service.registration.introduction import MAX_CHAIN_BYTES, MAX_CHAIN_CERTIFICATES
 from attestation_testing.certificates import CertificateAuthority

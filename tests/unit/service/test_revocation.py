@@ -956,6 +956,6 @@ async def test_hybrid_keys_answer_each_for_itself(start: Starter) -> None:
     both = await ca.get("/pki/ca")
     assert len(x509.load_pem_x509_certificates(both.content)) == 2
     at = ca.clock.now()
-    await ca.store.write(lambda tx: tx.certificates.hold(MACHINE, "test", at))
+    await ca.store.write(lambda tx: tx.issuances.hold(MACHINE, "test", at))
     assert await crl(ca, issuer.issuer_id) == {quantum.serial: "certificate_hold"}
     assert await crl(ca) == {classical.serial: "certificate_hold"}

@@ -16,17 +16,17 @@ from attestation.store.audit_tree import Countersignature, CountersignatureKind,
 from attestation.store.authority import KINDS, NOT_AUTHORITY, Kind
 from attestation.store.base import Store, StoreSettings
 from attestation.store.captures import Capture, CaptureFilter
-from attestation.store.certificates import (
-    Certificate,
-    CertificateFilter,
-    CertificateState,
-    ListedCertificate,
-    RevocationReason,
-)
 from attestation.store.challenges import Challenge, Purpose
 from attestation.store.chips import AKBinding
 from attestation.store.handovers import DeadLetter, Waiting
 from attestation.store.identity import DatabaseIdentity
+from attestation.store.issuances import (
+    Issuance,
+    IssuanceFilter,
+    IssuanceState,
+    ListedCertificate,
+    RevocationReason,
+)
 from attestation.store.issuers import (
     PUBLISHED,
     Issuer,
@@ -71,15 +71,15 @@ __all__ = [
     "Branch",
     "Capture",
     "CaptureFilter",
-    "Certificate",
-    "CertificateFilter",
-    "CertificateState",
     "Challenge",
     "ConfigToken",
     "Countersignature",
     "CountersignatureKind",
     "DatabaseIdentity",
     "DeadLetter",
+    "Issuance",
+    "IssuanceFilter",
+    "IssuanceState",
     "Issuer",
     "IssuerAlgorithm",
     "IssuerPurpose",

@@ -16,8 +16,8 @@ from attestation.store.tables import (
     AKBindingRow,
     AllowListTableRow,
     ApprovalRow,
-    CertificateRow,
     ChipMarkRow,
+    IssuanceRow,
     IssuerRow,
     MachineRow,
     PolicyAssignmentRow,
@@ -105,7 +105,7 @@ KINDS: Final = {
         ),
         _kind(
             "certificate",
-            CertificateRow,
+            IssuanceRow,
             "serial",
             "issuer_id profile state machine_id spki_sha256 not_after certificate",
             nothing=("reserved", "void"),

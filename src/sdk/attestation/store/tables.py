@@ -437,7 +437,7 @@ class IssuerRow(Base):
     demanded: Mapped[int] = mapped_column(server_default="0")
 
 
-class CertificateRow(Base):
+class IssuanceRow(Base):
     """The issuance log: a row is `reserved` before anything is signed, and `void` where nothing came of it.
 
     `serial` is 20 bytes as 40 lower-case hex. Rows outlive their machine; what has ended long ago is purged.

@@ -13,11 +13,11 @@ from attestation.store.approvals import Approvals
 from attestation.store.attestations import Attestations
 from attestation.store.audit import Audit
 from attestation.store.captures import Captures
-from attestation.store.certificates import Certificates
 from attestation.store.challenges import Challenges
 from attestation.store.chips import AKBindings, ChipMarks
 from attestation.store.handovers import Handovers
 from attestation.store.identity import Identity
+from attestation.store.issuances import Issuances
 from attestation.store.issuers import Issuers
 from attestation.store.labels import Labels
 from attestation.store.logs import Logs
@@ -55,13 +55,13 @@ class Tx:
         "attestations",
         "audit",
         "captures",
-        "certificates",
         "challenges",
         "chip_marks",
         "config_tokens",
         "ek_certificates",
         "handovers",
         "identity",
+        "issuances",
         "issuers",
         "labels",
         "logs",
@@ -103,7 +103,7 @@ class Tx:
         self.identity = Identity(sql)
         self.issuers = Issuers(sql)
         self.refused_keys = RefusedKeys(sql)
-        self.certificates = Certificates(sql, self.issuers, self.refused_keys)
+        self.issuances = Issuances(sql, self.issuers, self.refused_keys)
 
     def of(self, repository: Callable[[Executor], T]) -> T:
         """Return *repository*, of an extension's tables, in this unit: it takes what runs statements here."""

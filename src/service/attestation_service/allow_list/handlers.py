@@ -27,7 +27,7 @@ from attestation.machines.names import names_of
 from attestation.store import AllowListRow, Tx
 from attestation_service.auth import Operator, OperatorDep
 from attestation_service.border.bodies import parse_json
-from attestation_service.lifecycle import names
+from attestation_service.entitlements import names
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
 from attestation_service.routing.parameters import Cursor, Limit

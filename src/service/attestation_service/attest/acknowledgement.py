@@ -29,8 +29,8 @@ from attestation.wire import hexdecode
 from attestation_service.attest.handlers import denied
 from attestation_service.border import limits
 from attestation_service.context.request import Origin
-from attestation_service.lifecycle.attempts import until_unchanged
-from attestation_service.lifecycle.events import emit
+from attestation_service.entitlements.attempts import until_unchanged
+from attestation_service.entitlements.events import emit
 from attestation_service.resources import Resources
 from attestation_service.verifier import challenges
 

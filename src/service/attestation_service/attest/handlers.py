@@ -49,10 +49,10 @@ from attestation_service.attest.decision import Decision, decide
 from attestation_service.attest.key_attestation import Offered
 from attestation_service.border import limits
 from attestation_service.context.request import Origin
+from attestation_service.entitlements import config_tokens, leases
+from attestation_service.entitlements.attempts import until_unchanged
+from attestation_service.entitlements.events import emit
 from attestation_service.keys import crypto_policy, statements
-from attestation_service.lifecycle import config_tokens, leases
-from attestation_service.lifecycle.attempts import until_unchanged
-from attestation_service.lifecycle.events import emit
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 from attestation_service.verifier import challenges, measurements, policy

@@ -22,7 +22,7 @@ from attestation.errors import (
     RevocationUnknown,
     Unauthenticated,
 )
-from attestation.store import Certificate, Tx
+from attestation.store import Issuance, Tx
 from attestation.store import Store as Database
 from attestation_service.auth.client_certificate import (
     UNREADABLE,
@@ -139,7 +139,7 @@ class MTLS:
         """
         issuer, text = _issuer_and_serial(certificate)
         own = _operator_authorities(tx) if self._store is not None else {}
-        trust = self._own_verdict(own, tx.certificates.get(text), issuer, der)
+        trust = self._own_verdict(own, tx.issuances.get(text), issuer, der)
         if trust is not None:
             return trust
         if self._ca_file is None:
@@ -162,11 +162,11 @@ class MTLS:
             issuer, text = _issuer_and_serial(certificate)
         except UNREADABLE:
             return None
-        own, row = await store.read(lambda tx: (_operator_authorities(tx), tx.certificates.get(text)))
+        own, row = await store.read(lambda tx: (_operator_authorities(tx), tx.issuances.get(text)))
         return self._own_verdict(own, row, issuer, der)
 
     def _own_verdict(
-        self, own: Mapping[str, bytes], row: Certificate | None, issuer: bytes, der: bytes
+        self, own: Mapping[str, bytes], row: Issuance | None, issuer: bytes, der: bytes
     ) -> Trust | None:
         name = self._authorities(own).get(issuer)
         if name is None:

@@ -155,7 +155,7 @@ class Authority:
         tx: Tx,
     ) -> tuple[Issued, ...] | _Again | None:
         """Write down what was signed; None where somebody revoked meanwhile, another plan where the keys changed."""
-        rows = [tx.certificates.get(each.serial) for each in planned]
+        rows = [tx.issuances.get(each.serial) for each in planned]
         if any(row is None or row.state != "reserved" for row in rows):
             _void(tx, planned, "withdrawn while it was being signed", at)
             return None
@@ -168,7 +168,7 @@ class Authority:
             _void(tx, planned, "another key of the CA began to sign", at)
             return _Again(reserve(tx, wanted, self._settings, at, self._keyring.certificate))
         for each, der in zip(planned, signed, strict=True):
-            written = tx.certificates.issued(each.serial, der, at)
+            written = tx.issuances.issued(each.serial, der, at)
             assert written  # this unit saw it reserved
         issued = tuple(map(as_issued, planned, signed, good))
         conclude(tx, issued)
@@ -247,7 +247,7 @@ class Authority:
             self._tested_at = at
             await self.self_test()
         before = at - timedelta(days=self._settings.certificate_history_days)
-        while await self._store.write(lambda tx: tx.certificates.purge(before, BATCH)) >= BATCH:
+        while await self._store.write(lambda tx: tx.issuances.purge(before, BATCH)) >= BATCH:
             pass
         # Last: a token that makes no keys now holds up nothing else.
         await self.in_thread(functools.partial(creation.ensure, self.maker, coming=True))
@@ -286,9 +286,9 @@ class Authority:
         """Void some serials that nobody finished; True if there may be more."""
 
         def work(tx: Tx) -> int:
-            stale = tx.certificates.stale(at - STALE_AFTER, BATCH)
+            stale = tx.issuances.stale(at - STALE_AFTER, BATCH)
             for each in stale:
-                tx.certificates.void(each.serial, "nobody finished it", at)
+                tx.issuances.void(each.serial, "nobody finished it", at)
                 tx.audit.append(
                     _voided(each.serial, each.issuer_id, each.machine_id, "nobody finished it"), at
                 )
@@ -330,8 +330,8 @@ def _withdrawn(wanted: Wanted) -> AttestationError:
 
 def _void(tx: Tx, planned: Sequence[Planned], why: str, at: datetime) -> None:
     for each in planned:
-        row = tx.certificates.get(each.serial)
-        if row is not None and tx.certificates.void(each.serial, why, at):
+        row = tx.issuances.get(each.serial)
+        if row is not None and tx.issuances.void(each.serial, why, at):
             tx.audit.append(_voided(row.serial, row.issuer_id, row.machine_id, why), at)
 
 

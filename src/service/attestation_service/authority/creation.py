@@ -33,7 +33,7 @@ from attestation.keys.open import KeyOptions, OpenKey, create_key, is_away
 from attestation.pki.content import SERIAL_BYTES, CertificateContent, key_identifier, serial_of, serial_text
 from attestation.pki.names import ca_subject
 from attestation.pki.profiles import ANY_POLICY, BACKDATE, ProfileName
-from attestation.store import Certificate, Issuer, IssuerAlgorithm, IssuerPurpose, Store, Tx
+from attestation.store import Issuance, Issuer, IssuerAlgorithm, IssuerPurpose, Store, Tx
 from attestation_service.authority.issuance import sign_content
 from attestation_service.authority.keyring import CACertificate, Keyring, Opened, spki
 from attestation_service.authority.places import current_uri, kinds, new_key_uri
@@ -277,7 +277,7 @@ class _Crosses:
     def write(self, tx: Tx, at: datetime) -> None:
         """Write both down as issued, each beside the key that it certifies."""
         for each in self.certificates:
-            written = tx.certificates.issued(each.serial, each.der, at)
+            written = tx.issuances.issued(each.serial, each.der, at)
             assert written  # reserved a moment ago by us; only ten minutes void it
             holder = tx.issuers.get(each.of)
             assert holder is not None
@@ -298,7 +298,7 @@ def _cross(maker: Maker, issuer: Issuer, made: Opened, at: datetime) -> _Crosses
 
     def reserve(tx: Tx) -> None:
         for (by, _), content in zip(pairs, contents, strict=True):
-            tx.certificates.reserve(_cross_row(by.ca.issuer_id, content, at))
+            tx.issuances.reserve(_cross_row(by.ca.issuer_id, content, at))
 
     maker.store.write_sync(reserve)
     signed = [
@@ -333,8 +333,8 @@ def _cross_content(
     )
 
 
-def _cross_row(issuer_id: str, content: CertificateContent, at: datetime) -> Certificate:
-    return Certificate(
+def _cross_row(issuer_id: str, content: CertificateContent, at: datetime) -> Issuance:
+    return Issuance(
         serial=serial_text(content.serial),
         issuer_id=issuer_id,
         profile=content.profile.value,

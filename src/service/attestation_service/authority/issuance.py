@@ -32,7 +32,7 @@ from attestation.pki.content import (
 from attestation.pki.lint import lint
 from attestation.pki.profiles import BACKDATE, PROFILES, Pointer, ProfileName, assurance_policies
 from attestation.results import Assurance
-from attestation.store import Certificate, Issuer, IssuerAlgorithm, IssuerPurpose, Tx
+from attestation.store import Issuance, Issuer, IssuerAlgorithm, IssuerPurpose, Tx
 from attestation_service.authority.keyring import CACertificate, Opened
 from attestation_service.authority.places import algorithms
 from attestation_service.settings import Settings
@@ -235,7 +235,7 @@ def _reserve(
         ocsp_url=f"{base}/ocsp" if Pointer.OCSP in pointers else None,
         ca_url=f"{base}/ca/{issuer.issuer_id}" if Pointer.CA in pointers else None,
     )
-    row = Certificate(
+    row = Issuance(
         serial=serial_text(serial),
         issuer_id=issuer.issuer_id,
         profile=wanted.profile.value,
@@ -251,7 +251,7 @@ def _reserve(
         not_after=not_after,
         reserved_at=at,
     )
-    tx.certificates.reserve(row)
+    tx.issuances.reserve(row)
     return Planned(row.serial, content, issuer, ca)
 
 

@@ -104,7 +104,7 @@ def retire_from(tx: Tx, issuer: Issuer, settings: Settings) -> datetime | None:
 
     Likewise of an active key whose algorithm the settings have left. None of any other key.
     """
-    last = tx.certificates.last_end(issuer.issuer_id)
+    last = tx.issuances.last_end(issuer.issuer_id)
     if issuer.state == "retiring" and issuer.retiring_at is not None:
         ends = issuer.retiring_at + _longest(issuer, settings)
         return max(ends, last or ends) + AFTER_LAST_END
@@ -219,9 +219,9 @@ def _forget(tx: Tx, kept: Issuer, gone: Issuer, at: datetime) -> None:
     theirs = [der for der in kept.cross_certificates if _issued_by(der, gone)]
     for der in (*gone.cross_certificates, *theirs):
         serial = serial_text(x509.load_der_x509_certificate(der).serial_number)
-        if tx.certificates.get(serial) is not None:  # the log forgets what has long ended
+        if tx.issuances.get(serial) is not None:  # the log forgets what has long ended
             why = f"key {gone.issuer_id} is not used any more"
-            tx.certificates.revoke_serial(serial, "cessationOfOperation", why, at)
+            tx.issuances.revoke_serial(serial, "cessationOfOperation", why, at)
     left = [der for der in kept.cross_certificates if der not in theirs]
     tx.issuers.set_cross_certificates(kept.issuer_id, left)
     tx.issuers.set_cross_certificates(gone.issuer_id, ())

@@ -45,9 +45,9 @@ from attestation.machines.dual_control import of_ca_revocation, of_ca_rotation
 from attestation.pki.profiles import ProfileName
 from attestation.store import (
     PUBLISHED,
-    Certificate,
-    CertificateFilter,
-    CertificateState,
+    Issuance,
+    IssuanceFilter,
+    IssuanceState,
     Issuer,
     IssuerAlgorithm,
     RefusedKey,
@@ -190,7 +190,7 @@ def _algorithm(request: RotationRequest, res: Resources) -> IssuerAlgorithm:
 
 async def certificates(
     machine_id: Annotated[MachineId | None, Query()] = None,
-    state: Annotated[CertificateState | None, Query()] = None,
+    state: Annotated[IssuanceState | None, Query()] = None,
     profile: Annotated[ProfileName | None, Query()] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
@@ -206,10 +206,10 @@ async def certificates(
         RequestInvalid: A cursor that is none.
     """
     authority_of(res)
-    wanted = CertificateFilter(
+    wanted = IssuanceFilter(
         machine_id=machine_id, state=state, profile=profile.value if profile is not None else None
     )
-    page = await res.store.scan(lambda tx: tx.certificates.page(wanted, cursor, limit))
+    page = await res.store.scan(lambda tx: tx.issuances.page(wanted, cursor, limit))
     return CertificatePage(
         items=[certificate_detail(each, whole=False) for each in page.items], next_cursor=page.next_cursor
     )
@@ -258,7 +258,7 @@ async def revoke(
         else:
             agreed = dual_control.alone(operator)
         why = request.note or "revoked by an operator"
-        if not tx.certificates.revoke_serial(serial, request.reason, why, at):
+        if not tx.issuances.revoke_serial(serial, request.reason, why, at):
             raise TransitionForbidden(f"certificate {serial} is {before.state} already")
         votes.end(tx, f"spki-sha256:{before.spki_sha256}", "the certificate of its voter was revoked", at)
         after = _found(tx, serial)
@@ -304,8 +304,8 @@ async def refuse_key(request: RefusedKeyRequest, *, res: Res, operator: Operator
             raise AlreadyExists("this key is refused already")
         revoked = [
             serial
-            for serial in tx.certificates.with_key(key.spki_sha256)
-            if tx.certificates.revoke_serial(serial, "keyCompromise", request.reason, at)
+            for serial in tx.issuances.with_key(key.spki_sha256)
+            if tx.issuances.revoke_serial(serial, "keyCompromise", request.reason, at)
         ]
         votes.end(tx, f"spki-sha256:{key.spki_sha256}", "the key of its voter was refused", at)
         detail = f"SPKI SHA-256 {key.spki_sha256}: {key.why}"
@@ -341,14 +341,14 @@ def refused_key_detail(key: RefusedKey) -> RefusedKeyDetail:
     )
 
 
-def _found(tx: Tx, serial: str) -> Certificate:
-    found = tx.certificates.get(serial)
+def _found(tx: Tx, serial: str) -> Issuance:
+    found = tx.issuances.get(serial)
     if found is None:
         raise CertificateUnknown(f"no certificate {serial}")
     return found
 
 
-def certificate_detail(row: Certificate, *, whole: bool = True) -> CertificateDetail:
+def certificate_detail(row: Issuance, *, whole: bool = True) -> CertificateDetail:
     """Return a row of the issuance log as operators see it; its DER only where *whole*."""
     return CertificateDetail(
         serial=row.serial,

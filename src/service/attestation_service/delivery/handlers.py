@@ -30,9 +30,9 @@ from attestation.tpm import parse_public
 from attestation.wire import b64encode
 from attestation_service.border import limits
 from attestation_service.context.request import Origin
+from attestation_service.entitlements import config_tokens
+from attestation_service.entitlements.events import emit
 from attestation_service.keys import statements
-from attestation_service.lifecycle import config_tokens
-from attestation_service.lifecycle.events import emit
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 from attestation_service.verifier import policy

@@ -39,9 +39,9 @@ from attestation.tpm import parse_public
 from attestation_service.auth import Operator, VoterDep
 from attestation_service.authority import Issued
 from attestation_service.delivery.handlers import configuration, wire
+from attestation_service.entitlements import certificates, config_tokens
 from attestation_service.keys import server_keys, statements
 from attestation_service.keys.server_keys import MadeKey
-from attestation_service.lifecycle import certification, config_tokens
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
 from attestation_service.routing.parameters import Id
@@ -60,7 +60,7 @@ class _Due:
     """What was decided about, to be compared when it is carried out."""
 
     machine: Machine
-    subject: certification.Subject
+    subject: certificates.Subject
     renews: str | None
 
 
@@ -82,7 +82,7 @@ async def build(machine_id: Id, *, res: Res, operator: VoterDep) -> OfflineBundl
     """
     if not res.settings.compat_offline_bundle:
         raise RequestInvalid("offline bundles are switched off (ITL_COMPAT_OFFLINE_BUNDLE)")
-    authority = certification.authority_of(res)
+    authority = certificates.authority_of(res)
     res.service_keys.demand()  # before votes are used up and a certificate is issued: without it there is no bundle
     at = res.clock.now()
 
@@ -105,7 +105,7 @@ async def build(machine_id: Id, *, res: Res, operator: VoterDep) -> OfflineBundl
     sealed = await asyncio.to_thread(_seal, config, due.machine, token.stored.token_id)
     made = await asyncio.to_thread(server_keys.make)
     plan = replace(
-        certification.wanted(due.machine, PROFILE, made.spki, res.settings, key_tier=None, renews=due.renews),
+        certificates.wanted(due.machine, PROFILE, made.spki, res.settings, key_tier=None, renews=due.renews),
         requester=operator.cn,
     )
 
@@ -119,7 +119,7 @@ async def build(machine_id: Id, *, res: Res, operator: VoterDep) -> OfflineBundl
         if isinstance(agreed, PendingApproval):
             raise TransitionForbidden("the votes for this bundle were used up or taken back meanwhile")
         config_tokens.store(tx, token, at)
-        given = certification.told(issued, plan)
+        given = certificates.told(issued, plan)
         told = f"token {token.stored.token_id}, config sha256 {sealed.config_sha256}; {given}"
         about = {"machine_id": machine_id, "prev_state": machine.status, "new_state": machine.status}
         tx.audit.append(operator.event("offline_bundle", detail=agreed.told(told), **about), at)
@@ -133,11 +133,11 @@ async def build(machine_id: Id, *, res: Res, operator: VoterDep) -> OfflineBundl
 def _due(tx: Tx, machine_id: str, res: Resources, at: datetime) -> _Due:
     machine = tx.machines.require(machine_id)
     try:
-        subject = certification.admitted(tx, machine, res.settings, at)
+        subject = certificates.admitted(tx, machine, res.settings, at)
     except (MachineNotAdmitted, MachineRejected, AKNotActivated) as e:
         raise TransitionForbidden(f"no bundle: {e}") from e
-    found = certification.live(tx, machine_id, PROFILE, res.settings, at)
-    return _Due(machine=machine, subject=subject, renews=certification.renewed(found))
+    found = certificates.live(tx, machine_id, PROFILE, res.settings, at)
+    return _Due(machine=machine, subject=subject, renews=certificates.renewed(found))
 
 
 def _still(tx: Tx, due: _Due, res: Resources, at: datetime) -> Machine:
@@ -188,7 +188,7 @@ def _bundle(
         Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
     )
     sealed_key = _seal(key, machine, first.serial[:TOKEN_ID_HEX])
-    certificate, ca = certification.pem(first.certificate), certification.pem(first.ca)
+    certificate, ca = certificates.pem(first.certificate), certificates.pem(first.ca)
     assert machine.role is not None
     return OfflineBundle(
         machine_id=machine.machine_id,

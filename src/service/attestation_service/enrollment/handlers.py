@@ -46,17 +46,17 @@ from attestation.evidence import key_certification
 from attestation.evidence.key_certification import CertifiedKey, KeyMode, UnverifiedKeyCertification
 from attestation.machines import Machine, NodeEvent
 from attestation.pki.request import MAX_CSR_BYTES, parse_csr
-from attestation.store import Certificate, CertificateFilter, Challenge, Tx
+from attestation.store import Challenge, Issuance, IssuanceFilter, Tx
 from attestation.tpm import parse_public
 from attestation.wire import b64decode
 from attestation_service.authority.issuance import Issued, Wanted
 from attestation_service.border import limits
 from attestation_service.context.request import Origin
+from attestation_service.entitlements import certificates
+from attestation_service.entitlements.attempts import until_unchanged
+from attestation_service.entitlements.certificates import Subject
+from attestation_service.entitlements.events import emit
 from attestation_service.keys import server_keys
-from attestation_service.lifecycle import certification
-from attestation_service.lifecycle.attempts import until_unchanged
-from attestation_service.lifecycle.certification import Subject
-from attestation_service.lifecycle.events import emit
 from attestation_service.resources import Res, Resources
 from attestation_service.routing.parameters import Cursor, Id, Limit
 from attestation_service.settings import Settings
@@ -115,7 +115,7 @@ async def challenge(
         MachineUnknown: No such machine.
         RateLimited: Too often from this address or for this machine.
     """
-    certification.authority_of(res)
+    certificates.authority_of(res)
     at = res.clock.now()
     counted = limits.of_client(res.settings, origin.address, machine_id)
 
@@ -157,7 +157,7 @@ async def request_cert(
 async def _request_cert(
     machine_id: str, request: CertRequest, res: Resources, origin: Origin
 ) -> CertResponse:
-    authority = certification.authority_of(res)
+    authority = certificates.authority_of(res)
     at = res.clock.now()
     counted = limits.of_client(res.settings, origin.address, machine_id)
     async with limits.CountRefusals(res.store, counted, at):
@@ -167,7 +167,7 @@ async def _request_cert(
     made = None if judged.spki is not None else await asyncio.to_thread(server_keys.make)
     spki = judged.spki if made is None else made.spki
     assert spki is not None
-    plan = certification.wanted(
+    plan = certificates.wanted(
         judged.machine,
         request.profile,
         spki,
@@ -182,15 +182,15 @@ async def _request_cert(
         tx.challenges.redeem(judged.challenge.challenge_id, "certify", machine_id, at)
         # The certificate will say what was judged, so that must be true in this very unit.
         now = tx.machines.require(machine_id)
-        if certification.admitted(tx, now, res.settings, at) != judged.subject:
+        if certificates.admitted(tx, now, res.settings, at) != judged.subject:
             raise MachineChanged("the machine was changed while its certificate was made")
-        certification.live(tx, machine_id, request.profile, res.settings, at)
+        certificates.live(tx, machine_id, request.profile, res.settings, at)
 
     def conclude(tx: Tx, issued: tuple[Issued, ...]) -> None:
         # Signing took a while. What a lock or a revocation takes back is void already; a new role, host name or AK,
         # or a failed attestation takes it back here.
         now = tx.machines.require(machine_id)
-        if certification.admitted(tx, now, res.settings, at) != judged.subject:
+        if certificates.admitted(tx, now, res.settings, at) != judged.subject:
             raise MachineNotAdmitted("the machine was changed while its certificate was made")
         _record(tx, now, plan, issued, origin, at, compat=made is not None)
 
@@ -244,16 +244,16 @@ def judge(
         )
         # 5. Only now the machine hears how it stands: attested, within its lease, with room for one more. Strangers
         #    end above, so they learn nothing of a machine.
-        subject = certification.admitted(tx, machine, res.settings, at)
-        certification.demand_names(machine, request.profile, res.settings)
-        live = certification.live(tx, machine_id, request.profile, res.settings, at)
+        subject = certificates.admitted(tx, machine, res.settings, at)
+        certificates.demand_names(machine, request.profile, res.settings)
+        live = certificates.live(tx, machine_id, request.profile, res.settings, at)
         return replace(
             found,
             subject=subject,
             spki=None if request.csr_pem is None else certified.spki,
             wrap_to=certified.spki if request.csr_pem is None else None,
             key_tier=None if request.csr_pem is None else key_tier(machine, parsed),
-            renews=certification.renewed(live),
+            renews=certificates.renewed(live),
         )
     except REFUSALS as refusal:
         return replace(found, refusal=refusal)
@@ -301,8 +301,8 @@ def key_tier(machine: Machine, verified: UnverifiedKeyCertification) -> int:
     clock, attest = machine.clock, verified.attest
     now = (attest.reset_count, attest.restart_count)
     if clock is not None and now == (clock.reset_count, clock.restart_count):
-        return certification.RESIDENT_AND_QUOTED
-    return certification.RESIDENT
+        return certificates.RESIDENT_AND_QUOTED
+    return certificates.RESIDENT
 
 
 async def _refuse(
@@ -356,7 +356,7 @@ def _record(
     *,
     compat: bool,
 ) -> None:
-    detail = certification.told(issued, plan)
+    detail = certificates.told(issued, plan)
     tx.audit.append(
         AuditEvent(
             operator_cn="machine",
@@ -388,8 +388,8 @@ def _answer(judged: JudgedRequest, plan: Wanted, issued: tuple[Issued, ...]) -> 
         machine_id=judged.machine.machine_id,
         role=judged.machine.role,
         profile=plan.profile.value,  # type: ignore[arg-type]  # one of the two that a request can name
-        enrollment_cert_pem=certification.pem(first.certificate),
-        enrollment_ca_pem=certification.pem(first.ca),
+        enrollment_cert_pem=certificates.pem(first.certificate),
+        enrollment_ca_pem=certificates.pem(first.ca),
         valid_days=(first.not_after - first.not_before).days,
         message="renewed" if plan.renews is not None else "issued",
         serial=first.serial,
@@ -398,13 +398,11 @@ def _answer(judged: JudgedRequest, plan: Wanted, issued: tuple[Issued, ...]) -> 
         renew_after=first.not_before + lifetime * 2 / 3,
         key_tier=judged.key_tier,
         assurance=judged.machine.assurance,
-        certificates=[certification.shown(each) for each in issued],
+        certificates=[certificates.shown(each) for each in issued],
     )
 
 
-async def certificates(
-    machine_id: Id, cursor: Cursor = None, limit: Limit = 50, *, res: Res
-) -> CertificatePage:
+async def listed(machine_id: Id, cursor: Cursor = None, limit: Limit = 50, *, res: Res) -> CertificatePage:
     """List the certificates of a machine, newest first.
 
     Also those of a machine that was deleted.
@@ -412,11 +410,11 @@ async def certificates(
     Raises:
         RequestInvalid: A cursor that cannot be.
     """
-    wanted = CertificateFilter(machine_id=machine_id)
-    page = await res.store.scan(lambda tx: tx.certificates.page(wanted, cursor, limit))
+    wanted = IssuanceFilter(machine_id=machine_id)
+    page = await res.store.scan(lambda tx: tx.issuances.page(wanted, cursor, limit))
     return CertificatePage(items=list(map(_detail, page.items)), next_cursor=page.next_cursor)
 
 
-def _detail(row: Certificate) -> CertificateDetail:
+def _detail(row: Issuance) -> CertificateDetail:
     members = {name: getattr(row, name) for name in CertificateDetail.model_fields if name != "certificate"}
     return CertificateDetail(**members, certificate=None)

@@ -33,12 +33,11 @@ from attestation.errors import (
     SignatureInvalid,
 )
 from attestation.machines import Machine, Status
-from attestation.store import Certificate as IssuanceRow
-from attestation.store import Challenge, Tx
+from attestation.store import Challenge, Issuance, Tx
 from attestation.wire import b64decode, b64encode, pem_block
 from attestation_service.border import limits
 from attestation_service.context.request import Origin
-from attestation_service.lifecycle import certification
+from attestation_service.entitlements import certificates
 from attestation_service.resources import Resources
 from attestation_service.verifier import challenges
 
@@ -65,7 +64,7 @@ class JudgedCertificate:
 
     machine: Machine
     challenge: Challenge
-    row: IssuanceRow
+    row: Issuance
     refusal: AttestationError | None = None
 
 
@@ -81,7 +80,7 @@ async def enroll(request: EnrollRequest, *, res: Resources, origin: Origin) -> E
         MachineRejected, MachineNotAdmitted: The machine is not attested; the challenge is spent.
         RateLimited: Too often.
     """
-    certification.authority_of(res)
+    certificates.authority_of(res)
     at = res.clock.now()
     counted = limits.of_client(res.settings, origin.address)
     async with limits.CountRefusals(
@@ -150,13 +149,13 @@ def parse_certificate(pem: str) -> Certificate:
     return certificate
 
 
-def _ours(tx: Tx, sent: Certificate) -> tuple[IssuanceRow, x509.Certificate]:
+def _ours(tx: Tx, sent: Certificate) -> tuple[Issuance, x509.Certificate]:
     """Return the row of a certificate that we issued to a node, and the certificate.
 
     Raises:
         CertificateUntrusted: It is none.
     """
-    row = tx.certificates.get(f"{sent.serial:040x}")
+    row = tx.issuances.get(f"{sent.serial:040x}")
     if row is None or row.certificate is None or not hmac.compare_digest(row.certificate, sent.der):
         raise CertificateUntrusted("the certificate is not one of ours")
     # The log is a table, and its row could have been written by somebody else: the signature could not.
@@ -195,7 +194,7 @@ def _verify(
 
 def _refused_now(tx: Tx, judged: JudgedCertificate, at: datetime) -> AttestationError | None:
     """Return why machine or certificate are not good at *at*, or None. Told only to who holds the key."""
-    machine, row = tx.machines.by_id(judged.machine.machine_id), tx.certificates.get(judged.row.serial)
+    machine, row = tx.machines.by_id(judged.machine.machine_id), tx.issuances.get(judged.row.serial)
     # 7. Attested still. No certificate leads out of any other status.
     if machine is None or row is None:
         return MachineUnknown("no such machine")
@@ -237,7 +236,7 @@ def ek_fingerprints(certificate: x509.Certificate) -> list[str]:
     except (x509.ExtensionNotFound, ValueError):
         return []
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-    return [uri.removeprefix(certification.EK_URI) for uri in uris if uri.startswith(certification.EK_URI)]
+    return [uri.removeprefix(certificates.EK_URI) for uri in uris if uri.startswith(certificates.EK_URI)]
 
 
 def _denied(judged: JudgedCertificate, refusal: AttestationError, origin: Origin) -> AuditEvent:

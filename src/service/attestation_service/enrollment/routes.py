@@ -110,5 +110,5 @@ async def enroll(request: EnrollRequest, res: Res, origin: From) -> Response:
 
 
 # fmt: off
-route(router, "list_machine_certificates", "GET /machines/{machine_id}/certificates", "read", handlers.certificates,
+route(router, "list_machine_certificates", "GET /machines/{machine_id}/certificates", "read", handlers.listed,
       RequestInvalid)

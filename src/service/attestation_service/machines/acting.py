@@ -27,9 +27,9 @@ from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
 from attestation.results import Assurance
 from attestation.store import AllowListRow, Tx
 from attestation_service.auth import Operator
-from attestation_service.lifecycle import certificates, names
-from attestation_service.lifecycle.certificates import Fate
-from attestation_service.lifecycle.events import emit
+from attestation_service.entitlements import fates, names
+from attestation_service.entitlements.events import emit
+from attestation_service.entitlements.fates import Fate
 from attestation_service.machines.presentation import machine_detail
 from attestation_service.operators import dual_control, votes
 from attestation_service.resources import Resources
@@ -169,7 +169,7 @@ def carry_out(
     votes.told(tx, ended, at)
     # Its certificates follow, in the same unit: no list or answer of any worker is from before.
     if act.certificates is not None:
-        certificates.decide(tx, before.machine_id, act.certificates, act.action, operator, at)
+        fates.decide(tx, before.machine_id, act.certificates, act.action, operator, at)
     if act.event is not None:
         _emit(tx, act, after, at)
     return after

@@ -36,7 +36,7 @@ from attestation.machines import (
 from attestation.results import Assurance
 from attestation.store import Tx
 from attestation_service.auth import OperatorDep, VoterDep
-from attestation_service.lifecycle import certificates, names
+from attestation_service.entitlements import fates, names
 from attestation_service.machines.acting import (
     UNTRUSTED,
     Act,
@@ -152,7 +152,7 @@ async def reject(machine_id: Id, request: ReasonRequest, *, res: Res, operator: 
         event=NodeEvent.REJECTED,
         meta={"reason": request.reason},
         withdraws=True,
-        certificates=certificates.WITHDRAWN,
+        certificates=fates.WITHDRAWN,
     )
     return await perform_alone(machine_id, act, res, operator)
 
@@ -173,7 +173,7 @@ async def lock(
         event=NodeEvent.LOCKED,
         meta={"reason": request.reason},
         withdraws=True,
-        certificates=certificates.HELD,
+        certificates=fates.HELD,
     )
     return await perform_alone(machine_id, act, res, operator)
 
@@ -192,7 +192,7 @@ async def unlock(machine_id: Id, request: LockRequest = NO_REASON, *, res: Res, 
         reason=request.reason,
         event=NodeEvent.UNLOCKED,
         meta={"reason": request.reason},
-        certificates=certificates.RELEASED,
+        certificates=fates.RELEASED,
     )
     return await perform(machine_id, lambda _: act, res, operator)
 
@@ -224,7 +224,7 @@ def _end(request: RevokeRequest, at: datetime) -> Act:
         event=NodeEvent.DECOMMISSIONED,
         meta={"reason": request.reason},
         withdraws=True,
-        certificates=certificates.WITHDRAWN,
+        certificates=fates.WITHDRAWN,
     )
 
 
@@ -243,7 +243,7 @@ async def ak_reset(machine_id: Id, request: ReasonRequest, *, res: Res, operator
             detail=f"{request.reason}; old AK {old}",
             reason=request.reason,
             withdraws=True,
-            certificates=certificates.OTHER_KEY,
+            certificates=fates.OTHER_KEY,
         )
 
     return await perform(machine_id, act, res, operator)
@@ -289,7 +289,7 @@ async def change_role(machine_id: Id, request: RoleChangeRequest, *, res: Res, o
             event=NodeEvent.ROLE_CHANGED,
             meta={"previous_role": machine.role, "new_role": request.role, "reason": request.reason},
             withdraws=True,
-            certificates=certificates.OTHER_ROLE,
+            certificates=fates.OTHER_ROLE,
             expected_version=request.expected_version,
         )
 
@@ -370,7 +370,7 @@ async def delete(machine_id: Id, *, res: Res, operator: OperatorDep) -> None:
             raise TransitionForbidden(
                 f"only a rejected or wiped machine can be deleted; this one is {machine.status}"
             )
-        certificates.decide(tx, machine_id, certificates.GONE, "delete", operator, at)
+        fates.decide(tx, machine_id, fates.GONE, "delete", operator, at)
         believed = machine.ek_chain_ok or machine.ek_allow_listed or machine.role is not None
         tx.chip_marks.end(machine_id, machine.status, at, believed=believed)
         tx.machines.delete(machine_id)

@@ -39,14 +39,14 @@ from attestation.machines.dual_control import of_operator_certificate
 from attestation.pki.names import operator_subject
 from attestation.pki.profiles import ProfileName
 from attestation.pki.request import CertificateRequest, parse_csr
-from attestation.store import Certificate, CertificateFilter, CertificateState, Issuer, Page, Tx
+from attestation.store import Issuance, IssuanceFilter, IssuanceState, Issuer, Page, Tx
 from attestation_service.auth import OperatorDep, VoterDep
 from attestation_service.auth.client_certificate import clean_name
 from attestation_service.authority import Authority, Issued, Wanted
 from attestation_service.authority.places import algorithms
 from attestation_service.context.identity import RESERVED_NAMES
+from attestation_service.entitlements.certificates import pem
 from attestation_service.keys import crypto_policy
-from attestation_service.lifecycle.certification import pem
 from attestation_service.operators import dual_control, votes
 from attestation_service.resources import Res, Resources
 from attestation_service.routing.parameters import Cursor, Limit, Serial
@@ -136,7 +136,7 @@ async def request_certificate(
         admit=admit,
         conclude=conclude,
     )
-    row = await res.store.read(lambda tx: tx.certificates.get(issued.serial))
+    row = await res.store.read(lambda tx: tx.issuances.get(issued.serial))
     assert row is not None  # the unit before wrote it
     return OperatorCertificate(
         **_detail(row).model_dump(),
@@ -147,7 +147,7 @@ async def request_certificate(
 
 
 async def list_certificates(
-    state: Annotated[CertificateState | None, Query()] = None,
+    state: Annotated[IssuanceState | None, Query()] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
     *,
@@ -157,10 +157,10 @@ async def list_certificates(
 
     Newest first; those that ended long ago are in the audit log only.
     """
-    wanted = CertificateFilter(profile=PROFILE.value, state=state)
+    wanted = IssuanceFilter(profile=PROFILE.value, state=state)
 
-    def work(tx: Tx) -> Page[Certificate]:
-        return tx.certificates.page(wanted, cursor, limit)
+    def work(tx: Tx) -> Page[Issuance]:
+        return tx.issuances.page(wanted, cursor, limit)
 
     page = await res.store.scan(work)
     return OperatorCertificatePage(items=[_detail(row) for row in page.items], next_cursor=page.next_cursor)
@@ -180,14 +180,14 @@ async def revoke(
     at = res.clock.now()
 
     def work(tx: Tx) -> OperatorCertificateDetail:
-        before = tx.certificates.get(serial)
+        before = tx.issuances.get(serial)
         if before is None or before.profile != PROFILE:
             raise CertificateUnknown("no operator's certificate has this serial number")
         why = request.note or "revoked by an operator"
-        if not tx.certificates.revoke_serial(serial, request.reason, why, at):
+        if not tx.issuances.revoke_serial(serial, request.reason, why, at):
             raise TransitionForbidden(f"the certificate is {before.state} already")
         votes.end(tx, f"spki-sha256:{before.spki_sha256}", "the certificate of its voter was revoked", at)
-        after = tx.certificates.get(serial)
+        after = tx.issuances.get(serial)
         assert after is not None
         detail = f"serial {serial} of CA {before.issuer_id}, {before.subject}: {request.reason}"
         event = operator.event(
@@ -242,7 +242,7 @@ def _key_of(csr_pem: str, res: Resources) -> CertificateRequest:
     return csr
 
 
-def _detail(row: Certificate) -> OperatorCertificateDetail:
+def _detail(row: Issuance) -> OperatorCertificateDetail:
     subject = x509.Name.from_rfc4514_string(row.subject)
     name, duty = (
         str(subject.get_attributes_for_oid(oid)[0].value)

@@ -28,7 +28,7 @@ from attestation.store import Issuer, IssuerPurpose, Tx
 from attestation_service.authority.places import algorithms
 from attestation_service.border.problems import RETRY_UNAVAILABLE_SECONDS
 from attestation_service.context.request import Origin
-from attestation_service.lifecycle.certification import pem
+from attestation_service.entitlements.certificates import pem
 from attestation_service.pki.cached import Cached
 from attestation_service.pki.responder import NotOurs
 from attestation_service.pki.revocation import Revocation

@@ -192,7 +192,7 @@ class Lists:
         ended = at - timedelta(seconds=self._settings.crl_valid_seconds)
 
         def snapshot(tx: Tx) -> tuple[Issuer | None, Sequence[ListedCertificate]]:
-            return tx.issuers.get(issuer_id), tx.certificates.listed(issuer_id, ended)
+            return tx.issuers.get(issuer_id), tx.issuances.listed(issuer_id, ended)
 
         issuer, listed = await self._store.scan(snapshot)
         assert issuer is not None  # whoever asked found it, and keys are never deleted

@@ -387,7 +387,7 @@ def _status(tx: Tx, issuer_id: str, cert_id: CertID) -> CertStatus:
     """Return what became of a certificate; one of which nobody knows yet whether it was signed is unknown."""
     if not 0 < cert_id.serial < 1 << 8 * SERIAL_BYTES:
         return Unknown()
-    row = tx.certificates.get(serial_text(cert_id.serial))
+    row = tx.issuances.get(serial_text(cert_id.serial))
     if row is None or row.issuer_id != issuer_id or row.state == "reserved":
         return Unknown()
     if row.state == "issued":

@@ -16,7 +16,7 @@ from attestation.errors import AttestationError
 from attestation.machines import Event
 from attestation.store import OutboxEvent, Tx
 from attestation_service.border import operator_ca
-from attestation_service.lifecycle import leases, pending
+from attestation_service.entitlements import leases, pending
 from attestation_service.resources import Resources
 from attestation_service.verifier.endorsements import rejudge
 

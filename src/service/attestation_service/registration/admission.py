@@ -25,8 +25,8 @@ from attestation.machines.chips import Kinship, MarkKind
 from attestation.machines.chips import judge as kinship_of
 from attestation.store import AKBinding, RegistrationToken, Tx
 from attestation_service.border import limits
-from attestation_service.lifecycle import alarms, names, pending
-from attestation_service.lifecycle.events import emit, hardware
+from attestation_service.entitlements import alarms, names, pending
+from attestation_service.entitlements.events import emit, hardware
 from attestation_service.registration.binding import kinship_shown
 from attestation_service.registration.introduction import Alternative, Introduction
 from attestation_service.resources import Resources

@@ -14,7 +14,7 @@ from attestation.machines import (
 from attestation.machines.chips import ENDED, Kinship, Mark, MarkKind
 from attestation.machines.chips import judge as kinship_of
 from attestation.store import AKBinding, Tx
-from attestation_service.lifecycle import alarms, pending
+from attestation_service.entitlements import alarms, pending
 from attestation_service.registration.introduction import Alternative, Introduction
 
 ELSEWHERE = "this attestation key belongs to another EK"

@@ -43,9 +43,9 @@ from attestation.wire import b64decode, b64encode
 from attestation_service.border import limits
 from attestation_service.border.networks import is_inside
 from attestation_service.context.request import Origin
+from attestation_service.entitlements import alarms, config_tokens, pending
+from attestation_service.entitlements.config_tokens import IssuedToken
 from attestation_service.keys import crypto_policy, statements
-from attestation_service.lifecycle import alarms, config_tokens, pending
-from attestation_service.lifecycle.config_tokens import IssuedToken
 from attestation_service.registration.admission import admit, confirm, create, endorsed_by
 from attestation_service.registration.binding import (
     ELSEWHERE,

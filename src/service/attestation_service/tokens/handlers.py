@@ -20,7 +20,7 @@ from attestation.machines import DEFAULT_CLUSTER
 from attestation.machines.dual_control import of_registration_token
 from attestation.store import RegistrationToken, Tx
 from attestation_service.auth import OperatorDep, VoterDep
-from attestation_service.lifecycle import config_tokens, names
+from attestation_service.entitlements import config_tokens, names
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res
 from attestation_service.routing.parameters import Cursor, Limit

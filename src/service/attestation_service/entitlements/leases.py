@@ -19,7 +19,7 @@ from attestation.machines import Machine, NodeEvent, Status
 from attestation.reference import Policy
 from attestation.store import Tx
 from attestation_service.context.request import Origin
-from attestation_service.lifecycle.events import emit
+from attestation_service.entitlements.events import emit
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 

@@ -62,14 +62,14 @@ def decide(tx: Tx, machine_id: str, fate: Fate, why: str, operator: Operator, at
         at: Now.
     """
     if fate is RELEASED:
-        _record(tx, machine_id, fate, tx.certificates.release(machine_id, why), why, operator, at)
+        _record(tx, machine_id, fate, tx.issuances.release(machine_id, why), why, operator, at)
         return
     if fate.reason is None:
-        ended = tx.certificates.hold(machine_id, why, at)
+        ended = tx.issuances.hold(machine_id, why, at)
     else:
-        ended = tx.certificates.revoke(machine_id, fate.reason, why, at)
+        ended = tx.issuances.revoke(machine_id, fate.reason, why, at)
     _record(tx, machine_id, fate, ended, why, operator, at)
-    given_up = tx.certificates.void_machine(machine_id, why, at)
+    given_up = tx.issuances.void_machine(machine_id, why, at)
     _record(tx, machine_id, Fate(action="cert_voided"), given_up, why, operator, at)
 
 

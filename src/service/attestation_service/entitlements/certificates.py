@@ -29,10 +29,10 @@ from attestation.errors import (
 from attestation.machines import Machine, Status, Trust
 from attestation.pki.names import machine_subject
 from attestation.pki.profiles import ProfileName
-from attestation.store import Certificate, Tx
+from attestation.store import Issuance, Tx
 from attestation_service.authority.issuance import Issued, Wanted
 from attestation_service.authority.places import algorithms
-from attestation_service.lifecycle import names
+from attestation_service.entitlements import names
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 from attestation_service.verifier import policy
@@ -117,14 +117,14 @@ def admitted(tx: Tx, machine: Machine, settings: Settings, at: datetime) -> Subj
     )
 
 
-def live(tx: Tx, machine_id: str, profile: str, settings: Settings, at: datetime) -> tuple[Certificate, ...]:
+def live(tx: Tx, machine_id: str, profile: str, settings: Settings, at: datetime) -> tuple[Issuance, ...]:
     """Return the live certificates of a machine, newest first; there is room for one more.
 
     Raises:
         RateLimited: There is none.
     """
     most = LIVE_CERTIFICATES * len(algorithms(settings))
-    found = tx.certificates.live(machine_id, profile, at, most)
+    found = tx.issuances.live(machine_id, profile, at, most)
     if len(found) >= most:
         wait = min(min(each.not_after for each in found) - at, QUOTA_RETRY)
         raise RateLimited(
@@ -134,7 +134,7 @@ def live(tx: Tx, machine_id: str, profile: str, settings: Settings, at: datetime
     return found
 
 
-def renewed(found: Sequence[Certificate]) -> str | None:
+def renewed(found: Sequence[Issuance]) -> str | None:
     """Return the serial number that a new certificate follows: the newest good one of *found*."""
     return next((each.serial for each in found if each.state == "issued"), None)
 

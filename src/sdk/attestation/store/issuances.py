@@ -24,12 +24,12 @@ from attestation.store.issuers import Issuers
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.refused_keys import RefusedKey, RefusedKeys
 from attestation.store.sql import Executor, Prepared, Row
-from attestation.store.tables import LISTED_CERTIFICATE, RESERVED_CERTIFICATE, CertificateRow, table_of
+from attestation.store.tables import LISTED_CERTIFICATE, RESERVED_CERTIFICATE, IssuanceRow, table_of
 
-_T = table_of(CertificateRow)
+_T = table_of(IssuanceRow)
 _C = _T.c
 
-CertificateState = Literal["reserved", "issued", "held", "revoked", "void"]
+IssuanceState = Literal["reserved", "issued", "held", "revoked", "void"]
 RevocationReason = Literal[
     "unspecified",
     "keyCompromise",
@@ -46,7 +46,7 @@ VOID_REASON: RevocationReason = "cessationOfOperation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
+class Issuance:
     """One serial number.
 
     Args:
@@ -74,7 +74,7 @@ class Certificate:
     serial: str
     issuer_id: str
     profile: str
-    state: CertificateState
+    state: IssuanceState
     machine_id: str | None
     subject: str
     spki_sha256: str
@@ -93,12 +93,12 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateFilter:
+class IssuanceFilter:
     """Which certificates a list shows; None means any."""
 
     machine_id: str | None = None
     issuer_id: str | None = None
-    state: CertificateState | None = None
+    state: IssuanceState | None = None
     profile: str | None = None
 
 
@@ -111,7 +111,7 @@ class ListedCertificate:
     reason: RevocationReason | None
 
 
-_ROW = codec(Certificate, _C, besides=("id",))
+_ROW = codec(Issuance, _C, besides=("id",))
 _RESERVE = Prepared(insert(_T).values(binds(_C, "id")))
 _GET = Prepared(select(_T).where(_C.serial == bindparam("of_serial")))
 _ISSUED = Prepared(
@@ -224,7 +224,7 @@ def _page_statement(names: tuple[str, ...]) -> Prepared:
 _PAGES: dict[tuple[str, ...], Prepared] = {}
 
 
-class Certificates:
+class Issuances:
     """The issuance log, inside one unit of work."""
 
     __slots__ = ("_issuers", "_refused", "_sql")
@@ -234,11 +234,11 @@ class Certificates:
         self._issuers = issuers
         self._refused = refused
 
-    def reserve(self, planned: Certificate) -> None:
+    def reserve(self, planned: Issuance) -> None:
         """Take a serial number: from now on it is accounted for, whatever happens."""
         self._sql.run(_RESERVE, **_ROW.encode(planned) | {"state": "reserved"})
 
-    def get(self, serial: str) -> Certificate | None:
+    def get(self, serial: str) -> Issuance | None:
         """Return what is known of a serial number, or None."""
         return _ROW.one(self._sql.row(_GET, of_serial=serial))
 
@@ -296,7 +296,7 @@ class Certificates:
             return True
         return found.state == "reserved" and self.void(serial, why, at)
 
-    def stale(self, before: datetime, limit: int) -> tuple[Certificate, ...]:
+    def stale(self, before: datetime, limit: int) -> tuple[Issuance, ...]:
         """Return up to *limit* serials that were reserved before *before* and never decided."""
         return tuple(map(_ROW.decode, self._sql.rows(_STALE, before=to_micros(before), rows=limit)))
 
@@ -305,7 +305,7 @@ class Certificates:
         rows = self._sql.rows(_LISTED, of_issuer=issuer_id, after=to_micros(ends_after))
         return [ListedCertificate(row[0], from_micros(row[1]), row[2]) for row in rows]
 
-    def live(self, machine_id: str, profile: str, at: datetime, limit: int) -> tuple[Certificate, ...]:
+    def live(self, machine_id: str, profile: str, at: datetime, limit: int) -> tuple[Issuance, ...]:
         """Return up to *limit* certificates of a machine that are reserved, good or held now, newest first."""
         rows = self._sql.rows(
             _LIVE_OF, of_machine=machine_id, of_profile=profile, at=to_micros(at), rows=limit
@@ -320,7 +320,7 @@ class Certificates:
         row = self._sql.row(_LAST_END, of_issuer=issuer_id)
         return None if row is None or row[0] is None else from_micros(row[0])
 
-    def page(self, wanted: CertificateFilter, cursor: str | None, limit: int) -> Page[Certificate]:
+    def page(self, wanted: IssuanceFilter, cursor: str | None, limit: int) -> Page[Issuance]:
         """Return certificates, newest first.
 
         Raises:

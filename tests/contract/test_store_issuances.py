@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from attestation.errors import CertificateUnknown, IssuerUnknown, RequestInvalid
-from attestation.store import Certificate, CertificateFilter, Issuer, Store, StoredCRL, Tx
+from attestation.store import Issuance, IssuanceFilter, Issuer, Store, StoredCRL, Tx
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SOON = NOW + timedelta(seconds=30)
@@ -46,8 +46,8 @@ def issuer(store: Store, issuer_id: str = ISSUER) -> Issuer:
     return found
 
 
-def planned(number: int, **changed: Any) -> Certificate:
-    row = Certificate(
+def planned(number: int, **changed: Any) -> Issuance:
+    row = Issuance(
         serial=f"{number:040x}",
         issuer_id=ISSUER,
         profile="node-client",
@@ -66,27 +66,27 @@ def planned(number: int, **changed: Any) -> Certificate:
     return replace(row, **changed)
 
 
-def reserve(store: Store, *rows: Certificate) -> None:
+def reserve(store: Store, *rows: Issuance) -> None:
     def work(tx: Tx) -> None:
         for row in rows:
-            tx.certificates.reserve(row)
+            tx.issuances.reserve(row)
 
     store.write_sync(work)
 
 
-def issue(store: Store, *rows: Certificate) -> None:
+def issue(store: Store, *rows: Issuance) -> None:
     reserve(store, *rows)
-    store.write_sync(lambda tx: [tx.certificates.issued(row.serial, b"cert", NOW) for row in rows])
+    store.write_sync(lambda tx: [tx.issuances.issued(row.serial, b"cert", NOW) for row in rows])
 
 
 def state(store: Store, number: int) -> str:
-    found = store.read_sync(lambda tx: tx.certificates.get(f"{number:040x}"))
+    found = store.read_sync(lambda tx: tx.issuances.get(f"{number:040x}"))
     assert found is not None
     return found.state
 
 
 def listed(store: Store) -> list[str]:
-    return [row.serial for row in store.read_sync(lambda tx: tx.certificates.listed(ISSUER, NOW))]
+    return [row.serial for row in store.read_sync(lambda tx: tx.issuances.listed(ISSUER, NOW))]
 
 
 # ---------------------------------------------------------------- CA keys
@@ -235,20 +235,20 @@ def test_a_serial_is_taken_once(ca: Store) -> None:
     reserve(ca, planned(1))
     with pytest.raises(Exception, match="UNIQUE"):
         reserve(ca, planned(2), planned(1))
-    assert ca.read_sync(lambda tx: tx.certificates.get(planned(2).serial)) is None
+    assert ca.read_sync(lambda tx: tx.issuances.get(planned(2).serial)) is None
 
 
 def test_what_is_given_up_meanwhile_is_not_issued(ca: Store) -> None:
     """Whoever signs while a machine is locked finds out when it writes down; the list names the serial."""
     reserve(ca, planned(1), planned(2, machine_id=NEIGHBOUR))
-    given_up = ca.write_sync(lambda tx: tx.certificates.void_machine(MACHINE, "lock", NOW))
+    given_up = ca.write_sync(lambda tx: tx.issuances.void_machine(MACHINE, "lock", NOW))
     assert given_up == (planned(1).serial,)
-    assert not ca.write_sync(lambda tx: tx.certificates.issued(planned(1).serial, b"cert", NOW))
-    assert ca.write_sync(lambda tx: tx.certificates.issued(planned(2).serial, b"cert", NOW))
-    assert not ca.write_sync(lambda tx: tx.certificates.issued(planned(2).serial, b"other", NOW))
+    assert not ca.write_sync(lambda tx: tx.issuances.issued(planned(1).serial, b"cert", NOW))
+    assert ca.write_sync(lambda tx: tx.issuances.issued(planned(2).serial, b"cert", NOW))
+    assert not ca.write_sync(lambda tx: tx.issuances.issued(planned(2).serial, b"other", NOW))
     assert (state(ca, 1), state(ca, 2)) == ("void", "issued")
     assert listed(ca) == [planned(1).serial]
-    assert not ca.write_sync(lambda tx: tx.certificates.void(planned(2).serial, "late", NOW))
+    assert not ca.write_sync(lambda tx: tx.issuances.void(planned(2).serial, "late", NOW))
 
 
 def test_hold_release_revoke(ca: Store) -> None:
@@ -256,27 +256,25 @@ def test_hold_release_revoke(ca: Store) -> None:
     issue(ca, planned(1), planned(2), planned(3, machine_id=NEIGHBOUR))
     serials = (planned(1).serial, planned(2).serial)
     before = issuer(ca).revision
-    assert ca.write_sync(lambda tx: tx.certificates.hold(MACHINE, "lock", NOW)) == serials
+    assert ca.write_sync(lambda tx: tx.issuances.hold(MACHINE, "lock", NOW)) == serials
     assert listed(ca) == list(serials)
-    assert ca.write_sync(lambda tx: tx.certificates.hold(MACHINE, "lock", NOW)) == ()
+    assert ca.write_sync(lambda tx: tx.issuances.hold(MACHINE, "lock", NOW)) == ()
     assert issuer(ca).revision == before + 1
-    assert ca.write_sync(lambda tx: tx.certificates.release(MACHINE, "unlock")) == serials
-    assert ca.write_sync(lambda tx: tx.certificates.release(MACHINE, "unlock")) == ()
+    assert ca.write_sync(lambda tx: tx.issuances.release(MACHINE, "unlock")) == serials
+    assert ca.write_sync(lambda tx: tx.issuances.release(MACHINE, "unlock")) == ()
     assert listed(ca) == []
-    ca.write_sync(lambda tx: tx.certificates.hold(MACHINE, "lock", NOW))
-    revoked = ca.write_sync(
-        lambda tx: tx.certificates.revoke(MACHINE, "cessationOfOperation", "revoke", SOON)
-    )
+    ca.write_sync(lambda tx: tx.issuances.hold(MACHINE, "lock", NOW))
+    revoked = ca.write_sync(lambda tx: tx.issuances.revoke(MACHINE, "cessationOfOperation", "revoke", SOON))
     assert revoked == serials
     assert state(ca, 3) == "issued"
     assert issuer(ca).revision == before + 4
-    kept = ca.read_sync(lambda tx: tx.certificates.get(serials[0]))
+    kept = ca.read_sync(lambda tx: tx.issuances.get(serials[0]))
     assert kept is not None
     # It was not good since the hold.
     assert (kept.state, kept.reason, kept.ended_at) == ("revoked", "cessationOfOperation", NOW)
     # Terminal: nothing brings it back.
-    assert ca.write_sync(lambda tx: tx.certificates.release(MACHINE, "unlock")) == ()
-    assert ca.write_sync(lambda tx: tx.certificates.hold(MACHINE, "lock", NOW)) == ()
+    assert ca.write_sync(lambda tx: tx.issuances.release(MACHINE, "unlock")) == ()
+    assert ca.write_sync(lambda tx: tx.issuances.hold(MACHINE, "lock", NOW)) == ()
     assert ca.read_sync(lambda tx: tx.issuers.revisions()) == {ISSUER: before + 4}
 
 
@@ -286,11 +284,11 @@ def test_what_nobody_got_makes_no_list_wrong(ca: Store) -> None:
     reserve(ca, planned(2))
     issue(ca, planned(3))
     before = issuer(ca)
-    ca.write_sync(lambda tx: tx.certificates.void(planned(1).serial, "x", NOW))
-    ca.write_sync(lambda tx: tx.certificates.void_machine(MACHINE, "x", NOW))
+    ca.write_sync(lambda tx: tx.issuances.void(planned(1).serial, "x", NOW))
+    ca.write_sync(lambda tx: tx.issuances.void_machine(MACHINE, "x", NOW))
     after = issuer(ca)
     assert (after.revision, after.demanded) == (before.revision + 2, before.demanded)
-    ca.write_sync(lambda tx: tx.certificates.hold(MACHINE, "lock", NOW))
+    ca.write_sync(lambda tx: tx.issuances.hold(MACHINE, "lock", NOW))
     assert issuer(ca).demanded == issuer(ca).revision == after.revision + 1
 
 
@@ -299,7 +297,7 @@ def test_one_serial_is_revoked_once(ca: Store) -> None:
 
     def revoke(number: int) -> bool:
         serial = planned(number).serial
-        return ca.write_sync(lambda tx: tx.certificates.revoke_serial(serial, "keyCompromise", "lost", SOON))
+        return ca.write_sync(lambda tx: tx.issuances.revoke_serial(serial, "keyCompromise", "lost", SOON))
 
     issue(ca, planned(1))
     reserve(ca, planned(2))
@@ -312,9 +310,9 @@ def test_one_serial_is_revoked_once(ca: Store) -> None:
 def test_lists_forget_what_has_ended(ca: Store) -> None:
     """Entries go when their certificate ended before the instant that the maker chose; order is by serial."""
     issue(ca, planned(2), planned(1), planned(3, not_after=NOW + timedelta(hours=1)))
-    ca.write_sync(lambda tx: tx.certificates.revoke(MACHINE, "superseded", "x", NOW))
+    ca.write_sync(lambda tx: tx.issuances.revoke(MACHINE, "superseded", "x", NOW))
     assert listed(ca) == [planned(n).serial for n in (1, 2, 3)]
-    later = ca.read_sync(lambda tx: tx.certificates.listed(ISSUER, NOW + timedelta(hours=1)))
+    later = ca.read_sync(lambda tx: tx.issuances.listed(ISSUER, NOW + timedelta(hours=1)))
     assert [(row.serial, row.ended_at, row.reason) for row in later] == [
         (planned(n).serial, NOW, "superseded") for n in (1, 2)
     ]
@@ -323,15 +321,15 @@ def test_lists_forget_what_has_ended(ca: Store) -> None:
 def test_what_has_expired_is_neither_held_nor_revoked(ca: Store) -> None:
     """Its end is its end: a list need not grow by it."""
     issue(ca, planned(1, not_after=NOW))
-    assert ca.write_sync(lambda tx: tx.certificates.hold(MACHINE, "lock", NOW)) == ()
-    assert ca.write_sync(lambda tx: tx.certificates.revoke(MACHINE, "superseded", "x", NOW)) == ()
+    assert ca.write_sync(lambda tx: tx.issuances.hold(MACHINE, "lock", NOW)) == ()
+    assert ca.write_sync(lambda tx: tx.issuances.revoke(MACHINE, "superseded", "x", NOW)) == ()
 
 
 def test_undecided_serials_are_found(ca: Store) -> None:
     """Those reserved before an instant and neither issued nor given up, oldest first."""
     reserve(ca, planned(1), planned(2, reserved_at=SOON), planned(3))
-    ca.write_sync(lambda tx: tx.certificates.void(planned(3).serial, "x", NOW))
-    stale = ca.read_sync(lambda tx: tx.certificates.stale(SOON, 10))
+    ca.write_sync(lambda tx: tx.issuances.void(planned(3).serial, "x", NOW))
+    stale = ca.read_sync(lambda tx: tx.issuances.stale(SOON, 10))
     assert [row.serial for row in stale] == [planned(1).serial]
 
 
@@ -339,13 +337,13 @@ def test_live_ones_and_the_last_end(ca: Store) -> None:
     """Quotas count what is reserved, good or held of one profile; rotation asks for the last end."""
     issue(ca, planned(1), planned(2, profile="node-server", not_after=NOW + 3 * DAY))
     reserve(ca, planned(3))
-    live = ca.read_sync(lambda tx: tx.certificates.live(MACHINE, "node-client", NOW, 10))
+    live = ca.read_sync(lambda tx: tx.issuances.live(MACHINE, "node-client", NOW, 10))
     assert [row.serial for row in live] == [planned(3).serial, planned(1).serial]
-    assert ca.read_sync(lambda tx: tx.certificates.live(MACHINE, "node-client", NOW + DAY, 10)) == ()
+    assert ca.read_sync(lambda tx: tx.issuances.live(MACHINE, "node-client", NOW + DAY, 10)) == ()
     issue(ca, planned(4, profile="ca-cross", not_after=NOW + 99 * DAY))
     issue(ca, planned(5, profile="ocsp-signing", not_after=NOW + 9 * DAY))
-    assert ca.read_sync(lambda tx: tx.certificates.last_end(ISSUER)) == NOW + 3 * DAY
-    assert ca.read_sync(lambda tx: tx.certificates.last_end(OTHER)) is None
+    assert ca.read_sync(lambda tx: tx.issuances.last_end(ISSUER)) == NOW + 3 * DAY
+    assert ca.read_sync(lambda tx: tx.issuances.last_end(OTHER)) is None
 
 
 def test_pages_newest_first(ca: Store) -> None:
@@ -354,7 +352,7 @@ def test_pages_newest_first(ca: Store) -> None:
     issue(ca, planned(6, machine_id=NEIGHBOUR, profile="node-server"))
 
     def page(cursor: str | None = None, **wanted: Any) -> tuple[list[int], str | None]:
-        found = ca.read_sync(lambda tx: tx.certificates.page(CertificateFilter(**wanted), cursor, 2))
+        found = ca.read_sync(lambda tx: tx.issuances.page(IssuanceFilter(**wanted), cursor, 2))
         return [int(row.serial, 16) for row in found.items], found.next_cursor
 
     numbers, cursor = page(machine_id=MACHINE, state="issued")
@@ -371,7 +369,7 @@ def test_purge_keeps_what_is_undecided(ca: Store) -> None:
     """Rows of certificates that ended long ago go, a batch at a time; a reserved one is decided first."""
     issue(ca, planned(1), planned(2))
     reserve(ca, planned(3))
-    assert ca.write_sync(lambda tx: tx.certificates.purge(NOW + DAY, 10)) == 0
-    assert ca.write_sync(lambda tx: tx.certificates.purge(NOW + 2 * DAY, 1)) == 1
-    assert ca.write_sync(lambda tx: tx.certificates.purge(NOW + 2 * DAY, 10)) == 1
+    assert ca.write_sync(lambda tx: tx.issuances.purge(NOW + DAY, 10)) == 0
+    assert ca.write_sync(lambda tx: tx.issuances.purge(NOW + 2 * DAY, 1)) == 1
+    assert ca.write_sync(lambda tx: tx.issuances.purge(NOW + 2 * DAY, 10)) == 1
     assert state(ca, 3) == "reserved"
