@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from attestation.client import AnswerInvalid, APIError, Retries, ServiceUnreachable, TLSFailed
-from attestation.client.connection import Connection
+from attestation.client.connection import HTTPSender
 from attestation.client.over_httpx import HTTPXCarrier
 from attestation.client.plain import PlainCarrier
 
@@ -135,8 +135,8 @@ def carrier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return str(request.param)
 
 
-def connect(server: Server, **more: Any) -> Connection:
-    return Connection(f"http://127.0.0.1:{server.port}", **more)
+def connect(server: Server, **more: Any) -> HTTPSender:
+    return HTTPSender(f"http://127.0.0.1:{server.port}", **more)
 
 
 def test_a_request_arrives_as_it_was_meant(carrier: str, serve: StartServer) -> None:
@@ -352,7 +352,7 @@ def test_the_peer_must_prove_who_it_is(
     server = serve(OK, context=context)
     scheme = "https" if known else "HTTPS"
     url = f"{scheme}://{host}:{server.port}"
-    with Connection(url, ca_file=certificate if known else None) as connection:
+    with HTTPSender(url, ca_file=certificate if known else None) as connection:
         if known and host == "localhost":
             assert connection.send("GET", "/x").body == b"{}"
             return

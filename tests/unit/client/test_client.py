@@ -33,7 +33,7 @@ from attestation.client import (
     TLSFailed,
     is_loopback,
 )
-from attestation.client.connection import Connection, checked_url, parse_retry_after
+from attestation.client.connection import HTTPSender, checked_url, parse_retry_after
 from attestation.client.over_httpx import HTTPXCarrier
 from attestation.client.plain import PlainCarrier
 from attestation.errors import (
@@ -266,7 +266,7 @@ def test_what_may_have_happened_is_not_repeated(answer: httpx.Response | Excepti
     pauses: list[float] = []
     script = Script(answer)
     with (
-        Connection(URL, retries=retries(pauses), transport=httpx.MockTransport(script)) as connection,
+        HTTPSender(URL, retries=retries(pauses), transport=httpx.MockTransport(script)) as connection,
         pytest.raises(Unavailable),
     ):
         connection.send("POST", "/attest", body={})

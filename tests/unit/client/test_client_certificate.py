@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attestation.client import OperatorClient
-from attestation.client.connection import Connection, tls_context
+from attestation.client.connection import HTTPSender, tls_context
 from attestation.client.errors import TLSFailed
 from attestation.client.plain import unreachable
 from attestation.errors import RequestInvalid
@@ -30,7 +30,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 def test_a_certificate_stands_for_a_token(files: tuple[Path, Path]) -> None:
     """With it no token is needed and none is sent; without both nobody is an operator."""
     OperatorClient(URL, None, client_certificate=files).close()
-    with Connection(URL, client_certificate=files) as connection:
+    with HTTPSender(URL, client_certificate=files) as connection:
         assert "Authorization" not in connection._headers
     with pytest.raises(RequestInvalid, match="token or a client certificate"):
         OperatorClient(URL, None)

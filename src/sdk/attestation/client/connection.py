@@ -89,7 +89,7 @@ class Closing:
         self.close()
 
 
-class Connection(Closing):
+class HTTPSender(Closing):
     """Sends requests to one service.
 
     Args:
@@ -336,7 +336,7 @@ class Connection(Closing):
 class Client(Closing):
     """Asks one service over a connection, until it is closed."""
 
-    _http: Connection
+    _http: HTTPSender
 
     @property
     def url(self) -> str:

@@ -24,7 +24,7 @@ from attestation.api import (
     QuoteChallenge,
     RegisterRequest,
 )
-from attestation.client.connection import Client, Connection, parse, segment
+from attestation.client.connection import Client, HTTPSender, parse, segment
 from attestation.client.retries import ONCE, Retries
 from attestation.keys import CONFIG_SIGNATURE_HEADER, NODE_NONCE_HEADER, TRUST_BUNDLE_HEADER
 from attestation.wire import b64encode
@@ -81,7 +81,7 @@ class NodeClient(Client):
         retries: Retries = ONCE,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._http = Connection(
+        self._http = HTTPSender(
             url, ca_file=ca_file, retries=retries, max_answer_bytes=4 << 20, transport=transport
         )
 

@@ -14,7 +14,7 @@ from attestation.client.connection import (
     Answer,
     Client,
     ClientCertificate,
-    Connection,
+    HTTPSender,
     is_loopback,
     parse,
     segment,
@@ -70,7 +70,7 @@ class OperatorClient(Client):
             raise RequestInvalid("the operator token is empty or contains spaces or other unusual characters")
         self.meant: Mapping[str, str] | None = None
         """What gated acts say beside the act; see `agreeing_to` and `beside_others`."""
-        self._http = Connection(
+        self._http = HTTPSender(
             url,
             ca_file=ca_file,
             client_certificate=client_certificate,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attestation.client.connection import API_PREFIX, Client, Connection, segment
+from attestation.client.connection import API_PREFIX, Client, HTTPSender, segment
 from attestation.client.errors import AnswerInvalid
 from attestation.client.record import Record, parse_record
 
@@ -25,7 +25,7 @@ class PublicClient(Client):
     def __init__(
         self, url: str, *, ca_file: Path | None = None, transport: httpx.BaseTransport | None = None
     ) -> None:
-        self._http = Connection(url, ca_file=ca_file, transport=transport)
+        self._http = HTTPSender(url, ca_file=ca_file, transport=transport)
 
     def is_alive(self) -> bool:
         """True where `/healthz` says so.
