@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from attestation.errors import RequestInvalid
-from attestation.machines import Operation, Role
+from attestation.machines import Role, Transition
 from attestation.machines.dual_control import Proposal, Vote, of_machine, of_registration_token
 from attestation.results import Assurance
 from attestation.store import Store, Tx
@@ -22,7 +22,7 @@ TICK = timedelta(microseconds=1)
 def a_proposal(number: int = 1, hostname: str | None = "cp-1") -> Proposal:
     """Return the proposal to approve a machine; another number is another machine."""
     return of_machine(
-        Operation.APPROVE,
+        Transition.APPROVE,
         a_machine(number),
         role=Role.CONTROLPLANE,
         hostname=hostname,

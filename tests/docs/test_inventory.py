@@ -12,7 +12,7 @@ import click
 import pytest
 
 from attestation import evidence
-from attestation.machines import ALLOWED, Operation, Role
+from attestation.machines import ALLOWED, Role, Transition
 from attestation_cli.main import cli
 from attestation_service.app import create_app
 from attestation_service.settings import Settings
@@ -143,7 +143,7 @@ def test_the_life_of_a_machine_is_told_truly() -> None:
         row = re.search(rf"^\| `{status}` \| (.*) \|$", page, flags=re.MULTILINE)
         assert row is not None, status
         for operation, after in operations.items():
-            if after is not status and operation is not Operation.ATTEST:
+            if after is not status and operation is not Transition.ATTEST:
                 assert operation.value in row[1], f"{status}: {operation}"
 
 

@@ -16,7 +16,7 @@ from attestation.clock import from_micros, parse_rfc3339, rfc3339, to_micros
 from attestation.envelope import EnvelopeNotForUs, open_envelope, seal
 from attestation.errors import AttestationError, MalformedEvidence, PolicyInvalid
 from attestation.evidence import tpm_quote
-from attestation.machines import Operation, Status, next_status
+from attestation.machines import Status, Transition, next_status
 from attestation.reference import parse_policy
 from attestation.results import Failed, Flagged, Outcome, Passed, Undecided, Verdict, conclude
 from attestation.tpm import PCRSelection, parse_public
@@ -174,8 +174,10 @@ def test_no_further_check_makes_a_bad_result_good(outcomes: list[Outcome], more:
         assert isinstance(more, Passed)
 
 
-@given(st.lists(st.sampled_from([Operation.ACTIVATE, Operation.ATTEST, Operation.ACKNOWLEDGE]), max_size=8))
-def test_no_act_of_a_machine_leaves_what_an_operator_decided(operations: list[Operation]) -> None:
+@given(
+    st.lists(st.sampled_from([Transition.ACTIVATE, Transition.ATTEST, Transition.ACKNOWLEDGE]), max_size=8)
+)
+def test_no_act_of_a_machine_leaves_what_an_operator_decided(operations: list[Transition]) -> None:
     """Whatever a machine does, in any order (FAULTS R5)."""
     for start in (Status.PENDING_APPROVAL, Status.LOCKED, Status.REVOKED, Status.REJECTED):
         status = start

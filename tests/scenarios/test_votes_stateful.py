@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from attestation.api import PendingApproval
 from attestation.errors import BreakGlassCannotVote
-from attestation.machines import Operation, Role
+from attestation.machines import Role, Transition
 from attestation.machines.dual_control import Proposal, of_machine
 from attestation.store import Store, StoreSettings, Tx, migrate, open_store
 from attestation.store.audit import CHANGED
@@ -36,7 +36,7 @@ WINDOW = timedelta(seconds=600)
 MACHINE = a_machine(1)
 PROPOSALS = [
     of_machine(
-        Operation.APPROVE,
+        Transition.APPROVE,
         machine,
         role=Role.CONTROLPLANE,
         hostname=name,

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from attestation.machines import Operation, Role
+from attestation.machines import Role, Transition
 from attestation.machines.dual_control import Proposal, of_machine, of_registration_token
 from attestation.results import Assurance
 from tests.contract.store_samples import a_machine
@@ -18,7 +18,7 @@ from tests.unit.cli.test_cli import run
 ONE = a_machine(1, ek_fingerprint="5d1c07ab93e2f410" * 6)
 EK = ONE.ek_fingerprint
 PROPOSED = of_machine(
-    Operation.APPROVE,
+    Transition.APPROVE,
     ONE,
     role=Role.CONTROLPLANE,
     hostname="cp-1",

@@ -14,7 +14,7 @@ from attestation.api import ProposalDetail
 from attestation.client import OperatorClient
 from attestation.client.agreement import agree
 from attestation.errors import AttestationError, RequestInvalid
-from attestation.machines import Operation, Role
+from attestation.machines import Role, Transition
 from attestation.machines import dual_control as kinds
 from attestation.machines.dual_control import (
     Admission,
@@ -48,7 +48,7 @@ ENTRY = Admission(
 CSR = "-----BEGIN CERTIFICATE REQUEST-----\n"
 
 
-def _of(operation: Operation, **more: Any) -> Proposal:
+def _of(operation: Transition, **more: Any) -> Proposal:
     return of_machine(operation, ONE, **(WANTED | {"role": Role.CONTROLPLANE}), measured=None, **more)
 
 
@@ -65,26 +65,26 @@ NAMED: dict[str, Any] = {"role": Role.LINUX, "hostname": "a", "assigned_ip": Non
 
 ASKED: dict[str, tuple[Proposal, str | None, str, Any]] = {
     "approve": (
-        _of(Operation.APPROVE, accepts_ek=True),
+        _of(Transition.APPROVE, accepts_ek=True),
         None,
         f"POST {MACHINE}/approve",
         WANTED | WHY | {"accept_ek": True, "expected_version": None},
     ),
     "replace": (
-        _of(Operation.APPROVE, replaces=OLD),
+        _of(Transition.APPROVE, replaces=OLD),
         None,
         f"POST /machines/{OLD.machine_id}/replace",
         WHY | {"new": ONE.machine_id, "accept_ek": False, "expected_version": None},
     ),
-    "unlock": (_of(Operation.UNLOCK), None, f"POST {MACHINE}/unlock", WHY),
+    "unlock": (_of(Transition.UNLOCK), None, f"POST {MACHINE}/unlock", WHY),
     "role": (
-        _of(Operation.ROLE_CHANGE),
+        _of(Transition.ROLE_CHANGE),
         None,
         f"POST {MACHINE}/role",
         WANTED | WHY | {"expected_version": None},
     ),
-    "ak-reset": (_of(Operation.AK_RESET), None, f"POST {MACHINE}/ak-reset", WHY),
-    "redeliver": (_of(Operation.REDELIVER), None, f"POST {MACHINE}/redeliver", None),
+    "ak-reset": (_of(Transition.AK_RESET), None, f"POST {MACHINE}/ak-reset", WHY),
+    "redeliver": (_of(Transition.REDELIVER), None, f"POST {MACHINE}/redeliver", None),
     "bundle": (of_offline_bundle(ONE, None), None, f"POST {MACHINE}/offline-bundle", None),
     "token": (
         of_registration_token(**NAMED, **TERMS),

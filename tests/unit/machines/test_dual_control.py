@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attestation.machines import EKCertificateInfo, Machine, Operation, Role
+from attestation.machines import EKCertificateInfo, Machine, Role, Transition
 from attestation.machines.dual_control import (
     MACHINE_ACTIONS,
     Admission,
@@ -75,7 +75,7 @@ def approval(machine: Machine, **changes: Any) -> Proposal:
         "cluster_id": machine.cluster_id,
         "measured": MEASURED,
     }
-    return of_machine(Operation.APPROVE, machine, **(wanted | changes))
+    return of_machine(Transition.APPROVE, machine, **(wanted | changes))
 
 
 # Rivals
@@ -240,7 +240,7 @@ def test_the_digest_is_known() -> None:
 
 ANOTHER: dict[str, Callable[[], Proposal]] = {
     "the action": lambda: of_machine(
-        Operation.UNLOCK,
+        Transition.UNLOCK,
         a_machine(1),
         role=Role.CONTROLPLANE,
         hostname="cp-1",
@@ -589,9 +589,9 @@ def test_one_entry_gates_an_import() -> None:
 @pytest.mark.threat("T50")
 def test_acts_that_yield_credentials() -> None:
     """The list of what is gated; an operation that is added must be put on one side or the other."""
-    open_to_one = {Operation.REJECT, Operation.LOCK, Operation.REVOKE}
-    machines = {Operation.ACTIVATE, Operation.ATTEST, Operation.ACKNOWLEDGE}
-    assert set(Operation) - open_to_one - machines == MACHINE_ACTIONS
+    open_to_one = {Transition.REJECT, Transition.LOCK, Transition.REVOKE}
+    machines = {Transition.ACTIVATE, Transition.ATTEST, Transition.ACKNOWLEDGE}
+    assert set(Transition) - open_to_one - machines == MACHINE_ACTIONS
 
 
 # How many agree
@@ -807,8 +807,8 @@ def test_accepting_an_ek_is_bound() -> None:
         "cluster_id": "default",
         "measured": None,
     }
-    plain = of_machine(Operation.APPROVE, a_machine(), **granted)
-    accepting = of_machine(Operation.APPROVE, a_machine(), **granted, accepts_ek=True)
+    plain = of_machine(Transition.APPROVE, a_machine(), **granted)
+    accepting = of_machine(Transition.APPROVE, a_machine(), **granted, accepts_ek=True)
     assert plain.digest() != accepting.digest()
     assert plain.terms == {}
     assert accepting.terms == {"accepts_ek": a_machine().ek_fingerprint}

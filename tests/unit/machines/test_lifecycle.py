@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attestation.errors import MachineRejected, TransitionForbidden
-from attestation.machines import ALLOWED, Operation, Role, Status, next_status
+from attestation.machines import ALLOWED, Role, Status, Transition, next_status
 
 NO, SHUT = "forbidden", "machine-rejected"
 COLUMNS = (
@@ -46,9 +46,9 @@ PAIRS = [
 
 
 def test_the_expected_table_is_complete() -> None:
-    """Six statuses, eleven operations, sixty-six pairs; the words are API."""
+    """Six statuses, eleven transitions, sixty-six pairs; the words are API."""
     assert [s.value for s in Status] == [*list(EXPECTED)[:3], "rejected", "locked", "revoked"]
-    assert tuple(o.value for o in Operation) == COLUMNS
+    assert tuple(o.value for o in Transition) == COLUMNS
     assert len(PAIRS) == 66
 
 
@@ -59,21 +59,21 @@ def test_every_pair(status: str, operation: str, after: str) -> None:
     if after in (NO, SHUT):
         error = MachineRejected if after == SHUT else TransitionForbidden
         with pytest.raises(error):
-            next_status(Status(status), Operation(operation))
+            next_status(Status(status), Transition(operation))
     else:
-        assert next_status(Status(status), Operation(operation)) is Status(after)
+        assert next_status(Status(status), Transition(operation)) is Status(after)
 
 
 def test_a_refusal_names_both() -> None:
     """An operator reads what was asked of a machine in which status."""
     with pytest.raises(TransitionForbidden, match="unlock is not possible while the machine is revoked"):
-        next_status(Status.REVOKED, Operation.UNLOCK)
+        next_status(Status.REVOKED, Transition.UNLOCK)
 
 
 @pytest.mark.threat("T24")
 def test_only_an_operator_leaves_where_an_operator_put_a_machine() -> None:
     """FAULTS R5: activation, attestation and acknowledgement never leave these four."""
-    machines_own = (Operation.ACTIVATE, Operation.ATTEST, Operation.ACKNOWLEDGE)
+    machines_own = (Transition.ACTIVATE, Transition.ATTEST, Transition.ACKNOWLEDGE)
     for status in (Status.PENDING_APPROVAL, Status.LOCKED, Status.REVOKED, Status.REJECTED):
         for operation in machines_own:
             try:
@@ -94,7 +94,7 @@ def test_the_table_cannot_be_changed_at_run_time() -> None:
     with pytest.raises(TypeError):
         ALLOWED[Status.REVOKED] = {}  # type: ignore[index]  # that is the point
     with pytest.raises(TypeError):
-        ALLOWED[Status.REVOKED][Operation.UNLOCK] = Status.ATTESTED  # type: ignore[index]  # likewise
+        ALLOWED[Status.REVOKED][Transition.UNLOCK] = Status.ATTESTED  # type: ignore[index]  # likewise
 
 
 def test_roles_are_api() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from attestation.keys import verify_jwt
-from attestation.machines import Operation, Status
+from attestation.machines import Status, Transition
 from attestation.wire import b64decode, b64encode
 from attestation_service.attest import acknowledgement
 from tests.unit.service.conftest import Service, Starter
@@ -396,47 +396,47 @@ async def test_acts_between_judging_and_writing_are_judged_anew(
 
 # Every (status, operation) pair
 
-PAIRS: dict[Status, dict[Operation, int]] = {
+PAIRS: dict[Status, dict[Transition, int]] = {
     Status.PENDING_APPROVAL: {
-        Operation.ACTIVATE: 200, Operation.ATTEST: 200, Operation.APPROVE: 200, Operation.REJECT: 200,
-        Operation.LOCK: 409, Operation.UNLOCK: 409, Operation.REVOKE: 409, Operation.AK_RESET: 200,
-        Operation.REDELIVER: 409, Operation.ROLE_CHANGE: 409,
+        Transition.ACTIVATE: 200, Transition.ATTEST: 200, Transition.APPROVE: 200, Transition.REJECT: 200,
+        Transition.LOCK: 409, Transition.UNLOCK: 409, Transition.REVOKE: 409, Transition.AK_RESET: 200,
+        Transition.REDELIVER: 409, Transition.ROLE_CHANGE: 409,
     },
     Status.REGISTERED: {
-        Operation.ACTIVATE: 200, Operation.ATTEST: 200, Operation.APPROVE: 409, Operation.REJECT: 409,
-        Operation.LOCK: 409, Operation.UNLOCK: 409, Operation.REVOKE: 200, Operation.AK_RESET: 200,
-        Operation.REDELIVER: 409, Operation.ROLE_CHANGE: 200,
+        Transition.ACTIVATE: 200, Transition.ATTEST: 200, Transition.APPROVE: 409, Transition.REJECT: 409,
+        Transition.LOCK: 409, Transition.UNLOCK: 409, Transition.REVOKE: 200, Transition.AK_RESET: 200,
+        Transition.REDELIVER: 409, Transition.ROLE_CHANGE: 200,
     },
     Status.ATTESTED: {
-        Operation.ACTIVATE: 200, Operation.ATTEST: 200, Operation.APPROVE: 409, Operation.REJECT: 409,
-        Operation.LOCK: 200, Operation.UNLOCK: 409, Operation.REVOKE: 200, Operation.AK_RESET: 200,
-        Operation.REDELIVER: 200, Operation.ROLE_CHANGE: 200,
+        Transition.ACTIVATE: 200, Transition.ATTEST: 200, Transition.APPROVE: 409, Transition.REJECT: 409,
+        Transition.LOCK: 200, Transition.UNLOCK: 409, Transition.REVOKE: 200, Transition.AK_RESET: 200,
+        Transition.REDELIVER: 200, Transition.ROLE_CHANGE: 200,
     },
     Status.LOCKED: {
-        Operation.ACTIVATE: 200, Operation.ATTEST: 200, Operation.APPROVE: 409, Operation.REJECT: 409,
-        Operation.LOCK: 409, Operation.UNLOCK: 200, Operation.REVOKE: 200, Operation.AK_RESET: 200,
-        Operation.REDELIVER: 409, Operation.ROLE_CHANGE: 200,
+        Transition.ACTIVATE: 200, Transition.ATTEST: 200, Transition.APPROVE: 409, Transition.REJECT: 409,
+        Transition.LOCK: 409, Transition.UNLOCK: 200, Transition.REVOKE: 200, Transition.AK_RESET: 200,
+        Transition.REDELIVER: 409, Transition.ROLE_CHANGE: 200,
     },
     Status.REVOKED: {
-        Operation.ACTIVATE: 200, Operation.ATTEST: 200, Operation.APPROVE: 409, Operation.REJECT: 409,
-        Operation.LOCK: 409, Operation.UNLOCK: 409, Operation.REVOKE: 409, Operation.AK_RESET: 409,
-        Operation.REDELIVER: 409, Operation.ROLE_CHANGE: 409,
+        Transition.ACTIVATE: 200, Transition.ATTEST: 200, Transition.APPROVE: 409, Transition.REJECT: 409,
+        Transition.LOCK: 409, Transition.UNLOCK: 409, Transition.REVOKE: 409, Transition.AK_RESET: 409,
+        Transition.REDELIVER: 409, Transition.ROLE_CHANGE: 409,
     },
     Status.REJECTED: {
-        Operation.ACTIVATE: 200, Operation.ATTEST: 403, Operation.APPROVE: 409, Operation.REJECT: 409,
-        Operation.LOCK: 409, Operation.UNLOCK: 409, Operation.REVOKE: 409, Operation.AK_RESET: 409,
-        Operation.REDELIVER: 409, Operation.ROLE_CHANGE: 409,
+        Transition.ACTIVATE: 200, Transition.ATTEST: 403, Transition.APPROVE: 409, Transition.REJECT: 409,
+        Transition.LOCK: 409, Transition.UNLOCK: 409, Transition.REVOKE: 409, Transition.AK_RESET: 409,
+        Transition.REDELIVER: 409, Transition.ROLE_CHANGE: 409,
     },
 }  # fmt: skip
 AFTER = {
-    (Status.PENDING_APPROVAL, Operation.APPROVE): Status.REGISTERED,
-    (Status.PENDING_APPROVAL, Operation.REJECT): Status.REJECTED,
-    (Status.REGISTERED, Operation.ATTEST): Status.ATTESTED,
-    (Status.REGISTERED, Operation.REVOKE): Status.REVOKED,
-    (Status.ATTESTED, Operation.LOCK): Status.LOCKED,
-    (Status.ATTESTED, Operation.REVOKE): Status.REVOKED,
-    (Status.LOCKED, Operation.UNLOCK): Status.ATTESTED,
-    (Status.LOCKED, Operation.REVOKE): Status.REVOKED,
+    (Status.PENDING_APPROVAL, Transition.APPROVE): Status.REGISTERED,
+    (Status.PENDING_APPROVAL, Transition.REJECT): Status.REJECTED,
+    (Status.REGISTERED, Transition.ATTEST): Status.ATTESTED,
+    (Status.REGISTERED, Transition.REVOKE): Status.REVOKED,
+    (Status.ATTESTED, Transition.LOCK): Status.LOCKED,
+    (Status.ATTESTED, Transition.REVOKE): Status.REVOKED,
+    (Status.LOCKED, Transition.UNLOCK): Status.ATTESTED,
+    (Status.LOCKED, Transition.REVOKE): Status.REVOKED,
 }
 WAY: dict[Status, list[str]] = {
     Status.PENDING_APPROVAL: [],
@@ -452,7 +452,7 @@ BODIES: dict[str, dict[str, Any] | None] = {
     "ak-reset": {"reason": "test"},
     "role": {"role": "linux", "reason": "test"},
 }
-PATHS = {Operation.ROLE_CHANGE: "role"}
+PATHS = {Transition.ROLE_CHANGE: "role"}
 
 
 async def perform(service: Service, node: SoftwareNode, operation: str) -> Any:
@@ -472,13 +472,13 @@ async def perform(service: Service, node: SoftwareNode, operation: str) -> Any:
 def test_the_table_is_complete() -> None:
     """Every status meets every operation; the acknowledgement has its own tests."""
     assert set(PAIRS) == set(Status)
-    assert all(set(row) == set(Operation) - {Operation.ACKNOWLEDGE} for row in PAIRS.values())
+    assert all(set(row) == set(Transition) - {Transition.ACKNOWLEDGE} for row in PAIRS.values())
 
 
 @pytest.mark.threat("T24")
 @pytest.mark.parametrize(("status", "operation"), [(s, o) for s, row in PAIRS.items() for o in row])
 async def test_every_status_meets_every_operation(
-    service: Service, status: Status, operation: Operation
+    service: Service, status: Status, operation: Transition
 ) -> None:
     """What is not in the table is refused and changes nothing; nothing but an operator leaves where it must not."""
     node = SoftwareNode()
@@ -500,7 +500,7 @@ async def test_every_status_meets_every_operation(
         assert (first["action"], len(rest)) == ("denied", entries)
     if answer.status_code == 403:
         assert code(answer) == "machine-rejected"
-    if operation is Operation.ATTEST and answer.status_code == 200:
+    if operation is Transition.ATTEST and answer.status_code == 200:
         token = answer.json().get("config_token")
         # Of the first good attestation, and until it was fetched, which nobody did here.
         assert (token is not None) == (status in (Status.REGISTERED, Status.ATTESTED))

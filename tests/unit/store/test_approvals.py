@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attestation.machines import Operation, Role
+from attestation.machines import Role, Transition
 from attestation.machines.dual_control import Vote, of_machine
 from attestation.store import Store, StoreSettings, migrate, open_store
 from attestation.store.sqlite import connect
@@ -24,7 +24,7 @@ from tests.contract.store_samples import (
 from tests.unit.store.test_migrate import database_at_0001, log_of
 
 PROPOSAL = of_machine(
-    Operation.UNLOCK,
+    Transition.UNLOCK,
     a_full_machine(1),
     role=Role.CONTROLPLANE,
     hostname="cp-1",

@@ -13,7 +13,7 @@ from attestation.api import ProposalDetail, ReasonRequest
 from attestation.client import OperatorClient
 from attestation.client.text import ago, clean
 from attestation.errors import ApprovalUnknown, ProposalDiffers, RequestInvalid
-from attestation.machines import Operation
+from attestation.machines import Transition
 from attestation.machines.dual_control import OFFLINE_BUNDLE, REGISTRATION_TOKEN, REPLACE
 from attestation_cli.options import listing_options, output_option
 from attestation_cli.render import Cell, Column, cell, time_cell
@@ -22,7 +22,7 @@ from attestation_cli.session import Session, pass_session
 
 MIN_DIGITS: Final = 4
 WHOLE_DIGITS: Final = 64
-ADMITTING: Final = frozenset({Operation.APPROVE.value, REPLACE})
+ADMITTING: Final = frozenset({Transition.APPROVE.value, REPLACE})
 """Acts that admit a machine: whoever agrees has read its fingerprint there."""
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attestation import api
 from attestation.errors import ProposalDiffers, RequestInvalid
-from attestation.machines import Operation
+from attestation.machines import Transition
 from attestation.machines import dual_control as kinds
 from attestation.wire import canonical_json
 
@@ -154,11 +154,11 @@ def _person(asked: _Asked) -> BaseModel:
 
 
 _ACTS: Final[Mapping[str, Callable[[_Asked], BaseModel | None]]] = {
-    Operation.APPROVE: _approve,
-    Operation.UNLOCK: lambda asked: asked.client.unlock(asked.machine, asked.said),
-    Operation.ROLE_CHANGE: _role,
-    Operation.AK_RESET: lambda asked: asked.client.ak_reset(asked.machine, asked.reason),
-    Operation.REDELIVER: lambda asked: asked.client.redeliver(asked.machine),
+    Transition.APPROVE: _approve,
+    Transition.UNLOCK: lambda asked: asked.client.unlock(asked.machine, asked.said),
+    Transition.ROLE_CHANGE: _role,
+    Transition.AK_RESET: lambda asked: asked.client.ak_reset(asked.machine, asked.reason),
+    Transition.REDELIVER: lambda asked: asked.client.redeliver(asked.machine),
     kinds.REPLACE: _replace,
     kinds.OFFLINE_BUNDLE: lambda asked: asked.client.offline_bundle(asked.machine),
     kinds.REGISTRATION_TOKEN: _token,

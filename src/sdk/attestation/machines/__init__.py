@@ -1,7 +1,7 @@
 """Machines and the rules of their admission, without a database."""
 
 from attestation.machines.events import Event, NodeEvent, OperatorEvent, event_named
-from attestation.machines.lifecycle import ALLOWED, Operation, Role, Status, next_status
+from attestation.machines.lifecycle import ALLOWED, Role, Status, Transition, next_status
 from attestation.machines.machine import DEFAULT_CLUSTER, ClockState, EKCertificateInfo, Machine, Trust
 
 __all__ = [
@@ -12,10 +12,10 @@ __all__ = [
     "Event",
     "Machine",
     "NodeEvent",
-    "Operation",
     "OperatorEvent",
     "Role",
     "Status",
+    "Transition",
     "Trust",
     "event_named",
     "next_status",

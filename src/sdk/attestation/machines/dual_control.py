@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from attestation.machines.lifecycle import Operation, Role
+from attestation.machines.lifecycle import Role, Transition
 from attestation.machines.machine import Machine
 from attestation.results import Assurance
 from attestation.wire import canonical_json
@@ -27,7 +27,7 @@ FORMAT = "itl-proposal/2"
 """Names the set of members that enters the digest; a new set gets a new name."""
 
 MACHINE_ACTIONS = frozenset(
-    {Operation.APPROVE, Operation.UNLOCK, Operation.ROLE_CHANGE, Operation.AK_RESET, Operation.REDELIVER}
+    {Transition.APPROVE, Transition.UNLOCK, Transition.ROLE_CHANGE, Transition.AK_RESET, Transition.REDELIVER}
 )
 """The acts on a machine after which it can get credentials, or other ones than before."""
 
@@ -87,7 +87,7 @@ class Proposal:
     """What somebody wants done.
 
     Args:
-        action: The operation, or one of the names above.
+        action: The transition, or one of the names above.
         machine_id: The machine, or None where the act is not about one.
         ek_fingerprint: Its EK, 96 lower-case hex.
         ak_name: Name of its activated AK in hex, or None.
@@ -176,7 +176,7 @@ class Proposal:
 
 
 def of_machine(
-    operation: Operation,
+    transition: Transition,
     machine: Machine,
     *,
     role: Role | None,
@@ -196,7 +196,7 @@ def of_machine(
     if replaces is not None:
         terms |= {"replaces": replaces.machine_id, "replaces_ek": replaces.ek_fingerprint}
     return Proposal(
-        action=operation.value if replaces is None else REPLACE,
+        action=transition.value if replaces is None else REPLACE,
         machine_id=machine.machine_id,
         ek_fingerprint=machine.ek_fingerprint,
         ak_name=machine.ak_name.hex() if machine.ak_name is not None else None,
@@ -297,7 +297,7 @@ def about(members: Mapping[str, Any]) -> tuple[str | None, ...]:
     )
 
 
-_SAME_KIND: Final = {REPLACE: Operation.APPROVE.value, POLICY_UNASSIGN: POLICY_ASSIGN}
+_SAME_KIND: Final = {REPLACE: Transition.APPROVE.value, POLICY_UNASSIGN: POLICY_ASSIGN}
 """Acts that decide the same question as another one."""
 
 _NAMED_BY: Final = {

@@ -35,7 +35,7 @@ class Role(StrEnum):
     LINUX = "linux"
 
 
-class Operation(StrEnum):
+class Transition(StrEnum):
     """What can be done to a machine.
 
     `ACTIVATE`, `ATTEST` (with an affirming result) and `ACKNOWLEDGE` are the machine's own; the rest are
@@ -55,7 +55,7 @@ class Operation(StrEnum):
     ROLE_CHANGE = "role_change"
 
 
-MACHINE_OPERATIONS = frozenset({Operation.ACTIVATE, Operation.ATTEST, Operation.ACKNOWLEDGE})
+MACHINE_TRANSITIONS = frozenset({Transition.ACTIVATE, Transition.ATTEST, Transition.ACKNOWLEDGE})
 
 _P, _G, _A, _X, _L, _R = (
     Status.PENDING_APPROVAL,
@@ -65,55 +65,55 @@ _P, _G, _A, _X, _L, _R = (
     Status.LOCKED,
     Status.REVOKED,
 )
-_O = Operation
+_T = Transition
 
-ALLOWED: Mapping[Status, Mapping[Operation, Status]] = MappingProxyType(
+ALLOWED: Mapping[Status, Mapping[Transition, Status]] = MappingProxyType(
     {
         _P: MappingProxyType(
-            {_O.ACTIVATE: _P, _O.ATTEST: _P, _O.APPROVE: _G, _O.REJECT: _X, _O.AK_RESET: _P}
+            {_T.ACTIVATE: _P, _T.ATTEST: _P, _T.APPROVE: _G, _T.REJECT: _X, _T.AK_RESET: _P}
         ),
         _G: MappingProxyType(
-            {_O.ACTIVATE: _G, _O.ATTEST: _A, _O.REVOKE: _R, _O.AK_RESET: _G, _O.ROLE_CHANGE: _G}
+            {_T.ACTIVATE: _G, _T.ATTEST: _A, _T.REVOKE: _R, _T.AK_RESET: _G, _T.ROLE_CHANGE: _G}
         ),
         _A: MappingProxyType(
             {
-                _O.ACTIVATE: _A,
-                _O.ATTEST: _A,
-                _O.ACKNOWLEDGE: _A,
-                _O.LOCK: _L,
-                _O.REVOKE: _R,
-                _O.AK_RESET: _A,
-                _O.REDELIVER: _A,
-                _O.ROLE_CHANGE: _A,
+                _T.ACTIVATE: _A,
+                _T.ATTEST: _A,
+                _T.ACKNOWLEDGE: _A,
+                _T.LOCK: _L,
+                _T.REVOKE: _R,
+                _T.AK_RESET: _A,
+                _T.REDELIVER: _A,
+                _T.ROLE_CHANGE: _A,
             }
         ),
         _L: MappingProxyType(
             {
-                _O.ACTIVATE: _L,
-                _O.ATTEST: _L,
-                _O.ACKNOWLEDGE: _L,
-                _O.UNLOCK: _A,
-                _O.REVOKE: _R,
-                _O.AK_RESET: _L,
-                _O.ROLE_CHANGE: _L,
+                _T.ACTIVATE: _L,
+                _T.ATTEST: _L,
+                _T.ACKNOWLEDGE: _L,
+                _T.UNLOCK: _A,
+                _T.REVOKE: _R,
+                _T.AK_RESET: _L,
+                _T.ROLE_CHANGE: _L,
             }
         ),
-        _R: MappingProxyType({_O.ACTIVATE: _R, _O.ATTEST: _R, _O.ACKNOWLEDGE: _R}),
-        _X: MappingProxyType({_O.ACTIVATE: _X}),
+        _R: MappingProxyType({_T.ACTIVATE: _R, _T.ATTEST: _R, _T.ACKNOWLEDGE: _R}),
+        _X: MappingProxyType({_T.ACTIVATE: _X}),
     }
 )
 
 
-def next_status(status: Status, operation: Operation) -> Status:
-    """Return the status after *operation*.
+def next_status(status: Status, transition: Transition) -> Status:
+    """Return the status after *transition*.
 
     Raises:
         MachineRejected: A rejected machine tried anything but to be told so.
         TransitionForbidden: The table has no such pair.
     """
-    after = ALLOWED[status].get(operation)
+    after = ALLOWED[status].get(transition)
     if after is not None:
         return after
-    if status is Status.REJECTED and operation in MACHINE_OPERATIONS:
+    if status is Status.REJECTED and transition in MACHINE_TRANSITIONS:
         raise MachineRejected("an operator rejected this machine")
-    raise TransitionForbidden(f"{operation} is not possible while the machine is {status}")
+    raise TransitionForbidden(f"{transition} is not possible while the machine is {status}")

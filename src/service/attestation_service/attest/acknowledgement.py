@@ -23,7 +23,7 @@ from attestation.errors import (
 )
 from attestation.evidence import tpm_quote
 from attestation.keys import acknowledgement
-from attestation.machines import Machine, NodeEvent, Operation, Status, next_status
+from attestation.machines import Machine, NodeEvent, Status, Transition, next_status
 from attestation.store import Challenge, Tx
 from attestation.wire import hexdecode
 from attestation_service.attest.handlers import denied
@@ -120,7 +120,7 @@ def _judge(
                 raise MachineRejected("an operator rejected this machine")
             return _Judged(machine=machine, challenge=challenge, pinned=directive)
         # 3. For the last directive that we sent. An operator's act makes the one before it void.
-        next_status(machine.status, Operation.ACKNOWLEDGE)
+        next_status(machine.status, Transition.ACKNOWLEDGE)
         if machine.directive_sha256 is None or not hmac.compare_digest(machine.directive_sha256, directive):
             raise TransitionForbidden("this is not the last directive sent to this machine")
     except REFUSALS as refusal:

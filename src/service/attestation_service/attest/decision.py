@@ -10,7 +10,7 @@ from attestation.api.node import Action
 from attestation.appraisal import Appraisal
 from attestation.appraisal.tpm import Found, found_in
 from attestation.evidence.event_log import IMA_PCR
-from attestation.machines import Machine, Operation, Status, next_status
+from attestation.machines import Machine, Status, Transition, next_status
 from attestation.reference import Policy
 from attestation.results import Verdict
 
@@ -45,7 +45,7 @@ def decide(machine: Machine, appraisal: Appraisal, policy: Policy) -> Decision:
         MachineRejected: An operator rejected this machine; good evidence does not change that.
     """
     # Judged for every verdict: a rejected machine is refused whatever it shows.
-    allowed = next_status(machine.status, Operation.ATTEST)
+    allowed = next_status(machine.status, Transition.ATTEST)
     verdict = appraisal.result.verdict
     affirming = verdict is Verdict.VERIFIED
     status = allowed if affirming else machine.status

@@ -18,9 +18,9 @@ from attestation.errors import (
 from attestation.machines import (
     Machine,
     NodeEvent,
-    Operation,
     Role,
     Status,
+    Transition,
     next_status,
 )
 from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
@@ -56,7 +56,7 @@ class Act:
     """One act.
 
     Args:
-        operation: What the lifecycle calls it.
+        transition: What the lifecycle calls it.
         action: What the audit calls it.
         changes: Fields it sets beside the status.
         detail: For the audit.
@@ -69,7 +69,7 @@ class Act:
         certificates: What becomes of the machine's certificates, or None.
     """
 
-    operation: Operation
+    transition: Transition
     action: str
     changes: dict[str, Any]
     detail: str | None = None
@@ -104,7 +104,7 @@ async def perform(
         if act.expected_version is not None and act.expected_version != before.version:
             raise MachineChanged(f"the machine is at version {before.version}, not {act.expected_version}")
         # 2. The one table says whether and whither.
-        status = next_status(before.status, act.operation)
+        status = next_status(before.status, act.transition)
         # 3. A role is for machines that are vouched for well enough: said now, not at every attestation to come.
         demand_assurance(tx, before, act, res.settings)
         _demand_names(tx, before, act, res.settings)
@@ -255,12 +255,12 @@ def agree(
     replaces: Machine | None = None,
 ) -> dual_control.Agreed | PendingApproval:
     """Count the vote of *operator* for an act that several may have to agree to."""
-    if act.operation not in MACHINE_ACTIONS or not dual_control.rule_of(res.settings).is_on:
+    if act.transition not in MACHINE_ACTIONS or not dual_control.rule_of(res.settings).is_on:
         return dual_control.alone(operator)
     names = ("role", "hostname", "assigned_ip", "cluster_id")
     after = replace(before, **{name: act.changes[name] for name in names if name in act.changes})
     proposal = of_machine(
-        act.operation,
+        act.transition,
         before,
         role=after.role,
         hostname=after.hostname,

@@ -28,8 +28,8 @@ from attestation.machines import (
     DEFAULT_CLUSTER,
     Machine,
     NodeEvent,
-    Operation,
     Status,
+    Transition,
     labels,
     next_status,
 )
@@ -124,7 +124,7 @@ def _admission(
 ) -> Act:
     why = "; ".join(word for word in (instead, request.reason) if word is not None) or None
     return Act(
-        operation=Operation.APPROVE,
+        transition=Transition.APPROVE,
         action="approve",
         changes=granted | {"alarm": None} | (ACCEPTED_EK if request.accept_ek else {}),
         detail=because(
@@ -145,7 +145,7 @@ async def reject(machine_id: Id, request: ReasonRequest, *, res: Res, operator: 
     """
     at = res.clock.now()
     act = Act(
-        operation=Operation.REJECT,
+        transition=Transition.REJECT,
         action="reject",
         changes={"rejected_at": at},
         detail=request.reason,
@@ -166,7 +166,7 @@ async def lock(
     """
     at = res.clock.now()
     act = Act(
-        operation=Operation.LOCK,
+        transition=Transition.LOCK,
         action="lock",
         changes={"locked_at": at, "trust_expires_at": None, "unlock_pending": False},
         detail=request.reason,
@@ -184,7 +184,7 @@ async def unlock(machine_id: Id, request: LockRequest = NO_REASON, *, res: Res, 
     A configuration still needs a fresh quote.
     """
     act = Act(
-        operation=Operation.UNLOCK,
+        transition=Transition.UNLOCK,
         action="unlock",
         # The old lease is not given back, and the machine is told to unlock itself until it has acknowledged that.
         changes={"locked_at": None, "trust_expires_at": None, "unlock_pending": True},
@@ -211,7 +211,7 @@ async def revoke(
 def _end(request: RevokeRequest, at: datetime) -> Act:
     words = [request.reason or "", "wipe scheduled" if request.wipe else ""]
     return Act(
-        operation=Operation.REVOKE,
+        transition=Transition.REVOKE,
         action="revoke",
         changes={
             "revoked_at": at,
@@ -237,7 +237,7 @@ async def ak_reset(machine_id: Id, request: ReasonRequest, *, res: Res, operator
     def act(machine: Machine) -> Act:
         old = machine.ak_name.hex() if machine.ak_name else "none"
         return Act(
-            operation=Operation.AK_RESET,
+            transition=Transition.AK_RESET,
             action="ak_reset",
             changes={"ak_public": None, "ak_name": None, "ak_activated_at": None, "clock": None, **UNTRUSTED},
             detail=f"{request.reason}; old AK {old}",
@@ -255,7 +255,7 @@ async def redeliver(machine_id: Id, *, res: Res, operator: VoterDep) -> Answer:
     A new config token comes with every good attestation until one was used.
     """
     owed = {"config_owed_since": res.clock.now(), "config_failure": None}
-    act = Act(operation=Operation.REDELIVER, action="redeliver", changes=owed, withdraws=True)
+    act = Act(transition=Transition.REDELIVER, action="redeliver", changes=owed, withdraws=True)
     return await perform(machine_id, lambda _: act, res, operator)
 
 
@@ -275,7 +275,7 @@ async def change_role(machine_id: Id, request: RoleChangeRequest, *, res: Res, o
         }
         moved = f", cluster {machine.cluster_id}" if granted["cluster_id"] != machine.cluster_id else ""
         return Act(
-            operation=Operation.ROLE_CHANGE,
+            transition=Transition.ROLE_CHANGE,
             action="role_change",
             # The lease was given under the policy of the old role.
             changes={
@@ -322,8 +322,8 @@ async def take_over(machine_id: Id, request: ReplaceRequest, *, res: Res, operat
         # 1. As of each act alone: what was seen, what the table says, who vouches, who else is called so.
         if request.expected_version not in (None, new.version):
             raise MachineChanged(f"the machine is at version {new.version}, not {request.expected_version}")
-        ended = _status_in_replace(old, Operation.REVOKE, "the old machine")
-        admitted = _status_in_replace(new, Operation.APPROVE, "the new machine")
+        ended = _status_in_replace(old, Transition.REVOKE, "the old machine")
+        admitted = _status_in_replace(new, Transition.APPROVE, "the new machine")
         demand_assurance(tx, new, admission, res.settings)
         names.demand_free(tx, res.settings, machine_id, old.cluster_id, old.hostname, old.assigned_ip)
         # 2. The vote names both machines: for another one in the same place it does not count.
@@ -341,10 +341,10 @@ async def take_over(machine_id: Id, request: ReplaceRequest, *, res: Res, operat
     return answer
 
 
-def _status_in_replace(machine: Machine, operation: Operation, which: str) -> Status:
+def _status_in_replace(machine: Machine, transition: Transition, which: str) -> Status:
     """Return the status of a machine after its part of a replacement; a refusal speaks of what was asked for."""
     try:
-        return next_status(machine.status, operation)
+        return next_status(machine.status, transition)
     except TransitionForbidden as e:
         raise TransitionForbidden(
             f"replace is not possible while {which} is {machine.status}: a machine that waits for approval takes the "

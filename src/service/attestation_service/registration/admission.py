@@ -16,9 +16,9 @@ from attestation.machines import (
     DEFAULT_CLUSTER,
     Machine,
     NodeEvent,
-    Operation,
     Role,
     Status,
+    Transition,
     next_status,
 )
 from attestation.machines.chips import Kinship, MarkKind
@@ -244,7 +244,7 @@ def confirm(
 
     A certificate of the EK that came this time is judged and kept: chips get theirs by firmware updates, too.
     """
-    status = next_status(machine.status, Operation.ACTIVATE)
+    status = next_status(machine.status, Transition.ACTIVATE)
     detail, replaced = "AK confirmed", machine.ak_name is None
     if replaced:
         machine = tx.machines.update(
