@@ -115,7 +115,7 @@ def _suites() -> list[str]:
     ]
     for each in ALGORITHMS.values():
         words = (_yes(each.cnsa1), _yes(each.cnsa2), _yes(each.quantum_vulnerable))
-        rows.append(f"| `{each.name}` | {each.kind} | {' | '.join(words)} | {each.specification} |")
+        rows.append(f"| `{each.name}` | {each.primitive} | {' | '.join(words)} | {each.specification} |")
     return rows
 
 

@@ -37,7 +37,7 @@ class CryptoPolicy(StrEnum):
     CNSA2 = "cnsa2"
 
 
-class Kind(StrEnum):
+class Primitive(StrEnum):
     """What an algorithm does."""
 
     HASH = "hash"
@@ -66,7 +66,7 @@ class Algorithm:
 
     Args:
         name: As it is spelled everywhere here.
-        kind: What it does.
+        primitive: What it does.
         cnsa1: In CNSA 1.0.
         cnsa2: In CNSA 2.0.
         quantum_vulnerable: A quantum computer breaks it (Shor); what it takes from symmetric keys and hashes is not
@@ -75,7 +75,7 @@ class Algorithm:
     """
 
     name: str
-    kind: Kind
+    primitive: Primitive
     cnsa1: bool
     cnsa2: bool
     quantum_vulnerable: bool
@@ -83,11 +83,11 @@ class Algorithm:
 
 
 def _algorithm(
-    name: str, kind: Kind, suites: str, specification: str, *, broken: bool = False
+    name: str, primitive: Primitive, suites: str, specification: str, *, broken: bool = False
 ) -> tuple[str, Algorithm]:
     return name, Algorithm(
         name=name,
-        kind=kind,
+        primitive=primitive,
         cnsa1="1" in suites,
         cnsa2="2" in suites,
         quantum_vulnerable=broken,
@@ -102,41 +102,43 @@ _ECDH: Final = "SP 800-56A, SP 800-186"
 ALGORITHMS: Final[Mapping[str, Algorithm]] = MappingProxyType(
     dict(
         (
-            _algorithm("sha1", Kind.HASH, "", "FIPS 180-4"),
-            _algorithm("sha256", Kind.HASH, "", "FIPS 180-4"),
-            _algorithm("sha384", Kind.HASH, "12", "FIPS 180-4"),
-            _algorithm("sha512", Kind.HASH, "2", "FIPS 180-4"),
-            _algorithm("hmac-sha256", Kind.MAC, "", "FIPS 198-1"),
-            _algorithm("hmac-sha384", Kind.MAC, "12", "FIPS 198-1"),
-            _algorithm("hmac-sha512", Kind.MAC, "2", "FIPS 198-1"),
-            _algorithm("pbkdf2-hmac-sha384", Kind.DERIVATION, "12", "RFC 8018 §5.2"),
-            _algorithm("hkdf-sha384", Kind.DERIVATION, "12", "RFC 5869"),
-            _algorithm("aes-128-cfb", Kind.CIPHER, "", "FIPS 197, SP 800-38A"),
-            _algorithm("aes-256-cfb", Kind.CIPHER, "12", "FIPS 197, SP 800-38A"),
-            _algorithm("aes-256-cbc", Kind.CIPHER, "12", "FIPS 197, SP 800-38A"),
-            _algorithm("aes-256-gcm", Kind.CIPHER, "12", "FIPS 197, SP 800-38D"),
-            _algorithm("aes-256-kwp", Kind.CIPHER, "12", "FIPS 197, SP 800-38F, RFC 5649"),
-            _algorithm("rsa-2048", Kind.KEY, "", _RSA, broken=True),
-            _algorithm("rsa-3072", Kind.KEY, "1", _RSA, broken=True),
-            _algorithm("rsa-4096", Kind.KEY, "1", _RSA, broken=True),
-            _algorithm("ecdsa-p256", Kind.SIGNATURE, "", _EC, broken=True),
-            _algorithm("ecdsa-p384", Kind.SIGNATURE, "1", _EC, broken=True),
-            _algorithm("ecdsa-p521", Kind.SIGNATURE, "", _EC, broken=True),
-            _algorithm("ecdh-p256", Kind.KEY_ESTABLISHMENT, "", _ECDH, broken=True),
-            _algorithm("ecdh-p384", Kind.KEY_ESTABLISHMENT, "1", _ECDH, broken=True),
-            _algorithm("ecdh-p521", Kind.KEY_ESTABLISHMENT, "", _ECDH, broken=True),
-            _algorithm("x25519", Kind.KEY_ESTABLISHMENT, "", "RFC 7748", broken=True),
-            _algorithm("ed25519", Kind.SIGNATURE, "", "RFC 8032", broken=True),
-            _algorithm("ml-dsa-44", Kind.SIGNATURE, "", "FIPS 204"),
-            _algorithm("ml-dsa-65", Kind.SIGNATURE, "", "FIPS 204"),
-            _algorithm("ml-dsa-87", Kind.SIGNATURE, "2", "FIPS 204"),
-            _algorithm("TLS_AES_256_GCM_SHA384", Kind.TLS_SUITE, "12", "RFC 8446, RFC 9151"),
-            _algorithm("TLS_AES_128_GCM_SHA256", Kind.TLS_SUITE, "", "RFC 8446"),
-            _algorithm("TLS_CHACHA20_POLY1305_SHA256", Kind.TLS_SUITE, "", "RFC 8446"),
+            _algorithm("sha1", Primitive.HASH, "", "FIPS 180-4"),
+            _algorithm("sha256", Primitive.HASH, "", "FIPS 180-4"),
+            _algorithm("sha384", Primitive.HASH, "12", "FIPS 180-4"),
+            _algorithm("sha512", Primitive.HASH, "2", "FIPS 180-4"),
+            _algorithm("hmac-sha256", Primitive.MAC, "", "FIPS 198-1"),
+            _algorithm("hmac-sha384", Primitive.MAC, "12", "FIPS 198-1"),
+            _algorithm("hmac-sha512", Primitive.MAC, "2", "FIPS 198-1"),
+            _algorithm("pbkdf2-hmac-sha384", Primitive.DERIVATION, "12", "RFC 8018 §5.2"),
+            _algorithm("hkdf-sha384", Primitive.DERIVATION, "12", "RFC 5869"),
+            _algorithm("aes-128-cfb", Primitive.CIPHER, "", "FIPS 197, SP 800-38A"),
+            _algorithm("aes-256-cfb", Primitive.CIPHER, "12", "FIPS 197, SP 800-38A"),
+            _algorithm("aes-256-cbc", Primitive.CIPHER, "12", "FIPS 197, SP 800-38A"),
+            _algorithm("aes-256-gcm", Primitive.CIPHER, "12", "FIPS 197, SP 800-38D"),
+            _algorithm("aes-256-kwp", Primitive.CIPHER, "12", "FIPS 197, SP 800-38F, RFC 5649"),
+            _algorithm("rsa-2048", Primitive.KEY, "", _RSA, broken=True),
+            _algorithm("rsa-3072", Primitive.KEY, "1", _RSA, broken=True),
+            _algorithm("rsa-4096", Primitive.KEY, "1", _RSA, broken=True),
+            _algorithm("ecdsa-p256", Primitive.SIGNATURE, "", _EC, broken=True),
+            _algorithm("ecdsa-p384", Primitive.SIGNATURE, "1", _EC, broken=True),
+            _algorithm("ecdsa-p521", Primitive.SIGNATURE, "", _EC, broken=True),
+            _algorithm("ecdh-p256", Primitive.KEY_ESTABLISHMENT, "", _ECDH, broken=True),
+            _algorithm("ecdh-p384", Primitive.KEY_ESTABLISHMENT, "1", _ECDH, broken=True),
+            _algorithm("ecdh-p521", Primitive.KEY_ESTABLISHMENT, "", _ECDH, broken=True),
+            _algorithm("x25519", Primitive.KEY_ESTABLISHMENT, "", "RFC 7748", broken=True),
+            _algorithm("ed25519", Primitive.SIGNATURE, "", "RFC 8032", broken=True),
+            _algorithm("ml-dsa-44", Primitive.SIGNATURE, "", "FIPS 204"),
+            _algorithm("ml-dsa-65", Primitive.SIGNATURE, "", "FIPS 204"),
+            _algorithm("ml-dsa-87", Primitive.SIGNATURE, "2", "FIPS 204"),
+            _algorithm("TLS_AES_256_GCM_SHA384", Primitive.TLS_SUITE, "12", "RFC 8446, RFC 9151"),
+            _algorithm("TLS_AES_128_GCM_SHA256", Primitive.TLS_SUITE, "", "RFC 8446"),
+            _algorithm("TLS_CHACHA20_POLY1305_SHA256", Primitive.TLS_SUITE, "", "RFC 8446"),
             _algorithm(
-                "ECDHE-ECDSA-AES256-GCM-SHA384", Kind.TLS_SUITE, "1", "RFC 5289, RFC 9151", broken=True
+                "ECDHE-ECDSA-AES256-GCM-SHA384", Primitive.TLS_SUITE, "1", "RFC 5289, RFC 9151", broken=True
             ),
-            _algorithm("ECDHE-RSA-AES256-GCM-SHA384", Kind.TLS_SUITE, "1", "RFC 5289, RFC 9151", broken=True),
+            _algorithm(
+                "ECDHE-RSA-AES256-GCM-SHA384", Primitive.TLS_SUITE, "1", "RFC 5289, RFC 9151", broken=True
+            ),
         )
     )
 )

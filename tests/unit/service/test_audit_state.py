@@ -15,7 +15,7 @@ import pytest
 
 from attestation.audit import AuditEvent
 from attestation.audit.authority import Change, key_of, with_changes
-from attestation.store import KINDS, NOT_AUTHORITY, Kind, MachineFilter, TrustCertificate, Tx
+from attestation.store import AUTHORITY, NOT_AUTHORITY, AuthorityTable, MachineFilter, TrustCertificate, Tx
 from attestation.store.refused_keys import RefusedKey
 from attestation.store.tables import Base
 from attestation_service.audit import verification
@@ -27,7 +27,7 @@ from tests.unit.service.test_policies import a_policy
 
 pytestmark = pytest.mark.anyio
 
-BY_NAME = {kind.name: kind for kind in KINDS.values()}
+BY_NAME = {kind.name: kind for kind in AUTHORITY.values()}
 OTHER: Mapping[str, Mapping[str, Any]] = {
     "machine": {"id": None, "machine_id": "f" * 36, "ek_fingerprint": "e" * 96},
     "ak-binding": {"ak_name": b"another"},
@@ -80,36 +80,36 @@ class Intruder:
         with closing(sqlite3.connect(self._path)) as db, db:
             db.execute(sql, values)
 
-    def row(self, kind: Kind) -> dict[str, Any]:
+    def row(self, kind: AuthorityTable) -> dict[str, Any]:
         """Return a row of this kind."""
         with closing(sqlite3.connect(self._path)) as db:
             db.row_factory = sqlite3.Row
             return dict(db.execute(f"SELECT * FROM {kind.table.name} WHERE {_there(kind)}").fetchone())
 
-    def put(self, kind: Kind, row: Mapping[str, Any]) -> None:
+    def put(self, kind: AuthorityTable, row: Mapping[str, Any]) -> None:
         """Insert *row*."""
         names, marks = ", ".join(row), ", ".join("?" * len(row))
         self.run(f"INSERT INTO {kind.table.name} ({names}) VALUES ({marks})", *row.values())
 
-    def change(self, kind: Kind, row: Mapping[str, Any], to: Mapping[str, Any]) -> None:
+    def change(self, kind: AuthorityTable, row: Mapping[str, Any], to: Mapping[str, Any]) -> None:
         """Set columns of *row*."""
         sets = ", ".join(f"{name} = ?" for name in to)
         self.run(f"UPDATE {kind.table.name} SET {sets} WHERE {_is(kind)}", *to.values(), *_key(kind, row))
 
-    def delete(self, kind: Kind, row: Mapping[str, Any]) -> None:
+    def delete(self, kind: AuthorityTable, row: Mapping[str, Any]) -> None:
         """Delete *row*."""
         self.run(f"DELETE FROM {kind.table.name} WHERE {_is(kind)}", *_key(kind, row))
 
 
-def _there(kind: Kind) -> str:
+def _there(kind: AuthorityTable) -> str:
     return "state NOT IN ('reserved', 'void')" if "state" in kind.columns else "1"
 
 
-def _is(kind: Kind) -> str:
+def _is(kind: AuthorityTable) -> str:
     return " AND ".join(f"{name} = ?" for name in kind.key)
 
 
-def _key(kind: Kind, row: Mapping[str, Any]) -> list[Any]:
+def _key(kind: AuthorityTable, row: Mapping[str, Any]) -> list[Any]:
     return [row[name] for name in kind.key]
 
 
@@ -196,9 +196,9 @@ async def test_every_kind_of_row_is_compared(start: Starter) -> None:
 def test_every_table_is_judged() -> None:
     """A new table says whether its rows give authority, or this fails; and so does each column that a kind names."""
     tables = Base.metadata.tables
-    assert tables.keys() == KINDS.keys() | NOT_AUTHORITY.keys()
-    assert not KINDS.keys() & NOT_AUTHORITY.keys()
-    for kind in KINDS.values():
+    assert tables.keys() == AUTHORITY.keys() | NOT_AUTHORITY.keys()
+    assert not AUTHORITY.keys() & NOT_AUTHORITY.keys()
+    for kind in AUTHORITY.values():
         assert {*kind.key, *kind.columns} <= set(kind.table.c.keys())
 
 
@@ -352,7 +352,7 @@ async def test_what_changes_meanwhile_is_no_alarm(service: Service, monkeypatch:
     )
     loop = asyncio.get_running_loop()
 
-    def slow(self: Ledger, kind: Kind, rows: Any) -> None:
+    def slow(self: Ledger, kind: AuthorityTable, rows: Any) -> None:
         told(self, kind, rows)
         for act in acts:
             asyncio.run_coroutine_threadsafe(service.operator(*act), loop).result(60)

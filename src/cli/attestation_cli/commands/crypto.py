@@ -95,7 +95,7 @@ def _members(entry: Entry, where: list[str], policy: CryptoPolicy | None) -> dic
         algorithm = ALGORITHMS[name]
         members: dict[str, Any] = {
             "name": name,
-            "kind": algorithm.kind,
+            "kind": algorithm.primitive,
             "specification": algorithm.specification,
             "cnsa1": algorithm.cnsa1,
             "cnsa2": algorithm.cnsa2,

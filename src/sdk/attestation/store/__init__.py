@@ -13,7 +13,7 @@ from attestation.store.approvals import Approval
 from attestation.store.attestations import AttestationCase
 from attestation.store.audit import AuditFilter
 from attestation.store.audit_tree import Countersignature, CountersignatureKind, StoredCheckpoint
-from attestation.store.authority import KINDS, NOT_AUTHORITY, Kind
+from attestation.store.authority import AUTHORITY, NOT_AUTHORITY, AuthorityTable
 from attestation.store.base import Store, StoreSettings
 from attestation.store.captures import Capture, CaptureFilter
 from attestation.store.challenges import Challenge, Purpose
@@ -55,9 +55,9 @@ from attestation.store.tx import Tx
 __all__ = [
     "ACTS_OF_ONE",
     "ACT_KEPT",
+    "AUTHORITY",
     "CHALLENGE_KEPT",
     "FLEET",
-    "KINDS",
     "MAX_LIMIT",
     "MAX_LOG_BYTES",
     "NOT_AUTHORITY",
@@ -68,6 +68,7 @@ __all__ = [
     "Approval",
     "AttestationCase",
     "AuditFilter",
+    "AuthorityTable",
     "Branch",
     "Capture",
     "CaptureFilter",
@@ -84,7 +85,6 @@ __all__ = [
     "IssuerAlgorithm",
     "IssuerPurpose",
     "IssuerState",
-    "Kind",
     "ListedCertificate",
     "LogKind",
     "MachineCounts",

@@ -30,7 +30,7 @@ from attestation.store.tables import (
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class AuthorityTable:
     """One table of authority.
 
     Args:
@@ -55,55 +55,55 @@ class Kind:
         )
 
 
-def _kind(name: str, row: type, key: str, columns: str, *, nothing: tuple[str, ...] = ()) -> Kind:
+def _table(name: str, row: type, key: str, columns: str, *, nothing: tuple[str, ...] = ()) -> AuthorityTable:
     table = table_of(row)
     counts = and_(true(), *(table.c.state != state for state in nothing))
-    return Kind(name, table, tuple(key.split()), tuple(columns.split()), counts)
+    return AuthorityTable(name, table, tuple(key.split()), tuple(columns.split()), counts)
 
 
-KINDS: Final = {
+AUTHORITY: Final = {
     kind.table.name: kind
     for kind in (
-        _kind(
+        _table(
             "machine",
             MachineRow,
             "machine_id",
             "ek_fingerprint ek_public status role cluster_id hostname assigned_ip ek_allow_listed ek_chain_ok "
             "assurance ak_public ak_name name_key address_key shares_names wipe_pending wiped_at unlock_pending",
         ),
-        _kind("ak-binding", AKBindingRow, "ak_name", "ek_fingerprint machine_id"),
-        _kind("chip-mark", ChipMarkRow, "kind value machine_id", "ended_as ended_believed"),
-        _kind(
+        _table("ak-binding", AKBindingRow, "ak_name", "ek_fingerprint machine_id"),
+        _table("chip-mark", ChipMarkRow, "kind value machine_id", "ended_as ended_believed"),
+        _table(
             "allow-list",
             AllowListTableRow,
             "ek_fingerprint",
             "role hostname assigned_ip cluster_id removed_at",
         ),
-        _kind(
+        _table(
             "token",
             RegistrationTokenRow,
             "token_id",
             "token_sha256 role hostname assigned_ip cluster_id uses uses_left expires_at revoked_at minimum_assurance",
         ),
-        _kind(
+        _table(
             "vote",
             ApprovalRow,
             "proposal_digest operator_sub created_at",
             "action machine_id operator_cn role proposal expires_at consumed_at withdrawn_at lapsed_at void "
             "certificate",
         ),
-        _kind("refused-key", RefusedKeyRow, "spki_sha256", "why"),
-        _kind("policy", PolicyRow, "name version", "sha256 document"),
-        _kind("assignment", PolicyAssignmentRow, "scope subject", "policy_name policy_version agreed"),
-        _kind("anchor", TrustCertificateRow, "sha256", "certificate role vendor status"),
-        _kind(
+        _table("refused-key", RefusedKeyRow, "spki_sha256", "why"),
+        _table("policy", PolicyRow, "name version", "sha256 document"),
+        _table("assignment", PolicyAssignmentRow, "scope subject", "policy_name policy_version agreed"),
+        _table("anchor", TrustCertificateRow, "sha256", "certificate role vendor status"),
+        _table(
             "ca-key",
             IssuerRow,
             "issuer_id",
             "purpose algorithm state key_uri spki_sha256 certificate cross_certificates",
             nothing=("reserved", "abandoned"),
         ),
-        _kind(
+        _table(
             "certificate",
             IssuanceRow,
             "serial",

@@ -20,7 +20,7 @@ from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from attestation.audit.authority import Change, digest, key_of
-from attestation.store.authority import KINDS, Kind
+from attestation.store.authority import AUTHORITY, AuthorityTable
 
 Row = Sequence[Any]
 Insert = Callable[..., Any]
@@ -62,7 +62,7 @@ class Watched:
         inserts: It may make the row that its values name.
     """
 
-    kind: Kind
+    kind: AuthorityTable
     before: Prepared
     inserts: bool
 
@@ -71,7 +71,7 @@ def _watched(statement: ClauseElement) -> Watched | None:
     """Return what *statement* may change of what gives authority; None where nothing."""
     if not isinstance(statement, InsertStatement | Update | Delete):
         return None
-    kind = KINDS.get(getattr(statement.table, "name", ""))
+    kind = AUTHORITY.get(getattr(statement.table, "name", ""))
     if kind is None:
         return None
     if isinstance(statement, InsertStatement):
@@ -88,12 +88,12 @@ def _watched(statement: ClauseElement) -> Watched | None:
 
 
 @lru_cache(maxsize=64)
-def _by_key(kind: Kind) -> Prepared:
+def _by_key(kind: AuthorityTable) -> Prepared:
     return Prepared(kind.select().where(*(kind.table.c[name] == bindparam(name) for name in kind.key)))
 
 
-def row_of(kind: Kind, row: Row) -> tuple[str, str | None]:
-    """Return key and digest of a row that `Kind.select` read; no digest where it gives nothing."""
+def row_of(kind: AuthorityTable, row: Row) -> tuple[str, str | None]:
+    """Return key and digest of a row that `AuthorityTable.select` read; no digest where it gives nothing."""
     keys = len(kind.key)
     return key_of(row[:keys]), digest(row[keys + 1 :]) if row[keys] else None
 
@@ -189,7 +189,7 @@ class Executor:
         self._cursor = cursor
         self._dialect = dialect
         # Rows of authority that the unit touched and no entry told of yet: their keys, and digests before.
-        self._touched: dict[tuple[str, str], tuple[Kind, Mapping[str, object], str | None]] = {}
+        self._touched: dict[tuple[str, str], tuple[AuthorityTable, Mapping[str, object], str | None]] = {}
 
     def _execute(self, statement: Prepared, values: Mapping[str, object]) -> Cursor:
         compiled = statement.compiled(self._dialect)
@@ -224,8 +224,8 @@ class Executor:
                 found.append(Change(name, text, before, after))
         return found
 
-    def take_for_new(self, kind: Kind, rows: Sequence[Row]) -> None:
-        """Let the next entry tell of *rows*, which `Kind.select` read, as if the unit had made them."""
+    def take_for_new(self, kind: AuthorityTable, rows: Sequence[Row]) -> None:
+        """Let the next entry tell of *rows*, which `AuthorityTable.select` read, as if the unit had made them."""
         for row in rows:
             key = dict(zip(kind.key, row, strict=False))
             self._touched[kind.name, key_of(key.values())] = (kind, key, None)

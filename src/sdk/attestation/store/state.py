@@ -7,14 +7,14 @@ from functools import lru_cache
 
 from sqlalchemy import bindparam, tuple_
 
-from attestation.store.authority import KINDS, Kind
+from attestation.store.authority import AUTHORITY, AuthorityTable
 from attestation.store.sql import Executor, Prepared, Row
 
 ADOPTED_AT_ONCE = 100
 
 
 @lru_cache(maxsize=64)
-def _page(kind: Kind, *, first: bool) -> Prepared:
+def _page(kind: AuthorityTable, *, first: bool) -> Prepared:
     keys = [kind.table.c[name] for name in kind.key]
     rows = kind.select().order_by(*keys).limit(bindparam("rows"))
     if first:
@@ -30,8 +30,8 @@ class State:
     def __init__(self, sql: Executor) -> None:
         self._sql = sql
 
-    def page(self, kind: Kind, after: Sequence[object] | None, limit: int) -> list[Row]:
-        """Return the *limit* rows behind the one whose key is *after*, by key, as `Kind.select` reads them."""
+    def page(self, kind: AuthorityTable, after: Sequence[object] | None, limit: int) -> list[Row]:
+        """Return the *limit* rows behind the one whose key is *after*, as `AuthorityTable.select` reads them."""
         if after is None:
             return self._sql.rows(_page(kind, first=True), rows=limit)
         values = {f"after_{name}": value for name, value in zip(kind.key, after, strict=True)}
@@ -39,7 +39,7 @@ class State:
 
     def adopt(self) -> Iterator[int]:
         """Let the next entries tell of every row as if it were new: append one whenever this yields."""
-        for kind in KINDS.values():
+        for kind in AUTHORITY.values():
             after: Sequence[object] | None = None
             while rows := self.page(kind, after, ADOPTED_AT_ONCE):
                 self._sql.take_for_new(kind, rows)

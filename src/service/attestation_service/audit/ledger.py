@@ -15,7 +15,7 @@ from typing import Final
 from attestation.api import AuditState, UnprovenRow
 from attestation.audit.authority import MARK, changes_of
 from attestation.errors import MalformedEvidence
-from attestation.store import Kind, row_of
+from attestation.store import AuthorityTable, row_of
 from attestation_service.storage.database import ADOPTING
 
 MOST_FINDINGS: Final = 100
@@ -94,7 +94,7 @@ class Ledger:
     def _break(self, kind: str, key: str, problem: str, entry_id: int) -> None:
         self._db.execute("INSERT INTO broken VALUES (?, ?, ?, ?)", (kind, key, problem, entry_id))
 
-    def find(self, kind: Kind, rows: Sequence[Sequence[object]]) -> None:
+    def find(self, kind: AuthorityTable, rows: Sequence[Sequence[object]]) -> None:
         """Take rows that there are, as `State.page` reads them."""
         found = ((kind.name, *row_of(kind, row)) for row in rows)
         self._db.execute("BEGIN")

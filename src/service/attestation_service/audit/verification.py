@@ -10,7 +10,7 @@ from functools import partial
 from attestation.api import AuditState, AuditVerification
 from attestation.audit.checkpoint import Checkpoint, parse
 from attestation.errors import LogBroken, LogRejected, MalformedNote, NoteRejected
-from attestation.store import KINDS, Kind, StoredCheckpoint, Tx
+from attestation.store import AUTHORITY, AuthorityTable, StoredCheckpoint, Tx
 from attestation.wire import b64encode
 from attestation_service.audit.ledger import Ledger
 from attestation_service.resources import Res, Resources
@@ -167,13 +167,13 @@ async def verify(*, res: Res) -> AuditVerification:
     )
 
 
-def _rows(tx: Tx, *, kind: Kind, after: Sequence[object] | None) -> Sequence[Sequence[object]]:
+def _rows(tx: Tx, *, kind: AuthorityTable, after: Sequence[object] | None) -> Sequence[Sequence[object]]:
     return tx.state.page(kind, after, PAGE_ROWS)
 
 
 async def _state(ledger: Ledger, size: int, res: Resources) -> AuditState:
     """Compare every row of authority with what the log of *size* entries, which *ledger* was told, says of it."""
-    for kind in KINDS.values():
+    for kind in AUTHORITY.values():
         after: Sequence[object] | None = None
         while rows := await res.store.scan(partial(_rows, kind=kind, after=after)):
             await asyncio.to_thread(ledger.find, kind, rows)
