@@ -1,9 +1,13 @@
-"""Rows to store: valid, distinguishable, nothing in them by accident."""
+"""Rows to store: valid, distinguishable, nothing in them by accident; and what somebody does beside the store."""
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import psycopg
 
 from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status
 from attestation.results import (
@@ -202,3 +206,14 @@ def a_result(number: int = 1) -> AttestationResult:
         boot_state_appraised=(Subject.FIRMWARE, Subject.KERNEL),
         pcr_digest=f"{number:064x}",
     )
+
+
+def by_hand(url: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements of the database's own language beside the store, commit, and return the rows of the last."""
+    connecting: Any = psycopg.connect(url) if url.startswith("postgresql:") else None
+    with closing(connecting or sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        cursor = connection.cursor()
+        for statement in statements:
+            cursor.execute(statement)
+        connection.commit()
+        return list(cursor.fetchall()) if cursor.description else []

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import sqlite3
 import tracemalloc
 import zlib
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,7 +16,7 @@ from attestation.errors import ResultUnknown, StoreUnavailable
 from attestation.results import AttestationResult, Verdict
 from attestation.store import MAX_LOG_BYTES, PackedLog, Store, StoredEvidence, Tx, pack
 from attestation.store.logs import unpack
-from tests.contract.store_samples import a_machine
+from tests.contract.store_samples import a_machine, by_hand
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -48,11 +46,7 @@ def test_use_is_noted_at_most_once_an_hour(store: Store, store_url: str) -> None
     log = pack("tcg", b"log")
 
     def used() -> list[tuple[int, int]]:
-        with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as db:
-            rows: list[tuple[int, int]] = db.execute(
-                "SELECT first_seen_at, last_used_at FROM measurement_logs"
-            ).fetchall()
-        return rows
+        return by_hand(store_url, "SELECT first_seen_at, last_used_at FROM measurement_logs")
 
     begin = int(NOW.timestamp() * 1e6)
     for minutes, expected in ((0, 0), (59, 0), (61, 61), (90, 61)):

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from attestation.errors import StoreBusy, StoreUnavailable
-from attestation.store import MachineFilter, StoreSettings, migrate, open_store
-from attestation.store.sqlite import SQLiteStore
+from attestation.store import MachineFilter, StoreSettings, migrate, open_store, sqlite
 from tests.contract.store_samples import a_machine
 
 SETTINGS = StoreSettings(busy_timeout_seconds=0.2, commit_attempts=3)
@@ -41,10 +40,18 @@ class FailingCommits:
 
 
 @pytest.mark.parametrize(("failures", "stored"), [(2, 1), (3, 0)])
-def test_a_group_is_repeated_and_then_refused(path: Path, failures: int, stored: int) -> None:
+def test_a_group_is_repeated_and_then_refused(
+    path: Path, failures: int, stored: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two failed commits are repeated; after the third the caller learns that nothing was stored."""
-    store = SQLiteStore(path, SETTINGS)
-    store._writer._cursor = FailingCommits(store._writer._cursor, failures)  # type: ignore[assignment]
+
+    class Failing(sqlite._Writer):
+        def __init__(self, *parts: Any) -> None:
+            super().__init__(*parts)
+            self._cursor = FailingCommits(self._cursor, failures)  # type: ignore[assignment]
+
+    monkeypatch.setattr(sqlite, "_Writer", Failing)
+    store = open_store(f"sqlite:///{path}", SETTINGS)
     runs = []
 
     def work(tx: Any) -> str:

@@ -82,7 +82,7 @@ def test_eight_starters_migrate_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["sqlite://", "sqlite:///:memory:", "postgresql://x/y", "sqlite:///x.db?mode=ro"],
+    ["sqlite://", "sqlite:///:memory:", "mysql://x/y", "sqlite:///x.db?mode=ro"],
 )
 def test_only_shared_files_are_databases(url: str) -> None:
     """Nothing that workers could not share, nothing that we do not support."""

@@ -134,4 +134,9 @@ def open_store(url: str, settings: StoreSettings | None = None) -> Store:
         ValueError: Not a URL of a database that we support.
         StoreUnavailable: The database cannot be opened.
     """
-    return SQLiteStore(sqlite_path(url), settings or StoreSettings())
+    settings = settings or StoreSettings()
+    if url.startswith("postgresql:"):
+        from attestation.store.postgres import PostgresStore  # here: who has SQLite need not have its driver
+
+        return PostgresStore(url, settings)
+    return SQLiteStore(sqlite_path(url), settings)

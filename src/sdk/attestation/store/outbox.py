@@ -60,7 +60,6 @@ def claiming(
         .where(*waits(c), c.next_attempt_at <= bindparam("at"), ~before)
         .order_by(c.next_attempt_at, c.sequence)
         .limit(bindparam("rows"))
-        .with_for_update(skip_locked=True)
     )
     claim = (
         update(table)
