@@ -38,7 +38,7 @@ def test_its_revisions_make_its_tables(extension: AttestationExtension, tmp_path
     for _ in range(2):
         extensions.migrate(settings, (extension,))
     prefix = f"extension_{extension.name}_"
-    with connection_to(tmp_path / "machines.db") as connection:
+    with connection_to(settings.db_url) as connection:
         for metadata in {model.metadata for model in extension.get_models()}:
             context = MigrationContext.configure(
                 connection,

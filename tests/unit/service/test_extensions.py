@@ -389,7 +389,7 @@ def tables(path: Path) -> set[str]:
         ("extension_tabled_things", "", "0001", None),
         ("extension_tabled_things", "raise ValueError('no')", "0001", "ValueError: no"),
         ("extension_tabled_other", "", "0001", "do not make extension_tabled_things"),
-        ("things", "", "0001", "make things; its tables are called extension_tabled_"),
+        ("things", "", "0001", "make or change things; its tables are called extension_tabled_"),
         ("extension_tabled_things", "", "0002", "its newest revision is 0001, not 0002"),
     ],
 )

@@ -10,18 +10,13 @@ import pytest
 
 from attestation.machines import Role, Transition
 from attestation.machines.dual_control import Vote, of_machine
-from attestation.store import Store, StoreSettings, migrate, open_store
+from attestation.store import Store, StoreSettings, migrate
 from attestation.store.sqlite import connect
 from tests.contract.store_samples import (
     MINUTE,
     NOW,
-    a_config_token,
     a_full_machine,
-    a_machine,
-    a_registration_token,
-    an_allow_list_row,
 )
-from tests.unit.store.test_migrate import database_at_0001, log_of
 
 PROPOSAL = of_machine(
     Transition.UNLOCK,
@@ -85,52 +80,3 @@ def test_the_database_refuses(tmp_path: Path, sql: str, why: str) -> None:
             db.execute(sql)
         for ended in ("consumed_at", "withdrawn_at", "lapsed_at"):
             db.execute(insert(**{ended: "1"}))
-
-
-@pytest.mark.parametrize("entries", [0, 300])
-def test_a_database_of_the_first_schema_gets_votes(tmp_path: Path, entries: int) -> None:
-    """Machines, tokens and the allow-list are as they were; votes can be cast at once."""
-    path = tmp_path / "old.db"
-    database_at_0001(path, list(enumerate(log_of(entries), start=1)))
-    # Today's code writes today's columns: what the old schema has of them is copied.
-    migrate(f"sqlite:///{tmp_path}/today.db")
-    old = open_store(f"sqlite:///{tmp_path}/today.db")
-    old.write_sync(lambda tx: tx.machines.add(a_full_machine(1)))
-    old.write_sync(lambda tx: tx.machines.add(a_machine(2)))
-    old.write_sync(lambda tx: tx.registration_tokens.add(a_registration_token()))
-    old.write_sync(lambda tx: tx.config_tokens.issue(a_config_token(machine_id=a_machine(2).machine_id)))
-    old.write_sync(lambda tx: tx.allow_list.put(an_allow_list_row()))
-    old.close()
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("ATTACH ? AS today", (f"{tmp_path}/today.db",))
-        columns = {name: [row[1] for row in db.execute(f"PRAGMA main.table_info({name})")] for name in TABLES}
-        for name in set(TABLES) - {"audit_log"}:
-            listed = ", ".join(columns[name])
-            # What today has no column for any more was no.
-            copied = listed.replace("redeliver", "0")
-            db.execute(f"INSERT INTO main.{name} ({listed}) SELECT {copied} FROM today.{name}")
-        db.commit()
-        columns["machines"].remove("redeliver")
-        read = {name: f"SELECT {', '.join(columns[name])} FROM main.{name}" for name in TABLES}
-        before = {name: db.execute(sql).fetchall() for name, sql in read.items()}
-        # Who waits has only its own word for its cluster; who was admitted was seen there by an operator.
-        db.execute("UPDATE main.machines SET cluster_id = 'lab' WHERE id = 2")
-        db.commit()
-        assert before["machines"][0][5] == "cluster-x"
-    migrate(f"sqlite:///{path}")
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT cluster_id, desired_cluster_id FROM machines ORDER BY id").fetchall() == [
-            ("cluster-x", "cluster-x"),
-            ("default", "lab"),
-        ]
-        assert {name: db.execute(sql).fetchall() for name, sql in read.items()} == before
-    store = open_store(f"sqlite:///{path}")
-    assert store.read_sync(lambda tx: tx.machines.by_id(a_machine(2).machine_id)) == a_machine(
-        2, desired_cluster_id="lab"
-    )
-    assert vote(store) == 1
-    assert vote(store) is None
-    store.close()
-
-
-TABLES = ("machines", "registration_tokens", "config_tokens", "allow_list", "audit_log")

@@ -13,13 +13,13 @@ from attestation_testing.certificates import EKCertificateOptions, make_ek_certi
 from tests.contract.store_samples import a_machine
 from tests.fixtures.vendor import IFX, ISSUER, MADE
 from tests.unit.service.node import SoftwareNode
-from tests.unit.store.test_migrate import database_at_0001
+from tests.unit.store.test_migrate import revision_of
 
 
 def test_an_old_database_gets_bindings_and_marks(tmp_path: Path) -> None:
     """Every machine stays; where two share an AK, the first one has it and the other one says so in words."""
     path, node = tmp_path / "old.db", SoftwareNode()
-    database_at_0001(path, [], revision="0004")
+    revision_of(path, "0009")
     certificate = make_ek_certificate(
         node.ek, ISSUER, at=MADE, options=EKCertificateOptions(manufacturer=IFX, chip_serial="T-4711")
     )

@@ -88,14 +88,14 @@ def _beside(path: Path, kind: str) -> Path:
     return path.with_name(f"{path.name}-{kind}")
 
 
-def demand_ours(path: Path, found: Look) -> None:
+def demand_ours(where: Path | str, tables: frozenset[str]) -> None:
     """Refuse the database of another program: our tables would be put among its own.
 
     Raises:
         StoreUnavailable: There are tables, and none of them is ours.
     """
-    if (found.tables or found.revision is not None) and OURS not in found.tables:
+    if tables and OURS not in tables:
         raise StoreUnavailable(
-            f"{path} is the database of another program (tables {', '.join(sorted(found.tables)[:3])}), and was left "
+            f"{where} is the database of another program (tables {', '.join(sorted(tables)[:3])}), and was left "
             "as it is. Let ITL_DB_URL name a file of this service, or one that does not exist yet"
         )

@@ -65,16 +65,17 @@ _BY_SQLITE: Final[Mapping[int, str]] = MappingProxyType(
 )
 
 
-def unusable(path: Path, error: OSError | sqlite3.Error) -> StoreUnavailable:
-    """Return what is to be raised where *error* was met while opening the database at *path*."""
+def unusable(path: Path | str, error: BaseException | None) -> StoreUnavailable:
+    """Return what is to be raised where *error* was met while opening the database at *path*, or on a server."""
+    folder = Path(path).parent
     if isinstance(error, OSError):
         words = _BY_ERRNO.get(error.errno, _OTHER)
     elif getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN:
         # SQLite does not say why.
-        words = _FORBIDDEN if path.parent.is_dir() else _NO_FOLDER
+        words = _FORBIDDEN if folder.is_dir() else _NO_FOLDER
     else:
         words = _BY_SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, _OTHER)
-    told = words.format(path=path, folder=path.parent, user=os.geteuid(), error=error)
+    told = words.format(path=path, folder=folder, user=os.geteuid(), error=" ".join(str(error).split()))
     unavailable = StoreUnavailable(told)
     unavailable.__cause__ = error
     return unavailable

@@ -53,7 +53,7 @@ def database(case: Case) -> tuple[list[Finding], Facts | None]:
         return [ok("database", what=f"{path} does not exist yet: the first start makes it")], NOTHING
     found = []
     with look_at(path) as look:
-        demand_ours(path, look)
+        demand_ours(path, look.tables)
         if look.whole:
             facts, line = _of_revision(path, look, case.settings)
         else:

@@ -5,7 +5,6 @@ from alembic import context
 given = context.config.attributes
 context.configure(
     connection=given["connection"],
-    render_as_batch=True,
     version_table=given.get("version_table", "alembic_version"),
 )
 with context.begin_transaction():
