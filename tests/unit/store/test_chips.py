@@ -19,7 +19,7 @@ from tests.unit.store.test_migrate import revision_of
 def test_an_old_database_gets_bindings_and_marks(tmp_path: Path) -> None:
     """Every machine stays; where two share an AK, the first one has it and the other one says so in words."""
     path, node = tmp_path / "old.db", SoftwareNode()
-    revision_of(path, "0009")
+    revision_of(f"sqlite:///{path}", "0009")
     certificate = make_ek_certificate(
         node.ek, ISSUER, at=MADE, options=EKCertificateOptions(manufacturer=IFX, chip_serial="T-4711")
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import errno
+import itertools
 import re
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from importlib import import_module
@@ -22,14 +24,15 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import create_engine
+from sqlalchemy import MetaData, create_engine, inspect
 
 from attestation.audit import AuditEvent, verify_chain
 from attestation.errors import StoreUnavailable
 from attestation.store import StoreSettings, migrate, migrations, open_store
-from attestation.store.migrate import HEAD, connection_to
+from attestation.store.migrate import HEAD, Branch, _not_of, connection_to, migrate_branch
 from attestation.store.tables import Base
 from attestation.store.unusable import unusable
+from tests.fixtures import postgres
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 LEFT_AT_0009 = Path(__file__).parents[2] / "vectors/store/0009/database.sql"
@@ -52,6 +55,32 @@ def columns(path: Path) -> dict[str, list[str]]:
         return {name: [row[1] for row in db.execute(f"PRAGMA table_info({name})")] for name in names}
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgres.Server]:
+    """A server of PostgreSQL."""
+    with postgres.server() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of a database that is empty, or not there."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/m.db"
+    running: postgres.Server = request.getfixturevalue("server")
+    return running.create(f"m{next(NUMBERS)}")
+
+
+NUMBERS = itertools.count()
+
+
+def all_rows(url: str, table: str) -> list[tuple[object, ...]]:
+    """Return the rows of a table, in the order of its first columns."""
+    with connection_to(url) as connection:
+        rows = [tuple(row) for row in connection.exec_driver_sql(f"SELECT * FROM {table}")]
+    return sorted(rows, key=lambda row: [str(value) for value in row[:3]])
+
+
 def test_migrations_and_tables_are_the_same(tmp_path: Path) -> None:
     """Alembic finds no difference, and neither does a comparison that also sees CHECK constraints."""
     migrate(f"sqlite:///{tmp_path}/migrated.db")
@@ -67,19 +96,39 @@ def test_migrations_and_tables_are_the_same(tmp_path: Path) -> None:
         assert migrated[name] == words, name
 
 
+def test_migrations_and_tables_are_the_same_on_postgresql(server: postgres.Server) -> None:
+    """Likewise, by what the catalogue of the server says of columns, constraints and indexes."""
+    migrated, created = server.create("migrated"), server.create("created")
+    migrate(migrated)
+    with connection_to(created) as connection:
+        Base.metadata.create_all(connection)
+        connection.commit()
+    found = []
+    for each in (migrated, created):
+        with connection_to(each) as connection:
+            assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+            found.append(_not_of(Branch(name="x", scripts="", head=""), connection))
+    assert found[0] >= found[1]
+    more = {(kind, name) for table, kind, name, _ in found[0] - found[1] if table != "alembic_version"}
+    assert more == {
+        ("function", "audit_log_has_no_gap"),
+        ("trigger", "audit_log_refuses_gap"),
+        *(("function", f"{table}_is_append_only") for table in APPEND_ONLY),
+        *(("trigger", f"{table}_refuses_{verb}") for table in APPEND_ONLY for verb in ("change", "truncate")),
+    }
+
+
 APPEND_ONLY = ("audit_log", "audit_nodes", "audit_checkpoints", "audit_countersignatures")
 
 
-def test_eight_starters_migrate_once(tmp_path: Path) -> None:
+def test_starters_at_once_migrate_once(url: str) -> None:
     """Processes that start at once all succeed, and the database is migrated."""
-    url = f"sqlite:///{tmp_path}/store.db"
     code = f"from attestation.store import migrate; migrate({url!r})"
-    starters = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) for _ in range(8)]
+    starters = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) for _ in range(4)]
     for starter in starters:
         _, errors = starter.communicate(timeout=60)
         assert starter.returncode == 0, errors
-    with closing(sqlite3.connect(tmp_path / "store.db")) as db:
-        assert db.execute("SELECT version_num FROM alembic_version").fetchall() == [(HEAD,)]
+    assert all_rows(url, "alembic_version") == [(HEAD,)]
 
 
 @pytest.mark.parametrize(
@@ -246,11 +295,11 @@ def test_nobody_else_may_read_the_database(tmp_path: Path) -> None:
     assert modes == dict.fromkeys(["m.db", "m.db-wal", "m.db-shm"], 0o600)
 
 
-def revision_of(path: Path, revision: str) -> None:
+def revision_of(url: str, revision: str) -> None:
     """Bring a database to the schema of *revision*."""
     config = Config()
     config.set_main_option("script_location", "attestation.store:migrations")
-    with connection_to(f"sqlite:///{path}") as connection:
+    with connection_to(url) as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
         connection.commit()
@@ -274,7 +323,7 @@ def rows_of(path: Path, named: dict[str, list[str]]) -> dict[str, list[tuple[obj
 def test_the_first_schema_is_what_nine_revisions_made(tmp_path: Path) -> None:
     """Table by table, column by column, trigger by trigger: a new database is one of before."""
     left_at_0009(tmp_path / "left.db")
-    revision_of(tmp_path / "new.db", "0009")
+    revision_of(f"sqlite:///{tmp_path}/new.db", "0009")
     assert schema(tmp_path / "new.db") == schema(tmp_path / "left.db")
     assert columns(tmp_path / "new.db") == columns(tmp_path / "left.db")
 
@@ -327,10 +376,127 @@ def test_a_database_of_0009_is_carried_over(tmp_path: Path) -> None:
     store.close()
 
 
+def test_postgresql_carries_the_same_rows(tmp_path: Path, server: postgres.Server) -> None:
+    """Every revision does there what it does on SQLite."""
+    left_at_0009(tmp_path / "left.db")
+    urls = (f"sqlite:///{tmp_path}/left.db", server.create("carried"))
+    revision_of(urls[1], "0009")
+    with connection_to(urls[0]) as there, connection_to(urls[1]) as here:
+        tables = MetaData()
+        tables.reflect(there)
+        for table in tables.sorted_tables:
+            if table.name != "alembic_version":
+                here.execute(table.insert(), [row._asdict() for row in there.execute(table.select())])
+        here.commit()
+    for url in urls:
+        migrate(url)
+    for name in Base.metadata.tables.keys() - {"database_identity"}:
+        assert all_rows(urls[0], name) == all_rows(urls[1], name), name
+
+
+def test_an_upgrade_that_fails_leaves_nothing(url: str) -> None:
+    """Whichever revision it is: here the last that we know of finds its place taken."""
+    revision_of(url, "0009")
+    with connection_to(url) as connection:
+        connection.exec_driver_sql("CREATE TABLE handovers (id TEXT)")
+        connection.commit()
+        before = set(inspect(connection).get_table_names())
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=r"handovers.* already exists"):
+            migrate(url)
+    with connection_to(url) as connection:
+        assert set(inspect(connection).get_table_names()) == before
+    assert all_rows(url, "alembic_version") == [("0009",)]
+
+
+def test_a_server_that_is_away_or_foreign_is_told_without_its_password(server: postgres.Server) -> None:
+    """Where it is, and what it said; of a database of another program, its tables."""
+    with pytest.raises(StoreUnavailable, match=r"m at 127\.0\.0\.1 does not answer: .*refused") as away:
+        migrate("postgresql://itl:hunter2@127.0.0.1:1/m?sslmode=disable")
+    assert "hunter2" not in str(away.value)
+    url = server.create("theirs")
+    with connection_to(url) as connection:
+        connection.exec_driver_sql("CREATE TABLE recipes (name TEXT)")
+        connection.commit()
+    with pytest.raises(StoreUnavailable, match=r"another program \(tables recipes\)"):
+        migrate(url)
+    with connection_to(url) as connection:
+        assert inspect(connection).get_table_names() == ["recipes"]
+
+
+CHANGES = {
+    "make or change machines": [
+        "ALTER TABLE machines ADD COLUMN mine TEXT",
+        "CREATE INDEX extension_x_mine ON machines (status)",
+        "DROP INDEX uq_machines_cluster_id_name_key",
+    ],
+    "make or change mine": ["CREATE TABLE mine (id TEXT)", "CREATE VIEW mine AS SELECT 1 AS one"],
+    "make or change audit_log": [
+        "DROP TRIGGER audit_log_refuses_gap",
+        "CREATE TRIGGER extension_x_mine BEFORE INSERT ON audit_log BEGIN SELECT 1; END",
+    ],
+}
+ON_A_SERVER = {
+    "make or change audit_log;": [
+        "ALTER TABLE audit_log DISABLE TRIGGER audit_log_refuses_change",
+        "ALTER TABLE audit_log DROP CONSTRAINT uq_audit_log_prev_hash",
+        "ALTER TABLE audit_log SET UNLOGGED",
+        "CREATE RULE mine AS ON INSERT TO audit_log DO INSTEAD NOTHING",
+        "ALTER TABLE audit_log ALTER COLUMN detail SET DEFAULT 'x'",
+        "ALTER TABLE audit_log ENABLE ROW LEVEL SECURITY",
+        "DROP TRIGGER audit_log_refuses_gap ON audit_log",
+    ],
+    "make or change audit_log_has_no_gap;": [
+        """CREATE OR REPLACE FUNCTION audit_log_has_no_gap() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RETURN NEW; END $$"""
+    ],
+}
+REVISION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "0001", None
+
+
+def upgrade():
+    op.create_table(
+        "extension_x_things",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
+        sa.Column("machine_id", sa.Text(), sa.ForeignKey("machines.machine_id"), unique=True),
+        sqlite_autoincrement=True,
+    )
+    {more}
+"""
+
+
+@pytest.mark.threat("T26")
+def test_an_extension_changes_nothing_of_ours(url: str, tmp_path: Path) -> None:
+    """No table, no constraint, no index, no trigger, nor what a trigger does; what it did beside is undone."""
+    migrate(url)
+    cases = {**CHANGES, **ON_A_SERVER} if url.startswith("postgresql") else CHANGES
+    statements = [(why, each) for why, changes in cases.items() for each in changes]
+    for number, (why, statement) in enumerate(statements):
+        if url.startswith("postgresql") and "audit_log" in statement and why not in ON_A_SERVER:
+            continue  # SQLite's way to say it
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "0001_x.py").write_text(REVISION.format(more=f"op.execute({statement!r})"))
+        with pytest.raises(StoreUnavailable, match=f"{why}.* its tables are called extension_x_"):
+            migrate_branch(url, Branch(name="x", scripts=str(folder), head="0001"))
+        with connection_to(url) as connection:
+            assert not inspect(connection).has_table("extension_x_things"), statement
+    (tmp_path / "0001_x.py").write_text(REVISION.format(more=""))
+    migrate_branch(
+        url,
+        Branch(name="x", scripts=str(tmp_path), head="0001", tables=frozenset({"extension_x_things"})),
+    )
+    assert all_rows(url, "extension_x_version, extension_x_things") == []
+
+
 def test_machines_that_are_called_alike_are_kept_and_named(tmp_path: Path) -> None:
     """Before names were unique: the oldest has the name, each later one is marked, and nothing else changes."""
     path = tmp_path / "store.db"
-    revision_of(path, "0015")
+    revision_of(f"sqlite:///{path}", "0015")
     called: list[tuple[str, str, str | None, str | None]] = [
         ("revoked", "default", "cp-1", "10.0.0.11/24"),
         ("attested", "default", "cp-1", "10.0.0.11/24"),
@@ -391,7 +557,7 @@ def test_machines_that_are_called_alike_are_kept_and_named(tmp_path: Path) -> No
 def test_keys_of_earlier_revocations_are_refused(tmp_path: Path) -> None:
     """What was revoked as compromised before there was a list; nothing else."""
     path = tmp_path / "store.db"
-    revision_of(path, "0016")
+    revision_of(f"sqlite:///{path}", "0016")
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA foreign_keys=OFF")
         for number, (key, reason) in enumerate(

@@ -24,7 +24,7 @@ from attestation.store.unusable import FORM, unusable
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0024"
+HEAD = "0025"
 """The newest revision under `migrations/versions`."""
 
 _BEFORE_THE_FIRST: Final = frozenset({"0001", "0002", "0003", "0004", "0008"})
@@ -40,7 +40,7 @@ _DDL: Final = MappingProxyType(
         "sqlite": "SELECT tbl_name, type, name, sql FROM sqlite_schema",
         "postgresql": """
             WITH ours AS (
-                SELECT oid, * FROM pg_class
+                SELECT * FROM pg_class
                 WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
             )
             SELECT relname, 'relation', relname, concat_ws(' ', relkind, relpersistence, relrowsecurity) FROM ours
@@ -54,7 +54,7 @@ _DDL: Final = MappingProxyType(
             FROM ours JOIN pg_constraint ON conrelid = ours.oid
             UNION ALL SELECT tablename, 'index', indexname, indexdef FROM pg_indexes
             WHERE schemaname = current_schema()
-            UNION ALL SELECT relname, 'trigger', tgname, pg_get_triggerdef(pg_trigger.oid) || tgenabled
+            UNION ALL SELECT relname, 'trigger', tgname, concat(pg_get_triggerdef(pg_trigger.oid), tgenabled)
             FROM ours JOIN pg_trigger ON tgrelid = ours.oid AND NOT tgisinternal
             UNION ALL SELECT tablename, 'rule', rulename, definition FROM pg_rules
             WHERE schemaname = current_schema()
@@ -258,7 +258,11 @@ def connection_to(url: str) -> Iterator[Connection]:
     if isinstance(where, Path):
         engine = create_engine("sqlite://", creator=lambda: connect(where, settings), poolclass=NullPool)
     else:
-        engine = create_engine(_parsed(url).set(drivername="postgresql+psycopg"), poolclass=NullPool)
+        engine = create_engine(
+            _parsed(url).set(drivername="postgresql+psycopg"),
+            connect_args={"connect_timeout": 10},
+            poolclass=NullPool,
+        )
     with engine.connect() as connection:
         yield connection
     engine.dispose()

@@ -163,7 +163,7 @@ _table(
     "config_tokens",
     "*token_id token_sha256:bytes! machine_id ak_name:bytes issued_at:int expires_at:int used_at:int? answer:bytes? "
     "answer_until:int? withdrawn_at:int?",
-    _check("token_sha256", "length(token_sha256) = 32"),  # of tokens for deliveries
+    _check("token_sha256", "length(token_sha256) = 32"),
     _of_machine(),
     _index("answer_until"),
     _index("expires_at"),

@@ -12,7 +12,7 @@ down_revision = "0023"
 def upgrade() -> None:
     """Make the table, empty: nobody has subscribed."""
     op.create_table(
-        "handovers",
+        "deliveries",
         sa.Column("sequence", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("subscriber", sa.Text(), nullable=False),
         sa.Column("id", sa.Text(), nullable=False),
@@ -23,12 +23,14 @@ def upgrade() -> None:
         sa.Column("attempts", sa.BigInteger(), nullable=False),
         sa.Column("next_attempt_at", sa.BigInteger(), nullable=True),
         sa.Column("error", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("sequence", name=op.f("pk_handovers")),
-        sa.UniqueConstraint("subscriber", "id", name=op.f("uq_handovers_subscriber_id")),
+        sa.PrimaryKeyConstraint("sequence", name=op.f("pk_deliveries")),
+        sa.UniqueConstraint("subscriber", "id", name=op.f("uq_deliveries_subscriber_id")),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_handovers_created_at", "handovers", ["created_at"])
-    op.create_index("ix_handovers_subscriber_next_attempt_at", "handovers", ["subscriber", "next_attempt_at"])
+    op.create_index("ix_deliveries_created_at", "deliveries", ["created_at"])
     op.create_index(
-        "ix_handovers_subscriber_machine_id_sequence", "handovers", ["subscriber", "machine_id", "sequence"]
+        "ix_deliveries_subscriber_next_attempt_at", "deliveries", ["subscriber", "next_attempt_at"]
+    )
+    op.create_index(
+        "ix_deliveries_subscriber_machine_id_sequence", "deliveries", ["subscriber", "machine_id", "sequence"]
     )
