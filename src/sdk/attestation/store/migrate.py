@@ -231,7 +231,7 @@ def unknown(revision: str | None, newest: str | None = None) -> StoreUnavailable
     if newest is None and revision in _BEFORE_THE_FIRST:
         return StoreUnavailable(
             f"the database is at revision {revision}, and this version upgrades from 0009 on. Start a version with it "
-            "whose newest revision is 0009 to 0024, then this one (docs/operate/upgrade.md)"
+            "whose newest revision is 0009 to 0024, then this one"
         )
     return StoreUnavailable(
         f"the database is at revision {revision}, which this version does not know (its newest is {newest or HEAD}): a "
