@@ -411,7 +411,7 @@ def screen(command: str, service: Stub, columns: int) -> str:
         return _watched(service, columns)
     out = Terminal()
     arguments = shlex.split(command)
-    session = Session(transport=service.transport)
+    session = Session(carrier=service.carrier)
     size = os.terminal_size((columns, 24))
     with (
         standing_still(),
@@ -430,7 +430,7 @@ def screen(command: str, service: Stub, columns: int) -> str:
 
 
 def _watched(service: Stub, columns: int) -> str:
-    session = Session(transport=service.transport)
+    session = Session(carrier=service.carrier)
     with standing_still():
         watch = attestation_cli.watch.Watch(session, lambda: [Record(m) for m in service.machines], 5)
         watch._observe()
@@ -470,7 +470,7 @@ def main() -> None:
     command = shlex.join(sys.argv[1:])
     made = next((s for _, c, s in SCREENS if c == command), fleet)
     with standing_still():
-        cli(sys.argv[1:], prog_name="attestation", obj=Session(transport=made().transport))
+        cli(sys.argv[1:], prog_name="attestation", obj=Session(carrier=made().carrier))
 
 
 if __name__ == "__main__":

@@ -20,11 +20,10 @@ from attestation_cli.login.profiles import Profile, Resolved, config_path, load,
 from attestation_cli.screen import Screen
 
 if TYPE_CHECKING:
-    import httpx
-
     from attestation.api import MachineDetail
     from attestation.client import OperatorClient, PublicClient
     from attestation.client.acts import Acts
+    from attestation.client.carrier import Carrier
     from attestation_cli.login.current import Wanted
 
 DEFAULT_URL = "http://localhost:8080"
@@ -62,9 +61,9 @@ class Session(Screen):
     client_certificate: tuple[Path, Path | None] | None = None
     """With which to come to the service; then no token is sent."""
     allow_plain_http: bool = False
-    transport: httpx.BaseTransport | None = None
+    carrier: Carrier | None = None
     """For tests: what carries the requests instead of the network."""
-    login_transport: httpx.BaseTransport | None = None
+    login_carrier: Carrier | None = None
     """For tests: the same, to the identity provider."""
     arguments: tuple[str, ...] = ()
     """What the operator typed behind `attestation`."""
@@ -84,7 +83,7 @@ class Session(Screen):
             Unauthenticated: There is no token.
             RequestInvalid: Address, token or CA file cannot be used.
         """
-        # Imported here: pydantic and httpx take longer to load than --help takes to print.
+        # Imported here: pydantic takes longer to load than --help takes to print.
         from attestation.client import OperatorClient
 
         certificate = self.client_certificate if token is None else None
@@ -94,7 +93,7 @@ class Session(Screen):
             ca_file=self.ca_file,
             client_certificate=certificate,
             allow_plain_http=self.allow_plain_http,
-            transport=self.transport,
+            carrier=self.carrier,
             acts=self._named_acts(),
         )
         return client.beside_others() if self.beside_others else client
@@ -143,7 +142,7 @@ class Session(Screen):
         """Connect to the service as anybody."""
         from attestation.client import PublicClient
 
-        return PublicClient(self.url, ca_file=self.ca_file, transport=self.transport)
+        return PublicClient(self.url, ca_file=self.ca_file, carrier=self.carrier)
 
     def setting(self, name: str, option: str | None = None) -> Resolved:
         """Return what applies for a setting: *option* or the global one, the environment, the profile, the default."""
@@ -213,7 +212,7 @@ class Session(Screen):
                 from attestation_cli.login.cache import LoginCache
                 from attestation_cli.login.current import bearer
 
-                return bearer(LoginCache(note=self.note), self.wanted(), transport=self.login_transport)
+                return bearer(LoginCache(note=self.note), self.wanted(), carrier=self.login_carrier)
             self._tell_break_glass("ITL_ADMIN_TOKEN")
             return token
         self._tell_break_glass(str(self.token_file))

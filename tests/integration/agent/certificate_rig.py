@@ -18,6 +18,7 @@ from attestation_agent.rhythm import Rhythm
 from attestation_agent.settings import load
 from attestation_agent.shared_tpm import NodeTPMLike, SharedTPM
 from tests.fixtures.in_process import BASE_URL, InProcessService
+from tests.fixtures.over_httpx import OverHTTPX
 from tests.integration.agent.rig import Rig
 
 GOOD = Outcome(ok=True, text="exit status 0")
@@ -95,7 +96,7 @@ class Keeper:
         self.commands: list[tuple[str, ...]] = []
         self.outcome = GOOD
         self.uniform: Callable[[float, float], float] = lambda low, high: (low + high) / 2
-        self.client = NodeClient(BASE_URL, transport=self.rig.transport())
+        self.client = NodeClient(BASE_URL, carrier=OverHTTPX(self.rig.transport()))
         self.between = Between(self.client)
         self.restart()
 

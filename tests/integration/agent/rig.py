@@ -17,6 +17,7 @@ from attestation_agent.settings import load
 from attestation_agent.state import State
 from attestation_testing import SoftwareNode
 from tests.fixtures.in_process import BASE_URL, InProcess, InProcessService
+from tests.fixtures.over_httpx import OverHTTPX
 from tests.unit.agent.world import Events
 
 
@@ -113,7 +114,7 @@ class Rig:
             rhythm=Rhythm(),
             log=self.events,
         )
-        with NodeClient(BASE_URL, transport=self.transport()) as client:
+        with NodeClient(BASE_URL, carrier=OverHTTPX(self.transport())) as client:
             return Agent(
                 load({**self.flags, "once": once}, environ={}), state=self.state, client=client, edge=edge
             ).run()

@@ -20,6 +20,7 @@ from attestation_cli.main import cli
 from attestation_cli.session import Session
 from attestation_cli.witness import Server, Witness, make
 from tests.fixtures.in_process import InProcess, InProcessService, in_process_service
+from tests.fixtures.over_httpx import OverHTTPX
 
 NAME = "witness.example/anna"
 
@@ -41,7 +42,7 @@ class Auditor:
 
     def run(self, *args: str, offline: bool = False) -> Result:
         """Type a command; offline there is nobody to ask."""
-        session = Session(transport=Nowhere() if offline else self.transport)
+        session = Session(carrier=OverHTTPX(Nowhere() if offline else self.transport))
         named = [str(self.directory / arg[1:]) if arg.startswith("@") else arg for arg in args]
         return CliRunner().invoke(cli, named, obj=session, catch_exceptions=False)
 

@@ -23,6 +23,7 @@ from attestation_cli.watch import Watch
 from attestation_testing import SoftwareNode, boot, boot_log
 from tests.fixtures.in_process import InProcess, InProcessService, in_process_service
 from tests.fixtures.machine import Machine
+from tests.fixtures.over_httpx import OverHTTPX
 from tests.fixtures.vendor import ROOT, vouched
 from tests.integration.agent.rig import Rig
 from tests.unit.service.people import introduce
@@ -79,7 +80,7 @@ class Terminal:
     def run(self, *args: str, answer: str | None = None) -> Result:
         """Type a command."""
         self.used |= {" ".join(args[:2]), args[0]} & commands()
-        session = Session(transport=self.transport)
+        session = Session(carrier=OverHTTPX(self.transport))
         return CliRunner().invoke(cli, list(args), obj=session, input=answer, catch_exceptions=False)
 
     def ok(self, *args: str) -> str:
@@ -460,7 +461,7 @@ def test_a_fleet_of_several_pages_is_listed_whole(
     rigs = [Rig(local, tmp_path, seed=seed) for seed in range(1, 8)]
     for rig in rigs:
         rig.once()
-    with Session(transport=terminal.transport).client() as client:
+    with Session(carrier=OverHTTPX(terminal.transport)).client() as client:
         ids = [m.machine_id for m in client.machines(page_size=2)]
     assert sorted(ids) == sorted(rig.machine_id for rig in rigs)
     assert len(terminal.json("machine", "list", "--limit", "3")) == 3

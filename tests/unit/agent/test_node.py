@@ -21,6 +21,7 @@ from attestation.wire import b64decode, b64encode
 from attestation_agent import files
 from attestation_agent.commands import Outcome
 from attestation_agent.exits import Exit
+from tests.fixtures.over_httpx import answering
 from tests.unit.agent.world import CONFIG, MACHINE_ID, OTHER_ID, URL, Machine, World, signer
 
 
@@ -1018,7 +1019,7 @@ def test_without_a_tpm_there_is_no_agent(tmp_path: Path) -> None:
         rhythm=Rhythm(),
         log=world.events,
     )
-    with NodeClient(URL, transport=httpx.MockTransport(world.service)) as client, pytest.raises(DeviceError):
+    with NodeClient(URL, carrier=answering(world.service)) as client, pytest.raises(DeviceError):
         Agent(world.settings, state=world.state, client=client, edge=edge).run()
     assert world.service.requests == []
 

@@ -28,6 +28,7 @@ from attestation_agent.rhythm import Rhythm
 from attestation_agent.settings import Settings, load
 from attestation_agent.state import State
 from attestation_testing import SoftwareNode
+from tests.fixtures.over_httpx import answering
 
 MACHINE_ID = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
 OTHER_ID = "00000000-0f0e-4c55-9d4a-3f6f0e1b2c3d"
@@ -341,7 +342,7 @@ class World:
             log=self.events,
             attested=self.attested,
         )
-        with NodeClient(URL, transport=httpx.MockTransport(self.service)) as client:
+        with NodeClient(URL, carrier=answering(self.service)) as client:
             return Agent(self.settings, state=self.state, client=client, edge=edge).run()
 
     def _wait(self, seconds: float) -> bool:

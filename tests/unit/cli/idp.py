@@ -15,6 +15,7 @@ import httpx
 
 from attestation_cli.login.cache import Login
 from attestation_cli.login.discovery import Provider
+from tests.fixtures.over_httpx import OverHTTPX, answering
 
 ISSUER = "https://id.example/realms/itl"
 CLIENT = "attestation-cli"
@@ -80,13 +81,13 @@ class Idp:
     issued: int = 0
 
     @property
-    def transport(self) -> httpx.MockTransport:
+    def carrier(self) -> OverHTTPX:
         """What carries requests to it."""
-        return httpx.MockTransport(self)
+        return answering(self)
 
     def provider(self, **more: Any) -> Provider:
         """Return what the command line sees of it."""
-        return Provider(ISSUER, transport=self.transport, **more)
+        return Provider(ISSUER, carrier=self.carrier, **more)
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         """Answer one request."""

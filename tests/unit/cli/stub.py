@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from attestation.machines.labels import parse_selector
+from tests.fixtures.over_httpx import OverHTTPX, answering
 
 NOW = "2026-11-21T04:00:00Z"
 HASH = "ab" * 32
@@ -178,9 +179,9 @@ class Stub:
     before: Callable[[httpx.Request], httpx.Response | None] = lambda request: None
 
     @property
-    def transport(self) -> httpx.MockTransport:
+    def carrier(self) -> OverHTTPX:
         """What carries requests to this stub."""
-        return httpx.MockTransport(self)
+        return answering(self)
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         """Answer *request*."""

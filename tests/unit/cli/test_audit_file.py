@@ -23,6 +23,7 @@ from attestation_cli.audit_rows import CSV
 from attestation_cli.main import cli
 from attestation_cli.render import FORMULA
 from attestation_cli.session import Session
+from tests.fixtures.over_httpx import OverHTTPX
 from tests.unit.audit.log_kit import (
     LOG_KEYS,
     LOG_VKEYS,
@@ -67,7 +68,7 @@ class Service(httpx.BaseTransport):
 
 
 def run(*args: str | Path, service: Service | None = None) -> Result:
-    session = Session(transport=service or Service())
+    session = Session(carrier=OverHTTPX(service or Service()))
     return CliRunner().invoke(cli, [str(arg) for arg in args], obj=session, catch_exceptions=False)
 
 

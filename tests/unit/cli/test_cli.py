@@ -21,6 +21,7 @@ from attestation_cli.groups import GROUPS
 from attestation_cli.main import cli
 from attestation_cli.render import display_width
 from attestation_cli.session import Session
+from tests.fixtures.over_httpx import answering
 from tests.unit.cli.stub import HASH, NOW, Stub, audit_entry, machine, problem, proposal, result, vote
 
 A = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
@@ -41,7 +42,7 @@ def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(stub: Stub, *args: str, answer: str | None = None) -> Result:
-    session = Session(transport=stub.transport)
+    session = Session(carrier=stub.carrier)
     return CliRunner().invoke(cli, list(args), obj=session, input=answer, catch_exceptions=False)
 
 
@@ -574,7 +575,7 @@ def test_an_unreachable_service_is_named_with_where_its_address_came_from(
     done = CliRunner().invoke(
         cli,
         ["--api-url", "https://attest.example", "machine", "unlock", A],
-        obj=Session(transport=httpx.MockTransport(refuse)),
+        obj=Session(carrier=answering(refuse)),
     )
     assert done.exit_code == 6
     assert "https://attest.example" in done.stderr

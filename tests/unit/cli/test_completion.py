@@ -31,7 +31,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def offered(service: Stub, words: list[str], incomplete: str) -> list[str]:
-    completer = ShellComplete(cli, {"obj": Session(transport=service.transport)}, "attestation", "_X")
+    completer = ShellComplete(cli, {"obj": Session(carrier=service.carrier)}, "attestation", "_X")
     return [item.value for item in completer.get_completions(words, incomplete)]
 
 
@@ -77,7 +77,7 @@ def test_a_hostile_name_does_not_reach_the_shell(name: str) -> None:
 def test_what_is_told_of_a_machine_is_clean() -> None:
     """Shells print it beside the name: what the service says of it is text and nothing else."""
     service = Stub([machine(A, hostname="cp-1", status="attested\x1b[2J\n")])
-    completer = ShellComplete(cli, {"obj": Session(transport=service.transport)}, "attestation", "_X")
+    completer = ShellComplete(cli, {"obj": Session(carrier=service.carrier)}, "attestation", "_X")
     (item,) = completer.get_completions(["machine", "get"], "cp")
     assert "attested" in str(item.help)
     assert str(item.help).isprintable()

@@ -28,7 +28,7 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(service: Stub, *args: str) -> Result:
-    return CliRunner().invoke(cli, list(args), obj=Session(transport=service.transport))
+    return CliRunner().invoke(cli, list(args), obj=Session(carrier=service.carrier))
 
 
 @pytest.mark.parametrize("words", [("-v", "machine", "list"), ("machine", "list", "--debug")])

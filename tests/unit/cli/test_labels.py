@@ -19,7 +19,7 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(service: Stub, *args: str) -> Result:
-    return CliRunner().invoke(cli, list(args), obj=Session(transport=service.transport))
+    return CliRunner().invoke(cli, list(args), obj=Session(carrier=service.carrier))
 
 
 def test_labels_are_written_and_taken_off() -> None:

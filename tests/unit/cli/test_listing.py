@@ -37,7 +37,7 @@ def run(*args: str) -> Result:
             machine(C, assigned_ip="10.0.0.1/24"),
         ]
     )
-    return CliRunner().invoke(cli, list(args), obj=Session(transport=service.transport))
+    return CliRunner().invoke(cli, list(args), obj=Session(carrier=service.carrier))
 
 
 def names(result: Result, column: str = "hostname") -> list[str]:

@@ -509,9 +509,7 @@ def test_a_clock_that_was_set_back_has_the_login_renewed() -> None:
 
 
 def bearer(cache: LoginCache, idp: Idp, *, minutes: float) -> str:
-    return current.bearer(
-        cache, wanted(), transport=idp.transport, now=lambda: AT + timedelta(minutes=minutes)
-    )
+    return current.bearer(cache, wanted(), carrier=idp.carrier, now=lambda: AT + timedelta(minutes=minutes))
 
 
 def test_a_good_token_is_sent_without_asking_anybody(cache: LoginCache) -> None:
@@ -560,7 +558,7 @@ def test_what_another_command_renewed_is_used(cache: LoginCache) -> None:
     later = AT + timedelta(minutes=50)
     cache.save(a_login(access_token=jwt(sub=SUB, jti="newer"), obtained_at=later))
     idp = Idp()
-    fresh = current.refresh(cache, stale, force=True, transport=idp.transport, now=lambda: later)
+    fresh = current.refresh(cache, stale, force=True, carrier=idp.carrier, now=lambda: later)
     assert fresh.obtained_at > stale.obtained_at
     assert idp.requests == []
 
@@ -580,7 +578,7 @@ def test_a_renewal_is_judged_by_the_clock_of_the_provider(cache: LoginCache) -> 
 
         idp.token = answer
         later = AT + timedelta(hours=1)
-        current.refresh(cache, login, force=True, transport=idp.transport, now=lambda: later)
+        current.refresh(cache, login, force=True, carrier=idp.carrier, now=lambda: later)
 
     # A provider whose clock nobody knows: ours has to do.
     with pytest.raises(LoginNeeded, match="is the clock of this computer right"):
@@ -600,7 +598,7 @@ def test_a_login_that_was_removed_meanwhile_is_not_renewed(cache: LoginCache) ->
     cache.save(a_login())
     cache.remove(a_login())
     with pytest.raises(LoginNeeded, match="removed"):
-        current.refresh(cache, a_login(), transport=Idp().transport, now=lambda: AT)
+        current.refresh(cache, a_login(), carrier=Idp().carrier, now=lambda: AT)
 
 
 def test_a_command_that_never_ends_does_not_hold_the_others_for_ever(

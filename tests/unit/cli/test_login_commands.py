@@ -44,7 +44,7 @@ def ended(**changes: Any) -> Login:
 
 def run(*args: str, stub: Stub | None = None, idp: Idp | None = None, answer: str | None = None) -> Result:
     session = Session(
-        transport=(stub or Stub()).transport, login_transport=(idp or Idp(id_token={"exp": 2**33})).transport
+        carrier=(stub or Stub()).carrier, login_carrier=(idp or Idp(id_token={"exp": 2**33})).carrier
     )
     done = CliRunner().invoke(cli, list(args), obj=session, input=answer, catch_exceptions=False)
     assert CANARY not in done.output, "a secret was printed"

@@ -192,7 +192,7 @@ def test_the_older_names_are_still_read() -> None:
 
 
 def run(stub: Stub, *args: str) -> Result:
-    return CliRunner().invoke(cli, list(args), obj=Session(transport=stub.transport), catch_exceptions=False)
+    return CliRunner().invoke(cli, list(args), obj=Session(carrier=stub.carrier), catch_exceptions=False)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from attestation_cli.login.errors import LoginRefused, ProviderInvalid, Provider
 from attestation_cli.login.pkce import ProofKey, random_text
 from attestation_cli.login.tokens import read_tokens, renewed, revoked
 from tests.fixtures.operator_pki import OperatorCA
+from tests.fixtures.over_httpx import answering
 from tests.unit.cli.idp import AT, CLIENT, ISSUER, SUB, Idp, a_login, jwt, refused, verifies
 
 Private = tuple[str, Path, ssl.SSLContext]
@@ -133,7 +134,7 @@ def test_a_document_that_leads_elsewhere_is_refused(changes: dict[str, Any]) -> 
 
 
 def _answering(response: Any) -> Provider:
-    return Provider(ISSUER, transport=httpx.MockTransport(lambda request: response))
+    return Provider(ISSUER, carrier=answering(lambda request: response))
 
 
 GOOD = json.dumps({"issuer": ISSUER, "token_endpoint": f"{ISSUER}/token"}).encode()
@@ -205,8 +206,8 @@ def test_an_answer_that_trickles_has_a_deadline(monkeypatch: pytest.MonkeyPatch)
             now += 4
             yield b" "
 
-    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=body()))
-    provider = Provider(ISSUER, transport=transport)
+    carrier = answering(lambda request: httpx.Response(200, content=body()))
+    provider = Provider(ISSUER, carrier=carrier)
     monkeypatch.setattr("attestation.client.connection.time.monotonic", lambda: now)
     with provider, pytest.raises(ProviderUnreachable, match="15 s"):
         _ = provider.metadata
@@ -227,7 +228,7 @@ def test_a_provider_that_does_not_answer_is_told_as_such(error: httpx.HTTPError,
     def fail(request: httpx.Request) -> httpx.Response:
         raise error
 
-    provider = Provider(ISSUER, transport=httpx.MockTransport(fail))
+    provider = Provider(ISSUER, carrier=answering(fail))
     with provider, pytest.raises(ProviderUnreachable, match=word):
         _ = provider.metadata
 
@@ -241,7 +242,7 @@ def test_a_provider_without_a_good_certificate_gets_nothing() -> None:
         except ssl.SSLError as e:
             raise httpx.ConnectError("x") from e
 
-    provider = Provider(ISSUER, transport=httpx.MockTransport(fail))
+    provider = Provider(ISSUER, carrier=answering(fail))
     with provider, pytest.raises(ProviderUnreachable, match="could not prove who it is"):
         _ = provider.metadata
 

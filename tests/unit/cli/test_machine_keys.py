@@ -43,7 +43,7 @@ def run(found: dict[str, Any], *words: str, audit: list[dict[str, Any]] | None =
 
     stub = Stub(machines=[machine(A, hostname="cp-1", **more)], audit=audit or [], before=before)
     return CliRunner().invoke(
-        cli, ["machine", "ak-activate", "cp-1", *words], obj=Session(transport=stub.transport)
+        cli, ["machine", "ak-activate", "cp-1", *words], obj=Session(carrier=stub.carrier)
     )
 
 
@@ -117,6 +117,6 @@ def test_who_may_not_read_the_log_sees_the_rest() -> None:
         return None
 
     stub = Stub(machines=[machine(A)], before=before)
-    done = CliRunner().invoke(cli, ["machine", "ak-activate", A], obj=Session(transport=stub.transport))
+    done = CliRunner().invoke(cli, ["machine", "ak-activate", A], obj=Session(carrier=stub.carrier))
     assert done.exit_code == 0, done.output
     assert AK[:40] in done.stdout

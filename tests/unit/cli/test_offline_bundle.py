@@ -75,7 +75,7 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(service: Stub, file: Path, *more: str) -> Result:
     """Run the command."""
     arguments = ["machine", "offline-bundle", "cp-1", "--output-file", str(file), *more]
-    return CliRunner().invoke(cli, arguments, obj=Session(transport=service.transport))
+    return CliRunner().invoke(cli, arguments, obj=Session(carrier=service.carrier))
 
 
 @pytest.fixture

@@ -101,9 +101,7 @@ def stub() -> Stub:
 
 
 def run(service: Stub, *args: str) -> Result:
-    return CliRunner().invoke(
-        cli, list(args), obj=Session(transport=service.transport), catch_exceptions=False
-    )
+    return CliRunner().invoke(cli, list(args), obj=Session(carrier=service.carrier), catch_exceptions=False)
 
 
 @pytest.mark.threat("T58")

@@ -28,7 +28,7 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(service: Stub, *args: str, answer: str | None = None) -> Result:
     """Type a command."""
-    session = Session(transport=service.transport)
+    session = Session(carrier=service.carrier)
     return CliRunner().invoke(cli, list(args), obj=session, input=answer, catch_exceptions=False)
 
 
@@ -304,7 +304,7 @@ def test_versions_are_completed() -> None:
 
     def offered(words: list[str], incomplete: str) -> list[tuple[str, str | None]]:
         service = answering("/policies", listed)
-        completer = ShellComplete(cli, {"obj": Session(transport=service.transport)}, "attestation", "_X")
+        completer = ShellComplete(cli, {"obj": Session(carrier=service.carrier)}, "attestation", "_X")
         return [(item.value, item.help) for item in completer.get_completions(words, incomplete)]
 
     both = [("workers@2", "applies nowhere"), ("workers@1", "fleet, role linux")]

@@ -27,6 +27,7 @@ from attestation.results import (
 from attestation.results.ear import TYP, Profile, ear_claims
 from attestation_cli.main import cli
 from attestation_cli.session import Session
+from tests.fixtures.over_httpx import OverHTTPX
 from tests.unit.cli.stub import Stub
 
 SIGNER = KeySigner(ec.generate_private_key(ec.SECP384R1()))
@@ -71,15 +72,13 @@ def keys(tmp_path: Path) -> Path:
     return path
 
 
-def run(
-    said: dict[str, Any] | bytes, *arguments: str, transport: httpx.BaseTransport | None = None
-) -> Result:
+def run(said: dict[str, Any] | bytes, *arguments: str, carrier: OverHTTPX | None = None) -> Result:
     token = said if isinstance(said, bytes) else SIGNER.sign_jwt(said, typ=TYP).encode() + b"\n"
     return CliRunner().invoke(
         cli,
         ["result", "verify", "-", *arguments],
         input=token,
-        obj=Session(transport=transport),
+        obj=Session(carrier=carrier),
         catch_exceptions=False,
         terminal_width=100,
     )
@@ -184,7 +183,7 @@ def test_keys_of_the_service() -> None:
         assert "authorization" not in request.headers
         return httpx.Response(200, json=SIGNER.jwks()) if request.url.path.endswith("service-keys") else None
 
-    done = run(claims(*GOOD), "--server", transport=Stub(before=answer).transport)
+    done = run(claims(*GOOD), "--server", carrier=Stub(before=answer).carrier)
     assert done.exit_code == 0, done.output
 
 

@@ -29,7 +29,7 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(service: Stub, *args: str) -> Result:
-    return CliRunner().invoke(cli, list(args), obj=Session(transport=service.transport))
+    return CliRunner().invoke(cli, list(args), obj=Session(carrier=service.carrier))
 
 
 def event(index: int = 3, **changes: Any) -> dict[str, Any]:

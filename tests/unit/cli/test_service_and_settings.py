@@ -16,9 +16,7 @@ from tests.unit.cli.stub import Stub
 
 
 def run(service: Stub, *args: str) -> Result:
-    return CliRunner().invoke(
-        cli, list(args), obj=Session(transport=service.transport), catch_exceptions=False
-    )
+    return CliRunner().invoke(cli, list(args), obj=Session(carrier=service.carrier), catch_exceptions=False)
 
 
 @pytest.fixture(autouse=True)

@@ -77,7 +77,7 @@ class Story:
 
     def run(self, *args: str) -> Result:
         """Type the command."""
-        session = Session(transport=self.stub.transport)
+        session = Session(carrier=self.stub.carrier)
         return CliRunner().invoke(cli, ["machine", "watch", *args], obj=session, catch_exceptions=False)
 
 
@@ -124,7 +124,7 @@ def test_as_json_each_change_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_forms_that_cannot_follow_are_refused(form: str) -> None:
     """A table of a file has an end."""
     service = Stub()
-    session = Session(transport=service.transport)
+    session = Session(carrier=service.carrier)
     done = CliRunner().invoke(cli, ["machine", "watch", "-o", form], obj=session)
     assert done.exit_code == 2
     assert service.requests == []
@@ -183,7 +183,7 @@ from attestation_cli.main import cli
 from attestation_cli.session import Session
 from tests.unit.cli.stub import Stub, machine
 stub = Stub([machine("7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d", hostname="cp-1", cluster_id="a-long-name-of-a-cluster")])
-cli(["machine", "watch", "-i", "0.3"], prog_name="attestation", obj=Session(transport=stub.transport))
+cli(["machine", "watch", "-i", "0.3"], prog_name="attestation", obj=Session(carrier=stub.carrier))
 """
 
 

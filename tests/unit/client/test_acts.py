@@ -17,6 +17,7 @@ from attestation.client import (
 )
 from attestation.client.acts import ASK_SECONDS, ASK_TIMES, Acts, keys_of
 from attestation.errors import AnswerNotKept, StoreBusy, TransitionForbidden
+from tests.fixtures.over_httpx import answering
 from tests.unit.cli.stub import machine
 from tests.unit.client.test_client import MACHINE_ID, URL, Script, operator, problem
 
@@ -186,6 +187,6 @@ def test_a_machine_acts_as_before() -> None:
         seen.append(request)
         raise httpx.ReadTimeout("no")
 
-    with pytest.raises(ServiceUnreachable), NodeClient(URL, transport=httpx.MockTransport(answer)) as client:
+    with pytest.raises(ServiceUnreachable), NodeClient(URL, carrier=answering(answer)) as client:
         client.challenge(MACHINE_ID)
     assert not any("idempotency-key" in request.headers for request in seen)

@@ -32,6 +32,7 @@ from attestation.machines.dual_control import (
 )
 from attestation.results import Assurance
 from tests.contract.store_samples import a_machine
+from tests.fixtures.over_httpx import answering
 
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 ONE, OLD = a_machine(1), a_machine(2)
@@ -153,7 +154,7 @@ def asked_by(found: ProposalDetail, reason: str | None = "agreed") -> httpx.Requ
         sent.append(request)
         return httpx.Response(409)
 
-    client = OperatorClient("http://localhost", "t", transport=httpx.MockTransport(refuse))
+    client = OperatorClient("http://localhost", "t", carrier=answering(refuse))
     with pytest.raises(AttestationError):
         agree(client, found, reason)
     (request,) = sent
@@ -195,9 +196,7 @@ def test_what_needs_a_reason_says_that_it_was_agreed_to() -> None:
 
 def test_what_was_not_kept_is_not_guessed() -> None:
     """A vote of an older version has no document; and of a newer one nothing is known."""
-    client = OperatorClient(
-        "http://localhost", "t", transport=httpx.MockTransport(lambda _: httpx.Response(500))
-    )
+    client = OperatorClient("http://localhost", "t", carrier=answering(lambda _: httpx.Response(500)))
     for name in ("allow-list", "person"):
         with pytest.raises(RequestInvalid, match="did not keep"):
             agree(client, detail(ASKED[name][0]), None)

@@ -1,7 +1,8 @@
-"""One suite over everything that carries requests: the same answers, the same failures."""
+"""What carries requests, before servers that behave and servers that do not."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import socket
 import ssl
@@ -18,9 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from attestation.client import AnswerInvalid, APIError, Retries, ServiceUnreachable, TLSFailed
-from attestation.client.connection import HTTPSender
-from attestation.client.over_httpx import HTTPXCarrier
-from attestation.client.plain import PlainCarrier
+from attestation.client.connection import HTTPSender, proxy_for
+from attestation.errors import RequestInvalid
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: 2\r\nX-Name: v\r\n\r\n{}"
 HANG = b"hang"
@@ -105,6 +105,29 @@ def _read(stream: socket.socket) -> bytes | None:
     return head + b"\r\n\r\n" + body
 
 
+class Tunnel(Server):
+    """A proxy: it connects whoever asks for any name to one port of this computer, and hands the bytes over."""
+
+    def __init__(self, to: int) -> None:
+        self._to = to
+        super().__init__()
+
+    def _talk(self, peer: socket.socket) -> None:
+        self.requests.append(_read(peer) or b"")
+        peer.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        with peer, socket.create_connection(("127.0.0.1", self._to)) as beyond:
+            self._open.append(beyond)
+            threading.Thread(target=_hand_over, args=(beyond, peer), daemon=True).start()
+            _hand_over(peer, beyond)
+
+
+def _hand_over(giving: socket.socket, taking: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := giving.recv(65536):
+            taking.sendall(data)
+        taking.shutdown(socket.SHUT_WR)
+
+
 StartServer = Callable[..., Server]
 
 
@@ -122,24 +145,11 @@ def serve() -> Iterator[StartServer]:
         server.close()
 
 
-@pytest.fixture(params=["plain", "httpx"])
-def carrier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Let connections use one of the two."""
-    plain = request.param == "plain"
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(
-        "attestation.client.connection.carrier_for",
-        lambda url, tls, transport: PlainCarrier(url, tls) if plain else HTTPXCarrier(url, tls, None),
-    )
-    return str(request.param)
-
-
 def connect(server: Server, **more: Any) -> HTTPSender:
     return HTTPSender(f"http://127.0.0.1:{server.port}", **more)
 
 
-def test_a_request_arrives_as_it_was_meant(carrier: str, serve: StartServer) -> None:
+def test_a_request_arrives_as_it_was_meant(serve: StartServer) -> None:
     """Verb, path, query, headers and body; the answer's headers are found whatever their case."""
     server = serve(OK, OK, OK)
     with connect(server, headers={"Authorization": "Bearer t"}) as connection:
@@ -159,7 +169,7 @@ def test_a_request_arrives_as_it_was_meant(carrier: str, serve: StartServer) -> 
     assert "\r\ncontent-length: 0\r\n" in third.lower()
 
 
-def test_a_connection_is_kept_between_requests(carrier: str, serve: StartServer) -> None:
+def test_a_connection_is_kept_between_requests(serve: StartServer) -> None:
     """A listing of many pages needs one connection, an answer that says `close` another one."""
     server = serve(OK, OK, OK.replace(b"X-Name: v", b"Connection: close"), OK)
     with connect(server) as connection:
@@ -168,7 +178,7 @@ def test_a_connection_is_kept_between_requests(carrier: str, serve: StartServer)
     assert server.connections == 2
 
 
-def test_a_connection_that_the_server_closed_is_not_used_again(carrier: str, serve: StartServer) -> None:
+def test_a_connection_that_the_server_closed_is_not_used_again(serve: StartServer) -> None:
     """Not even for a request that must not be repeated."""
     server = serve(OK, OK)
     with connect(server) as connection:
@@ -191,7 +201,7 @@ def test_a_connection_that_rested_too_long_is_not_used_again(
     assert server.connections == 2
 
 
-def test_threads_share_a_client_and_never_a_connection(carrier: str, serve: StartServer) -> None:
+def test_threads_share_a_client_and_never_a_connection(serve: StartServer) -> None:
     """Each gets the answers to its own questions."""
     server = serve(*[OK] * 80)
     failures: list[BaseException] = []
@@ -224,13 +234,13 @@ def test_threads_share_a_client_and_never_a_connection(carrier: str, serve: Star
         b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n{}  ",
     ],
 )
-def test_every_framing_is_read(carrier: str, serve: StartServer, answer: bytes) -> None:
+def test_every_framing_is_read(serve: StartServer, answer: bytes) -> None:
     """Chunked, by length, to the end of the connection (RFC 9112 §6.3)."""
     with connect(serve(answer)) as connection:
         assert connection.send("GET", "/x").body == b"{}  "
 
 
-def test_an_answer_without_a_body(carrier: str, serve: StartServer) -> None:
+def test_an_answer_without_a_body(serve: StartServer) -> None:
     """204, and the connection lives on."""
     server = serve(b"HTTP/1.1 204 No Content\r\n\r\n", OK)
     with connect(server) as connection:
@@ -250,7 +260,7 @@ def test_an_answer_without_a_body(carrier: str, serve: StartServer) -> None:
         b"SSH-2.0-OpenSSH_9.2\r\n",
     ],
 )
-def test_what_is_cut_off_is_no_answer(carrier: str, serve: StartServer, answer: bytes) -> None:
+def test_what_is_cut_off_is_no_answer(serve: StartServer, answer: bytes) -> None:
     """Half an answer is none; and the request may have been heard, so an act is not repeated."""
     server = serve(answer, answer, answer)
     retries = Retries(sleep=lambda seconds: None)
@@ -260,7 +270,7 @@ def test_what_is_cut_off_is_no_answer(carrier: str, serve: StartServer, answer: 
     assert len(server.requests) == 1
 
 
-def test_nobody_there(carrier: str, serve: StartServer) -> None:
+def test_nobody_there(serve: StartServer) -> None:
     """Nothing was sent, so even an act is tried again; the message has the system's words."""
     server = Server()
     server.close()
@@ -274,19 +284,14 @@ def test_nobody_there(carrier: str, serve: StartServer) -> None:
     assert len(tried) == 2
 
 
-def test_a_server_that_says_nothing(
-    carrier: str, serve: StartServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_says_nothing(serve: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is left at the time-out."""
-    import httpx
-
     monkeypatch.setattr("attestation.client.plain.READ_SECONDS", 0.2)
-    monkeypatch.setattr("attestation.client.over_httpx._TIMEOUT", httpx.Timeout(0.2))
     with connect(serve(HANG)) as connection, pytest.raises(ServiceUnreachable, match="in time"):
         connection.send("GET", "/x")
 
 
-def test_redirects_and_compression_are_refused(carrier: str, serve: StartServer) -> None:
+def test_redirects_and_compression_are_refused(serve: StartServer) -> None:
     """Neither another host nor a bomb."""
     moved = b"HTTP/1.1 307 Moved\r\nLocation: https://evil.example/\r\nContent-Length: 0\r\n\r\n"
     packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}"
@@ -297,7 +302,7 @@ def test_redirects_and_compression_are_refused(carrier: str, serve: StartServer)
             connection.send("GET", "/x")
 
 
-def test_an_endless_answer_is_cut_off(carrier: str, serve: StartServer) -> None:
+def test_an_endless_answer_is_cut_off(serve: StartServer) -> None:
     """Read up to the limit, then the connection is given up."""
     server = serve(b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n" + b"x" * 100_000, OK)
     with connect(server, max_answer_bytes=1000) as connection:
@@ -307,7 +312,7 @@ def test_an_endless_answer_is_cut_off(carrier: str, serve: StartServer) -> None:
     assert server.connections == 2
 
 
-def test_a_problem_is_an_error_with_its_code(carrier: str, serve: StartServer) -> None:
+def test_a_problem_is_an_error_with_its_code(serve: StartServer) -> None:
     """The body of a refusal is read as well."""
     body = b'{"type":"urn:itl:problem:machine-unknown","title":"t","status":404,"detail":"d","instance":"r"}'
     head = b"HTTP/1.1 404 Not Found\r\nRetry-After: 7\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -318,7 +323,7 @@ def test_a_problem_is_an_error_with_its_code(carrier: str, serve: StartServer) -
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate for `localhost`, with its key in the same file."""
+    """A self-signed certificate for `localhost` and `attest.example`, with its key in the same file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = dt.datetime.now(dt.UTC)
@@ -330,7 +335,10 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         .serial_number(1)
         .not_valid_before(now - dt.timedelta(days=1))
         .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.DNSName("attest.example")]),
+            critical=False,
+        )
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -344,7 +352,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("host", "known"), [("localhost", True), ("127.0.0.1", True), ("localhost", False)])
 def test_the_peer_must_prove_who_it_is(
-    carrier: str, serve: StartServer, certificate: Path, host: str, *, known: bool
+    serve: StartServer, certificate: Path, host: str, *, known: bool
 ) -> None:
     """The right name under a CA that was named, and nothing else; not one byte is sent otherwise."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -359,3 +367,84 @@ def test_the_peer_must_prove_who_it_is(
         with pytest.raises(TLSFailed, match="could not prove"):
             connection.send("GET", "/x")
     assert server.requests == []
+
+
+@pytest.fixture
+def proxies(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let the environment name these proxies, and no other."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+    def named(**variables: str) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return named
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "ALL_PROXY"])
+def test_a_proxy_is_told_the_whole_address(
+    serve: StartServer, proxies: Callable[..., None], variable: str
+) -> None:
+    """RFC 9112 §3.2.2; and it knows us by what stands in its own address."""
+    server = serve(OK)
+    proxies(**{variable: f"http://an%40na:s3cret@127.0.0.1:{server.port}"})
+    with HTTPSender("http://attest.example:8080") as connection:
+        assert connection.send("GET", "/x").body == b"{}"
+    lines = server.requests[0].decode().splitlines()
+    assert lines[0] == "GET http://attest.example:8080/api/v1/x HTTP/1.1"
+    assert {"Host: attest.example:8080", "Proxy-Authorization: Basic YW5AbmE6czNjcmV0"} <= set(lines)
+
+
+def test_a_proxy_carries_tls_that_it_cannot_read(
+    serve: StartServer, certificate: Path, proxies: Callable[..., None]
+) -> None:
+    """It sees the name of the service; who the service is, its certificate proves; its password goes no further."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    server = serve(OK, OK, context=context)
+    tunnel = Tunnel(server.port)
+    try:
+        proxies(HTTPS_PROXY=f"anna:s3cret@127.0.0.1:{tunnel.port}")
+        with HTTPSender("https://attest.example", ca_file=certificate) as connection:
+            for _ in range(2):
+                assert connection.send("GET", "/x").body == b"{}"
+        with HTTPSender("https://other.example", ca_file=certificate) as stranger, pytest.raises(TLSFailed):
+            stranger.send("GET", "/x")
+    finally:
+        tunnel.close()
+    first, second = tunnel.requests
+    assert first.startswith(b"CONNECT attest.example:443 HTTP/1.")
+    assert b"\r\nProxy-Authorization: Basic YW5uYTpzM2NyZXQ=\r\n" in first
+    assert second.startswith(b"CONNECT other.example:443 HTTP/1.")
+    assert [request.splitlines()[0] for request in server.requests] == [b"GET /api/v1/x HTTP/1.1"] * 2
+    assert not any(b"Proxy-Authorization" in request for request in server.requests)
+
+
+def test_a_proxy_that_refuses(serve: StartServer, proxies: Callable[..., None]) -> None:
+    """The service was not reached, so even an act may come again."""
+    server = serve(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+    proxies(https_proxy=f"http://127.0.0.1:{server.port}")
+    with HTTPSender("https://attest.example") as connection, pytest.raises(ServiceUnreachable) as caught:
+        connection.send("POST", "/x")
+    assert not caught.value.sent
+
+
+@pytest.mark.parametrize(
+    "address", ["https://proxy.example", "socks5://proxy.example", "http://", "http://x:y"]
+)
+def test_a_proxy_that_cannot_be_one(proxies: Callable[..., None], address: str) -> None:
+    """Told, and nothing is sent past it."""
+    proxies(all_proxy=address)
+    with pytest.raises(RequestInvalid, match="proxy"):
+        HTTPSender("https://attest.example")
+
+
+@pytest.mark.parametrize("url", ["http://localhost:1", "http://127.0.0.1:1", "http://a.inside.example:1"])
+def test_a_proxy_is_passed_over(proxies: Callable[..., None], url: str) -> None:
+    """It cannot reach this computer, and would see what is sent; and where the environment excepts a domain."""
+    proxies(http_proxy="http://proxy.example:3128", no_proxy="inside.example")
+    assert proxy_for(url) is None
+    assert proxy_for("http://outside.example") == "http://proxy.example:3128"
+    assert proxy_for("https://outside.example") is None

@@ -34,7 +34,6 @@ from attestation.client import (
     is_loopback,
 )
 from attestation.client.connection import HTTPSender, checked_url, parse_retry_after
-from attestation.client.over_httpx import HTTPXCarrier
 from attestation.client.plain import PlainCarrier
 from attestation.errors import (
     ChallengeUsed,
@@ -46,6 +45,7 @@ from attestation.errors import (
     Unavailable,
 )
 from attestation.machines import Role
+from tests.fixtures.over_httpx import answering
 
 MACHINE_ID = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
 URL = "https://attest.example"
@@ -67,11 +67,11 @@ def problem(status: int, code: str, headers: dict[str, str] | None = None, **mor
 
 
 def operator(handler: Handler, **more: Any) -> OperatorClient:
-    return OperatorClient(URL, "secret", transport=httpx.MockTransport(handler), **more)
+    return OperatorClient(URL, "secret", carrier=answering(handler), **more)
 
 
 def node(handler: Handler, **more: Any) -> NodeClient:
-    return NodeClient(URL, transport=httpx.MockTransport(handler), **more)
+    return NodeClient(URL, carrier=answering(handler), **more)
 
 
 class Script:
@@ -266,7 +266,7 @@ def test_what_may_have_happened_is_not_repeated(answer: httpx.Response | Excepti
     pauses: list[float] = []
     script = Script(answer)
     with (
-        HTTPSender(URL, retries=retries(pauses), transport=httpx.MockTransport(script)) as connection,
+        HTTPSender(URL, retries=retries(pauses), carrier=answering(script)) as connection,
         pytest.raises(Unavailable),
     ):
         connection.send("POST", "/attest", body={})
@@ -413,27 +413,16 @@ def test_a_ca_file_without_certificates_is_a_usage_error(tmp_path: Any) -> None:
                 NodeClient(url, ca_file=path)
 
 
-def test_certificates_are_checked_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever carries the requests verifies chain and host name; a proxy named by the environment is used."""
-    monkeypatch.delenv("HTTPS_PROXY", raising=False)
-    plain = NodeClient(URL)
-    assert isinstance(plain._http._carrier, PlainCarrier)
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
-    proxied = NodeClient(URL)
-    assert isinstance(proxied._http._carrier, HTTPXCarrier)
-    # A proxy cannot reach this computer, and would see what is sent.
-    with NodeClient("https://localhost:8443") as here:
-        assert isinstance(here._http._carrier, PlainCarrier)
-    monkeypatch.delenv("HTTPS_PROXY")
-    behind = proxied._http._carrier._client
-    contexts = [plain._http._carrier._tls, behind._transport._pool._ssl_context]  # type: ignore[attr-defined]  # httpx hides it
-    for context in contexts:
-        assert context is not None
-        assert context.verify_mode is ssl.CERT_REQUIRED
-        assert context.check_hostname
-        assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
-    plain.close()
-    proxied.close()
+def test_certificates_are_checked_by_default() -> None:
+    """Chain and host name."""
+    with NodeClient(URL) as client:
+        carrier = client._http._carrier
+        assert isinstance(carrier, PlainCarrier)
+        context = carrier._tls
+    assert context is not None
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+    assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
 
 
 # Routes: every method, its verb and its path.

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from attestation.api import MachineDetail
 from attestation.client import AnswerInvalid, OperatorClient, PublicClient, Record
 from attestation.client.record import parse_record
+from tests.fixtures.over_httpx import answering
 from tests.unit.cli.stub import STATS, machine
 
 A = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
@@ -102,7 +103,7 @@ def test_a_listing_of_records_says_what_the_models_say() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json=pages[request.url.params.get("cursor")])
 
-    with OperatorClient("https://x.example", "t", transport=httpx.MockTransport(answer)) as client:
+    with OperatorClient("https://x.example", "t", carrier=answering(answer)) as client:
         records = list(client.machine_records(q="cp"))
         models = list(client.machines(q="cp"))
     assert [dict(record) for record in records] == items
@@ -116,9 +117,9 @@ def test_a_listing_of_records_says_what_the_models_say() -> None:
 )
 def test_a_page_of_another_form_is_refused(page: dict[str, Any]) -> None:
     """Nothing half-read is listed."""
-    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=page))
+    carrier = answering(lambda request: httpx.Response(200, json=page))
     with (
-        OperatorClient("https://x.example", "t", transport=transport) as client,
+        OperatorClient("https://x.example", "t", carrier=carrier) as client,
         pytest.raises(AnswerInvalid),
     ):
         list(client.machine_records())
@@ -126,8 +127,8 @@ def test_a_page_of_another_form_is_refused(page: dict[str, Any]) -> None:
 
 def test_stats_both_ways() -> None:
     """The numbers are the same, read fast or typed."""
-    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=STATS))
-    with OperatorClient("https://x.example", "t", transport=transport) as client:
+    carrier = answering(lambda request: httpx.Response(200, json=STATS))
+    with OperatorClient("https://x.example", "t", carrier=carrier) as client:
         assert client.stats_record().counts("by_status") == dict(client.stats().by_status)
         assert client.stats().machines == client.stats_record().number("machines")
 
@@ -146,12 +147,16 @@ def test_what_anybody_may_ask_is_asked_without_a_credential() -> None:
         status, body = bodies[request.url.path]
         return httpx.Response(status, content=json.dumps(body))
 
-    with PublicClient("https://x.example", transport=httpx.MockTransport(answer)) as client:
+    with PublicClient("https://x.example", carrier=answering(answer)) as client:
         assert client.is_alive()
         assert client.readiness().text("status") == "unavailable"
         assert client.service_keys().records("keys") == []
     assert not [request for request in seen if "Authorization" in request.headers]
     for status in (301, 404, 500):
-        other = httpx.MockTransport(lambda request, status=status: httpx.Response(status, json={}))
-        with PublicClient("https://x.example", transport=other) as client, pytest.raises(AnswerInvalid):
+
+        def refuse(request: httpx.Request, status: int = status) -> httpx.Response:
+            return httpx.Response(status, json={})
+
+        other = answering(refuse)
+        with PublicClient("https://x.example", carrier=other) as client, pytest.raises(AnswerInvalid):
             client.readiness()

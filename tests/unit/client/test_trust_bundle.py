@@ -7,6 +7,7 @@ import pytest
 
 from attestation.client import AnswerInvalid, APIError, NodeClient, SignedBundle
 from attestation.errors import CANotConfigured
+from tests.fixtures.over_httpx import OverHTTPX
 
 URL = "https://attest.example"
 
@@ -19,7 +20,7 @@ def asked(answer: httpx.Response) -> tuple[SignedBundle, list[httpx.Request]]:
         seen.append(request)
         return answer
 
-    with NodeClient(URL, transport=httpx.MockTransport(answering)) as client:
+    with NodeClient(URL, carrier=OverHTTPX(httpx.MockTransport(answering))) as client:
         return client.trust_bundle(), seen
 
 
@@ -60,6 +61,6 @@ def test_the_status_of_a_certificate_is_asked_in_the_path() -> None:
         seen.append(request)
         return httpx.Response(200, content=b"answer")
 
-    with NodeClient(URL, transport=httpx.MockTransport(answering)) as client:
+    with NodeClient(URL, carrier=OverHTTPX(httpx.MockTransport(answering))) as client:
         assert client.certificate_status(b"\xfb\xff\xfe?") == b"answer"
     assert seen[0].url.raw_path == b"/pki/ocsp/%2B%2F%2F%2BPw%3D%3D"

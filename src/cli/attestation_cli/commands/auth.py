@@ -91,7 +91,7 @@ def _revoke(session: Session, login: Login, chosen: Wanted) -> bool:
     from attestation_cli.login.tokens import revoked
 
     try:
-        with Provider(login.issuer, ca_file=chosen.ca_file, transport=session.login_transport) as provider:
+        with Provider(login.issuer, ca_file=chosen.ca_file, carrier=session.login_carrier) as provider:
             return revoked(provider, login)
     except (ProviderUnreachable, ProviderInvalid) as e:
         session.note(f"note: {clean(str(e))}; a copy of the login would still work there")
@@ -184,7 +184,7 @@ def _check(session: Session, cache: LoginCache, chosen: Wanted) -> list[str]:
     """
     from attestation.errors import Forbidden
 
-    with session.client(bearer(cache, chosen, transport=session.login_transport)) as client:
+    with session.client(bearer(cache, chosen, carrier=session.login_carrier)) as client:
         try:
             rights = client.whoami().rights
         except Forbidden:
@@ -216,7 +216,7 @@ def refresh(session: Session, /, **identity: str | None) -> None:
         raise LoginNeeded(f"there is no login to renew{f' at {chosen.issuer}' if chosen.issuer else ''}")
     emit_login(
         session,
-        renew(cache, login, ca_file=chosen.ca_file, force=True, transport=session.login_transport),
+        renew(cache, login, ca_file=chosen.ca_file, force=True, carrier=session.login_carrier),
         {},
     )
 

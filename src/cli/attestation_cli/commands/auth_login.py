@@ -108,7 +108,7 @@ def login(
     cache, in_keyring = LoginCache(note=session.note), keyring or bool(session.profile.keyring)
     # Before anybody is asked for anything: what comes must be kept safely.
     cache.prepare(keyring=in_keyring)
-    with Provider(issuer, ca_file=chosen.ca_file, transport=session.login_transport) as provider:
+    with Provider(issuer, ca_file=chosen.ca_file, carrier=session.login_carrier) as provider:
         found = _ask(session, provider, method, chosen, scope or SCOPE, fresh=fresh, no_browser=no_browser)
         if (note := clock_note(provider.clock, _now())) is not None:
             session.note(note)

@@ -7,5 +7,5 @@
     cache.py       ~/.itl/attestation-cache/: logins kept between commands; keychain.py: their secrets elsewhere
     current.py     the token that a command sends
 
-What a command with a valid login needs (`profiles`, `cache`, `current`, `claims`) imports neither httpx nor pydantic.
+What a command with a valid login needs (`profiles`, `cache`, `current`, `claims`) imports no pydantic.
 """

@@ -11,7 +11,7 @@ from attestation_cli.login.cache import Login, LoginCache
 from attestation_cli.login.errors import LoginNeeded, ProviderInvalid, ProviderUnreachable
 
 if TYPE_CHECKING:
-    import httpx
+    from attestation.client.carrier import Carrier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def bearer(
     cache: LoginCache,
     wanted: Wanted,
     *,
-    transport: httpx.BaseTransport | None = None,
+    carrier: Carrier | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> str:
     """Return the token to send.
@@ -85,7 +85,7 @@ def bearer(
     if not login.is_expired(now()):
         return login.access_token
     try:
-        return refresh(cache, login, ca_file=wanted.ca_file, transport=transport, now=now).access_token
+        return refresh(cache, login, ca_file=wanted.ca_file, carrier=carrier, now=now).access_token
     except (ProviderUnreachable, ProviderInvalid):
         # Close to its end, but not there: the provider's trouble need not be ours yet.
         if now() < login.expires_at:
@@ -99,7 +99,7 @@ def refresh(
     *,
     ca_file: str | None = None,
     force: bool = False,
-    transport: httpx.BaseTransport | None = None,
+    carrier: Carrier | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Login:
     """Renew *login*, once however many commands want it at the same time.
@@ -109,7 +109,7 @@ def refresh(
         login: What the caller read.
         ca_file: For the provider, see `discovery.Provider`.
         force: Renew it also where it is still good.
-        transport: For tests.
+        carrier: For tests.
         now: The clock.
 
     Raises:
@@ -130,7 +130,7 @@ def refresh(
         from attestation_cli.login.discovery import Provider
         from attestation_cli.login.tokens import clock_note, renewed
 
-        with Provider(latest.issuer, ca_file=ca_file, transport=transport) as provider:
+        with Provider(latest.issuer, ca_file=ca_file, carrier=carrier) as provider:
             fresh = renewed(provider, latest, now())
         cache.save(fresh)
         if (note := clock_note(provider.clock, now())) is not None:

@@ -23,7 +23,7 @@ from attestation.errors import RequestInvalid
 from attestation_cli.login.errors import ProviderInvalid, ProviderUnreachable
 
 if TYPE_CHECKING:
-    import httpx
+    from attestation.client.carrier import Carrier
 
 WELL_KNOWN = "/.well-known/openid-configuration"
 LONGEST_ANSWER = 256 << 10
@@ -86,20 +86,18 @@ class Provider(Closing):
     Args:
         issuer: Its name and address, e.g. `https://id.example/realms/itl`.
         ca_file: PEM file with the only CAs to trust; `system` or None trusts those of the system.
-        transport: For tests: what carries the requests instead of the network.
+        carrier: What carries the requests instead of the network: for tests.
 
     Raises:
         RequestInvalid: The issuer or the CA file cannot be used.
     """
 
-    def __init__(
-        self, issuer: str, *, ca_file: str | None = None, transport: httpx.BaseTransport | None = None
-    ) -> None:
+    def __init__(self, issuer: str, *, ca_file: str | None = None, carrier: Carrier | None = None) -> None:
         self.issuer = checked_issuer(issuer)
         tls = None
         if urlsplit(issuer).scheme == "https":
             tls = tls_context(None if ca_file in (None, SYSTEM) else Path(str(ca_file)).expanduser())
-        self._carrier = carrier_for(issuer, tls, transport)
+        self._carrier = carrier_for(issuer, tls, carrier)
         self._metadata: Metadata | None = None
         self.clock: datetime | None = None
         """What the provider's own clock said with its last answer (`Date`), UTC; None where it did not say."""

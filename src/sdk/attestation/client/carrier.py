@@ -1,8 +1,6 @@
-"""What carries requests: one contract, two ways.
+"""What carries requests: the contract. `plain` fulfils it with the standard library; a test may with anything.
 
-`plain` is the standard library's HTTP client, which loads in a tenth of the time that httpx needs, and an
-operator waits for that at every command. `over_httpx` is for what `plain` cannot: proxies, and transports of tests.
-Retries, limits, deadlines and the reading of answers stand above both, in `connection`.
+Retries, limits, deadlines and the reading of answers stand above it, in `connection`.
 """
 
 from __future__ import annotations

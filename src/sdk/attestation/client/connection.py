@@ -7,7 +7,7 @@ What holds for every request:
 - a request is repeated only where that cannot do anything twice;
 - an act carries a key, and is asked about where its answer is lost (`acts`).
 
-Start-up counts here: pydantic, httpx and ssl are loaded by those who use them (docs/adr/0021).
+Start-up counts here: pydantic and ssl are loaded by those who use them (docs/adr/0021).
 """
 
 # Longer than 500 lines: one carrier of HTTP: what it sends, retries and refuses is read together.
@@ -42,7 +42,6 @@ from attestation.errors import RequestInvalid
 if TYPE_CHECKING:
     import ssl
 
-    import httpx
     from pydantic import BaseModel
 
     from attestation.client.acts import Acts
@@ -99,7 +98,7 @@ class HTTPSender(Closing):
         headers: Sent with every request.
         retries: When to repeat a request.
         max_answer_bytes: Longest answer that is read.
-        transport: For tests: what carries the requests instead of the network.
+        carrier: What carries the requests instead of the network: for tests.
         acts: How requests that change something are named; None where they are no acts.
 
     Raises:
@@ -115,7 +114,7 @@ class HTTPSender(Closing):
         headers: Mapping[str, str] | None = None,
         retries: Retries = ONCE,
         max_answer_bytes: int = 16 << 20,
-        transport: httpx.BaseTransport | None = None,
+        carrier: Carrier | None = None,
         acts: Acts | None = None,
     ) -> None:
         self.url = checked_url(url)
@@ -132,7 +131,7 @@ class HTTPSender(Closing):
             raise RequestInvalid(f"{self.url} is not encrypted: a client certificate proves nothing there")
         # Looked at for http too, where nothing is verified with it: who names a file that is not there is told.
         tls = tls_context(ca_file, client_certificate) if ca_file or self.url.startswith("https:") else None
-        self._carrier = carrier_for(self.url, tls if self.url.startswith("https:") else None, transport)
+        self._carrier = carrier_for(self.url, tls if self.url.startswith("https:") else None, carrier)
 
     def close(self) -> None:
         """Close the connections."""
@@ -460,19 +459,27 @@ def is_loopback(url: str) -> bool:
         return False
 
 
-def carrier_for(url: str, tls: ssl.SSLContext | None, transport: httpx.BaseTransport | None) -> Carrier:
-    """Return what carries the requests: httpx where a proxy may be configured, else what loads faster."""
+def carrier_for(url: str, tls: ssl.SSLContext | None, carrier: Carrier | None) -> Carrier:
+    """Return what carries the requests: *carrier* where there is one, else HTTP, through a proxy where one is named."""
+    if carrier is None:
+        from attestation.client.plain import PlainCarrier
+
+        carrier = PlainCarrier(url, tls, proxy_for(url))
+    return watched(carrier)
+
+
+def proxy_for(url: str) -> str | None:
+    """Return the proxy that the environment, or the settings of the system, name for *url*.
+
+    A proxy cannot reach this computer itself, and would see what is sent.
+    """
     named = any(os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXY_VARIABLES)
-    # There a proxy may stand in the settings of the system, which httpx knows how to read.
-    proxied = named or sys.platform in ("win32", "darwin")
-    # A proxy cannot reach this computer itself, and would see what is sent.
-    if transport is not None or (proxied and not is_loopback(url)):
-        from attestation.client.over_httpx import HTTPXCarrier
+    if is_loopback(url) or not (named or sys.platform in ("win32", "darwin")):
+        return None
+    from urllib.request import getproxies, proxy_bypass
 
-        return watched(HTTPXCarrier(url, tls, transport))
-    from attestation.client.plain import PlainCarrier
-
-    return watched(PlainCarrier(url, tls))
+    parsed, proxies = urlsplit(url), getproxies()
+    return None if proxy_bypass(parsed.netloc) else proxies.get(parsed.scheme) or proxies.get("all")
 
 
 def tls_context(ca_file: Path | None, client_certificate: ClientCertificate | None = None) -> ssl.SSLContext:

@@ -30,7 +30,7 @@ from attestation.keys import CONFIG_SIGNATURE_HEADER, NODE_NONCE_HEADER, TRUST_B
 from attestation.wire import b64encode
 
 if TYPE_CHECKING:
-    import httpx
+    from attestation.client.carrier import Carrier
 
 ENVELOPE_MEDIA_TYPE: Final = "application/vnd.itl.config.encrypted+json"
 
@@ -70,7 +70,7 @@ class NodeClient(Client):
         url: Address of the service, without `/api/v1`.
         ca_file: PEM file with the only CAs to trust; None trusts those of the system.
         retries: When to repeat a request.
-        transport: For tests: what carries the requests instead of the network.
+        carrier: What carries the requests instead of the network: for tests.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class NodeClient(Client):
         *,
         ca_file: Path | None = None,
         retries: Retries = ONCE,
-        transport: httpx.BaseTransport | None = None,
+        carrier: Carrier | None = None,
     ) -> None:
         self._http = HTTPSender(
-            url, ca_file=ca_file, retries=retries, max_answer_bytes=4 << 20, transport=transport
+            url, ca_file=ca_file, retries=retries, max_answer_bytes=4 << 20, carrier=carrier
         )
 
     def introduce(self, request: IntroduceRequest) -> IntroduceResponse:

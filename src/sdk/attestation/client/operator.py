@@ -26,8 +26,9 @@ from attestation.errors import RequestInvalid
 from attestation.machines import Role, Status
 
 if TYPE_CHECKING:
-    import httpx
     from pydantic import BaseModel
+
+    from attestation.client.carrier import Carrier
 
 PAGE_SIZE = 200
 Scope = Literal["fleet", "cluster", "role", "machine"]
@@ -44,7 +45,7 @@ class OperatorClient(Client):
         client_certificate: Who we are, instead of a token: PEM files of certificate and key.
         allow_plain_http: Send the token without TLS to another computer; anybody on the way can read it.
         retries: When to repeat a request.
-        transport: For tests: what carries the requests instead of the network.
+        carrier: What carries the requests instead of the network: for tests.
         acts: How acts are named, and who is told of a lost answer; None names them by itself.
 
     Raises:
@@ -60,7 +61,7 @@ class OperatorClient(Client):
         client_certificate: ClientCertificate | None = None,
         allow_plain_http: bool = False,
         retries: Retries | None = None,
-        transport: httpx.BaseTransport | None = None,
+        carrier: Carrier | None = None,
         acts: Acts | None = None,
     ) -> None:
         if token is None and client_certificate is None:
@@ -76,7 +77,7 @@ class OperatorClient(Client):
             client_certificate=client_certificate,
             headers={} if token is None else {"Authorization": f"Bearer {token}"},
             retries=retries or Retries(),
-            transport=transport,
+            carrier=carrier,
             acts=acts or Acts(),
         )
         if self._http.url.startswith("http:") and not (allow_plain_http or is_loopback(self._http.url)):

@@ -1,7 +1,8 @@
-"""Requests over the standard library's HTTP client: what a command line needs, quickly loaded."""
+"""Requests over the standard library's HTTP client, which loads in a tenth of the time of httpx (docs/adr/0092)."""
 
 from __future__ import annotations
 
+import base64
 import http.client
 import select
 import ssl
@@ -9,10 +10,11 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from attestation.client.carrier import CONNECT_SECONDS, READ_SECONDS
 from attestation.client.errors import NotTLS, ServiceUnreachable, TLSFailed
+from attestation.errors import RequestInvalid
 
 IDLE_SECONDS: Final = 3.0
 """A connection that nobody used for so long is not used again: servers end theirs after five."""
@@ -26,15 +28,27 @@ class PlainCarrier:
     Args:
         url: Address of the service.
         tls: What https verifies with; None for http.
+        proxy: `[http://][user:password@]host[:port]` of what stands between; None for nothing. Of https it carries
+            what it cannot read.
+
+    Raises:
+        RequestInvalid: *proxy* is not the address of a proxy of HTTP.
     """
 
-    def __init__(self, url: str, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, url: str, tls: ssl.SSLContext | None, proxy: str | None = None) -> None:
         self._url = url
         parsed = urlsplit(url)
         assert parsed.hostname is not None
         assert (tls is not None) == (parsed.scheme == "https")
-        self._host, self._port, self._tls = parsed.hostname, parsed.port, tls
+        self._tls = tls
+        self._service = self._peer = (parsed.hostname, parsed.port or (443 if tls else 80))
+        self._to_proxy: dict[str, str] = {}
+        # Only the path and query are sent: a connection knows the rest. A proxy is told all of what it can read.
         self._origin = f"{parsed.scheme}://{parsed.netloc}"
+        self._tunnelled = proxy is not None and tls is not None
+        if proxy is not None:
+            self._peer, self._to_proxy = _read_proxy(proxy)
+            self._origin = self._origin if tls else ""
         # Appending and popping are atomic: two threads never hold one connection.
         self._idle: list[tuple[float, http.client.HTTPConnection]] = []
 
@@ -47,8 +61,8 @@ class PlainCarrier:
         """Send a request and read the head of the answer."""
         connection = self._used_before() or self._connect()
         try:
-            # Only the path and query: the connection knows the rest.
-            connection.request(method, url.removeprefix(self._origin), body=body, headers=dict(headers))
+            told = dict(headers) if self._tunnelled else {**headers, **self._to_proxy}
+            connection.request(method, url.removeprefix(self._origin), body=body, headers=told)
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as e:
             connection.close()
@@ -81,11 +95,11 @@ class PlainCarrier:
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._tls is None:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
+            connection = http.client.HTTPConnection(*self._peer, timeout=CONNECT_SECONDS)
         else:
-            connection = http.client.HTTPSConnection(
-                self._host, self._port, timeout=CONNECT_SECONDS, context=self._tls
-            )
+            connection = http.client.HTTPSConnection(*self._peer, timeout=CONNECT_SECONDS, context=self._tls)
+        if self._tunnelled:
+            connection.set_tunnel(*self._service, self._to_proxy)
         try:
             connection.connect()
         except (OSError, http.client.HTTPException, UnicodeError) as e:
@@ -93,6 +107,26 @@ class PlainCarrier:
             raise unreachable(self._url, e, sent=False) from e
         connection.sock.settimeout(READ_SECONDS)
         return connection
+
+
+def _read_proxy(proxy: str) -> tuple[tuple[str, int], dict[str, str]]:
+    """Return host and port of *proxy*, and the header that it knows us by.
+
+    Raises:
+        RequestInvalid: Not the address of a proxy that speaks HTTP, unencrypted.
+    """
+    wrong = RequestInvalid("the proxy that the environment names must be http://host:port")
+    try:
+        parsed = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        host, port = parsed.hostname, parsed.port or 80
+    except ValueError:
+        raise wrong from None
+    if not host or parsed.scheme != "http":
+        raise wrong
+    if parsed.username is None:
+        return (host, port), {}
+    known = f"{unquote(parsed.username)}:{unquote(parsed.password or '')}".encode()
+    return (host, port), {"Proxy-Authorization": f"Basic {base64.b64encode(known).decode('ascii')}"}
 
 
 class PlainReply:

@@ -10,7 +10,7 @@ from attestation.client.errors import AnswerInvalid
 from attestation.client.record import Record, parse_record
 
 if TYPE_CHECKING:
-    import httpx
+    from attestation.client.carrier import Carrier
 
 
 class PublicClient(Client):
@@ -19,13 +19,11 @@ class PublicClient(Client):
     Args:
         url: Address of the service, without `/api/v1`.
         ca_file: PEM file with the only CAs to trust; None trusts those of the system.
-        transport: For tests: what carries the requests instead of the network.
+        carrier: What carries the requests instead of the network: for tests.
     """
 
-    def __init__(
-        self, url: str, *, ca_file: Path | None = None, transport: httpx.BaseTransport | None = None
-    ) -> None:
-        self._http = HTTPSender(url, ca_file=ca_file, transport=transport)
+    def __init__(self, url: str, *, ca_file: Path | None = None, carrier: Carrier | None = None) -> None:
+        self._http = HTTPSender(url, ca_file=ca_file, carrier=carrier)
 
     def is_alive(self) -> bool:
         """True where `/healthz` says so.
