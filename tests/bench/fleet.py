@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from attestation.machines import ClockState, Machine, Role, Status
+from attestation.machines import ClockState, Machine, Role, Status, TPMIdentity
 from attestation.results import Assurance, Verdict
 from attestation.store import Tx, migrate, open_store
 from attestation.tpm import Public
@@ -101,14 +101,19 @@ def _row(machine_id: str, fingerprint: str, ek: Public, ak: Public, at: datetime
         status=Status.ATTESTED,
         role=Role.WORKER_APP,
         cluster_id="default",
-        ek_fingerprint=fingerprint,
-        ek_public=ek.tpm2b(),
-        ek_source="pub",
-        ek_template="L-2",
-        ek_certificate=None,
+        tpm=TPMIdentity(
+            ek_fingerprint=fingerprint,
+            ek_public=ek.tpm2b(),
+            ek_source="pub",
+            ek_template="L-2",
+            ek_certificate=None,
+            ek_chain_ok=False,
+            ek_allow_listed=False,
+            ak_public=ak.tpm2b(),
+            ak_name=ak.name,
+            ak_activated_at=at,
+        ),
         assurance=Assurance.TOFU,
-        ek_chain_ok=False,
-        ek_allow_listed=False,
         hw_uuid=str(uuid.uuid4()),
         hw_mac=f"02:00:00:{number >> 16 & 255:02x}:{number >> 8 & 255:02x}:{number & 255:02x}",
         hw_serial=f"SN{number:08d}",
@@ -125,9 +130,6 @@ def _row(machine_id: str, fingerprint: str, ek: Public, ak: Public, at: datetime
         wipe_pending=False,
         wiped_at=None,
         config_owed_since=None,
-        ak_public=ak.tpm2b(),
-        ak_name=ak.name,
-        ak_activated_at=at,
         clock=ClockState(
             clock_ms=1, reset_count=3, restart_count=0, safe=True, firmware_version=0x2019102300163636
         ),

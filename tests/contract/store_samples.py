@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status
+from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status, TPMIdentity
 from attestation.results import (
     Assurance,
     AttestationResult,
@@ -72,7 +73,9 @@ def a_machine(number: int = 1, **changes: Any) -> Machine:
         "directive_sha256": None,
         "desired_cluster_id": "default",
     }
-    return Machine(**(fields | changes))
+    fields |= changes
+    tpm = TPMIdentity(**{each.name: fields.pop(each.name) for each in dataclasses.fields(TPMIdentity)})
+    return Machine(**fields, tpm=tpm)
 
 
 def a_full_machine(number: int = 1) -> Machine:
@@ -134,7 +137,7 @@ def a_challenge(number: int = 1, **changes: Any) -> Challenge:
         "challenge_id": f"{number:032x}",
         "purpose": "attest",
         "machine_id": a_machine().machine_id,
-        "ek_fingerprint": a_machine().ek_fingerprint,
+        "ek_fingerprint": a_machine().tpm.ek_fingerprint,
         "nonce": number.to_bytes(32),
         "pcr_selection": '{"sha256":[0,1]}',
         "policy_ref": "workers@3",
@@ -168,7 +171,7 @@ def a_config_token(number: int = 1, **changes: Any) -> ConfigToken:
         "token_id": f"{number:016x}",
         "token_sha256": number.to_bytes(32),
         "machine_id": a_machine().machine_id,
-        "ak_name": a_machine().ak_name,
+        "ak_name": a_machine().tpm.ak_name,
         "issued_at": NOW,
         "expires_at": NOW + 60 * MINUTE,
     }

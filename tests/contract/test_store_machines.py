@@ -38,12 +38,15 @@ def test_a_machine_comes_back_as_it_went_in(store: Store, machine: Machine) -> N
     """Every field survives, found by id and by EK."""
     store.write_sync(lambda tx: tx.machines.add(machine))
     assert store.read_sync(lambda tx: tx.machines.by_id(machine.machine_id)) == machine
-    assert store.read_sync(lambda tx: tx.machines.by_ek(machine.ek_fingerprint)) == machine
+    assert store.read_sync(lambda tx: tx.machines.by_ek(machine.tpm.ek_fingerprint)) == machine
 
 
 def test_the_full_sample_leaves_no_field_unset() -> None:
     """The sample above tells a swapped or forgotten column from a right one."""
-    values = [getattr(a_full_machine(), f.name) for f in dataclasses.fields(Machine)]
+    machine = a_full_machine()
+    values = [
+        getattr(record, f.name) for record in (machine, machine.tpm) for f in dataclasses.fields(record)
+    ]
     assert None not in values
     told_apart = [value for value in values if not isinstance(value, bool)]
     assert len(set(map(repr, told_apart))) == len(told_apart)
@@ -78,7 +81,7 @@ def test_an_id_or_ek_is_stored_once(store: Store, same: str) -> None:
     """A second machine with the same id or the same EK is refused, and the first stays."""
     first = a_machine(1)
     store.write_sync(lambda tx: tx.machines.add(first))
-    second = a_machine(2, **{same: getattr(first, same)})
+    second = a_machine(2, **{same: getattr(first, same, first.tpm.ek_fingerprint)})
     with pytest.raises(EKConflict):
         store.write_sync(lambda tx: tx.machines.add(second))
     assert store.read_sync(lambda tx: tx.machines.page(ANY, None, 10)).items == (first,)
@@ -89,13 +92,19 @@ CHANGES: list[dict[str, Any]] = [
     {"wipe_pending": True, "wiped_at": NOW + MINUTE},
     {"clock": None},
     {"clock": RENEWAL["clock"], "assurance": Assurance.EK_CHAIN, "desired_role": None},
-    {"ek_certificate": None},
+    {"tpm": dataclasses.replace(a_full_machine().tpm, ek_certificate=None)},
     {
-        "ek_certificate": EKCertificateInfo(
-            subject="s", manufacturer="m", model="o", firmware="f", sha256="00"
+        "tpm": dataclasses.replace(
+            a_full_machine().tpm,
+            ek_certificate=EKCertificateInfo(
+                subject="s", manufacturer="m", model="o", firmware="f", sha256="00"
+            ),
         )
     },
-    {"ak_public": None, "ak_name": None, "ak_activated_at": None, "last_verdict": None},
+    {
+        "tpm": dataclasses.replace(a_full_machine().tpm, ak_public=None, ak_name=None, ak_activated_at=None),
+        "last_verdict": None,
+    },
     {},
 ]
 
@@ -162,8 +171,8 @@ def test_a_renewal_stores_the_result_and_keeps_the_version(store: Store) -> None
     "meanwhile",
     [
         {"status": Status.LOCKED},
-        {"ak_name": b"other"},
-        {"ak_name": None},
+        {"tpm": a_machine(ak_name=b"other").tpm},
+        {"tpm": a_machine(ak_name=None).tpm},
         {"role": Role.CONTROLPLANE},
         {"assurance": Assurance.NONE},
         {"hostname": "other"},
@@ -303,7 +312,7 @@ def shown(machine: Machine, wanted: MachineFilter) -> bool:
         and (
             any(q in text.lower() for text in inside)
             or machine.machine_id.startswith(q)
-            or machine.ek_fingerprint.startswith(q)
+            or machine.tpm.ek_fingerprint.startswith(q)
         )
     )
 
@@ -449,10 +458,9 @@ def test_machines_are_counted_as_they_judge_themselves(store: Store) -> None:
 
 def leased(number: int, minutes: int, **changes: Any) -> Machine:
     """Return an attested machine whose lease ends *minutes* from NOW."""
-    return dataclasses.replace(
-        a_machine(),
+    return a_machine(
+        number,
         machine_id=f"00000000-0000-4000-8000-{number:012x}",
-        ek_fingerprint=f"{number:096x}",
         **{
             "status": Status.ATTESTED,
             "role": Role.WORKER_APP,

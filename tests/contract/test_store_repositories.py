@@ -531,7 +531,7 @@ def test_purge_deletes_what_nothing_needs_and_nothing_else(store: Store) -> None
         tx.config_tokens.issue(a_config_token(3))
         tx.config_tokens.consume(
             a_config_token(3).token_sha256,
-            ak_name=MACHINE.ak_name,
+            ak_name=MACHINE.tpm.ak_name,
             answer=b"sealed",
             answer_until=NOW - MICROSECOND,
             at=NOW - MINUTE,

@@ -23,8 +23,8 @@ def chained(
     number: int, anchor: str = ANCHOR, *, listed: bool = False
 ) -> tuple[Machine, StoredEKCertificate]:
     """Return a machine that a vendor vouches for, and its certificate."""
-    machine = dataclasses.replace(
-        a_machine(number),
+    machine = a_machine(
+        number,
         ek_chain_ok=True,
         ek_allow_listed=listed,
         assurance=Assurance.EK_ALLOWLIST if listed else Assurance.EK_CHAIN,
@@ -112,10 +112,10 @@ def test_a_distrusted_certificate_lowers_whoever_it_vouched_for(store: Store) ->
     add(store, *chained(3, OTHER))
     assert store.write_sync(lambda tx: tx.ek_certificates.lower(ANCHOR)) == 2
     one, two, three = (machine_of(store, number) for number in (1, 2, 3))
-    assert (one.assurance, one.ek_chain_ok, one.trust_expires_at) == (Assurance.TOFU, False, None)
+    assert (one.assurance, one.tpm.ek_chain_ok, one.trust_expires_at) == (Assurance.TOFU, False, None)
     assert one.version == a_machine(1).version + 1
-    assert (two.assurance, two.ek_chain_ok, two.trust_expires_at) == (Assurance.EK_ALLOWLIST, False, NOW)
-    assert (three.assurance, three.ek_chain_ok) == (Assurance.EK_CHAIN, True)
+    assert (two.assurance, two.tpm.ek_chain_ok, two.trust_expires_at) == (Assurance.EK_ALLOWLIST, False, NOW)
+    assert (three.assurance, three.tpm.ek_chain_ok) == (Assurance.EK_CHAIN, True)
     assert store.write_sync(lambda tx: tx.ek_certificates.lower(ANCHOR)) == 0
     # They are judged again whatever bundle comes next, also the one that judged them first.
     due = store.read_sync(lambda tx: tx.ek_certificates.judged_by_others(BUNDLE, 9))

@@ -16,7 +16,7 @@ from tests.unit.cli.stub import HASH, NOW, Stub, machine, problem, proposal, vot
 from tests.unit.cli.test_cli import run
 
 ONE = a_machine(1, ek_fingerprint="5d1c07ab93e2f410" * 6)
-EK = ONE.ek_fingerprint
+EK = ONE.tpm.ek_fingerprint
 PROPOSED = of_machine(
     Transition.APPROVE,
     ONE,

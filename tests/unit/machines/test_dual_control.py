@@ -811,7 +811,7 @@ def test_accepting_an_ek_is_bound() -> None:
     accepting = of_machine(Transition.APPROVE, a_machine(), **granted, accepts_ek=True)
     assert plain.digest() != accepting.digest()
     assert plain.terms == {}
-    assert accepting.terms == {"accepts_ek": a_machine().ek_fingerprint}
+    assert accepting.terms == {"accepts_ek": a_machine().tpm.ek_fingerprint}
 
 
 def test_a_vote_for_a_replacement_binds_whose_place_it_is() -> None:
@@ -820,7 +820,7 @@ def test_a_vote_for_a_replacement_binds_whose_place_it_is() -> None:
     found = approval(machine, replaces=old)
     assert (found.action, found.terms) == (
         "replace",
-        {"replaces": old.machine_id, "replaces_ek": old.ek_fingerprint},
+        {"replaces": old.machine_id, "replaces_ek": old.tpm.ek_fingerprint},
     )
     assert found.subject == f"machine {machine.machine_id} in place of machine {old.machine_id}"
     digests = {each.digest() for each in (found, approval(machine), approval(machine, replaces=a_machine(3)))}
@@ -838,5 +838,8 @@ def test_an_offline_bundle_concerns_every_role(role: Role | None) -> None:
         proposal.digest() != of_offline_bundle(dataclasses.replace(machine, hostname="x"), MEASURED).digest()
     )
     assert (
-        proposal.digest() != of_offline_bundle(dataclasses.replace(machine, ak_name=None), MEASURED).digest()
+        proposal.digest()
+        != of_offline_bundle(
+            dataclasses.replace(machine, tpm=dataclasses.replace(machine.tpm, ak_name=None)), MEASURED
+        ).digest()
     )

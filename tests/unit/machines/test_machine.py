@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from attestation.machines import Machine, NodeEvent, Status, Trust
+from attestation.machines import Machine, NodeEvent, Status, TPMIdentity, Trust
 from attestation.results import Assurance, Verdict
 from tests.vectors import forge
 
@@ -21,14 +21,19 @@ def machine(verdict: Verdict | None, expires_at: datetime | None) -> Machine:
         status=Status.ATTESTED,
         role=None,
         cluster_id="c1",
-        ek_fingerprint="ab" * 48,
-        ek_public=forge.ek_public("L-1"),
-        ek_source="nv",
-        ek_template="L-1",
-        ek_certificate=None,
+        tpm=TPMIdentity(
+            ek_fingerprint="ab" * 48,
+            ek_public=forge.ek_public("L-1"),
+            ek_source="nv",
+            ek_template="L-1",
+            ek_certificate=None,
+            ek_chain_ok=False,
+            ek_allow_listed=False,
+            ak_public=None,
+            ak_name=None,
+            ak_activated_at=None,
+        ),
         assurance=Assurance.TOFU,
-        ek_chain_ok=False,
-        ek_allow_listed=False,
         hw_uuid="",
         hw_mac="",
         hw_serial="",
@@ -45,9 +50,6 @@ def machine(verdict: Verdict | None, expires_at: datetime | None) -> Machine:
         wipe_pending=False,
         wiped_at=None,
         config_owed_since=None,
-        ak_public=None,
-        ak_name=None,
-        ak_activated_at=None,
         clock=None,
         last_verdict=verdict,
         last_result_at=None,

@@ -26,7 +26,7 @@ def test_an_old_database_gets_bindings_and_marks(tmp_path: Path) -> None:
     info = EKCertificateInfo(subject="", manufacturer=IFX, model="swtpm", firmware="1", sha256="ab" * 32)
     machines = [
         a_machine(1, hw_serial="8XK2M13", ek_certificate=info, status=Status.REVOKED),
-        a_machine(2, ak_name=a_machine(1).ak_name, hw_uuid="unknown"),
+        a_machine(2, ak_name=a_machine(1).tpm.ak_name, hw_uuid="unknown"),
         a_machine(3, ak_name=None, ak_public=None, ak_activated_at=None),
     ]
     migrate(f"sqlite:///{tmp_path}/today.db")
@@ -56,11 +56,11 @@ def test_an_old_database_gets_bindings_and_marks(tmp_path: Path) -> None:
     found = store.read_sync(lambda tx: [tx.machines.by_id(each) for each in ids])
     alarms = [each.alarm for each in found if each is not None]
     assert alarms == [None, f"its attestation key belongs to the EK of another machine, {ids[0]}", None]
-    bound = store.read_sync(lambda tx: tx.ak_bindings.get(machines[0].ak_name or b""))
+    bound = store.read_sync(lambda tx: tx.ak_bindings.get(machines[0].tpm.ak_name or b""))
     assert bound is not None
-    assert (bound.ek_fingerprint, bound.machine_id) == (machines[0].ek_fingerprint, ids[0])
+    assert (bound.ek_fingerprint, bound.machine_id) == (machines[0].tpm.ek_fingerprint, ids[0])
     assert store.read_sync(lambda tx: tx.chip_marks.of(ids[0])) == (
-        Mark(MarkKind.EK, machines[0].ek_fingerprint),
+        Mark(MarkKind.EK, machines[0].tpm.ek_fingerprint),
         Mark(MarkKind.EK_SERIAL, f"{IFX} swtpm t-4711"),
         Mark(MarkKind.HW_SERIAL, "8xk2m13"),
         Mark(MarkKind.HW_UUID, "uuid-1"),

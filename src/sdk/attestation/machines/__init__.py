@@ -2,7 +2,15 @@
 
 from attestation.machines.events import Event, NodeEvent, OperatorEvent, event_named
 from attestation.machines.lifecycle import ALLOWED, Role, Status, Transition, next_status
-from attestation.machines.machine import DEFAULT_CLUSTER, ClockState, EKCertificateInfo, Machine, Trust
+from attestation.machines.machine import (
+    DEFAULT_CLUSTER,
+    ClockState,
+    EKCertificateInfo,
+    Identity,
+    Machine,
+    TPMIdentity,
+    Trust,
+)
 
 __all__ = [
     "ALLOWED",
@@ -10,11 +18,13 @@ __all__ = [
     "ClockState",
     "EKCertificateInfo",
     "Event",
+    "Identity",
     "Machine",
     "NodeEvent",
     "OperatorEvent",
     "Role",
     "Status",
+    "TPMIdentity",
     "Transition",
     "Trust",
     "event_named",

@@ -192,14 +192,14 @@ def of_machine(
     `measured`: what it will be measured against in that role; `accepts_ek`: its EK is admitted by name (allow-list),
     whoever vouches for it.
     """
-    terms: dict[str, str | int | None] = {"accepts_ek": machine.ek_fingerprint} if accepts_ek else {}
+    terms: dict[str, str | int | None] = {"accepts_ek": machine.tpm.ek_fingerprint} if accepts_ek else {}
     if replaces is not None:
-        terms |= {"replaces": replaces.machine_id, "replaces_ek": replaces.ek_fingerprint}
+        terms |= {"replaces": replaces.machine_id, "replaces_ek": replaces.tpm.ek_fingerprint}
     return Proposal(
         action=transition.value if replaces is None else REPLACE,
         machine_id=machine.machine_id,
-        ek_fingerprint=machine.ek_fingerprint,
-        ak_name=machine.ak_name.hex() if machine.ak_name is not None else None,
+        ek_fingerprint=machine.tpm.ek_fingerprint,
+        ak_name=machine.tpm.ak_name.hex() if machine.tpm.ak_name is not None else None,
         role=role,
         current_role=machine.role,
         hostname=hostname,
@@ -221,8 +221,8 @@ def of_offline_bundle(machine: Machine, measured: Measured | None) -> Proposal:
     return Proposal(
         action=OFFLINE_BUNDLE,
         machine_id=machine.machine_id,
-        ek_fingerprint=machine.ek_fingerprint,
-        ak_name=machine.ak_name.hex() if machine.ak_name is not None else None,
+        ek_fingerprint=machine.tpm.ek_fingerprint,
+        ak_name=machine.tpm.ak_name.hex() if machine.tpm.ak_name is not None else None,
         role=machine.role,
         current_role=machine.role,
         hostname=machine.hostname,
@@ -266,8 +266,8 @@ def overtaken(
     if machine is None:
         return ("machine_id",)
     now: dict[str, object] = {
-        "ek_fingerprint": machine.ek_fingerprint,
-        "ak_name": machine.ak_name.hex() if machine.ak_name is not None else None,
+        "ek_fingerprint": machine.tpm.ek_fingerprint,
+        "ak_name": machine.tpm.ak_name.hex() if machine.tpm.ak_name is not None else None,
         "current_role": machine.role,
         "current_hostname": machine.hostname,
         "current_assigned_ip": machine.assigned_ip,
@@ -410,7 +410,7 @@ def of_policy_assignment(
     return Proposal(
         action=POLICY_UNASSIGN if policy is None else POLICY_ASSIGN,
         machine_id=machine.machine_id if machine is not None else None,
-        ek_fingerprint=machine.ek_fingerprint if machine is not None else None,
+        ek_fingerprint=machine.tpm.ek_fingerprint if machine is not None else None,
         ak_name=None,
         role=None,
         current_role=current,
@@ -548,10 +548,10 @@ def evidence_digest(machine: Machine) -> str:
     It stays the same while attestations find nothing new; a reboot, other PCRs, another policy, verdict or
     certificate change it, and with it every proposal about the machine.
     """
-    certificate = machine.ek_certificate
+    certificate = machine.tpm.ek_certificate
     shown = {
         "ek_certificate_sha256": certificate.sha256 if certificate is not None else None,
-        "ek_source": machine.ek_source,
+        "ek_source": machine.tpm.ek_source,
         "assurance": machine.assurance,
         "last_verdict": machine.last_verdict,
         "last_policy": machine.last_policy,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from attestation.machines.lifecycle import Role, Status
 from attestation.results import Assurance, Verdict
@@ -54,8 +55,40 @@ class EKCertificateInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TPMIdentity:
+    """Who a machine is to TPM evidence: its EK, by which it is known, and the AK that is bound to it.
+
+    `ek_chain_ok`: a pinned vendor anchor vouches for the EK; `ek_allow_listed`: an operator did, in advance.
+    """
+
+    ek_fingerprint: str
+    ek_public: bytes
+    ek_source: str
+    ek_template: str
+    ek_certificate: EKCertificateInfo | None
+    ek_chain_ok: bool
+    ek_allow_listed: bool
+    ak_public: bytes | None
+    ak_name: bytes | None
+    ak_activated_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who a machine is to another kind of evidence.
+
+    Args:
+        value: What names its hardware; no two machines have the same of a kind.
+        state: What its last verified evidence told, as its kind wants it; None before the first.
+    """
+
+    value: bytes
+    state: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One physical machine, known by its EK.
+    """One physical machine. What its TPM proves of it stands in `tpm`; other kinds of evidence have an `Identity`.
 
     `version` grows with every operator's or status change: whoever decides about version n cannot thereby
     change version n + 1.
@@ -78,14 +111,8 @@ class Machine:
     status: Status
     role: Role | None
     cluster_id: str
-    ek_fingerprint: str
-    ek_public: bytes
-    ek_source: str
-    ek_template: str
-    ek_certificate: EKCertificateInfo | None
+    tpm: TPMIdentity
     assurance: Assurance
-    ek_chain_ok: bool
-    ek_allow_listed: bool
     hw_uuid: str
     hw_mac: str
     hw_serial: str
@@ -102,9 +129,6 @@ class Machine:
     wipe_pending: bool
     wiped_at: datetime | None
     config_owed_since: datetime | None
-    ak_public: bytes | None
-    ak_name: bytes | None
-    ak_activated_at: datetime | None
     clock: ClockState | None
     last_verdict: Verdict | None
     last_result_at: datetime | None

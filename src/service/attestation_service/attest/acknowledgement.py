@@ -100,7 +100,7 @@ def _judge(
     try:
         # 1. By this machine's key, for this challenge, directive and outcome. Otherwise anybody could say
         #    that a stolen machine was wiped.
-        if machine.ak_public is None:
+        if machine.tpm.ak_public is None:
             raise AKNotActivated("this machine has no activated attestation key")
         quote = parse_quote(request.pcr_quote, request.pcr_signature)
         said = acknowledgement(challenge.nonce, directive, request.outcome)
@@ -111,7 +111,7 @@ def _judge(
         tpm_quote.verify_acknowledgement(
             quote,
             qualifying_data=said,
-            key=tpm_quote.enrolled_key(machine.ak_public, machine.ek_public),
+            key=tpm_quote.enrolled_key(machine.tpm.ak_public, machine.tpm.ek_public),
             selection=challenges.selection(challenge),
         )
         # 2. For the keys that it is told of. It believes them, or says so: to whoever knows the AK, it is the same.

@@ -189,7 +189,7 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
         answer = await res.store.write(conclude)
     if isinstance(answer, AttestationError):
         raise answer
-    if judged.machine.ek_chain_ok or judged.machine.ek_allow_listed:
+    if judged.machine.tpm.ek_chain_ok or judged.machine.tpm.ek_allow_listed:
         res.room.prove(origin.address)
     return answer
 
@@ -220,9 +220,11 @@ def judge(
     try:
         # 2. It means this machine, and the machine has a key that could have signed.
         _same_ek(request.ek_fingerprint, machine)
-        if machine.ak_public is None:
+        if machine.tpm.ak_public is None:
             raise AKNotActivated("this machine has no activated attestation key")
-        crypto_policy.demand_keys_of(crypto_policy.of(res.settings), machine.ek_public, machine.ak_public)
+        crypto_policy.demand_keys_of(
+            crypto_policy.of(res.settings), machine.tpm.ek_public, machine.tpm.ak_public
+        )
         assert challenge.nonce is not None
         assert challenge.policy_ref is not None
         quoted = TPM.parse(
@@ -233,8 +235,8 @@ def judge(
             }
         )
         expected = Expected(
-            ak_public=machine.ak_public,
-            ek_public=machine.ek_public,
+            ak_public=machine.tpm.ak_public,
+            ek_public=machine.tpm.ek_public,
             challenge=challenge.nonce,
             selection=challenges.selection(challenge),
             clock=machine.clock,
@@ -486,7 +488,7 @@ def _ear(judged: Appraised, appraisal: Appraisal, res: Resources) -> dict[str, A
     return ear_claims(
         result,
         machine_id=machine.machine_id,
-        ek_fingerprint=machine.ek_fingerprint,
+        ek_fingerprint=machine.tpm.ek_fingerprint,
         assurance=machine.assurance,
         nonce=b64encode(judged.challenge.nonce),
         issuer=res.settings.service_url,
@@ -529,9 +531,9 @@ def _answer(
 def _same_ek(sent: str, machine: Machine) -> None:
     """Check whom the request names; the older form is SHA-384 over the public area as sent (PROTOCOL §0)."""
     named = sent.lower().encode("ascii")
-    if hmac.compare_digest(named, machine.ek_fingerprint.encode("ascii")):
+    if hmac.compare_digest(named, machine.tpm.ek_fingerprint.encode("ascii")):
         return
-    older = hashlib.sha384(machine.ek_public).hexdigest()
+    older = hashlib.sha384(machine.tpm.ek_public).hexdigest()
     if not hmac.compare_digest(named, older.encode("ascii")):
         raise EKFingerprintMismatch("ek_fingerprint is not that of this machine")
 

@@ -69,7 +69,7 @@ def offer_next(
 
 def _offer(challenge: Challenge, machine: Machine) -> Offered:
     secret = secrets.token_bytes(ek_key_attestation.OFFER_SECRET_BYTES)
-    sealed = ek_key_attestation.offer(parse_public(machine.ek_public), secret)
+    sealed = ek_key_attestation.offer(parse_public(machine.tpm.ek_public), secret)
     kinds = [*json.loads(challenge.evidence or "[]"), ek_key_attestation.KIND]
     return Offered(
         replace(challenge, evidence=json.dumps(kinds), ek_challenge=secret),
@@ -101,7 +101,7 @@ def verified(request: AttestRequest, challenge: Challenge, machine: Machine) -> 
     if challenge.ek_challenge is None:
         raise MalformedEvidence("a key certification answers a challenge that offered no key")
     assert challenge.nonce is not None
-    assert machine.ak_public is not None
+    assert machine.tpm.ak_public is not None
     value = items[0].value
     if not isinstance(value, Mapping) or set(value) != _MEMBERS:
         raise MalformedEvidence("a key certification has two members: certify_info and signature")
@@ -110,8 +110,8 @@ def verified(request: AttestRequest, challenge: Challenge, machine: Machine) -> 
         ek_key_attestation.parse(parts["certify_info"], parts["signature"]),
         secret=challenge.ek_challenge,
         challenge=challenge.nonce,
-        ek=parse_public(machine.ek_public),
-        ak=parse_public(machine.ak_public),
+        ek=parse_public(machine.tpm.ek_public),
+        ak=parse_public(machine.tpm.ak_public),
     )
 
 

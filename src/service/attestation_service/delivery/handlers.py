@@ -133,12 +133,12 @@ async def fetch(
         # What was prepared is of the machine as it was: another role or name since then is another configuration.
         if now.repeat is None and now.machine.version != due.machine.version:
             return Pending("attest again " + now.machine.machine_id[:4])
-        assert due.machine.ak_name is not None
+        assert due.machine.tpm.ak_name is not None
         # What is stored for repeats is sealed; plaintext never rests in the database.
         sealed = wanted == "sealed"
         stored, first = tx.config_tokens.consume(
             digest,
-            ak_name=due.machine.ak_name,
+            ak_name=due.machine.tpm.ak_name,
             answer=answer if sealed else b"",
             answer_until=at + timedelta(seconds=res.settings.config_repeat_seconds if sealed else 0),
             at=at,
@@ -222,7 +222,7 @@ def _load(tx: Tx, digest: bytes, settings: Settings, at: datetime) -> _Due | Pen
         machine.trust(at) is Trust.VERIFIED
         and machine.last_policy == policy.in_force(tx, machine, settings).ref
     )
-    if not fresh or machine.ak_name != token.ak_name:
+    if not fresh or machine.tpm.ak_name != token.ak_name:
         return Pending("attest again " + machine.machine_id[:4])
     return _Due(token, machine, repeat)
 
@@ -251,7 +251,7 @@ def configuration(machine: Machine, settings: Settings) -> bytes:
         load_base(settings.config_cache_dir, machine.role, machine.cluster_id),
         Overrides(
             machine_id=machine.machine_id,
-            ek_fingerprint=machine.ek_fingerprint,
+            ek_fingerprint=machine.tpm.ek_fingerprint,
             hostname=machine.hostname,
             assigned_ip=machine.assigned_ip,
             installer_image=settings.installer_image,
@@ -263,12 +263,12 @@ def _prepare(due: _Due, wanted: Wanted, res: Resources) -> tuple[bytes, str]:
     """Build the configuration and seal it; return the answer and the SHA-256 of the plaintext, hex."""
     machine = due.machine
     config = configuration(machine, res.settings)
-    assert machine.ak_name is not None
+    assert machine.tpm.ak_name is not None
     try:
         envelope = seal(
             config,
-            ek=parse_public(machine.ek_public),
-            ak_name=machine.ak_name,
+            ek=parse_public(machine.tpm.ek_public),
+            ak_name=machine.tpm.ak_name,
             machine_id=machine.machine_id,
             token_id=due.token.token_id,
         )

@@ -232,7 +232,7 @@ def judge(
     found = JudgedRequest(machine=machine, challenge=challenge)
     try:
         # 2. Its own activated AK will say whose key it is. Without one nobody can.
-        if machine.ak_public is None:
+        if machine.tpm.ak_public is None:
             raise AKNotActivated("this machine has no activated attestation key")
         # 3. The form of what was sent.
         parsed = _parse(request)
@@ -272,7 +272,7 @@ def _verify(
 ) -> CertifiedKey:
     """Verify the certification of a request's key, which must be resident."""
     assert challenge.nonce is not None
-    assert machine.ak_public is not None
+    assert machine.tpm.ak_public is not None
     # a. Signed by the key in it: whoever asks has that key, and from the request nothing else is used.
     requested = parse_csr(
         csr.encode("utf-8") if csr.startswith("-----") else b64decode(csr, "csr_pem", max_bytes=MAX_CSR_BYTES)
@@ -280,8 +280,8 @@ def _verify(
     # b. By this AK, for this challenge and these very bytes; the key of the request; made in its TPM, fixed to it.
     certified = key_certification.verify(
         parsed,
-        ak=parse_public(machine.ak_public),
-        ek=parse_public(machine.ek_public),
+        ak=parse_public(machine.tpm.ak_public),
+        ek=parse_public(machine.tpm.ek_public),
         binding=key_certification.csr_binding(challenge.nonce, requested.request_info),
         spki=requested.spki,
         modes=frozenset({KeyMode.RESIDENT}),

@@ -54,11 +54,11 @@ def verify(
     if not settings.compat_server_keys:
         raise RequestInvalid("csr_pem is needed: keys of machines are made in their TPM")
     assert challenge.nonce is not None
-    assert machine.ak_public is not None
+    assert machine.tpm.ak_public is not None
     certified = key_certification.verify(
         parsed,
-        ak=parse_public(machine.ak_public),
-        ek=parse_public(machine.ek_public),
+        ak=parse_public(machine.tpm.ak_public),
+        ek=parse_public(machine.tpm.ek_public),
         binding=key_certification.key_binding(challenge.nonce, parsed.spki),
         spki=parsed.spki,
         modes=frozenset({KeyMode.RESIDENT_DECRYPT}),

@@ -192,7 +192,7 @@ def demand_assurance(tx: Tx, before: Machine, act: Act, settings: Settings) -> N
     level: Assurance = act.changes.get("assurance", before.assurance)
     alone = level is Assurance.EK_ALLOWLIST and _is_word_of_one(tx, before, act, role, settings)
     if alone:
-        level = Assurance.EK_CHAIN if before.ek_chain_ok else Assurance.TOFU
+        level = Assurance.EK_CHAIN if before.tpm.ek_chain_ok else Assurance.TOFU
     after = replace(before, role=role, cluster_id=act.changes["cluster_id"])
     minimum = policy.in_force(tx, after, settings).assurance_minimum(role)
     if level.level < minimum.level and alone:
@@ -213,7 +213,7 @@ def _is_word_of_one(tx: Tx, before: Machine, act: Act, role: Role, settings: Set
     if not rule.is_on or role not in rule.roles:
         return False
     # Several agree to this very EK in the act itself, or did when it was listed for such a role.
-    entry = tx.allow_list.get(before.ek_fingerprint)
+    entry = tx.allow_list.get(before.tpm.ek_fingerprint)
     return not act.accepts_ek and (entry is None or entry.role not in rule.roles)
 
 
@@ -233,7 +233,7 @@ def _demand_names(tx: Tx, before: Machine, act: Act, settings: Settings) -> None
 
 def _admitted(machine: Machine, act: Act, operator: Operator, at: datetime) -> AllowListRow:
     return AllowListRow(
-        ek_fingerprint=machine.ek_fingerprint,
+        ek_fingerprint=machine.tpm.ek_fingerprint,
         role=act.changes["role"],
         hostname=act.changes["hostname"],
         assigned_ip=act.changes["assigned_ip"],

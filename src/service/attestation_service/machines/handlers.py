@@ -5,6 +5,7 @@ What is allowed in which status stands in `attestation.machines.lifecycle`; here
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -55,10 +56,6 @@ from attestation_service.machines.reading import detail_of
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res
 from attestation_service.routing.parameters import Id
-
-ACCEPTED_EK: dict[str, Any] = {"assurance": Assurance.EK_ALLOWLIST, "ek_allow_listed": True}
-"""What an operator's word about this very EK makes of a machine."""
-
 
 NO_REASON: Final = LockRequest()
 
@@ -115,18 +112,21 @@ async def approve(machine_id: Id, request: ApproveRequest, *, res: Res, operator
         "assigned_ip": request.assigned_ip,
         "cluster_id": request.cluster_id,
     }
-    act = _admission(granted, request)
-    return await perform(machine_id, lambda _: act, res, operator)
+    return await perform(machine_id, lambda machine: _admission(machine, granted, request), res, operator)
 
 
 def _admission(
-    granted: dict[str, Any], request: ApproveRequest | ReplaceRequest, instead: str | None = None
+    machine: Machine,
+    granted: dict[str, Any],
+    request: ApproveRequest | ReplaceRequest,
+    instead: str | None = None,
 ) -> Act:
+    accepted = {"assurance": Assurance.EK_ALLOWLIST, "tpm": replace(machine.tpm, ek_allow_listed=True)}
     why = "; ".join(word for word in (instead, request.reason) if word is not None) or None
     return Act(
         transition=Transition.APPROVE,
         action="approve",
-        changes=granted | {"alarm": None} | (ACCEPTED_EK if request.accept_ek else {}),
+        changes=granted | {"alarm": None} | (accepted if request.accept_ek else {}),
         detail=because(
             told(granted, DEFAULT_CLUSTER) + ("; EK accepted" if request.accept_ek else ""),
             why,
@@ -235,11 +235,15 @@ async def ak_reset(machine_id: Id, request: ReasonRequest, *, res: Res, operator
     """
 
     def act(machine: Machine) -> Act:
-        old = machine.ak_name.hex() if machine.ak_name else "none"
+        old = machine.tpm.ak_name.hex() if machine.tpm.ak_name else "none"
         return Act(
             transition=Transition.AK_RESET,
             action="ak_reset",
-            changes={"ak_public": None, "ak_name": None, "ak_activated_at": None, "clock": None, **UNTRUSTED},
+            changes={
+                "tpm": replace(machine.tpm, ak_public=None, ak_name=None, ak_activated_at=None),
+                "clock": None,
+                **UNTRUSTED,
+            },
             detail=f"{request.reason}; old AK {old}",
             reason=request.reason,
             withdraws=True,
@@ -318,7 +322,7 @@ async def take_over(machine_id: Id, request: ReplaceRequest, *, res: Res, operat
     def work(tx: Tx) -> Answer:
         old, new = tx.machines.require(machine_id), tx.machines.require(request.new)
         granted = {name: getattr(old, name) for name in ("role", "hostname", "assigned_ip", "cluster_id")}
-        admission = _admission(granted, request, f"in place of machine {machine_id}")
+        admission = _admission(new, granted, request, f"in place of machine {machine_id}")
         # 1. As of each act alone: what was seen, what the table says, who vouches, who else is called so.
         if request.expected_version not in (None, new.version):
             raise MachineChanged(f"the machine is at version {new.version}, not {request.expected_version}")
@@ -371,7 +375,7 @@ async def delete(machine_id: Id, *, res: Res, operator: OperatorDep) -> None:
                 f"only a rejected or wiped machine can be deleted; this one is {machine.status}"
             )
         fates.decide(tx, machine_id, fates.GONE, "delete", operator, at)
-        believed = machine.ek_chain_ok or machine.ek_allow_listed or machine.role is not None
+        believed = machine.tpm.ek_chain_ok or machine.tpm.ek_allow_listed or machine.role is not None
         tx.chip_marks.end(machine_id, machine.status, at, believed=believed)
         tx.machines.delete(machine_id)
         tx.audit.append(
@@ -379,7 +383,7 @@ async def delete(machine_id: Id, *, res: Res, operator: OperatorDep) -> None:
                 "delete",
                 machine_id=machine_id,
                 prev_state=machine.status,
-                detail=f"EK {machine.ek_fingerprint}",
+                detail=f"EK {machine.tpm.ek_fingerprint}",
             ),
             at,
         )

@@ -13,9 +13,12 @@ from attestation.api import (
     LastResult,
     MachineDetail,
 )
-from attestation.machines import Machine
+from attestation.machines import Machine, TPMIdentity
 
-_TOLD = [field.name for field in fields(Machine) if field.name in MachineDetail.model_fields]
+_TOLD, _TOLD_OF_TPM = (
+    [field.name for field in fields(record) if field.name in MachineDetail.model_fields]
+    for record in (Machine, TPMIdentity)
+)
 """What operators see of a machine is what `MachineDetail` declares; these as they are, but for four."""
 
 
@@ -23,9 +26,11 @@ def machine_detail(
     machine: Machine, approvals: Sequence[ApprovalDetail], labels: Mapping[str, str], at: datetime
 ) -> MachineDetail:
     """Return *machine* with its live votes and labels as operators see it at the instant *at*."""
-    certificate, clock = machine.ek_certificate, machine.clock
-    told = {name: getattr(machine, name) for name in _TOLD} | {
-        "ek_source": "cert" if machine.ek_source == "cert" else "pub",
+    certificate, clock = machine.tpm.ek_certificate, machine.clock
+    told = {name: getattr(machine, name) for name in _TOLD}
+    told |= {name: getattr(machine.tpm, name) for name in _TOLD_OF_TPM}
+    told |= {
+        "ek_source": "cert" if machine.tpm.ek_source == "cert" else "pub",
         "ek_certificate": EKCertificateDetail(
             subject=certificate.subject,
             manufacturer=certificate.manufacturer,
@@ -35,7 +40,7 @@ def machine_detail(
         )
         if certificate
         else None,
-        "ak_name": machine.ak_name.hex() if machine.ak_name else None,
+        "ak_name": machine.tpm.ak_name.hex() if machine.tpm.ak_name else None,
         "firmware_attested": None
         if machine.firmware_attested is None
         else _firmware(machine.firmware_attested),

@@ -121,19 +121,19 @@ async def get_keys(machine_id: Id, *, res: Res) -> KeysDetail:
         eks = [mark.value for mark in tx.chip_marks.of(machine_id) if mark.kind is MarkKind.EK]
         return KeysDetail(
             machine_id=machine_id,
-            ek_fingerprint=machine.ek_fingerprint,
-            ek_template=machine.ek_template,
-            ek_alternatives=[ek for ek in eks if ek != machine.ek_fingerprint],
-            ak_name=machine.ak_name.hex() if machine.ak_name else None,
-            ak_activated_at=machine.ak_activated_at,
+            ek_fingerprint=machine.tpm.ek_fingerprint,
+            ek_template=machine.tpm.ek_template,
+            ek_alternatives=[ek for ek in eks if ek != machine.tpm.ek_fingerprint],
+            ak_name=machine.tpm.ak_name.hex() if machine.tpm.ak_name else None,
+            ak_activated_at=machine.tpm.ak_activated_at,
             earlier=[
                 KeyBindingDetail(ak_name=b.ak_name.hex(), machine_id=b.machine_id, bound_at=b.bound_at)
-                for b in tx.ak_bindings.of_ek(machine.ek_fingerprint)
-                if b.ak_name != machine.ak_name
+                for b in tx.ak_bindings.of_ek(machine.tpm.ek_fingerprint)
+                if b.ak_name != machine.tpm.ak_name
             ],
             activations=[
                 OpenActivation(issued_at=c.issued_at, expires_at=c.expires_at)
-                for c in tx.challenges.open_of(machine.ek_fingerprint, "activate", at)
+                for c in tx.challenges.open_of(machine.tpm.ek_fingerprint, "activate", at)
             ],
         )
 
@@ -160,7 +160,7 @@ def _relatives(tx: Tx, machine: Machine) -> list[RelativeDetail]:
         for each in tx.chip_marks.relatives(machine.machine_id, tx.chip_marks.of(machine.machine_id))
     ]
     known = {machine.machine_id, *(each.machine_id for each in found)}
-    purged = [each for each, _ in tx.ak_bindings.machines_of(machine.ek_fingerprint) if each not in known]
+    purged = [each for each, _ in tx.ak_bindings.machines_of(machine.tpm.ek_fingerprint) if each not in known]
     return found + [
         RelativeDetail(machine_id=each, mark=MarkKind.EK, same_chip=True, status=None, deleted_at=None)
         for each in purged

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from attestation.audit import AuditEvent
@@ -18,6 +18,7 @@ from attestation.machines import (
     NodeEvent,
     Role,
     Status,
+    TPMIdentity,
     Transition,
     next_status,
 )
@@ -156,14 +157,19 @@ def create(
         status=admission.status,
         role=admission.role,
         cluster_id=admission.cluster_id or DEFAULT_CLUSTER,
-        ek_fingerprint=introduction.ek_fingerprint,
-        ek_public=introduction.ek_public,
-        ek_source=introduction.ek_source,
-        ek_template=introduction.ek_template,
-        ek_certificate=introduction.certificate,
+        tpm=TPMIdentity(
+            ek_fingerprint=introduction.ek_fingerprint,
+            ek_public=introduction.ek_public,
+            ek_source=introduction.ek_source,
+            ek_template=introduction.ek_template,
+            ek_certificate=introduction.certificate,
+            ek_chain_ok=trust.chain_ok,
+            ek_allow_listed=trust.allow_listed,
+            ak_public=introduction.ak_public,
+            ak_name=introduction.ak_name,
+            ak_activated_at=at,
+        ),
         assurance=trust.assurance,
-        ek_chain_ok=trust.chain_ok,
-        ek_allow_listed=trust.allow_listed,
         hw_uuid=introduction.hw["hw_uuid"],
         hw_mac=introduction.hw["hw_mac"],
         hw_serial=introduction.hw["hw_serial"],
@@ -181,9 +187,6 @@ def create(
         wipe_pending=False,
         wiped_at=None,
         config_owed_since=None,
-        ak_public=introduction.ak_public,
-        ak_name=introduction.ak_name,
-        ak_activated_at=at,
         clock=None,
         last_verdict=None,
         last_result_at=None,
@@ -200,7 +203,7 @@ def create(
     if kinship.alarm is not None:
         _sound_kinship(tx, machine, kinship, introduction.source, at)
     if admission.alarm is not None:
-        subject = machine.ek_fingerprint
+        subject = machine.tpm.ek_fingerprint
         alarms.sound(tx, admission.alarm, at, subject=subject, machine=machine, source=introduction.source)
     machine = _kept(tx, machine, introduction, validation, at)
     _bind(tx, machine, introduction, at)
@@ -245,19 +248,24 @@ def confirm(
     A certificate of the EK that came this time is judged and kept: chips get theirs by firmware updates, too.
     """
     status = next_status(machine.status, Transition.ACTIVATE)
-    detail, replaced = "AK confirmed", machine.ak_name is None
+    detail, replaced = "AK confirmed", machine.tpm.ak_name is None
     if replaced:
-        machine = tx.machines.update(
-            machine, ak_public=introduction.ak_public, ak_name=introduction.ak_name, ak_activated_at=at
+        identity = replace(
+            machine.tpm,
+            ak_public=introduction.ak_public,
+            ak_name=introduction.ak_name,
+            ak_activated_at=at,
         )
+        machine = tx.machines.update(machine, tpm=identity)
         detail = "AK replaced after a reset"
     validation = endorsed_by(tx, introduction, res, at)
     # What a vendor said of this EK stays true, whatever is shown later: nothing worse takes its place.
-    if validation is not None and (validation.ok or not machine.ek_chain_ok):
-        known, shown = machine.ek_certificate, introduction.certificate
+    if validation is not None and (validation.ok or not machine.tpm.ek_chain_ok):
+        known, shown = machine.tpm.ek_certificate, introduction.certificate
         assert shown is not None  # it was judged
         if known is None or known.sha256 != shown.sha256:
-            machine = tx.machines.update(machine, ek_certificate=shown, ek_source=introduction.ek_source)
+            identity = replace(machine.tpm, ek_certificate=shown, ek_source=introduction.ek_source)
+            machine = tx.machines.update(machine, tpm=identity)
             detail += (
                 f"; EK certificate {shown.sha256[:16]} instead of {known.sha256[:16] if known else 'none'}"
             )

@@ -126,7 +126,7 @@ async def introduce(
         if machine is None:
             waits = kinship_shown(tx, "", introduction, ()).waits
             admit(tx, introduction, validation, res, at, waits=waits)
-        elif machine.ak_name not in (None, introduction.ak_name):
+        elif machine.tpm.ak_name not in (None, introduction.ak_name):
             raise AKConflict("another attestation key is activated for this EK; an operator resets it")
         # 5. A secret for this TPM and AK only, and one for each further EK; we keep what the right answers hash to.
         machine_id = machine.machine_id if machine else str(uuid.uuid4())
@@ -255,7 +255,7 @@ async def activate(
             return conflict
         # 4. New, or known with this AK.
         machine = tx.machines.by_ek(introduction.ek_fingerprint)
-        if machine is not None and machine.ak_name not in (None, introduction.ak_name):
+        if machine is not None and machine.tpm.ak_name not in (None, introduction.ak_name):
             conflict = AKConflict("another attestation key is activated for this EK; an operator resets it")
             limits.audit_denied(tx, _denied(machine.machine_id, conflict, origin), at)
             return conflict
@@ -269,7 +269,7 @@ async def activate(
                 tx,
                 displaced,
                 at,
-                subject=machine.ek_fingerprint,
+                subject=machine.tpm.ek_fingerprint,
                 machine=machine,
                 source=introduction.source,
             )
@@ -283,7 +283,7 @@ async def activate(
         concluded = await res.store.write(conclude)
     if isinstance(concluded, AttestationError):
         raise concluded
-    if concluded[0].ek_chain_ok or concluded[0].ek_allow_listed:
+    if concluded[0].tpm.ek_chain_ok or concluded[0].tpm.ek_allow_listed:
         res.room.prove(origin.address)
     return await _activated(*concluded, request, res, at)
 

@@ -177,14 +177,14 @@ def keep(
             judged_at=at,
         )
     )
-    trust = judge_ek_trust(allow_listed=machine.ek_allow_listed, chain=validation)
-    if (trust.assurance, trust.chain_ok) == (machine.assurance, machine.ek_chain_ok):
+    trust = judge_ek_trust(allow_listed=machine.tpm.ek_allow_listed, chain=validation)
+    if (trust.assurance, trust.chain_ok) == (machine.assurance, machine.tpm.ek_chain_ok):
         return machine
     lowered = trust.assurance.level < machine.assurance.level
     after = tx.machines.update(
         machine,
         assurance=trust.assurance,
-        ek_chain_ok=trust.chain_ok,
+        tpm=replace(machine.tpm, ek_chain_ok=trust.chain_ok),
         # What was believed of it was believed of a better vouched machine.
         **({"trust_expires_at": None} if lowered else {}),
     )
@@ -216,7 +216,7 @@ async def rejudge(store: Store, anchors: Anchors, clock: Clock) -> None:
             for each in due:
                 machine = tx.machines.by_id(each.machine_id)
                 assert machine is not None  # its certificate goes with it
-                vendor = machine.ek_certificate.manufacturer if machine.ek_certificate else ""
+                vendor = machine.tpm.ek_certificate.manufacturer if machine.tpm.ek_certificate else ""
                 validation = anchors.judge(
                     tx,
                     each.certificate,
