@@ -25,33 +25,8 @@ def _migrated(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def _server() -> Iterator[postgres.Server]:
     """A server with an empty migrated database."""
     with postgres.server() as running:
-        _make(running.create("empty"))
+        migrate(running.create("empty"))
         yield running
-
-
-def _make(url: str) -> None:
-    """What `migrate` will do."""
-    import importlib
-
-    from sqlalchemy import create_engine, text
-
-    from attestation.store.tables import Base
-
-    first = importlib.import_module("attestation.store.migrations.versions.0001_first_schema")
-    second = importlib.import_module("attestation.store.migrations.versions.0002_audit_tree")
-    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    with engine.begin() as connection:
-        Base.metadata.create_all(connection)
-        for statement in first.APPEND_ONLY["postgresql"]:
-            connection.execute(text(statement))
-        for table in second.APPEND_ONLY_TABLES:
-            for statement in second._append_only(table)["postgresql"]:
-                connection.execute(text(statement))
-        for statement in second.WITHOUT_GAP["postgresql"]:
-            connection.execute(text(statement))
-        connection.execute(text("INSERT INTO revisions VALUES ('policies', 0)"))
-        connection.execute(text(f"INSERT INTO database_identity VALUES (1, '{'ab' * 16}', 0, NULL)"))
-    engine.dispose()
 
 
 @pytest.fixture(params=BACKENDS)

@@ -32,9 +32,6 @@ _BEFORE_THE_FIRST: Final = frozenset({"0001", "0002", "0003", "0004", "0008"})
 
 _SCRIPTS: Final = "attestation.store:migrations"
 
-_LOCK: Final = 0x6D69_6772_6174_65
-"""Number of the advisory lock (PostgreSQL) of whoever migrates."""
-
 _DDL: Final = MappingProxyType(
     {
         "sqlite": "SELECT tbl_name, type, name, sql FROM sqlite_schema",
@@ -270,11 +267,13 @@ def connection_to(url: str) -> Iterator[Connection]:
 
 @contextmanager
 def _alone(url: str) -> Iterator[Connection]:
-    """As `connection_to`, one process at a time: by a lock of the server, or of a file beside the database."""
+    """As `connection_to`, one process at a time: by the lock of who writes, or that of a file beside the database."""
     where = _where(url)
     if not isinstance(where, Path):
+        from attestation.store.postgres import WRITE_LOCK  # here: who has SQLite need not have its driver
+
         with connection_to(url) as connection:
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITE_LOCK})")
             yield connection
         return
     with closing(where.with_name(where.name + ".migrate-lock").open("a")) as file:
