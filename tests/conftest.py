@@ -9,7 +9,12 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.fixtures.softhsm", "tests.fixtures.tpm", "tests.fixtures.openid.provider"]
+pytest_plugins = [
+    "tests.fixtures.openid.provider",
+    "tests.fixtures.softhsm",
+    "tests.fixtures.stores",
+    "tests.fixtures.tpm",
+]
 
 PROCESSES = frozenset(("e2e", "integration", "scenarios"))
 """Folders of tests that start processes."""

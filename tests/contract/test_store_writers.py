@@ -1,9 +1,7 @@
-"""What only several writers of one database show: what one reads and then writes on, no other changes in between."""
+"""What one writer reads and then writes on, no other changes in between. Processes: `tests/integration/store`."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,13 +12,11 @@ from typing import Any
 
 import pytest
 
-from attestation.audit import AuditEvent, verify_chain
-from attestation.audit.merkle import root
-from attestation.errors import AttestationError, ChallengeUsed, NameInUse
+from attestation.errors import AttestationError, NameInUse
 from attestation.machines import Machine, NodeEvent
 from attestation.machines.dual_control import Vote
 from attestation.store import Act, PolicyAssignment, RateLimit, Store, StoredPolicy, Tx, open_store
-from tests.contract.store_samples import MINUTE, NOW, a_challenge, a_machine
+from tests.contract.store_samples import MINUTE, NOW, a_machine
 from tests.contract.test_store_approvals import a_proposal
 
 WRITERS = 4
@@ -54,43 +50,6 @@ def race(url: str, work: Callable[[Tx, int], Any]) -> list[Any]:
 def kinds(found: list[Any]) -> list[str]:
     """Return the names of the types of what writers got, sorted."""
     return sorted(type(each).__name__ for each in found)
-
-
-def grow(url: str, entries: int, about: str) -> None:
-    """Append *entries* entries, each in a unit of its own: what the processes below do."""
-    with closing(open_store(url)) as store:
-        for number in range(entries):
-            event = AuditEvent(operator_cn=about, action="act", detail=str(number))
-            store.write_sync(lambda tx, event=event: tx.audit.append(event, NOW))  # type: ignore[misc]
-
-
-@pytest.mark.threat("T26")
-def test_processes_append_to_one_chain(store: Store, store_url: str) -> None:
-    """No fork, no gap, none lost: neither in the chain nor in its tree."""
-    code = f"from tests.contract.test_store_writers import grow; grow({store_url!r}, 50, %r)"
-    processes = [subprocess.Popen([sys.executable, "-c", code % name]) for name in "ab"]
-    with ThreadPoolExecutor() as threads:
-        list(threads.map(lambda name: grow(store_url, 100, name), "cd"))
-    assert [process.wait(60) for process in processes] == [0, 0]
-    entries = store.read_sync(lambda tx: tx.audit.entries(0, 999))
-    assert [row_id for row_id, _ in entries] == list(range(1, 301))
-    assert verify_chain(entries).valid
-    for name, count in {"a": 50, "b": 50, "c": 100, "d": 100}.items():
-        assert [e.detail for _, e in entries if e.operator_cn == name] == [str(n) for n in range(count)]
-    assert len(store.read_sync(lambda tx: root(tx.audit.tree, 300))) == 32
-
-
-@pytest.mark.threat("T27")
-def test_a_challenge_is_redeemed_by_one(store: Store, store_url: str) -> None:
-    """The others learn that it was."""
-    challenge = a_challenge()
-    store.write_sync(lambda tx: tx.challenges.issue(challenge))
-
-    def redeem(tx: Tx, _: int) -> None:
-        assert tx.challenges.get(challenge.challenge_id) is not None
-        tx.challenges.redeem(challenge.challenge_id, "attest", challenge.machine_id, NOW)
-
-    assert kinds(race(store_url, redeem)) == [ChallengeUsed.__name__] * (WRITERS - 1) + ["NoneType"]
 
 
 def test_an_event_is_claimed_by_one(store: Store, store_url: str) -> None:

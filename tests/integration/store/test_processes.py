@@ -15,7 +15,7 @@ import pytest
 
 from attestation.audit import AuditEvent, leaf_hash_of, verify_chain
 from attestation.audit.merkle import Frontier, root
-from attestation.store import Store, migrate, open_store
+from attestation.store import Store, open_store
 from tests.contract.store_samples import a_challenge
 
 PRELUDE = """
@@ -92,13 +92,6 @@ asyncio.run(main())
 )
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    """The URL of an empty migrated database."""
-    migrate(f"sqlite:///{tmp_path}/store.db")
-    return f"sqlite:///{tmp_path}/store.db"
-
-
 def start(code: str, url: str, name: str) -> subprocess.Popen[str]:
     """Run *code* in a process of its own."""
     root = Path(__file__).resolve().parents[3]
@@ -118,13 +111,13 @@ def opened(url: str) -> Store:
 
 
 @pytest.mark.threat("T26")
-def test_two_processes_write_one_chain(url: str) -> None:
+def test_two_processes_write_one_chain(store_url: str) -> None:
     """Two processes append a thousand entries each: every one is there, in one valid chain and one tree."""
-    writers = [start(APPEND, url, name) for name in ("a", "b")]
+    writers = [start(APPEND, store_url, name) for name in ("a", "b")]
     for writer in writers:
         writer.communicate(timeout=120)
         assert writer.returncode == 0
-    store = opened(url)
+    store = opened(store_url)
     entries = store.read_sync(lambda tx: tx.audit.entries(0, 10_000))
     tree_root = store.read_sync(lambda tx: root(tx.audit.tree, 2000))
     store.close()
@@ -140,12 +133,12 @@ def test_two_processes_write_one_chain(url: str) -> None:
 
 
 @pytest.mark.threat("T13")
-def test_of_a_hundred_redemptions_in_two_processes_one_succeeds(url: str) -> None:
+def test_of_a_hundred_redemptions_in_two_processes_one_succeeds(store_url: str) -> None:
     """Ten challenges, each redeemed a hundred times at once: ten successes."""
-    store = opened(url)
+    store = opened(store_url)
     for number in range(1, 11):
         store.write_sync(lambda tx, n=number: tx.challenges.issue(a_challenge(n)))  # type: ignore[misc]
-    racers = [start(REDEEM, url, name) for name in ("a", "b")]
+    racers = [start(REDEEM, store_url, name) for name in ("a", "b")]
     successes = [0] * 10
     time.sleep(1)  # both are at the start before either may run
     for racer in racers:
@@ -162,16 +155,16 @@ def test_of_a_hundred_redemptions_in_two_processes_one_succeeds(url: str) -> Non
 
 @pytest.mark.threat("T27")
 @pytest.mark.parametrize("killed_after", [1, 100, 400])
-def test_kill_9_loses_no_acknowledged_write(url: str, killed_after: int) -> None:
+def test_kill_9_loses_no_acknowledged_write(store_url: str, killed_after: int) -> None:
     """Whatever a process said was stored is stored, though it was killed in the middle."""
-    writer = start(WRITE_FOR_EVER, url, "a")
+    writer = start(WRITE_FOR_EVER, store_url, "a")
     assert writer.stdout is not None
     said = "".join(writer.stdout.readline() for _ in range(killed_after))
     writer.send_signal(signal.SIGKILL)
     said += writer.communicate(timeout=60)[0]
     acknowledged = [int(number) for number in re.findall(r"(\d+)\n", said)]
     assert len(acknowledged) >= killed_after
-    store = opened(url)
+    store = opened(store_url)
     found = store.read_sync(lambda tx: [tx.challenges.get(a_challenge(n).challenge_id) for n in acknowledged])
     store.write_sync(lambda tx: tx.challenges.issue(a_challenge(10**10)))
     store.close()
@@ -179,16 +172,16 @@ def test_kill_9_loses_no_acknowledged_write(url: str, killed_after: int) -> None
 
 
 @pytest.mark.parametrize("killed_after", [1, 250, 700])
-def test_kill_9_leaves_chain_and_tree_whole(url: str, killed_after: int) -> None:
+def test_kill_9_leaves_chain_and_tree_whole(store_url: str, killed_after: int) -> None:
     """Between which statements ever: every entry has its leaf, every full tile its root, and the next fits."""
-    writer = start(APPEND_FOR_EVER, url, "a")
+    writer = start(APPEND_FOR_EVER, store_url, "a")
     assert writer.stdout is not None
     said = "".join(writer.stdout.readline() for _ in range(killed_after))
     writer.send_signal(signal.SIGKILL)
     said += writer.communicate(timeout=60)[0]
     acknowledged = set(re.findall(r"(\d+)\n", said))
     assert len(acknowledged) >= killed_after
-    store = opened(url)
+    store = opened(store_url)
     event = AuditEvent(operator_cn="b", action="approve")
     store.write_sync(lambda tx: tx.audit.append(event, datetime.now(UTC)))
     entries = store.read_sync(lambda tx: tx.audit.entries(0, 10**6))

@@ -22,7 +22,7 @@ from sqlalchemy.exc import ArgumentError
 
 from attestation.errors import StoreBusy, StoreUnavailable
 from attestation.store.base import StoreSettings
-from attestation.store.queues import QueuedStore, Unit, refuse, unavailable
+from attestation.store.queues import QueuedStore, Unit, first_line, refuse, unavailable
 from attestation.store.sql import Executor
 from attestation.store.tx import Tx
 
@@ -80,12 +80,11 @@ def connect(url: str, settings: StoreSettings) -> Connection:
         "client_encoding": "utf8",
         **parameters(url),
     }
+    connection: Connection | None = None
     try:
         connection = psycopg.connect(**given, autocommit=True)
         connection.prepared_max = 512  # every statement of ours
-        connection.adapters.register_dumper(
-            int, Int8Dumper
-        )  # one type for all sizes: one plan for each statement
+        connection.adapters.register_dumper(int, Int8Dumper)  # whatever its size: one plan for each statement
         # What was answered survives a crash, whatever the server's own settings are.
         connection.execute(
             "SELECT set_config('synchronous_commit', 'on', false)"
@@ -97,13 +96,20 @@ def connect(url: str, settings: StoreSettings) -> Connection:
         ):
             connection.execute("SELECT set_config(%s, %s, false)", (name, str(round(seconds * 1000))))
     except psycopg.Error as e:
+        if connection is not None:
+            connection.close()
         raise unavailable(e) from e
     return connection
 
 
-def _is_ours(error: BaseException) -> bool:
-    """Return True if the database failed, False if the unit did (constraints, its own errors)."""
-    return isinstance(error, errors.OperationalError | errors.InternalError | errors.ProgrammingError)
+def _told(error: BaseException) -> BaseException:
+    """Return what the caller of a unit that raised *error* is told.
+
+    What the database refuses stays what it is, without the lines that quote rows, and secrets in them.
+    """
+    if isinstance(error, psycopg.IntegrityError | psycopg.DataError):
+        return type(error)(first_line(error)).with_traceback(error.__traceback__)
+    return unavailable(error) if isinstance(error, psycopg.Error) else error
 
 
 class _Worker:
@@ -155,7 +161,7 @@ class _Worker:
         return self._connection.pgconn.transaction_status
 
     @contextlib.contextmanager
-    def _told(self, unit: Unit) -> Iterator[None]:
+    def _telling(self, unit: Unit) -> Iterator[None]:
         """Write down what *unit* raises: it is its caller's, unless it is the whole group's.
 
         Raises:
@@ -169,7 +175,7 @@ class _Worker:
                 self._connection.closed or (e.sqlstate or "").startswith("40")
             ):
                 raise
-            unit.error = unavailable(e) if isinstance(e, psycopg.Error) and _is_ours(e) else e
+            unit.error = _told(e)
         if unit.error is None and self._status() == TransactionStatus.INERROR:
             unit.error = StoreUnavailable("a statement failed, and the unit went on")
 
@@ -192,7 +198,7 @@ class _Writer(_Worker):
             if again:
                 self._execute(again)
             self._tx.begin()
-            with self._told(unit):
+            with self._telling(unit):
                 unit.value = unit.work(self._tx)
                 told = self._tx.settle() or told
             if unit.error is None:
@@ -251,7 +257,7 @@ class _Reader(_Worker):
     def _run(self, group: list[Unit]) -> None:
         self._execute(_SNAPSHOT)
         for unit in group:
-            with self._told(unit):
+            with self._telling(unit):
                 unit.value = unit.work(self._tx)
             if self._status() == TransactionStatus.INERROR:
                 self._execute(f"ROLLBACK; {_SNAPSHOT}")

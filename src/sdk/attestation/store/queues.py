@@ -66,9 +66,14 @@ def refuse(group: list[Unit], failure: StoreUnavailable) -> None:
         unit.error.__cause__ = failure.__cause__
 
 
+def first_line(error: Exception) -> str:
+    """Return what the driver said, without what it quotes."""
+    return str(error).partition("\n")[0]
+
+
 def unavailable(error: Exception) -> StoreUnavailable:
-    """Return what callers are told where the driver raised *error*; its further lines may quote rows."""
-    told = StoreUnavailable(f"the database does not answer: {str(error).partition(chr(10))[0]}")
+    """Return what callers are told where the driver raised *error*."""
+    told = StoreUnavailable(f"the database does not answer: {first_line(error)}")
     told.__cause__ = error
     return told
 
