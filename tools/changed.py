@@ -5,12 +5,15 @@ committed, else the last commit. A Python file touches the tests that import it,
 that is the name of a module or begins with a program of ours counts as an import: tests start processes. So does the
 name of a fixture, of the file that has it; a `conftest.py` touches every test below it. A page touches `tests/docs`.
 Any other file touches the tests that name it; where none does, and for what all tests rest on, the answer is
-`everything`.
+`everything`. What the files say is kept in `.tools/changed.json`, each under the hash of the file.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
+import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -61,6 +64,30 @@ def fixtures(file: str, tree: ast.Module) -> list[str]:
     return [node.name for node in made if any("fixture" in ast.unparse(each) for each in node.decorator_list)]
 
 
+def said(sources: Mapping[str, str], programs: Mapping[str, str], kept: Path) -> dict[str, list[list[str]]]:
+    """Return what `imports` and `fixtures` find in each file, from *kept* where the file is as it was then."""
+    try:
+        known = json.loads(kept.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    rules = hashlib.sha256(f"{Path(__file__).read_text(encoding='utf-8')}{sorted(programs.items())}".encode())
+    found = {}
+    for file, source in sources.items():
+        digest = rules.copy()
+        digest.update(source.encode())
+        found[file] = known.get(file)
+        if found[file] is None or found[file][0] != digest.hexdigest():
+            tree = ast.parse(source)
+            # What is shipped names modules in strings too (commands, lazy members, entry points): see `touched`.
+            names = sorted(set(imports(tree, programs, strings=not file.startswith("src/"))))
+            found[file] = [digest.hexdigest(), names, fixtures(file, tree)]
+    if found != known and kept.parent.is_dir():
+        new = kept.with_suffix(f".{os.getpid()}")
+        new.write_text(json.dumps(found), encoding="utf-8")
+        new.replace(kept)
+    return {file: facts[1:] for file, facts in found.items()}
+
+
 def touched(changed: Iterable[str], root: Path = ROOT) -> list[str]:
     """Return the test files that a change of the files *changed* touches, sorted; or `everything`."""
     programs: dict[str, str] = {}
@@ -70,11 +97,10 @@ def touched(changed: Iterable[str], root: Path = ROOT) -> list[str]:
     files = [str(path.relative_to(root)) for path in paths]
     sources = {file: (root / file).read_text(encoding="utf-8") for file in files}
     tests = [file for file in files if PurePosixPath(file).name.startswith("test_")]
-    trees = {file: ast.parse(source) for file, source in sources.items()}
+    facts = said(sources, programs, root / ".tools/changed.json")
     users: dict[str, set[str]] = {}
-    for file, tree in trees.items():
-        # What is shipped names modules in strings too (commands, lazy members, entry points): see the end.
-        for name in imports(tree, programs, strings=not file.startswith("src/")):
+    for file, (names, _) in facts.items():
+        for name in names:
             users.setdefault(name, set()).add(file)
 
     def reached(due: list[str]) -> set[str]:
@@ -86,7 +112,7 @@ def touched(changed: Iterable[str], root: Path = ROOT) -> list[str]:
             seen.add(file)
             due += users.get(module_of(file), ())
             below = PurePosixPath(file).parent if file.endswith("conftest.py") else PurePosixPath("tests")
-            for name in fixtures(file, trees[file]) if file in trees else ():
+            for name in facts[file][1] if file in facts else ():
                 due += (
                     each for each in users.get(FIXTURE + name, ()) if below in PurePosixPath(each).parents
                 )

@@ -63,6 +63,21 @@ def test_a_change_touches(root: Path, file: str, tests: list[str]) -> None:
     assert touched([file], root) == tests
 
 
+def test_what_was_found_is_kept_until_the_file_changes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second time, nothing is parsed; a file or a program that changed is read again."""
+    (root / ".tools").mkdir()
+    first = touched(["src/sdk/attestation/clock.py"], root)
+    with monkeypatch.context() as patched:
+        patched.setattr("ast.parse", None)
+        assert touched(["src/sdk/attestation/clock.py"], root) == first
+    (root / "tests/unit/test_wire.py").write_text("import attestation.clock", encoding="utf-8")
+    assert touched(["src/sdk/attestation/clock.py"], root) == sorted([*first, "tests/unit/test_wire.py"])
+    (root / "src/agent/pyproject.toml").write_text("[project]\nscripts = {}", encoding="utf-8")
+    assert touched(["src/agent/attestation_agent/main.py"], root) == [EVERYTHING]
+    (root / ".tools/changed.json").write_text("{", encoding="utf-8")
+    assert touched(["src/sdk/attestation/wire.py"], root) == ["tests/unit/test_envelope.py"]
+
+
 def test_what_is_deleted_touches_who_imported_it(root: Path) -> None:
     """They will fail, which is what the run is for; a deleted test cannot be run."""
     (root / "src/sdk/attestation/wire.py").unlink()
