@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 import structlog
@@ -30,6 +31,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep the measuring of coverage out of the processes that tests start."""
     if hasattr(config, "workerinput") or "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.pop("COVERAGE_PROCESS_START", None)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Load without the garbage collector, and let it pass over what came: modules and tests live as long as we do."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

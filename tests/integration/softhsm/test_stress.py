@@ -53,6 +53,6 @@ def test_two_threads_thousands_of_signatures(softhsm: SoftHSM) -> None:
 
 
 @pytest.mark.threat("T91")
-def test_sixteen_threads_ten_seconds(softhsm: SoftHSM) -> None:
-    """Sixteen threads for ten seconds: all verify, and nobody starves."""
-    assert run(softhsm, 16, seconds=10.0) > 160
+def test_sixteen_threads(softhsm: SoftHSM) -> None:
+    """Sixteen threads for three seconds, ten before a release: all verify, and nobody starves."""
+    assert run(softhsm, 16, seconds=often(3, 10)) > 160

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -217,6 +218,12 @@ def settings_for(directory: Path, **changed: Any) -> Settings:
         "maintenance_seconds": 3600,
     }
     return Settings(**(chosen | changed))
+
+
+@functools.cache
+def document() -> dict[str, Any]:
+    """Return the OpenAPI document, which takes a second to make; nobody changes it."""
+    return create_app(settings_for(Path("/nowhere"))).openapi()
 
 
 @pytest.fixture(scope="session")

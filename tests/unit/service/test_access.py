@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import ip_network
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +16,6 @@ from pydantic import SecretStr
 
 from attestation.errors import Forbidden
 from attestation.machines import OperatorEvent
-from attestation_service.app import create_app
 from attestation_service.auth import Duty, OperatorDep, Right, VoterDep
 from attestation_service.auth.operator import declared
 from attestation_service.context.request import ACCESS_KEY
@@ -29,7 +27,7 @@ from attestation_service.routing.openapi import (
     operator_router,
 )
 from tests.unit.service.browser import Browser
-from tests.unit.service.conftest import OPERATOR, TOKEN, Service, Starter, settings_for
+from tests.unit.service.conftest import OPERATOR, TOKEN, Service, Starter, document
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.people import ISSUER, introduce
 
@@ -71,10 +69,9 @@ PUBLIC_ROUTES = {
 
 def operations() -> dict[tuple[str, str], dict[str, Any]]:
     """Return every documented operation by method and path."""
-    app: FastAPI = create_app(settings_for(Path("/nowhere")))
     return {
         (method.upper(), path): operation
-        for path, item in app.openapi()["paths"].items()
+        for path, item in document()["paths"].items()
         for method, operation in item.items()
     }
 

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from attestation_service.app import create_app
 from attestation_service.documentation.page import STYLE, render
-from attestation_service.settings import Settings
-from tests.unit.service.conftest import Service
+from tests.unit.service.conftest import Service, document
 
-DOCUMENT = create_app(Settings()).openapi()
+DOCUMENT = document()
 PAGE = render(DOCUMENT)
 VOID = frozenset({"meta", "br"})
 

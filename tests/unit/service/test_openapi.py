@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -15,18 +14,18 @@ from attestation.api import Health, PendingApproval, ReasonRequest
 from attestation.api.said import PATTERNS
 from attestation.errors import MachineUnknown
 from attestation.reference.schema import schema
-from attestation_service.app import ROUTERS, create_app
+from attestation_service.app import ROUTERS
 from attestation_service.auth import OperatorDep, Right, VoterDep
 from attestation_service.border.problems import MEDIA_TYPE
 from attestation_service.routing.lean import LeanRoute, RawRoute
 from attestation_service.routing.openapi import ACCESS, Access, operator_router, route
 from attestation_service.routing.parameters import Id
 from attestation_service.settings import Settings
-from tests.unit.service.conftest import settings_for
+from tests.unit.service.conftest import document
 from tests.unit.service.test_access import OPERATIONS
 
 OCSP = "application/ocsp-response"
-DOCUMENT = create_app(settings_for(Path("/nowhere"))).openapi()
+DOCUMENT = document()
 
 
 def test_references_resolve() -> None:
