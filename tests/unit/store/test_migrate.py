@@ -394,6 +394,23 @@ def test_postgresql_carries_the_same_rows(tmp_path: Path, server: postgres.Serve
         assert all_rows(urls[0], name) == all_rows(urls[1], name), name
 
 
+def test_events_on_their_way_are_kept(url: str) -> None:
+    """Under the name that they have now, in their order."""
+    revision_of(url, "0024")
+    with connection_to(url) as connection:
+        for sequence, event in ((7, "b"), (3, "a")):
+            connection.exec_driver_sql(
+                "INSERT INTO deliveries (sequence, subscriber, id, event, payload, created_at, attempts, error) "
+                f"VALUES ({sequence}, 'x', '{event}', 'node.registered', '{{}}', 1, 2, 'why')"
+            )
+        connection.commit()
+    migrate(url)
+    assert [(row[0], row[2], row[9]) for row in all_rows(url, "handovers")] == [
+        (1, "a", "why"),
+        (2, "b", "why"),
+    ]
+
+
 def test_an_upgrade_that_fails_leaves_nothing(url: str) -> None:
     """Whichever revision it is: here the last that we know of finds its place taken."""
     revision_of(url, "0009")
