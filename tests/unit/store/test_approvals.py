@@ -1,4 +1,4 @@
-"""The table of votes: what the database itself refuses, and how a database of the first schema gets it."""
+"""The table of votes: what the database itself refuses."""
 
 from __future__ import annotations
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import errno
-import itertools
 import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from importlib import import_module
@@ -32,7 +31,8 @@ from attestation.store import StoreSettings, migrate, migrations, open_store
 from attestation.store.migrate import HEAD, Branch, _not_of, connection_to, migrate_branch
 from attestation.store.tables import Base
 from attestation.store.unusable import unusable
-from tests.fixtures import postgres
+from tests.fixtures.postgres import Server
+from tests.fixtures.stores import BACKENDS
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 LEFT_AT_0009 = Path(__file__).parents[2] / "vectors/store/0009/database.sql"
@@ -55,23 +55,27 @@ def columns(path: Path) -> dict[str, list[str]]:
         return {name: [row[1] for row in db.execute(f"PRAGMA table_info({name})")] for name in names}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[postgres.Server]:
-    """A server of PostgreSQL."""
-    with postgres.server() as running:
-        yield running
+@pytest.fixture
+def databases(postgres_server: Server) -> Iterator[Callable[[], str]]:
+    """Makes empty databases on a server."""
+    made: list[str] = []
+
+    def create() -> str:
+        made.append(f"m{len(made)}")
+        return postgres_server.create(made[-1])
+
+    yield create
+    for name in made:
+        postgres_server.drop(name)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=BACKENDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of a database that is empty, or not there."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/m.db"
-    running: postgres.Server = request.getfixturevalue("server")
-    return running.create(f"m{next(NUMBERS)}")
-
-
-NUMBERS = itertools.count()
+    created: str = request.getfixturevalue("databases")()
+    return created
 
 
 def all_rows(url: str, table: str) -> list[tuple[object, ...]]:
@@ -96,9 +100,9 @@ def test_migrations_and_tables_are_the_same(tmp_path: Path) -> None:
         assert migrated[name] == words, name
 
 
-def test_migrations_and_tables_are_the_same_on_postgresql(server: postgres.Server) -> None:
+def test_migrations_and_tables_are_the_same_on_postgresql(databases: Callable[[], str]) -> None:
     """Likewise, by what the catalogue of the server says of columns, constraints and indexes."""
-    migrated, created = server.create("migrated"), server.create("created")
+    migrated, created = databases(), databases()
     migrate(migrated)
     with connection_to(created) as connection:
         Base.metadata.create_all(connection)
@@ -376,10 +380,10 @@ def test_a_database_of_0009_is_carried_over(tmp_path: Path) -> None:
     store.close()
 
 
-def test_postgresql_carries_the_same_rows(tmp_path: Path, server: postgres.Server) -> None:
+def test_postgresql_carries_the_same_rows(tmp_path: Path, databases: Callable[[], str]) -> None:
     """Every revision does there what it does on SQLite."""
     left_at_0009(tmp_path / "left.db")
-    urls = (f"sqlite:///{tmp_path}/left.db", server.create("carried"))
+    urls = (f"sqlite:///{tmp_path}/left.db", databases())
     revision_of(urls[1], "0009")
     with connection_to(urls[0]) as there, connection_to(urls[1]) as here:
         tables = MetaData()
@@ -426,12 +430,12 @@ def test_an_upgrade_that_fails_leaves_nothing(url: str) -> None:
     assert all_rows(url, "alembic_version") == [("0009",)]
 
 
-def test_a_server_that_is_away_or_foreign_is_told_without_its_password(server: postgres.Server) -> None:
+def test_a_server_that_is_away_or_foreign_is_told_without_its_password(databases: Callable[[], str]) -> None:
     """Where it is, and what it said; of a database of another program, its tables."""
     with pytest.raises(StoreUnavailable, match=r"m at 127\.0\.0\.1 does not answer: .*refused") as away:
         migrate("postgresql://itl:hunter2@127.0.0.1:1/m?sslmode=disable")
     assert "hunter2" not in str(away.value)
-    url = server.create("theirs")
+    url = databases()
     with connection_to(url) as connection:
         connection.exec_driver_sql("CREATE TABLE recipes (name TEXT)")
         connection.commit()
