@@ -160,10 +160,11 @@ def test_an_installation_stays_as_it_was(place: Path, check: Check) -> None:
     ("spoil", "words"),
     [
         (lambda db: db.execute("UPDATE alembic_version SET version_num = '9999'"), "9999, which this version"),
+        (lambda db: db.execute("UPDATE alembic_version SET version_num = '0008'"), "upgrades from 0009 on"),
         (lambda db: db.execute(f"UPDATE database_identity SET database_id = '{'f' * 32}'"), "this is another database"),
         (lambda db: db.execute("UPDATE database_identity SET bound_at = NULL"), None),
     ],
-    ids=["newer", "another", "bound by the next start"],
+    ids=["newer", "older", "another", "bound by the next start"],
 )  # fmt: skip
 def test_a_database_of_others(place: Path, check: Check, spoil: Any, words: str | None) -> None:
     """What a start would refuse is refused here, in the same words."""
