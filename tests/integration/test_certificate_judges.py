@@ -25,9 +25,9 @@ from attestation.pki.content import Algorithm
 from attestation.pki.crl import CRLEntry, Reason, build_crl
 from attestation.pki.issuer import identity_of
 from attestation.pki.ocsp import (
+    CertStatus,
     Good,
     Revoked,
-    SingleResponse,
     Unknown,
     build_ocsp_response,
     parse_ocsp_request,
@@ -277,7 +277,8 @@ def test_pkilint_finds_nothing_in_a_list(algorithm: Algorithm) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_pkilint_finds_nothing_in_an_ocsp_answer(algorithm: Algorithm) -> None:
+@pytest.mark.parametrize("status", [Good(), Revoked(at=AT, reason=Reason.KEY_COMPROMISE), Unknown()])
+def test_pkilint_finds_nothing_in_an_ocsp_answer(algorithm: Algorithm, status: CertStatus) -> None:
     """Good, revoked and unknown, with a nonce, by a delegated key."""
     ca = ca_of(algorithm)
     key = key_of(algorithm, "responder")
@@ -288,12 +289,9 @@ def test_pkilint_finds_nothing_in_an_ocsp_answer(algorithm: Algorithm) -> None:
         4711,
         hashes.SHA256(),
     )
-    (asked,) = parse_ocsp_request(certificate_id.build().public_bytes(Encoding.DER)).cert_ids
     answer = build_ocsp_response(
-        [
-            SingleResponse(cert_id=asked, status=status)
-            for status in (Good(), Revoked(at=AT, reason=Reason.KEY_COMPROMISE), Unknown())
-        ],
+        parse_ocsp_request(certificate_id.build().public_bytes(Encoding.DER)).cert_id,
+        status,
         responder=responder,
         key=key,
         produced_at=AT,

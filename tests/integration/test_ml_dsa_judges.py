@@ -15,7 +15,7 @@ from cryptography.x509.ocsp import OCSPRequestBuilder, load_der_ocsp_response
 
 from attestation.pki.crl import CRLEntry, Reason, build_crl
 from attestation.pki.issuer import identity_of
-from attestation.pki.ocsp import Good, SingleResponse, build_ocsp_response, parse_ocsp_request
+from attestation.pki.ocsp import Good, build_ocsp_response, parse_ocsp_request
 from attestation.pki.profiles import ProfileName
 from tests.fixtures import trixie
 from tests.unit.pki.certificate_kit import CA, ca_of, spki_of
@@ -60,9 +60,9 @@ def made() -> Published:
     issuer, algorithm = identity_of(ca.certificate), hashes.SHA256()
     name, key = (hashlib.sha256(part).digest() for part in (issuer.subject, issuer.key_bits))
     asked = OCSPRequestBuilder().add_certificate_by_hash(name, key, content.serial, algorithm)
-    (named,) = parse_ocsp_request(asked.build().public_bytes(Encoding.DER)).cert_ids
     answer = build_ocsp_response(
-        [SingleResponse(cert_id=named, status=Good())],
+        parse_ocsp_request(asked.build().public_bytes(Encoding.DER)).cert_id,
+        Good(),
         responder=responder,
         key=responder_key,
         produced_at=NOW,

@@ -640,30 +640,24 @@ async def test_what_was_never_issued_is_unknown(ca: Service) -> None:
     assert await status(ca, "00") == "unknown"
     (issued,) = await issue(ca, MACHINE)
     other = await certificate_of(ca)
-    assert words_of(await post_ocsp(ca, ask(other, serial, issued.serial))) == ["unknown", "good"]
+    for asked, word in ((serial, "unknown"), (issued.serial, "good")):
+        assert words_of(await post_ocsp(ca, ask(other, asked))) == [word]
 
 
 async def test_several_at_once(ca: Service) -> None:
-    """The answers stand in the order of the questions."""
-    states = ["issued", "revoked", "void", "reserved"]
-    serials = [await write_down(ca, MACHINE, state) for state in states]
-    answer = await post_ocsp(ca, ask(await certificate_of(ca), *serials))
-    assert words_of(answer) == ["good", "superseded", "cessation_of_operation", "unknown"]
+    """One certificate is asked about at a time (RFC 5019 §2.1.1)."""
+    serials = [await write_down(ca, MACHINE, "issued") for _ in range(2)]
+    assert words_of(await post_ocsp(ca, ask(await certificate_of(ca), *serials))) == ["malformed_request"]
 
 
 async def test_another_ca(ca: Service) -> None:
-    """We say nothing about certificates of others, nor about those of several keys at once."""
+    """We say nothing about certificates of others."""
     stranger = pki("ecdsa-p384").ca
     serial = await write_down(ca, MACHINE, "issued")
     assert words_of(await post_ocsp(ca, ask(stranger, serial))) == ["unauthorized"]
     assert words_of(await post_ocsp(ca, ask(await certificate_of(ca), serial, hash_name="sha512"))) == [
         "unauthorized"
     ]
-    ours = asn1_ocsp.OCSPRequest.load(ask(await certificate_of(ca), serial))
-    theirs = asn1_ocsp.OCSPRequest.load(ask(stranger, serial))
-    both = [ours["tbs_request"]["request_list"][0], theirs["tbs_request"]["request_list"][0]]
-    mixed = asn1_ocsp.OCSPRequest({"tbs_request": {"request_list": both}}).dump()
-    assert words_of(await post_ocsp(ca, mixed)) == ["unauthorized"]
 
 
 @pytest.mark.parametrize("body", [b"", b"garbage", b"\x30\x00", b"x" * (MAX_REQUEST_BYTES + 1)])

@@ -40,7 +40,6 @@ from attestation.pki.ocsp import (
     Good,
     OCSPRequest,
     Revoked,
-    SingleResponse,
     Unknown,
     build_ocsp_response,
     issuer_hashes,
@@ -74,7 +73,7 @@ _Hashes = tuple[str, bytes, bytes]
 
 
 class NotOurs(Exception):
-    """The certificates are of none of our CA keys that answer, or of several at once."""
+    """The certificate is of none of our CA keys that answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +162,7 @@ class Responder:
         """Return the answer to *request*.
 
         Raises:
-            NotOurs: We have no word on these certificates.
+            NotOurs: We have no word on this certificate.
             RateLimited: It would have to be signed, and this address asks too often.
             SignerUnavailable: Nobody can certify our key now; other errors of the CA likewise.
         """
@@ -172,11 +171,10 @@ class Responder:
         if revisions.keys() != self._known.issuer_ids:
             await self._learn()
         issuer_id = self._issuer_of(request)
-        only = request.cert_ids[0].der if len(request.cert_ids) == 1 and request.nonce is None else None
-        kept = self._kept.get(only) if only is not None else None
+        kept = self._kept.get(request.cert_id.der) if request.nonce is None else None
         if kept is not None and kept.revision == revisions[kept.issuer_id] and at < kept.renew_at:
             return kept.answer
-        return await self._sign(request, issuer_id, only, origin, at)
+        return await self._sign(request, issuer_id, origin, at)
 
     async def renew(self) -> None:
         """Have a delegated key for every CA key that answers, made early enough that nobody who asks waits for it."""
@@ -212,12 +210,9 @@ class Responder:
                     )
 
     def _issuer_of(self, request: OCSPRequest) -> str:
-        found = {
-            self._known.by_hashes.get((one.hash_name, one.name_hash, one.key_hash))
-            for one in request.cert_ids
-        }
-        issuer_id = found.pop()
-        if issuer_id is None or found:
+        asked = request.cert_id
+        issuer_id = self._known.by_hashes.get((asked.hash_name, asked.name_hash, asked.key_hash))
+        if issuer_id is None:
             raise NotOurs
         return issuer_id
 
@@ -239,28 +234,23 @@ class Responder:
             algorithms={issuer.issuer_id: issuer.algorithm for issuer, _ in named},
         )
 
-    async def _sign(
-        self, request: OCSPRequest, issuer_id: str, only: bytes | None, origin: Origin, at: datetime
-    ) -> Answer:
+    async def _sign(self, request: OCSPRequest, issuer_id: str, origin: Origin, at: datetime) -> Answer:
         counted = limits.of_client(self._settings, origin.address)
 
-        def look(tx: Tx) -> tuple[Issuer | None, list[CertStatus]]:
+        def look(tx: Tx) -> tuple[Issuer | None, CertStatus]:
             limits.check(tx, counted, at)
-            return tx.issuers.get(issuer_id), [_status(tx, issuer_id, one) for one in request.cert_ids]
+            return tx.issuers.get(issuer_id), _status(tx, issuer_id, request.cert_id)
 
-        issuer, statuses = await self._store.read(look)
+        issuer, status = await self._store.read(look)
         if issuer is None or issuer.state not in ANSWERING:
             raise NotOurs
         await self._store.write(lambda tx: limits.take(tx, counted, at))
         delegate = await self._delegate(issuer_id, at)
         next_update = min(at + self._valid, delegate.not_after)
-        unknown = any(isinstance(status, Unknown) for status in statuses)
         body = await asyncio.to_thread(
             build_ocsp_response,
-            [
-                SingleResponse(cert_id=one, status=status)
-                for one, status in zip(request.cert_ids, statuses, strict=True)
-            ],
+            request.cert_id,
+            status,
             responder=delegate.certificate,
             key=delegate.key,
             produced_at=at,
@@ -268,14 +258,12 @@ class Responder:
             next_update=next_update,
             nonce=request.nonce,
         )
-        answer = Answer(
-            body=body,
-            made_at=at,
-            next_update=next_update,
-            may_be_kept=request.nonce is None and not unknown,
-        )
-        if only is not None and not unknown:
-            self._keep(only, _Kept(answer, issuer_id, issuer.demanded, at + (next_update - at) / 2))
+        may_be_kept = request.nonce is None and not isinstance(status, Unknown)
+        answer = Answer(body=body, made_at=at, next_update=next_update, may_be_kept=may_be_kept)
+        if may_be_kept:
+            self._keep(
+                request.cert_id.der, _Kept(answer, issuer_id, issuer.demanded, at + (next_update - at) / 2)
+            )
         return answer
 
     def _keep(self, cert_id: bytes, kept: _Kept) -> None:

@@ -165,7 +165,7 @@ async def bundle(
     },
 )
 async def ocsp_post(request: Request) -> Response:
-    """OCSPRequest, DER, at most 8 KiB, of up to 16 certificates of one CA key."""
+    """OCSPRequest, DER, at most 8 KiB, about one certificate."""
     scope = request.scope
     data = None
     if media_type(request.headers.get("content-type")) == REQUEST_MEDIA_TYPE:
