@@ -80,7 +80,7 @@ def take(bundle: OfflineBundle, place: Place, *, at: datetime) -> None:
     known, keys = state.known_as(), state.service_keys()
     fingerprint = parse_public(tpm.identify().ek_public).fingerprint()
     if known is None or keys is None or known.ek_fingerprint != fingerprint:
-        raise DirectiveRejected("no service activated this TPM yet, so there is nobody whose word it takes")
+        raise DirectiveRejected("no service activated this TPM yet, so it believes no service yet")
     # 2. A file that was made before an order must not undo it.
     if state.status() in ORDERED or state.wipe_order() is not None:
         raise DirectiveRejected("the service locked or revoked this machine; only the service ends that")

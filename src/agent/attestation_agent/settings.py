@@ -348,7 +348,7 @@ OPTIONS: Final = (
         variable="ITL_AGENT_CERTIFICATE_GROUP",
         read=str,
         default=None,
-        help="group that may read key.pem (default nobody but the agent's own user)",
+        help="group that may read key.pem (default: the agent's own user alone)",
     ),
 )
 

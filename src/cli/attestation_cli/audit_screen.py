@@ -87,8 +87,8 @@ def emit_checked(session: Session, checked: Checked, saved: Path | None = None) 
                 (
                     "not proven",
                     Cell(
-                        "who made it: the keys are those that the file names, and whoever made another log could "
-                        "name his own",
+                        "who made it: the keys are those that the file names, and the maker of another log could "
+                        "name other keys",
                         "yellow",
                     ),
                 )

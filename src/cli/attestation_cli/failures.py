@@ -156,7 +156,7 @@ ADVICE: Mapping[str, str] = {
     "policy-unknown": "`attestation policy list` shows the policies there are",
     "transition-forbidden": "`attestation machine explain ID` tells where the machine stands and what is possible",
     "machine-changed": "somebody was faster: look again with `attestation machine get ID`, then decide again",
-    "answer-not-kept": "look at what was made; a token that nobody has is ended by `attestation token revoke ID`",
+    "answer-not-kept": "look at what was made; a token that was lost is ended by `attestation token revoke ID`",
     "idempotency-key-reused": "what this key was given to was carried out, and this was not; for another command leave "
     "--again out",
     "act-in-progress": "wait a moment, then ask for the same again",
@@ -177,7 +177,7 @@ ADVICE: Mapping[str, str] = {
     "approval-unknown": "`attestation approval list` shows what waits for votes",
     "authentication-too-old": "log in again: `attestation auth login`",
     "break-glass-cannot-vote": "log in as yourself: `attestation auth login`",
-    "plugin-failed": "tell whoever made it; without it everything else works",
+    "plugin-failed": "tell its maker; without it everything else works",
     "rate-limited": "wait a little, then try again",
     "store-unavailable": "try again; if it stays, /readyz of the service tells what is missing",
     "unavailable": "try again; if it stays, /readyz of the service tells what is missing",

@@ -9,7 +9,7 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "machine": ("attestation_cli.commands.machine", "List, judge and explain machines."),
     "result": ("attestation_cli.commands.result", "Verify what the service says of a machine, by yourself."),
     "approval": ("attestation_cli.commands.approval", "What waits for the vote of another operator."),
-    "token": ("attestation_cli.commands.token", "Registration tokens: admit whoever presents one."),
+    "token": ("attestation_cli.commands.token", "Registration tokens: admit the machine that presents one."),
     "allow-list": ("attestation_cli.commands.allow_list", "EKs that are admitted in advance."),
     "audit": ("attestation_cli.commands.audit", "Read and verify the audit chain."),
     "witness": ("attestation_cli.commands.witness", "Cosign the checkpoints of somebody's audit log."),

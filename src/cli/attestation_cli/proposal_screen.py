@@ -93,7 +93,7 @@ def _wanted(proposal: ProposalDetail) -> Iterator[Row]:
             now = f" (now {has or 'none'})" if proposal.machine_id is not None and wanted != has else ""
             yield word, cell(f"{wanted or 'none'}{now}")
     if "accepts_ek" in members.get("terms", {}):
-        yield "admits", Cell("this very EK by name, whoever vouches for it", "yellow")
+        yield "admits", Cell("this EK by name, even where no vendor vouches for it", "yellow")
 
 
 def _machine(client: OperatorClient, machine_id: str) -> Iterator[Row]:

@@ -57,7 +57,7 @@ class Chooser(StrEnum):
     DEPLOYMENT = "the deployment"
     HARDWARE = "the hardware"
     PROTOCOL = "a protocol of others"
-    PEER = "whoever brings the key"
+    PEER = "the one who brings the key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -609,7 +609,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 title="the service's own TLS certificate",
                 algorithms=("rsa-2048", "rsa-3072", "rsa-4096", "ecdsa-p256", "ecdsa-p384", "ecdsa-p521"),
                 chooser=Chooser.DEPLOYMENT,
-                parameters="its key; whoever signed it is the deployment's choice",
+                parameters="its key; which CA signed it is the deployment's choice",
                 enforced="at start: ITL_TLS_CERT_FILE",
                 exemptions=(_transition("rsa-3072", "ecdsa-p384", why="ML-DSA in TLS needs OpenSSL 3.5"),),
                 any_rsa=True,
@@ -620,7 +620,7 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("sha256",),
                 chooser=Chooser.WE,
                 parameters="128 random bits or more",
-                exemptions=(_exempt("only preimages matter, of values that nobody can guess", "sha256"),),
+                exemptions=(_exempt("only preimages matter, of values that cannot be guessed", "sha256"),),
             ),
             Entry(
                 use=Use.PKCE,

@@ -498,7 +498,7 @@ class Settings(BaseSettings):
             ),
             (
                 self.oidc and self.oidc_issuer.startswith("http://"),
-                "ITL_OIDC_ISSUER begins with http://: whoever is on the way can name operators",
+                "ITL_OIDC_ISSUER begins with http://: a stranger on the way can name operators",
             ),
             (
                 self.service_url.startswith("http://"),

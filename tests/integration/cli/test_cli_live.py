@@ -317,7 +317,7 @@ def test_every_command_works_and_every_operator_route_is_reached(
         ek,
         "cp-1 (now none)",
         "controlplane (now none)",
-        "this very EK by name",
+        "this EK by name",
         "anna, ",
         "without a cert",
     ):

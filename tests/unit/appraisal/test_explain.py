@@ -204,7 +204,7 @@ def test_command_line() -> None:
 @pytest.mark.parametrize(
     ("command", "meaning"),
     [
-        ("set check_signatures=no", "the boot loader starts what nobody signed"),
+        ("set check_signatures=no", "the boot loader starts what is not signed"),
         ("rmmod tpm", "the boot loader stops measuring"),
         ("linux /vmlinuz rdinit=/evil", "another program runs in place of init"),
         ("linux /vmlinuz single", "a shell without a login"),

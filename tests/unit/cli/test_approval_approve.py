@@ -71,7 +71,7 @@ def test_who_agrees_sees_it_whole_and_types_what_they_read() -> None:
         "controlplane (now none)",
         "cp-1 (now none)",
         "10.0.0.11/24 (now none)",
-        "this very EK by name",
+        "this EK by name",
         "1 of 2",
         DIGEST,
         str(PROPOSED.evidence_digest),

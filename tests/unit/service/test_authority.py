@@ -724,7 +724,7 @@ async def test_what_nobody_finished_is_void_after_ten_minutes(world: World) -> N
     assert [row.state for row in world.certificates()] == ["reserved"]
     world.clock.advance(2)
     await ca.maintain()
-    assert [(row.state, row.note) for row in world.certificates()] == [("void", "nobody finished it")]
+    assert [(row.state, row.note) for row in world.certificates()] == [("void", "it was not finished")]
     assert MACHINE in [
         e.machine_id for _, e in world.store.read_sync(lambda tx: tx.audit.page(None, 5)).items
     ]

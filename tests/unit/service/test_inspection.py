@@ -448,7 +448,7 @@ def test_operators_with_certificates_and_witnesses(place: Path, check: Check, tm
     bundle = tmp_path / "operators.pem"
     bundle.write_bytes(OperatorCA(NOW).pem)
     (told,) = check(1, operator_ca=str(bundle), operator_crl=str(tmp_path / "none"))["operators"]
-    assert "nobody with a certificate is let in" in told["what"]
+    assert "no operator is let in by certificate" in told["what"]
     bundle.write_text("none")
     assert "ITL_OPERATOR_CA" in check(1, operator_ca=str(bundle))["operators"][0]["what"]
     assert "a vkey, a space and a URL" in check(1, audit_witnesses="somebody")["operators"][0]["what"]

@@ -451,7 +451,7 @@ async def test_a_simulator_below_an_anchor_of_its_own_does_not_rise_either(
     assert activated["status"] == "registered"
     assert (await service.detail(node))["assurance"] == "tofu"
     shown = (await service.operator("GET", f"/machines/{node.machine_id}/endorsement")).json()
-    assert shown["reason"] == "a software TPM: nobody vouches for its keys"
+    assert shown["reason"] == "a software TPM: no vendor vouches for its keys"
 
 
 async def test_an_expired_issuer_enrols_nobody_and_lifts_nobody(start: Starter, folder: Path) -> None:

@@ -151,7 +151,7 @@ def verify(
     )
     if pinned is None and not unpinned:
         raise RequestInvalid(
-            "whom to believe? Give the log's keys with --vkey or --vkeys-file, as its operator gave them to you; "
+            "no key to verify with: give the log's keys with --vkey or --vkeys-file, as its operator gave them to you; "
             "--unpinned believes the file itself, which proves only that it fits itself"
         )
     if pinned is not None and unpinned:
@@ -236,7 +236,7 @@ def export(
     emit_checked(session, checked, saved=file if checked.error is None or form == "jsonl" else None)
     if form == "csv":
         session.note(
-            "note: nobody can verify a CSV, not even one that was changed by mistake; what proves the log is "
+            "note: a CSV cannot be verified, not even for a change by mistake; what proves the log is "
             "the export itself, --format jsonl"
         )
     ctx.exit(0 if checked.error is None else 1)

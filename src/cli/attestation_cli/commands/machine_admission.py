@@ -38,7 +38,7 @@ from attestation_cli.session import Session, checked, name_of, pass_session
 @click.option("--ip", "assigned_ip", metavar="CIDR", help="The address it gets, e.g. 10.0.0.11/24.")
 @click.option(
     "--cluster-id",
-    help="The cluster it gets, whatever it asks for.",
+    help="The cluster it gets; what it asks for does not count.",
     default=DEFAULT_CLUSTER,
     show_default=True,
 )
@@ -50,7 +50,7 @@ from attestation_cli.session import Session, checked, name_of, pass_session
 @click.option(
     "--accept-ek",
     is_flag=True,
-    help="Admit this EK by name, whoever vouches for it; compare --fingerprint first.",
+    help="Admit this EK by name, even where no vendor vouches for it; compare --fingerprint first.",
 )
 @REASON
 @click.option("--yes", is_flag=True, help="Do not ask, where there are several.")
@@ -75,7 +75,7 @@ def approve(
 ) -> None:
     """Admit a machine that waits for approval, or several in one role.
 
-    A role demands how well a TPM is vouched for: a controlplane a vendor's chain. Where nobody does, --accept-ek
+    A role demands how well a TPM is vouched for: a controlplane a vendor's chain. Where none does, --accept-ek
     says that you know this very EK; it goes on the allow-list. attestation trust show says what was found.
 
     A machine that changed since it was looked up is refused. Where dual control asks for several people, this
@@ -151,7 +151,7 @@ def reject(session: Session, machine: str, reason: str, *, yes: bool) -> None:
 
     \b
     Examples:
-      attestation machine reject 7f3a -r "nobody ordered it"
+      attestation machine reject 7f3a -r "we did not order it"
     """
     with session.client() as client:
         detail = session.find(client, machine)
@@ -213,7 +213,7 @@ def role(
 @click.command("replace")
 @ID
 @click.argument("new", shell_complete=complete_machine)
-@click.option("--accept-ek", is_flag=True, help="Admit the EK of NEW by name, whoever vouches for it.")
+@click.option("--accept-ek", is_flag=True, help="Admit the EK of NEW by name, even where no vendor vouches for it.")
 @REASON_NEEDED
 @YES
 @new_proposal_option

@@ -208,7 +208,7 @@ def _no_log(report: ResultReport) -> str:
         "binary_bios_measurements); a policy with `event_log: required` demands it, and the agent then logs why it "
         "cannot read it."
         if report.event_log_sha256 is None
-        else "of a machine that nobody had admitted, the service need not keep it. Look at a newer result: "
+        else "of a machine that was not admitted, the service need not keep it. Look at a newer result: "
         f"`attestation machine results {short_ids([report.machine_id])[report.machine_id]}`."
     )
 

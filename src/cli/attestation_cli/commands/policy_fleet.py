@@ -145,7 +145,7 @@ def test(
     "machines",
     metavar="ID",
     multiple=True,
-    help="From this machine, whatever was thought of it; may be repeated.",
+    help="From this machine, trusted or not; may be repeated.",
     shell_complete=complete_machine,
 )
 @click.option("--role", type=click.Choice([r.value for r in Role]), help="From machines in this role.")
@@ -216,7 +216,7 @@ def learn(
         )
         if accept_unmeasured:
             session.note(
-                "warning: values that hold no measurement are taken for reference values; whatever measures nothing "
+                "warning: values that hold no measurement are taken for reference values; a machine that measures nothing "
                 "will keep this policy"
             )
         learned = client.learn_policy(request)

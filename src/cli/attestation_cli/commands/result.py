@@ -77,7 +77,7 @@ def verify(
     """
     if (keys is not None) == server:
         raise RequestInvalid(
-            "whom to believe? Give either --keys FILE, or --server to ask the service for its keys"
+            "no key to verify with: give either --keys FILE, or --server to ask the service for its keys"
         )
     # Imported here: cryptography takes longer to load than --help takes to print.
     from attestation.errors import ResultTokenRejected

@@ -99,7 +99,7 @@ def list_(session: Session, vendor: str | None, *, distrusted: bool) -> None:
         "No certificates: no vendor is trusted.",
     )
     if not bundle.verifying:
-        session.note("ITL_TPM_VERIFY_CA is off: the service asks nobody.")
+        session.note("ITL_TPM_VERIFY_CA is off: the service verifies no chain.")
 
 
 @group.command()
@@ -182,7 +182,7 @@ def add(session: Session, file: Any, vendor: str, role: str, reason: str, *, yes
         der = ek_certificate.parse(data).der
     digest = hashlib.sha256(der).hexdigest()
     session.confirm(
-        f"Believe whoever signs with the key of {digest} about TPMs of {vendor.upper()}?", yes=yes
+        f"Believe what the key of {digest} signs about TPMs of {vendor.upper()}?", yes=yes
     )
     with session.client() as client:
         answer = client.trust_certificate(b64encode(der), role=role, vendor=vendor.upper(), reason=reason)

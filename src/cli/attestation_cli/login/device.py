@@ -93,7 +93,7 @@ def login(
     interval = code.interval
     while True:
         if monotonic() + interval >= deadline:
-            raise LoginTimedOut("nobody entered the code in time")
+            raise LoginTimedOut("the code was not entered in time")
         sleep(interval)
         try:
             answer = provider.post(provider.metadata.token_endpoint, form)
@@ -107,7 +107,7 @@ def login(
             case "slow_down":
                 interval += SLOW_DOWN_SECONDS
             case "expired_token":
-                raise LoginTimedOut("nobody entered the code in time")
+                raise LoginTimedOut("the code was not entered in time")
             case _:
                 return read_tokens(answer, issuer=provider.issuer, client_id=client_id, at=now())
 

@@ -102,7 +102,7 @@ class Loopback:
         try:
             return self._answers.get(timeout=seconds)
         except queue.Empty:
-            raise LoginTimedOut(f"nobody finished the login in the browser within {seconds:.0f} s") from None
+            raise LoginTimedOut(f"the login in the browser was not finished within {seconds:.0f} s") from None
 
     def take(self, target: str) -> tuple[int, dict[str, str], bytes]:
         """Answer a request for *target*: status, headers, body."""

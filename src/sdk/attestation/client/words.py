@@ -25,7 +25,7 @@ ASSURANCE: dict[Assurance, str] = {
     Assurance.EK_ALLOWLIST: "this exact TPM is on the allow-list: an operator vouches for it",
     Assurance.EK_CHAIN: "the TPM's certificate leads to a known manufacturer",
     Assurance.AK_CERTIFIED: "the TPM's attestation key has a certificate of a known authority",
-    Assurance.TOFU: "trust on first use: nobody vouches for this TPM; proven is only that it stays the same one",
+    Assurance.TOFU: "trust on first use: no vendor vouches for this TPM; it is only proven to stay the same one",
     Assurance.NONE: "nothing was proven; it gets no configuration and no secret",
 }
 
@@ -114,7 +114,7 @@ def explain(
     if failed and machine.status in (Status.PENDING_APPROVAL, Status.REGISTERED, Status.ATTESTED):
         steps.append(
             "If what was found is right, put it into a policy: `attestation policy create`, then "
-            f"`attestation policy assign NAME@VERSION --machine {short}`. If nobody can say who changed it, "
+            f"`attestation policy assign NAME@VERSION --machine {short}`. If you do not know who changed it, "
             f"`attestation machine lock {short}` keeps everything from it."
         )
     return Explanation(
@@ -159,7 +159,7 @@ def _status(machine: MachineDetail, short: str, at: datetime) -> tuple[str, list
             wish = f" It wishes to be {machine.desired_role}." if machine.desired_role else ""
             return (
                 (
-                    f"It proved that its key lives in its TPM; nobody has decided about it since "
+                    f"It proved that its key lives in its TPM; no operator has decided about it since "
                     f"{ago(machine.registered_at, at)}.{wish}"
                 ),
                 [

@@ -163,7 +163,7 @@ def _signing_key(member: object, policy: CryptoPolicy) -> tuple[str | None, Sign
         raise ProviderAnswerInvalid("kid is not a text")
     if not {"d", "p", "k"}.isdisjoint(member):
         raise ProviderAnswerInvalid(
-            "a private or symmetric key, published: whoever reads it signs as the provider"
+            "a private or symmetric key, published: each reader can sign as the provider"
         )
     # The algorithm is the key's, never the token's: a public key must not become the secret of an HMAC.
     kind = member.get("kty")

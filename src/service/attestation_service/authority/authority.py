@@ -288,9 +288,9 @@ class Authority:
         def work(tx: Tx) -> int:
             stale = tx.issuances.stale(at - STALE_AFTER, BATCH)
             for each in stale:
-                tx.issuances.void(each.serial, "nobody finished it", at)
+                tx.issuances.void(each.serial, "it was not finished", at)
                 tx.audit.append(
-                    _voided(each.serial, each.issuer_id, each.machine_id, "nobody finished it"), at
+                    _voided(each.serial, each.issuer_id, each.machine_id, "it was not finished"), at
                 )
             return len(stale)
 

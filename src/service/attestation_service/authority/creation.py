@@ -393,7 +393,7 @@ def prove_active(maker: Maker) -> dict[str, AttestationError]:
                 raise KeyNotFound(
                     f"the key of the {purpose} CA is missing: {e}. It is never made again: put the folder of the keys "
                     "back from your backup. Without it the service starts if it shall have no CA (unset "
-                    "ITL_ENROLLMENT_CA_PASSPHRASE_FILE or _KEY); machines then attest, and nobody gets a certificate"
+                    "ITL_ENROLLMENT_CA_PASSPHRASE_FILE or _KEY); machines then attest, and get no certificates"
                 ) from e
             if not is_away(active.key_uri, e):
                 raise

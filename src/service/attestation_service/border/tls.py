@@ -211,7 +211,7 @@ def _fault(tls: ServerTLS, error: OSError | ValueError) -> str:
         )
     if isinstance(error, ValueError) and not isinstance(error, ssl.SSLError):
         return (
-            f"ITL_TLS_KEY_FILE: {tls.key} cannot be used: it is encrypted, and nobody is there to type its passphrase. "
+            f"ITL_TLS_KEY_FILE: {tls.key} cannot be used: it is encrypted, and a service has no passphrase to type. "
             f"Write it without one: `openssl pkey -in {tls.key} -out NEW && chmod 600 NEW`"
         )
     return f"ITL_TLS_CERT_FILE, ITL_TLS_KEY_FILE: cannot be used: {_words(error)}"

@@ -169,7 +169,7 @@ def _due(tx: Tx, before: datetime) -> list[Machine]:
 def _purge(tx: Tx, before: datetime, at: datetime) -> int:
     due = _due(tx, before)
     for machine in due:
-        drop(tx, machine, at, action="pending_purged", why="nobody decided about it")
+        drop(tx, machine, at, action="pending_purged", why="no operator decided about it")
     return len(due)
 
 

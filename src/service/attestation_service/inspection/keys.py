@@ -101,7 +101,7 @@ def _active(issuer: Issuer, keyring: Keyring, case: Case) -> Findings:
         yield (warning if away else failed)(
             "CA",
             what=f"{shown}: {e} ({e.code})"
-            + (". A start serves without it; nobody gets a certificate" if away else ""),
+            + (". A start serves without it, and issues no certificates" if away else ""),
             todo="let its token or TPM answer, with the right PIN"
             if away
             else "put the folder of the keys back from your backup, and its passphrase",

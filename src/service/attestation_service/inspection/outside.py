@@ -88,7 +88,7 @@ def operators(case: Case) -> Findings:
         if settings.operator_crl is not None and not settings.operator_crl.exists():
             yield failed(
                 "operators",
-                what=f"ITL_OPERATOR_CRL: {settings.operator_crl} does not exist: nobody with a certificate is let in",
+                what=f"ITL_OPERATOR_CRL: {settings.operator_crl} does not exist: no operator is let in by certificate",
                 todo="put the list there, and renew it before it ends",
             )
     if settings.oidc:

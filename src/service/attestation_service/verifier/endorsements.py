@@ -112,10 +112,10 @@ class Anchors:
         """
         bundle = self.bundle(tx)
         if not self.verifying:
-            reason = "nobody's word is asked for (ITL_TPM_VERIFY_CA=false)"
+            reason = "no chain is verified (ITL_TPM_VERIFY_CA=false)"
         elif vendor == SIMULATOR:
             # Whatever signed it: a software TPM keeps its keys where anybody with its host can read them.
-            reason = "a software TPM: nobody vouches for its keys"
+            reason = "a software TPM: no vendor vouches for its keys"
         else:
             judging = bundle.judging(
                 revocations=self._revocations,

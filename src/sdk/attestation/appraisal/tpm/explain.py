@@ -66,7 +66,7 @@ _DANGER: Final = "DANGEROUS"
 _DANGEROUS: Final = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
-        (r"\b(?:set )?check_signatures=no\b", "the boot loader starts what nobody signed"),
+        (r"\b(?:set )?check_signatures=no\b", "the boot loader starts what is not signed"),
         (
             r"\brmmod (?:tpm|shim_lock|verifiers)\b",
             "the boot loader stops measuring or checking what it loads",
