@@ -213,7 +213,9 @@ def role(
 @click.command("replace")
 @ID
 @click.argument("new", shell_complete=complete_machine)
-@click.option("--accept-ek", is_flag=True, help="Admit the EK of NEW by name, even where no vendor vouches for it.")
+@click.option(
+    "--accept-ek", is_flag=True, help="Admit the EK of NEW by name, even where no vendor vouches for it."
+)
 @REASON_NEEDED
 @YES
 @new_proposal_option

@@ -216,8 +216,8 @@ def learn(
         )
         if accept_unmeasured:
             session.note(
-                "warning: values that hold no measurement are taken for reference values; a machine that measures nothing "
-                "will keep this policy"
+                "warning: values that hold no measurement are taken for reference values; a machine that measures "
+                "nothing will keep this policy"
             )
         learned = client.learn_policy(request)
     text = commented(learned)

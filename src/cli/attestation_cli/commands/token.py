@@ -50,7 +50,9 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
 )
 @click.option("--hostname", help="The name it gets; for tokens of one use.")
 @click.option("--ip", "assigned_ip", metavar="CIDR", help="The address it gets, e.g. 10.0.0.11/24.")
-@click.option("--cluster-id", help="The cluster it gets; what it asks for does not count; default if left out.")
+@click.option(
+    "--cluster-id", help="The cluster it gets; what it asks for does not count; default if left out."
+)
 @click.option(
     "--minimum-assurance",
     type=click.Choice([a.value for a in Assurance if a is not Assurance.NONE]),

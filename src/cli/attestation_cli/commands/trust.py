@@ -181,9 +181,7 @@ def add(session: Session, file: Any, vendor: str, role: str, reason: str, *, yes
     with _certificate_in(file.name, data):
         der = ek_certificate.parse(data).der
     digest = hashlib.sha256(der).hexdigest()
-    session.confirm(
-        f"Believe what the key of {digest} signs about TPMs of {vendor.upper()}?", yes=yes
-    )
+    session.confirm(f"Believe what the key of {digest} signs about TPMs of {vendor.upper()}?", yes=yes)
     with session.client() as client:
         answer = client.trust_certificate(b64encode(der), role=role, vendor=vendor.upper(), reason=reason)
     if isinstance(answer, PendingApproval):

@@ -112,7 +112,7 @@ async def _issuer(case: Case) -> Findings:
             [
                 failed(
                     "operators",
-                    what=f"ITL_OIDC_ISSUER: {issuer}: {type(e).__name__}: {e}. Nobody can log in with a token",
+                    what=f"ITL_OIDC_ISSUER: {issuer}: {type(e).__name__}: {e}. No operator can log in with a token",
                     todo="correct the address letter by letter, or ITL_OIDC_CA_FILE, or start the provider",
                 )
             ]

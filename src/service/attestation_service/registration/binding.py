@@ -86,7 +86,8 @@ def displace(tx: Tx, bound: AKBinding, introduction: Introduction, at: datetime)
         pending.drop(tx, holder, at, action="pending_displaced", why=why)
     return (
         f"machine {_holder_id(bound, holder)} had claimed the attestation key of this machine under EK "
-        f"{bound.ek_fingerprint}, for which no vendor vouches, and is gone: somebody is between machines and this service"
+        f"{bound.ek_fingerprint}, for which no vendor vouches, and is gone: "
+        "somebody is between machines and this service"
     )
 
 
@@ -122,8 +123,8 @@ def sound_stolen(
         if _is_undecided(tx, bound) and not _was_turned_away(tx, introduction, proven):
             # A rejection would leave the key with whoever is rejected.
             words += (
-                "; no operator decided about that machine yet: where the fingerprint is the other one, put its EK on the "
-                "allow-list before anything else: then it takes the key over"
+                "; no operator decided about that machine yet: where the fingerprint is the other one, put its EK on "
+                "the allow-list before anything else: then it takes the key over"
             )
     alarms.sound(tx, words, at, subject=bound.ek_fingerprint, machine=holder, source=introduction.source)
 
