@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import psycopg
@@ -15,6 +17,7 @@ from psycopg import errors
 
 from attestation.errors import MachineUnknown, StoreBusy, StoreUnavailable
 from attestation.store import Store, StoreSettings, open_store, postgres
+from attestation.store.queues import Unit
 from tests.contract.store_samples import a_challenge, a_machine, by_hand
 from tests.fixtures.postgres import Server
 
@@ -209,23 +212,31 @@ def test_a_unit_that_passes_over_a_failed_statement_fails(store: Store) -> None:
     """PostgreSQL has ended the transaction: what the unit did is not stored, and nobody is told that it is."""
 
     def work(tx: Any) -> None:
-        tx.machines.add(a_machine())
-        with pytest.raises(psycopg.Error):
-            tx.machines.update(a_machine(), status=None)
+        for _ in range(2):
+            with contextlib.suppress(psycopg.Error):
+                tx.challenges.issue(a_challenge())
 
     for use in (store.write_sync, store.read_sync):
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable, match="went on"):
             use(work)
-    assert pending(store) == 0
+    assert store.read_sync(lambda tx: tx.challenges.get(a_challenge().challenge_id)) is None
 
 
-def test_what_a_read_raises_leaves_the_others_theirs(store: Store) -> None:
-    """A reader's transaction goes on behind it, also where a statement failed."""
-    with pytest.raises(MachineUnknown):
-        store.read_sync(lambda tx: tx.machines.require("nobody"))
-    with pytest.raises(StoreUnavailable):
-        store.read_sync(lambda tx: tx.machines.add(a_machine()))
-    assert pending(store) == 0
+def test_what_a_read_raises_leaves_the_others_theirs(url: str) -> None:
+    """Those that are answered with it, also where a statement failed."""
+
+    def none(tx: Any) -> None:
+        tx.machines.require("nobody")
+
+    def written(tx: Any) -> None:
+        tx.machines.add(a_machine())
+
+    group = [Unit(work, Future(), None) for work in (none, written, lambda tx: tx.machines.pending().rows)]
+    reader = postgres._Reader(url, SETTINGS)
+    reader.serve(group)
+    assert [type(unit.error) for unit in group] == [MachineUnknown, StoreUnavailable, type(None)]
+    assert group[2].value == 0
+    reader.close()
 
 
 def test_a_database_without_tables_is_unavailable(postgres_server: Server) -> None:
