@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from attestation.audit import AuditEvent
 from attestation.store import (
     Countersignature,
     CountersignatureKind,
+    Store,
     StoredCheckpoint,
     StoreSettings,
     Tx,
     migrate,
     open_store,
+    sqlite_path,
 )
 from attestation.store.sqlite import connect
 from tests.contract.store_samples import (
@@ -27,12 +31,13 @@ from tests.contract.store_samples import (
     a_machine,
     a_registration_token,
     a_result,
+    by_hand,
 )
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection of ours to a database with a row in most tables."""
+def filled(store: Store, store_url: str) -> str:
+    """The URL of a database with a row in most tables."""
 
     def machine(tx: Tx) -> None:
         tx.machines.add(a_machine())
@@ -42,9 +47,6 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         tx.registration_tokens.add(a_registration_token())
         tx.audit.append(AuditEvent(operator_cn="a", action="b", detail="1"), NOW)
 
-    path = tmp_path / "store.db"
-    migrate(f"sqlite:///{path}")
-    store = open_store(f"sqlite:///{path}")
     store.write_sync(machine)
     store.write_sync(lambda tx: tx.challenges.issue(a_challenge()))
     store.write_sync(token)
@@ -54,9 +56,33 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     stamp = Countersignature(kind=CountersignatureKind.TIMESTAMP, signer="tsa", value=b"x", created_at=NOW)
     store.write_sync(lambda tx: tx.audit.tree.add_checkpoint(checkpoint))
     store.write_sync(lambda tx: tx.audit.tree.countersign(2, stamp))
-    store.close()
-    with closing(connect(path, StoreSettings())) as connection:
+    return store_url
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection of ours to a database with a machine in a file."""
+    migrate(f"sqlite:///{tmp_path}/store.db")
+    with closing(open_store(f"sqlite:///{tmp_path}/store.db")) as store:
+        store.write_sync(lambda tx: tx.machines.add(a_machine()))
+    with closing(connect(tmp_path / "store.db", StoreSettings())) as connection:
         yield connection
+
+
+def refused(url: str, sql: str) -> str:
+    """Return why the database does not do *sql*, which is written for SQLite."""
+    if url.startswith("postgresql"):
+        sql = re.sub(r"zeroblob\((\d+)\)", r"decode(repeat('00', \1), 'hex')", sql)
+        sql = sql.replace("x'00'", r"'\x00'").replace("1, 0, 'x', 0)", "1, 0, 'x', false)")
+        with pytest.raises(psycopg.IntegrityError) as refusal:
+            by_hand(url, sql)
+        return str(refusal.value)
+    with (
+        closing(connect(sqlite_path(url), StoreSettings())) as db,
+        pytest.raises(sqlite3.IntegrityError) as no,
+    ):
+        db.execute(sql)
+    return str(no.value)
 
 
 COPY_AUDIT = (
@@ -65,21 +91,31 @@ COPY_AUDIT = (
 )
 
 
+PASSING = {
+    "sqlite": (
+        COPY_AUDIT.format("OR REPLACE", "3", "entry_hash"),
+        "INSERT OR REPLACE INTO audit_nodes VALUES (0, 0, zeroblob(32))",
+    ),
+    "postgresql": tuple(
+        f"TRUNCATE {table} CASCADE"
+        for table in ("audit_log", "audit_nodes", "audit_checkpoints", "audit_countersignatures")
+    ),
+}
+
+
 @pytest.mark.threat("T26")
 @pytest.mark.parametrize(
     ("sql", "why"),
     [
         ("UPDATE audit_log SET detail = 'x' WHERE id = 1", "append-only"),
         ("DELETE FROM audit_log", "append-only"),
-        (COPY_AUDIT.format("OR REPLACE", "3", "entry_hash"), "append-only"),
-        (COPY_AUDIT.format("", "3", f"'{'0' * 64}'"), "UNIQUE constraint failed: audit_log.prev_hash"),
+        (COPY_AUDIT.format("", "3", f"'{'0' * 64}'"), "unique.*audit_log.prev_hash"),
         (COPY_AUDIT.format("", "NULL", f"'{'0' * 64}'"), "no gap"),
         (COPY_AUDIT.format("", "4", f"'{'0' * 64}'"), "no gap"),
         (COPY_AUDIT.format("", "1", f"'{'0' * 64}'"), "no gap"),
         ("UPDATE audit_nodes SET hash = zeroblob(32)", "append-only"),
         ("DELETE FROM audit_nodes", "append-only"),
-        ("INSERT OR REPLACE INTO audit_nodes VALUES (0, 0, zeroblob(32))", "append-only"),
-        ("INSERT INTO audit_nodes VALUES (0, 0, zeroblob(32))", "UNIQUE"),
+        ("INSERT INTO audit_nodes VALUES (0, 0, zeroblob(32))", "unique"),
         ("INSERT INTO audit_nodes VALUES (0, 9, zeroblob(31))", "ck_audit_nodes_hash"),
         ("UPDATE audit_checkpoints SET note = 'x'", "append-only"),
         ("DELETE FROM audit_checkpoints", "append-only"),
@@ -87,7 +123,7 @@ COPY_AUDIT = (
         ("INSERT INTO audit_checkpoints VALUES (9, zeroblob(31), 'x', 0)", "ck_audit_checkpoints_root"),
         ("UPDATE audit_countersignatures SET value = x'00'", "append-only"),
         ("DELETE FROM audit_countersignatures", "append-only"),
-        ("INSERT INTO audit_countersignatures VALUES (9, 'timestamp', 'x', x'00', 0)", "FOREIGN KEY"),
+        ("INSERT INTO audit_countersignatures VALUES (9, 'timestamp', 'x', x'00', 0)", "foreign key"),
         (
             "INSERT INTO audit_countersignatures VALUES (2, 'seal', 'x', x'00', 0)",
             "ck_audit_countersignatures_kind",
@@ -98,15 +134,15 @@ COPY_AUDIT = (
         ("UPDATE machines SET assurance = 'sure'", "ck_machines_assurance"),
         ("UPDATE machines SET last_verdict = 'verified'", "ck_machines_last_verdict"),
         ("UPDATE machines SET version = 0", "ck_machines_version"),
-        ("UPDATE machines SET ek_fingerprint = NULL", "NOT NULL"),
+        ("UPDATE machines SET ek_fingerprint = NULL", "not.null"),
         ("UPDATE challenges SET purpose = 'x'", "ck_challenges_purpose"),
         ("UPDATE registration_tokens SET uses_left = -1", "ck_registration_tokens_uses_left"),
         ("UPDATE registration_tokens SET uses_left = 3", "ck_registration_tokens_uses_left"),
         ("UPDATE registration_tokens SET token_sha256 = 'secret'", "ck_registration_tokens_token_sha256"),
         ("UPDATE config_tokens SET token_sha256 = 'secret'", "ck_config_tokens_token_sha256"),
-        ("UPDATE config_tokens SET machine_id = 'nobody'", "FOREIGN KEY"),
+        ("UPDATE config_tokens SET machine_id = 'nobody'", "foreign key"),
         ("UPDATE attestation_results SET verdict = 'fine'", "ck_attestation_results_verdict"),
-        ("INSERT INTO policy_assignments VALUES ('fleet', '*', 'no', 1, 0, 'x', 0)", "FOREIGN KEY"),
+        ("INSERT INTO policy_assignments VALUES ('fleet', '*', 'no', 1, 0, 'x', 0)", "foreign key"),
         (
             "INSERT INTO policy_assignments VALUES ('planet', 'x', 'no', 1, 0, 'x', 0)",
             "ck_policy_assignments_scope",
@@ -117,10 +153,16 @@ COPY_AUDIT = (
         ),
     ],
 )
-def test_the_database_refuses(db: sqlite3.Connection, sql: str, why: str) -> None:
+def test_the_database_refuses(filled: str, sql: str, why: str) -> None:
     """What must never be stored cannot be stored."""
-    with pytest.raises(sqlite3.IntegrityError, match=why):
-        db.execute(sql)
+    assert re.search(why, refused(filled, sql), re.IGNORECASE)
+
+
+@pytest.mark.threat("T26")
+def test_no_trigger_is_passed_by_what_one_database_has(filled: str) -> None:
+    """Neither by replacing rows nor by emptying a table."""
+    for sql in PASSING[filled.partition(":")[0]]:
+        assert "append-only" in refused(filled, sql)
 
 
 @pytest.mark.threat("T142")
