@@ -98,7 +98,7 @@ def _wanted(proposal: ProposalDetail) -> Iterator[Row]:
 
 def _machine(client: OperatorClient, machine_id: str) -> Iterator[Row]:
     """Yield what is known of the machine; the votes bind a digest of it, so it is looked at beside them."""
-    from attestation.client.words import ASSURANCE
+    from attestation.client.words import ASSURANCE, NEVER_JUDGED
 
     try:
         machine = client.machine(machine_id)
@@ -119,7 +119,7 @@ def _machine(client: OperatorClient, machine_id: str) -> Iterator[Row]:
     yield (
         "last result",
         cell(
-            "it never sent a quote that could be judged"
+            NEVER_JUDGED
             if last is None
             else f"{last.verdict} under {last.policy or 'no policy'}{f', failed: {last.failed}' if last.failed else ''}"
         ),

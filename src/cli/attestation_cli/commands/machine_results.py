@@ -5,19 +5,16 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
-from attestation.client.text import clean, short_ids
+from attestation.client.text import clean
 from attestation.errors import RequestInvalid, ResultUnknown
 from attestation_cli.machine_acts import ID
 from attestation_cli.options import output_option
 from attestation_cli.render import Column, cell, moment_cell
 from attestation_cli.session import Session, name_of, pass_session
-
-if TYPE_CHECKING:
-    from attestation.api import ResultReport
 
 
 @click.command()
@@ -84,7 +81,7 @@ def results(
             "",
         )
         return
-    from attestation.client.words import appraised
+    from attestation.client.words import NEVER_JUDGED, appraised
     from attestation_cli.result_screen import print_checks
 
     if checks and listed:
@@ -112,7 +109,7 @@ def results(
             ]
             for r in listed
         ],
-        "No results: it has never sent a quote that could be judged.",
+        f"No results: {NEVER_JUDGED}.",
     )
 
 
@@ -170,17 +167,19 @@ def event_log(
       attestation machine event-log cp-1 17 --pcr 7 -o wide
       attestation machine event-log cp-1 --raw cp-1.bin && tpm2_eventlog cp-1.bin
     """
+    from attestation.client.words import NEVER_JUDGED, no_event_log
+
     with session.client() as client:
         detail = session.find(client, machine)
         if number is None:
             newest = next(client.results(detail.machine_id, page_size=1), None)
             if newest is None:
-                raise ResultUnknown("it has never sent a quote that could be judged")
+                raise ResultUnknown(NEVER_JUDGED)
             number = newest.result_id
         report = client.result(detail.machine_id, number)
         if raw is not None:
             if not report.event_log_kept:
-                raise ResultUnknown(_no_log(report))
+                raise ResultUnknown(no_event_log(report))
             _write_raw(session, raw, client.event_log(detail.machine_id, number))
             return
     events = [] if report.boot is None else [e for e in report.boot.events if not pcr or e.pcr in pcr]
@@ -192,25 +191,13 @@ def event_log(
     nothing = (
         "None of these events."
         if report.boot is not None
-        else _no_log(report)
+        else no_event_log(report)
         if not report.event_log_kept
         else f"The log of result {number} leads to none of the quoted values; --raw writes it."
     )
     session.emit_table(EVENTS, [event_row(e) for e in events], nothing)
     if report.boot is not None and report.boot.events_left_out:
         session.note(f"{report.boot.events_left_out} more events: --raw writes all of them")
-
-
-def _no_log(report: ResultReport) -> str:
-    """Return that no event log of a result is there, why, and what to do."""
-    return f"No event log of result {report.result_id} is kept: " + (
-        "the machine sent none. See there whether its kernel shows one (ITL_EVENT_LOG, else /sys/kernel/security/tpm0/"
-        "binary_bios_measurements); a policy with `event_log: required` demands it, and the agent then logs why it "
-        "cannot read it."
-        if report.event_log_sha256 is None
-        else "of a machine that was not admitted, the service need not keep it. Look at a newer result: "
-        f"`attestation machine results {short_ids([report.machine_id])[report.machine_id]}`."
-    )
 
 
 def _onto_terminal() -> bool:

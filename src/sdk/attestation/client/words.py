@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from attestation.client.advice import advice
 from attestation.client.text import ago, clean, short_ids
@@ -18,7 +18,14 @@ from attestation.results import Assurance, Verdict
 from attestation.results.vector import BOOTED
 
 if TYPE_CHECKING:
-    from attestation.api import CheckDetail, ConfigurationNotDelivered, MachineDetail, PCRChange, ResultDetail
+    from attestation.api import (
+        CheckDetail,
+        ConfigurationNotDelivered,
+        MachineDetail,
+        PCRChange,
+        ResultDetail,
+        ResultReport,
+    )
 
 _PCR = re.compile(r"pcr([0-9]{1,2})")
 ASSURANCE: dict[Assurance, str] = {
@@ -28,6 +35,7 @@ ASSURANCE: dict[Assurance, str] = {
     Assurance.TOFU: "trust on first use: no vendor vouches for this TPM; it is only proven to stay the same one",
     Assurance.NONE: "nothing was proven; it gets no configuration and no secret",
 }
+NEVER_JUDGED: Final = "it has never sent a quote that could be judged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +63,18 @@ def appraised(result: ResultDetail) -> str:
     """Return one word or two for how much of the boot was compared and is as expected."""
     found = set(result.boot_state_appraised)
     return "appraised" if found >= BOOTED else "in part" if found else "not appraised"
+
+
+def no_event_log(result: ResultReport) -> str:
+    """Return that no event log of *result* is there, why, and what to do."""
+    return f"No event log of result {result.result_id} is kept: " + (
+        "the machine sent none. See there whether its kernel shows one (ITL_EVENT_LOG, else /sys/kernel/security/tpm0/"
+        "binary_bios_measurements); a policy with `event_log: required` demands it, and the agent then logs why it "
+        "cannot read it."
+        if result.event_log_sha256 is None
+        else "of a machine that was not admitted, the service need not keep it. Look at a newer result: "
+        f"`attestation machine results {short_ids([result.machine_id])[result.machine_id]}`."
+    )
 
 
 def explain(
@@ -216,7 +236,7 @@ def _trust(machine: MachineDetail, at: datetime) -> list[str]:
     """Return what its last result is worth."""
     last = machine.last_result
     if last is None:
-        return ["It has never sent a quote that could be judged."]
+        return [f"{NEVER_JUDGED.capitalize()}."]
     when = ago(last.at, at)
     policy = f" under {clean(last.policy)}" if last.policy else ""
     if last.verdict is Verdict.FAILED:
