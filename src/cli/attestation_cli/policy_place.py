@@ -13,8 +13,8 @@ from attestation_cli.render import Cell, cell
 from attestation_cli.session import Session
 
 if TYPE_CHECKING:
+    from attestation.api.operations import Scope
     from attestation.client import OperatorClient
-    from attestation.client.operator import Scope
 
 
 def place_options(command: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from attestation.api import AllowListEntry, RegistrationTokenRequest
+from attestation.api import AllowListEntry, AllowListImport, RegistrationTokenRequest
 from attestation.client import OperatorClient
 from attestation.client.acts import Acts
 from attestation.errors import AnswerNotKept, StoreBusy
@@ -95,9 +95,9 @@ CLOSE_WAIT = "08"
 """In `proc_pid_net(5)`: the other side has closed, this one not yet."""
 
 
-def an_entry(number: int) -> AllowListEntry:
+def an_entry(number: int) -> AllowListImport:
     """Return an EK that is admitted in advance."""
-    return AllowListEntry(ek_fingerprint=f"{number:096x}", role=Role.WORKER_APP)
+    return AllowListImport(entries=[AllowListEntry(ek_fingerprint=f"{number:096x}", role=Role.WORKER_APP)])
 
 
 def imports(operator: Operator, number: int) -> int:
@@ -111,7 +111,7 @@ def test_killed_between_commit_and_answer(service: ServiceProcess, operator: Ope
     """The worker dies with the answer. The client asks another one, and has the first answer: done once."""
     trap.touch()
     with client(service) as (asking, lost):
-        answer = asking.import_allow_list([an_entry(1)])
+        answer = asking.import_allow_list(an_entry(1))
     assert not trap.exists()
     assert (len(lost), answer.model_dump()) == (1, {"added": 1, "replaced": 0})
     assert imports(operator, 1) == 1
@@ -134,7 +134,7 @@ def test_a_lock_that_ends(
     """The client gives up on an answer while the database is locked, asks, and gets it: done once."""
     monkeypatch.setattr("attestation.client.plain.READ_SECONDS", 1.0)
     with locked(service) as unlock, client(service, unlock) as (asking, lost):
-        answer = asking.import_allow_list([an_entry(2)])
+        answer = asking.import_allow_list(an_entry(2))
     assert (len(lost), answer.model_dump()) == (1, {"added": 1, "replaced": 0})
     assert imports(operator, 2) == 1
 
@@ -142,7 +142,7 @@ def test_a_lock_that_ends(
 @pytest.mark.threat("T169")
 def test_who_gave_up_gets_nothing_done(service: ServiceProcess, operator: Operator) -> None:
     """A caller without a key leaves while the database is locked: their act does not happen later."""
-    body = {"entries": [an_entry(3).model_dump(mode="json", exclude_none=True)]}
+    body = an_entry(3).model_dump(mode="json", exclude_none=True)
     with locked(service):
         with httpx.Client(timeout=0.5) as http, pytest.raises(httpx.ReadTimeout):
             http.post(
@@ -159,6 +159,6 @@ def test_a_lock_that_lasts(service: ServiceProcess, operator: Operator) -> None:
     """The service says that its database is locked, before the client gives up; nothing happens later."""
     said = "another program has kept the database locked for 5 s"
     with locked(service), client(service) as (asking, lost), pytest.raises(StoreBusy, match=said):
-        asking.import_allow_list([an_entry(4)])
+        asking.import_allow_list(an_entry(4))
     assert lost == []
     assert imports(operator, 4) == 0

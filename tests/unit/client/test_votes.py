@@ -12,6 +12,7 @@ import pytest
 
 from attestation.api import (
     AllowListEntry,
+    AllowListImport,
     AllowListImported,
     ApprovalDetail,
     ApprovalPage,
@@ -92,7 +93,11 @@ ACTS: dict[str, tuple[Callable[[OperatorClient], Any], str, Any]] = {
         "/registration-tokens",
         RegistrationTokenCreated,
     ),
-    "allow-list": (lambda c: c.import_allow_list([ENTRY]), "/allow-list", AllowListImported),
+    "allow-list": (
+        lambda c: c.import_allow_list(AllowListImport(entries=[ENTRY])),
+        "/allow-list",
+        AllowListImported,
+    ),
     "policy": (
         lambda c: c.assign_policy("fleet", "*", "x@1"),
         "/policies/assignments/fleet/*",

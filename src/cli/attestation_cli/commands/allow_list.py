@@ -58,7 +58,7 @@ def import_(session: Session, file: Any) -> None:
       attestation allow-list import delivery.csv
       generate-list | attestation allow-list import -
     """
-    from attestation.api import PendingApproval
+    from attestation.api import AllowListImport, PendingApproval
 
     try:
         text = file.read(MAX_FILE_BYTES + 1)
@@ -74,7 +74,8 @@ def import_(session: Session, file: Any) -> None:
             try:
                 # The parts of one file are no rivals of each other.
                 asked = client.beside_others() if start else client
-                done = asked.import_allow_list(entries[start : start + ENTRIES_PER_REQUEST])
+                part_of_file = AllowListImport(entries=entries[start : start + ENTRIES_PER_REQUEST])
+                done = asked.import_allow_list(part_of_file)
             finally:
                 # Each request is all or nothing; after a failure it must be plain how far we came.
                 if start:

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import click
 
-from attestation.api import ProposalDetail, ReasonRequest
+from attestation.api import ProposalDetail
 from attestation.client import OperatorClient
 from attestation.client.text import ago, clean
 from attestation.errors import ApprovalUnknown, ProposalDiffers, RequestInvalid
 from attestation.machines import Transition
 from attestation.machines.dual_control import OFFLINE_BUNDLE, REGISTRATION_TOKEN, REPLACE
+from attestation_cli.machine_acts import reason_of
 from attestation_cli.options import listing_options, output_option
 from attestation_cli.render import Cell, Column, cell, time_cell
 from attestation_cli.screen import DIGEST_DIGITS, Refused, is_terminal
@@ -279,8 +280,9 @@ def object_(session: Session, proposal: str, reason: str, *, yes: bool) -> None:
     """
     with session.client() as client:
         found = _proposal(client, proposal)
+        why = reason_of(reason)
         session.confirm(f"Object to {clean(found.subject)}: {clean(found.action)}?", yes=yes)
-        answer = client.object_to_proposal(found.proposal_digest, ReasonRequest(reason=reason))
+        answer = client.object_to_proposal(found.proposal_digest, why)
     session.emit_done(
         f"{found.action}, {clean(found.subject)}: {answer.voided} votes void", answer.model_dump()
     )

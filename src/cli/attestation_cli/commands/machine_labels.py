@@ -33,9 +33,9 @@ def label_(session: Session, machine: str, changes: tuple[str, ...]) -> None:
     from attestation.api import LabelsRequest
 
     put, remove = _read(changes)
-    checked(lambda: LabelsRequest(set=put, remove=remove))
+    request = checked(lambda: LabelsRequest(set=put, remove=remove))
     with session.client() as client:
-        after = client.label(session.find_id(client, machine), put, remove)
+        after = client.label(session.find_id(client, machine), request)
     if session.json:
         session.emit_json(after)
         return

@@ -17,7 +17,7 @@ from attestation_cli.session import Session, checked, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import PolicyAssignment
-    from attestation.client.operator import Scope
+    from attestation.api.operations import Scope
 
 
 @click.command()

@@ -120,8 +120,9 @@ def _token(asked: _Asked) -> BaseModel:
 
 
 def _import(asked: _Asked) -> BaseModel:
-    entries = [api.AllowListEntry.model_validate(entry) for entry in json.loads(asked.sent)]
-    return asked.client.import_allow_list(entries)
+    return asked.client.import_allow_list(
+        api.AllowListImport.model_validate({"entries": json.loads(asked.sent)})
+    )
 
 
 def _certificate(asked: _Asked) -> BaseModel:

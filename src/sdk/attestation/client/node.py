@@ -4,35 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING
 
-from attestation.api import (
-    AckRequest,
-    AckResponse,
-    ActivateRequest,
-    ActivateResponse,
-    AttestRequest,
-    AttestResponse,
-    CertificateChallenge,
-    CertRequest,
-    CertResponse,
-    ConfigEnvelope,
-    EnrollRequest,
-    EnrollResponse,
-    IntroduceRequest,
-    IntroduceResponse,
-    QuoteChallenge,
-    RegisterRequest,
-)
-from attestation.client.connection import Client, HTTPSender, parse, segment
+from attestation.api import ConfigEnvelope, IntroduceRequest, IntroduceResponse, RegisterRequest
+from attestation.api.operations import NodeAPI, PublicAPI
+from attestation.client.asking import Asking, at
+from attestation.client.connection import HTTPSender, parse, segment
 from attestation.client.retries import ONCE, Retries
 from attestation.keys import CONFIG_SIGNATURE_HEADER, NODE_NONCE_HEADER, TRUST_BUNDLE_HEADER
 from attestation.wire import b64encode
 
 if TYPE_CHECKING:
     from attestation.client.carrier import Carrier
-
-ENVELOPE_MEDIA_TYPE: Final = "application/vnd.itl.config.encrypted+json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +44,8 @@ class SignedBundle:
     signature: str | None
 
 
-class NodeClient(Client):
-    """The node protocol over HTTP.
+class NodeClient(NodeAPI, Asking):
+    """The node protocol over HTTP: each operation of `NodeAPI` is a method.
 
     It repeats nothing by itself unless told so by *retries*: an agent has its own rhythm.
 
@@ -87,64 +70,33 @@ class NodeClient(Client):
 
     def introduce(self, request: IntroduceRequest) -> IntroduceResponse:
         """Introduce the TPM (§1): a `RegisterRequest` to `/register`, anything else to `/self-register`."""
-        path = "/register" if isinstance(request, RegisterRequest) else "/self-register"
-        return self._http.call("POST", path, IntroduceResponse, body=request)
-
-    def activate(self, machine_id: str, request: ActivateRequest) -> ActivateResponse:
-        """Prove that the AK lives in the introduced TPM (§2)."""
-        return self._http.call(
-            "POST", f"/machines/{segment(machine_id)}/ak-activate", ActivateResponse, body=request
-        )
-
-    def challenge(self, machine_id: str) -> QuoteChallenge:
-        """Fetch a fresh challenge (§3)."""
-        return self._http.call("GET", "/attest/challenge", QuoteChallenge, params={"machine_id": machine_id})
-
-    def attest(self, request: AttestRequest) -> AttestResponse:
-        """Send a quote (§4). The answer's `action` may not be obeyed, only its verified `directive`."""
-        return self._http.call("POST", "/attest", AttestResponse, body=request)
+        return self.register(request) if isinstance(request, RegisterRequest) else self.self_register(request)
 
     def fetch_config(self, config_token: str, node_nonce: bytes) -> SealedConfig | None:
         """Fetch the sealed configuration (§5), or None where the service gives its pending answer."""
+        asked = PublicAPI.fetch_config
         answer = self._http.send(
-            "GET",
-            f"/config/{segment(config_token)}",
-            accept=ENVELOPE_MEDIA_TYPE,
+            asked.method,
+            at(asked, config_token=config_token),
+            accept=asked.accept,
             headers={NODE_NONCE_HEADER: b64encode(node_nonce)},
         )
-        if answer.media_type != ENVELOPE_MEDIA_TYPE:
+        if answer.media_type != asked.accept:
             return None
         return SealedConfig(
             envelope=parse(answer, ConfigEnvelope),
             signature=answer.headers.get(CONFIG_SIGNATURE_HEADER.lower()),
         )
 
-    def ack(self, machine_id: str, request: AckRequest) -> AckResponse:
-        """Acknowledge a directive (§6)."""
-        return self._http.call("POST", f"/machines/{segment(machine_id)}/ack", AckResponse, body=request)
-
-    def certificate_challenge(
-        self, machine_id: str, purpose: Literal["certify", "enroll"]
-    ) -> CertificateChallenge:
-        """Fetch a fresh challenge for a certificate (§7): to be given one, or to present one."""
-        path = f"/machines/{segment(machine_id)}/challenge"
-        return self._http.call("GET", path, CertificateChallenge, params={"purpose": purpose})
-
-    def request_certificate(self, machine_id: str, request: CertRequest) -> CertResponse:
-        """Ask for a certificate for a key of the TPM (§8); again, to renew it."""
-        path = f"/machines/{segment(machine_id)}/request-cert"
-        return self._http.call("POST", path, CertResponse, body=request)
-
-    def enroll(self, request: EnrollRequest) -> EnrollResponse:
-        """Present a certificate with the challenge signed by its key (§9)."""
-        return self._http.call("POST", "/machines/enroll", EnrollResponse, body=request)
-
     def trust_bundle(self) -> SignedBundle:
         """Fetch the CAs to trust, those of the next and the last key too (`GET /pki/bundle`)."""
-        answer = self._http.fetch("/pki/bundle", accept="application/x-pem-file")
+        asked = PublicAPI.ca_bundle
+        answer = self._http.fetch(asked.path, accept=asked.accept)
         return SignedBundle(pem=answer.body, signature=answer.headers.get(TRUST_BUNDLE_HEADER.lower()))
 
     def certificate_status(self, request: bytes) -> bytes:
         """Ask what became of a certificate: OCSPRequest to OCSPResponse, both DER (`GET /pki/ocsp`)."""
-        path = f"/pki/ocsp/{segment(b64encode(request))}"
-        return self._http.fetch(path, accept="application/ocsp-response").body
+        asked = PublicAPI.ocsp
+        # Escaped as a whole: a slash of base64 begins no other segment.
+        path = asked.path.replace("{request:path}", segment(b64encode(request)))
+        return self._http.fetch(path, accept=asked.accept).body

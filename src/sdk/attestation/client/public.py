@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attestation.api.operation import Operation
+from attestation.api.operations import PublicAPI
+from attestation.client.asking import at
 from attestation.client.connection import API_PREFIX, Client, HTTPSender, segment
 from attestation.client.errors import AnswerInvalid
 from attestation.client.record import Record, parse_record
@@ -32,15 +35,15 @@ class PublicClient(Client):
             ServiceUnreachable: Nobody answered.
             AnswerInvalid: Somebody else did; the same holds below.
         """
-        return self._ask("/healthz", (200,)).text("status") == "ok"
+        return self._ask(PublicAPI.healthz.path, (200,)).text("status") == "ok"
 
     def readiness(self) -> Record:
         """Return what `/readyz` says: `status`, `version` and `checks`, also where it is not ready."""
-        return self._ask("/readyz", (200, 503))
+        return self._ask(PublicAPI.readyz.path, (200, 503))
 
     def service_keys(self) -> Record:
         """Return the JWK set with which the service signs."""
-        return self._ask(f"{API_PREFIX}/service-keys", (200,))
+        return self._ask(f"{API_PREFIX}{PublicAPI.service_keys.path}", (200,))
 
     def crl(self, issuer_id: str | None = None, *, purpose: str = "machine") -> bytes:
         """Return the revocation list, DER, of a CA key, or of the one that signs now.
@@ -48,17 +51,16 @@ class PublicClient(Client):
         Raises:
             APIError: The service has no CA, or no such key; the same holds below.
         """
-        path = (
-            f"/pki/crl/{segment(issuer_id)}"
-            if issuer_id is not None
-            else f"/pki/crl?purpose={segment(purpose)}"
-        )
-        return self._http.fetch(path, accept="application/pkix-crl").body
+        if issuer_id is not None:
+            return self._fetch(at(PublicAPI.crl, issuer_id=issuer_id), PublicAPI.crl)
+        return self._fetch(f"{PublicAPI.active_crl.path}?purpose={segment(purpose)}", PublicAPI.active_crl)
 
     def ca_bundle(self, *, purpose: str = "machine") -> bytes:
         """Return every CA certificate to be trusted now, PEM."""
-        path = f"/pki/bundle?purpose={segment(purpose)}"
-        return self._http.fetch(path, accept="application/x-pem-file").body
+        return self._fetch(f"{PublicAPI.ca_bundle.path}?purpose={segment(purpose)}", PublicAPI.ca_bundle)
+
+    def _fetch(self, path: str, asked: Operation) -> bytes:
+        return self._http.fetch(path, accept=asked.accept).body
 
     def _ask(self, path: str, expected: tuple[int, ...]) -> Record:
         answer = self._http.probe(path)

@@ -1,0 +1,466 @@
+"""Each operation of the service, once: what it is on the wire, as `operation` reads it.
+
+The service gives it a handler and says who may ask; a client has it as a method, the command line as a command.
+"""
+
+# These functions are declarations: nothing runs them.
+# mypy: disable-error-code="empty-body"
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+from attestation import api
+from attestation import errors as e
+from attestation.api.operation import Operation, operation
+from attestation.machines import Role, Status
+
+PAGE_SIZE: Final = 200
+Scope = Literal["fleet", "cluster", "role", "machine"]
+
+# fmt: off
+OCTETS: Final = "application/octet-stream"
+PEM: Final = "application/x-pem-file"
+CRL: Final = "application/pkix-crl"
+OCSP: Final = "application/ocsp-response"
+ACT: Final = (e.MachineUnknown, e.TransitionForbidden, e.MachineChanged)
+GRANT: Final = (*ACT, e.AssuranceTooLow, e.NameInUse)
+NO_RESULT: Final = (e.MachineUnknown, e.ResultUnknown)
+NO_CERTIFICATE: Final = (e.CertificateUnknown, e.TransitionForbidden)
+ASSIGNMENT: Final = (e.PolicyUnknown, e.PolicyInvalid, e.MachineUnknown, e.RequestInvalid)
+PROOF: Final = (e.ProofUnavailable, e.RateLimited, e.Unavailable)
+LIST: Final = (e.CANotConfigured, e.IssuerUnknown, e.RateLimited, e.SignerBusy, e.SignerUnavailable)
+CHALLENGED: Final = (e.MachineUnknown, e.ChallengeUnknown, e.ChallengeUsed, e.ChallengeExpired)
+REFUSED: Final = (e.MalformedEvidence, e.EvidenceRejected, e.MachineRejected, e.MachineNotAdmitted)
+INTRODUCTION: Final = (
+    e.MalformedEvidence, e.EKCertificateRejected, e.EKTemplateRejected, e.AKAttributesRejected, e.AKConflict,
+    e.EKFingerprintMismatch, e.AlgorithmForbidden, e.RequestInvalid, e.PendingQuotaExceeded, e.RegistrationForbidden,
+)
+
+
+class NodeAPI:
+    """What a machine asks (PROTOCOL §§1-6, 8)."""
+
+    @operation("self_register", "POST /self-register", *INTRODUCTION)
+    def self_register(self, request: api.IntroduceRequest) -> api.IntroduceResponse:
+        """Introduce the TPM (§1)."""
+
+    @operation("register", "POST /register", *INTRODUCTION, e.RegistrationTokenInvalid)
+    def register(self, request: api.RegisterRequest) -> api.IntroduceResponse:
+        """Introduce the TPM (§1), with a registration token if there is one."""
+
+    @operation("ak_activate", "POST /machines/{machine_id}/ak-activate",
+               e.MalformedEvidence, e.ActivationFailed, e.RegistrationTokenInvalid, *CHALLENGED[1:],
+               e.AKConflict, e.MachineChanged, e.PendingQuotaExceeded)
+    def activate(self, machine_id: str, request: api.ActivateRequest) -> api.ActivateResponse:
+        """Prove that the AK lives in the introduced TPM (§2)."""
+
+    @operation("attest_challenge", "GET /attest/challenge", e.MachineUnknown)
+    def challenge(self, machine_id: str) -> api.QuoteChallenge:
+        """Fetch a fresh challenge (§3)."""
+
+    @operation("attest", "POST /attest", *CHALLENGED, e.MachineChanged, e.MalformedEvidence, e.EvidenceRejected,
+               e.EKFingerprintMismatch, e.AlgorithmForbidden, e.AKNotActivated, e.MachineRejected, e.AgentTooOld)
+    def attest(self, request: api.AttestRequest) -> api.AttestResponse:
+        """Send a quote (§4). The answer's `action` may not be obeyed, only its verified `directive`."""
+
+    @operation("acknowledge", "POST /machines/{machine_id}/ack", *CHALLENGED, e.MachineChanged, e.MalformedEvidence,
+               e.EvidenceRejected, e.AKNotActivated, e.MachineRejected, e.TransitionForbidden)
+    def ack(self, machine_id: str, request: api.AckRequest) -> api.AckResponse:
+        """Acknowledge a directive (§6)."""
+
+    @operation("certificate_challenge", "GET /machines/{machine_id}/challenge", e.MachineUnknown, e.CANotConfigured)
+    def certificate_challenge(
+        self, machine_id: str, purpose: Literal["certify", "enroll"]
+    ) -> api.CertificateChallenge:
+        """Fetch a fresh challenge for a certificate (§7): to be given one, or to present one."""
+
+    @operation("request_certificate", "POST /machines/{machine_id}/request-cert", *CHALLENGED, *REFUSED,
+               e.CSRInvalid, e.AlgorithmForbidden, e.AKNotActivated, e.RequestInvalid, e.MachineChanged, e.NameInUse,
+               e.CANotConfigured, e.CertificateNotConformant, e.SignerUnavailable, e.SignerBusy)
+    def request_certificate(self, machine_id: str, request: api.CertRequest) -> api.CertResponse:
+        """Ask for a certificate for a key of the TPM (§8); again, to renew it."""
+
+    @operation("enroll", "POST /machines/enroll", *CHALLENGED, *REFUSED, e.CertificateUntrusted, e.CANotConfigured)
+    def enroll(self, request: api.EnrollRequest) -> api.EnrollResponse:
+        """Present a certificate with the challenge signed by its key (§9)."""
+
+
+class PublicAPI:
+    """What is asked in another form: a client words each of these requests itself, and reads what comes."""
+
+    fetch_config = Operation(
+        "fetch_config", "GET /config/{config_token}", e.ConfigTokenUnknown, e.ConfigTokenConsumed, e.NotAcceptable,
+        e.AgentTooOld, e.BaseConfigMissing, e.BaseConfigInvalid, accept="application/vnd.itl.config.encrypted+json",
+    )
+    pending_config = Operation("pending_config", "GET /config")
+    service_keys = Operation("service_keys", "GET /service-keys")
+    healthz = Operation("healthz", "GET /healthz")
+    readyz = Operation("readyz", "GET /readyz")
+    active_crl = Operation("pki_active_crl", "GET /pki/crl", *LIST, accept=CRL)
+    crl = Operation("pki_crl", "GET /pki/crl/{issuer_id}", *LIST, accept=CRL)
+    active_ca = Operation("pki_active_ca", "GET /pki/ca", *LIST[:3], accept=PEM)
+    ca = Operation("pki_ca", "GET /pki/ca/{issuer_id}", *LIST[:3], accept="application/pkix-cert")
+    ca_bundle = Operation("pki_bundle", "GET /pki/bundle", LIST[0], *LIST[2:], accept=PEM)
+    ocsp_post = Operation("pki_ocsp", "POST /pki/ocsp", e.CANotConfigured, accept=OCSP)
+    ocsp = Operation("pki_ocsp_get", "GET /pki/ocsp/{request:path}", e.CANotConfigured, accept=OCSP)
+
+
+class OperatorAPI:
+    """What an operator asks (PROTOCOL §7, ITL-REFERENCE §4)."""
+
+    # Machines
+
+    @operation("list_machines", "GET /machines", e.RequestInvalid)
+    def machines(
+        self, *, status: Status | None = None, role: Role | None = None, cluster_id: str | None = None,
+        q: str | None = None, labels: str | None = None, page_size: int = PAGE_SIZE,
+    ) -> Annotated[Iterator[api.MachineDetail], api.MachinePage]:
+        """Yield machines, newest first; pages are fetched as they are needed. *labels*: `rack=4,site`."""
+
+    @operation("get_machine", "GET /machines/{machine_id}", e.MachineUnknown)
+    def machine(self, machine_id: str) -> api.MachineDetail:
+        """Return one machine."""
+
+    @operation("get_machine_keys", "GET /machines/{machine_id}/keys", e.MachineUnknown)
+    def machine_keys(self, machine_id: str) -> api.KeysDetail:
+        """Return where the activation of a machine's keys stands."""
+
+    @operation("label_machine", "POST /machines/{machine_id}/labels", e.MachineUnknown, e.RequestInvalid)
+    def label(self, machine_id: str, request: api.LabelsRequest) -> api.MachineDetail:
+        """Write labels on a machine, or take them off; what is not named stays."""
+
+    @operation("approve_machine", "POST /machines/{machine_id}/approve", *GRANT)
+    def approve(self, machine_id: str, request: api.ApproveRequest) -> api.MachineDetail | api.PendingApproval:
+        """Admit a pending machine, or vote for it where others must agree."""
+
+    @operation("reject_machine", "POST /machines/{machine_id}/reject", *ACT)
+    def reject(self, machine_id: str, reason: str) -> api.MachineDetail:
+        """Refuse a pending machine."""
+
+    @operation("lock_machine", "POST /machines/{machine_id}/lock", *ACT)
+    def lock(self, machine_id: str, reason: str | None = None) -> api.MachineDetail:
+        """Suspend an attested machine."""
+
+    @operation("unlock_machine", "POST /machines/{machine_id}/unlock", *ACT)
+    def unlock(self, machine_id: str, reason: str | None = None) -> api.MachineDetail | api.PendingApproval:
+        """Let a locked machine attest again, or vote for it where others must agree."""
+
+    @operation("change_role", "POST /machines/{machine_id}/role", *GRANT)
+    def change_role(
+        self, machine_id: str, request: api.RoleChangeRequest
+    ) -> api.MachineDetail | api.PendingApproval:
+        """Give an admitted machine another role, or vote for it where others must agree."""
+
+    @operation("revoke_machine", "POST /machines/{machine_id}/revoke", *ACT)
+    def revoke(self, machine_id: str, *, wipe: bool = False, reason: str | None = None) -> api.MachineDetail:
+        """End a machine's admission for good; *wipe* also orders it to erase itself."""
+
+    @operation("replace_machine", "POST /machines/{machine_id}/replace", *GRANT, e.RequestInvalid)
+    def replace(self, machine_id: str, request: api.ReplaceRequest) -> api.MachineDetail | api.PendingApproval:
+        """Let a machine that waits take the place of this one, or vote for it where others must agree."""
+
+    @operation("reset_ak", "POST /machines/{machine_id}/ak-reset", *ACT)
+    def ak_reset(self, machine_id: str, reason: str) -> api.MachineDetail | api.PendingApproval:
+        """Let the machine activate another attestation key, or vote for it where others must agree."""
+
+    @operation("redeliver_config", "POST /machines/{machine_id}/redeliver", *ACT)
+    def redeliver(self, machine_id: str) -> api.MachineDetail | api.PendingApproval:
+        """Offer the configuration again at the next attestation, or vote for it where others must agree."""
+
+    @operation("delete_machine", "DELETE /machines/{machine_id}", *ACT)
+    def delete_machine(self, machine_id: str) -> None:
+        """Delete a rejected or wiped machine; its audit entries stay."""
+
+    @operation("offline_bundle", "POST /machines/{machine_id}/offline-bundle", e.MachineUnknown, e.TransitionForbidden,
+               e.RequestInvalid, e.BaseConfigMissing, e.BaseConfigInvalid, e.CANotConfigured,
+               e.CertificateNotConformant, e.SignerUnavailable, e.SignerBusy, e.Unavailable)
+    def offline_bundle(self, machine_id: str) -> api.OfflineBundle | api.PendingApproval:
+        """Have a machine's offline bundle made, sealed to its TPM (compatibility), or vote for it."""
+
+    @operation("list_results", "GET /machines/{machine_id}/results", e.MachineUnknown, e.RequestInvalid)
+    def results(
+        self, machine_id: str, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.ResultDetail], api.ResultPage]:
+        """Yield the stored attestation results of a machine, newest first."""
+
+    @operation("get_result", "GET /machines/{machine_id}/results/{result_id}", *NO_RESULT)
+    def result(self, machine_id: str, result_id: int) -> api.ResultReport:
+        """Return one result with what it was judged from, and what explains a change."""
+
+    @operation("get_event_log", "GET /machines/{machine_id}/results/{result_id}/event-log", *NO_RESULT, accept=OCTETS)
+    def event_log(self, machine_id: str, result_id: int) -> bytes:
+        """Return the boot event log of a result, as the machine sent it: bytes of a stranger."""
+
+    @operation("get_ima_log", "GET /machines/{machine_id}/results/{result_id}/ima-log", *NO_RESULT, accept=OCTETS)
+    def ima_log(self, machine_id: str, result_id: int) -> bytes:
+        """Return the IMA list of a result, as the machine sent it: bytes of a stranger."""
+
+    @operation("get_result_token", "GET /machines/{machine_id}/results/{result_id}/token", *NO_RESULT,
+               accept="application/eat+jwt")
+    def result_token(
+        self, machine_id: str, result_id: int, *, profile: Literal["draft-04", "veraison-2023"] = "draft-04",
+        checks: bool = False,
+    ) -> str:
+        """Return a result as a signed EAR; *checks* names every check in it, which is not for the machine."""
+
+    @operation("whoami", "GET /whoami")
+    def whoami(self) -> api.WhoAmI:
+        """Return whom the service takes us for, and what we may."""
+
+    @operation("stats", "GET /stats")
+    def stats(self) -> api.Stats:
+        """Return how many machines there are by status, role and trust."""
+
+    # Dual control
+
+    @operation("list_machine_approvals", "GET /machines/{machine_id}/approvals", e.MachineUnknown, e.RequestInvalid)
+    def machine_approvals(
+        self, machine_id: str, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.ApprovalDetail], api.ApprovalPage]:
+        """Yield the votes about a machine, newest first: live, expired, withdrawn and consumed ones."""
+
+    @operation("list_proposals", "GET /approvals", e.RequestInvalid)
+    def proposals(
+        self, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.ProposalDetail], api.ProposalPage]:
+        """Yield what waits for votes, newest first: about machines, tokens and the allow-list."""
+
+    @operation("get_proposal", "GET /approvals/{proposal_digest}/proposal", e.ApprovalUnknown)
+    def proposal(self, proposal_digest: str) -> api.ProposalDetail:
+        """Return one proposal that waits for votes, with what was sent with it."""
+
+    @operation("withdraw_approval", "DELETE /approvals/{approval_id}", e.ApprovalUnknown, e.Forbidden)
+    def withdraw_approval(self, approval_id: int) -> None:
+        """Take back one's own live vote."""
+
+    @operation("object_to_proposal", "POST /approvals/{proposal_digest}/object", e.ApprovalUnknown)
+    def object_to_proposal(self, proposal_digest: str, reason: str) -> api.Objected:
+        """End every vote for a proposal; one operator is enough, or break-glass."""
+
+    # Admission in advance
+
+    @operation("create_registration_token", "POST /registration-tokens", e.NameInUse, e.RequestInvalid)
+    def create_registration_token(
+        self, request: api.RegistrationTokenRequest
+    ) -> api.RegistrationTokenCreated | api.PendingApproval:
+        """Issue a registration token, its secret in this answer only; or vote for it."""
+
+    @operation("list_registration_tokens", "GET /registration-tokens", e.RequestInvalid)
+    def registration_tokens(
+        self, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.RegistrationTokenDetail], api.RegistrationTokenPage]:
+        """Yield registration tokens, newest first, without their secrets."""
+
+    @operation("revoke_registration_token", "DELETE /registration-tokens/{token_id}", e.RegistrationTokenUnknown)
+    def revoke_registration_token(self, token_id: str) -> None:
+        """Make a registration token useless."""
+
+    @operation("import_allow_list", "POST /allow-list", e.RequestInvalid, e.NameInUse)
+    def import_allow_list(self, request: api.AllowListImport) -> api.AllowListImported | api.PendingApproval:
+        """Admit EKs in advance, all of them or none, or vote for it; at most 10,000 and 1 MiB."""
+
+    @operation("list_allow_list", "GET /allow-list", e.RequestInvalid)
+    def allow_list(
+        self, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.AllowListItem], api.AllowListPage]:
+        """Yield allow-list entries in the order of their fingerprints."""
+
+    @operation("remove_from_allow_list", "DELETE /allow-list/{ek_fingerprint}", e.AllowListEntryUnknown)
+    def remove_from_allow_list(self, ek_fingerprint: str) -> None:
+        """Remove one EK from the allow-list; machines already admitted stay."""
+
+    # Audit
+
+    @operation("list_audit", "GET /audit", e.RequestInvalid)
+    def audit(
+        self, *, machine_id: str | None = None, action: str | None = None, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.AuditEntryDetail], api.AuditPage]:
+        """Yield audit entries, newest first."""
+
+    @operation("verify_audit", "GET /audit/verify")
+    def verify_audit(self) -> api.AuditVerification:
+        """Let the service walk its whole audit chain."""
+
+    @operation("export_audit", "GET /audit/export", e.Unavailable, accept="application/jsonl")
+    def export_audit(self) -> Generator[bytes, None, None]:
+        """Yield the whole log in one file, piece by piece (`attestation.audit.export` reads it)."""
+
+    @operation("audit_checkpoint", "GET /audit/checkpoint", e.RateLimited, e.Unavailable, accept="text/plain")
+    def audit_checkpoint(self) -> bytes:
+        """Return the newest signed checkpoint (`attestation.audit.checkpoint` reads it)."""
+
+    @operation("audit_keys", "GET /audit/keys", e.RateLimited)
+    def audit_keys(self) -> api.AuditKeys:
+        """Return who signs for the log, as the service says: to be compared before they are believed."""
+
+    @operation("audit_inclusion", "GET /audit/proof/inclusion", *PROOF)
+    def audit_inclusion(self, index: int, size: int) -> api.InclusionProof:
+        """Return the proof that entry *index* + 1 is in the log of *size* entries."""
+
+    @operation("audit_consistency", "GET /audit/proof/consistency", *PROOF)
+    def audit_consistency(self, from_: int, to: int) -> api.ConsistencyProof:
+        """Return the proof that the log of *from_* entries is the beginning of that of *to*."""
+
+    @operation("audit_tile", "GET /audit/tile/{path:path}", 404, *PROOF, accept=OCTETS)
+    def audit_tile(self, path: str) -> bytes:
+        """Return a tile of hashes."""
+
+    @operation("audit_entries_tile", "GET /audit/tile/entries/{path:path}", 404, e.ProofUnavailable, accept=OCTETS)
+    def audit_entries_tile(self, path: str) -> bytes:
+        """Return a bundle of entries (`attestation.audit.tiles` names and reads it)."""
+
+    # Policies
+
+    @operation("list_policies", "GET /policies")
+    def policies(self) -> api.PolicyList:
+        """Return all policies and where they apply."""
+
+    @operation("create_policy", "POST /policies", e.PolicyInvalid, e.AlreadyExists)
+    def create_policy(self, request: Mapping[str, Any]) -> api.PolicyDetail:
+        """Store a policy version, which is immutable from then on."""
+
+    @operation("list_policy_history", "GET /policies/history", e.RequestInvalid)
+    def policy_history(
+        self, scope: Scope | None = None, subject: str | None = None, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.PolicyChangeDetail], api.PolicyHistoryPage]:
+        """Yield what applied where and since when, newest first."""
+
+    @operation("test_policy", "POST /policies/test",
+               e.PolicyInvalid, e.PolicyUnknown, e.MachineUnknown, e.RequestInvalid)
+    def test_policy(self, request: api.PolicyTestRequest) -> api.PolicyTestPage:
+        """Return how the stored evidence of some machines would be judged; the sum of all pages is the answer."""
+
+    @operation("learn_policy", "POST /policies/learn", e.PolicyInvalid, e.MachineUnknown, e.RequestInvalid)
+    def learn_policy(self, request: api.PolicyLearnRequest) -> api.LearnedPolicy:
+        """Return a policy proposed from what machines proved last; it is stored nowhere."""
+
+    @operation("get_policy_schema", "GET /policies/schema", accept="application/schema+json")
+    def policy_schema(self) -> bytes:
+        """Return the JSON Schema of a policy document."""
+
+    @operation("get_effective_policy", "GET /machines/{machine_id}/policy", e.MachineUnknown)
+    def effective_policy(self, machine_id: str) -> api.EffectivePolicy:
+        """Return what a machine is measured against."""
+
+    @operation("get_policy", "GET /policies/{name}/{version}", e.PolicyUnknown)
+    def policy(self, name: str, version: int) -> api.PolicyDetail:
+        """Return one policy version."""
+
+    @operation("assign_policy", "PUT /policies/assignments/{scope}/{subject}", *ASSIGNMENT)
+    def assign_policy(self, scope: Scope, subject: str, policy: str) -> api.PolicyAssignment | api.PendingApproval:
+        """Let *policy* (`name@version`) apply there from now on, or vote for it; the fleet's subject is `*`."""
+
+    @operation("unassign_policy", "DELETE /policies/assignments/{scope}/{subject}",
+               e.PolicyUnknown, e.MachineUnknown, e.RequestInvalid)
+    def unassign_policy(self, scope: Scope, subject: str) -> api.PendingApproval | None:
+        """Let the next wider assignment apply there again, or vote for it."""
+
+    @operation("roll_back_policy", "POST /policies/assignments/{scope}/{subject}/rollback", *ASSIGNMENT)
+    def roll_back_policy(self, scope: Scope, subject: str) -> api.PolicyAssignment | api.PendingApproval | None:
+        """Let what applied there before apply again, or vote for it; None where nothing was assigned before."""
+
+    # Who vouches for TPMs
+
+    @operation("show_trust_bundle", "GET /trust/bundle")
+    def trust_bundle(self) -> api.TrustBundleDetail:
+        """Return the trust bundle in force."""
+
+    @operation("show_trust_certificate", "GET /trust/certificates/{sha256}", e.TrustCertificateUnknown)
+    def trusted_certificate(self, sha256: str) -> api.TrustCertificateDetail:
+        """Return one certificate of the bundle."""
+
+    @operation("trust_certificate", "POST /trust/certificates", e.BundleInvalid, e.AlreadyExists)
+    def trust_certificate(
+        self, certificate: str, *, role: str, vendor: str, reason: str
+    ) -> api.TrustCertificateDetail | api.PendingApproval:
+        """Trust a CA certificate (base64 of DER or PEM), or vote for it where others must agree."""
+
+    @operation("distrust_certificate", "POST /trust/certificates/{sha256}/distrust",
+               e.TrustCertificateUnknown, e.TransitionForbidden)
+    def distrust_certificate(self, sha256: str, reason: str) -> api.TrustCertificateDetail:
+        """Distrust a certificate at once."""
+
+    @operation("restore_certificate", "POST /trust/certificates/{sha256}/restore",
+               e.TrustCertificateUnknown, e.TransitionForbidden)
+    def restore_certificate(self, sha256: str, reason: str) -> api.TrustCertificateDetail | api.PendingApproval:
+        """Trust a distrusted certificate again, or vote for it where others must agree."""
+
+    @operation("verify_ek_certificate", "POST /trust/verify", e.MalformedEvidence)
+    def verify_ek_certificate(self, certificate: str, chain: Sequence[str] = ()) -> api.TrustVerdict:
+        """Ask what the bundle says of an EK certificate (base64 of DER or PEM)."""
+
+    @operation("show_endorsement", "GET /machines/{machine_id}/endorsement",
+               e.MachineUnknown, e.TrustCertificateUnknown)
+    def endorsement(self, machine_id: str) -> api.EndorsementDetail:
+        """Return who vouches for the TPM of a machine."""
+
+    # The CAs
+
+    @operation("show_ca", "GET /ca", e.CANotConfigured)
+    def ca(self) -> api.CADetail:
+        """Return every key of the CAs, oldest first."""
+
+    @operation("check_ca", "GET /ca/check", e.CANotConfigured, e.SignerUnavailable)
+    def ca_check(self) -> api.CACheck:
+        """Let the service try every key of the CAs that is in use."""
+
+    @operation("rotate_ca", "POST /ca/rotation", e.CANotConfigured, e.RotationForbidden, e.AlgorithmForbidden,
+               e.RequestInvalid, e.KeyUnusable, e.SignerUnavailable)
+    def rotate_ca(self, request: api.RotationRequest) -> api.CADetail | api.PendingApproval:
+        """Take one step of a rotation, or vote for it where others must agree."""
+
+    @operation("list_certificates", "GET /ca/certificates", e.CANotConfigured, e.RequestInvalid)
+    def certificates(
+        self, *, machine_id: str | None = None, state: str | None = None, profile: str | None = None,
+        page_size: int = PAGE_SIZE,
+    ) -> Annotated[Iterator[api.CertificateDetail], api.CertificatePage]:
+        """Yield the issuance log, newest first; pages are fetched as they are needed."""
+
+    @operation("list_machine_certificates", "GET /machines/{machine_id}/certificates", e.RequestInvalid)
+    def machine_certificates(
+        self, machine_id: str, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.CertificateDetail], api.CertificatePage]:
+        """Yield the certificates of one machine, newest first; they outlive its row."""
+
+    @operation("show_certificate", "GET /ca/certificates/{serial}", e.CANotConfigured, e.CertificateUnknown)
+    def certificate(self, serial: str) -> api.CertificateDetail:
+        """Return one certificate of the issuance log (40 lower-case hex)."""
+
+    @operation("revoke_certificate", "POST /ca/certificates/{serial}/revoke", e.CANotConfigured, *NO_CERTIFICATE)
+    def revoke_certificate(
+        self, serial: str, request: api.CertificateRevokeRequest | None = None
+    ) -> api.CertificateDetail | api.PendingApproval:
+        """Revoke one certificate for good, or vote for it where it is a CA's."""
+
+    @operation("list_refused_keys", "GET /ca/refused-keys", e.CANotConfigured, e.RequestInvalid)
+    def refused_keys(
+        self, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.RefusedKeyDetail], api.RefusedKeyPage]:
+        """Yield the keys that never get a certificate again, in the order of their digests."""
+
+    @operation("refuse_key", "POST /ca/refused-keys", e.CANotConfigured, e.AlreadyExists, e.TransitionForbidden)
+    def refuse_key(self, request: api.RefusedKeyRequest) -> api.RefusedKeyDetail:
+        """Let a public key never get a certificate again; those that it has are revoked."""
+
+    # Operators' certificates
+
+    @operation("request_operator_certificate", "POST /operator-certificates", e.CANotConfigured, e.MalformedEvidence,
+               e.CSRInvalid, e.RequestInvalid, e.AlgorithmForbidden, e.CertificateNotConformant, e.KeyUnusable,
+               e.SignerUnavailable, e.TransitionForbidden, e.BreakGlassCannotVote)
+    def request_operator_certificate(
+        self, request: api.OperatorCertificateRequest
+    ) -> api.OperatorCertificate | api.PendingApproval:
+        """Request a client certificate for a person, or vote for it where others must agree."""
+
+    @operation("list_operator_certificates", "GET /operator-certificates", e.RequestInvalid)
+    def operator_certificates(
+        self, *, state: str | None = None, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.OperatorCertificateDetail], api.OperatorCertificatePage]:
+        """Yield operators' certificates, newest first; pages are fetched as they are needed."""
+
+    @operation("revoke_operator_certificate", "POST /operator-certificates/{serial}/revoke", *NO_CERTIFICATE)
+    def revoke_operator_certificate(
+        self, serial: str, request: api.CertificateRevokeRequest | None = None
+    ) -> api.OperatorCertificateDetail:
+        """Take an operator's certificate back, for good and at once."""
