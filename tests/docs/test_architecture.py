@@ -12,8 +12,8 @@ import pytest
 from tests.docs.pages import ROOT, text
 
 FRAMES = (
-    ("service/attestation_service/attest/routes.py", "attest", "attest"),
-    ("service/attestation_service/attest/handlers.py", "attest", "handlers.attest"),
+    ("service/attestation_service/routing/openapi.py", "route.endpoint", "endpoint"),
+    ("service/attestation_service/attest/handlers.py", "attest", "handler"),
     ("service/attestation_service/attest/handlers.py", "_attest", "_attest"),
     ("service/attestation_service/attest/handlers.py", "judge", "judge"),
     ("sdk/attestation/appraisal/appraise.py", "appraise", "appraise"),

@@ -26,6 +26,7 @@ from attestation.api import (
     ExtensionList,
     Retried,
 )
+from attestation.api.operation import Operation
 from attestation.api.said import said
 from attestation.extension import (
     CONTRACT,
@@ -190,9 +191,8 @@ def _mounted(name: str, added: Route) -> APIRouter:
         raise ValueError(f"{added.line}: what changes something is an act and no GET, and the rest is one")
     tag = f"extension: {name}"
     router = machine_router(tag) if added.access == "public" else operator_router(tag)
-    operation = f"{name}_{added.handler.__name__}"
-    line = f"{method} /{name}{path}"
-    route(router, operation, line, added.access, _answering(added.handler), *added.errors)
+    operation = Operation(f"{name}_{added.handler.__name__}", f"{method} /{name}{path}", *added.errors)
+    route(router, operation, added.access, _answering(added.handler))
     demand_access(router)
     return router
 
@@ -239,7 +239,7 @@ def _list(router: APIRouter, extensions: Sequence[AttestationExtension]) -> None
         ]
         return ExtensionList(extensions=found, total=len(found))
 
-    route(router, "list_extensions", "GET /extensions", "read", list_extensions)
+    route(router, Operation("list_extensions", "GET /extensions"), "read", list_extensions)
     for each in extensions:
         _list_dead_letters(router, each.name)
 
@@ -274,8 +274,8 @@ def _list_dead_letters(router: APIRouter, name: str) -> None:
         return await res.store.write(work)
 
     path = f"/extensions/{name}"
-    route(router, f"list_dead_letters_of_{name}", f"GET {path}/dead-letters", "read", dead_letters)
-    route(router, f"retry_dead_letters_of_{name}", f"POST {path}/retry", "act", retry)
+    route(router, Operation(f"list_dead_letters_of_{name}", f"GET {path}/dead-letters"), "read", dead_letters)
+    route(router, Operation(f"retry_dead_letters_of_{name}", f"POST {path}/retry"), "act", retry)
 
 
 # ---------------------------------------------------------------- tables

@@ -11,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from attestation.api import Health, PendingApproval, ReasonRequest
+from attestation.api.operation import Operation
 from attestation.api.said import PATTERNS
 from attestation.errors import MachineUnknown
 from attestation.reference.schema import schema
@@ -92,8 +93,8 @@ def test_a_route_is_its_handler() -> None:
         raise NotImplementedError
 
     app, router = FastAPI(), operator_router("x")
-    route(router, "do_it", "POST /x/{machine_id}", "act", act, MachineUnknown, done=201)
-    route(router, "end_it", "DELETE /x/{machine_id}", "act", end)
+    route(router, Operation("do_it", "POST /x/{machine_id}", MachineUnknown), "act", act, done=201)
+    route(router, Operation("end_it", "DELETE /x/{machine_id}"), "act", end)
     app.include_router(router)
     found = app.openapi()["paths"]["/api/v1/x/{machine_id}"]
     done, ended = found["post"], found["delete"]
@@ -118,8 +119,8 @@ def test_a_handler_whose_answer_may_be_a_vote_takes_a_voter() -> None:
         raise NotImplementedError
 
     for handler in (deaf, idle):
-        with pytest.raises(RuntimeError, match="POST /x: whether several must agree"):
-            route(operator_router("x"), "do_it", "POST /x", "act", handler)
+        with pytest.raises(RuntimeError, match="/x: whether several must agree"):
+            route(operator_router("x"), Operation("do_it", "POST /x"), "act", handler)
 
 
 def test_a_lean_route_has_a_fixed_shape() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import HTTPException, Request
 
 from attestation.api import AllowListImport, AllowListImported, PendingApproval
-from attestation.errors import AllowListEntryUnknown, NameInUse, RequestInvalid
+from attestation.api.operations import OperatorAPI
 from attestation_service.allow_list import handlers
 from attestation_service.auth import VoterDep
 from attestation_service.border.bodies import media_type, parse_json
@@ -44,9 +44,6 @@ async def import_entries(
     return await handlers.import_entries(wanted, res=res, operator=operator)
 
 
-# fmt: off
-route(router, "import_allow_list", "POST /allow-list", "act", import_entries,
-      RequestInvalid, NameInUse, extra=_import_body())
-route(router, "list_allow_list", "GET /allow-list", "read", handlers.list_entries, RequestInvalid)
-route(router, "remove_from_allow_list", "DELETE /allow-list/{ek_fingerprint}", "act", handlers.remove,
-      AllowListEntryUnknown)
+route(router, OperatorAPI.import_allow_list, "act", import_entries, extra=_import_body())
+route(router, OperatorAPI.allow_list, "read", handlers.list_entries)
+route(router, OperatorAPI.remove_from_allow_list, "act", handlers.remove)

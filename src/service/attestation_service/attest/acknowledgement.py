@@ -28,10 +28,11 @@ from attestation.store import Challenge, Tx
 from attestation.wire import hexdecode
 from attestation_service.attest.handlers import denied
 from attestation_service.border import limits
-from attestation_service.context.request import Origin
+from attestation_service.context.request import From, Origin
 from attestation_service.entitlements.attempts import until_unchanged
 from attestation_service.entitlements.events import emit
-from attestation_service.resources import Resources
+from attestation_service.resources import Res, Resources
+from attestation_service.routing.parameters import Id
 from attestation_service.verifier import challenges
 
 REFUSALS = (MalformedEvidence, EvidenceRejected, AKNotActivated, MachineRejected, TransitionForbidden)
@@ -48,8 +49,10 @@ class _Judged:
     """The key set that was acknowledged in place of a directive."""
 
 
-async def acknowledge(machine_id: str, request: AckRequest, *, res: Resources, origin: Origin) -> AckResponse:
-    """Record that a machine obeyed, or could not.
+async def acknowledge(machine_id: Id, request: AckRequest, *, res: Res, origin: From) -> AckResponse:
+    """Acknowledge a directive with a quote.
+
+    A wipe is acknowledged before the reset call; only then its order is cleared.
 
     Raises:
         MachineUnknown, ChallengeUnknown, ChallengeUsed, ChallengeExpired: There is nothing to judge.

@@ -15,9 +15,12 @@ import hashlib
 import hmac
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from fastapi import Query
 
 from attestation.api import AttestRequest, AttestResponse, QuoteChallenge
+from attestation.api.base import MachineId
 from attestation.appraisal import Appraisal, Case, appraise
 from attestation.appraisal.tpm import TPM, Expected, UnverifiedEvidence, found_in
 from attestation.audit import AuditEvent
@@ -48,12 +51,12 @@ from attestation_service.attest import key_attestation
 from attestation_service.attest.decision import Decision, decide
 from attestation_service.attest.key_attestation import Offered
 from attestation_service.border import limits
-from attestation_service.context.request import Origin
+from attestation_service.context.request import From, Origin
 from attestation_service.entitlements import config_tokens, leases
 from attestation_service.entitlements.attempts import until_unchanged
 from attestation_service.entitlements.events import emit
 from attestation_service.keys import crypto_policy, statements
-from attestation_service.resources import Resources
+from attestation_service.resources import Res, Resources
 from attestation_service.settings import Settings
 from attestation_service.verifier import challenges, measurements, policy
 from attestation_service.verifier.firmware import vendor_of
@@ -107,8 +110,10 @@ class Signed:
         return hashlib.sha256(self.directive.encode("ascii")).digest() if self.directive else None
 
 
-async def challenge(machine_id: str, *, res: Resources, origin: Origin) -> QuoteChallenge:
-    """Give a fresh challenge to a machine.
+async def challenge(machine_id: Annotated[MachineId, Query()], *, res: Res, origin: From) -> QuoteChallenge:
+    """Get a fresh challenge.
+
+    Single use, bound to the machine; works whichever worker or replica answers.
 
     Raises:
         MachineUnknown: No such machine.
@@ -137,8 +142,10 @@ async def challenge(machine_id: str, *, res: Resources, origin: Origin) -> Quote
     return challenges.show(fresh.challenge, fresh.ek_challenge)
 
 
-async def attest(request: AttestRequest, *, res: Resources, origin: Origin) -> AttestResponse:
-    """Appraise the evidence of a machine and say what it is to do.
+async def attest(request: AttestRequest, *, res: Res, origin: From) -> AttestResponse:
+    """Attest with a quote over a fresh challenge.
+
+    Spend the challenge, appraise the evidence, say what to do and give the next challenge.
 
     Raises:
         MachineUnknown, ChallengeUnknown, ChallengeUsed, ChallengeExpired: There is nothing to judge.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import Query, Response
 from fastapi.responses import StreamingResponse
@@ -12,17 +12,16 @@ from attestation.api import (
     ConsistencyProof,
     InclusionProof,
 )
+from attestation.api.operations import OperatorAPI
 from attestation.audit.export import MEDIA_TYPE as EXPORT_MEDIA_TYPE
 from attestation.audit.merkle import MAX_SIZE, TILE_WIDTH
 from attestation.audit.tiles import Tile
-from attestation.errors import ProofUnavailable, RateLimited, RequestInvalid, Unavailable
 from attestation_service.audit import handlers, verification
 from attestation_service.auth import OperatorDep
 from attestation_service.border import limits
 from attestation_service.context.request import From
 from attestation_service.resources import Res
-from attestation_service.routing.openapi import access, answers, machine_router, operator_router, route
-from attestation_service.routing.replies import reply
+from attestation_service.routing.openapi import as_it_is, machine_router, operator_router, route
 
 router = operator_router("operator: audit")
 public = machine_router("audit")
@@ -33,15 +32,14 @@ BRIEFLY: Final = "public, max-age=60"
 Size = Annotated[int | None, Query(ge=0, le=MAX_SIZE, description="Entries in the tree; now, if left out")]
 
 
-def _bytes(media_type: str, description: str) -> dict[str, Any]:
-    schema = {"type": "string", "format": "binary"} if "text" not in media_type else {"type": "string"}
-    return {"description": description, "content": {media_type: {"schema": schema}}}
-
-
-TILE = _bytes("application/octet-stream", "Hashes of 32 bytes, one after the other")
-BUNDLE = _bytes("application/octet-stream", "Entries: u16 length, big-endian, then the canonical bytes")
-NOTE = _bytes("text/plain", "A signed note (C2SP tlog-checkpoint) with every signature that there is")
-EXPORT = _bytes(EXPORT_MEDIA_TYPE, "A header, then one line per entry")
+TILE = as_it_is(OperatorAPI.audit_tile, "Hashes of 32 bytes, one after the other")
+BUNDLE = as_it_is(OperatorAPI.audit_entries_tile, "Entries: u16 length, big-endian, then the canonical bytes")
+NOTE = as_it_is(
+    OperatorAPI.audit_checkpoint,
+    "A signed note (C2SP tlog-checkpoint) with every signature that there is",
+    binary=False,
+)
+EXPORT = as_it_is(OperatorAPI.export_audit, "A header, then one line per entry")
 
 
 async def export(who: OperatorDep, res: Res) -> Response:
@@ -57,76 +55,48 @@ async def export(who: OperatorDep, res: Res) -> Response:
     )
 
 
-@public.get(
-    "/audit/tile/{path:path}",
-    operation_id="audit_tile",
-    summary="A tile of up to 256 hashes of the tree",
-    response_class=Response,
-    responses={**answers(404, ProofUnavailable, RateLimited, Unavailable, kind="public"), 200: TILE},
-    openapi_extra=access("public"),
-)
 async def tile(path: handlers.TilePath, res: Res, origin: From) -> Response:
-    """A full tile never changes, so it may be kept for ever."""
+    """A tile of up to 256 hashes of the tree.
+
+    A full tile never changes, so it may be kept for ever.
+    """
     await limits.count(res, origin)
     found, body = await handlers.tile(f"tile/{path}", res=res)
     return Response(body, media_type="application/octet-stream", headers={"Cache-Control": _lifetime(found)})
 
 
-@public.get(
-    "/audit/checkpoint",
-    operation_id="audit_checkpoint",
-    summary="The newest signed checkpoint",
-    response_class=Response,
-    responses={**answers(RateLimited, Unavailable, kind="public"), 200: NOTE},
-    openapi_extra=access("public"),
-)
 async def checkpoint(res: Res, origin: From) -> Response:
-    """Keep it: a log that is not consistent with it later was rewritten."""
+    """The newest signed checkpoint.
+
+    Keep it: a log that is not consistent with it later was rewritten.
+    """
     await limits.count(res, origin)
     return Response(await handlers.checkpoint(res=res), media_type="text/plain; charset=utf-8")
 
 
-@public.get(
-    "/audit/keys",
-    operation_id="audit_keys",
-    summary="Who signs for the log",
-    response_model=AuditKeys,
-    responses=answers(RateLimited, kind="public"),
-    openapi_extra=access("public"),
-)
-async def keys(res: Res, origin: From) -> Response:
-    """A verifier pins them once; it does not ask each time whom to believe."""
+async def keys(res: Res, origin: From) -> AuditKeys:
+    """Who signs for the log.
+
+    A verifier pins them once; it does not ask each time whom to believe.
+    """
     await limits.count(res, origin)
-    return reply(handlers.keys(res=res))
+    return handlers.keys(res=res)
 
 
-@public.get(
-    "/audit/proof/inclusion",
-    operation_id="audit_inclusion",
-    summary="Prove that an entry is in the log",
-    response_model=InclusionProof,
-    responses=answers(ProofUnavailable, RateLimited, Unavailable, kind="public"),
-    openapi_extra=access("public"),
-)
 async def inclusion(
     res: Res,
     origin: From,
     index: Annotated[int, Query(ge=0, lt=MAX_SIZE, description="Place of the entry: its id less one")],
     size: Size = None,
-) -> Response:
-    """Hashes only; RFC 9162 §2.1.3.2 says how to verify them."""
+) -> InclusionProof:
+    """Prove that an entry is in the log.
+
+    Hashes only; RFC 9162 §2.1.3.2 says how to verify them.
+    """
     await limits.count(res, origin)
-    return reply(await handlers.inclusion(index, size, res=res))
+    return await handlers.inclusion(index, size, res=res)
 
 
-@public.get(
-    "/audit/proof/consistency",
-    operation_id="audit_consistency",
-    summary="Prove that the log only grew",
-    response_model=ConsistencyProof,
-    responses=answers(ProofUnavailable, RateLimited, Unavailable, kind="public"),
-    openapi_extra=access("public"),
-)
 async def consistency(
     res: Res,
     origin: From,
@@ -134,19 +104,25 @@ async def consistency(
     new: Annotated[
         int | None, Query(alias="to", ge=0, le=MAX_SIZE, description="Entries in the newer; now, if left out")
     ] = None,
-) -> Response:
-    """Hashes only; RFC 9162 §2.1.4.2 says how to verify them."""
+) -> ConsistencyProof:
+    """Prove that the log only grew.
+
+    Hashes only; RFC 9162 §2.1.4.2 says how to verify them.
+    """
     await limits.count(res, origin)
-    return reply(await handlers.consistency(old, new, res=res))
+    return await handlers.consistency(old, new, res=res)
 
 
 def _lifetime(found: Tile) -> str:
     return FOREVER if found.width == TILE_WIDTH else BRIEFLY
 
 
-# fmt: off
-route(router, "list_audit", "GET /audit", "audit", handlers.list_entries, RequestInvalid)
-route(router, "verify_audit", "GET /audit/verify", "audit", verification.verify)
-route(router, "export_audit", "GET /audit/export", "audit", export, Unavailable, also={200: EXPORT})
-route(router, "audit_entries_tile", "GET /audit/tile/entries/{path:path}", "audit", handlers.bundle,
-      404, ProofUnavailable, also={200: BUNDLE})
+route(router, OperatorAPI.audit, "audit", handlers.list_entries)
+route(router, OperatorAPI.verify_audit, "audit", verification.verify)
+route(router, OperatorAPI.export_audit, "audit", export, also=EXPORT)
+route(router, OperatorAPI.audit_entries_tile, "audit", handlers.bundle, also=BUNDLE)
+route(public, OperatorAPI.audit_tile, "public", tile, also=TILE)
+route(public, OperatorAPI.audit_checkpoint, "public", checkpoint, also=NOTE)
+route(public, OperatorAPI.audit_keys, "public", keys)
+route(public, OperatorAPI.audit_inclusion, "public", inclusion)
+route(public, OperatorAPI.audit_consistency, "public", consistency)

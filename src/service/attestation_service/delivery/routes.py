@@ -6,27 +6,17 @@ Talos' own fetch sends no Accept header and prints the first 32 bytes of what it
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import Header, Path, Query, Request, Response
 
 from attestation.api import ConfigEnvelope
 from attestation.api.base import NodeNonce
+from attestation.api.operation import Operation
+from attestation.api.operations import OperatorAPI, PublicAPI
 from attestation.errors import (
-    AgentTooOld,
     AttestationError,
-    BaseConfigInvalid,
-    BaseConfigMissing,
-    CANotConfigured,
-    CertificateNotConformant,
-    ConfigTokenConsumed,
-    ConfigTokenUnknown,
-    MachineUnknown,
     NotAcceptable,
-    RequestInvalid,
-    SignerBusy,
-    SignerUnavailable,
-    TransitionForbidden,
     Unavailable,
 )
 from attestation.keys import CONFIG_SIGNATURE_HEADER, NODE_NONCE_HEADER
@@ -35,7 +25,14 @@ from attestation_service.context.request import From
 from attestation_service.delivery import handlers, offline_bundle
 from attestation_service.delivery.handlers import PLAIN, SEALED, Pending
 from attestation_service.resources import Res, Resources
-from attestation_service.routing.openapi import access, answers, machine_router, ok, operator_router, route
+from attestation_service.routing.openapi import (
+    Responses,
+    answers,
+    machine_router,
+    ok,
+    operator_router,
+    route,
+)
 
 router = machine_router("node: delivery")
 operators = operator_router("operator: machines")
@@ -47,7 +44,7 @@ AGENT: Final = "itl-tpm-register"
 Hint = Annotated[str | None, Query(max_length=128, description="Selects a pending answer, nothing more")]
 
 
-def _delivered() -> dict[int | str, dict[str, Any]]:
+def _delivered() -> Responses:
     sealed = ok(ConfigEnvelope, "The sealed configuration, or the pending answer", media_type=SEALED)
     sealed["content"][PLAIN] = {"schema": {"type": "string"}}
     sealed["content"]["text/plain"] = {"schema": {"type": "string"}}
@@ -60,7 +57,7 @@ def _delivered() -> dict[int | str, dict[str, Any]]:
     return {**_pending(), 200: sealed}
 
 
-def _pending() -> dict[int | str, dict[str, Any]]:
+def _pending() -> Responses:
     return {
         200: {
             "description": "The pending answer: documents without a secret",
@@ -70,34 +67,16 @@ def _pending() -> dict[int | str, dict[str, Any]]:
     }
 
 
-def _errors(*errors: type[AttestationError]) -> dict[int | str, dict[str, Any]]:
+def _errors(operation: Operation) -> Responses:
     """Return the documented errors, each also as text for a console."""
     text = {"text/plain": {"schema": {"type": "string", "maxLength": CONSOLE_BYTES}}}
     # Copies: other routes share what `answers` returns.
     return {
         status: {**answer, "content": {**answer["content"], **text}}
-        for status, answer in answers(*errors).items()
+        for status, answer in answers(*operation.errors).items()
     }
 
 
-@router.get(
-    "/config/{config_token}",
-    operation_id="fetch_config",
-    summary="Fetch the configuration once, sealed to the TPM",
-    response_class=Response,
-    responses={
-        **_errors(
-            ConfigTokenUnknown,
-            ConfigTokenConsumed,
-            NotAcceptable,
-            AgentTooOld,
-            BaseConfigMissing,
-            BaseConfigInvalid,
-        ),
-        **_delivered(),
-    },
-    openapi_extra=access("machine"),
-)
 async def fetch(
     config_token: Annotated[str, Path(max_length=256)],
     request: Request,
@@ -105,7 +84,10 @@ async def fetch(
     origin: From,
     node_nonce: Annotated[NodeNonce | None, Header(alias=NODE_NONCE_HEADER)] = None,
 ) -> Response:
-    """The same answer may be fetched again for a few minutes; then `token-consumed`."""
+    """Fetch the configuration once, sealed to the TPM.
+
+    The same answer may be fetched again for a few minutes; then `token-consumed`.
+    """
     accept = request.headers.get("accept")
     wanted: handlers.Wanted = "sealed" if accepts(accept, SEALED) else "plain"
     try:
@@ -120,14 +102,6 @@ async def fetch(
     return Response(found.body, media_type=found.media_type, headers=headers)
 
 
-@router.get(
-    "/config",
-    operation_id="pending_config",
-    summary="The answer for whoever cannot prove anything",
-    response_class=Response,
-    responses={**_errors(), **_pending()},
-    openapi_extra=access("machine"),
-)
 async def pending(
     request: Request,
     res: Res,
@@ -136,7 +110,10 @@ async def pending(
     uuid: Hint = None,  # noqa: ARG001 -- likewise
     serial: Hint = None,  # noqa: ARG001 -- likewise
 ) -> Response:
-    """MAC, UUID and serial release nothing, and do not even tell whether we know the machine."""
+    """The answer for whoever cannot prove anything.
+
+    MAC, UUID and serial release nothing, and do not even tell whether we know the machine.
+    """
     accept = request.headers.get("accept")
     try:
         found = await handlers.pending(res=res, origin=origin)
@@ -200,7 +177,14 @@ def _text(words: str, status: int, headers: dict[str, str]) -> Response:
     return Response(words, status_code=status, headers=headers, media_type="text/plain")
 
 
-# fmt: off
-route(operators, "offline_bundle", "POST /machines/{machine_id}/offline-bundle", "act", offline_bundle.build,
-      MachineUnknown, TransitionForbidden, RequestInvalid, BaseConfigMissing, BaseConfigInvalid, CANotConfigured,
-      CertificateNotConformant, SignerUnavailable, SignerBusy, Unavailable)
+route(
+    router, PublicAPI.fetch_config, "machine", fetch, instead=_errors(PublicAPI.fetch_config) | _delivered()
+)
+route(
+    router,
+    PublicAPI.pending_config,
+    "machine",
+    pending,
+    instead=_errors(PublicAPI.pending_config) | _pending(),
+)
+route(operators, OperatorAPI.offline_bundle, "act", offline_bundle.build)

@@ -12,9 +12,10 @@ import asyncio
 import contextlib
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import structlog
+from fastapi import Query
 
 from attestation.algorithms import CryptoPolicy, Use, demand
 from attestation.api import (
@@ -51,7 +52,7 @@ from attestation.tpm import parse_public
 from attestation.wire import b64decode
 from attestation_service.authority.issuance import Issued, Wanted
 from attestation_service.border import limits
-from attestation_service.context.request import Origin
+from attestation_service.context.request import From, Origin
 from attestation_service.entitlements import certificates
 from attestation_service.entitlements.attempts import until_unchanged
 from attestation_service.entitlements.certificates import Subject
@@ -106,9 +107,17 @@ class JudgedRequest:
 
 
 async def challenge(
-    machine_id: str, purpose: Literal["certify", "enroll"], *, res: Resources, origin: Origin
+    machine_id: Id,
+    purpose: Annotated[
+        Literal["certify", "enroll"], Query(description="To be given a certificate, or to present one")
+    ],
+    *,
+    res: Res,
+    origin: From,
 ) -> CertificateChallenge:
-    """Give a fresh challenge to a machine: to be given a certificate, or to present one.
+    """Get a fresh challenge for a certificate.
+
+    Single use, bound to the machine, its EK and the purpose.
 
     Raises:
         CANotConfigured: There are no certificates of ours.
@@ -134,10 +143,10 @@ async def challenge(
     return challenges.show_for_certificate(fresh)
 
 
-async def request_cert(
-    machine_id: str, request: CertRequest, *, res: Resources, origin: Origin
-) -> CertResponse:
-    """Issue a certificate for a key that the machine's TPM holds.
+async def request_cert(machine_id: Id, request: CertRequest, *, res: Res, origin: From) -> CertResponse:
+    """Get or renew a certificate for a key of the TPM.
+
+    Only for an attested machine within its lease; role, host name and address are those of its record.
 
     Raises:
         CANotConfigured: This service issues none.

@@ -36,9 +36,9 @@ from attestation.machines import Machine, Status
 from attestation.store import Challenge, Issuance, Tx
 from attestation.wire import b64decode, b64encode, pem_block
 from attestation_service.border import limits
-from attestation_service.context.request import Origin
+from attestation_service.context.request import From, Origin
 from attestation_service.entitlements import certificates
-from attestation_service.resources import Resources
+from attestation_service.resources import Res
 from attestation_service.verifier import challenges
 
 log = structlog.get_logger("attestation_service.enrollment")
@@ -68,8 +68,10 @@ class JudgedCertificate:
     refusal: AttestationError | None = None
 
 
-async def enroll(request: EnrollRequest, *, res: Resources, origin: Origin) -> EnrollResponse:
-    """Tell a machine that its certificate is good, once it proved that it holds the key.
+async def enroll(request: EnrollRequest, *, res: Res, origin: From) -> EnrollResponse:
+    """Present a certificate, with a challenge signed by its key.
+
+    Says how the machine stands, and changes nothing.
 
     Raises:
         CANotConfigured: There are no certificates of ours.

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import Request, Response
 
 from attestation.api import PolicyDetail
-from attestation.errors import AlreadyExists, MachineUnknown, PolicyInvalid, PolicyUnknown, RequestInvalid
+from attestation.api.operations import OperatorAPI
 from attestation.reference import FORMAT
 from attestation.reference.schema import schema as document_schema
 from attestation_service.auth import OperatorDep
@@ -64,20 +64,14 @@ async def schema() -> Response:
     return Response(SCHEMA_TEXT, media_type=SCHEMA_TYPE)
 
 
-# fmt: off
-route(router, "list_policies", "GET /policies", "read", handlers.list_policies)
-route(router, "create_policy", "POST /policies", "act", create, PolicyInvalid, AlreadyExists, done=201, extra=DOCUMENT)
-route(router, "list_policy_history", "GET /policies/history", "read", handlers.history, RequestInvalid)
-route(router, "test_policy", "POST /policies/test", "act", trials.test,
-      PolicyInvalid, PolicyUnknown, MachineUnknown, RequestInvalid)
-route(router, "learn_policy", "POST /policies/learn", "act", learning.learn,
-      PolicyInvalid, MachineUnknown, RequestInvalid)
-route(router, "get_policy_schema", "GET /policies/schema", "read", schema, also=SCHEMA)
-route(router, "get_effective_policy", "GET /machines/{machine_id}/policy", "read", handlers.effective, MachineUnknown)
-route(router, "get_policy", "GET /policies/{name}/{version}", "read", handlers.get, PolicyUnknown)
-route(router, "assign_policy", "PUT /policies/assignments/{scope}/{subject}", "act", handlers.assign,
-      PolicyUnknown, PolicyInvalid, MachineUnknown, RequestInvalid)
-route(router, "unassign_policy", "DELETE /policies/assignments/{scope}/{subject}", "act", handlers.unassign,
-      PolicyUnknown, MachineUnknown, RequestInvalid)
-route(router, "roll_back_policy", "POST /policies/assignments/{scope}/{subject}/rollback", "act", handlers.roll_back,
-      PolicyUnknown, PolicyInvalid, MachineUnknown, RequestInvalid, also=NOTHING_BEFORE)
+route(router, OperatorAPI.policies, "read", handlers.list_policies)
+route(router, OperatorAPI.create_policy, "act", create, done=201, extra=DOCUMENT)
+route(router, OperatorAPI.policy_history, "read", handlers.history)
+route(router, OperatorAPI.test_policy, "act", trials.test)
+route(router, OperatorAPI.learn_policy, "act", learning.learn)
+route(router, OperatorAPI.policy_schema, "read", schema, also=SCHEMA)
+route(router, OperatorAPI.effective_policy, "read", handlers.effective)
+route(router, OperatorAPI.policy, "read", handlers.get)
+route(router, OperatorAPI.assign_policy, "act", handlers.assign)
+route(router, OperatorAPI.unassign_policy, "act", handlers.unassign)
+route(router, OperatorAPI.roll_back_policy, "act", handlers.roll_back, also=NOTHING_BEFORE)

@@ -42,7 +42,7 @@ from attestation.store import AKBinding, Challenge, Tx
 from attestation.wire import b64decode, b64encode
 from attestation_service.border import limits
 from attestation_service.border.networks import is_inside
-from attestation_service.context.request import Origin
+from attestation_service.context.request import From, Origin
 from attestation_service.entitlements import alarms, config_tokens, pending
 from attestation_service.entitlements.config_tokens import IssuedToken
 from attestation_service.keys import crypto_policy, statements
@@ -57,7 +57,8 @@ from attestation_service.registration.binding import (
     sound_stolen,
 )
 from attestation_service.registration.introduction import Alternative, Introduction, judge
-from attestation_service.resources import Resources
+from attestation_service.resources import Res, Resources
+from attestation_service.routing.parameters import Id
 
 MESSAGES = {
     Status.PENDING_APPROVAL: "waits for an operator's approval",
@@ -204,10 +205,10 @@ def _credentials(introduction: Introduction, offers: Sequence[Offer]) -> list[Al
     ]
 
 
-async def activate(
-    machine_id: str, request: ActivateRequest, *, res: Resources, origin: Origin
-) -> ActivateResponse:
-    """Check the proof of possession; create the machine or confirm its AK.
+async def activate(machine_id: Id, request: ActivateRequest, *, res: Res, origin: From) -> ActivateResponse:
+    """Prove that the attestation key lives in the introduced TPM.
+
+    Spend the challenge; create the machine or confirm its attestation key.
 
     Raises:
         ChallengeUnknown, ChallengeUsed, ChallengeExpired: The challenge cannot be answered.

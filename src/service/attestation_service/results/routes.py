@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from attestation.errors import MachineUnknown, RequestInvalid, ResultUnknown
-from attestation.results.ear import MEDIA_TYPE as EAR_MEDIA_TYPE
+from attestation.api.operations import OperatorAPI
+from attestation.errors import MachineUnknown, ResultUnknown
 from attestation_service.results import handlers
-from attestation_service.routing.openapi import Responses, operator_router, route
+from attestation_service.routing.openapi import as_it_is, operator_router, route
 
 router = operator_router("operator: machines")
 
 NO_RESULT = (MachineUnknown, ResultUnknown)
-LOG: Responses = {
-    200: {
-        "description": "The log as the machine sent it",
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-    }
-}
-TOKEN: Responses = {
-    200: {
-        "description": "An EAR as a JWT, verifiable with `/service-keys`",
-        "content": {EAR_MEDIA_TYPE: {"schema": {"type": "string"}}},
-    }
-}
+LOG = as_it_is(OperatorAPI.event_log, "The log as the machine sent it")
+TOKEN = as_it_is(OperatorAPI.result_token, "An EAR as a JWT, verifiable with `/service-keys`", binary=False)
 
-# fmt: off
-route(router, "list_results", "GET /machines/{machine_id}/results", "read", handlers.results,
-      MachineUnknown, RequestInvalid)
-route(router, "get_result", "GET /machines/{machine_id}/results/{result_id}", "read", handlers.report, *NO_RESULT)
-route(router, "get_event_log", "GET /machines/{machine_id}/results/{result_id}/event-log", "read", handlers.event_log,
-      *NO_RESULT, also=LOG)
-route(router, "get_ima_log", "GET /machines/{machine_id}/results/{result_id}/ima-log", "read", handlers.ima_log,
-      *NO_RESULT, also=LOG)
-route(router, "get_result_token", "GET /machines/{machine_id}/results/{result_id}/token", "read", handlers.token,
-      *NO_RESULT, also=TOKEN)
+route(router, OperatorAPI.results, "read", handlers.results)
+route(router, OperatorAPI.result, "read", handlers.report)
+route(router, OperatorAPI.event_log, "read", handlers.event_log, also=LOG)
+route(router, OperatorAPI.ima_log, "read", handlers.ima_log, also=LOG)
+route(router, OperatorAPI.result_token, "read", handlers.token, also=TOKEN)

@@ -29,7 +29,7 @@ from attestation_service.border.bodies import (
     media_type,
 )
 from attestation_service.context.identity import Right
-from attestation_service.context.request import ACCESS_KEY, LOGS_KEY, Origin, origin_of
+from attestation_service.context.request import ACCESS_KEY, LOGS_KEY, origin_of
 from attestation_service.operators import acts
 from attestation_service.resources import Resources, resources_of
 
@@ -106,19 +106,15 @@ def _with_keys(
     return handle_with_keys
 
 
-LeanEndpoint = Callable[[Any, Resources, Origin], Awaitable[Response]]
-
-
 class LeanRoute(JSONRoute):
     """A POST with a JSON body whose endpoint takes exactly `(request, res, origin)`."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         hints = get_type_hints(endpoint)
-        names = list(hints)
-        assert names[1:] == ["res", "origin", "return"], f"{path} is not lean: {names}"
-        self._model: type[BaseModel] = hints[names[0]]
-        self._lean: LeanEndpoint = endpoint
+        assert list(hints) == ["request", "res", "origin", "return"], f"{path} is not lean: {[*hints]}"
+        self._model: type[BaseModel] = hints["request"]
+        self._lean: Callable[..., Awaitable[Response]] = endpoint
         self._bounds = allowed_by(self).bounds
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,11 +129,8 @@ class LeanRoute(JSONRoute):
             request = await res.parser.model(self._model, body, self._bounds)
         except (RequestValidationError, BodyTooComplex) as e:
             raise await limits.counted_refusal(e, res, origin) from None
-        response = await self._lean(request, res, origin)
+        response = await self._lean(request=request, res=res, origin=origin)
         await response(scope, receive, send)
-
-
-RawEndpoint = Callable[[Request], Awaitable[Response]]
 
 
 class RawRoute(APIRoute):
@@ -146,14 +139,14 @@ class RawRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         assert list(get_type_hints(endpoint)) == ["request", "return"], f"{path} is not raw"
-        self._raw: RawEndpoint = endpoint
+        self._raw: Callable[..., Awaitable[Response]] = endpoint
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; what it raises, the application's handlers answer."""
         if scope["method"] not in (self.methods or ()):
             await super().handle(scope, receive, send)
             return
-        response = await self._raw(Request(scope, receive))
+        response = await self._raw(request=Request(scope, receive))
         await response(scope, receive, send)
 
 

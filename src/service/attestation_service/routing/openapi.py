@@ -23,11 +23,11 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from attestation.api import PendingApproval, Problem
+from attestation.api.operation import Error, Operation
 from attestation.errors import (
     ActInProgress,
     AnswerNotKept,
     ApprovalUnknown,
-    AttestationError,
     AuthenticationTooOld,
     BreakGlassCannotVote,
     ClientCertificateUntrusted,
@@ -71,7 +71,6 @@ EXAMPLE_INSTANCE: Final = "3f0c5b7a9d1e4c62b8f7a6d5c4b3a291"
 _REF = "#/components/schemas/{model}"
 
 Responses = dict[int | str, dict[str, Any]]
-Error = type[AttestationError] | int
 
 
 def machine_router(tag: str, route_class: type[APIRoute] = JSONRoute) -> APIRouter:
@@ -86,35 +85,37 @@ def operator_router(tag: str) -> APIRouter:
 
 def route(
     router: APIRouter,
-    operation: str,
-    line: str,
+    operation: Operation,
     kind: Access,
     handler: Callable[..., Awaitable[BaseModel | Response | None]],
-    *errors: Error,
+    *,
     done: int = 200,
+    omit: Literal["none", "unset"] | None = None,
+    logs: bool = False,
     also: Responses | None = None,
+    instead: Responses | None = None,
     extra: dict[str, Any] | None = None,
 ) -> None:
-    """Let *handler* serve an operation; what is not said here, it says itself.
+    """Let *handler* serve *operation*; what is not said there and here, it says itself.
 
     Its signature: path, query and body; `VoterDep`, that several may have to agree. Its docstring up to `Raises:`:
     summary and description. Its answer: a model; a vote, with 202; None, with 204; a response as it is.
 
     Args:
         router: That of the feature.
-        operation: Its id. Generated clients use it, so it does not change where a function is called otherwise.
-        line: Method and path.
+        operation: What it is on the wire.
         kind: Who may ask.
         handler: The use case.
-        errors: What it can end in, beside what each operation of its *kind* can; as of `answers`.
         done: The status of a model.
-        also: Answers to document beside those.
+        omit: Which members of a model are left out: those that are null, or that the handler did not name.
+        logs: The body may carry a boot log or a measurement list, and be long.
+        also: Answers to document beside those of *operation* and *handler*.
+        instead: Answers to document in their place.
         extra: More for the OpenAPI document: a body that the handler reads itself.
 
     Raises:
         RuntimeError: Its signature says only half of that several may have to agree.
     """
-    method, path = line.split()
     # With annotations that are values: the framework would make them of the text twice.
     signature = inspect.signature(handler, eval_str=True)
     takes = [each.annotation for each in signature.parameters.values()]
@@ -122,11 +123,15 @@ def route(
     gated = VoterDep in takes
     if gated != (PendingApproval in says):
         # It would do something else than what the caller named, without a word.
-        raise RuntimeError(f"{line}: whether several must agree, and to which proposal, is not one answer")
+        raise RuntimeError(
+            f"{operation.path}: whether several must agree, and to which proposal, is not one answer"
+        )
     shown = [each for each in says if each not in (None, NoneType, PendingApproval)]
     model = next((each for each in shown if issubclass(each, BaseModel)), None)
-    has_body = "requestBody" in (extra or {}) or any(
-        isinstance(each, type) and issubclass(each, BaseModel) for each in takes
+    # What is no JSONRoute reads the request, and refuses it, in a language of its own.
+    has_body = issubclass(router.route_class, JSONRoute) and (
+        "requestBody" in (extra or {})
+        or any(isinstance(each, type) and issubclass(each, BaseModel) for each in takes)
     )
     summary, _, more = inspect.cleandoc(handler.__doc__ or "").partition("\n\n")
 
@@ -137,14 +142,19 @@ def route(
             return found
         if found is None:
             return Response(status_code=204)
-        return reply(found, status_code=202 if isinstance(found, PendingApproval) else done)
+        return reply(
+            found,
+            exclude_none=omit == "none",
+            exclude_unset=omit == "unset",
+            status_code=202 if isinstance(found, PendingApproval) else done,
+        )
 
     vars(endpoint)["__signature__"] = signature
     router.add_api_route(
-        path,
+        operation.path,
         endpoint,
-        methods=[method],
-        operation_id=operation,
+        methods=[operation.method],
+        operation_id=operation.operation_id,
         summary=summary.removesuffix("."),
         description=re.split(r"(?m)^Raises:$", more)[0].strip(),
         status_code=done if shown else 204,
@@ -152,9 +162,10 @@ def route(
         response_class=Response if model is None else JSONResponse,
         responses={
             **(also or {}),
-            **answers(*errors, body=has_body, gated=gated, kind=kind),
+            **answers(*operation.errors, body=has_body, gated=gated, kind=kind),
+            **(instead or {}),
         },
-        openapi_extra={**access(kind), **(extra or {})},
+        openapi_extra={**access(kind, logs=logs), **(extra or {})},
     )
 
 
@@ -271,6 +282,12 @@ def ok(model: type[BaseModel], description: str, *, media_type: str = "applicati
         "description": description,
         "content": {media_type: {"schema": {"$ref": _REF.format(model=model.__name__)}}},
     }
+
+
+def as_it_is(operation: Operation, description: str, *, binary: bool = True) -> Responses:
+    """Return the documentation of a 200 that is no JSON of ours."""
+    schema = {"type": "string", "format": "binary"} if binary else {"type": "string"}
+    return {200: {"description": description, "content": {operation.accept: {"schema": schema}}}}
 
 
 def request_body(model: type[BaseModel]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attestation.api import WhoAmI
+from attestation.api.operations import OperatorAPI
 from attestation_service.auth import OperatorDep, Right
 from attestation_service.routing.openapi import operator_router, route
 
@@ -23,4 +24,4 @@ async def whoami(operator: OperatorDep) -> WhoAmI:
     )
 
 
-route(router, "whoami", "GET /whoami", "known", whoami)
+route(router, OperatorAPI.whoami, "known", whoami)
