@@ -13,15 +13,8 @@ import pytest
 
 from attestation.api import (
     ApproveRequest,
-    AttestRequest,
-    CertRequest,
-    EnrollRequest,
     IntroduceRequest,
-    PolicyLearnRequest,
-    PolicyTestRequest,
-    RefusedKeyRequest,
     RegisterRequest,
-    ReplaceRequest,
 )
 from attestation.client import (
     AnswerInvalid,
@@ -425,103 +418,18 @@ def test_certificates_are_checked_by_default() -> None:
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
 
 
-# Routes: every method, its verb and its path.
-
-MACHINE = f"/api/v1/machines/{MACHINE_ID}"
-FP = "ab" * 48
-OPERATOR_ROUTES: list[tuple[str, str, Callable[[OperatorClient], Any]]] = [
-    ("GET", "/api/v1/machines", lambda c: list(c.machines())),
-    ("GET", MACHINE, lambda c: c.machine(MACHINE_ID)),
-    ("POST", f"{MACHINE}/approve", lambda c: c.approve(MACHINE_ID, ApproveRequest(role=Role.GENERIC))),
-    ("POST", f"{MACHINE}/reject", lambda c: c.reject(MACHINE_ID, "why")),
-    ("POST", f"{MACHINE}/lock", lambda c: c.lock(MACHINE_ID)),
-    ("POST", f"{MACHINE}/unlock", lambda c: c.unlock(MACHINE_ID)),
-    ("POST", f"{MACHINE}/revoke", lambda c: c.revoke(MACHINE_ID, wipe=True)),
-    ("POST", f"{MACHINE}/ak-reset", lambda c: c.ak_reset(MACHINE_ID, "why")),
-    ("POST", f"{MACHINE}/redeliver", lambda c: c.redeliver(MACHINE_ID)),
-    (
-        "POST",
-        f"{MACHINE}/replace",
-        lambda c: c.replace(MACHINE_ID, ReplaceRequest(new=MACHINE_ID, reason="r")),
-    ),
-    ("GET", f"{MACHINE}/results", lambda c: list(c.results(MACHINE_ID))),
-    ("DELETE", MACHINE, lambda c: c.delete_machine(MACHINE_ID)),
-    ("GET", f"{MACHINE}/certificates", lambda c: list(c.machine_certificates(MACHINE_ID))),
-    ("POST", f"{MACHINE}/offline-bundle", lambda c: c.offline_bundle(MACHINE_ID)),
-    (
-        "POST",
-        "/api/v1/ca/refused-keys",
-        lambda c: c.refuse_key(RefusedKeyRequest(spki_sha256="0" * 64, reason="r")),
-    ),
-    ("GET", "/api/v1/registration-tokens", lambda c: list(c.registration_tokens())),
-    ("DELETE", "/api/v1/registration-tokens/t1", lambda c: c.revoke_registration_token("t1")),
-    ("GET", "/api/v1/allow-list", lambda c: list(c.allow_list())),
-    ("DELETE", f"/api/v1/allow-list/{FP}", lambda c: c.remove_from_allow_list(FP)),
-    ("GET", "/api/v1/audit", lambda c: list(c.audit())),
-    ("GET", "/api/v1/audit/verify", lambda c: c.verify_audit()),
-    ("GET", "/api/v1/policies", lambda c: c.policies()),
-    ("POST", "/api/v1/policies", lambda c: c.create_policy({"name": "x"})),
-    ("GET", "/api/v1/policies/workers/2", lambda c: c.policy("workers", 2)),
-    ("GET", "/api/v1/policies/history", lambda c: next(c.policy_history("role", "generic"))),
-    ("GET", f"{MACHINE}/policy", lambda c: c.effective_policy(MACHINE_ID)),
-    ("POST", "/api/v1/policies/test", lambda c: next(c.try_policy(PolicyTestRequest(policy="x@1")))),
-    ("POST", "/api/v1/policies/learn", lambda c: c.learn_policy(PolicyLearnRequest(fleet=True))),
-    ("POST", "/api/v1/policies/assignments/fleet/*/rollback", lambda c: c.roll_back_policy("fleet", "*")),
-    ("PUT", "/api/v1/policies/assignments/fleet/*", lambda c: c.assign_policy("fleet", "*", "x@1")),
-    ("DELETE", "/api/v1/policies/assignments/role/generic", lambda c: c.unassign_policy("role", "generic")),
-]
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "act"), OPERATOR_ROUTES, ids=[f"{m} {p}" for m, p, _ in OPERATOR_ROUTES]
-)
-def test_operator_routes(method: str, path: str, act: Callable[[OperatorClient], Any]) -> None:
-    """Each act goes to its own route with its own verb and the token."""
-    script = Script(problem(404, "unknown"))
-    with pytest.raises(APIError):
-        act(operator(script))
-    request = script.requests[0]
-    assert (request.method, request.url.path) == (method, path)
-    assert request.headers["Authorization"] == "Bearer secret"
-
-
 def introduce(kind: type[IntroduceRequest]) -> IntroduceRequest:
     return kind(ek_public="AA==", ek_source="pub", ek_fingerprint="ab" * 48, ak_public="AA==")
 
 
-ATTEST = AttestRequest(
-    machine_id=MACHINE_ID,
-    ek_fingerprint="ab" * 48,
-    nonce_id="0" * 32,
-    pcr_quote="AA==",
-    pcr_signature="AA==",
-    pcr_values={},
-)
-CERTIFY = CertRequest(
-    nonce_id="0" * 32, csr_pem="x", key_public="AA==", certify_info="AA==", certify_signature="AA=="
-)
-ENROLL = EnrollRequest(cert_pem="x", nonce_id="0" * 32, nonce="A" * 44, nonce_signature="AA==")
-NODE_ROUTES: list[tuple[str, str, Callable[[NodeClient], Any]]] = [
-    ("POST", "/api/v1/self-register", lambda c: c.introduce(introduce(IntroduceRequest))),
-    ("POST", "/api/v1/register", lambda c: c.introduce(introduce(RegisterRequest))),
-    ("GET", "/api/v1/attest/challenge", lambda c: c.challenge(MACHINE_ID)),
-    ("POST", "/api/v1/attest", lambda c: c.attest(ATTEST)),
-    ("GET", "/api/v1/config/t0ken", lambda c: c.fetch_config("t0ken", bytes(32))),
-    ("GET", f"{MACHINE}/challenge", lambda c: c.certificate_challenge(MACHINE_ID, "certify")),
-    ("POST", f"{MACHINE}/request-cert", lambda c: c.request_certificate(MACHINE_ID, CERTIFY)),
-    ("POST", "/api/v1/machines/enroll", lambda c: c.enroll(ENROLL)),
-]
-
-
-@pytest.mark.parametrize(("method", "path", "act"), NODE_ROUTES, ids=[p for _, p, _ in NODE_ROUTES])
-def test_node_routes(method: str, path: str, act: Callable[[NodeClient], Any]) -> None:
-    """Each step of PROTOCOL goes to its route; no operator credential is sent."""
+@pytest.mark.parametrize("kind", [IntroduceRequest, RegisterRequest])
+def test_a_registration_token_has_its_own_route(kind: type[IntroduceRequest]) -> None:
+    """Who may bring one says so by the kind of request."""
     script = Script(problem(404, "unknown"))
     with pytest.raises(APIError):
-        act(node(script))
-    request = script.requests[0]
-    assert (request.method, request.url.path) == (method, path)
-    assert "Authorization" not in request.headers
+        node(script).introduce(introduce(kind))
+    wanted = "/api/v1/register" if kind is RegisterRequest else "/api/v1/self-register"
+    assert script.requests[0].url.path == wanted
 
 
 def test_absent_members_are_not_sent() -> None:

@@ -12,7 +12,6 @@ import httpx
 import pytest
 from cryptography import x509
 
-from attestation.client import OperatorClient
 from attestation.errors import IssuerUnknown, SignerUnavailable
 from attestation.keys.uri import parse_key_uri
 from attestation_service.authority import Authority, Issued, creation, issuance
@@ -498,9 +497,3 @@ async def test_one_certificate_is_revoked(start: Starter) -> None:
     assert unknown.status_code == 404
     hold = await service.operator("POST", path, {"reason": "certificateHold"})
     assert hold.status_code == 422
-
-
-def test_the_client_speaks_all_of_it() -> None:
-    """Each route has its method."""
-    for name in ("ca", "ca_check", "rotate_ca", "certificates", "certificate", "revoke_certificate"):
-        assert callable(getattr(OperatorClient, name))

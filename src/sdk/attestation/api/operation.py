@@ -21,8 +21,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from functools import cached_property, partial
-from types import UnionType
+from functools import cached_property, update_wrapper
+from types import MethodType, UnionType
 from typing import (
     Any,
     Concatenate,
@@ -80,7 +80,8 @@ class ClientMethod(Operation, Generic[P, A]):
 
     def __init__(self, declared: Callable[..., Any], *line: Any, accept: str) -> None:
         super().__init__(*line, accept=accept)
-        self._declared, self.__doc__ = declared, declared.__doc__
+        self._declared = declared
+        update_wrapper(self, declared)
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -117,7 +118,12 @@ class ClientMethod(Operation, Generic[P, A]):
     def __get__(self, client: Asks, owner: type) -> Callable[P, A]: ...
 
     def __get__(self, client: Asks | None, owner: type) -> Self | Callable[P, A]:
-        return self if client is None else partial(client.ask, self)
+        # As a function does it, so that editors and `help` see a method.
+        return self if client is None else MethodType(self, client)
+
+    def __call__(self, client: Asks, /, *args: P.args, **kwargs: P.kwargs) -> A:
+        """Ask for it."""
+        return client.ask(self, *args, **kwargs)
 
 
 def operation(
