@@ -18,6 +18,7 @@ from attestation.api.operation import ClientMethod, Operation
 from attestation.api.operations import NodeAPI, OperatorAPI, PublicAPI
 from attestation.client import APIError, NodeClient, OperatorClient, PublicClient
 from attestation_service.app import ROUTERS, create_app
+from tests.fixtures.over_httpx import answering
 from tests.unit.service.conftest import settings_for
 
 CLIENTS: tuple[tuple[type, Any], ...] = (
@@ -135,7 +136,7 @@ def test_a_method_asks_where_the_route_is(operation: ClientMethod[..., Any], cli
         found = operation.__get__(asking, type(asking))(**values)
         list(found or ())
 
-    with client(transport=httpx.MockTransport(answer)) as asking, pytest.raises(APIError):
+    with client(carrier=answering(answer)) as asking, pytest.raises(APIError):
         ask(asking)
     (request,) = requests
     path = operation.path.replace(":path", "").replace("{", "<").replace("}", ">")

@@ -137,24 +137,6 @@ class HTTPSender(Closing):
         """Close the connections."""
         self._carrier.close()
 
-    def call(
-        self,
-        method: str,
-        path: str,
-        model: type[Model],
-        *,
-        params: Mapping[str, str | int] | None = None,
-        body: BaseModel | Mapping[str, Any] | None = None,
-    ) -> Model:
-        """Send a request and read the answer as *model*; members it does not know are left out.
-
-        Raises:
-            APIError: The service refused.
-            ServiceUnreachable: No answer.
-            AnswerInvalid: Not an answer of this API.
-        """
-        return self.read(method, path, lambda answer: parse(answer, model), params=params, body=body)
-
     def send(
         self,
         method: str,
