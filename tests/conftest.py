@@ -27,12 +27,6 @@ settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Keep the measuring of coverage out of the processes that tests start."""
-    if hasattr(config, "workerinput") or "PYTEST_XDIST_WORKER" in os.environ:
-        os.environ.pop("COVERAGE_PROCESS_START", None)
-
-
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Load without the garbage collector, and let it pass over what came: modules and tests live as long as we do."""
