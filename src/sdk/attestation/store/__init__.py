@@ -3,8 +3,8 @@
     store = open_store("sqlite:////var/lib/itl/attestation.db")
     machine = await store.read(lambda tx: tx.machines.by_id(machine_id))
 
-`tables.py` is the schema, `tx.py` what a unit of work sees, `base.py` what a store promises, `sqlite.py` how it
-keeps that promise on SQLite.
+`tables.py` is the schema, `tx.py` what a unit of work sees, `base.py` what a store promises, `sqlite.py` and
+`postgres.py` how it keeps that promise, `queues.py` what they share.
 """
 
 from attestation.store.acts import ACTS_OF_ONE, Act

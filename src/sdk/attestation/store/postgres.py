@@ -31,7 +31,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 WRITE_LOCK: Final = 0x69746C2D61747374
 """The advisory lock of every transaction that writes: "itl-atst"."""
 
-READERS: Final = 2
+READERS: Final = 4
 """Threads for reads by key; each waits for the network while the others compute."""
 
 _ANSWER_SECONDS: Final = 10
@@ -71,7 +71,7 @@ def connect(url: str, settings: StoreSettings) -> Connection:
         StoreUnavailable: It does not let us in, or not in time.
     """
     given = {
-        "connect_timeout": _ANSWER_SECONDS,
+        "connect_timeout": max(2, round(settings.busy_timeout_seconds)),  # as long as anybody is to wait
         "keepalives_idle": _ANSWER_SECONDS,
         "keepalives_interval": 2,
         "keepalives_count": 3,
@@ -90,16 +90,16 @@ def connect(url: str, settings: StoreSettings) -> Connection:
             "SELECT set_config('synchronous_commit', 'on', false)"
             " WHERE current_setting('synchronous_commit') = 'off'"
         )
-        for name, seconds in (
-            ("lock_timeout", settings.busy_timeout_seconds),
-            ("idle_in_transaction_session_timeout", _STALLED_SECONDS),
-        ):
-            connection.execute("SELECT set_config(%s, %s, false)", (name, str(round(seconds * 1000))))
+        _set(connection, "lock_timeout", settings.busy_timeout_seconds)
     except psycopg.Error as e:
         if connection is not None:
             connection.close()
         raise unavailable(e) from e
     return connection
+
+
+def _set(connection: Connection, name: str, seconds: float) -> None:
+    connection.execute("SELECT set_config(%s, %s, false)", (name, str(round(seconds * 1000))))
 
 
 def _told(error: BaseException) -> BaseException:
@@ -182,6 +182,10 @@ class _Worker:
 
 class _Writer(_Worker):
     """Commits groups."""
+
+    def _open(self) -> None:
+        super()._open()
+        _set(self._connection, "idle_in_transaction_session_timeout", _STALLED_SECONDS)
 
     def _run(self, group: list[Unit]) -> None:
         """Run *group* in one transaction.
