@@ -19,6 +19,7 @@ from attestation.appraisal.again import judge_again
 from attestation.appraisal.kind import Kind
 from attestation.appraisal.tpm import TPM, no_advisories
 from attestation.appraisal.tpm import Expected as ExpectedTPM
+from attestation.appraisal.tpm import Found as FoundTPM
 from attestation.appraisal.tpm.again import Stored
 from attestation.appraisal.tpm.looks_away import WORDS
 from attestation.errors import ChallengeMismatch, EvidenceRejected, MalformedEvidence, PolicyInvalid
@@ -256,6 +257,20 @@ def test_without_the_policy_that_was_asked_for(sample: Sample) -> None:
         assert found.result.verdict is Verdict.INDETERMINATE
         assert Undecided in [type(o) for o in found.result.outcomes if o.check == "policy"]
         assert set(found.found) == {name}
+
+
+def test_what_makes_results_alike(sample: Sample) -> None:
+    """The same evidence is alike; of a TPM also what PCR 10 alone tells apart, where files are judged."""
+    name = sample.kind.name
+    found = judged({name: sample.item}, {name: sample.expected}).found[name]
+    assert sample.kind.alike(found, IDENTITY_ONLY) == sample.kind.alike(found, IDENTITY_ONLY)
+    assert (found.state is None) is (name == "tpm")
+    if name == "tpm":
+        files = policy(tpm={"bank": "sha256", "pcrs": {}, "ima": {"allow": ["aa" * 32]}})
+        assert isinstance(found, FoundTPM)
+        used = found._replace(digest="00" * 32)
+        assert sample.kind.alike(used, files) == sample.kind.alike(found, files)
+        assert sample.kind.alike(used, IDENTITY_ONLY) != sample.kind.alike(found, IDENTITY_ONLY)
 
 
 def test_what_went_back_fails() -> None:

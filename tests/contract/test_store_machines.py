@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -12,8 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attestation.errors import EKConflict, MachineChanged, MachineUnknown, NameInUse, RequestInvalid
-from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status
+from attestation.errors import (
+    AlreadyExists,
+    EKConflict,
+    MachineChanged,
+    MachineUnknown,
+    NameInUse,
+    RequestInvalid,
+)
+from attestation.machines import ClockState, EKCertificateInfo, Identity, Machine, Role, Status
 from attestation.machines.names import names_of
 from attestation.results import Assurance, Verdict
 from attestation.store import FLEET, MachineFilter, Page, PolicyAssignment, Store, StoredPolicy, Tx, machines
@@ -608,3 +615,35 @@ def test_who_shared_a_name_has_it_when_the_other_one_gives_it_up(store: Store, f
     assert shared == [second.machine_id, third.machine_id], "those two still share it"
     store.write_sync(lambda tx: tx.machines.update(locked, hostname="cp-9"))
     assert store.read_sync(lambda tx: tx.machines.sharing(10)) == []
+
+
+# Identities of other kinds
+
+
+def test_each_kind_of_evidence_has_its_identity(store: Store) -> None:
+    """Beside that of the TPM; one of a kind, of one machine alone; and whoever is deleted has none any more."""
+    first, second = a_machine(1), a_machine(2)
+
+    def load(tx: Tx) -> Mapping[str, object]:
+        case = tx.attestations.load(first.machine_id, "x", address_key="a", machine_key="m")
+        assert case is not None
+        return case.identities
+
+    def add(tx: Tx) -> Machine:
+        tx.machines.add(first)
+        tx.machines.add(second)
+        return tx.identities.add(first, "chip", b"1")
+
+    assert store.write_sync(add).version == first.version + 1
+    assert store.read_sync(load) == {"tpm": first.tpm, "chip": Identity(value=b"1")}
+    for machine, value in ((second, b"1"), (first, b"2")):
+        with pytest.raises(AlreadyExists):
+            store.write_sync(lambda tx, m=machine, v=value: tx.identities.add(m, "chip", v))  # type: ignore[misc]
+    with pytest.raises(MachineChanged):
+        store.write_sync(lambda tx: tx.identities.add(first, "enclave", b"1"))
+    store.write_sync(lambda tx: tx.identities.renew(first.machine_id, "chip", {"level": 7}))
+    store.write_sync(lambda tx: tx.identities.add(second, "enclave", b"1"))
+    assert store.read_sync(load) == {"tpm": first.tpm, "chip": Identity(value=b"1", state={"level": 7})}
+    assert store.write_sync(lambda tx: tx.machines.delete(first.machine_id))
+    assert store.read_sync(lambda tx: tx.identities.of(first.machine_id)) == {}
+    assert set(store.read_sync(lambda tx: tx.identities.of(second.machine_id))) == {"enclave"}

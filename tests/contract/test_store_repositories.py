@@ -609,6 +609,7 @@ def test_one_statement_loads_what_many_would(store: Store) -> None:
     bare = store.read_sync(load)
     assert bare == AttestationCase(
         machine=machine,
+        identities={"tpm": machine.tpm},
         challenge=challenge,
         policies=(),
         revision=0,

@@ -1,7 +1,6 @@
 """A kind of evidence in one file: the level of a chip, under a key that we share with it.
 
-It shows what a kind needs, and that nothing else is touched: one object, one reader of its block in policies, and a
-line in each table.
+What a kind needs, and nothing else: an object, a reader of its block in policies, and a line in each table.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Final, NamedTuple
 
 from attestation.appraisal.kind import Kind
 from attestation.errors import ChallengeMismatch, MalformedEvidence, PolicyInvalid, SignatureInvalid
+from attestation.machines import Identity, NodeEvent
 from attestation.reference import Demand, Policy
 from attestation.reference.rules import Stated
 from attestation.results import Check, Outcome, Subject, TrustClaim
@@ -38,11 +38,17 @@ class Expected(NamedTuple):
     before: int
 
 
+def expect(identity: Identity, challenge: bytes) -> Expected:
+    """Return what is expected of a chip: its identity is the key."""
+    return Expected(identity.value, challenge, (identity.state or {"level": 0})["level"])
+
+
 class Found(NamedTuple):
     """What it proves, and what is to be stored."""
 
-    level: int
+    state: Mapping[str, int]
     digest: str | None = None
+    events: tuple[NodeEvent, ...] = ()
 
 
 class ToyKind(Kind[Unverified, Expected, int]):
@@ -53,13 +59,12 @@ class ToyKind(Kind[Unverified, Expected, int]):
     held: Final = check.passed()
     expects: Final = "a fresh statement of the chip"
     checks: Final = (check, LEVEL, MINIMUM)
+    form: Final = {"statement": str, "tag": str}
 
     def parse(self, item: object) -> Unverified:
         """Parse `statement` and `tag`, base64."""
-        if not isinstance(item, Mapping) or item.keys() != {"statement", "tag"}:
-            raise MalformedEvidence("two members: statement and tag")
-        if {type(text) for text in item.values()} != {str}:
-            raise MalformedEvidence("statement and tag are texts")
+        if not isinstance(item, Mapping) or {n: type(v) for n, v in item.items()} != self.form:
+            raise MalformedEvidence("two texts: statement and tag")
         statement = b64decode(item["statement"], "statement", max_bytes=36)
         tag = b64decode(item["tag"], "tag", max_bytes=32)
         if len(tag) != 32:
@@ -82,7 +87,7 @@ class ToyKind(Kind[Unverified, Expected, int]):
     ) -> tuple[Sequence[Outcome], Found]:
         """A level never goes back."""
         failed = LEVEL.failed(f"at least {expected.before}", str(claims))
-        return [failed if claims < expected.before else LEVEL.passed()], Found(claims)
+        return [failed if claims < expected.before else LEVEL.passed()], Found({"level": claims})
 
     def judge(
         self, claims: int, evidence: Unverified, expected: Expected, policy: Policy

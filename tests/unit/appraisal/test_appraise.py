@@ -16,7 +16,7 @@ from attestation.appraisal.tpm.identity import firmware_words, judge_clock, keys
 from attestation.appraisal.tpm.kind import BOOT_STATE_NOT_APPRAISED
 from attestation.errors import ChallengeMismatch, PCRDigestMismatch, SignatureInvalid
 from attestation.evidence import tpm_quote
-from attestation.machines import ClockState, Role
+from attestation.machines import ClockState, NodeEvent, Role
 from attestation.reference import IDENTITY_ONLY, Policy, compose, parse_policy
 from attestation.reference.blocks import BLOCKS
 from attestation.results import (
@@ -89,7 +89,7 @@ def appraise(evidence: UnverifiedEvidence, case: Case, at: datetime) -> Appraisa
 
 def news(appraisal: Appraisal) -> tuple[bool, bool]:
     found = found_in(appraisal)
-    return found.rebooted, found.firmware_changed
+    return NodeEvent.REBOOTED in found.events, NodeEvent.FIRMWARE_CHANGED in found.events
 
 
 def evidence(values: dict[int, dict[int, bytes]] = VALUES, **fault: object) -> UnverifiedEvidence:
@@ -128,7 +128,7 @@ def test_good_evidence_under_a_policy_that_holds() -> None:
     assert found.error is None
     told = found_in(found)
     assert told.claims.pcrs == VALUES
-    assert told == Found(told.claims, NOW, False, False, found.result.pcr_digest or "")
+    assert told == Found(told.claims, NOW, (), found.result.pcr_digest or "")
 
 
 def test_a_value_that_the_policy_does_not_accept() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from attestation.errors import EvidenceRejected
+from attestation.machines import NodeEvent
 from attestation.reference import Policy
 from attestation.results import AttestationResult, Check, Outcome, Passed, Subject
 
@@ -24,6 +25,16 @@ class Findings(Protocol):
     @property
     def digest(self) -> str | None:
         """One digest over all that was measured, hex; None where the kind has none."""
+        ...
+
+    @property
+    def events(self) -> Sequence[NodeEvent]:
+        """What others are told of, where the result differs from the one before."""
+        ...
+
+    @property
+    def state(self) -> Mapping[str, Any] | None:
+        """What the machine's `Identity` keeps of it; None for what is kept elsewhere."""
         ...
 
 
@@ -103,6 +114,10 @@ class Kind(Protocol[Unverified, Expected, Claims]):
             policy: The policy in force, which the challenge asked for.
         """
         ...
+
+    def alike(self, found: Any, policy: Policy) -> str:  # noqa: ARG002 -- for those that leave something out
+        """Return what makes two results of such evidence alike: only another one is written down."""
+        return str(found.digest)
 
     def again(self, kept: Any, policy: Policy) -> Iterable[Outcome]:  # noqa: ARG002 -- for those that keep evidence
         """Judge what is stored of such evidence under a policy that was not in force when it came."""

@@ -6,13 +6,16 @@ the signature check. The join is by primary keys only, so it stays flat however 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import and_, bindparam, select
 
-from attestation.machines import Machine
+from attestation.machines import Identity, Machine, TPMIdentity
+from attestation.reference.document import TPM
 from attestation.store import challenges, machines, policies
 from attestation.store.challenges import Challenge
+from attestation.store.identities import Identities, has_any
 from attestation.store.rate_limits import tat_of
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import ChallengeRow, MachineRow, table_of
@@ -29,6 +32,7 @@ class AttestationCase:
 
     Args:
         machine: The machine.
+        identities: Who it is to each kind of evidence, by the name of the kind: what is expected of it.
         challenge: The challenge of that id, whosever it is; None where there is none.
         policies: Every policy that is assigned to it, the widest first (`policies.applicable`).
         revision: Of what applies; compared where the judgement is written.
@@ -37,6 +41,7 @@ class AttestationCase:
     """
 
     machine: Machine
+    identities: Mapping[str, TPMIdentity | Identity]
     challenge: Challenge | None
     policies: tuple[str, ...]
     revision: int
@@ -52,6 +57,7 @@ _LOAD = Prepared(
         policies.revision_of_policies.label("revision"),
         tat_of("address_key").label("address_tat_us"),
         tat_of("machine_key").label("machine_tat_us"),
+        has_any(_M.c.machine_id).label("others"),
     )
     .select_from(_M.outerjoin(_C, and_(_C.c.challenge_id == bindparam("challenge_id"))))
     .where(_M.c.machine_id == bindparam("of_machine"))
@@ -88,11 +94,16 @@ class Attestations:
             return None
         end = _MACHINE_COLUMNS + _CHALLENGE_COLUMNS
         challenge = row[_MACHINE_COLUMNS:end]
+        machine = machines.decode(row[:_MACHINE_COLUMNS])
+        identities: dict[str, TPMIdentity | Identity] = {TPM: machine.tpm}
+        if row[-1]:
+            identities |= Identities(self._sql).of(machine_id)
         return AttestationCase(
-            machine=machines.decode(row[:_MACHINE_COLUMNS]),
+            machine=machine,
+            identities=identities,
             challenge=challenges.decode(challenge) if challenge[0] is not None else None,
-            policies=tuple(filter(None, row[end:-3])),
-            revision=row[-3],
-            address_tat_us=row[-2],
-            machine_tat_us=row[-1],
+            policies=tuple(filter(None, row[end:-4])),
+            revision=row[-4],
+            address_tat_us=row[-3],
+            machine_tat_us=row[-2],
         )

@@ -19,6 +19,7 @@ from attestation.store.tables import (
     ChipMarkRow,
     IssuanceRow,
     IssuerRow,
+    MachineIdentityRow,
     MachineRow,
     PolicyAssignmentRow,
     PolicyRow,
@@ -71,6 +72,7 @@ AUTHORITY: Final = {
             "ek_fingerprint ek_public status role cluster_id hostname assigned_ip ek_allow_listed ek_chain_ok "
             "assurance ak_public ak_name name_key address_key shares_names wipe_pending wiped_at unlock_pending",
         ),
+        _table("identity", MachineIdentityRow, "kind value", "machine_id"),
         _table("ak-binding", AKBindingRow, "ak_name", "ek_fingerprint machine_id"),
         _table("chip-mark", ChipMarkRow, "kind value machine_id", "ended_as ended_believed"),
         _table(

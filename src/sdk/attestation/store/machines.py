@@ -21,7 +21,7 @@ from attestation.store.labels import wears
 from attestation.store.pages import Page, before_id, checked_limit, page_of
 from attestation.store.policies import revision_of_policies
 from attestation.store.sql import Executor, Prepared
-from attestation.store.tables import LEASED, MachineRow, table_of
+from attestation.store.tables import LEASED, MachineIdentityRow, MachineRow, table_of
 
 _T = table_of(MachineRow)
 _C = _T.c
@@ -173,6 +173,8 @@ _SHARING_WITH = Prepared(
 )
 _ALONE = Prepared(update(_T).where(_C.machine_id == bindparam("of_machine")).values(shares_names=False))
 _SHARING = Prepared(select(_T).where(_C.shares_names).order_by(_C.id).limit(bindparam("rows")))
+_IDENTITIES = table_of(MachineIdentityRow)
+_FORGET = Prepared(delete(_IDENTITIES).where(_IDENTITIES.c.machine_id == bindparam("machine_id")))
 _DELETE = Prepared(delete(_T).where(_C.machine_id == bindparam("machine_id")))
 _PENDING = _C.status == Status.PENDING_APPROVAL.value
 _WEIGHED = select(func.count(), func.coalesce(func.sum(_C.kept_bytes), 0)).select_from(_T).where(_PENDING)
@@ -418,13 +420,14 @@ class Machines:
         return int(row[0])
 
     def delete(self, machine_id: str) -> bool:
-        """Delete a machine with its results and config tokens; return False if there was none.
+        """Delete a machine with its identities, results and config tokens; return False if there was none.
 
         Who may be deleted is the caller's rule; the audit keeps what happened.
         """
         machine = self.by_id(machine_id)
         if machine is None:
             return False
+        self._sql.run(_FORGET, machine_id=machine_id)
         deleted = self._sql.run(_DELETE, machine_id=machine_id) == 1
         self._settle(machine)
         return deleted

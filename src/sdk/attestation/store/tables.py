@@ -255,6 +255,18 @@ class MachineLabelRow(Base):
     value: Mapped[str]
 
 
+class MachineIdentityRow(Base):
+    """Who a machine is to a kind of evidence besides its TPM's, whose identity stands in the machine's own row."""
+
+    __tablename__ = "machine_identities"
+    __table_args__ = (UniqueConstraint("machine_id", "kind"), {"sqlite_with_rowid": False})
+
+    kind: Mapped[Key]
+    value: Mapped[bytes] = mapped_column(primary_key=True)
+    machine_id: Mapped[str] = mapped_column(ForeignKey("machines.machine_id"))
+    state: Mapped[Payload | None]
+
+
 class AKBindingRow(Base):
     """An AK, by its Name, belongs to one EK for ever (PROTOCOL §8.6). No foreign key: it outlives its machine."""
 

@@ -16,6 +16,7 @@ from attestation.store.captures import Captures
 from attestation.store.challenges import Challenges
 from attestation.store.chips import AKBindings, ChipMarks
 from attestation.store.handovers import Handovers
+from attestation.store.identities import Identities
 from attestation.store.identity import Identity
 from attestation.store.issuances import Issuances
 from attestation.store.issuers import Issuers
@@ -60,6 +61,7 @@ class Tx:
         "config_tokens",
         "ek_certificates",
         "handovers",
+        "identities",
         "identity",
         "issuances",
         "issuers",
@@ -80,6 +82,7 @@ class Tx:
         self._sql = sql
         self.attestations = Attestations(sql)
         self.machines = Machines(sql)
+        self.identities = Identities(sql)
         self.labels = Labels(sql)
         self.ak_bindings = AKBindings(sql)
         self.chip_marks = ChipMarks(sql)

@@ -1,15 +1,11 @@
 """What follows from an appraisal for a machine: the table of PROTOCOL §4, without database or clock."""
 
-# Algorithms for: digest
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 from attestation.api.node import Action
-from attestation.appraisal import Appraisal
-from attestation.appraisal.tpm import Found, found_in
-from attestation.evidence.event_log import IMA_PCR
+from attestation.appraisal import KINDS, Appraisal
 from attestation.machines import Machine, Status, Transition, next_status
 from attestation.reference import Policy
 from attestation.results import Verdict
@@ -94,16 +90,7 @@ _WORDS = {
 
 
 def _key(appraisal: Appraisal, policy: Policy) -> str:
-    """Return what makes two results alike: verdict, policy, boot, firmware, PCRs, failed checks."""
-    result, found = appraisal.result, found_in(appraisal)
-    clock = found.clock
-    boot = f"{clock.reset_count}.{clock.restart_count} {clock.firmware_version:x}"
-    pcrs = result.pcr_digest if policy.tpm.ima is None else _without_ima(found, policy)
-    return f"{result.verdict} {result.policy} {boot} {pcrs} {result.failed_line() or ''}"
-
-
-def _without_ima(found: Found, policy: Policy) -> str:
-    """Return a digest over the PCRs but that of IMA: every file that is opened first extends it."""
-    values = found.claims.pcrs.get(policy.tpm.bank, {})
-    told = b"".join(value for pcr, value in sorted(values.items()) if pcr != IMA_PCR)
-    return hashlib.sha256(told).hexdigest()
+    """Return what makes two results alike: verdict, policy, what each kind of evidence told, failed checks."""
+    result = appraisal.result
+    told = " ".join([KINDS[name].alike(found, policy) for name, found in appraisal.found.items()])
+    return f"{result.verdict} {result.policy} {told} {result.failed_line() or ''}"

@@ -6,13 +6,12 @@ Evidence that is not authentic proves nothing about the machine: it spends its c
 trust nor tokens nor history (docs/adr/0005).
 """
 
-# Longer than 500 lines: one attestation is read from its challenge to its answer.
 # Algorithms for: digest
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
@@ -22,7 +21,6 @@ from fastapi import Query
 from attestation.api import AttestRequest, AttestResponse, QuoteChallenge
 from attestation.api.base import MachineId
 from attestation.appraisal import Appraisal, Case, appraise
-from attestation.appraisal.tpm import TPM, Expected, UnverifiedEvidence, found_in
 from attestation.audit import AuditEvent
 from attestation.clock import rfc3339
 from attestation.errors import (
@@ -43,23 +41,23 @@ from attestation.reference import Policy
 from attestation.results import Verdict
 from attestation.results.ear import TYP as EAR_TYPE
 from attestation.results.ear import ear_claims
-from attestation.store import Challenge, StoredEvidence, Tx
-from attestation.tpm.hashes import bank_name
+from attestation.store import Challenge, Tx
 from attestation.wire import b64encode
 from attestation_service import __version__
-from attestation_service.attest import key_attestation
+from attestation_service.attest import key_attestation, tpm
+from attestation_service.attest.asked import Asked
 from attestation_service.attest.decision import Decision, decide
 from attestation_service.attest.key_attestation import Offered
+from attestation_service.attest.kinds import asked_of, side_of
 from attestation_service.border import limits
 from attestation_service.context.request import From, Origin
 from attestation_service.entitlements import config_tokens, leases
 from attestation_service.entitlements.attempts import until_unchanged
 from attestation_service.entitlements.events import emit
-from attestation_service.keys import crypto_policy, statements
+from attestation_service.keys import statements
 from attestation_service.resources import Res, Resources
 from attestation_service.settings import Settings
 from attestation_service.verifier import challenges, measurements, policy
-from attestation_service.verifier.firmware import vendor_of
 
 AGAIN_SECONDS: Final = 1
 """After an answer that could not be decided, the next challenge is answered at once."""
@@ -81,6 +79,7 @@ class Appraised:
     """
 
     machine: Machine
+    identities: Mapping[str, object]
     policy: Policy
     revision: int
     challenge: Challenge
@@ -126,9 +125,11 @@ async def challenge(machine_id: Annotated[MachineId, Query()], *, res: Res, orig
         limits.check(tx, counted, at)
         machine = tx.machines.require(machine_id)
         known = machine.event_log_sha256 is not None
+        besides = asked_of(tx.identities.of(machine_id))
         in_force = policy.in_force(tx, machine, res.settings)
         return key_attestation.offer_first(
-            challenges.make(machine, in_force, res.settings, at, event_log_known=known), machine
+            challenges.make(machine, in_force, res.settings, at, event_log_known=known, besides=besides),
+            machine,
         )
 
     async with limits.CountRefusals(res.store, counted[:1], at):
@@ -170,7 +171,12 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
     signed = await _sign(judged, request, token, res, at)
     fresh = key_attestation.offer_next(
         challenges.make(
-            judged.machine, judged.policy, res.settings, at, event_log_known=judged.event_log_known
+            judged.machine,
+            judged.policy,
+            res.settings,
+            at,
+            event_log_known=judged.event_log_known,
+            besides=asked_of(judged.identities),
         ),
         judged.machine,
         judged.policy,
@@ -223,81 +229,49 @@ def judge(
     machine = loaded.machine
     challenge = challenges.still_open(loaded.challenge, request.machine_id, at)
     in_force = policy.effective(tx, loaded.policies, machine.role, res.settings)
-    found = Appraised(machine=machine, policy=in_force, revision=loaded.revision, challenge=challenge)
+    found = Appraised(
+        machine=machine,
+        identities=loaded.identities,
+        policy=in_force,
+        revision=loaded.revision,
+        challenge=challenge,
+    )
     try:
-        # 2. It means this machine, and the machine has a key that could have signed.
-        _same_ek(request.ek_fingerprint, machine)
-        if machine.tpm.ak_public is None:
-            raise AKNotActivated("this machine has no activated attestation key")
-        crypto_policy.demand_keys_of(
-            crypto_policy.of(res.settings), machine.tpm.ek_public, machine.tpm.ak_public
-        )
-        assert challenge.nonce is not None
+        # 2. What came of each kind that is expected: it means this machine, which has keys that could have signed.
         assert challenge.policy_ref is not None
-        quoted = TPM.parse(
-            {
-                "pcr_quote": request.pcr_quote,
-                "pcr_signature": request.pcr_signature,
-                "pcr_values": request.pcr_values,
-            }
-        )
-        expected = Expected(
-            ak_public=machine.tpm.ak_public,
-            ek_public=machine.tpm.ek_public,
-            challenge=challenge.nonce,
-            selection=challenges.selection(challenge),
-            clock=machine.clock,
-            ek_vendor=vendor_of(machine),
-            event_log_requested=challenges.requires_event_log(challenge),
-            ek_certification_requested=key_attestation.requested(challenge),
-            firmware_attested=machine.firmware_attested,
-            firmware=res.advisories.judge,
-        )
-        certified = key_attestation.verified(request, challenge, machine)
-        bank = found.policy.tpm.bank
-        logs = measurements.gather(
-            tx,
-            request,
-            machine,
-            found.policy,
-            quoted.pcr_values.get(bank, {}),
-            res.replays,
-            lambda: TPM.verify(quoted, expected),
-        )
-        evidence = UnverifiedEvidence(
-            quoted.quote, quoted.pcr_values, logs.event_log, logs.ima_log, certified
-        )
+        asked = Asked(tx, request, machine, found.policy, challenge, res)
+        gathered = {
+            name: side_of(name).gather(identity, asked) for name, identity in loaded.identities.items()
+        }
         case = Case(
-            expected={TPM.name: expected},
+            expected={name: each.expected for name, each in gathered.items()},
             requested_policy=challenge.policy_ref,
             policy=found.policy,
             assurance=machine.assurance,
             role=machine.role,
         )
         # 3. Authentic? Then as expected? Then what the table says.
-        appraisal = appraise({TPM.name: evidence}, case, at)
+        appraisal = appraise({name: each.evidence for name, each in gathered.items()}, case, at)
         if appraisal.error is not None:
             raise appraisal.error
         # In protocol 1 an unlock was no order: such an agent believes the status.
         told = machine if request.node_nonce is not None else replace(machine, unlock_pending=False)
         decision = decide(told, appraisal, found.policy)
-        values = found_in(appraisal).claims.pcrs.get(bank, {})
-        remembered = measurements.remember(
-            tx, logs, machine, found.policy, values, res.replays, changed=decision.changed
-        )
-        remembered = _bounded(tx, remembered, machine, at)
+        besides = tpm.besides_of(gathered)
+        remembered = tpm.remembered(asked, besides, appraisal, at, changed=decision.changed)
     except REFUSALS as refusal:
         return replace(found, refusal=refusal)
     # Written out: `replace` looks at every field, and this is the hot path.
     return Appraised(
         machine=machine,
+        identities=loaded.identities,
         policy=found.policy,
         revision=found.revision,
         challenge=challenge,
         appraisal=appraisal,
         decision=decision,
         remembered=remembered,
-        certified=certified,
+        certified=besides.certified,
     )
 
 
@@ -335,7 +309,7 @@ def record(
             tx.logs.put(log, at)
     affirming = result.verdict is Verdict.VERIFIED
     trust: dict[str, Any] = {
-        "clock": found_in(appraisal).clock if affirming else machine.clock,
+        "clock": tpm.found_in(appraisal).clock if affirming else machine.clock,
         "last_verdict": result.verdict,
         "last_result_at": at,
         "last_policy": result.policy,
@@ -363,7 +337,12 @@ def record(
             trust |= {"directive_sha256": signed.directive_sha256}
         after = tx.machines.update(machine, **trust)
     if decision.changed or logs.first or learned:
-        tx.results.add(machine.machine_id, result, _stored_evidence(tx, judged, logs))
+        stored = tpm.stored(tx, machine, judged.policy, judged.challenge, appraisal, logs, judged.certified)
+        tx.results.add(machine.machine_id, result, stored)
+    if affirming:
+        for name, found in appraisal.found.items():
+            if found.state is not None:
+                tx.identities.renew(machine.machine_id, name, found.state)
     if affirming and machine.heartbeat_missed_at is not None:
         leases.resumed(tx, machine, origin, at)
     if decision.changed:
@@ -372,34 +351,6 @@ def record(
             tx.config_tokens.withdraw(machine.machine_id, at)
     if token is not None:
         config_tokens.store(tx, token, at)
-
-
-def _bounded(
-    tx: Tx, remembered: measurements.Remembered, machine: Machine, at: datetime
-) -> measurements.Remembered:
-    """Leave out logs that may not be kept; then the machine is asked again where a policy needs them."""
-    if not remembered.logs or limits.may_keep_logs(tx, machine, remembered.logs, at):
-        return remembered
-    known = remembered.event_log_sha256 == machine.event_log_sha256
-    return measurements.Remembered(event_log_sha256=machine.event_log_sha256 if known else None)
-
-
-def _stored_evidence(tx: Tx, judged: Appraised, logs: measurements.Remembered) -> StoredEvidence:
-    """Return what the result was judged from."""
-    vouched = tx.ek_certificates.get(judged.machine.machine_id)
-    assert judged.appraisal is not None
-    claims, bank = found_in(judged.appraisal).claims, judged.policy.tpm.bank
-    return StoredEvidence(
-        pcr_bank=bank_name(bank),
-        pcr_values=claims.pcrs.get(bank, {}),
-        event_log_sha256=logs.event_log_sha256 or logs.astray_sha256,
-        ima_log_sha256=logs.ima_log_sha256,
-        policy_sha256=judged.policy.sha256,
-        assurance=judged.machine.assurance,
-        bundle_sha256=vouched.validation.bundle_sha256 if vouched is not None else None,
-        nonce=judged.challenge.nonce,
-        ek_key_attested=judged.certified is not None,
-    )
 
 
 def _tell(tx: Tx, judged: Appraised, after: Machine, origin: Origin, at: datetime) -> None:
@@ -433,11 +384,9 @@ def _tell(tx: Tx, judged: Appraised, after: Machine, origin: Origin, at: datetim
         )
     if not affirming:
         emit(tx, NodeEvent.ATTESTATION_FAILED, after, at, meta={"policy": result.policy, "failed": failed})
-    found = found_in(appraisal)
-    if found.rebooted:
-        emit(tx, NodeEvent.REBOOTED, after, at)
-    if found.firmware_changed:
-        emit(tx, NodeEvent.FIRMWARE_CHANGED, after, at)
+    for found in appraisal.found.values():
+        for event in found.events:
+            emit(tx, event, after, at)
 
 
 def _without_orders(
@@ -533,16 +482,6 @@ def _answer(
         else AGAIN_SECONDS,
         next_challenge=challenges.show(fresh.challenge, fresh.ek_challenge),
     )
-
-
-def _same_ek(sent: str, machine: Machine) -> None:
-    """Check whom the request names; the older form is SHA-384 over the public area as sent (PROTOCOL §0)."""
-    named = sent.lower().encode("ascii")
-    if hmac.compare_digest(named, machine.tpm.ek_fingerprint.encode("ascii")):
-        return
-    older = hashlib.sha384(machine.tpm.ek_public).hexdigest()
-    if not hmac.compare_digest(named, older.encode("ascii")):
-        raise EKFingerprintMismatch("ek_fingerprint is not that of this machine")
 
 
 def denied(machine: Machine, refusal: AttestationError, origin: Origin, what: str = "attest") -> AuditEvent:

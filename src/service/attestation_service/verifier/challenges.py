@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import threading
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Literal
@@ -54,7 +55,13 @@ _random = RandomPool()
 
 
 def make(
-    machine: Machine, policy: Policy, settings: Settings, at: datetime, *, event_log_known: bool
+    machine: Machine,
+    policy: Policy,
+    settings: Settings,
+    at: datetime,
+    *,
+    event_log_known: bool,
+    besides: Sequence[str] = (),
 ) -> Challenge:
     """Make a fresh challenge to *machine* for what *policy* asks for.
 
@@ -64,8 +71,10 @@ def make(
         settings: How long it is good.
         at: When it is issued.
         event_log_known: The log that led to its PCRs last is kept, so that it need not send it again.
+        besides: What it names for other kinds of evidence.
     """
     random = _random.take(ID_BYTES + NONCE_BYTES)
+    evidence = _WITH_IMA_LOG if policy.tpm.ima is not None else _QUOTE_ONLY
     return Challenge(
         challenge_id=random[:ID_BYTES].hex(),
         purpose="attest",
@@ -77,7 +86,7 @@ def make(
         issued_at=at,
         expires_at=at + timedelta(seconds=settings.challenge_ttl_seconds),
         event_log="required" if policy.tpm.event_log_required and not event_log_known else "accepted",
-        evidence=_WITH_IMA_LOG if policy.tpm.ima is not None else _QUOTE_ONLY,
+        evidence=json.dumps([*_kinds(evidence), *besides]) if besides else evidence,
     )
 
 

@@ -4,8 +4,10 @@ The order is TPM.md §5: parse, signature, header, challenge, selection, digest,
 An event log that does not lead to the quote is a failed check, not refused evidence.
 """
 
+# Algorithms for: digest
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -18,8 +20,9 @@ from attestation.appraisal.tpm.looks_away import looks_away
 from attestation.appraisal.tpm.records import Expected, Found, UnverifiedEvidence
 from attestation.errors import MalformedEvidence
 from attestation.evidence import tpm_quote
+from attestation.evidence.event_log import IMA_PCR
 from attestation.evidence.tpm_quote import QuoteClaims, UnverifiedQuote
-from attestation.machines import ClockState
+from attestation.machines import ClockState, NodeEvent
 from attestation.reference import Policy
 from attestation.results import Failed, Outcome, Subject, tpm_checks
 from attestation.results.appraised import appraised
@@ -76,9 +79,12 @@ class _TPM:
             safe_required=policy is not None and policy.tpm.clock_safe_required,
             safe_reported=policy is not None and policy.tpm.clock_safe_reported,
         )
-        rebooted = before is not None and clock.reset_count != before.reset_count
-        firmware_changed = before is not None and clock.firmware_version != before.firmware_version
-        return outcomes, Found(claims, clock, rebooted, firmware_changed, claims.pcr_digest.hex())
+        events: tuple[NodeEvent, ...] = ()
+        if before is not None and clock.reset_count != before.reset_count:
+            events = (NodeEvent.REBOOTED,)
+        if before is not None and clock.firmware_version != before.firmware_version:
+            events += (NodeEvent.FIRMWARE_CHANGED,)
+        return outcomes, Found(claims, clock, events, claims.pcr_digest.hex())
 
     def judge(
         self, claims: QuoteClaims, evidence: UnverifiedEvidence, expected: Expected, policy: Policy
@@ -96,6 +102,15 @@ class _TPM:
         if not subjects and not any(type(o) is Failed for o in boot):
             boot.append(BOOT_STATE_NOT_APPRAISED)
         return [*judge_firmware(claims, evidence.ek_certification, expected, policy), *boot], subjects
+
+    def alike(self, found: Found, policy: Policy) -> str:
+        """Return boot, firmware and PCRs; without that of IMA, which every file that is opened first extends."""
+        clock, digest = found.clock, found.digest
+        if policy.tpm.ima is not None:
+            values = found.claims.pcrs.get(policy.tpm.bank, _NOTHING)
+            told = b"".join(value for pcr, value in sorted(values.items()) if pcr != IMA_PCR)
+            digest = hashlib.sha256(told).hexdigest()
+        return f"{clock.reset_count}.{clock.restart_count} {clock.firmware_version:x} {digest}"
 
     def again(self, kept: Stored, policy: Policy) -> Iterable[Outcome]:
         """Judge firmware and boot of stored evidence."""

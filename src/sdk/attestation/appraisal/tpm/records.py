@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from attestation.evidence.event_log import ReplayedLog
 from attestation.evidence.ima_log import UnverifiedIMALog
 from attestation.evidence.tpm_quote import QuoteClaims, UnverifiedQuote
-from attestation.machines import ClockState
+from attestation.machines import ClockState, NodeEvent
 from attestation.results import Outcome
 from attestation.tpm import PCRSelection
 
@@ -106,13 +106,13 @@ class Found(NamedTuple):
     Args:
         claims: What the quote proves.
         clock: New clock state, to be stored only with a Verified result.
-        rebooted: The TPM was reset since the last verified evidence.
-        firmware_changed: The TPM's firmware is another since then.
+        events: The TPM was reset, or has another firmware, since the last verified evidence.
         digest: The quoted digest over the PCRs, hex.
+        state: None: the clock stands in the machine itself.
     """
 
     claims: QuoteClaims
     clock: ClockState
-    rebooted: bool
-    firmware_changed: bool
+    events: tuple[NodeEvent, ...]
     digest: str
+    state: None = None

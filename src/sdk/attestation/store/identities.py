@@ -1,0 +1,63 @@
+"""Who machines are to kinds of evidence besides their TPM's: one identity of a kind, which no other machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import ColumnElement, bindparam, exists, select, update
+
+from attestation.errors import AlreadyExists
+from attestation.machines import Identity, Machine
+from attestation.store.codec import binds, codec
+from attestation.store.machines import Machines
+from attestation.store.sql import Executor, Prepared
+from attestation.store.tables import MachineIdentityRow, table_of
+
+_T = table_of(MachineIdentityRow)
+_C = _T.c
+_ROW = codec(Identity, _C, besides=("kind", "machine_id"))
+_OF = Prepared(select(_T).where(_C.machine_id == bindparam("machine_id")).order_by(_C.kind))
+_ADD = Prepared(lambda insert: insert(_T).values(binds(_C)).on_conflict_do_nothing())
+_RENEW = Prepared(
+    update(_T)
+    .where(_C.machine_id == bindparam("of_machine"), _C.kind == bindparam("of_kind"))
+    .values(state=bindparam("state"))
+)
+
+
+def has_any(machine_id: ColumnElement[str]) -> ColumnElement[bool]:
+    """Return the condition that a machine has any."""
+    return exists().where(_C.machine_id == machine_id)
+
+
+class Identities:
+    """The identities, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def of(self, machine_id: str) -> dict[str, Identity]:
+        """Return who a machine is to each kind, by the name of the kind."""
+        return {row[0]: _ROW.decode(row) for row in self._sql.rows(_OF, machine_id=machine_id)}
+
+    def add(self, machine: Machine, kind: str, value: bytes) -> Machine:
+        """Expect evidence of *kind* of *machine* from now on; return it at its next version.
+
+        Raises:
+            AlreadyExists: It has one of this kind, or another machine has this one.
+            MachineChanged: Somebody changed the machine since it was read.
+        """
+        held = {"kind": kind, "machine_id": machine.machine_id, **_ROW.encode(Identity(value=value))}
+        if self._sql.run(_ADD, **held) != 1:
+            raise AlreadyExists(
+                f"this machine has an identity of the kind {kind}, or another machine has this one"
+            )
+        # What was judged without it is not written any more.
+        return Machines(self._sql).update(machine)
+
+    def renew(self, machine_id: str, kind: str, state: Mapping[str, Any]) -> None:
+        """Store what verified evidence of *kind* told."""
+        self._sql.run(_RENEW, of_machine=machine_id, of_kind=kind, **_ROW.stored({"state": state}))

@@ -1,0 +1,66 @@
+"""What an attestation brings of each kind of evidence, and what it is compared with: the service's side of `KINDS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from attestation.appraisal import KINDS
+from attestation.appraisal.tpm import TPM
+from attestation.errors import MalformedEvidence, Unavailable
+from attestation.machines import Identity
+from attestation_service.attest import tpm
+from attestation_service.attest.asked import Asked, Gathered
+
+
+class Side(NamedTuple):
+    """The service's side of a kind.
+
+    Attributes:
+        asks: What a challenge names beside the quote, so that the machine makes such evidence.
+        gather: From an identity and a request to the evidence and what is expected of it.
+    """
+
+    asks: tuple[str, ...]
+    gather: Callable[[Any, Asked], Gathered]
+
+
+def item(name: str, media_type: str, expect: Callable[[Identity, bytes], Any]) -> Side:
+    """Return the side of a kind whose evidence is one item of a request.
+
+    Args:
+        name: Of the kind.
+        media_type: Of the item.
+        expect: From an identity and the 32 bytes of the challenge to what its kind compares with.
+    """
+
+    def gather(identity: Identity, asked: Asked) -> Gathered:
+        sent = [each.value for each in asked.request.evidence if each.media_type == media_type]
+        if len(sent) > 1:
+            raise MalformedEvidence(f"evidence: {media_type} is there more than once")
+        assert asked.challenge.nonce is not None
+        evidence = KINDS[name].parse(sent[0]) if sent else None
+        return Gathered(evidence, expect(identity, asked.challenge.nonce))
+
+    return Side((media_type.removeprefix("application/vnd.itl."),), gather)
+
+
+SIDES: Final = {TPM.name: Side((), tpm.gather)}
+"""By the name of the kind. What a challenge asks of a TPM follows from the policy (`verifier.challenges`)."""
+
+
+def side_of(name: str) -> Side:
+    """Return the side of a kind.
+
+    Raises:
+        Unavailable: A later version of the service expects such evidence: this one cannot judge it.
+    """
+    try:
+        return SIDES[name]
+    except KeyError as e:
+        raise Unavailable(f"evidence of the kind {name} is expected, which this version does not know") from e
+
+
+def asked_of(identities: Mapping[str, Any]) -> list[str]:
+    """Return what a challenge to a machine with these *identities* names beside the quote."""
+    return [word for name in identities for word in side_of(name).asks]
