@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed, decode_ds
 
 from attestation.keys.delegated import (
     DIGEST_INFO,
-    DelegatedECKey,
-    DelegatedMLDSA87Key,
-    DelegatedRSAKey,
     HashName,
     RawSigner,
+)
+from attestation.keys.delegated import (
+    delegated as as_private_key,
 )
 from attestation.keys.file import _MAKE
 from attestation.keys.open import ALGORITHMS, Algorithm, CAPrivateKey, KeyOptions, OpenKey, create_key
@@ -73,21 +73,10 @@ class SoftwareRawSigner(RawSigner):
         )
         return signature
 
-    def sign_mldsa(self, message: bytes) -> bytes:
-        """Sign the message."""
-        signature: bytes = self.key.sign(message)
-        return signature
 
-
-def delegated(key: CAPrivateKey) -> CAPrivateKey:
+def delegated(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> CAPrivateKey:
     """Return *key* as one that a device holds."""
-    raw = SoftwareRawSigner(key)
-    if isinstance(key, ec.EllipticCurvePrivateKey):
-        return DelegatedECKey(raw, key.public_key(), "test:key")
-    if isinstance(key, rsa.RSAPrivateKey):
-        return DelegatedRSAKey(raw, key.public_key(), "test:key")
-    assert isinstance(key, MLDSA87PrivateKey)
-    return DelegatedMLDSA87Key(raw, key.public_key(), "test:key")
+    return as_private_key(SoftwareRawSigner(key), key.public_key(), "test:key")
 
 
 @contextmanager
@@ -101,7 +90,9 @@ def _file(algorithm: Algorithm, directory: Path) -> Iterator[OpenKey]:
 
 @contextmanager
 def _delegated(algorithm: Algorithm, directory: Path) -> Iterator[OpenKey]:
-    key = delegated(_MAKE[algorithm]())
+    made = _MAKE[algorithm]()
+    assert not isinstance(made, MLDSA87PrivateKey)
+    key = delegated(made)
     yield OpenKey(key, ref=FileRef(path=directory), origin="generated", backend="test")
 
 
@@ -127,7 +118,7 @@ def _tpm2(algorithm: Algorithm, directory: Path) -> Iterator[OpenKey]:
 
 BACKENDS: tuple[SignerBackend, ...] = (
     SignerBackend("file", _file),
-    SignerBackend("delegated", _delegated),
+    SignerBackend("delegated", _delegated, ("ecdsa-p384", "rsa-4096")),
     SignerBackend("softhsm", _softhsm, ("ecdsa-p384", "rsa-4096"), (pytest.mark.softhsm,)),
     SignerBackend("tpm2", _tpm2, ("ecdsa-p384",), (pytest.mark.swtpm,)),
 )

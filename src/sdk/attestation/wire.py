@@ -145,6 +145,15 @@ def b64decode(text: str, what: str, *, max_bytes: int = 1 << 20) -> bytes:
     return data
 
 
+def tlv(tag: int, content: bytes) -> bytes:
+    """Return *content* behind *tag* and its shortest length, DER (X.690 §10.1)."""
+    size = len(content)
+    if size < 0x80:
+        return bytes((tag, size)) + content
+    length = size.to_bytes((size.bit_length() + 7) // 8)
+    return bytes((tag, 0x80 | len(length))) + length + content
+
+
 def pem(label: str, data: bytes) -> str:
     """Return *data* as one PEM block (RFC 7468), with a newline at the end."""
     text = b64encode(data)

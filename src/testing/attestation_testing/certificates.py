@@ -8,7 +8,6 @@ Profile: TCG EK Credential Profile 2.6, 3.2 (TPM.md §2.3).
 # Longer than 500 lines: every fault of a certificate that a test can ask for.
 from __future__ import annotations
 
-import base64
 import hashlib
 import random
 from collections.abc import Sequence
@@ -21,8 +20,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from attestation import wire
 from attestation.tpm.constants import Alg
 from attestation.tpm.public import Public
+from attestation.wire import tlv
 
 SIMULATOR: Final = "id:00001014"
 """Manufacturer id of swtpm; not in the TCG registry."""
@@ -202,17 +203,17 @@ class CertificateAuthority:
         self.key_identifier = options.key_identifier or _key_identifier(self._spki)
         self.parent, self.path_length = parent, path_length
         issuer = parent or self
-        constraints = b"" if not ca else _tlv(_BOOLEAN, b"\xff")
+        constraints = b"" if not ca else tlv(_BOOLEAN, b"\xff")
         if path_length is not None:
             constraints += _integer(path_length)
         usage = options.key_usage
         if usage is None:
             usage = b"\x01\x06" if ca else b"\x07\x80"
         extensions = [
-            _extension("2.5.29.19", _tlv(_SEQUENCE, constraints), critical=True),
-            _extension("2.5.29.15", _tlv(_BITS, usage), critical=True),
-            _extension("2.5.29.14", _tlv(_OCTETS, self.key_identifier)),
-            _extension("2.5.29.35", _tlv(_SEQUENCE, _tlv(0x80, issuer.key_identifier))),
+            _extension("2.5.29.19", tlv(_SEQUENCE, constraints), critical=True),
+            _extension("2.5.29.15", tlv(_BITS, usage), critical=True),
+            _extension("2.5.29.14", tlv(_OCTETS, self.key_identifier)),
+            _extension("2.5.29.35", tlv(_SEQUENCE, tlv(0x80, issuer.key_identifier))),
         ]
         if not usage:
             del extensions[1]
@@ -222,7 +223,7 @@ class CertificateAuthority:
         tbs = _tbs(
             serial=_integer(int.from_bytes(material[:8]) >> 1 | 1)
             if options.serial is None
-            else _tlv(_INTEGER, options.serial),
+            else tlv(_INTEGER, options.serial),
             algorithm=algorithm,
             issuer=options.issuer or issuer.subject,
             validity=options.validity or (at, at + timedelta(days=36500)),
@@ -252,16 +253,16 @@ class CertificateAuthority:
         elif size > 256:
             hash_ = hashes.SHA384() if size == 384 else hashes.SHA512()
         if size:
-            return _tlv(_SEQUENCE, _oid(_ECDSA_WITH[hash_.name]) + (b"\x05\0" if null else b"")), hash_
+            return tlv(_SEQUENCE, _oid(_ECDSA_WITH[hash_.name]) + (b"\x05\0" if null else b"")), hash_
         if self._pss:
-            digest = _tlv(_SEQUENCE, _oid(_DIGEST[hash_.name]) + b"\x05\0")
+            digest = tlv(_SEQUENCE, _oid(_DIGEST[hash_.name]) + b"\x05\0")
             parameters = (
-                _tlv(0xA0, digest)
-                + _tlv(0xA1, _tlv(_SEQUENCE, _oid("1.2.840.113549.1.1.8") + digest))
-                + _tlv(0xA2, _integer(hash_.digest_size))
+                tlv(0xA0, digest)
+                + tlv(0xA1, tlv(_SEQUENCE, _oid("1.2.840.113549.1.1.8") + digest))
+                + tlv(0xA2, _integer(hash_.digest_size))
             )
-            return _tlv(_SEQUENCE, _oid(_RSASSA_PSS) + _tlv(_SEQUENCE, parameters)), hash_
-        return _tlv(_SEQUENCE, _oid(_RSA_WITH[hash_.name]) + b"\x05\0"), hash_
+            return tlv(_SEQUENCE, _oid(_RSASSA_PSS) + tlv(_SEQUENCE, parameters)), hash_
+        return tlv(_SEQUENCE, _oid(_RSA_WITH[hash_.name]) + b"\x05\0"), hash_
 
     def sign(
         self,
@@ -285,7 +286,7 @@ class CertificateAuthority:
             signature = _pss(self._key, hash_, tbs)
         else:
             signature = self._key.sign(tbs, padding.PKCS1v15(), hash_)
-        return _tlv(_SEQUENCE, tbs + algorithm + _tlv(_BITS, b"\0" + signature))
+        return tlv(_SEQUENCE, tbs + algorithm + tlv(_BITS, b"\0" + signature))
 
     def issue_ek_certificate(
         self, ek: Public, *, at: datetime, options: EKCertificateOptions | None = None
@@ -321,7 +322,7 @@ class CertificateAuthority:
         if Quirk.NO_EXPIRY in quirks:
             not_after = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
-        subject = _tlv(_SEQUENCE, b"")
+        subject = tlv(_SEQUENCE, b"")
         if Quirk.SUBJECT_NOT_EMPTY in quirks or has(Defect.ISSUER_IS_SUBJECT):
             subject = _name([("2.5.4.3", f"TPM {rng.getrandbits(32):08x}")])
         if options.chip_serial is not None:
@@ -330,7 +331,7 @@ class CertificateAuthority:
         if Quirk.UNSORTED_RDN in quirks:
             # DER sorts a SET; these are written the wrong way round.
             pairs = [_attribute("2.5.4.3", self.name), _attribute("2.5.4.6", "TW")]
-            issuer = _tlv(_SEQUENCE, _tlv(_SET, b"".join(sorted(pairs, reverse=True))))
+            issuer = tlv(_SEQUENCE, tlv(_SET, b"".join(sorted(pairs, reverse=True))))
         if Quirk.LONG_NAME in quirks:
             issuer = _name([("2.5.4.3", self.name), ("2.5.4.11", "unit " * 20)])
         if Quirk.ISSUER_OTHER_STRINGS in quirks:
@@ -338,15 +339,15 @@ class CertificateAuthority:
         if has(Defect.ISSUER_IS_SUBJECT):
             issuer = subject
         if has(Defect.ISSUER_EMPTY):
-            issuer = _tlv(_SEQUENCE, b"")
+            issuer = tlv(_SEQUENCE, b"")
 
         serial = _integer(rng.getrandbits(120) | 1)
         if has(Defect.SERIAL_ZERO):
             serial = _integer(0)
         if has(Defect.SERIAL_NEGATIVE):
-            serial = _tlv(_INTEGER, b"\x85" + rng.randbytes(8))
+            serial = tlv(_INTEGER, b"\x85" + rng.randbytes(8))
         if Quirk.ZERO_PADDED_SERIAL in quirks:
-            serial = _tlv(_INTEGER, b"\0\0\x17" + rng.randbytes(8))
+            serial = tlv(_INTEGER, b"\0\0\x17" + rng.randbytes(8))
 
         algorithm, hash_ = self.algorithm(
             sha1=has(Defect.SHA1),
@@ -376,15 +377,15 @@ class CertificateAuthority:
         if has(Defect.KEY_USAGE_WRONG):
             usage = b"\x07\x80"
         extensions = [
-            _extension("2.5.29.15", _tlv(_BITS, usage), critical=not has(Defect.KEY_USAGE_NOT_CRITICAL)),
+            _extension("2.5.29.15", tlv(_BITS, usage), critical=not has(Defect.KEY_USAGE_NOT_CRITICAL)),
             _extension(
                 "2.5.29.19",
-                _tlv(_SEQUENCE, _tlv(_BOOLEAN, b"\xff") if has(Defect.CA_TRUE) else b""),
+                tlv(_SEQUENCE, tlv(_BOOLEAN, b"\xff") if has(Defect.CA_TRUE) else b""),
                 critical=not has(Defect.BASIC_CONSTRAINTS_NOT_CRITICAL),
             ),
             _extension(
                 "2.5.29.35",
-                _tlv(_SEQUENCE, _tlv(0x80, self.key_identifier)),
+                tlv(_SEQUENCE, tlv(0x80, self.key_identifier)),
                 critical=has(Defect.AKI_CRITICAL),
             ),
             _extension(
@@ -394,17 +395,17 @@ class CertificateAuthority:
             ),
             _extension(
                 "2.5.29.37",
-                _tlv(_SEQUENCE, _oid("1.3.6.1.5.5.7.3.1" if has(Defect.EKU_OTHER) else "2.23.133.8.1")),
+                tlv(_SEQUENCE, _oid("1.3.6.1.5.5.7.3.1" if has(Defect.EKU_OTHER) else "2.23.133.8.1")),
                 critical=has(Defect.EKU_CRITICAL),
             ),
             _extension("2.5.29.9", _directory_attributes(options.quirks)),
         ]
         if Quirk.POINTERS in options.quirks:
-            place = _tlv(0x86, b"http://ca.example/zoo")
+            place = tlv(0x86, b"http://ca.example/zoo")
             extensions += [
-                _extension("2.5.29.31", _tlv(_SEQUENCE, _tlv(_SEQUENCE, _tlv(0xA0, _tlv(0xA0, place))))),
+                _extension("2.5.29.31", tlv(_SEQUENCE, tlv(_SEQUENCE, tlv(0xA0, tlv(0xA0, place))))),
                 _extension(
-                    "1.3.6.1.5.5.7.1.1", _tlv(_SEQUENCE, _tlv(_SEQUENCE, _oid("1.3.6.1.5.5.7.48.2") + place))
+                    "1.3.6.1.5.5.7.1.1", tlv(_SEQUENCE, tlv(_SEQUENCE, _oid("1.3.6.1.5.5.7.48.2") + place))
                 ),
             ]
         if Quirk.NO_EXTENDED_KEY_USAGE in options.quirks:
@@ -446,29 +447,29 @@ def _san(options: EKCertificateOptions) -> bytes:
         name = _name(attributes)
     else:
         encoded = sorted(_attribute(oid, value) for oid, value in attributes)
-        name = _tlv(_SEQUENCE, _tlv(_SET, b"".join(encoded)))
-    directory_name = _tlv(0xA4, name)
+        name = tlv(_SEQUENCE, tlv(_SET, b"".join(encoded)))
+    directory_name = tlv(0xA4, name)
     count = 2 if options.defect == Defect.SAN_TWO_DIRECTORY_NAMES else 1
-    return _tlv(_SEQUENCE, directory_name * count)
+    return tlv(_SEQUENCE, directory_name * count)
 
 
 def _directory_attributes(quirks: frozenset[Quirk]) -> bytes:
     """Return SubjectDirectoryAttributes: family 2.0, level 0, revision 164; security assertions where asked for."""
-    specification = _tlv(_SEQUENCE, _tlv(_UTF8, b"2.0") + _integer(0) + _integer(164))
-    attributes = _tlv(_SEQUENCE, _oid("2.23.133.2.16") + _tlv(_SET, specification))
+    specification = tlv(_SEQUENCE, tlv(_UTF8, b"2.0") + _integer(0) + _integer(164))
+    attributes = tlv(_SEQUENCE, _oid("2.23.133.2.16") + tlv(_SET, specification))
     assertions = b""
     if Quirk.SECURITY_ASSERTIONS in quirks:
         # Field upgradable, EK made in the TPM, by its maker; Common Criteria EAL 4+, FIPS 140-2 level 2.
-        criteria = _tlv(22, b"3.1") + _tlv(10, b"\x04") + _tlv(10, b"\x02") + _tlv(_BOOLEAN, b"\xff")
-        fips = _tlv(22, b"140-2") + _tlv(10, b"\x02") + _tlv(_BOOLEAN, b"\0")
-        assertions = _integer(1) + _tlv(_BOOLEAN, b"\xff") + _tlv(0x80, b"\0") + _tlv(0x81, b"\0")
-        assertions += _tlv(0xA3, criteria) + _tlv(0xA4, fips)
+        criteria = tlv(22, b"3.1") + tlv(10, b"\x04") + tlv(10, b"\x02") + tlv(_BOOLEAN, b"\xff")
+        fips = tlv(22, b"140-2") + tlv(10, b"\x02") + tlv(_BOOLEAN, b"\0")
+        assertions = _integer(1) + tlv(_BOOLEAN, b"\xff") + tlv(0x80, b"\0") + tlv(0x81, b"\0")
+        assertions += tlv(0xA3, criteria) + tlv(0xA4, fips)
     if Quirk.SECURITY_ASSERTIONS_ODD in quirks:
         # A value that says more bytes than there are.
         assertions = b"\x02\x05\x01"
     if assertions:
-        attributes += _tlv(_SEQUENCE, _oid("2.23.133.2.18") + _tlv(_SET, _tlv(_SEQUENCE, assertions)))
-    return _tlv(_SEQUENCE, attributes)
+        attributes += tlv(_SEQUENCE, _oid("2.23.133.2.18") + tlv(_SET, tlv(_SEQUENCE, assertions)))
+    return tlv(_SEQUENCE, attributes)
 
 
 def _as_in_nv(certificate: bytes, quirks: frozenset[Quirk], rng: random.Random) -> bytes:
@@ -494,22 +495,14 @@ def _with_oaep(ek: Public) -> bytes:
     if not isinstance(key, rsa.RSAPublicKey):
         raise TypeError("only an RSA key can be marked RSAES-OAEP")
     bare = key.public_bytes(Encoding.DER, PublicFormat.PKCS1)
-    return _tlv(_SEQUENCE, _tlv(_SEQUENCE, _oid(_RSAES_OAEP)) + _tlv(_BITS, b"\0" + bare))
+    return tlv(_SEQUENCE, tlv(_SEQUENCE, _oid(_RSAES_OAEP)) + tlv(_BITS, b"\0" + bare))
 
 
 # DER, as far as certificates need it
 
 
-def _tlv(tag: int, content: bytes) -> bytes:
-    size = len(content)
-    if size < 0x80:
-        return bytes([tag, size]) + content
-    length = size.to_bytes((size.bit_length() + 7) // 8)
-    return bytes([tag, 0x80 | len(length)]) + length + content
-
-
 def _integer(value: int) -> bytes:
-    return _tlv(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1))
+    return tlv(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1))
 
 
 def _oid(text: str) -> bytes:
@@ -520,34 +513,34 @@ def _oid(text: str) -> bytes:
         while arc := arc >> 7:
             septets.append(arc & 0x7F | 0x80)
         content += bytes(reversed(septets))
-    return _tlv(_OID, content)
+    return tlv(_OID, content)
 
 
 def _attribute(oid: str, value: str, string: int = _UTF8) -> bytes:
-    return _tlv(_SEQUENCE, _oid(oid) + _tlv(string, value.encode()))
+    return tlv(_SEQUENCE, _oid(oid) + tlv(string, value.encode()))
 
 
 def _name(attributes: Sequence[tuple[str, str]], string: int = _UTF8) -> bytes:
-    return _tlv(_SEQUENCE, b"".join(_tlv(_SET, _attribute(oid, value, string)) for oid, value in attributes))
+    return tlv(_SEQUENCE, b"".join(tlv(_SET, _attribute(oid, value, string)) for oid, value in attributes))
 
 
 def _one_rdn(attributes: Sequence[tuple[str, str]]) -> bytes:
     """Return a Name of one RDN, its attributes in the opposite of the order that DER demands."""
     written = sorted((_attribute(oid, value) for oid, value in attributes), reverse=True)
-    return _tlv(_SEQUENCE, _tlv(_SET, b"".join(written)))
+    return tlv(_SEQUENCE, tlv(_SET, b"".join(written)))
 
 
 def _time(at: datetime) -> bytes:
     """Return UTCTime before 2050 and GeneralizedTime from then on (RFC 5280, 4.1.2.5)."""
     at = at.astimezone(UTC)
     if at.year < 2050:
-        return _tlv(23, at.strftime("%y%m%d%H%M%SZ").encode())
-    return _tlv(24, at.strftime("%Y%m%d%H%M%SZ").encode())
+        return tlv(23, at.strftime("%y%m%d%H%M%SZ").encode())
+    return tlv(24, at.strftime("%Y%m%d%H%M%SZ").encode())
 
 
 def _extension(oid: str, value: bytes, *, critical: bool = False) -> bytes:
-    flag = _tlv(_BOOLEAN, b"\xff") if critical else b""
-    return _tlv(_SEQUENCE, _oid(oid) + flag + _tlv(_OCTETS, value))
+    flag = tlv(_BOOLEAN, b"\xff") if critical else b""
+    return tlv(_SEQUENCE, _oid(oid) + flag + tlv(_OCTETS, value))
 
 
 def _key_identifier(spki: bytes) -> bytes:
@@ -570,13 +563,13 @@ def _tbs(
         serial,
         algorithm,
         issuer,
-        _tlv(_SEQUENCE, _time(validity[0]) + _time(validity[1])),
+        tlv(_SEQUENCE, _time(validity[0]) + _time(validity[1])),
         subject,
         spki,
     ]
     if not version_1:
-        parts = [_tlv(0xA0, _integer(2)), *parts, _tlv(0xA3, _tlv(_SEQUENCE, b"".join(extensions)))]
-    return _tlv(_SEQUENCE, b"".join(parts))
+        parts = [tlv(0xA0, _integer(2)), *parts, tlv(0xA3, tlv(_SEQUENCE, b"".join(extensions)))]
+    return tlv(_SEQUENCE, b"".join(parts))
 
 
 def _pss(key: rsa.RSAPrivateKey, algorithm: hashes.HashAlgorithm, message: bytes) -> bytes:
@@ -620,4 +613,4 @@ def make_ek_certificate(
 
 def pem(der: bytes) -> bytes:
     """Return *der* as a PEM certificate."""
-    return b"-----BEGIN CERTIFICATE-----\n" + base64.encodebytes(der) + b"-----END CERTIFICATE-----\n"
+    return wire.pem("CERTIFICATE", der).encode()

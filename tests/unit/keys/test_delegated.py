@@ -12,7 +12,6 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA87PrivateKey
 from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -21,7 +20,6 @@ from attestation.keys import KeySigner
 from attestation.keys.delegated import (
     DIGEST_INFO,
     DelegatedECKey,
-    DelegatedMLDSA87Key,
     DelegatedRSAKey,
     HashName,
     RawSigner,
@@ -31,13 +29,12 @@ from tests.contract.signers import delegated
 MESSAGE = b"what is signed"
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 P256, P384, P521 = (ec.derive_private_key(9, curve()) for curve in (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1))
-MLDSA = MLDSA87PrivateKey.generate()
 HASHES: dict[HashName, Any] = {
     "sha256": hashes.SHA256(),
     "sha384": hashes.SHA384(),
     "sha512": hashes.SHA512(),
 }
-ALL: list[Any] = [P384, RSA, MLDSA]
+ALL: list[Any] = [P384, RSA]
 EC_384 = ec.ECDSA(hashes.SHA384())
 PKCS1 = padding.PKCS1v15()
 
@@ -64,19 +61,12 @@ class Answering(RawSigner):
         self.given.append(digest_info)
         return bytes(self.answer)
 
-    def sign_mldsa(self, message: bytes) -> bytes:
-        """Answer."""
-        self.given.append(message)
-        return bytes(self.answer)
-
 
 def sign(key: Any) -> bytes:
     """Sign as the CA does."""
     if isinstance(key, ec.EllipticCurvePrivateKey):
         return key.sign(MESSAGE, EC_384)
-    if isinstance(key, rsa.RSAPrivateKey):
-        return key.sign(MESSAGE, PKCS1, hashes.SHA384())
-    signature: bytes = key.sign(MESSAGE)
+    signature: bytes = key.sign(MESSAGE, PKCS1, hashes.SHA384())
     return signature
 
 
@@ -145,9 +135,9 @@ def test_other_hashes(used: Any) -> None:
 
 
 def test_other_schemes() -> None:
-    """Encryption padding, no ECDSA, deterministic ECDSA, a context of ML-DSA."""
+    """Encryption padding, no ECDSA, deterministic ECDSA."""
     held: list[Any] = [delegated(key) for key in ALL]
-    ec_key, rsa_key, mldsa_key = held
+    ec_key, rsa_key = held
     with pytest.raises(ValueError, match=r"PKCS#1 v1\.5 or PSS"):
         rsa_key.sign(
             MESSAGE, padding.OAEP(padding.MGF1(hashes.SHA384()), hashes.SHA384(), None), hashes.SHA384()
@@ -155,9 +145,6 @@ def test_other_schemes() -> None:
     for scheme in (ec.ECDSA(hashes.SHA384(), deterministic_signing=True), ec.ECDH(), None):
         with pytest.raises(ValueError, match="plain ECDSA"):
             ec_key.sign(MESSAGE, scheme)
-    mldsa_key.sign(MESSAGE, b"")
-    with pytest.raises(ValueError, match="empty context"):
-        mldsa_key.sign(MESSAGE, b"context")
 
 
 @pytest.mark.threat("T86")
@@ -171,17 +158,13 @@ def test_no_ecdsa_signature(answer: tuple[int, int]) -> None:
 @pytest.mark.threat("T86")
 @pytest.mark.parametrize("answer", [b"", bytes(255), bytes(257)])
 def test_no_other_signature(answer: bytes) -> None:
-    """Likewise of RSA and ML-DSA, which have one length."""
-    for key in (
-        DelegatedRSAKey(Answering(answer), RSA.public_key(), "x"),
-        DelegatedMLDSA87Key(Answering(answer), MLDSA.public_key(), "x"),
-    ):
-        with pytest.raises(SignerUnavailable):
-            sign(key)
+    """Likewise of RSA, which has one length."""
+    with pytest.raises(SignerUnavailable):
+        sign(DelegatedRSAKey(Answering(answer), RSA.public_key(), "x"))
 
 
 @pytest.mark.threat("T86")
-@pytest.mark.parametrize("key", ALL, ids=["EC", "RSA", "ML-DSA"])
+@pytest.mark.parametrize("key", ALL, ids=["EC", "RSA"])
 def test_nobody_signs_on_an_event_loop(key: Any) -> None:
     """A device may take a second: on the loop that is a bug, and it shows at once. In a thread it is none."""
 
@@ -194,7 +177,7 @@ def test_nobody_signs_on_an_event_loop(key: Any) -> None:
 
 
 @pytest.mark.threat("T86")
-@pytest.mark.parametrize("key", ALL, ids=["EC", "RSA", "ML-DSA"])
+@pytest.mark.parametrize("key", ALL, ids=["EC", "RSA"])
 def test_nothing_leaves(key: Any) -> None:
     """No export in any form, no use but signing; copies are the key itself."""
     held: Any = delegated(key)
@@ -205,12 +188,12 @@ def test_nothing_leaves(key: Any) -> None:
     assert copy.copy(held) is held
     assert copy.deepcopy({"key": held})["key"] is held
     assert held.name in repr(held)
-    for use in ("private_numbers", "decrypt", "exchange", "private_bytes_raw", "sign_mu"):
+    for use in ("private_numbers", "decrypt", "exchange"):
         with pytest.raises(KeyUnsupported if hasattr(key, use) else AttributeError):
             getattr(held, use)()
 
 
-@pytest.mark.parametrize("key", ALL, ids=["EC", "RSA", "ML-DSA"])
+@pytest.mark.parametrize("key", ALL, ids=["EC", "RSA"])
 def test_it_is_the_key_that_it_says(key: Any) -> None:
     """Size, curve and public key are those of the native key; its signature verifies under it."""
     held: Any = delegated(key)
@@ -220,7 +203,7 @@ def test_it_is_the_key_that_it_says(key: Any) -> None:
     if hasattr(key, "curve"):
         assert held.curve.name == key.curve.name
     signature = sign(held)
-    arguments = {P384: (EC_384,), RSA: (PKCS1, hashes.SHA384()), MLDSA: ()}[key]
+    arguments = {P384: (EC_384,), RSA: (PKCS1, hashes.SHA384())}[key]
     key.public_key().verify(signature, MESSAGE, *arguments)
     with pytest.raises(InvalidSignature):
         key.public_key().verify(signature, MESSAGE + b".", *arguments)
@@ -232,7 +215,6 @@ def test_a_device_that_cannot() -> None:
     for key in (
         DelegatedECKey(raw, P384.public_key(), "x"),
         DelegatedRSAKey(raw, RSA.public_key(), "x"),
-        DelegatedMLDSA87Key(raw, MLDSA.public_key(), "x"),
     ):
         with pytest.raises(KeyUnsupported):
             sign(key)

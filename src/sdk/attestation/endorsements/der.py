@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from attestation.errors import MalformedEvidence
+from attestation.wire import tlv
 
 BOOLEAN: Final = 0x01
 INTEGER: Final = 0x02
@@ -202,13 +203,7 @@ def instant(data: bytes, found: Element) -> datetime:
         raise MalformedEvidence("DER: no such day or time") from e
 
 
-def write(tag: int, content: bytes) -> bytes:
-    """Return *content* with tag and shortest length."""
-    size = len(content)
-    if size < 0x80:
-        return bytes((tag, size)) + content
-    length = size.to_bytes((size.bit_length() + 7) // 8)
-    return bytes((tag, 0x80 | len(length))) + length + content
+write: Final = tlv
 
 
 def write_unsigned(value: int) -> bytes:

@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
     EllipticCurvePublicKey,
     EllipticCurveSignatureAlgorithm,
 )
-from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA87PrivateKey, MLDSA87PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 
 from attestation.errors import KeyUnsupported, SignerUnavailable
@@ -76,14 +75,6 @@ class RawSigner(Protocol):
             SignerUnavailable: Not now.
         """
         raise KeyUnsupported("this key does not sign with RSA PSS")
-
-    def sign_mldsa(self, message: bytes) -> bytes:  # noqa: ARG002 -- what back-ends override
-        """Return the ML-DSA-87 signature over *message* with an empty context (FIPS 204): 4627 bytes.
-
-        Raises:
-            SignerUnavailable: Not now.
-        """
-        raise KeyUnsupported("this key does not sign with ML-DSA-87")
 
 
 class _Delegated:
@@ -224,42 +215,13 @@ class DelegatedRSAKey(_Delegated, RSAPrivateKey):
         self._never("is not exported")
 
 
-class DelegatedMLDSA87Key(_Delegated, MLDSA87PrivateKey):
-    """An ML-DSA-87 private key whose signatures somebody else makes."""
-
-    def __init__(self, raw: RawSigner, public_key: MLDSA87PublicKey, name: str) -> None:
-        self._raw, self._public, self._name = raw, public_key, name
-
-    def public_key(self) -> MLDSA87PublicKey:
-        """Return the native public key."""
-        return self._public
-
-    def sign(self, data: Any, context: Any = None) -> bytes:
-        """Return the signature over *data* with an empty context: 4627 bytes (FIPS 204 table 2).
-
-        Raises:
-            ValueError: With a context.
-            RuntimeError: Called on the thread of an event loop.
-            SignerUnavailable: Not now.
-        """
-        _off_the_loop()
-        if context:
-            raise ValueError("a key in a device signs with an empty context")
-        signature = self._raw.sign_mldsa(bytes(data))
-        if len(signature) != _MLDSA87_SIGNATURE_BYTES:
-            raise SignerUnavailable(f"the device of {self._name} answered with what is no signature")
-        return signature
-
-    def sign_mu(self, *_: object) -> NoReturn:
-        """Refuse: whoever signs a representative cannot know what it represents."""
-        self._never("signs messages only")
-
-    def private_bytes_raw(self) -> NoReturn:
-        """Refuse: the key does not leave its device."""
-        self._never("is not exported")
-
-
-_MLDSA87_SIGNATURE_BYTES: Final = 4627
+def delegated(
+    raw: RawSigner, public_key: EllipticCurvePublicKey | RSAPublicKey, name: str
+) -> DelegatedECKey | DelegatedRSAKey:
+    """Return *raw* as a private key of cryptography's."""
+    if isinstance(public_key, EllipticCurvePublicKey):
+        return DelegatedECKey(raw, public_key, name)
+    return DelegatedRSAKey(raw, public_key, name)
 
 
 def _digest(data: bytes, algorithm: object) -> tuple[HashName, bytes]:

@@ -8,7 +8,6 @@ however many processes make it at the same time.
 # Algorithms for: ca-key, key-file
 from __future__ import annotations
 
-import base64
 import fcntl
 import os
 import secrets
@@ -35,12 +34,13 @@ from attestation.errors import KeyMismatch, KeyNotFound, KeyUnsupported, KeyUnus
 from attestation.keys.open import Algorithm, CAPrivateKey, KeyOptions, OpenKey
 from attestation.keys.secrets import SecretSource, secret_source
 from attestation.keys.uri import FileRef, KeyRef
+from attestation.wire import pem, tlv
 
 MAX_KEY_FILE_BYTES: Final = 65_536
 PBKDF2_ITERATIONS: Final = 210_000
 """Costs about 0.1 s each time a key is opened."""
 
-_ENCRYPTED: Final = b"-----BEGIN ENCRYPTED PRIVATE KEY-----"
+_ENCRYPTED: Final = "ENCRYPTED PRIVATE KEY"
 
 _MAKE: Final[dict[Algorithm, Callable[[], CAPrivateKey]]] = {
     "ecdsa-p384": lambda: ec.generate_private_key(ec.SECP384R1()),
@@ -77,7 +77,7 @@ def load_private_key(ref: FileRef, options: KeyOptions) -> PrivateKeyTypes:
         KeyUnusable: Unreadable, readable by others, plaintext where that is not allowed, or no private key.
     """
     pem = read_private(ref.path, copy=options.copies)
-    encrypted = _ENCRYPTED in pem
+    encrypted = _ENCRYPTED.encode() in pem
     if not encrypted and not options.allow_unencrypted:
         raise KeyUnusable(f"the key in {ref.path} is not encrypted")
     passphrase = _passphrase(ref, options) if encrypted else None
@@ -113,7 +113,8 @@ def pem_of(key: PrivateKeyTypes, passphrase: bytes | None) -> bytes:
     """Return *key* as PKCS#8 PEM, encrypted where there is a *passphrase*."""
     if passphrase is None:
         return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return _pem(_encrypted(key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()), passphrase))
+    pkcs8 = key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    return pem(_ENCRYPTED, _encrypted(pkcs8, passphrase)).encode()
 
 
 def create_once(path: Path, make: Callable[[], bytes]) -> None:
@@ -203,22 +204,9 @@ def _encrypted(pkcs8: bytes, passphrase: bytes) -> bytes:
     padding = PKCS7(128).padder()
     padded = padding.update(pkcs8) + padding.finalize()
     parameters = (
-        _tlv(_OCTETS, salt) + _tlv(_INTEGER, PBKDF2_ITERATIONS.to_bytes(3)) + _tlv(_SEQUENCE, _HMAC_SHA384)
+        tlv(_OCTETS, salt) + tlv(_INTEGER, PBKDF2_ITERATIONS.to_bytes(3)) + tlv(_SEQUENCE, _HMAC_SHA384)
     )
-    derivation = _tlv(_SEQUENCE, _PBKDF2 + _tlv(_SEQUENCE, parameters))
-    encryption = _tlv(_SEQUENCE, _AES256_CBC + _tlv(_OCTETS, iv))
-    algorithm = _tlv(_SEQUENCE, _PBES2 + _tlv(_SEQUENCE, derivation + encryption))
-    return _tlv(_SEQUENCE, algorithm + _tlv(_OCTETS, cipher.update(padded) + cipher.finalize()))
-
-
-def _tlv(tag: int, value: bytes) -> bytes:
-    if len(value) < 0x80:
-        return bytes([tag, len(value)]) + value
-    length = len(value).to_bytes((len(value).bit_length() + 7) // 8)
-    return bytes([tag, 0x80 | len(length)]) + length + value
-
-
-def _pem(der: bytes) -> bytes:
-    text = base64.b64encode(der)
-    lines = [text[at : at + 64] for at in range(0, len(text), 64)]
-    return b"\n".join([_ENCRYPTED, *lines, b"-----END ENCRYPTED PRIVATE KEY-----", b""])
+    derivation = tlv(_SEQUENCE, _PBKDF2 + tlv(_SEQUENCE, parameters))
+    encryption = tlv(_SEQUENCE, _AES256_CBC + tlv(_OCTETS, iv))
+    algorithm = tlv(_SEQUENCE, _PBES2 + tlv(_SEQUENCE, derivation + encryption))
+    return tlv(_SEQUENCE, algorithm + tlv(_OCTETS, cipher.update(padded) + cipher.finalize()))

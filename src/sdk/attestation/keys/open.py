@@ -82,7 +82,7 @@ class OpenKey:
         ref: What named it.
         origin: Where it was made.
         backend: Who signs: `file`, `pkcs11`, `tpm2`.
-        close: Lets go of what the back-end holds for this key.
+        close: Lets go of what the back-end holds for this key; called once.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class OpenKey:
         ref: KeyRef,
         origin: Origin,
         backend: str,
-        close: Callable[[], None] = lambda: None,
+        close: Callable[[], None] | None = None,
     ) -> None:
         self.private_key = private_key
         self.ref = ref
@@ -128,7 +128,9 @@ class OpenKey:
 
     def close(self) -> None:
         """Let go of the key; may be called twice."""
-        self._close()
+        close, self._close = self._close, None
+        if close is not None:
+            close()
 
     def __repr__(self) -> str:
         return f"<OpenKey {self.uri} {self.algorithm} {self.origin}>"

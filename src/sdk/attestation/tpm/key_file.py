@@ -22,7 +22,7 @@ from typing import Final
 from attestation.errors import MalformedEvidence
 from attestation.tpm.constants import Alg, Attr, Curve, Hierarchy
 from attestation.tpm.public import Public, Symmetric, parse_public
-from attestation.wire import Reader, der_of, pem, u32
+from attestation.wire import Reader, der_of, pem, tlv
 
 MAX_KEY_FILE_BYTES: Final = 8192
 """Longest file read; a key of RSA 4096 needs less than 3 KiB."""
@@ -92,13 +92,13 @@ def encode_key_file(key: TPMKey) -> bytes:
 def encode_key(key: TPMKey) -> bytes:
     """Return *key* as DER."""
     parent = _shortest(key.parent)
-    return _tlv(
+    return tlv(
         _SEQUENCE,
         LOADABLE_KEY
-        + _tlv(_EMPTY_AUTH, _tlv(_BOOLEAN, b"\xff" if key.empty_auth else b"\0"))
-        + _tlv(_INTEGER, parent)
-        + _tlv(_OCTET_STRING, key.public)
-        + _tlv(_OCTET_STRING, key.private),
+        + tlv(_EMPTY_AUTH, tlv(_BOOLEAN, b"\xff" if key.empty_auth else b"\0"))
+        + tlv(_INTEGER, parent)
+        + tlv(_OCTET_STRING, key.public)
+        + tlv(_OCTET_STRING, key.private),
     )
 
 
@@ -160,14 +160,6 @@ def _parent(content: bytes) -> int:
 def _shortest(value: int) -> bytes:
     """Return the content of the INTEGER *value*, which is positive."""
     return value.to_bytes(value.bit_length() // 8 + 1)
-
-
-def _tlv(tag: int, content: bytes) -> bytes:
-    size = len(content)
-    if size < 0x80:
-        return bytes([tag, size]) + content
-    length = u32(size).lstrip(b"\0")
-    return bytes([tag, 0x80 | len(length)]) + length + content
 
 
 def _take(reader: Reader, tag: int) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from attestation.errors import KeyMismatch, KeyNotFound, KeyUnsupported, KeyURIInvalid, SignerUnavailable
-from attestation.keys.delegated import HashName, RawSigner
+from attestation.keys.delegated import HashName, RawSigner, delegated
 from attestation.keys.open import Algorithm, CAPrivateKey, CAPublicKey, KeyOptions, OpenKey, algorithm_of
 from attestation.keys.pkcs11.modules import alone, module_of, parse_modules
 from attestation.keys.secrets import secret_source
@@ -117,7 +117,7 @@ def making(ref: PKCS11Ref, options: KeyOptions) -> Iterator[None]:
 
 def proven(connection: TokenSession, name: KeyName) -> KeyFacts:
     """Return the facts of a key, and prove by a test signature that its public half belongs to it."""
-    from attestation.keys.pkcs11.objects import HandleSigner, delegated, describe, find_private
+    from attestation.keys.pkcs11.objects import HandleSigner, describe, find_private
     from attestation.keys.selftest import self_test
 
     handle = find_private(connection.session, name)
@@ -152,7 +152,7 @@ def with_key(
     module, path = module_of(ref, options.modules)
     token, name = names_of(ref, options)
     from attestation.keys.pkcs11 import thread as threads
-    from attestation.keys.pkcs11.objects import KeyName, delegated
+    from attestation.keys.pkcs11.objects import KeyName
 
     thread = threads.acquire(module, path)
     try:
@@ -175,13 +175,10 @@ def with_key(
     known = KeyName(label=ref.object, id=facts.id or ref.id, spki=facts.spki, shown=ref.shown)
     used = threads.KeyInUse(token=token, key=known, test=test)
     thread.use(used)
-    held = [thread]
 
     def close() -> None:
-        while held:
-            last = held.pop()
-            last.use(used, more=-1)
-            threads.release(last)
+        thread.use(used, more=-1)
+        threads.release(thread)
 
     return _TokenOpenKey(
         delegated(TokenKey(thread, token, known), facts.public_key, ref.shown),

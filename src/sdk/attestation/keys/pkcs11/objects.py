@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from pkcs11 import MGF, Attribute, KeyType, Mechanism, MechanismFlag, ObjectClass, PKCS11Error
 
 from attestation.errors import KeyAmbiguous, KeyNotFound, KeyUnsupported, KeyUnusable, SignerUnavailable
-from attestation.keys.delegated import DelegatedECKey, DelegatedRSAKey, HashName, RawSigner
+from attestation.keys.delegated import HashName, RawSigner
 from attestation.keys.open import Algorithm
 
 ID_BYTES: Final = 20
@@ -131,13 +131,6 @@ class HandleSigner(RawSigner):
 
     def _sign(self, data: bytes, mechanism: Mechanism, parameter: object = None) -> bytes:
         return bytes(self._key.sign(data, mechanism=mechanism, mechanism_param=parameter))
-
-
-def delegated(raw: RawSigner, public_key: PublicKey, shown: str) -> DelegatedECKey | DelegatedRSAKey:
-    """Return *raw* as a private key of cryptography's."""
-    if isinstance(public_key, EllipticCurvePublicKey):
-        return DelegatedECKey(raw, public_key, shown)
-    return DelegatedRSAKey(raw, public_key, shown)
 
 
 def spki_of(public_key: PublicKey) -> bytes:

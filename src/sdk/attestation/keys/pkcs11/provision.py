@@ -36,6 +36,7 @@ from attestation.errors import (
     SignerUnavailable,
     UnwrapFailed,
 )
+from attestation.keys.delegated import delegated
 from attestation.keys.open import KeyOptions, OpenKey, algorithm_of
 from attestation.keys.pkcs11 import GENERATE_SECONDS, making, names_of, proven, with_key
 from attestation.keys.pkcs11 import thread as threads
@@ -48,7 +49,6 @@ from attestation.keys.pkcs11.objects import (
     KeyName,
     PublicKey,
     alive,
-    delegated,
     is_true,
     key_id_of,
     public_half,

@@ -35,10 +35,11 @@ from attestation.errors import (
     TokenAbsent,
 )
 from attestation.keys import refusals
+from attestation.keys.delegated import delegated
 from attestation.keys.owned import QUEUE_JOBS, Job, OwnedThread, Threads
 from attestation.keys.pkcs11.ladder import PIN_ERRORS, UNSUPPORTED, Breaker, Step, name_of, step_for
 from attestation.keys.pkcs11.modules import alone
-from attestation.keys.pkcs11.objects import HandleSigner, KeyName, delegated, find_private, load_spki
+from attestation.keys.pkcs11.objects import HandleSigner, KeyName, find_private, load_spki
 from attestation.keys.pkcs11.tokens import Library, TokenName, find_token, may_log_in
 from attestation.keys.selftest import self_test
 

@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-
 from attestation.device import KeyType
 from attestation.device.keys import key_template, load_key, make_key, sign_digest
 from attestation.device.nv import is_written, read_nv, remove_nv, write_nv_file
@@ -30,7 +28,7 @@ from attestation.errors import (
     PINRejected,
     TPMResponseError,
 )
-from attestation.keys.delegated import DIGEST_INFO, DelegatedECKey, DelegatedRSAKey, HashName, RawSigner
+from attestation.keys.delegated import DIGEST_INFO, HashName, RawSigner, delegated
 from attestation.keys.file import create_once, read_private
 from attestation.keys.open import Algorithm, KeyOptions, OpenKey
 from attestation.keys.secrets import secret_source
@@ -158,22 +156,16 @@ def _open(thread: TPMThread, ref: TPM2Ref, options: KeyOptions) -> OpenKey:
     _check(public, ref.shown)
     auth = _auth(ref, options, empty=wrapped is not None and wrapped.empty_auth)
     stored = StoredKey(shown=ref.shown, where=where, name=public.name, auth=auth)
-    key, signer = public.key(), TPMSigner(thread, stored)
-    private = (
-        DelegatedECKey(signer, key, ref.shown)
-        if isinstance(key, EllipticCurvePublicKey)
-        else DelegatedRSAKey(signer, key, ref.shown)
-    )
-    self_test(private, key)
-    closed: list[bool] = []
-
-    def close() -> None:
-        if not closed:
-            closed.append(True)
-            release(thread)
-
+    private = delegated(TPMSigner(thread, stored), public.key(), ref.shown)
+    self_test(private, private.public_key())
     resident = public.attributes & _RESIDENT == _RESIDENT
-    return OpenKey(private, ref=ref, origin="tpm" if resident else "provisioned", backend="tpm2", close=close)
+    return OpenKey(
+        private,
+        ref=ref,
+        origin="tpm" if resident else "provisioned",
+        backend="tpm2",
+        close=lambda: release(thread),
+    )
 
 
 def _wrapped(thread: TPMThread, ref: TPM2Ref) -> TPMKey | None:
