@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from attestation.client.retries import Retries
 from attestation_testing import SoftwareNode
 from tests.fixtures.in_process import InProcessService, in_process_service
 from tests.fixtures.machine import Machine
@@ -196,6 +197,7 @@ def test_a_service_without_a_ca_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     """Exit 6, and where to read how to give it one."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(Retries, "pause", lambda *_: None)  # it is not there after a while either
     with in_process_service(tmp_path / "service") as bare:
         terminal = Terminal(bare, monkeypatch)
         for command in ("show", "certificates", "crl", "bundle", "backup-check"):
