@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -45,6 +46,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, PROCESSES.isdisjoint(item.path.parts)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell how many tests each tier had and how long they took, as the table of CONTRIBUTING.md does."""
+    tests: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for report in (each for reports in terminalreporter.stats.values() for each in reports):
+        if isinstance(report, pytest.TestReport):
+            tier = report.nodeid.split("/")[1]
+            tests[tier] += report.when == "call" or report.skipped
+            seconds[tier] += report.duration
+    if len(tests) > 1:
+        for tier, count in tests.most_common():
+            terminalreporter.write_line(f"{tier:12} {count:6,} tests {seconds[tier]:5.0f} s")
 
 
 @pytest.fixture(autouse=True)
