@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import threading
@@ -180,8 +181,32 @@ def test_a_lost_answer_that_nobody_knows_is_told_so(url: str, monkeypatch: pytes
     store.close()
 
 
+@pytest.mark.threat("T27")
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_number_that_was_given_away_again_proves_nothing(
+    url: str, postgres_server: Server, whole: bool
+) -> None:
+    """A server that crashed, or one session of it, forgets what was not written: then another has the number."""
+    writer = postgres._Writer(url, SETTINGS)
+    number = writer._begin()
+    writer._tx.challenges.issue(a_challenge())
+    if whole:
+        postgres_server.stop(signal.SIGQUIT)
+        postgres_server.start()
+    else:
+        os.kill(writer._connection.info.backend_pid, signal.SIGKILL)
+    last = 0
+    while last < int(number):
+        with contextlib.suppress(psycopg.OperationalError):  # it recovers
+            last = by_hand(url, "SELECT pg_current_xact_id()::text::bigint")[0][0]
+    writer._connection.close()
+    with pytest.raises(StoreUnavailable, match="is not known"):
+        writer._was_committed(number)
+    writer.close()
+
+
 def test_a_number_that_the_server_never_heard_of_was_not_committed(url: str) -> None:
-    """It lost what it had not written."""
+    """It crashed, and lost what it had not written."""
     writer = postgres._Writer(url, SETTINGS)
     writer._connection.close()
     assert not writer._was_committed(str((1 << 40) + 5))

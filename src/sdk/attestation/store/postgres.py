@@ -46,6 +46,9 @@ _BEGIN: Final = (
     "SAVEPOINT unit;"
     "SELECT pg_current_xact_id()::text"
 )
+_LIFE: Final = "SELECT pg_postmaster_start_time(), stats_reset FROM pg_stat_bgwriter"
+"""Changes when the server starts, and when it recovers from a crash: then it may give a number away again."""
+
 _SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
@@ -186,6 +189,7 @@ class _Writer(_Worker):
     def _open(self) -> None:
         super()._open()
         _set(self._connection, "idle_in_transaction_session_timeout", _STALLED_SECONDS)
+        self._life = self._cursor.execute(_LIFE).fetchone()
 
     def _run(self, group: list[Unit]) -> None:
         """Run *group* in one transaction.
@@ -238,18 +242,19 @@ class _Writer(_Worker):
     def _was_committed(self, number: str) -> bool:
         """Ask on a new connection what became of a transaction whose COMMIT was not answered."""
         deadline = time.monotonic() + self._settings.busy_timeout_seconds
-        error: Exception | None = None
-        try:
-            self._open()
-            while time.monotonic() < deadline:
+        life, error = self._life, None
+        while time.monotonic() < deadline:
+            try:
+                if self._connection.closed:
+                    self._open()
                 found = self._cursor.execute("SELECT pg_xact_status(%s::xid8)", (number,)).fetchone()
-                if found in (("committed",), ("aborted",)):
+                if found == ("aborted",) or (found == ("committed",) and self._life == life):
                     return found == ("committed",)
-                time.sleep(0.05)
-        except errors.InvalidParameterValue:
-            return False  # the server restarted, and never heard of such a number
-        except (StoreUnavailable, psycopg.Error) as e:
-            error = e
+            except errors.InvalidParameterValue:
+                return False  # the server crashed, and does not know the number any more
+            except (StoreUnavailable, psycopg.Error) as e:
+                error = e
+            time.sleep(0.05)
         raise StoreUnavailable(
             "the connection to the database was lost while it stored this: whether it did is not known"
         ) from error
