@@ -6,20 +6,7 @@ import json
 from typing import Final, Protocol
 
 from attestation.audit.authority import words_of
-from attestation_cli.render import Cell, Column, cell, column_name, csv_line, exact
-
-COLUMNS: Final = (
-    Column("ID"),
-    Column("TIME"),
-    Column("ACTION"),
-    Column("OPERATOR", shrink_to=8),
-    Column("MACHINE", drop=1),
-    Column("CHANGE", shrink_to=10, drop=2),
-    Column("DETAIL", shrink_to=24),
-    Column("FROM", shrink_to=9, drop=4),
-    Column("SUBJECT", wide=True),
-    Column("HASH", wide=True),
-)
+from attestation_cli.render import Column, Told, cell, cells, column_name, csv_line, exact
 
 
 class Entry(Protocol):
@@ -38,21 +25,24 @@ class Entry(Protocol):
     entry_hash: str
 
 
-def row(entry: Entry) -> list[Cell]:
-    """Return the cells of *entry* under `COLUMNS`."""
-    changed = entry.new_state not in (None, entry.prev_state)
-    return [
-        cell(entry.id),
-        cell(f"{entry.timestamp[:19].replace('T', ' ')}Z", entry.timestamp),
-        cell(entry.action),
-        cell(entry.operator_cn),
-        cell(entry.machine_id[:8] if entry.machine_id else None, entry.machine_id or ""),
-        cell(f"{entry.prev_state or 'new'} → {entry.new_state}" if changed else None),
-        cell(words_of(entry.detail), entry.detail),
-        cell(entry.source_ip),
-        cell(entry.operator_sub),
-        cell(entry.entry_hash),
-    ]
+COLUMNS: Final[Told[Entry]] = {
+    Column("ID"): lambda e: e.id,
+    Column("TIME"): lambda e: cell(f"{e.timestamp[:19].replace('T', ' ')}Z", e.timestamp),
+    Column("ACTION"): lambda e: e.action,
+    Column("OPERATOR", shrink_to=8): lambda e: e.operator_cn,
+    Column("MACHINE", drop=1): lambda e: cell(e.machine_id[:8] if e.machine_id else None, e.machine_id or ""),
+    Column("CHANGE", shrink_to=10, drop=2): lambda e: _change(e),
+    Column("DETAIL", shrink_to=24): lambda e: cell(words_of(e.detail), e.detail),
+    Column("FROM", shrink_to=9, drop=4): lambda e: e.source_ip,
+    Column("SUBJECT", wide=True): lambda e: e.operator_sub,
+    Column("HASH", wide=True): lambda e: e.entry_hash,
+}
+
+
+def _change(entry: Entry) -> str | None:
+    if entry.new_state in (None, entry.prev_state):
+        return None
+    return f"{entry.prev_state or 'new'} → {entry.new_state}"
 
 
 class CSV:
@@ -79,6 +69,6 @@ def _csv_row(line: bytes) -> str:
     try:
         members = json.loads(line)
         entry = SimpleNamespace(id=members["id"], entry_hash=members["entry_hash"], **members["entry"])
-        return csv_line(map(exact, row(entry)))
+        return csv_line(map(exact, cells(COLUMNS, entry)))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""

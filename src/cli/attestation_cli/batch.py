@@ -112,16 +112,13 @@ def approve_all(
     if session.json:
         session.emit_json(iter(results))
     else:
-        session.emit_table(
-            [Column("ID"), Column("RESULT"), Column("WHY, OR WHAT NEXT")],
-            [
-                [
-                    cell(short[str(r["machine_id"])], r["machine_id"]),
-                    Cell(str(r["result"]), RESULT_COLOURS[str(r["result"])]),
-                    cell(r["detail"]),
-                ]
-                for r in results
-            ],
+        session.emit_rows(
+            results,
+            {
+                Column("ID"): lambda r: cell(short[str(r["machine_id"])], r["machine_id"]),
+                Column("RESULT"): lambda r: Cell(str(r["result"]), RESULT_COLOURS[str(r["result"])]),
+                Column("WHY, OR WHAT NEXT"): lambda r: r["detail"],
+            },
             "",
         )
     if lost is not None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,48 +24,60 @@ FILE = click.option(
     "-f", "--file", type=click.Path(dir_okay=False, path_type=Path), help="Write it there instead."
 )
 
-ISSUERS = [
-    Column("ID"),
-    Column("PURPOSE", drop=3),
-    Column("ALGORITHM"),
-    Column("STATE"),
-    Column("SINCE", drop=1),
-    Column("UNTIL", drop=2),
-    Column("CRL", drop=5),
-    Column("ORIGIN", drop=6),
-    Column("KEY", shrink_to=24, drop=4),
-    Column("SUBJECT", wide=True),
-    Column("SHA-256", wide=True),
-    Column("SPKI SHA-256", wide=True),
-    Column("ACTIVATE FROM", wide=True),
-    Column("RETIRE FROM", wide=True),
-]
-CERTIFICATES = [
-    Column("SERIAL", shrink_to=13),
-    Column("STATE"),
-    Column("PROFILE", drop=2),
-    Column("WHO", shrink_to=13),
-    Column("ISSUED", drop=1),
-    Column("ENDS"),
-    Column("REASON", drop=3),
-    Column("KEY TIER", drop=4),
-    Column("SUBJECT", wide=True),
-    Column("ISSUER", wide=True),
-    Column("ASSURANCE", wide=True),
-    Column("REQUESTER", wide=True),
-    Column("RENEWS", wide=True),
-    Column("SPKI SHA-256", wide=True),
-    Column("NOTE", wide=True),
-]
 
-
-def emit_certificates(session: Session, found: Any) -> None:
-    """List certificates of the issuance log; *found* is an iterator of `CertificateDetail`."""
-    if session.json:
-        session.emit_json(found)
-        return
+def emit_issuers(session: Session, found: Iterable[IssuerDetail], nothing: str) -> None:
+    """Print the keys of the CA, one a row."""
     now = datetime.now(UTC)
-    session.emit_table(CERTIFICATES, [_certificate_row(c, now) for c in found], "No certificates.")
+    session.emit_rows(
+        found,
+        {
+            Column("ID"): lambda issuer: issuer.issuer_id,
+            Column("PURPOSE", drop=3): lambda issuer: issuer.purpose,
+            Column("ALGORITHM"): lambda issuer: issuer.algorithm,
+            Column("STATE"): lambda issuer: _state(issuer.state),
+            Column("SINCE", drop=1): lambda issuer: time_cell(_since(issuer), now),
+            Column("UNTIL", drop=2): lambda issuer: (
+                f"{issuer.not_after:%Y-%m-%d}" if issuer.not_after else None
+            ),
+            Column("CRL", drop=5): lambda issuer: issuer.crl_number or None,
+            Column("ORIGIN", drop=6): lambda issuer: issuer.key_origin,
+            Column("KEY", shrink_to=24, drop=4): lambda issuer: issuer.key_uri,
+            Column("SUBJECT", wide=True): lambda issuer: issuer.subject,
+            Column("SHA-256", wide=True): lambda issuer: issuer.certificate_sha256,
+            Column("SPKI SHA-256", wide=True): lambda issuer: issuer.spki_sha256,
+            Column("ACTIVATE FROM", wide=True): lambda issuer: time_cell(issuer.activate_from, now),
+            Column("RETIRE FROM", wide=True): lambda issuer: time_cell(issuer.retire_from, now),
+        },
+        nothing,
+    )
+
+
+def emit_certificates(session: Session, found: Iterator[CertificateDetail]) -> None:
+    """List certificates of the issuance log."""
+    now = datetime.now(UTC)
+    session.emit_list(
+        found,
+        {
+            Column("SERIAL", shrink_to=13): lambda one: one.serial,
+            Column("STATE"): lambda one: _state(one.state),
+            Column("PROFILE", drop=2): lambda one: one.profile,
+            Column("WHO", shrink_to=13): lambda one: cell(
+                name_in(one.subject) if one.machine_id is None else one.machine_id[:8], owner_of(one)
+            ),
+            Column("ISSUED", drop=1): lambda one: time_cell(one.issued_at, now),
+            Column("ENDS"): lambda one: time_cell(one.ended_at or one.not_after, now),
+            Column("REASON", drop=3): lambda one: one.reason,
+            Column("KEY TIER", drop=4): lambda one: _tier(one),
+            Column("SUBJECT", wide=True): lambda one: one.subject,
+            Column("ISSUER", wide=True): lambda one: one.issuer_id,
+            Column("ASSURANCE", wide=True): lambda one: one.assurance,
+            Column("REQUESTER", wide=True): lambda one: one.requester,
+            Column("RENEWS", wide=True): lambda one: one.renews,
+            Column("SPKI SHA-256", wide=True): lambda one: one.spki_sha256,
+            Column("NOTE", wide=True): lambda one: one.note,
+        },
+        "No certificates.",
+    )
 
 
 def emit_pem(session: Session, certificate: CertificateDetail, file: Path | None) -> None:
@@ -102,26 +115,6 @@ def _since(issuer: IssuerDetail) -> datetime:
     if issuer.state in states:
         return changes[states.index(issuer.state)] or issuer.reserved_at
     return issuer.reserved_at
-
-
-def issuer_row(issuer: IssuerDetail, now: datetime) -> list[Cell]:
-    """Return the cells of a CA key under `ISSUERS`."""
-    return [
-        cell(issuer.issuer_id),
-        cell(issuer.purpose),
-        cell(issuer.algorithm),
-        _state(issuer.state),
-        time_cell(_since(issuer), now),
-        cell(f"{issuer.not_after:%Y-%m-%d}" if issuer.not_after else None),
-        cell(issuer.crl_number or None),
-        cell(issuer.key_origin),
-        cell(issuer.key_uri),
-        cell(issuer.subject),
-        cell(issuer.certificate_sha256),
-        cell(issuer.spki_sha256),
-        time_cell(issuer.activate_from, now),
-        time_cell(issuer.retire_from, now),
-    ]
 
 
 def issuer_fields(issuer: IssuerDetail, now: datetime) -> list[tuple[str, Cell]]:
@@ -171,26 +164,6 @@ def next_steps(detail: CADetail, now: datetime) -> list[str]:
 def _state(state: str) -> Cell:
     colours = {"active": "green", "issued": "green", "next": "cyan", "held": "magenta", "retiring": "yellow"}
     return Cell(state, colours.get(state) or cell(state).colour)
-
-
-def _certificate_row(one: CertificateDetail, now: datetime) -> list[Cell]:
-    return [
-        cell(one.serial),
-        _state(one.state),
-        cell(one.profile),
-        cell(name_in(one.subject) if one.machine_id is None else one.machine_id[:8], owner_of(one)),
-        time_cell(one.issued_at, now),
-        time_cell(one.ended_at or one.not_after, now),
-        cell(one.reason),
-        cell(_tier(one)),
-        cell(one.subject),
-        cell(one.issuer_id),
-        cell(one.assurance),
-        cell(one.requester),
-        cell(one.renews),
-        cell(one.spki_sha256),
-        cell(one.note),
-    ]
 
 
 def certificate_fields(one: CertificateDetail, now: datetime) -> list[tuple[str, Cell]]:

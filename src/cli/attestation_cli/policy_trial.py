@@ -95,24 +95,17 @@ class Trial:
         now = datetime.now(UTC)
         short = short_ids([machine.machine_id for machine in shown])
         session.emit("")
-        session.emit_table(
-            [
-                Column("WOULD FAIL", shrink_to=12),
-                Column("NOW"),
-                Column("CHECKS", shrink_to=12),
-                Column("ROLE", drop=2),
-                Column("EVIDENCE", drop=1),
-            ],
-            [
-                [
-                    cell(m.hostname or short[m.machine_id], m.machine_id),
-                    cell(m.before),
-                    cell(m.failed),
-                    cell(m.role),
-                    time_cell(m.at, now),
-                ]
-                for m in shown
-            ],
+        session.emit_rows(
+            shown,
+            {
+                Column("WOULD FAIL", shrink_to=12): lambda m: cell(
+                    m.hostname or short[m.machine_id], m.machine_id
+                ),
+                Column("NOW"): lambda m: m.before,
+                Column("CHECKS", shrink_to=12): lambda m: m.failed,
+                Column("ROLE", drop=2): lambda m: m.role,
+                Column("EVIDENCE", drop=1): lambda m: time_cell(m.at, now),
+            },
             "",
         )
         if len(self.failing) > len(shown):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -90,6 +90,16 @@ def cell(value: object, exact: object = None) -> Cell:
         return Cell("-", None, "" if exact is None else clean(str(exact)))
     text = clean(str(value))
     return Cell(text or "-", COLOURS.get(text), text if exact is None else clean(str(exact)))
+
+
+Row = TypeVar("Row")
+Told = Mapping[Column, Callable[[Row], object]]
+"""What each column of a list tells of one of its rows: a cell, or what `cell` makes one of."""
+
+
+def cells(columns: Told[Row], row: Row) -> list[Cell]:
+    """Return what *columns* tell of *row*."""
+    return [value if isinstance(value := tell(row), Cell) else cell(value) for tell in columns.values()]
 
 
 def trust_cell(trust: str, status: str) -> Cell:

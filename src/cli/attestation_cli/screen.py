@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
@@ -18,7 +18,9 @@ from attestation_cli.listing import arranged
 from attestation_cli.render import (
     Cell,
     Column,
+    Told,
     cell,
+    cells,
     column_name,
     csv_line,
     exact,
@@ -35,6 +37,11 @@ if TYPE_CHECKING:
 
     from attestation.api import PendingApproval
     from attestation.client.trace import Exchange
+
+    Document = BaseModel | Mapping[str, Any]
+
+Row = TypeVar("Row")
+Item = TypeVar("Item", bound="Document")
 
 DIGEST_DIGITS = 16
 """So many digits of a digest are printed to be typed: nobody finds another proposal that begins so too."""
@@ -123,9 +130,7 @@ class Screen:
         took = f"{exchange.milliseconds:.0f} ms"
         self.note(f"debug: {exchange.method} {exchange.url}: {answer} after {took}{request}")
 
-    def emit_json(
-        self, value: BaseModel | Mapping[str, Any] | Iterator[BaseModel] | Iterator[Mapping[str, Any]]
-    ) -> None:
+    def emit_json(self, value: Document | Iterator[Document]) -> None:
         """Print *value* as JSON or YAML; an iterator as a list, written as its values arrive.
 
         Raises:
@@ -148,9 +153,7 @@ class Screen:
             first = False
         self.emit("[]" if first else "]")
 
-    def _emit_yaml(
-        self, value: BaseModel | Mapping[str, Any] | Iterator[BaseModel] | Iterator[Mapping[str, Any]]
-    ) -> None:
+    def _emit_yaml(self, value: Document | Iterator[Document]) -> None:
         if not isinstance(value, Iterator):
             self.emit(yaml_text(plain(value)))
             return
@@ -160,6 +163,17 @@ class Screen:
             empty = False
         if empty:
             self.emit("[]")
+
+    def emit_list(self, items: Iterator[Item], columns: Told[Item], empty: str) -> None:
+        """Print what the service listed: as JSON while it arrives, else as rows."""
+        if self.json:
+            self.emit_json(items)
+        else:
+            self.emit_rows(items, columns, empty)
+
+    def emit_rows(self, items: Iterable[Row], columns: Told[Row], empty: str) -> None:
+        """Print a row for each of *items*: under each column what it tells of one, a cell or what becomes one."""
+        self.emit_table(list(columns), [cells(columns, item) for item in items], empty)
 
     def emit_table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], empty: str) -> None:
         """Print a table, or the sentence *empty* to stderr.

@@ -16,7 +16,7 @@ from attestation.client.text import clean
 from attestation.errors import AllowListEntryUnknown, RequestInvalid
 from attestation_cli.options import listing_options, new_proposal_option, output_option
 from attestation_cli.progress import Progress
-from attestation_cli.render import Column, cell, time_cell
+from attestation_cli.render import Column, time_cell
 from attestation_cli.session import Ambiguous, Session, pass_session
 
 if TYPE_CHECKING:
@@ -178,39 +178,22 @@ def list_(session: Session, limit: int) -> None:
       attestation allow-list list
       attestation allow-list list -o csv > allow-list.csv
     """
-    with session.client() as client:
-        items = islice(client.allow_list(), limit or None)
-        if session.json:
-            session.emit_json(items)
-            return
-        found = list(items)
     now = datetime.now(UTC)
-    session.emit_table(
-        [
-            Column("EK FINGERPRINT", shrink_to=17),
-            Column("ROLE"),
-            Column("HOSTNAME", shrink_to=8),
-            Column("ADDRESS", shrink_to=10, drop=2),
-            Column("CLUSTER", shrink_to=8, drop=1),
-            Column("NOTE", shrink_to=8, drop=4),
-            Column("CREATED", drop=3),
-            Column("BY", shrink_to=6, drop=5),
-        ],
-        [
-            [
-                cell(e.ek_fingerprint),
-                cell(e.role),
-                cell(e.hostname),
-                cell(e.assigned_ip),
-                cell(e.cluster_id),
-                cell(e.note),
-                time_cell(e.created_at, now),
-                cell(e.created_by),
-            ]
-            for e in found
-        ],
-        "The allow-list is empty.",
-    )
+    with session.client() as client:
+        session.emit_list(
+            islice(client.allow_list(), limit or None),
+            {
+                Column("EK FINGERPRINT", shrink_to=17): lambda e: e.ek_fingerprint,
+                Column("ROLE"): lambda e: e.role,
+                Column("HOSTNAME", shrink_to=8): lambda e: e.hostname,
+                Column("ADDRESS", shrink_to=10, drop=2): lambda e: e.assigned_ip,
+                Column("CLUSTER", shrink_to=8, drop=1): lambda e: e.cluster_id,
+                Column("NOTE", shrink_to=8, drop=4): lambda e: e.note,
+                Column("CREATED", drop=3): lambda e: time_cell(e.created_at, now),
+                Column("BY", shrink_to=6, drop=5): lambda e: e.created_by,
+            },
+            "The allow-list is empty.",
+        )
 
 
 @group.command()

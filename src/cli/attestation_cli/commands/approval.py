@@ -58,39 +58,27 @@ def list_(session: Session) -> None:
       attestation approval list
       attestation approval list -o json
     """
-    with session.client() as client:
-        proposals = client.proposals()
-        if session.json:
-            session.emit_json(proposals)
-            return
-        found = list(proposals)
     now = datetime.now(UTC)
-    session.emit_table(
-        [
-            Column("ACTION"),
-            Column("ABOUT", shrink_to=16),
-            Column("APPROVALS"),
-            Column("BY", shrink_to=8),
-            Column("EXPIRES"),
-            Column("VOTES", drop=1),
-            Column("PROPOSAL"),
-        ],
-        [
-            [
-                cell(p.action),
-                cell(p.subject),
-                Cell(f"void, changed since: {', '.join(p.overtaken)}", "red", "void")
-                if p.overtaken
-                else Cell(f"{p.approvals_received} of {p.approvals_required}", "yellow"),
-                cell(", ".join(p.voters)),
-                time_cell(p.expires_at, now) if p.expires_at > now else cell(ago(p.expires_at, now)),
-                cell(", ".join(str(v.id) for v in p.approvals)),
-                cell(p.proposal_digest[:DIGEST_DIGITS], p.proposal_digest),
-            ]
-            for p in found
-        ],
-        "Nothing waits for a vote.",
-    )
+    with session.client() as client:
+        session.emit_list(
+            client.proposals(),
+            {
+                Column("ACTION"): lambda p: p.action,
+                Column("ABOUT", shrink_to=16): lambda p: p.subject,
+                Column("APPROVALS"): lambda p: (
+                    Cell(f"void, changed since: {', '.join(p.overtaken)}", "red", "void")
+                    if p.overtaken
+                    else Cell(f"{p.approvals_received} of {p.approvals_required}", "yellow")
+                ),
+                Column("BY", shrink_to=8): lambda p: ", ".join(p.voters),
+                Column("EXPIRES"): lambda p: (
+                    time_cell(p.expires_at, now) if p.expires_at > now else cell(ago(p.expires_at, now))
+                ),
+                Column("VOTES", drop=1): lambda p: ", ".join(str(v.id) for v in p.approvals),
+                Column("PROPOSAL"): lambda p: cell(p.proposal_digest[:DIGEST_DIGITS], p.proposal_digest),
+            },
+            "Nothing waits for a vote.",
+        )
 
 
 @group.command()

@@ -54,18 +54,14 @@ def list_(session: Session, machine_id: str | None, action: str | None, limit: i
       attestation audit list --action approve
       attestation audit list --machine-id cp-1 --limit 0 -o csv > cp-1.csv
     """
+    from attestation_cli import audit_rows  # here: whoever asks for help need not wait for it
+
     with session.client() as client:
         full_id = session.find_id(client, machine_id) if machine_id else None
         entries = islice(
             client.audit(machine_id=full_id, action=action, page_size=min(limit or 200, 200)), limit or None
         )
-        if session.json:
-            session.emit_json(entries)
-            return
-        found = list(entries)
-    from attestation_cli import audit_rows  # here: whoever asks for help need not wait for it
-
-    session.emit_table(audit_rows.COLUMNS, [audit_rows.row(e) for e in found], "No audit entries.")
+        session.emit_list(entries, audit_rows.COLUMNS, "No audit entries.")
 
 
 def trust_options(command: Command) -> Command:

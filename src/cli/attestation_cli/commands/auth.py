@@ -246,28 +246,17 @@ def cache_list(session: Session) -> None:
         ]
         session.emit_json(iter(shown))
         return
-    session.emit_table(
-        [
-            Column("USER", shrink_to=8),
-            Column("STATE"),
-            Column("EXPIRES"),
-            Column("ISSUER", shrink_to=16),
-            Column("CLIENT", shrink_to=8, drop=2),
-            Column("SERVICE", shrink_to=12, drop=1),
-            Column("KEPT IN", drop=3),
-        ],
-        [
-            [
-                cell(e.shown_name),
-                _coloured(_state(e, now)),
-                moment_cell(e.expires_at, now),
-                cell(e.issuer),
-                cell(e.client_id),
-                cell(e.api_url),
-                cell("keyring" if e.keyring else "file"),
-            ]
-            for e in logins
-        ],
+    session.emit_rows(
+        logins,
+        {
+            Column("USER", shrink_to=8): lambda e: e.shown_name,
+            Column("STATE"): lambda e: _coloured(_state(e, now)),
+            Column("EXPIRES"): lambda e: moment_cell(e.expires_at, now),
+            Column("ISSUER", shrink_to=16): lambda e: e.issuer,
+            Column("CLIENT", shrink_to=8, drop=2): lambda e: e.client_id,
+            Column("SERVICE", shrink_to=12, drop=1): lambda e: e.api_url,
+            Column("KEPT IN", drop=3): lambda e: "keyring" if e.keyring else "file",
+        },
         "No logins are kept.",
     )
 

@@ -12,9 +12,8 @@ import click
 from attestation.errors import IssuerUnknown, RequestInvalid
 from attestation_cli.ca_screen import (
     FILE,
-    ISSUERS,
+    emit_issuers,
     issuer_fields,
-    issuer_row,
     name_in,
     next_steps,
     write_file,
@@ -96,7 +95,7 @@ def show(session: Session, issuer: str | None) -> None:
     if session.json:
         session.emit_json(iter(detail.issuers))
         return
-    session.emit_table(ISSUERS, [issuer_row(i, now) for i in detail.issuers], "No CA key was ever made.")
+    emit_issuers(session, detail.issuers, "No CA key was ever made.")
     for line in next_steps(detail, now):
         session.note(line)
 
@@ -190,22 +189,16 @@ def bundle(session: Session, purpose: str, file: Path | None) -> None:
             for one in found
         )
         return
-    session.emit_table(
-        [
-            Column("NAME", shrink_to=16),
-            Column("CERTIFIED BY", shrink_to=12),
-            Column("UNTIL"),
-            Column("SHA-256", shrink_to=17),
-        ],
-        [
-            [
-                cell(common_name(one)),
-                cell("itself" if one.subject == one.issuer else name_in(one.issuer.rfc4514_string())),
-                cell(f"{one.not_valid_after_utc:%Y-%m-%d}"),
-                cell(fingerprint(one.public_bytes(Encoding.DER))),
-            ]
-            for one in found
-        ],
+    session.emit_rows(
+        found,
+        {
+            Column("NAME", shrink_to=16): lambda one: common_name(one),
+            Column("CERTIFIED BY", shrink_to=12): lambda one: (
+                "itself" if one.subject == one.issuer else name_in(one.issuer.rfc4514_string())
+            ),
+            Column("UNTIL"): lambda one: f"{one.not_valid_after_utc:%Y-%m-%d}",
+            Column("SHA-256", shrink_to=17): lambda one: fingerprint(one.public_bytes(Encoding.DER)),
+        },
         "Nothing.",
     )
 
@@ -262,9 +255,7 @@ def rotate(
         session.emit_json(iter(answer.issuers))
         return
     now = datetime.now(UTC)
-    session.emit_table(
-        ISSUERS, [issuer_row(i, now) for i in answer.issuers if i.purpose == purpose], "No CA key."
-    )
+    emit_issuers(session, (i for i in answer.issuers if i.purpose == purpose), "No CA key.")
     for line in next_steps(answer, now):
         session.note(line)
 

@@ -10,7 +10,7 @@ import click
 from attestation.client.text import clean
 from attestation.wire import b64decode
 from attestation_cli.options import output_option
-from attestation_cli.render import Cell, Column, cell, wrap
+from attestation_cli.render import Cell, Column, wrap
 from attestation_cli.session import Session, pass_session
 
 IN_USE = ("next", "active", "retiring")
@@ -68,26 +68,16 @@ def _check_service(session: Session) -> bool:
     if session.json:
         session.emit_json(found)
         return found.ok
-    session.emit_table(
-        [
-            Column("ID"),
-            Column("PURPOSE", drop=2),
-            Column("STATE"),
-            Column("SIGNS"),
-            Column("ENCRYPTED", drop=3),
-            Column("KEY", shrink_to=24, drop=1),
-        ],
-        [
-            [
-                cell(i.issuer_id),
-                cell(i.purpose),
-                cell(i.state),
-                Cell("yes", "green") if i.signs else Cell(f"no: {i.problem}", "red"),
-                cell({True: "yes", False: "no", None: None}[i.encrypted]),
-                cell(i.key_uri),
-            ]
-            for i in found.issuers
-        ],
+    session.emit_rows(
+        found.issuers,
+        {
+            Column("ID"): lambda i: i.issuer_id,
+            Column("PURPOSE", drop=2): lambda i: i.purpose,
+            Column("STATE"): lambda i: i.state,
+            Column("SIGNS"): lambda i: Cell("yes", "green") if i.signs else Cell(f"no: {i.problem}", "red"),
+            Column("ENCRYPTED", drop=3): lambda i: {True: "yes", False: "no", None: None}[i.encrypted],
+            Column("KEY", shrink_to=24, drop=1): lambda i: i.key_uri,
+        },
         "No CA key is in use.",
     )
     for issuer in found.issuers:
@@ -154,17 +144,16 @@ def _check_backup(
             }
         )
         return ok
-    session.emit_table(
-        [Column("KEY"), Column("STATE", drop=2), Column("BACKUP"), Column("WHERE", shrink_to=20, drop=1)],
-        [
-            [
-                cell(p.wanted.name),
-                cell(p.wanted.state or None),
-                Cell("proven", "green") if p.why is None else Cell(p.verdict.upper(), "red"),
-                cell(p.where),
-            ]
-            for p in proofs
-        ],
+    session.emit_rows(
+        proofs,
+        {
+            Column("KEY"): lambda p: p.wanted.name,
+            Column("STATE", drop=2): lambda p: p.wanted.state or None,
+            Column("BACKUP"): lambda p: (
+                Cell("proven", "green") if p.why is None else Cell(p.verdict.upper(), "red")
+            ),
+            Column("WHERE", shrink_to=20, drop=1): lambda p: p.where,
+        },
         "No CA key is in use.",
     )
     for proof in proofs:

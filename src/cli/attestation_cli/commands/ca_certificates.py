@@ -15,7 +15,7 @@ from attestation.pki.profiles import ProfileName
 from attestation_cli.ca_screen import FILE, certificate_fields, emit_certificates, emit_pem, owner_of
 from attestation_cli.complete import complete_machine
 from attestation_cli.options import listing_options, new_proposal_option, output_option
-from attestation_cli.render import Column, cell, moment_cell
+from attestation_cli.render import Column, moment_cell
 from attestation_cli.session import Ambiguous, Session, checked, pass_session
 
 if TYPE_CHECKING:
@@ -175,17 +175,18 @@ def refused_keys(session: Session) -> None:
     Examples:
       attestation ca refused-keys
     """
-    with session.client() as client:
-        if session.json:
-            session.emit_json(client.refused_keys())
-            return
-        found = list(client.refused_keys())
     now = datetime.now(UTC)
-    session.emit_table(
-        [Column("SPKI SHA-256"), Column("WHY"), Column("SINCE"), Column("BY")],
-        [[cell(k.spki_sha256), cell(k.why), moment_cell(k.added_at, now), cell(k.added_by)] for k in found],
-        "No key is refused.",
-    )
+    with session.client() as client:
+        session.emit_list(
+            client.refused_keys(),
+            {
+                Column("SPKI SHA-256"): lambda k: k.spki_sha256,
+                Column("WHY"): lambda k: k.why,
+                Column("SINCE"): lambda k: moment_cell(k.added_at, now),
+                Column("BY"): lambda k: k.added_by,
+            },
+            "No key is refused.",
+        )
 
 
 def _find(client: OperatorClient, text: str) -> CertificateDetail:

@@ -71,13 +71,15 @@ def results(
             return
         listed = list(found)
     if checks and session.output == "csv":
-        session.emit_table(
-            [Column(t) for t in ("CHECK", "OUTCOME", "EXPECTED", "FOUND", "NOTE")],
-            [
-                [cell(c.check), cell(c.outcome), cell(c.expected), cell(c.found), cell(c.note)]
-                for r in listed
-                for c in r.checks
-            ],
+        session.emit_rows(
+            (c for r in listed for c in r.checks),
+            {
+                Column("CHECK"): lambda c: c.check,
+                Column("OUTCOME"): lambda c: c.outcome,
+                Column("EXPECTED"): lambda c: c.expected,
+                Column("FOUND"): lambda c: c.found,
+                Column("NOTE"): lambda c: c.note,
+            },
             "",
         )
         return
@@ -89,26 +91,18 @@ def results(
         print_checks(session, tuple(listed[0].checks))
         return
     now = datetime.now(UTC)
-    session.emit_table(
-        [
-            Column("N"),
-            Column("WHEN"),
-            Column("VERDICT"),
-            Column("POLICY", shrink_to=12, drop=1),
-            Column("BOOT STATE", drop=2),
-            Column("FAILED", shrink_to=10),
-        ],
-        [
-            [
-                cell(r.result_id),
-                moment_cell(r.at, now),
-                cell(r.verdict),
-                cell(r.policy),
-                cell(appraised(r)),
-                cell(", ".join(c.check for c in r.checks if c.outcome in ("failed", "undecided")) or None),
-            ]
-            for r in listed
-        ],
+    session.emit_rows(
+        listed,
+        {
+            Column("N"): lambda r: r.result_id,
+            Column("WHEN"): lambda r: moment_cell(r.at, now),
+            Column("VERDICT"): lambda r: r.verdict,
+            Column("POLICY", shrink_to=12, drop=1): lambda r: r.policy,
+            Column("BOOT STATE", drop=2): lambda r: appraised(r),
+            Column("FAILED", shrink_to=10): lambda r: (
+                ", ".join(c.check for c in r.checks if c.outcome in ("failed", "undecided")) or None
+            ),
+        },
         f"No results: {NEVER_JUDGED}.",
     )
 

@@ -30,43 +30,24 @@ def approvals(session: Session, machine: str) -> None:
     Examples:
       attestation machine approvals cp-1
     """
-    with session.client() as client:
-        votes = client.machine_approvals(session.find_id(client, machine))
-        if session.json:
-            session.emit_json(votes)
-            return
-        found = list(votes)
     now = datetime.now(UTC)
-    session.emit_table(
-        [
-            Column("VOTE"),
-            Column("OPERATOR", shrink_to=8),
-            Column("ACTION"),
-            Column("ROLE"),
-            Column("STATE"),
-            Column("CAST", drop=1),
-            Column("HOSTNAME", shrink_to=8, drop=2),
-            Column("ADDRESS", shrink_to=10, drop=3),
-            Column("EXPIRES", wide=True),
-            Column("PROPOSAL", wide=True),
-        ],
-        [
-            [
-                cell(v.id),
-                cell(v.operator_cn),
-                cell(v.action),
-                cell(v.role),
-                _vote_state(v, now),
-                time_cell(v.created_at, now),
-                cell(v.hostname),
-                cell(v.assigned_ip),
-                time_cell(v.expires_at, now),
-                cell(v.proposal_digest),
-            ]
-            for v in found
-        ],
-        "No votes.",
-    )
+    with session.client() as client:
+        session.emit_list(
+            client.machine_approvals(session.find_id(client, machine)),
+            {
+                Column("VOTE"): lambda v: v.id,
+                Column("OPERATOR", shrink_to=8): lambda v: v.operator_cn,
+                Column("ACTION"): lambda v: v.action,
+                Column("ROLE"): lambda v: v.role,
+                Column("STATE"): lambda v: _vote_state(v, now),
+                Column("CAST", drop=1): lambda v: time_cell(v.created_at, now),
+                Column("HOSTNAME", shrink_to=8, drop=2): lambda v: v.hostname,
+                Column("ADDRESS", shrink_to=10, drop=3): lambda v: v.assigned_ip,
+                Column("EXPIRES", wide=True): lambda v: time_cell(v.expires_at, now),
+                Column("PROPOSAL", wide=True): lambda v: v.proposal_digest,
+            },
+            "No votes.",
+        )
 
 
 def _vote_state(vote: ApprovalDetail, now: datetime) -> Cell:

@@ -14,7 +14,7 @@ import click
 from attestation.client.text import ago
 from attestation.errors import CertificateUnknown, RequestInvalid
 from attestation_cli.options import listing_options, new_proposal_option, output_option
-from attestation_cli.render import Cell, Column, cell, moment_cell
+from attestation_cli.render import Column, cell, moment_cell
 from attestation_cli.screen import is_terminal
 from attestation_cli.session import Ambiguous, Session, checked, pass_session
 
@@ -37,19 +37,6 @@ MOST_PASSPHRASE_BYTES = 1024
 PRIVATE = 0o600
 PUBLIC = 0o644
 
-COLUMNS = [
-    Column("SERIAL", shrink_to=13),
-    Column("STATE"),
-    Column("NAME"),
-    Column("DUTY"),
-    Column("ENDS"),
-    Column("ISSUED", drop=1),
-    Column("REQUESTER", drop=2),
-    Column("REASON", drop=3),
-    Column("ISSUER", wide=True),
-    Column("SPKI SHA-256", wide=True),
-    Column("NOTE", wide=True),
-]
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -184,11 +171,24 @@ def list_(session: Session, state: str | None, limit: int) -> None:
     """
     with session.client() as client:
         found = islice(client.operator_certificates(state=state), limit or None)
-        if session.json:
-            session.emit_json(found)
-            return
         now = datetime.now(UTC)
-        session.emit_table(COLUMNS, [_row(one, now) for one in found], "No operator has a certificate.")
+        session.emit_list(
+            found,
+            {
+                Column("SERIAL", shrink_to=13): lambda one: one.serial,
+                Column("STATE"): lambda one: one.state,
+                Column("NAME"): lambda one: one.name,
+                Column("DUTY"): lambda one: one.duty,
+                Column("ENDS"): lambda one: moment_cell(one.not_after, now),
+                Column("ISSUED", drop=1): lambda one: ago(one.issued_at, now) if one.issued_at else None,
+                Column("REQUESTER", drop=2): lambda one: one.requester,
+                Column("REASON", drop=3): lambda one: one.reason,
+                Column("ISSUER", wide=True): lambda one: one.issuer_id,
+                Column("SPKI SHA-256", wide=True): lambda one: one.spki_sha256,
+                Column("NOTE", wide=True): lambda one: one.note,
+            },
+            "No operator has a certificate.",
+        )
 
 
 @group.command()
@@ -236,22 +236,6 @@ def _find(client: OperatorClient, beginning: str) -> OperatorCertificateDetail:
         names = ", ".join(f"{one.serial} ({one.name})" for one in found[:5])
         raise Ambiguous(f"several certificates begin with {beginning}: {names}")
     return found[0]
-
-
-def _row(one: OperatorCertificateDetail, now: datetime) -> list[Cell]:
-    return [
-        cell(one.serial),
-        cell(one.state),
-        cell(one.name),
-        cell(one.duty),
-        moment_cell(one.not_after, now),
-        cell(ago(one.issued_at, now) if one.issued_at else None),
-        cell(one.requester),
-        cell(one.reason),
-        cell(one.issuer_id),
-        cell(one.spki_sha256),
-        cell(one.note),
-    ]
 
 
 # ---------------------------------------------------------------- files

@@ -62,24 +62,17 @@ def list_(session: Session) -> None:
         session.emit_json(listed)
         return
     now = datetime.now(UTC)
-    session.emit_table(
-        [
-            Column("POLICY"),
-            Column("CREATED", drop=1),
-            Column("BY", shrink_to=8, drop=2),
-            Column("APPLIES TO", shrink_to=12),
-            Column("SHA-256", shrink_to=13, drop=3),
-        ],
-        [
-            [
-                cell(f"{p.name}@{p.version}"),
-                time_cell(p.created_at, now) if p.created_at else cell("shipped"),
-                cell(p.created_by),
-                cell(_places(p, listed.assignments)),
-                cell(p.sha256),
-            ]
-            for p in listed.policies
-        ],
+    session.emit_rows(
+        listed.policies,
+        {
+            Column("POLICY"): lambda p: f"{p.name}@{p.version}",
+            Column("CREATED", drop=1): lambda p: (
+                time_cell(p.created_at, now) if p.created_at else cell("shipped")
+            ),
+            Column("BY", shrink_to=8, drop=2): lambda p: p.created_by,
+            Column("APPLIES TO", shrink_to=12): lambda p: _places(p, listed.assignments),
+            Column("SHA-256", shrink_to=13, drop=3): lambda p: p.sha256,
+        },
         "No policies.",
     )
 

@@ -196,16 +196,13 @@ def history(
         session.emit_json(iter(changes))
         return
     now = datetime.now(UTC)
-    session.emit_table(
-        [Column("WHEN"), Column("WHERE", shrink_to=16), Column("POLICY"), Column("BY", shrink_to=8, drop=1)],
-        [
-            [
-                time_cell(c.at, now),
-                place_cell(c.scope, c.subject),
-                cell(c.policy or "none of its own"),
-                cell(c.by),
-            ]
-            for c in changes
-        ],
+    session.emit_rows(
+        changes,
+        {
+            Column("WHEN"): lambda c: time_cell(c.at, now),
+            Column("WHERE", shrink_to=16): lambda c: place_cell(c.scope, c.subject),
+            Column("POLICY"): lambda c: c.policy or "none of its own",
+            Column("BY", shrink_to=8, drop=1): lambda c: c.by,
+        },
         "Nothing was ever assigned there.",
     )

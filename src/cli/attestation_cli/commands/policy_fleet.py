@@ -17,7 +17,7 @@ from attestation_cli.policy_file import commented, is_ref, read_path
 from attestation_cli.policy_place import place_of, place_options
 from attestation_cli.policy_trial import Trial
 from attestation_cli.progress import Progress
-from attestation_cli.render import Column, cell, wrap
+from attestation_cli.render import Cell, Column, cell, wrap
 from attestation_cli.session import Session, checked, pass_session
 
 if TYPE_CHECKING:
@@ -55,26 +55,19 @@ def effective(session: Session, machine: str) -> None:
         )
         session.emit("")
     sources = found.document.get("sources")
-    session.emit_table(
-        [
-            Column("RULE"),
-            Column("EXPECTED", shrink_to=24),
-            Column("FROM", shrink_to=12),
-            Column("MODE", drop=1),
-        ],
-        [
-            [
-                cell(path),
-                cell(
-                    rule_words(member(found.document, path)), rule_words(member(found.document, path), None)
-                ),
-                cell(source.get("policy")),
-                cell(source.get("mode")),
-            ]
-            for path, source in sorted(
-                (sources if isinstance(sources, Mapping) else {}).items(), key=_natural
-            )
-        ],
+
+    def expected(path: str) -> Cell:
+        rule = member(found.document, path)
+        return cell(rule_words(rule), rule_words(rule, None))
+
+    session.emit_rows(
+        sorted((sources if isinstance(sources, Mapping) else {}).items(), key=_natural),
+        {
+            Column("RULE"): lambda rule: rule[0],
+            Column("EXPECTED", shrink_to=24): lambda rule: expected(rule[0]),
+            Column("FROM", shrink_to=12): lambda rule: rule[1].get("policy"),
+            Column("MODE", drop=1): lambda rule: rule[1].get("mode"),
+        },
         "It demands nothing beyond identity, a fresh quote and plausible counters: boot state not appraised.",
     )
 
@@ -236,25 +229,27 @@ def learn(
 
 
 def _emit_learned(session: Session, learned: LearnedPolicy) -> None:
-    session.emit_table(
-        [Column("OF"), Column("VALUE", shrink_to=20), Column("MACHINES", shrink_to=12)],
-        [
-            [
-                cell(each.subject),
-                cell(each.value),
-                cell(f"{len(each.machines)}: {', '.join(each.machines)}"),
-            ]
-            for each in learned.groups
-        ],
+    session.emit_rows(
+        learned.groups,
+        {
+            Column("OF"): lambda each: each.subject,
+            Column("VALUE", shrink_to=20): lambda each: each.value,
+            Column("MACHINES", shrink_to=12): lambda each: (
+                f"{len(each.machines)}: {', '.join(each.machines)}"
+            ),
+        },
         "They have nothing in common.",
     )
     if session.output == "csv":
         return
     if learned.outliers:
         session.emit("")
-        session.emit_table(
-            [Column("OUTLIER", shrink_to=12), Column("WHY", shrink_to=20)],
-            [[cell(each.machine), cell(each.reason)] for each in learned.outliers],
+        session.emit_rows(
+            learned.outliers,
+            {
+                Column("OUTLIER", shrink_to=12): lambda each: each.machine,
+                Column("WHY", shrink_to=20): lambda each: each.reason,
+            },
             "",
         )
     width = session.width or 100

@@ -197,12 +197,6 @@ def list_(session: Session) -> None:
     Examples:
       attestation token list
     """
-    with session.client() as client:
-        tokens = client.registration_tokens()
-        if session.json:
-            session.emit_json(tokens)
-            return
-        found = list(tokens)
     now = datetime.now(UTC)
 
     def state(revoked_at: datetime | None, expires_at: datetime, uses_left: int) -> str:
@@ -212,38 +206,24 @@ def list_(session: Session) -> None:
             return "expired"
         return f"valid for {span(expires_at - now)}" if uses_left else "used up"
 
-    session.emit_table(
-        [
-            Column("TOKEN ID"),
-            Column("ROLE"),
-            Column("USES LEFT"),
-            Column("STATE"),
-            Column("HOSTNAME", shrink_to=8, drop=1),
-            Column("CLUSTER", shrink_to=8, drop=2),
-            Column("ASSURANCE", drop=5),
-            Column("CREATED", drop=3),
-            Column("BY", shrink_to=6, drop=4),
-            Column("EXPIRES", wide=True),
-            Column("ADDRESS", wide=True),
-        ],
-        [
-            [
-                cell(t.token_id),
-                cell(t.role),
-                cell(f"{t.uses_left} of {t.uses}"),
-                cell(state(t.revoked_at, t.expires_at, t.uses_left)),
-                cell(t.hostname),
-                cell(t.cluster_id),
-                cell(t.minimum_assurance),
-                moment_cell(t.created_at, now),
-                cell(t.created_by),
-                moment_cell(t.expires_at, now),
-                cell(t.assigned_ip),
-            ]
-            for t in found
-        ],
-        "No registration tokens.",
-    )
+    with session.client() as client:
+        session.emit_list(
+            client.registration_tokens(),
+            {
+                Column("TOKEN ID"): lambda t: t.token_id,
+                Column("ROLE"): lambda t: t.role,
+                Column("USES LEFT"): lambda t: f"{t.uses_left} of {t.uses}",
+                Column("STATE"): lambda t: state(t.revoked_at, t.expires_at, t.uses_left),
+                Column("HOSTNAME", shrink_to=8, drop=1): lambda t: t.hostname,
+                Column("CLUSTER", shrink_to=8, drop=2): lambda t: t.cluster_id,
+                Column("ASSURANCE", drop=5): lambda t: t.minimum_assurance,
+                Column("CREATED", drop=3): lambda t: moment_cell(t.created_at, now),
+                Column("BY", shrink_to=6, drop=4): lambda t: t.created_by,
+                Column("EXPIRES", wide=True): lambda t: moment_cell(t.expires_at, now),
+                Column("ADDRESS", wide=True): lambda t: t.assigned_ip,
+            },
+            "No registration tokens.",
+        )
 
 
 @group.command()

@@ -86,40 +86,27 @@ def list_(session: Session, vendor: str | None, role: str | None, directory: Pat
             }
         )
         return
-    session.emit_table(
-        [
-            Column("VENDOR"),
-            Column("ROLE"),
-            Column("NAME", shrink_to=28),
-            Column("UNTIL"),
-            Column("STATUS"),
-            Column("SHA-256", drop=1),
-            Column("ORIGIN", drop=2),
-            Column("NOT BEFORE", wide=True),
-            Column("KEY", wide=True),
-            Column("SPKI SHA-256", wide=True),
-            Column("SOURCES", wide=True),
-            Column("EVIDENCE", wide=True),
-            Column("REASON", wide=True),
-        ],
-        [
-            [
-                cell(h.entry.vendor),
-                cell(h.entry.role.value),
-                cell(trust_files.short_name(h.certificate.subject), h.certificate.subject),
-                cell(f"{h.certificate.not_after:%Y-%m-%d}"),
-                _status(trust_files.status_word(h, bundle, now)),
-                cell(h.entry.sha256[:8], h.entry.sha256),
-                cell("directory") if h.entry.sha256 in added else cell(None, "shipped"),
-                cell(f"{h.certificate.not_before:%Y-%m-%d}"),
-                cell(h.certificate.key),
-                cell(h.entry.spki_sha256),
-                cell(" ".join(h.entry.sources)),
-                cell(h.entry.evidence),
-                cell(bundle.distrust_of(h.entry.sha256)),
-            ]
-            for h in shown
-        ],
+    session.emit_rows(
+        shown,
+        {
+            Column("VENDOR"): lambda h: h.entry.vendor,
+            Column("ROLE"): lambda h: h.entry.role.value,
+            Column("NAME", shrink_to=28): lambda h: cell(
+                trust_files.short_name(h.certificate.subject), h.certificate.subject
+            ),
+            Column("UNTIL"): lambda h: f"{h.certificate.not_after:%Y-%m-%d}",
+            Column("STATUS"): lambda h: _status(trust_files.status_word(h, bundle, now)),
+            Column("SHA-256", drop=1): lambda h: cell(h.entry.sha256[:8], h.entry.sha256),
+            Column("ORIGIN", drop=2): lambda h: (
+                cell("directory") if h.entry.sha256 in added else cell(None, "shipped")
+            ),
+            Column("NOT BEFORE", wide=True): lambda h: f"{h.certificate.not_before:%Y-%m-%d}",
+            Column("KEY", wide=True): lambda h: h.certificate.key,
+            Column("SPKI SHA-256", wide=True): lambda h: h.entry.spki_sha256,
+            Column("SOURCES", wide=True): lambda h: " ".join(h.entry.sources),
+            Column("EVIDENCE", wide=True): lambda h: h.entry.evidence,
+            Column("REASON", wide=True): lambda h: bundle.distrust_of(h.entry.sha256),
+        },
         "No certificates.",
     )
     if session.output == "table" and shown:

@@ -281,19 +281,16 @@ def _tell_plan(
     from attestation_cli.trust_files import short_name
 
     if session.output in ("csv", "wide"):
-        session.emit_table(
-            [Column(title) for title in ("VENDOR", "ROLE", "SUBJECT", "UNTIL", "STATUS", "SHA-256")],
-            [
-                [
-                    cell(e.vendor),
-                    cell(e.role.value),
-                    cell(e.subject),
-                    cell(f"{e.not_after:%Y-%m-%d}"),
-                    cell(e.status.value),
-                    cell(e.sha256),
-                ]
-                for e, _ in added
-            ],
+        session.emit_rows(
+            (entry for entry, _ in added),
+            {
+                Column("VENDOR"): lambda e: e.vendor,
+                Column("ROLE"): lambda e: e.role.value,
+                Column("SUBJECT"): lambda e: e.subject,
+                Column("UNTIL"): lambda e: f"{e.not_after:%Y-%m-%d}",
+                Column("STATUS"): lambda e: e.status.value,
+                Column("SHA-256"): lambda e: e.sha256,
+            },
             "Nothing to add.",
         )
     else:
@@ -321,26 +318,16 @@ def _emit_changes(session: Session, changes: Sequence[Change], nothing: str) -> 
     from attestation_cli.trust_files import short_name
 
     colours = {"added": "green", "removed": "red", "changed": "yellow"}
-    session.emit_table(
-        [
-            Column("CHANGE"),
-            Column("VENDOR"),
-            Column("ROLE"),
-            Column("NAME", shrink_to=16),
-            Column("WHAT", shrink_to=16, drop=1),
-            Column("SHA-256", drop=2),
-        ],
-        [
-            [
-                Cell(c.word, colours[c.word]),
-                cell(c.entry.vendor),
-                cell(c.entry.role.value),
-                cell(short_name(c.entry.subject), c.entry.subject),
-                cell(c.what or None, ""),
-                cell(c.entry.sha256[:8], c.entry.sha256),
-            ]
-            for c in changes
-        ],
+    session.emit_rows(
+        changes,
+        {
+            Column("CHANGE"): lambda c: Cell(c.word, colours[c.word]),
+            Column("VENDOR"): lambda c: c.entry.vendor,
+            Column("ROLE"): lambda c: c.entry.role.value,
+            Column("NAME", shrink_to=16): lambda c: cell(short_name(c.entry.subject), c.entry.subject),
+            Column("WHAT", shrink_to=16, drop=1): lambda c: cell(c.what or None, ""),
+            Column("SHA-256", drop=2): lambda c: cell(c.entry.sha256[:8], c.entry.sha256),
+        },
         nothing,
     )
 

@@ -218,24 +218,15 @@ def _verify_certificate(
     }
     if session.json:
         return document
-    session.emit_table(
-        [
-            Column("ROLE"),
-            Column("NAME", shrink_to=28),
-            Column("VERDICT"),
-            Column("WHY", shrink_to=16),
-            Column("SHA-256", drop=1),
-        ],
-        [
-            [
-                cell(p.role),
-                cell(trust_files.short_name(p.subject), p.subject),
-                Cell("good", "green") if p.ok else Cell("refused", "red"),
-                cell(p.reason),
-                cell(p.sha256[:8], p.sha256),
-            ]
-            for p in verdict.path
-        ],
+    session.emit_rows(
+        verdict.path,
+        {
+            Column("ROLE"): lambda p: p.role,
+            Column("NAME", shrink_to=28): lambda p: cell(trust_files.short_name(p.subject), p.subject),
+            Column("VERDICT"): lambda p: Cell("good", "green") if p.ok else Cell("refused", "red"),
+            Column("WHY", shrink_to=16): lambda p: p.reason,
+            Column("SHA-256", drop=1): lambda p: cell(p.sha256[:8], p.sha256),
+        },
         "No certificate was looked at.",
     )
     if session.output != "csv":

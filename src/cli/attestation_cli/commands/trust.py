@@ -72,30 +72,18 @@ def list_(session: Session, vendor: str | None, *, distrusted: bool) -> None:
         session.emit_json(iter(found))
         return
     now = datetime.now(UTC)
-    session.emit_table(
-        [
-            Column("VENDOR"),
-            Column("ROLE"),
-            Column("SUBJECT", shrink_to=16),
-            Column("SHA-256", shrink_to=17),
-            Column("UNTIL", drop=2),
-            Column("STATUS"),
-            Column("FROM", drop=1),
-            Column("CHANGED", drop=3),
-        ],
-        [
-            [
-                cell(c.vendor),
-                cell(c.role),
-                cell(short_name(c.subject)),
-                cell(c.sha256),
-                cell(f"{c.not_after:%Y-%m-%d}"),
-                cell(c.status),
-                cell(c.origin),
-                time_cell(c.changed_at, now) if c.changed_at else cell(None),
-            ]
-            for c in found
-        ],
+    session.emit_rows(
+        found,
+        {
+            Column("VENDOR"): lambda c: c.vendor,
+            Column("ROLE"): lambda c: c.role,
+            Column("SUBJECT", shrink_to=16): lambda c: short_name(c.subject),
+            Column("SHA-256", shrink_to=17): lambda c: c.sha256,
+            Column("UNTIL", drop=2): lambda c: f"{c.not_after:%Y-%m-%d}",
+            Column("STATUS"): lambda c: c.status,
+            Column("FROM", drop=1): lambda c: c.origin,
+            Column("CHANGED", drop=3): lambda c: time_cell(c.changed_at, now) if c.changed_at else cell(None),
+        },
         "No certificates: no vendor is trusted.",
     )
     if not bundle.verifying:
@@ -288,24 +276,15 @@ def _emit_path(session: Session, verdict: TrustVerdict) -> None:
         return
     from attestation_cli.trust_files import short_name
 
-    session.emit_table(
-        [
-            Column("PATH"),
-            Column("SUBJECT", shrink_to=16),
-            Column("SHA-256", shrink_to=13, drop=1),
-            Column("GOOD"),
-            Column("WHY", shrink_to=12),
-        ],
-        [
-            [
-                cell(step.role),
-                cell(short_name(step.subject) or None),
-                cell(step.sha256),
-                cell("yes" if step.ok else "no"),
-                cell(step.reason),
-            ]
-            for step in verdict.path
-        ],
+    session.emit_rows(
+        verdict.path,
+        {
+            Column("PATH"): lambda step: step.role,
+            Column("SUBJECT", shrink_to=16): lambda step: short_name(step.subject) or None,
+            Column("SHA-256", shrink_to=13, drop=1): lambda step: step.sha256,
+            Column("GOOD"): lambda step: "yes" if step.ok else "no",
+            Column("WHY", shrink_to=12): lambda step: step.reason,
+        },
         "",
     )
 
