@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from attestation.errors import PolicyInvalid
 from attestation.reference import diff, effective_document, parse_policy
 from attestation.reference.document import VENDORS, flattened, nested
-from attestation.reference.schema import schema, schema_2
+from attestation.reference.schema import either, schema, schema_2
 from attestation.results import Assurance
 
 WRITTEN = Path(__file__).parents[3] / "docs" / "protocol" / "itl-tpm-policy-1.schema.json"
@@ -83,6 +83,16 @@ def test_what_is_written_is_what_is_said() -> None:
     jsonschema_rs.meta.validate(schema())
     assert json.loads(WRITTEN_2.read_text()) == schema_2()
     jsonschema_rs.meta.validate(schema_2())
+
+
+def test_one_schema_accepts_either_format() -> None:
+    """That which the service serves: each document is of one of them, and of no third."""
+    judge = jsonschema_rs.Draft202012Validator(either())
+    jsonschema_rs.meta.validate(either())
+    for document in (FULL, nested(FULL)):
+        judge.validate(document)
+        assert not judge.is_valid({**document, "format": "itl-policy/3"})
+        assert not judge.is_valid({**document, "pcr": {}})
 
 
 def test_both_formats_demand_the_same() -> None:

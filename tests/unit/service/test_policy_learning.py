@@ -11,7 +11,7 @@ import pytest
 
 from attestation.machines import Role, Status
 from attestation.reference import parse_policy
-from attestation.reference.schema import schema
+from attestation.reference.schema import either
 from attestation.results import Verdict
 from attestation.store import PolicyAssignment, Scope, pack
 from attestation_service.policies import kept_logs, learning
@@ -339,8 +339,12 @@ async def test_the_schema_is_served(service: Service) -> None:
     """The one of the package, and the same in the OpenAPI document."""
     answer = await service.operator("GET", "/policies/schema")
     assert answer.headers["content-type"] == "application/schema+json"
-    assert json.loads(answer.text) == json.loads(json.dumps(schema()))
+    assert json.loads(answer.text) == json.loads(json.dumps(either()))
     body = service.app.openapi()["paths"]["/api/v1/policies"]["post"]["requestBody"]
     documented = body["content"]["application/json"]
-    assert documented["schema"]["properties"].keys() == schema()["properties"].keys()  # type: ignore[attr-defined]
-    parse_policy(documented["example"])
+    served = json.loads(answer.text)["oneOf"]
+    told = [each["properties"].keys() for each in documented["schema"]["oneOf"]]
+    assert told == [each["properties"].keys() for each in served]
+    assert not {"$id", "$schema"} & {name for each in documented["schema"]["oneOf"] for name in each}
+    formats = {parse_policy(each["value"]).document for each in documented["examples"].values()}
+    assert {json.loads(each)["format"] for each in formats} == set(documented["examples"])

@@ -29,7 +29,9 @@ PolicyRef = Annotated[
 ]
 PolicyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", examples=["workers"])]
 ScopeName = Literal["fleet", "cluster", "role", "machine"]
-Document = Annotated[dict[str, Any], Field(description="A document of the format itl-tpm-policy/1")]
+Document = Annotated[
+    dict[str, Any], Field(description="A document of the format itl-policy/2, or itl-tpm-policy/1")
+]
 
 
 class EffectivePart(Wire):

@@ -29,6 +29,8 @@ from attestation.results import Assurance
 from attestation.tpm import bank_alg, digest_size
 
 SCHEMA_ID: Final = "https://itl.example/schemas/itl-tpm-policy-1.json"
+EITHER_ID: Final = "https://itl.example/schemas/policy.json"
+DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 SCHEMA_2_ID: Final = "https://itl.example/schemas/itl-policy-2.json"
 NAME_PATTERN: Final = "^[a-z0-9][a-z0-9-]{0,62}$"
 
@@ -56,9 +58,15 @@ def schema_2() -> _Schema:
     }
 
 
+def either() -> _Schema:
+    """Return the schema of a document of whichever format, likewise."""
+    head = {"$schema": DRAFT, "$id": EITHER_ID, "title": "Appraisal policy of either format"}
+    return head | {"oneOf": [schema_2(), schema()]}
+
+
 def _head(schema_id: str, title: str) -> _Schema:
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": DRAFT,
         "$id": schema_id,
         "title": title,
         "$comment": "The service also refuses: a policy that demands nothing, the name identity-only, text that "

@@ -9,8 +9,8 @@ from fastapi import Request, Response
 
 from attestation.api import PolicyDetail
 from attestation.api.operations import OperatorAPI
-from attestation.reference import FORMAT
-from attestation.reference.schema import schema as document_schema
+from attestation.reference import FORMAT, FORMAT_2
+from attestation.reference.schema import either
 from attestation_service.auth import OperatorDep
 from attestation_service.policies import handlers, learning, trials
 from attestation_service.resources import Res
@@ -19,28 +19,28 @@ from attestation_service.routing.openapi import Responses, operator_router, rout
 router = operator_router("operator: policies")
 
 SCHEMA_TYPE = "application/schema+json"
-SCHEMA_TEXT = json.dumps(document_schema(), indent=2)
+SCHEMA_TEXT = json.dumps(either(), indent=2)
 SCHEMA: Responses = {200: {"content": {SCHEMA_TYPE: {"schema": {"type": "object"}}}}}
 NOTHING_BEFORE: Responses = {204: {"description": "Nothing was assigned there before, and nothing is now"}}
 
 
-def _schema() -> dict[str, Any]:
-    """Return the schema for the OpenAPI document, where it is no document of its own."""
-    return {name: value for name, value in document_schema().items() if name not in ("$schema", "$id")}
+def _within(found: Any) -> Any:
+    """Return the schema *found* for the OpenAPI document, where neither it nor a part is a document of its own."""
+    if isinstance(found, dict):
+        return {name: _within(value) for name, value in found.items() if name not in ("$schema", "$id")}
+    return [_within(each) for each in found] if isinstance(found, list) else found
 
 
+_RULES = {"bank": "sha256", "pcrs": {"7": {"any_of": ["ab" * 32]}, "1": {"ignore": "serial numbers"}}}
 DOCUMENT: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
             "application/json": {
-                "schema": _schema(),
-                "example": {
-                    "format": FORMAT,
-                    "name": "workers",
-                    "version": 1,
-                    "bank": "sha256",
-                    "pcrs": {"7": {"any_of": ["ab" * 32]}, "1": {"ignore": "serial numbers"}},
+                "schema": _within(either()),
+                "examples": {
+                    FORMAT_2: {"value": {"format": FORMAT_2, "name": "workers", "version": 2, "tpm": _RULES}},
+                    FORMAT: {"value": {"format": FORMAT, "name": "workers", "version": 1, **_RULES}},
                 },
             }
         },
@@ -57,7 +57,7 @@ async def create(request: Request, res: Res, operator: OperatorDep) -> PolicyDet
 
 
 async def schema() -> Response:
-    """Return the JSON Schema of a policy document.
+    """Return the JSON Schema of a policy document, of either format.
 
     Draft 2020-12; for editors and for checks before a document is sent.
     """
