@@ -22,7 +22,7 @@ INSTALLED = sorted(point.name for point in entry_points(group=GROUP))
 @pytest.fixture(params=INSTALLED)
 def extension(request: pytest.FixtureRequest, tmp_path: Path) -> AttestationExtension:
     """Each of them, loaded as the service does."""
-    (made,) = extensions.load(settings_for(tmp_path, extensions=(request.param,)))
+    (made,) = extensions.load(settings_for(tmp_path, extensions=(request.param,))).extensions
     return made
 
 

@@ -15,16 +15,20 @@ from pydantic import BaseModel
 
 from attestation.api import PendingApproval
 from attestation.api.operation import ClientMethod, Operation
-from attestation.api.operations import NodeAPI, OperatorAPI, PublicAPI
+from attestation.api.operations import ExtensionAPI, NodeAPI, OperatorAPI, PublicAPI
 from attestation.client import APIError, NodeClient, OperatorClient, PublicClient
-from attestation_service.app import ROUTERS, create_app
+from attestation_service import extensions
+from attestation_service.app import create_app
+from attestation_service.routers import ROUTERS
 from tests.fixtures.over_httpx import answering
 from tests.unit.service.conftest import settings_for
 
 CLIENTS: tuple[tuple[type, Any], ...] = (
     (NodeAPI, lambda **with_: NodeClient("https://x.example", **with_)),
     (OperatorAPI, lambda **with_: OperatorClient("https://x.example", "secret", **with_)),
+    (ExtensionAPI, lambda **with_: OperatorClient("https://x.example", "secret", **with_)),
 )
+SETTINGS = settings_for(Path("/nowhere"), extensions=("metrics",))
 WORDED = {
     "fetch_config": NodeClient.fetch_config,
     "pending_config": "stock images ask, in the only way they can",
@@ -43,11 +47,11 @@ WORDED = {
 
 ROUTES = {
     route.operation_id: route
-    for router in ROUTERS
+    for router in (*ROUTERS, extensions.load(SETTINGS).routers[0])
     for route in router.routes
     if isinstance(route, APIRoute) and route.include_in_schema
 }
-DOCUMENT = create_app(settings_for(Path("/nowhere"))).openapi()
+DOCUMENT = create_app(SETTINGS).openapi()
 
 
 def declared(of: type) -> Iterator[Operation]:
@@ -67,9 +71,11 @@ def documented(operation: Operation) -> dict[str, Any]:
 
 def test_what_is_declared_is_served_and_the_other_way_round() -> None:
     """Each operation has one declaration and one route; path and method are the route's because it is made of them."""
-    ids = [each.operation_id for of in (NodeAPI, OperatorAPI, PublicAPI) for each in declared(of)]
+    ids = [
+        each.operation_id for of in (NodeAPI, OperatorAPI, ExtensionAPI, PublicAPI) for each in declared(of)
+    ]
     assert sorted(ids) == sorted(map(str, ROUTES))
-    for of in (NodeAPI, OperatorAPI, PublicAPI):
+    for of in (NodeAPI, OperatorAPI, ExtensionAPI, PublicAPI):
         for each in declared(of):
             route = ROUTES[each.operation_id]
             assert (route.path.removeprefix("/api/v1"), route.methods) == (each.path, {each.method})

@@ -159,7 +159,7 @@ def routes() -> list[tuple[str, str]]:
     """Return every route, of extensions too."""
     document = create_app(Settings(extensions=("metrics",))).openapi()
     return [
-        (method.upper(), path.removeprefix("/api/v1").replace("/extensions/metrics/", "/extensions/{name}/"))
+        (method.upper(), path.removeprefix("/api/v1"))
         for path, methods in document["paths"].items()
         for method in methods
     ]

@@ -61,6 +61,7 @@ CODES = {
     "IdentityProviderUnavailable": "identity-provider-unavailable",
     "InsecureTransport": "high-assurance-required",
     "IssuerUnknown": "issuer-unknown",
+    "ExtensionUnknown": "extension-unknown",
     "KeyAmbiguous": "key-ambiguous",
     "KeyCertificationRejected": "key-certification-rejected",
     "KeyMismatch": "key-mismatch",

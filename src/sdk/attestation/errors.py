@@ -28,7 +28,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── ChallengeUnknown  MachineUnknown  ConfigTokenUnknown  RegistrationTokenUnknown
     │   ├── AllowListEntryUnknown  PolicyUnknown  ApprovalUnknown
     │   ├── ResultUnknown  TrustCertificateUnknown
-    │   └── CertificateUnknown  IssuerUnknown
+    │   └── CertificateUnknown  IssuerUnknown  ExtensionUnknown
     ├── Conflict                       it exists, but not in a state that allows this
     │   ├── ChallengeUsed  AKConflict  EKConflict  TransitionForbidden
     │   ├── MachineChanged  AlreadyExists  AssuranceTooLow  RotationForbidden  NameInUse
@@ -331,6 +331,12 @@ class IssuerUnknown(Unknown):
     """There is no such CA key of ours."""
 
     code = "issuer-unknown"
+
+
+class ExtensionUnknown(Unknown):
+    """No extension of that name is enabled."""
+
+    code = "extension-unknown"
 
 
 class PolicyUnknown(Unknown):

@@ -10,22 +10,14 @@ import asyncio
 import contextlib
 import gc
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 
 import structlog
 from fastapi import FastAPI
 
-from attestation.api import AllowListImport, ConfigEnvelope, Readiness
 from attestation.clock import Clock, SystemClock
-from attestation.extension import AttestationExtension, Event
 from attestation.store import StoreSettings, migrate, open_store
 from attestation_service import __version__, extensions
-from attestation_service.allow_list.routes import router as allow_list
-from attestation_service.approvals.routes import router as approvals
-from attestation_service.attest.routes import hot as attest_hot
-from attestation_service.attest.routes import router as attest
-from attestation_service.audit.routes import public as audit_public
-from attestation_service.audit.routes import router as audit
 from attestation_service.auth.mtls import MTLS
 from attestation_service.authority import open_authority
 from attestation_service.border import problems
@@ -34,43 +26,25 @@ from attestation_service.border.connections import STATE_KEY, Door
 from attestation_service.border.middleware import Border, InFlight
 from attestation_service.border.room import Room
 from attestation_service.border.tls import ServerTLS
-from attestation_service.ca.routes import router as ca
 from attestation_service.context import logs
-from attestation_service.delivery.routes import operators as delivery_operators
-from attestation_service.delivery.routes import router as delivery
-from attestation_service.discovery.routes import router as discovery
-from attestation_service.documentation.routes import router as documentation
-from attestation_service.enrollment.routes import machines as enrollment_machines
-from attestation_service.enrollment.routes import router as enrollment
 from attestation_service.entitlements import names
-from attestation_service.health.routes import router as health
 from attestation_service.keys import crypto_policy
 from attestation_service.keys.service_keys import KeyHolder
-from attestation_service.machines.routes import router as machines
-from attestation_service.operator_certificates.routes import router as operator_certificates
 from attestation_service.operators.acts import ActStore
 from attestation_service.pki import Revocation
 from attestation_service.pki.delegates import PURPOSE
-from attestation_service.pki.routes import hot as pki_hot
-from attestation_service.pki.routes import router as pki
-from attestation_service.policies.routes import router as policies
 from attestation_service.process import dispatch, maintenance, weakenings
-from attestation_service.registration.routes import router as registration
 from attestation_service.resources import Resources
-from attestation_service.results.routes import router as results
+from attestation_service.routers import HOT, ONLY_NAMED, ROUTERS
 from attestation_service.routing import openapi
 from attestation_service.routing.lean import AllowedBodies, lanes
 from attestation_service.settings import Settings
-from attestation_service.stats.routes import router as stats
 from attestation_service.storage import database
 from attestation_service.storage.write_probe import WriteProbe
-from attestation_service.tokens.routes import router as tokens
 from attestation_service.transparency import Log, load_log_signer
-from attestation_service.trust.routes import router as trust
 from attestation_service.verifier.endorsements import Anchors
 from attestation_service.verifier.firmware import load_advisories
 from attestation_service.verifier.measurements import Replays
-from attestation_service.whoami.routes import router as whoami
 
 log = structlog.get_logger("attestation_service")
 
@@ -79,35 +53,6 @@ Admits machines by what their TPM proves, delivers their configuration sealed to
 Errors are RFC 9457 problems; their `type` is `urn:itl:problem:<code>`, and the codes are stable.
 Acts of operators carry `Content-Type: application/json` (or `text/csv`), also without a body.
 """
-
-ROUTERS = (
-    attest_hot,
-    pki_hot,
-    attest,
-    registration,
-    enrollment_machines,
-    enrollment,
-    delivery,
-    delivery_operators,
-    machines,
-    results,
-    stats,
-    whoami,
-    approvals,
-    tokens,
-    allow_list,
-    operator_certificates,
-    policies,
-    trust,
-    ca,
-    audit,
-    audit_public,
-    pki,
-    discovery,
-    health,
-    documentation,
-)
-"""The hot path first: routes are tried in this order."""
 
 
 def create_app(settings: Settings | None = None, clock: Clock | None = None) -> FastAPI:
@@ -123,7 +68,6 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     """
     chosen = settings or Settings.load()
     enabled = extensions.load(chosen)
-    subscribed = extensions.subscriptions(enabled)
     in_flight = InFlight()
 
     @contextlib.asynccontextmanager
@@ -134,8 +78,8 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         for notice in chosen.notices():
             log.info("settings.notice", notice=notice)
         async with (
-            owned(chosen, clock or SystemClock(), enabled, extensions.by_event(subscribed)) as resources,
-            extensions.running(enabled, resources),
+            owned(chosen, clock or SystemClock(), enabled) as resources,
+            extensions.running(enabled.extensions, resources),
         ):
             app.state.resources = resources
             door = Door(chosen, ServerTLS.of(chosen))
@@ -145,7 +89,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
                 asyncio.create_task(maintenance.run(resources)),
                 asyncio.create_task(resources.transparency.run()),
                 asyncio.create_task(resources.service_keys.look()),
-                *(asyncio.create_task(dispatch.run(*each, resources)) for each in subscribed.items()),
+                *(asyncio.create_task(dispatch.run(*each, resources)) for each in enabled.handlers.items()),
             ]
             if resources.revocation is not None:
                 await resources.revocation.start()
@@ -178,19 +122,19 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         # Spans would carry paths, and with them config tokens; and they cost a tenth of an attestation.
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
-    routers = (*ROUTERS, *extensions.routers(enabled, ROUTERS))
+    routers = (*ROUTERS, *enabled.routers)
     app.add_middleware(
         Border,
         settings=chosen,
         in_flight=in_flight,
-        lanes=lanes(attest_hot, pki_hot),
+        lanes=lanes(*HOT),
         bodies=AllowedBodies(*routers).of,
     )
     problems.install(app)
     for router in routers:
         # As they are: `include_router` would build each of them again, and match it twice.
         app.router.routes.extend(router.routes)
-    openapi.install(app, (AllowListImport, ConfigEnvelope, Readiness))
+    openapi.install(app, ONLY_NAMED)
     openapi.demand_access(app)
     return app
 
@@ -209,13 +153,12 @@ def spare_the_collector() -> None:
 async def owned(
     settings: Settings,
     clock: Clock,
-    enabled: Sequence[AttestationExtension] = (),
-    subscribers: Mapping[Event, Sequence[str]] | None = None,
+    enabled: extensions.Enabled = extensions.NONE,
 ) -> AsyncIterator[Resources]:
     """Open what the application owns, and close it: the store finishes every unit that it accepted."""
     await asyncio.to_thread(database.demand_present, settings)
     await asyncio.to_thread(migrate, settings.db_url)
-    await asyncio.to_thread(extensions.migrate, settings, enabled)
+    await asyncio.to_thread(extensions.migrate, settings, enabled.extensions)
     await asyncio.to_thread(crypto_policy.check_files, settings)
     oidc = None
     if settings.oidc:
@@ -264,7 +207,7 @@ async def owned(
             oidc=oidc,
             mtls=mtls,
             authority=authority,
-            subscribers=subscribers or {},
+            subscribers=extensions.by_event(enabled.handlers),
             revocation=Revocation(settings, store, clock, authority, service_keys.secret(PURPOSE))
             if authority is not None
             else None,

@@ -10,12 +10,16 @@ import inspect
 import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Final, get_args
 
 import structlog
 from fastapi import APIRouter, Response
+from fastapi._compat import get_flat_models_from_fields
+from fastapi.openapi.utils import get_fields_from_routes
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
@@ -24,10 +28,13 @@ from attestation.api import (
     DeadLetterList,
     ExtensionDetail,
     ExtensionList,
+    Problem,
     Retried,
 )
 from attestation.api.operation import Operation
+from attestation.api.operations import ExtensionAPI
 from attestation.api.said import said
+from attestation.errors import ExtensionUnknown
 from attestation.extension import (
     CONTRACT,
     GROUP,
@@ -57,6 +64,18 @@ NOTHING: Final = Waiting()
 PREFIX: Final = "/api/v1"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enabled:
+    """The extensions that are enabled, in their order, what they serve, and what handles which event, by extension."""
+
+    extensions: tuple[AttestationExtension, ...] = ()
+    routers: tuple[APIRouter, ...] = ()
+    handlers: Mapping[str, Mapping[Event, Handler]] = field(default_factory=dict)
+
+
+NONE: Final = Enabled()
+
+
 class ExtensionInvalid(SettingsInvalid):
     """An extension that is enabled cannot be used; the text names it and says why."""
 
@@ -64,8 +83,8 @@ class ExtensionInvalid(SettingsInvalid):
         super().__init__(f"the extension {name} (ITL_EXTENSIONS) {why}")
 
 
-def load(settings: Settings) -> tuple[AttestationExtension, ...]:
-    """Make the extensions that *settings* enable, in that order; nothing of any other is imported.
+def load(settings: Settings) -> Enabled:
+    """Make the extensions that *settings* enable, and ask what they add; nothing of any other is imported.
 
     Raises:
         ExtensionInvalid: One is named twice, is not installed, fails, or does not keep the contract.
@@ -74,8 +93,13 @@ def load(settings: Settings) -> tuple[AttestationExtension, ...]:
     names = settings.extensions
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ExtensionInvalid(twice, "is named twice")
+    for name in names:
+        # Settings and tables of the one could be those of the other.
+        if other := next((each for each in names if name.startswith(f"{each}_")), None):
+            raise ExtensionInvalid(name, f"cannot be enabled with {other}: its name begins as that one's")
     given = _settings_of(names, settings.extension_values)
-    return tuple(_load(name, given[name]) for name in names)
+    made = tuple(_load(name, given[name]) for name in names)
+    return Enabled(extensions=made, routers=_routers(made), handlers=_subscriptions(made)) if made else NONE
 
 
 def _load(name: str, given: Mapping[str, str]) -> AttestationExtension:
@@ -122,8 +146,7 @@ def _settings_of(names: Sequence[str], values: Mapping[str, str]) -> dict[str, d
     found: dict[str, dict[str, str]] = {name: {} for name in names}
     for variable, value in sorted(values.items()):
         rest = variable.removeprefix(Settings.EXTENSION_PREFIX).lower()
-        # The longest, where one begins as another.
-        name = max((each for each in names if rest.startswith(f"{each}_")), key=len, default=None)
+        name = next((each for each in names if rest.startswith(f"{each}_")), None)
         if name is None:
             raise SettingsInvalid(f"unknown setting {variable}; it belongs to no extension of ITL_EXTENSIONS")
         found[name][rest.removeprefix(f"{name}_")] = value
@@ -152,29 +175,48 @@ def _words(error: BaseException) -> str:
 # ---------------------------------------------------------------- routes
 
 
-def routers(extensions: Sequence[AttestationExtension], ours: Sequence[APIRouter]) -> tuple[APIRouter, ...]:
-    """Return the routers of *extensions* and of the list of them; no router where there are no extensions.
+def _routers(extensions: Sequence[AttestationExtension]) -> tuple[APIRouter, ...]:
+    """Return the routers of *extensions* and of the list of them.
 
     Raises:
-        ExtensionInvalid: A route is none, or stands where one of *ours* does.
+        ExtensionInvalid: A route is none, or stands where one of ours does.
     """
-    if not extensions:
-        return ()
-    listing = operator_router("operator: extensions")
-    _list(listing, extensions)
-    found = [listing]
+    from attestation_service.routers import (  # here: a check without extensions needs none of them
+        ONLY_NAMED,
+        ROUTERS,
+    )
+
+    found = [_listing(extensions)]
+    ours = [each for router in (*ROUTERS, *found) for each in router.routes if isinstance(each, APIRoute)]
+    taken, models = {_first(each.path) for each in ours}, _models(ours) | {Problem, *ONLY_NAMED}
     for each in extensions:
-        taken = {
-            _first(r.path) for router in (*ours, listing) for r in router.routes if isinstance(r, APIRoute)
-        }
         if each.name in taken:
             raise ExtensionInvalid(each.name, f"has the name of routes of the service: {PREFIX}/{each.name}")
         try:
             router = each.get_router()
-            found += [_mounted(each.name, added) for added in (router or Router()).routes]
+            mounted = [_mounted(each.name, added) for added in (router or Router()).routes]
+            _demand_own([r for each in mounted for r in each.routes if isinstance(r, APIRoute)], models)
         except (Exception, SystemExit) as e:
             raise ExtensionInvalid(each.name, f"has routes that cannot be served: {_words(e)}") from e
+        found += mounted
     return tuple(found)
+
+
+def _models(routes: Sequence[APIRoute]) -> AbstractSet[type]:
+    return {*get_flat_models_from_fields(get_fields_from_routes(routes), known_models=set())}
+
+
+def _demand_own(routes: Sequence[APIRoute], ours: AbstractSet[type]) -> None:
+    """Refuse *routes* two of which are one to a client, and models that would rename one of *ours* in the document."""
+    lines = [(route.methods, route.path_format) for route in routes]
+    if twice := next((path for methods, path in lines if lines.count((methods, path)) > 1), None):
+        raise ValueError(f"two are {twice}")
+    ids = [route.operation_id for route in routes]
+    if twice := next((each for each in ids if ids.count(each) > 1), None):
+        raise ValueError(f"two are called {twice}: each has a function of its own")
+    names = {each.__name__ for each in ours}
+    if renamed := sorted(names & {each.__name__ for each in _models(routes) - ours}):
+        raise ValueError(f"the service has another model {renamed[0]}")
 
 
 def _first(path: str) -> str:
@@ -221,7 +263,7 @@ def _answering(
     return answering
 
 
-def _list(router: APIRouter, extensions: Sequence[AttestationExtension]) -> None:
+def _listing(extensions: Sequence[AttestationExtension]) -> APIRouter:
     """Let operators see what is enabled and what it could not handle, and have it handled again."""
 
     async def list_extensions(*, res: Res) -> ExtensionList:
@@ -239,14 +281,13 @@ def _list(router: APIRouter, extensions: Sequence[AttestationExtension]) -> None
         ]
         return ExtensionList(extensions=found, total=len(found))
 
-    route(router, Operation("list_extensions", "GET /extensions"), "read", list_extensions)
-    for each in extensions:
-        _list_dead_letters(router, each.name)
+    def demand_enabled(name: str) -> None:
+        if name not in (each.name for each in extensions):
+            raise ExtensionUnknown(f"no extension {name} is enabled")
 
-
-def _list_dead_letters(router: APIRouter, name: str) -> None:
-    async def dead_letters(*, res: Res) -> DeadLetterList:
+    async def dead_letters(name: str, *, res: Res) -> DeadLetterList:
         """List the newest events that the extension could not handle."""
+        demand_enabled(name)
         found = await res.store.scan(lambda tx: tx.handovers.dead_letters(name, MAX_LIMIT))
         return DeadLetterList(
             items=[
@@ -262,20 +303,23 @@ def _list_dead_letters(router: APIRouter, name: str) -> None:
             ]
         )
 
-    async def retry(*, res: Res, who: OperatorDep) -> Retried:
+    async def retry(name: str, *, res: Res, who: OperatorDep) -> Retried:
         """Have the extension handle its dead letters again."""
+        demand_enabled(name)
         at = res.clock.now()
 
         def work(tx: Tx) -> Retried:
-            again = tx.handovers.retry(name, at)
+            again = tx.handovers.retry(name)
             tx.audit.append(who.event("extension_retry", detail=f"{name}: {again} events"), at)
             return Retried(events=again)
 
         return await res.store.write(work)
 
-    path = f"/extensions/{name}"
-    route(router, Operation(f"list_dead_letters_of_{name}", f"GET {path}/dead-letters"), "read", dead_letters)
-    route(router, Operation(f"retry_dead_letters_of_{name}", f"POST {path}/retry"), "act", retry)
+    router = operator_router("operator: extensions")
+    route(router, ExtensionAPI.extensions, "read", list_extensions)
+    route(router, ExtensionAPI.dead_letters, "read", dead_letters)
+    route(router, ExtensionAPI.retry_dead_letters, "act", retry)
+    return router
 
 
 # ---------------------------------------------------------------- tables
@@ -315,7 +359,7 @@ def migrate(settings: Settings, extensions: Sequence[AttestationExtension]) -> N
 # ---------------------------------------------------------------- events
 
 
-def subscriptions(extensions: Sequence[AttestationExtension]) -> dict[str, Mapping[Event, Handler]]:
+def _subscriptions(extensions: Sequence[AttestationExtension]) -> dict[str, Mapping[Event, Handler]]:
     """Return what handles which event, by extension.
 
     Raises:

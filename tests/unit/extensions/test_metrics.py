@@ -44,7 +44,7 @@ async def counted(service: Service) -> None:
     """Let the events reach the extension."""
     await maintenance.once(service.resources)
     enabled = extensions.load(service.resources.settings)
-    for name, handlers in extensions.subscriptions(enabled).items():
+    for name, handlers in enabled.handlers.items():
         while await dispatch.once(name, handlers, service.resources):
             pass
 

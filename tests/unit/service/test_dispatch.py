@@ -201,7 +201,7 @@ async def test_one_that_fails_is_tried_again_then_given_up(
     assert log.count("dispatch.not_handled") == len(dispatch.RETRY_SECONDS)
     assert log.count("dispatch.dead_letter") == 1
     assert "canary" not in log
-    assert await service.store.write(lambda tx: tx.handovers.retry("one", service.clock.now())) == 1
+    assert await service.store.write(lambda tx: tx.handovers.retry("one")) == 1
     await dispatched(service, {"one": {NodeEvent.ONLINE: handle}})
     assert seen[1:] == [letter.event.id]
 
@@ -234,9 +234,9 @@ async def test_a_worker_that_was_overtaken_confirms_nothing(service: Service) ->
     later = at + dispatch.HOLD
     (second,) = await service.store.write(lambda tx: tx.handovers.claim("one", 9, later, hold=dispatch.HOLD))
     assert (second.id, second.attempts) == (first.id, 2)
-    assert not await service.store.write(lambda tx: tx.handovers.done(first))
-    assert not await service.store.write(lambda tx: tx.handovers.failed(first, None, "x"))
-    assert await service.store.write(lambda tx: tx.handovers.done(second))
+    assert not await service.store.write(lambda tx: tx.handovers.done("one", first))
+    assert not await service.store.write(lambda tx: tx.handovers.failed("one", first, None, "x"))
+    assert await service.store.write(lambda tx: tx.handovers.done("one", second))
 
 
 async def test_a_worker_that_was_overtaken_tells_of_no_failure(

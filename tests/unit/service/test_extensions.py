@@ -149,7 +149,7 @@ async def test_the_example_of_the_page_works(site: Path, start: Starter) -> None
     await maintenance.once(service.resources)
     path = f"/visits/{node.machine_id}"
     assert (await service.operator("GET", path)).json() == {"times": 0}
-    ((name, handlers),) = extensions.subscriptions(extensions.load(service.resources.settings)).items()
+    ((name, handlers),) = extensions.load(service.resources.settings).handlers.items()
     while await dispatch.once(name, handlers, service.resources):
         pass
     assert (await service.operator("GET", path)).json() == {"times": 1}
@@ -166,7 +166,7 @@ async def test_operators_see_dead_letters_and_have_them_handled_again(site: Path
         (event,) = tx.outbox.claim(1, at)
         tx.handovers.add("visits", event, at)
         (handover,) = tx.handovers.claim("visits", 1, at, hold=dispatch.HOLD)
-        tx.handovers.failed(handover, None, "ValueError")
+        tx.handovers.failed("visits", handover, None, "ValueError")
         return event
 
     event = await service.store.write(give_up)
@@ -187,7 +187,7 @@ def test_settings_of_an_extension_are_its_own(site: Path) -> None:
 
     def loaded(**variables: str) -> Any:
         environ = {"ITL_SERVICE_URL": "http://127.0.0.1:1", "ITL_EXTENSIONS": "told", **variables}
-        return extensions.load(Settings.load(environ, None))[0].settings
+        return extensions.load(Settings.load(environ, None)).extensions[0].settings
 
     assert loaded(ITL_EXT_TOLD_TIMES="3", ITL_EXT_TOLD_GREETING="").model_dump() == {
         "greeting": "hello",
@@ -223,6 +223,15 @@ BROKEN = [
     (EMPTY + "    def get_models(self):\n        return None\n", "cannot be made: TypeError"),
     (EMPTY + "    def get_models(self):\n        return [3]\n", "cannot be made: AttributeError"),
     (EMPTY + "    def get_models(self):\n        return [Other]\n", "has a table machines"),
+    (EMPTY + "    def get_subscriptions(self):\n        return 3\n", "has no subscriptions: TypeError"),
+    (
+        EMPTY + "    def get_subscriptions(self):\n        return {{'node.onlin': print}}\n",
+        "subscribes to 'node.onlin', which is no event",
+    ),
+    (
+        EMPTY + "    def get_router(self):\n        raise ValueError('no')\n",
+        "has routes that cannot be served: ValueError: no",
+    ),
 ]
 
 
@@ -252,6 +261,12 @@ def test_one_that_is_not_there_or_there_twice_is_none(site: Path) -> None:
     settings = enabled(site, "here")
     with pytest.raises(ExtensionInvalid, match=r"here .* is named twice"):
         extensions.load(settings_for(site, extensions=("here", "here")))
+    for names in (("here", "here_too"), ("here_too", "here")):
+        # ITL_EXT_HERE_TOO_X and the table extension_here_too_x would be anybody's.
+        with pytest.raises(
+            ExtensionInvalid, match=r"here_too .* cannot be enabled with here: its name begins"
+        ):
+            extensions.load(settings_for(site, extensions=names))
     with pytest.raises(ExtensionInvalid, match=r"gone .* is not installed; installed: .*here"):
         extensions.load(settings_for(site, extensions=("gone",)))
     other = site / "other-1.0.dist-info"
@@ -272,6 +287,13 @@ NO_ROUTES = [
     ("raise ValueError('no')", "ValueError: no"),
     ("raise SystemExit(3)", "SystemExit: 3"),
     ("router.add('GET', 'public', self.asked)", "declared as public, but operators are asked for"),
+    ("[router.add(f'GET /{{m}}', 'read', self.asked) for m in 'ab']", "two are called routed_asked"),
+    (
+        "[router.add(*each) for each in (('GET', 'read', self.asked), ('GET', 'read', self.on_shutdown))]",
+        "two are /api/v1/routed",
+    ),
+    ("router.add('GET', 'read', self.renames)", "the service has another model MachineDetail"),
+    ("router.add('POST', 'act', self.problem)", "the service has another model Problem"),
 ]
 
 
@@ -279,7 +301,26 @@ NO_ROUTES = [
 def test_a_route_without_a_right_of_ours_stops_the_start(site: Path, line: str, why: str) -> None:
     """Default deny: an operation declares who may ask, and asking changes nothing."""
     code = f"    def get_router(self):\n        router = Router()\n        {line}\n        return router\n"
-    asked = "    async def asked(self, who: Caller) -> None:\n        'Say nothing.'\n"
+    asked = """
+    async def asked(self, who: Caller) -> None:
+        "Say nothing."
+
+    async def renames(self) -> "Listed":
+        "Answer with a model that has the name of one of ours."
+
+    async def problem(self, body: "Problem") -> None:
+        "Take one that is only named."
+
+
+class MachineDetail(BaseModel):
+    pass
+
+class Problem(BaseModel):
+    pass
+
+class Listed(BaseModel):
+    items: list[MachineDetail]
+"""
     with pytest.raises(ExtensionInvalid, match=f"routed .* has routes that cannot be served: .*{why}"):
         create_app(enabled(site, "routed", EMPTY + code + asked))
 
@@ -406,12 +447,12 @@ def test_tables_are_made_whole_or_not_at_all(
     before = tables(database)
     for _ in range(2):
         if why is None:
-            extensions.migrate(settings, extensions.load(settings))
+            extensions.migrate(settings, extensions.load(settings).extensions)
         else:
             with pytest.raises(
                 ExtensionInvalid, match=f"tabled .* has tables that cannot be migrated: .*{why}"
             ):
-                extensions.migrate(settings, extensions.load(settings))
+                extensions.migrate(settings, extensions.load(settings).extensions)
     made = {"extension_tabled_things", "extension_tabled_version"}
     assert tables(database) - before == (made if why is None else set())
 
@@ -423,14 +464,14 @@ def test_tables_of_a_newer_version_are_left_alone(site: Path, migrated: Path) ->
     revision = REVISION.format(table="extension_tabled_things", more="")
     install(site, "tabled", code, files={"revisions/0001_first.py": revision})
     settings = settings_for(site, extensions=("tabled",))
-    extensions.migrate(settings, extensions.load(settings))
+    extensions.migrate(settings, extensions.load(settings).extensions)
     with closing(sqlite3.connect(site / "machines.db")) as db:
         db.execute("update extension_tabled_version set version_num = '0009'")
         db.commit()
     with pytest.raises(
         ExtensionInvalid, match=r"revision 0009, which this version does not know .*newest is 0001"
     ):
-        extensions.migrate(settings, extensions.load(settings))
+        extensions.migrate(settings, extensions.load(settings).extensions)
 
 
 def test_the_words_of_the_contract() -> None:

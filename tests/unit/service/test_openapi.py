@@ -15,9 +15,9 @@ from attestation.api.operation import Operation
 from attestation.api.said import PATTERNS
 from attestation.errors import MachineUnknown
 from attestation.reference.schema import either
-from attestation_service.app import ROUTERS
 from attestation_service.auth import OperatorDep, Right, VoterDep
 from attestation_service.border.problems import MEDIA_TYPE
+from attestation_service.routers import ROUTERS
 from attestation_service.routing.lean import LeanRoute, RawRoute
 from attestation_service.routing.openapi import ACCESS, Access, operator_router, route
 from attestation_service.routing.parameters import Id

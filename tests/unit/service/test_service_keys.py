@@ -21,13 +21,13 @@ from attestation.errors import (
     TokenAbsent,
 )
 from attestation.keys import KEYS_TYP, key_set_sha256, load_signer, thumbprints, verify_jwt
-from attestation_service.app import ROUTERS
 from attestation_service.context.request import ACCESS_KEY
 from attestation_service.inspection import Level, Listen
 from attestation_service.inspection.case import Case
 from attestation_service.inspection.keys import service_key
 from attestation_service.keys import service_keys
 from attestation_service.process import preparation
+from attestation_service.routers import ROUTERS
 from attestation_service.settings import Settings
 from tests.unit.service.conftest import Service, Starter, settings_for
 from tests.unit.service.node import SoftwareNode

@@ -67,7 +67,7 @@ looked = []
 gc.callbacks.append(lambda phase, info: looked.append(phase))
 {BUILD}
 gc.callbacks.clear()
-from attestation_service.app import ROUTERS
+from attestation_service.routers import ROUTERS
 served = set(map(id, app.router.routes))
 print(json.dumps({{
     "modules": list(sys.modules),

@@ -464,3 +464,19 @@ class OperatorAPI:
         self, serial: str, request: api.CertificateRevokeRequest | None = None
     ) -> api.OperatorCertificateDetail:
         """Take an operator's certificate back, for good and at once."""
+
+
+class ExtensionAPI:
+    """What an operator asks of a service that has extensions; another one has none of these routes."""
+
+    @operation("list_extensions", "GET /extensions")
+    def extensions(self) -> api.ExtensionList:
+        """Return the extensions that are enabled, and what waits for them."""
+
+    @operation("list_dead_letters", "GET /extensions/{name}/dead-letters", e.ExtensionUnknown)
+    def dead_letters(self, name: str) -> api.DeadLetterList:
+        """Return the newest hundred events that an extension could not handle."""
+
+    @operation("retry_dead_letters", "POST /extensions/{name}/retry", e.ExtensionUnknown)
+    def retry_dead_letters(self, name: str) -> api.Retried:
+        """Have an extension handle all of them again."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Self
 
 from attestation import api
 from attestation.api.operation import ClientMethod, P
-from attestation.api.operations import OperatorAPI
+from attestation.api.operations import ExtensionAPI, OperatorAPI
 from attestation.client.acts import Acts
 from attestation.client.asking import Asking, Page, spelled
 from attestation.client.connection import Answer, ClientCertificate, HTTPSender, is_loopback
@@ -39,8 +39,8 @@ def _record_page(answer: Answer) -> Page:
     return page.records("items"), page.optional_text("next_cursor")
 
 
-class OperatorClient(OperatorAPI, Asking):
-    """The operators' API over HTTP: each operation of `OperatorAPI` is a method.
+class OperatorClient(OperatorAPI, ExtensionAPI, Asking):
+    """The operators' API over HTTP: each operation of `OperatorAPI` and `ExtensionAPI` is a method.
 
     Args:
         url: Address of the service, without `/api/v1`.

@@ -1,7 +1,8 @@
 """Events on their way to subscribers: one row for each event and subscriber, until it is handled.
 
 At least once: a claim that is not confirmed becomes due again. Events of one machine come to one subscriber one at a
-time and in order. A dead letter stays visible and holds nothing up; one subscriber never waits for another.
+time and in order: only the first that waits is ever due, so what waits behind it costs no claim anything. A dead
+letter stays visible and holds nothing up; one subscriber never waits for another.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Final
 
-from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy import bindparam, case, delete, exists, func, insert, select, update
 
 from attestation.clock import to_micros
 from attestation.store.codec import binds
@@ -24,7 +26,32 @@ _EVENT = [_C[name] for name in EVENT.at]
 
 _OURS = _C.subscriber == bindparam("subscriber")
 _DEAD = _C.next_attempt_at.is_(None)
-_ADD = Prepared(insert(_T).values(binds(_C, "sequence")))
+BEHIND: Final = 2**62
+"""When the next attempt is, in microseconds, while another event of the machine comes first: never."""
+
+_BEFORE = _T.alias("earlier").c
+_THEIRS = (
+    _BEFORE.subscriber == bindparam("subscriber"),
+    _BEFORE.machine_id == bindparam("machine_id"),
+    _BEFORE.next_attempt_at.is_not(None),
+)
+_ADD = Prepared(
+    insert(_T).values(
+        {
+            **binds(_C, "sequence"),
+            "next_attempt_at": case((exists().where(*_THEIRS), BEHIND), else_=bindparam("at")),
+        }
+    )
+)
+NEXT: Final = Prepared(
+    update(_T)
+    .where(
+        _C.sequence == select(func.min(_BEFORE.sequence)).where(*_THEIRS).scalar_subquery(),
+        _C.next_attempt_at == BEHIND,
+    )
+    .values(next_attempt_at=_C.created_at)
+)
+"""Makes the first due that waits of a machine: to be run where the one before it is done, given up or purged."""
 _IS_DUE, _CLAIM = claiming(
     _T, lambda c: [c.subscriber == bindparam("subscriber"), c.next_attempt_at.is_not(None)]
 )
@@ -34,7 +61,16 @@ _DONE = Prepared(delete(_T).where(*_THIS))
 _FAILED = Prepared(
     update(_T).where(*_THIS).values(next_attempt_at=bindparam("again_at"), error=bindparam("error"))
 )
-_AGAIN = Prepared(update(_T).where(_OURS, _DEAD).values(attempts=0, next_attempt_at=bindparam("at")))
+_AGAIN = Prepared(update(_T).where(_OURS, _DEAD).values(attempts=0, next_attempt_at=BEHIND))
+_FIRST = ~exists().where(
+    _BEFORE.subscriber == _C.subscriber,
+    _BEFORE.machine_id == _C.machine_id,
+    _BEFORE.next_attempt_at.is_not(None),
+    _BEFORE.sequence < _C.sequence,
+)
+_FIRSTS = Prepared(
+    update(_T).where(_OURS, _C.next_attempt_at == BEHIND, _FIRST).values(next_attempt_at=_C.created_at)
+)
 _COUNTS = Prepared(select(_C.subscriber, _DEAD, func.count()).group_by(_C.subscriber, _DEAD))
 _LETTERS = Prepared(
     select(*_EVENT, _C.error).where(_OURS, _DEAD).order_by(_C.sequence.desc()).limit(bindparam("rows"))
@@ -66,11 +102,11 @@ class Handovers:
         self._sql = sql
 
     def add(self, subscriber: str, event: OutboxEvent, at: datetime) -> None:
-        """Let *subscriber* have *event*, due at once."""
+        """Let *subscriber* have *event*: at once, or after those of its machine that wait."""
         self._sql.run(
             _ADD,
             **EVENT.encode(replace(event, attempts=0)),
-            next_attempt_at=to_micros(at),
+            at=to_micros(at),
             subscriber=subscriber,
             error="",
         )
@@ -89,23 +125,26 @@ class Handovers:
         )
         return tuple(sorted(map(EVENT.decode, rows), key=lambda event: event.sequence))
 
-    def done(self, event: OutboxEvent) -> bool:
-        """Confirm that *event* was handled; False where the claim was lost to another."""
-        return self._sql.run(_DONE, of_sequence=event.sequence, of_attempt=event.attempts) == 1
+    def done(self, subscriber: str, event: OutboxEvent) -> bool:
+        """Confirm that *subscriber* handled *event*; False where the claim was lost to another."""
+        return self._over(subscriber, event, _DONE)
 
-    def failed(self, event: OutboxEvent, again_at: datetime | None, error: str) -> bool:
+    def failed(self, subscriber: str, event: OutboxEvent, again_at: datetime | None, error: str) -> bool:
         """Make *event* due at *again_at*; None makes it a dead letter. False where the claim was lost to another."""
         again = None if again_at is None else to_micros(again_at)
-        return (
-            self._sql.run(
-                _FAILED, of_sequence=event.sequence, of_attempt=event.attempts, again_at=again, error=error
-            )
-            == 1
-        )
+        return self._over(subscriber, event, _FAILED, again_at=again, error=error)
 
-    def retry(self, subscriber: str, at: datetime) -> int:
-        """Make all dead letters of *subscriber* due at *at*; return how many."""
-        return self._sql.run(_AGAIN, subscriber=subscriber, at=to_micros(at))
+    def _over(self, subscriber: str, event: OutboxEvent, outcome: Prepared, **values: object) -> bool:
+        if not self._sql.run(outcome, of_sequence=event.sequence, of_attempt=event.attempts, **values):
+            return False
+        self._sql.run(NEXT, subscriber=subscriber, machine_id=event.machine_id)
+        return True
+
+    def retry(self, subscriber: str) -> int:
+        """Let *subscriber* have all its dead letters again; return how many."""
+        again = self._sql.run(_AGAIN, subscriber=subscriber)
+        self._sql.run(_FIRSTS, subscriber=subscriber)
+        return again
 
     def waiting(self) -> Mapping[str, Waiting]:
         """Return what waits, by subscriber."""

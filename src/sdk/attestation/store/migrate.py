@@ -24,7 +24,7 @@ from attestation.store.unusable import FORM, unusable
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0026"
+HEAD = "0027"
 """The newest revision under `migrations/versions`."""
 
 _BEFORE_THE_FIRST: Final = frozenset({"0001", "0002", "0003", "0004", "0008"})

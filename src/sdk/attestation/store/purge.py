@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Column, Table, bindparam, delete, exists, or_, select, update
 
 from attestation.clock import to_micros
+from attestation.store.handovers import NEXT
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import (
     ActRow,
@@ -62,17 +64,18 @@ class Purged:
         return rows + self.handovers + self.acts + self.logs
 
 
-def _delete_older(row: type[Base], key: str, age: str) -> Prepared:
+def _delete_older(row: type[Base], key: str, age: str, *told: Column[Any]) -> Prepared:
     table: Table = table_of(row)
     column: Column[object] = table.c[age]
     batch = select(table.c[key]).where(column < bindparam("before")).limit(bindparam("rows"))
-    return Prepared(delete(table).where(table.c[key].in_(batch)))
+    return Prepared(delete(table).where(table.c[key].in_(batch)).returning(*told))
 
 
 _CHALLENGES = _delete_older(ChallengeRow, "challenge_id", "expires_at")
 _CONFIG_TOKENS = _delete_older(ConfigTokenRow, "token_id", "expires_at")
 _OUTBOX = _delete_older(OutboxRow, "sequence", "done_at")
-_HANDOVERS = _delete_older(HandoverRow, "sequence", "created_at")
+_H = table_of(HandoverRow).c
+_HANDOVERS = _delete_older(HandoverRow, "sequence", "created_at", _H.subscriber, _H.machine_id)
 _RATE_LIMITS = _delete_older(RateLimitRow, "key", "tat_us")
 _ACTS = _delete_older(ActRow, "key", "done_at")
 _TOKENS = table_of(ConfigTokenRow)
@@ -114,8 +117,15 @@ def purge(sql: Executor, at: datetime, batch: int) -> Purged:
         config_tokens=run(_CONFIG_TOKENS, CONFIG_TOKEN_KEPT),
         config_answers=run(_CONFIG_ANSWERS),
         outbox=run(_OUTBOX, OUTBOX_KEPT),
-        handovers=run(_HANDOVERS, HANDOVER_KEPT),
+        handovers=_purge_handovers(sql, to_micros(at - HANDOVER_KEPT), batch),
         rate_limits=run(_RATE_LIMITS),
         acts=run(_ACTS, ACT_KEPT),
         logs=run(_UNUSED, LOG_KEPT),
     )
+
+
+def _purge_handovers(sql: Executor, before: int, batch: int) -> int:
+    gone = sql.rows(_HANDOVERS, before=before, rows=batch)
+    for subscriber, machine_id in {(row[0], row[1]) for row in gone}:
+        sql.run(NEXT, subscriber=subscriber, machine_id=machine_id)
+    return len(gone)

@@ -807,7 +807,14 @@ class HandoverRow(Base):
         Index(None, "created_at"),
         # Due ones; the order of one machine's.
         Index(None, "subscriber", "next_attempt_at"),
-        Index(None, "subscriber", "machine_id", "sequence"),
+        Index(
+            None,
+            "subscriber",
+            "machine_id",
+            "sequence",
+            sqlite_where=text("next_attempt_at IS NOT NULL"),
+            postgresql_where=text("next_attempt_at IS NOT NULL"),
+        ),
         {"sqlite_autoincrement": True},
     )
 

@@ -21,7 +21,7 @@ def _settings(case: Case) -> Findings:
 
 
 def _extensions(case: Case) -> Findings:
-    for each in extensions.load(case.settings):
+    for each in extensions.load(case.settings).extensions:
         yield ok("extensions", what=f"{each.name} {each.version}: {each.description}")
 
 

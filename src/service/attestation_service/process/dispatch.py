@@ -65,7 +65,7 @@ async def _hand_over(subscriber: str, handler: Handler | None, event: OutboxEven
         if handler is not None:  # else it asked for the event once, and does not any more
             async with asyncio.timeout(HANDLER_SECONDS):
                 confirm = await handler(event)
-        await res.store.write(lambda tx: _confirm(tx, event, confirm))
+        await res.store.write(lambda tx: _confirm(tx, subscriber, event, confirm))
     except BaseException as e:
         # A stranger's code; none of it may end the task or the worker, nor a CancelledError where nobody cancelled us.
         if isinstance(e, GeneratorExit) or (task := asyncio.current_task()) is None or task.cancelling():
@@ -73,8 +73,8 @@ async def _hand_over(subscriber: str, handler: Handler | None, event: OutboxEven
         await _give_back(subscriber, event, type(e).__name__, res)
 
 
-def _confirm(tx: Tx, event: OutboxEvent, confirm: Callable[[Tx], object] | None) -> None:
-    if not tx.handovers.done(event):
+def _confirm(tx: Tx, subscriber: str, event: OutboxEvent, confirm: Callable[[Tx], object] | None) -> None:
+    if not tx.handovers.done(subscriber, event):
         raise _Overtaken
     if confirm is not None and inspect.isawaitable(told := confirm(tx)):
         if inspect.iscoroutine(told):
@@ -84,7 +84,7 @@ def _confirm(tx: Tx, event: OutboxEvent, confirm: Callable[[Tx], object] | None)
 
 async def _give_back(subscriber: str, event: OutboxEvent, kind: str, res: Resources) -> None:
     again_at = _again_at(event.attempts, res.clock.now())
-    if not await res.store.write(lambda tx: tx.handovers.failed(event, again_at, kind)):
+    if not await res.store.write(lambda tx: tx.handovers.failed(subscriber, event, again_at, kind)):
         return  # another has it, and tells what becomes of it
     # Not in words: they may be secret.
     told = {"subscriber": subscriber, "event_id": event.id, "attempt": event.attempts, "kind": kind}

@@ -62,7 +62,7 @@ def _prepare(settings: Settings, keys: KeyHolder) -> None:
     enabled = extensions.load(settings)
     database.demand_present(settings)
     _with_store(settings, _recognise)
-    extensions.migrate(settings, enabled)
+    extensions.migrate(settings, enabled.extensions)
     crypto_policy.check_files(settings)
     keys.open(make=True)
     load_log_signer(settings, create=True)

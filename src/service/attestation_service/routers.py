@@ -1,0 +1,64 @@
+"""The routes of the service, feature by feature."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attestation.api import AllowListImport, ConfigEnvelope, Readiness
+from attestation_service.allow_list.routes import router as allow_list
+from attestation_service.approvals.routes import router as approvals
+from attestation_service.attest.routes import hot as attest_hot
+from attestation_service.attest.routes import router as attest
+from attestation_service.audit.routes import public as audit_public
+from attestation_service.audit.routes import router as audit
+from attestation_service.ca.routes import router as ca
+from attestation_service.delivery.routes import operators as delivery_operators
+from attestation_service.delivery.routes import router as delivery
+from attestation_service.discovery.routes import router as discovery
+from attestation_service.documentation.routes import router as documentation
+from attestation_service.enrollment.routes import machines as enrollment_machines
+from attestation_service.enrollment.routes import router as enrollment
+from attestation_service.health.routes import router as health
+from attestation_service.machines.routes import router as machines
+from attestation_service.operator_certificates.routes import router as operator_certificates
+from attestation_service.pki.routes import hot as pki_hot
+from attestation_service.pki.routes import router as pki
+from attestation_service.policies.routes import router as policies
+from attestation_service.registration.routes import router as registration
+from attestation_service.results.routes import router as results
+from attestation_service.stats.routes import router as stats
+from attestation_service.tokens.routes import router as tokens
+from attestation_service.trust.routes import router as trust
+from attestation_service.whoami.routes import router as whoami
+
+HOT: Final = (attest_hot, pki_hot)
+ROUTERS: Final = (
+    *HOT,
+    attest,
+    registration,
+    enrollment_machines,
+    enrollment,
+    delivery,
+    delivery_operators,
+    machines,
+    results,
+    stats,
+    whoami,
+    approvals,
+    tokens,
+    allow_list,
+    operator_certificates,
+    policies,
+    trust,
+    ca,
+    audit,
+    audit_public,
+    pki,
+    discovery,
+    health,
+    documentation,
+)
+"""The hot path first: routes are tried in this order."""
+
+ONLY_NAMED: Final = (AllowListImport, ConfigEnvelope, Readiness)
+"""Models that they read or write themselves, and only name in the OpenAPI document."""
