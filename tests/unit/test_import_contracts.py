@@ -17,6 +17,7 @@ MEMBERS = "agent, service, CLI, extensions and the test kit stand on the SDK and
 PURE = "the heart is pure: no network, no database, no clock, no environment, no async"
 STORE = "only the service and extensions see the store"
 CONTRACT = "extensions see the contract and its errors, all else only through it"
+HTTPX = "only the service asks others over httpx: what runs on machines and laptops is installed without it"
 KINDS = "kinds of evidence are independent of each other"
 SERVICE_LAYERS = "the layers of the service; its features are independent of each other"
 
@@ -44,6 +45,8 @@ BREACHES = [
         "extensions/attestation_extensions/metrics/__init__.py",
         "import attestation_service.border.limits",
     ),
+    (HTTPX, f"{SDK}/client/plain.py", "import httpx"),
+    (HTTPX, "cli/attestation_cli/session.py", "import httpx"),
     (KINDS, f"{SDK}/evidence/tpm_quote.py", "import attestation.evidence.ek_certificate"),
     (SERVICE_LAYERS, f"{SERVICE}/attest/handlers.py", "import attestation_service.machines.handlers"),
     (SERVICE_LAYERS, f"{SERVICE}/ca/handlers.py", "import attestation_service.pki.lists"),
