@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from attestation.errors import RequestInvalid
 from attestation_cli.complete import complete_machine
 from attestation_cli.machine_rows import assurance_cell
+from attestation_cli.options import new_proposal_option, output_option
 from attestation_cli.render import cell
-from attestation_cli.session import OtherTPM, Session, checked, name_of
+from attestation_cli.session import OtherTPM, Session, checked, name_of, pass_session
 
 if TYPE_CHECKING:
     from attestation.api import MachineDetail, PendingApproval
+    from attestation.api.operation import ClientMethod
 
 ID = click.argument("machine", metavar="ID", shell_complete=complete_machine)
 YES = click.option("--yes", is_flag=True, help="Do not ask.")
@@ -85,3 +89,44 @@ def print_concluded(
         session.emit_pending(answer, name_of(machine))
     else:
         print_done(session, what, answer)
+
+
+def machine_act(
+    operation: ClientMethod[..., MachineDetail] | ClientMethod[..., MachineDetail | PendingApproval],
+    done: str,
+    *,
+    question: str | None = None,
+) -> Callable[[Callable[[], None]], click.Command]:
+    """Make a command of an act on one machine; its options follow from what *operation* takes and answers.
+
+    Args:
+        operation: It takes a machine and perhaps a reason; others may have to agree.
+        done: What is printed of the machine.
+        question: What is asked before, `{}` being the machine; None asks nothing.
+    """
+    takes = operation.signature.parameters.get("reason")
+    explained = takes is not None and takes.default is takes.empty
+
+    def act(session: Session, machine: str, reason: str | None = None, *, yes: bool = False) -> None:
+        with session.client() as client:
+            detail = session.find(client, machine)
+            if question is not None:
+                session.confirm(question.format(described(detail)), yes=yes)
+            why = {"reason": reason_of(reason or "")} if reason or explained else {}
+            answer = operation(client, detail.machine_id, **why)
+        print_concluded(session, done, detail, answer)
+
+    def make(words: Callable[[], None]) -> click.Command:
+        options = [
+            ID,
+            *([REASON_NEEDED if explained else REASON] if takes is not None else ()),
+            *([YES] if question is not None else ()),
+            *([new_proposal_option] if operation.is_gated else ()),
+            output_option,
+        ]
+        command: Callable[..., Any] = update_wrapper(pass_session(act), words)
+        for option in reversed(options):
+            command = option(command)
+        return click.command()(command)
+
+    return make

@@ -6,6 +6,7 @@ from typing import TextIO
 
 import click
 
+from attestation.api.operations import OperatorAPI
 from attestation.errors import RequestInvalid
 from attestation.machines import DEFAULT_CLUSTER, Role
 from attestation_cli.complete import complete_machine
@@ -15,8 +16,8 @@ from attestation_cli.machine_acts import (
     REASON_NEEDED,
     YES,
     described,
+    machine_act,
     print_concluded,
-    print_done,
     reason_of,
     same_fingerprint,
 )
@@ -138,13 +139,8 @@ def approve(
     print_concluded(session, f"approved as {role}", detail, answer)
 
 
-@click.command()
-@ID
-@REASON_NEEDED
-@YES
-@output_option
-@pass_session
-def reject(session: Session, machine: str, reason: str, *, yes: bool) -> None:
+@machine_act(OperatorAPI.reject, "rejected", question="Reject {}?")
+def reject() -> None:
     """Refuse a machine that waits for approval.
 
     It is told so, and can only begin anew after its record was deleted.
@@ -153,10 +149,6 @@ def reject(session: Session, machine: str, reason: str, *, yes: bool) -> None:
     Examples:
       attestation machine reject 7f3a -r "we did not order it"
     """
-    with session.client() as client:
-        detail = session.find(client, machine)
-        session.confirm(f"Reject {described(detail)}?", yes=yes)
-        print_done(session, "rejected", client.reject(detail.machine_id, reason_of(reason)))
 
 
 @click.command()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from attestation.api.operations import OperatorAPI
 from attestation.errors import RequestInvalid
-from attestation_cli.machine_acts import ID, print_concluded
+from attestation_cli.machine_acts import ID, machine_act
 from attestation_cli.options import new_proposal_option, output_option
 from attestation_cli.session import Session, name_of, pass_session
 
@@ -18,22 +19,14 @@ if TYPE_CHECKING:
     from attestation.api import MachineDetail, OfflineBundle, PendingApproval
 
 
-@click.command()
-@ID
-@new_proposal_option
-@output_option
-@pass_session
-def redeliver(session: Session, machine: str) -> None:
+@machine_act(OperatorAPI.redeliver, "delivery ordered")
+def redeliver() -> None:
     """Offer a machine its configuration again, at its next good attestation.
 
     \b
     Examples:
       attestation machine redeliver worker-2
     """
-    with session.client() as client:
-        detail = session.find(client, machine)
-        answer = client.redeliver(detail.machine_id)
-    print_concluded(session, "delivery ordered", detail, answer)
 
 
 @click.command("offline-bundle")

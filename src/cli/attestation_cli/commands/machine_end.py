@@ -4,46 +4,39 @@ from __future__ import annotations
 
 import click
 
+from attestation.api.operations import OperatorAPI
 from attestation.client.text import clean, short_ids
-from attestation_cli.machine_acts import ID, REASON, YES, described, print_concluded, print_done, reason_of
-from attestation_cli.options import new_proposal_option, output_option
+from attestation_cli.machine_acts import (
+    ID,
+    REASON,
+    YES,
+    described,
+    machine_act,
+    print_done,
+    reason_of,
+)
+from attestation_cli.options import output_option
 from attestation_cli.session import Session, name_of, pass_session
 
 
-@click.command()
-@ID
-@REASON
-@output_option
-@pass_session
-def lock(session: Session, machine: str, reason: str | None) -> None:
+@machine_act(OperatorAPI.lock, "locked")
+def lock() -> None:
     """Suspend an attested machine: it gets nothing until it is unlocked.
 
     \b
     Examples:
       attestation machine lock worker-2 -r "lid was open"
     """
-    with session.client() as client:
-        detail = session.find(client, machine)
-        print_done(session, "locked", client.lock(detail.machine_id, reason_of(reason) if reason else None))
 
 
-@click.command()
-@ID
-@REASON
-@new_proposal_option
-@output_option
-@pass_session
-def unlock(session: Session, machine: str, reason: str | None) -> None:
+@machine_act(OperatorAPI.unlock, "unlocked")
+def unlock() -> None:
     """Let a locked machine attest again; its next attestation decides what it is worth.
 
     \b
     Examples:
       attestation machine unlock worker-2 -r "lid closed, seal checked"
     """
-    with session.client() as client:
-        detail = session.find(client, machine)
-        answer = client.unlock(detail.machine_id, reason_of(reason) if reason else None)
-    print_concluded(session, "unlocked", detail, answer)
 
 
 @click.command()

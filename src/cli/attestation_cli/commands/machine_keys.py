@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from attestation.api.operations import OperatorAPI
 from attestation.client.text import ago, clean
 from attestation.errors import Forbidden
-from attestation_cli.machine_acts import ID, REASON_NEEDED, YES, described, print_concluded, reason_of
-from attestation_cli.options import new_proposal_option, output_option
+from attestation_cli.machine_acts import (
+    ID,
+    machine_act,
+)
+from attestation_cli.options import output_option
 from attestation_cli.render import Cell, cell, instant, moment, shorten, wrap
 from attestation_cli.session import Session, name_of, pass_session
 
@@ -147,22 +151,11 @@ def _rows(
     ]  # fmt: skip
 
 
-@click.command("ak-reset")
-@ID
-@REASON_NEEDED
-@YES
-@new_proposal_option
-@output_option
-@pass_session
-def ak_reset(session: Session, machine: str, reason: str, *, yes: bool) -> None:
+@machine_act(OperatorAPI.ak_reset, "attestation key forgotten", question="Forget the attestation key of {}?")
+def ak_reset() -> None:
     """Forget a machine's attestation key, so that it can activate another one.
 
     \b
     Examples:
       attestation machine ak-reset worker-2 -r "the firmware cleared its TPM"
     """
-    with session.client() as client:
-        detail = session.find(client, machine)
-        session.confirm(f"Forget the attestation key of {described(detail)}?", yes=yes)
-        answer = client.ak_reset(detail.machine_id, reason_of(reason))
-    print_concluded(session, "attestation key forgotten", detail, answer)
