@@ -131,7 +131,7 @@ def _row(machine_id: str, fingerprint: str, ek: Public, ak: Public, at: datetime
         wiped_at=None,
         config_owed_since=None,
         clock=ClockState(
-            clock_ms=1, reset_count=3, restart_count=0, safe=True, firmware_version=0x2019102300163636
+            clock_ms=1, reset_count=1, restart_count=0, safe=True, firmware_version=0x2019102300163636
         ),
         last_verdict=Verdict.VERIFIED,
         last_result_at=at,
@@ -170,6 +170,7 @@ async def attest(machine: SoftwareMachine, connection: Connection) -> int:
     members = json.loads(answer)
     assert members["status"] == "attested", members
     assert members["action"] == "none", members
+    assert members["message"] == "attested", members  # judged Verified, not only answered
     following = members["next_challenge"]
     machine.challenge = (following["nonce_id"], base64.b64decode(following["nonce"]))
     return len(answer)

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 
 import structlog
 from fastapi import FastAPI
+from starlette.middleware.errors import ServerErrorMiddleware
 
 from attestation.clock import Clock, SystemClock
 from attestation.store import StoreSettings, migrate, open_store
@@ -123,19 +124,22 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
     routers = (*ROUTERS, *enabled.routers)
-    app.add_middleware(
-        Border,
-        settings=chosen,
-        in_flight=in_flight,
-        lanes=lanes(*HOT),
-        bodies=AllowedBodies(*routers).of,
-    )
     problems.install(app)
     for router in routers:
         # As they are: `include_router` would build each of them again, and match it twice.
         app.router.routes.extend(router.routes)
     openapi.install(app, ONLY_NAMED)
     openapi.demand_access(app)
+    # In the place of the framework's outermost, which answers what nobody else did: the border does that.
+    outermost = app.build_middleware_stack()
+    assert isinstance(outermost, ServerErrorMiddleware)
+    app.middleware_stack = Border(
+        outermost.app,
+        settings=chosen,
+        in_flight=in_flight,
+        lanes=lanes(*HOT),
+        bodies=AllowedBodies(*routers).of,
+    )
     return app
 
 

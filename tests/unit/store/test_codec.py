@@ -86,7 +86,6 @@ def test_every_record_comes_back_as_it_was(made: Codec[Any], data: st.DataObject
 
 
 BY_HAND = {
-    "AttestationCase": "a codec reads its machine, another its challenge",
     "Capture": "of several tables",
     "Countersignature": "four columns of five",
     "DeadLetter": "a codec reads its event",

@@ -93,28 +93,24 @@ def appraised(outcomes: Iterable[Outcome], quoted: Mapping[int, bytes], bank: in
         elif kind is Reported:
             return ()
     there = frozenset(measured(quoted, bank))
-    compared = frozenset(
-        [pcr for pcr in there if not held.isdisjoint(_CHECKS[pcr]) and broken.isdisjoint(_CHECKS[pcr])]
-    )
-    kept = frozenset(
-        check
-        for check in (_STATE, _FILES)
-        if check in held and not any(each.startswith(check) for each in broken)
-    )
-    return _subjects(compared, there, _LINES in held, _OVERRIDES in quoted, kept)
+    return _subjects(frozenset(held), frozenset(broken), there, _OVERRIDES in quoted)
 
 
 @lru_cache(maxsize=256)
 def _subjects(
-    compared: frozenset[int], there: frozenset[int], lines: bool, overrides_quoted: bool, kept: frozenset[str]
+    held: frozenset[str], broken: frozenset[str], there: frozenset[int], overrides_quoted: bool
 ) -> tuple[Subject, ...]:
-    """Return what *compared* registers and *kept* checks stand for; a fleet has few different answers."""
+    """Return what checks that held, and registers *there*, stand for; a fleet has few different answers."""
+    compared = frozenset(
+        pcr for pcr in there if not held.isdisjoint(_CHECKS[pcr]) and broken.isdisjoint(_CHECKS[pcr])
+    )
     found = {OF_PCR[pcr] for pcr in compared if pcr in OF_PCR}
-    if lines:
+    if _LINES in held:
         compared |= _LINE_PCRS & there
     if 11 in compared and not overrides_quoted:
         there |= {_OVERRIDES}
     found |= {subject for subject, carried in BY_PATH.items() if _is_carried(carried, compared, there)}
+    kept = [check for check in held if not any(each.startswith(check) for each in broken)]
     if _STATE in kept and 7 in there:
         found.add(Subject.SECURE_BOOT)
     if _FILES in kept:

@@ -7,7 +7,7 @@ the signature check. The join is by primary keys only, so it stays flat however 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import and_, bindparam, select
 
@@ -26,8 +26,7 @@ _MACHINE_COLUMNS = len(_M.c)
 _CHALLENGE_COLUMNS = len(_C.c)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttestationCase:
+class AttestationCase(NamedTuple):
     """What is known of a machine and of the challenge that it answers.
 
     Args:

@@ -60,6 +60,10 @@ def unsigned(value: int) -> int:
     return value & 0xFFFF_FFFF_FFFF_FFFF
 
 
+_VALUE = attrgetter("_value_")
+"""As `value` of an enumeration, which is a property written in Python."""
+
+
 class Words(dict[str, T]):
     """What each word stands for; asked for another, it raises ValueError."""
 
@@ -69,7 +73,7 @@ class Words(dict[str, T]):
 
 def word(kind: type[StrEnum]) -> Stored:
     """Return the type of a column that holds one of the words of *kind*."""
-    return Stored(Text(), attrgetter("value"), Words({each.value: each for each in kind}).__getitem__)
+    return Stored(Text(), _VALUE, Words({each.value: each for each in kind}).__getitem__)
 
 
 def as_json(plain: Coder, read: Coder) -> Stored:
@@ -82,7 +86,7 @@ FLAG = Stored(Boolean(), bool, bool)
 INSTANT = Stored(BigInteger(), to_micros, from_micros)
 """Microseconds since 1970; see `attestation.clock`."""
 
-_EVENT = Stored(Text(), attrgetter("value"), event_named)
+_EVENT = Stored(Text(), _VALUE, event_named)
 EventWord = Annotated[Event, mapped_column(_EVENT)]
 
 _PAYLOAD = Stored(Text(), partial(json.dumps, separators=(",", ":")), json.loads)

@@ -1,8 +1,8 @@
 """The store on SQLite: one writer thread that commits queued units in groups, and readers beside it.
 
-The writer takes every unit that waits, runs them inside one `BEGIN IMMEDIATE` … `COMMIT`, each in its own
-savepoint, and answers only after the commit: durable, and one fsync for many. Several processes on one file
-work: they take turns by SQLite's write lock, and whoever has it sees everything committed before.
+The writer takes every unit that waits, runs them inside one `BEGIN IMMEDIATE` … `COMMIT`, and answers only after the
+commit: durable, and one fsync for many. Where a unit fails they are run again, each in its own savepoint. Several
+processes on one file work: they take turns by SQLite's write lock, and whoever has it sees everything committed before.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class _Writer(_Worker):
         assert failure is not None
         refuse(group, failure)
 
-    def _commit(self, group: list[Unit]) -> None:
-        """Run *group* in one transaction.
+    def _commit(self, group: list[Unit], *, apart: bool = False) -> None:
+        """Run *group* in one transaction; once one of its units failed, again, with a savepoint for each.
 
         Raises:
             sqlite3.Error: Nothing of it is stored.
@@ -117,7 +117,8 @@ class _Writer(_Worker):
         self._begin()
         told = False
         for unit in group:
-            execute("SAVEPOINT unit")
+            if apart:
+                execute("SAVEPOINT unit")
             unit.error = None
             tx.begin()
             try:
@@ -127,9 +128,15 @@ class _Writer(_Worker):
                 if not self._connection.in_transaction:
                     # SQLite itself rolled all back (disk full, I/O error): the group, not this unit, failed.
                     raise sqlite3.OperationalError("the transaction was rolled back") from e
+                if not apart:
+                    # It is rare, and two statements for each unit are not cheap.
+                    execute("ROLLBACK")
+                    self._commit(group, apart=True)
+                    return
                 execute("ROLLBACK TO unit")
                 unit.error = unavailable(e) if isinstance(e, sqlite3.Error) and _is_ours(e) else e
-            execute("RELEASE unit")
+            if apart:
+                execute("RELEASE unit")
         execute("COMMIT")
         if told and self._settings.on_authority is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody signs there

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from attestation.api.node import Action
 from attestation.appraisal import KINDS, Appraisal
@@ -11,8 +11,7 @@ from attestation.reference import Policy
 from attestation.results import Verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(NamedTuple):
     """What the machine is told and becomes.
 
     Args:

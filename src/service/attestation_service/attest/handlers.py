@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import Query
 
@@ -71,8 +71,7 @@ REFUSALS: Final = (
 """What ends an appraisal but still spends the challenge."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appraised:
+class Appraised(NamedTuple):
     """A case with its appraisal, ready to be written: `refusal` is set where it proves nothing.
 
     What it rests on is compared where it is written: the machine's version and the `revision` of what applies.
@@ -95,8 +94,7 @@ class Appraised:
         return self.remembered is not None and self.remembered.event_log_sha256 is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signed:
+class Signed(NamedTuple):
     """What was signed for this answer; only what somebody asked for."""
 
     directive: str | None
@@ -260,19 +258,8 @@ def judge(
         besides = tpm.besides_of(gathered)
         remembered = tpm.remembered(asked, besides, appraisal, at, changed=decision.changed)
     except REFUSALS as refusal:
-        return replace(found, refusal=refusal)
-    # Written out: `replace` looks at every field, and this is the hot path.
-    return Appraised(
-        machine=machine,
-        identities=loaded.identities,
-        policy=found.policy,
-        revision=found.revision,
-        challenge=challenge,
-        appraisal=appraisal,
-        decision=decision,
-        remembered=remembered,
-        certified=besides.certified,
-    )
+        return found._replace(refusal=refusal)
+    return found._replace(appraisal=appraisal, decision=decision, remembered=remembered, certified=besides.certified)
 
 
 def record(
@@ -400,7 +387,7 @@ def _without_orders(
         try:
             statements.demand_nonce(request.node_nonce, settings)
         except AgentTooOld as e:
-            return replace(judged, decision=replace(judged.decision, action="none", deliver=False)), e
+            return judged._replace(decision=judged.decision._replace(action="none", deliver=False)), e
     return judged, None
 
 

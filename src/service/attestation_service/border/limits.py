@@ -8,9 +8,9 @@ counted while writing, so a refused request costs one read and no write.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from attestation.audit import AuditEvent
 from attestation.errors import (
@@ -44,8 +44,7 @@ SITE: Final = 4
 DENIALS_OF_ALL: Final = RateLimit(requests=100, per_seconds=600)
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(NamedTuple):
     """One key and the rate it may have."""
 
     key: str
@@ -270,5 +269,6 @@ def _of_logs(machine: Machine) -> Limits:
     )
 
 
+@lru_cache(maxsize=16)
 def _rate(per_second: float, burst: int) -> RateLimit:
     return RateLimit(requests=burst, per_seconds=burst / per_second)

@@ -13,8 +13,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from attestation.api import AttestRequest
 from attestation.errors import EventLogRejected, IMALogRejected, MalformedEvidence, StoreUnavailable
@@ -81,8 +80,7 @@ class Replays:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurements:
+class Measurements(NamedTuple):
     """The logs of one attestation, before anything was compared with a verified quote.
 
     Args:
@@ -175,8 +173,7 @@ def _of_the_log(policy: Policy, values: Mapping[int, bytes]) -> dict[int, bytes]
     return {pcr: values[pcr] for pcr in policy.tpm.log_pcrs or BOOT_PCRS if pcr in values}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class Remembered(NamedTuple):
     """What is to be known of a machine's logs after this attestation.
 
     Args:
