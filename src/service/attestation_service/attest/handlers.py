@@ -259,7 +259,9 @@ def judge(
         remembered = tpm.remembered(asked, besides, appraisal, at, changed=decision.changed)
     except REFUSALS as refusal:
         return found._replace(refusal=refusal)
-    return found._replace(appraisal=appraisal, decision=decision, remembered=remembered, certified=besides.certified)
+    return found._replace(
+        appraisal=appraisal, decision=decision, remembered=remembered, certified=besides.certified
+    )
 
 
 def record(
