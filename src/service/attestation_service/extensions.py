@@ -409,7 +409,9 @@ async def running(extensions: Sequence[AttestationExtension], res: Resources) ->
                     await each.on_startup(Context(store=res.store, clock=res.clock))
             except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's
                 # Its kind only: in the words of a connection that failed there may be a password.
-                raise ExtensionInvalid(each.name, f"cannot begin: {type(e).__name__}") from None
+                invalid = ExtensionInvalid(each.name, f"cannot begin: {type(e).__name__}")
+                log.error("service.unusable", reason=str(invalid))  # noqa: TRY400 -- likewise
+                raise invalid from None
             log.info("extension.started", name=each.name, version=each.version)
         yield
     finally:

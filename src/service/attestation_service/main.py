@@ -176,16 +176,20 @@ def serve(server: dict[str, Any], *, workers: int, shutdown_seconds: int) -> Non
     if workers == 1:
         uvicorn.run(**server)
         return
-    from attestation_service.process.supervisor import Supervisor, serve_on
+    from attestation_service.process.supervisor import STARTUP_FAILED, Supervisor, serve_on
 
     config = uvicorn.Config(**server)
     listening = config.bind_socket()
     try:
-        Supervisor(serve_on(config, listening), count=workers, shutdown_seconds=shutdown_seconds).run()
+        served = Supervisor(
+            serve_on(config, listening), count=workers, shutdown_seconds=shutdown_seconds
+        ).run()
     finally:
         listening.close()
         if server["uds"]:
             Path(server["uds"]).unlink(missing_ok=True)
+    if not served:
+        sys.exit(STARTUP_FAILED)
 
 
 def _parser() -> argparse.ArgumentParser:

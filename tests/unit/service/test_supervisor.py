@@ -141,6 +141,41 @@ def test_who_fails_is_tried_again_later_each_time(two: Supervisor, processes: li
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "serves", "ends"), [(3, False, True), (3, True, False), (-signal.SIGKILL, False, False)]
+)
+def test_where_none_ever_serves_the_service_ends(
+    processes: list[Process],
+    monkeypatch: pytest.MonkeyPatch,
+    exit_code: int,
+    *,
+    serves: bool,
+    ends: bool,
+) -> None:
+    """As with one worker, after some tries; not where one served, nor where the host ended them."""
+    made, passes = Supervisor(lambda _: None, count=2, shutdown_seconds=1), 0
+
+    def fail(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+        if passes > 2 * supervisor.START_TRIES:
+            made._told.append(signal.SIGTERM)
+        for slot in made._slots:
+            slot.due = 0
+        for each in processes:
+            if each.exitcode is None:
+                if serves and each.pid == 1000:
+                    each.say(b"r")
+                each.end(0 if made._told else exit_code)
+
+    monkeypatch.setattr(supervisor, "demand_alone", lambda: None)
+    monkeypatch.setattr(made, "_wait", fail)
+    with structlog.testing.capture_logs() as said:
+        assert made.run() is not ends
+    assert any(each["event"] == "service.unusable" for each in said) == ends
+    assert len(processes) <= 2 * supervisor.START_TRIES or not ends
+
+
 @pytest.mark.threat("T161")
 def test_a_host_without_room_for_a_worker_is_tried_again(
     processes: list[Process], monkeypatch: pytest.MonkeyPatch

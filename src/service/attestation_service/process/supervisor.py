@@ -1,4 +1,4 @@
-"""Several workers behind one socket: forked, watched, forked again. One that fails never ends the others.
+"""Several workers behind one socket: forked, watched, forked again. One that fails never ends the others that serve.
 
     starting ──says that it serves──► serving ──ends, or says nothing for long──► due again, later each time
         └──────ends, or takes too long──────────────────────────────────────────►
@@ -54,7 +54,10 @@ KILL_MARGIN_SECONDS: Final = 10.0
 """Beyond twice the time for accepted requests (the server waits for them, then the application), workers are killed."""
 
 STARTUP_FAILED: Final = 3
-"""Exit code of a worker that never served."""
+"""Exit code of a worker that says that it cannot serve, and of a service none of whose workers can."""
+
+START_TRIES: Final = 5
+"""So often in a row one may say so while none has ever served; then the service ends, as with one worker."""
 
 _TICKS: Final = 10
 """Of the server's loop, 0.1 s each, between two signs of life."""
@@ -113,10 +116,14 @@ class Supervisor:
         self._patience = 2 * shutdown_seconds + KILL_MARGIN_SECONDS
         self._told: list[int] = []
         self._replacing: list[_Slot] = []
+        self._served = self._hopeless = False
         self._ours: tuple[socket.socket, ...] = ()
 
-    def run(self) -> None:
+    def run(self) -> bool:
         """Serve until SIGTERM or SIGINT; SIGHUP replaces the workers one after another.
+
+        Returns:
+            False where it ended because no worker can serve.
 
         Raises:
             RuntimeError: This process has other threads: what they hold at the fork, the workers would wait for.
@@ -125,7 +132,7 @@ class Supervisor:
         gc.collect()
         gc.freeze()  # what is here is shared with the workers, as long as nobody writes to it
         with self._signals() as woken:
-            while not {signal.SIGTERM, signal.SIGINT}.intersection(self._told):
+            while not (self._hopeless or {signal.SIGTERM, signal.SIGINT}.intersection(self._told)):
                 if signal.SIGHUP in self._told:
                     self._told.clear()
                     self._replacing = list(self._slots)
@@ -133,8 +140,14 @@ class Supervisor:
                     self._look_after(slot, time.monotonic())
                 self._replace_next()
                 self._wait(woken, 0.5)
+            if self._hopeless:
+                log.error(
+                    "service.unusable",
+                    reason=f"no worker can serve: {START_TRIES} times one said why, and ended",
+                )
             log.info("service.stopping", workers=len(self._workers()))
             self._stop(woken)
+        return not self._hopeless
 
     def _workers(self) -> list[_Worker]:
         return [slot.worker for slot in self._slots if slot.worker is not None]
@@ -190,12 +203,15 @@ class Supervisor:
                 worker.heard = now
             if _READY in said:
                 worker.ready_at = now
+                self._served = True
 
     def _ended(self, slot: _Slot, worker: _Worker, now: float) -> None:
         """Note that a worker is gone, and when the next one begins."""
         steady = worker.ready_at is not None and now - worker.ready_at >= STEADY_SECONDS
         slot.failures = 0 if steady or worker.asked else slot.failures + 1
         delay = _delay(slot.failures)
+        refused = worker.process.exitcode == STARTUP_FAILED and slot.failures >= START_TRIES
+        self._hopeless = self._hopeless or (refused and not self._served)
         if not worker.asked:
             log.error(
                 "worker.ended",
