@@ -1,6 +1,7 @@
 """Settings of the agent: flags, then `ITL_*` variables, then defaults. An unknown variable stops the start."""
 
 # Algorithms for: certified-key
+# ruff: noqa: RUF009 -- what `_option` returns is a field
 from __future__ import annotations
 
 import argparse
@@ -9,7 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -21,43 +22,6 @@ FOREIGN_PREFIXES: Final = ("ITL_API_", "ITL_WEB_", "ITL_OIDC_", "ITL_PROFILE", "
 """Variables of the command line and the dashboard, which share the prefix: whoever operates has them in their shell."""
 
 _CLUSTER_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What an administrator of a node chooses; documented in docs/operate/agent.md."""
-
-    server_url: str
-    tpm: str
-    state_dir: Path
-    ak: str
-    ek: str
-    cluster_id: str
-    desired_role: Role | None
-    registration_token_file: Path | None
-    service_keys_file: Path | None
-    config_path: Path
-    apply_command: tuple[str, ...]
-    lock_command: tuple[str, ...]
-    unlock_command: tuple[str, ...]
-    wipe_command: tuple[str, ...]
-    command_timeout_seconds: float
-    ca_file: Path | None
-    event_log: Path
-    ima_log: Path
-    sysfs: Path
-    splay_seconds: float
-    attempts: int
-    log_level: str
-    log_format: LogFormat
-    certificates: tuple[str, ...]
-    certificate_dir: Path | None
-    certificate_key: str
-    certificate_new_key: bool
-    certificate_command: tuple[str, ...]
-    certificate_group: str | None
-    signer_socket: Path | None
-    once: bool = False
 
 
 def _command(text: str) -> tuple[str, ...]:
@@ -123,245 +87,182 @@ class Option:
         return "--" + self.name.replace("_", "-")
 
 
-TPM_OPTIONS: Final = (
-    Option(
-        name="tpm",
-        variable="ITL_TPM",
-        read=str,
-        default="device:/dev/tpmrm0",
-        help="where the TPM is: device:PATH, unix:SOCKET or tcp:HOST:PORT (default device:/dev/tpmrm0)",
-    ),
-    Option(
-        name="ak",
-        variable="ITL_AK",
-        read=_one_of("ecc", "ecc-p384", "rsa"),
-        default="ecc",
-        help="kind of attestation key: ecc (P-256, default), ecc-p384, or rsa (2048); another needs an ak-reset",
-    ),
-    Option(
-        name="ek",
-        variable="ITL_EK",
-        read=_one_of("any", "strong"),
-        default="any",
-        help="which endorsement key is the machine: any (default), or strong (P-384, RSA from 3072 bits)",
-    ),
-)
+def _option(variable: str, read: Callable[[str], Any], default: Any, help: str) -> Any:  # noqa: A002 -- as argparse
+    return field(metadata={"variable": variable, "read": read, "default": default, "help": help})
 
-CERTIFICATE_OPTIONS: Final = (
-    Option(
-        name="state_dir",
-        variable="ITL_STATE_DIR",
-        read=Path,
-        default=Path("/var/lib/itl-tpm"),
-        help="what the agent remembers; nothing secret (default /var/lib/itl-tpm)",
-    ),
-    Option(
-        name="certificate_dir",
-        variable="ITL_AGENT_CERTIFICATE_DIR",
-        read=Path,
-        default=None,
-        help="where certificates are offered to other programs (default tls in the state directory)",
-    ),
-)
-"""What `cert` needs to know."""
 
-SIGNER_OPTIONS: Final = (
-    Option(
-        name="signer_socket",
-        variable="ITL_AGENT_SIGNER_SOCKET",
-        read=Path,
-        default=None,
-        help="socket of the signer for other programs, in a directory of its own (default no signer)",
-    ),
-)
-"""What `sign` needs to know."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What an administrator of a node chooses; documented in docs/operate/agent.md."""
 
-OPTIONS: Final = (
-    Option(
-        name="server_url",
-        variable="ITL_REG_URL",
-        read=str,
-        default=None,
-        help="address of the service (required)",
-    ),
-    *TPM_OPTIONS,
-    *CERTIFICATE_OPTIONS,
-    *SIGNER_OPTIONS,
-    Option(
-        name="cluster_id",
-        variable="ITL_CLUSTER_ID",
-        read=_cluster_id,
-        default="default",
-        help="cluster to ask for (default default)",
-    ),
-    Option(
-        name="desired_role",
-        variable="ITL_ROLE",
-        read=Role,
-        default=None,
-        help=f"role to wish for: {', '.join(Role)}; an operator decides",
-    ),
-    Option(
-        name="registration_token_file",
-        variable="ITL_REGISTRATION_TOKEN_FILE",
-        read=Path,
-        default=None,
-        help="file with a registration token, and after it the digest of the service's keys, if an operator gave it; "
+    server_url: str = _option("ITL_REG_URL", str, None, "address of the service (required)")
+    tpm: str = _option(
+        "ITL_TPM",
+        str,
+        "device:/dev/tpmrm0",
+        "where the TPM is: device:PATH, unix:SOCKET or tcp:HOST:PORT (default device:/dev/tpmrm0)",
+    )
+    ak: str = _option(
+        "ITL_AK",
+        _one_of("ecc", "ecc-p384", "rsa"),
+        "ecc",
+        "kind of attestation key: ecc (P-256, default), ecc-p384, or rsa (2048); another needs an ak-reset",
+    )
+    ek: str = _option(
+        "ITL_EK",
+        _one_of("any", "strong"),
+        "any",
+        "which endorsement key is the machine: any (default), or strong (P-384, RSA from 3072 bits)",
+    )
+    state_dir: Path = _option(
+        "ITL_STATE_DIR",
+        Path,
+        Path("/var/lib/itl-tpm"),
+        "what the agent remembers; nothing secret (default /var/lib/itl-tpm)",
+    )
+    certificate_dir: Path | None = _option(
+        "ITL_AGENT_CERTIFICATE_DIR",
+        Path,
+        None,
+        "where certificates are offered to other programs (default tls in the state directory)",
+    )
+    signer_socket: Path | None = _option(
+        "ITL_AGENT_SIGNER_SOCKET",
+        Path,
+        None,
+        "socket of the signer for other programs, in a directory of its own (default no signer)",
+    )
+    cluster_id: str = _option(
+        "ITL_CLUSTER_ID", _cluster_id, "default", "cluster to ask for (default default)"
+    )
+    desired_role: Role | None = _option(
+        "ITL_ROLE", Role, None, f"role to wish for: {', '.join(Role)}; an operator decides"
+    )
+    registration_token_file: Path | None = _option(
+        "ITL_REGISTRATION_TOKEN_FILE",
+        Path,
+        None,
+        "file with a registration token, and after it the digest of the service's keys, if an operator gave it; "
         "used once, at the first introduction",
-    ),
-    Option(
-        name="service_keys_file",
-        variable="ITL_SERVICE_KEYS_FILE",
-        read=Path,
-        default=None,
-        help="JWK set of the service to pin at the first activation, e.g. from the image (default trust on first use)",
-    ),
-    Option(
-        name="config_path",
-        variable="ITL_CONFIG_PATH",
-        read=Path,
-        default=Path("/run/itl-tpm/machineconfig.yaml"),
-        help="where the opened configuration is written, mode 0600 (default /run/itl-tpm/machineconfig.yaml)",
-    ),
-    Option(
-        name="apply_command",
-        variable="ITL_APPLY_COMMAND",
-        read=_command,
-        default=(),
-        help="run with the path of the configuration as last argument, without a shell",
-    ),
-    Option(
-        name="lock_command",
-        variable="ITL_LOCK_COMMAND",
-        read=_command,
-        default=(),
-        help="run when the machine is locked, without a shell",
-    ),
-    Option(
-        name="unlock_command",
-        variable="ITL_UNLOCK_COMMAND",
-        read=_command,
-        default=(),
-        help="run when the lock is over, without a shell",
-    ),
-    Option(
-        name="wipe_command",
-        variable="ITL_WIPE_COMMAND",
-        read=_command,
-        default=(),
-        help="run when the machine is ordered to wipe itself, after the acknowledgement, without a shell",
-    ),
-    Option(
-        name="command_timeout_seconds",
-        variable="ITL_COMMAND_TIMEOUT_SECONDS",
-        read=_seconds,
-        default=300.0,
-        help="longest time for a command (default 300)",
-    ),
-    Option(
-        name="ca_file",
-        variable="ITL_CA_FILE",
-        read=Path,
-        default=None,
-        help="PEM file with the only CAs to trust (default those of the system)",
-    ),
-    Option(
-        name="event_log",
-        variable="ITL_EVENT_LOG",
-        read=Path,
-        default=Path("/sys/kernel/security/tpm0/binary_bios_measurements"),
-        help="event log of the firmware, sent where a policy requires it, else once by each process",
-    ),
-    Option(
-        name="ima_log",
-        variable="ITL_IMA_LOG",
-        read=Path,
-        default=Path("/sys/kernel/security/ima/binary_runtime_measurements"),
-        help="measurement list of the kernel (IMA), sent where a policy reads it",
-    ),
-    Option(
-        name="sysfs",
-        variable="ITL_SYSFS",
-        read=Path,
-        default=Path("/sys"),
-        help="where DMI and network facts are read (default /sys)",
-    ),
-    Option(
-        name="splay_seconds",
-        variable="ITL_SPLAY_SECONDS",
-        read=_seconds,
-        default=3.0,
-        help="start within this time, at random, so that a rack does not arrive at once; not with --once (default 3)",
-    ),
-    Option(
-        name="attempts",
-        variable="ITL_ATTEMPTS",
-        read=_count,
-        default=5,
-        help="with --once: attempts while the service does not answer (default 5)",
-    ),
-    Option(
-        name="log_level",
-        variable="ITL_LOG_LEVEL",
-        read=_one_of("debug", "info", "warning", "error"),
-        default="info",
-        help="debug, info, warning or error (default info)",
-    ),
-    Option(
-        name="log_format",
-        variable="ITL_LOG_FORMAT",
-        read=_one_of(*FORMATS),
-        default="auto",
-        help="text for people, json for programs, auto: text on a terminal, else json (default auto)",
-    ),
-    Option(
-        name="certificates",
-        variable="ITL_AGENT_CERTIFICATES",
-        read=_kinds,
-        default=(),
-        help="certificates to get and renew, with keys of the TPM: client, server or client,server (default none)",
-    ),
-    Option(
-        name="certificate_key",
-        variable="ITL_AGENT_CERTIFICATE_KEY",
-        read=_one_of("auto", "ecc-p256", "ecc-p384", "rsa-2048", "rsa-3072"),
-        default="auto",
-        help="kind of a new key: auto (ecc-p384 where the TPM has it, else ecc-p256; default), ecc-p256, ecc-p384, "
+    )
+    service_keys_file: Path | None = _option(
+        "ITL_SERVICE_KEYS_FILE",
+        Path,
+        None,
+        "JWK set of the service to pin at the first activation, e.g. from the image (default trust on first use)",
+    )
+    config_path: Path = _option(
+        "ITL_CONFIG_PATH",
+        Path,
+        Path("/run/itl-tpm/machineconfig.yaml"),
+        "where the opened configuration is written, mode 0600 (default /run/itl-tpm/machineconfig.yaml)",
+    )
+    apply_command: tuple[str, ...] = _option(
+        "ITL_APPLY_COMMAND",
+        _command,
+        (),
+        "run with the path of the configuration as last argument, without a shell",
+    )
+    lock_command: tuple[str, ...] = _option(
+        "ITL_LOCK_COMMAND", _command, (), "run when the machine is locked, without a shell"
+    )
+    unlock_command: tuple[str, ...] = _option(
+        "ITL_UNLOCK_COMMAND", _command, (), "run when the lock is over, without a shell"
+    )
+    wipe_command: tuple[str, ...] = _option(
+        "ITL_WIPE_COMMAND",
+        _command,
+        (),
+        "run when the machine is ordered to wipe itself, after the acknowledgement, without a shell",
+    )
+    command_timeout_seconds: float = _option(
+        "ITL_COMMAND_TIMEOUT_SECONDS", _seconds, 300.0, "longest time for a command (default 300)"
+    )
+    ca_file: Path | None = _option(
+        "ITL_CA_FILE", Path, None, "PEM file with the only CAs to trust (default those of the system)"
+    )
+    event_log: Path = _option(
+        "ITL_EVENT_LOG",
+        Path,
+        Path("/sys/kernel/security/tpm0/binary_bios_measurements"),
+        "event log of the firmware, sent where a policy requires it, else once by each process",
+    )
+    ima_log: Path = _option(
+        "ITL_IMA_LOG",
+        Path,
+        Path("/sys/kernel/security/ima/binary_runtime_measurements"),
+        "measurement list of the kernel (IMA), sent where a policy reads it",
+    )
+    sysfs: Path = _option(
+        "ITL_SYSFS", Path, Path("/sys"), "where DMI and network facts are read (default /sys)"
+    )
+    splay_seconds: float = _option(
+        "ITL_SPLAY_SECONDS",
+        _seconds,
+        3.0,
+        "start within this time, at random, so that a rack does not arrive at once; not with --once (default 3)",
+    )
+    attempts: int = _option(
+        "ITL_ATTEMPTS", _count, 5, "with --once: attempts while the service does not answer (default 5)"
+    )
+    log_level: str = _option(
+        "ITL_LOG_LEVEL",
+        _one_of("debug", "info", "warning", "error"),
+        "info",
+        "debug, info, warning or error (default info)",
+    )
+    log_format: LogFormat = _option(
+        "ITL_LOG_FORMAT",
+        _one_of(*FORMATS),
+        "auto",
+        "text for people, json for programs, auto: text on a terminal, else json (default auto)",
+    )
+    certificates: tuple[str, ...] = _option(
+        "ITL_AGENT_CERTIFICATES",
+        _kinds,
+        (),
+        "certificates to get and renew, with keys of the TPM: client, server or client,server (default none)",
+    )
+    certificate_key: str = _option(
+        "ITL_AGENT_CERTIFICATE_KEY",
+        _one_of("auto", "ecc-p256", "ecc-p384", "rsa-2048", "rsa-3072"),
+        "auto",
+        "kind of a new key: auto (ecc-p384 where the TPM has it, else ecc-p256; default), ecc-p256, ecc-p384, "
         "rsa-2048 or rsa-3072",
-    ),
-    Option(
-        name="certificate_new_key",
-        variable="ITL_AGENT_CERTIFICATE_NEW_KEY",
-        read=_yes_or_no,
-        default=False,
-        help="yes: a new key at each renewal (default no)",
-    ),
-    Option(
-        name="certificate_command",
-        variable="ITL_AGENT_CERTIFICATE_COMMAND",
-        read=_command,
-        default=(),
-        help="run with the directory as last argument whenever the files there changed, without a shell",
-    ),
-    Option(
-        name="certificate_group",
-        variable="ITL_AGENT_CERTIFICATE_GROUP",
-        read=str,
-        default=None,
-        help="group that may read key.pem (default: the agent's own user alone)",
-    ),
-)
+    )
+    certificate_new_key: bool = _option(
+        "ITL_AGENT_CERTIFICATE_NEW_KEY", _yes_or_no, False, "yes: a new key at each renewal (default no)"
+    )
+    certificate_command: tuple[str, ...] = _option(
+        "ITL_AGENT_CERTIFICATE_COMMAND",
+        _command,
+        (),
+        "run with the directory as last argument whenever the files there changed, without a shell",
+    )
+    certificate_group: str | None = _option(
+        "ITL_AGENT_CERTIFICATE_GROUP",
+        str,
+        None,
+        "group that may read key.pem (default: the agent's own user alone)",
+    )
+    once: bool = False
 
-_OF_OFFLINE: Final = (
-    "tpm",
-    "ak",
-    "ek",
-    "state_dir",
-    "config_path",
-    "apply_command",
-    "command_timeout_seconds",
+
+OPTIONS: Final = tuple(Option(name=f.name, **f.metadata) for f in fields(Settings) if f.metadata)
+
+
+def _options(*names: str) -> tuple[Option, ...]:
+    return tuple(option for option in OPTIONS if option.name in names)
+
+
+TPM_OPTIONS: Final = _options("tpm", "ak", "ek")
+CERTIFICATE_OPTIONS: Final = _options("state_dir", "certificate_dir")
+"""What `cert` needs to know."""
+SIGNER_OPTIONS: Final = _options("signer_socket")
+"""What `sign` needs to know."""
+OFFLINE_OPTIONS: Final = _options(
+    "tpm", "ak", "ek", "state_dir", "config_path", "apply_command", "command_timeout_seconds"
 )
-OFFLINE_OPTIONS: Final = tuple(option for option in OPTIONS if option.name in _OF_OFFLINE)
 """What `offline` needs to know."""
 
 
