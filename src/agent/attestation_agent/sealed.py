@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from attestation.api import ConfigEnvelope
 from attestation.envelope import Envelope, open_envelope
 from attestation.errors import EvidenceRejected, MalformedEvidence, TPMResponseError
 from attestation.wire import b64decode
 from attestation_agent.commands import Outcome
+from attestation_agent.edge import TPM
 from attestation_agent.exits import ApplyFailed, ConfigNotOpened
 from attestation_agent.files import write_atomically
 
 
-class Opener(Protocol):
-    """What of a TPM opens what was sealed to it."""
-
-    def activate(self, credential_blob: bytes, encrypted_secret: bytes) -> bytes:
-        """Open a credential sealed to EK and AK."""
-        ...
-
-
-def opened(tpm: Opener, envelope: ConfigEnvelope, *, machine_id: str) -> bytes:
+def opened(tpm: TPM, envelope: ConfigEnvelope, *, machine_id: str) -> bytes:
     """Return the plaintext, checked against its digest before it leaves `open_envelope`.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from attestation_cli.login.profiles import OUTPUTS
-from attestation_cli.session import Session
+from attestation_cli.session import Session, pass_session
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -74,6 +74,16 @@ def listing_options(command: Command) -> Command:
             name, metavar="NAME,…", callback=_set_arrangement, expose_value=False, help=text
         )(command)
     return output_option(command)
+
+
+def printing(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `-o/--output` and `-v/--debug`, and hand the command the session that they were given to."""
+    return output_option(pass_session(command))
+
+
+def listing(command: Callable[..., None]) -> Callable[..., None]:
+    """Hand the command its session, too, and add what `listing_options` adds."""
+    return listing_options(pass_session(command))
 
 
 def new_proposal_option(command: Command) -> Command:

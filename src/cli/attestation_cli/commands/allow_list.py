@@ -14,10 +14,10 @@ import click
 
 from attestation.client.text import clean
 from attestation.errors import AllowListEntryUnknown, RequestInvalid
-from attestation_cli.options import listing_options, new_proposal_option, output_option
+from attestation_cli.options import listing, new_proposal_option, printing
 from attestation_cli.progress import Progress
 from attestation_cli.render import Column, time_cell
-from attestation_cli.session import Ambiguous, Session, pass_session
+from attestation_cli.session import Ambiguous, Session
 
 if TYPE_CHECKING:
     from attestation.api import AllowListEntry
@@ -43,8 +43,7 @@ def group() -> None:
 @group.command("import")
 @click.argument("file", type=click.File("r", encoding="utf-8-sig"))
 @new_proposal_option
-@output_option
-@pass_session
+@printing
 def import_(session: Session, file: Any) -> None:
     """Import entries from FILE (- for stdin): CSV with a heading line, or JSON.
 
@@ -168,8 +167,7 @@ def _csv_rows(text: str) -> list[tuple[str, Any]]:
 @click.option(
     "--limit", type=click.IntRange(min=0), default=0, help="Show at most so many; 0 shows all. [default: 0]"
 )
-@listing_options
-@pass_session
+@listing
 def list_(session: Session, limit: int) -> None:
     """List entries in the order of their fingerprints.
 
@@ -199,8 +197,7 @@ def list_(session: Session, limit: int) -> None:
 @group.command()
 @click.argument("fingerprint")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@output_option
-@pass_session
+@printing
 def remove(session: Session, fingerprint: str, *, yes: bool) -> None:
     """Remove an EK; FINGERPRINT may be its beginning (at least 8 hex). Machines already admitted stay.
 

@@ -16,10 +16,10 @@ from attestation.errors import ApprovalUnknown, ProposalDiffers, RequestInvalid
 from attestation.machines import Transition
 from attestation.machines.dual_control import OFFLINE_BUNDLE, REGISTRATION_TOKEN, REPLACE
 from attestation_cli.machine_acts import reason_of
-from attestation_cli.options import listing_options, output_option
+from attestation_cli.options import listing, printing
 from attestation_cli.render import Cell, Column, cell, time_cell
 from attestation_cli.screen import DIGEST_DIGITS, Refused, is_terminal
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 
 MIN_DIGITS: Final = 4
 WHOLE_DIGITS: Final = 64
@@ -45,8 +45,7 @@ def group() -> None:
 
 
 @group.command("list")
-@listing_options
-@pass_session
+@listing
 def list_(session: Session) -> None:
     """List proposals that wait, newest first: about machines, tokens and the allow-list.
 
@@ -83,8 +82,7 @@ def list_(session: Session) -> None:
 
 @group.command()
 @click.argument("proposal")
-@output_option
-@pass_session
+@printing
 def show(session: Session, proposal: str) -> None:
     """Show everything that the votes for one proposal bind; PROPOSAL begins its digest, or is the number of a vote.
 
@@ -119,8 +117,7 @@ def show(session: Session, proposal: str) -> None:
     help="Where a token, a certificate or a bundle is written that the act makes.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@output_option
-@pass_session
+@printing
 def approve(
     session: Session,
     proposal: str,
@@ -255,8 +252,7 @@ def _proposal(client: OperatorClient, wanted: str, *, seen: bool = True) -> Prop
 @click.argument("proposal")
 @click.option("--reason", required=True, help="Why; it stands in the audit.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@output_option
-@pass_session
+@printing
 def object_(session: Session, proposal: str, reason: str, *, yes: bool) -> None:
     """End every vote for a proposal; PROPOSAL begins its digest, or is the number of a vote.
 
@@ -279,8 +275,7 @@ def object_(session: Session, proposal: str, reason: str, *, yes: bool) -> None:
 @group.command()
 @click.argument("vote", type=click.IntRange(min=1))
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@output_option
-@pass_session
+@printing
 def withdraw(session: Session, vote: int, *, yes: bool) -> None:
     """Take back your own live vote; VOTE is its number.
 

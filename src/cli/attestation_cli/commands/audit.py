@@ -14,9 +14,9 @@ from attestation.client.text import clean
 from attestation.errors import RequestInvalid
 from attestation.wire import b64encode
 from attestation_cli.audit_screen import emit_checked, emit_verdict, signers_cell
-from attestation_cli.options import listing_options, output_option
+from attestation_cli.options import listing, printing
 from attestation_cli.render import Cell, cell
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -44,8 +44,7 @@ def group() -> None:
 @click.option(
     "--limit", type=click.IntRange(min=0), default=50, help="Show at most so many; 0 shows all. [default: 50]"
 )
-@listing_options
-@pass_session
+@listing
 def list_(session: Session, machine_id: str | None, action: str | None, limit: int) -> None:
     """List entries, newest first.
 
@@ -107,8 +106,7 @@ earlier_option = click.option(
 @trust_options
 @earlier_option
 @click.option("--unpinned", is_flag=True, help="Believe the keys that the file names: proves little.")
-@output_option
-@pass_session
+@printing
 @click.pass_context
 def verify(
     ctx: click.Context,
@@ -181,8 +179,7 @@ def verify(
 )
 @trust_options
 @earlier_option
-@output_option
-@pass_session
+@printing
 @click.pass_context
 def export(
     ctx: click.Context,
@@ -239,8 +236,7 @@ def export(
 
 
 @group.command()
-@output_option
-@pass_session
+@printing
 def keys(session: Session) -> None:
     """Print the keys of the log, as the service names them, one vkey a line.
 
@@ -272,8 +268,7 @@ def keys(session: Session) -> None:
     help="An older checkpoint: let the service prove that the log only grew.",
 )
 @trust_options
-@output_option
-@pass_session
+@printing
 def checkpoint(
     session: Session,
     file: Path | None,
@@ -343,8 +338,7 @@ def checkpoint(
 @group.command()
 @click.argument("entry_id", metavar="ID", type=click.IntRange(min=1))
 @trust_options
-@output_option
-@pass_session
+@printing
 def proof(
     session: Session,
     entry_id: int,

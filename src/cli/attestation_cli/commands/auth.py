@@ -21,9 +21,9 @@ from attestation_cli.login_screen import (
     realm_of,
     roles_of,
 )
-from attestation_cli.options import listing_options, output_option
+from attestation_cli.options import listing, printing
 from attestation_cli.render import Cell, Column, cell, instant, moment, moment_cell
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 
 
 @click.group("auth")
@@ -46,8 +46,7 @@ def group() -> None:
 
 @group.command()
 @identity_options
-@output_option
-@pass_session
+@printing
 def logout(session: Session, /, **identity: str | None) -> None:
     """Forget a login, and end it at the provider.
 
@@ -103,8 +102,7 @@ def _revoke(session: Session, login: Login, chosen: Wanted) -> bool:
 @click.option(
     "--check", is_flag=True, help="Ask the service whether it accepts the login, and what it lets you do."
 )
-@output_option
-@pass_session
+@printing
 @click.pass_context
 def whoami(ctx: click.Context, session: Session, /, *, check: bool, **identity: str | None) -> None:
     """Show who you are.
@@ -194,8 +192,7 @@ def _check(session: Session, cache: LoginCache, chosen: Wanted) -> list[str]:
 
 @group.command()
 @identity_options
-@output_option
-@pass_session
+@printing
 def refresh(session: Session, /, **identity: str | None) -> None:
     """Renew a login now.
 
@@ -222,8 +219,7 @@ def refresh(session: Session, /, **identity: str | None) -> None:
 
 
 @group.command("cache-list")
-@listing_options
-@pass_session
+@listing
 def cache_list(session: Session) -> None:
     """List the logins that are kept.
 
@@ -274,8 +270,7 @@ def _coloured(state: str) -> Cell:
 
 @group.command("clear-cache")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@output_option
-@pass_session
+@printing
 def clear_cache(session: Session, *, yes: bool) -> None:
     """Forget every login.
 

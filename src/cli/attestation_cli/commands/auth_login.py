@@ -17,10 +17,10 @@ from attestation_cli.login.current import Wanted, find
 from attestation_cli.login.errors import ConfigInvalid
 from attestation_cli.login.profiles import Profile, check_name, check_value, config_path, load, save
 from attestation_cli.login_screen import emit_login, identity_options, login_meant
-from attestation_cli.options import output_option
+from attestation_cli.options import printing
 from attestation_cli.render import Cell, fields
 from attestation_cli.screen import is_terminal
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 
 if TYPE_CHECKING:
     from attestation_cli.login.device import DeviceCode
@@ -51,8 +51,7 @@ NO_PROVIDER = "an identity provider is needed: --issuer URL, ITL_OIDC_ISSUER, or
     help="PEM file with the only CAs to trust for the provider, or `system` [ITL_OIDC_CA_FILE; default as --ca-file].",
 )
 @click.option("--scope", metavar="WORDS", help="What is asked for [default: openid profile email].")
-@output_option
-@pass_session
+@printing
 def login(
     session: Session,
     /,

@@ -26,9 +26,9 @@ from attestation_cli.commands.ca_certificates import (
     refused_keys,
     revoke,
 )
-from attestation_cli.options import new_proposal_option, output_option
+from attestation_cli.options import new_proposal_option, printing
 from attestation_cli.render import Column, cell, moment_cell
-from attestation_cli.session import Ambiguous, Session, checked, pass_session
+from attestation_cli.session import Ambiguous, Session, checked
 
 if TYPE_CHECKING:
     from attestation.api import CADetail, IssuerDetail
@@ -68,8 +68,7 @@ def group() -> None:
 
 @group.command()
 @click.argument("issuer", required=False)
-@output_option
-@pass_session
+@printing
 def show(session: Session, issuer: str | None) -> None:
     """Show every key of the CAs, or everything about ISSUER (the beginning of its id).
 
@@ -104,8 +103,7 @@ def show(session: Session, issuer: str | None) -> None:
 @click.option("--issuer", metavar="ID", help="Of this CA key; default: the active one.")
 @PURPOSE
 @FILE
-@output_option
-@pass_session
+@printing
 def crl(session: Session, issuer: str | None, purpose: str, file: Path | None) -> None:
     """Show the revocation list in force, or write it (DER).
 
@@ -155,8 +153,7 @@ def crl(session: Session, issuer: str | None, purpose: str, file: Path | None) -
 @group.command()
 @PURPOSE
 @FILE
-@output_option
-@pass_session
+@printing
 def bundle(session: Session, purpose: str, file: Path | None) -> None:
     """Show the CA certificates to be trusted now, or write them (PEM): what a relying party is given.
 
@@ -211,8 +208,7 @@ def bundle(session: Session, purpose: str, file: Path | None) -> None:
 @click.option("--force", is_flag=True, help="Do not wait until relying parties have followed.")
 @YES
 @new_proposal_option
-@output_option
-@pass_session
+@printing
 def rotate(
     session: Session,
     step: str,

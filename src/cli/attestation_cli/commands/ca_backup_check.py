@@ -9,9 +9,9 @@ import click
 
 from attestation.client.text import clean
 from attestation.wire import b64decode
-from attestation_cli.options import output_option
+from attestation_cli.options import printing
 from attestation_cli.render import Cell, Column, wrap
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 
 IN_USE = ("next", "active", "retiring")
 
@@ -30,8 +30,7 @@ IN_USE = ("next", "active", "retiring")
     help="CA certificates, DER or PEM, instead of asking the service: works without it.",
 )
 @click.option("--module", "given", metavar="NAME=PATH", multiple=True, help="PKCS#11 module of a token.")
-@output_option
-@pass_session
+@printing
 @click.pass_context
 def backup_check(
     ctx: click.Context,

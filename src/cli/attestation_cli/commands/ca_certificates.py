@@ -14,9 +14,9 @@ from attestation.errors import CertificateUnknown, RequestInvalid
 from attestation.pki.profiles import ProfileName
 from attestation_cli.ca_screen import FILE, certificate_fields, emit_certificates, emit_pem, owner_of
 from attestation_cli.complete import complete_machine
-from attestation_cli.options import listing_options, new_proposal_option, output_option
+from attestation_cli.options import listing, new_proposal_option, printing
 from attestation_cli.render import Column, moment_cell
-from attestation_cli.session import Ambiguous, Session, checked, pass_session
+from attestation_cli.session import Ambiguous, Session, checked
 
 if TYPE_CHECKING:
     from attestation.api import CertificateDetail
@@ -50,8 +50,7 @@ YES = click.option("--yes", is_flag=True, help="Do not ask.")
     show_default=True,
     help="Show at most so many; 0 shows all.",
 )
-@listing_options
-@pass_session
+@listing
 def certificates_(
     session: Session, machine: str | None, state: str | None, profile: str | None, limit: int
 ) -> None:
@@ -76,8 +75,7 @@ def certificates_(
 @click.argument("serial")
 @FILE
 @click.option("--pem", is_flag=True, help="Print the certificate itself, PEM.")
-@output_option
-@pass_session
+@printing
 def certificate_(session: Session, serial: str, file: Path | None, *, pem: bool) -> None:
     """Show what became of one certificate; SERIAL may be its beginning (at least 8 hex).
 
@@ -110,8 +108,7 @@ def certificate_(session: Session, serial: str, file: Path | None, *, pem: bool)
 @click.option("-n", "--note", help="Why, in words; kept in the audit.")
 @YES
 @new_proposal_option
-@output_option
-@pass_session
+@printing
 def revoke(session: Session, serial: str, reason: str, note: str | None, *, yes: bool) -> None:
     """Revoke one certificate for good and at once; its machine stays as it is and may get another.
 
@@ -143,8 +140,7 @@ def revoke(session: Session, serial: str, reason: str, note: str | None, *, yes:
 @click.argument("spki_sha256", metavar="SHA256")
 @click.option("-r", "--reason", required=True, help="Why; kept in the audit.")
 @YES
-@output_option
-@pass_session
+@printing
 def refuse_key(session: Session, spki_sha256: str, reason: str, *, yes: bool) -> None:
     """Let a public key never get a certificate again; those that it has are revoked.
 
@@ -166,8 +162,7 @@ def refuse_key(session: Session, spki_sha256: str, reason: str, *, yes: bool) ->
 
 
 @click.command("refused-keys")
-@listing_options
-@pass_session
+@listing
 def refused_keys(session: Session) -> None:
     """List the keys that never get a certificate again.
 

@@ -17,9 +17,9 @@ from attestation_cli.login.profiles import (
     load,
     save,
 )
-from attestation_cli.options import output_option
+from attestation_cli.options import printing
 from attestation_cli.render import Cell, Column, cell
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 
 PREFERRED = "profile"
 
@@ -39,8 +39,7 @@ def group() -> None:
 
 
 @group.command()
-@output_option
-@pass_session
+@printing
 def show(session: Session) -> None:
     """Show every setting as it applies now, and who said so; a token is named, never shown.
 
@@ -85,8 +84,7 @@ def _credential(session: Session) -> tuple[str, str]:
 
 
 @group.command()
-@output_option
-@pass_session
+@printing
 def path(session: Session) -> None:
     """Print where the file of the settings is.
 
@@ -102,8 +100,7 @@ def path(session: Session) -> None:
 @click.argument("setting", type=click.Choice([PREFERRED, *SETTINGS]), metavar="SETTING")
 @click.argument("value", required=False)
 @click.option("--unset", is_flag=True, help="Forget it instead, so that the default applies.")
-@output_option
-@pass_session
+@printing
 def set_(session: Session, setting: str, value: str | None, *, unset: bool) -> None:
     """Set SETTING of the profile in use to VALUE; `profile` names the one to use from now on.
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from attestation_cli.options import output_option
+from attestation_cli.options import printing
 from attestation_cli.render import Cell, Column, cell
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 
 if TYPE_CHECKING:
     from attestation.algorithms import CryptoPolicy, Entry, Ruling, Use
@@ -31,8 +31,7 @@ def group() -> None:
 
 @group.command()
 @click.option("--policy", type=click.Choice(POLICIES), help="Tell what this policy allows, and why.")
-@output_option
-@pass_session
+@printing
 def inventory(session: Session, policy: str | None) -> None:
     """List every algorithm in use: for what, who chooses it, and whether CNSA 1.0 and 2.0 name it.
 

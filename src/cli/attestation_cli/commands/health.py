@@ -7,16 +7,15 @@ import time
 import click
 
 from attestation.client.text import clean
-from attestation_cli.options import output_option
+from attestation_cli.options import printing
 from attestation_cli.render import Cell, cell
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 
 NOT_READY = 6
 
 
 @click.command("health")
-@output_option
-@pass_session
+@printing
 @click.pass_context
 def group(ctx: click.Context, session: Session) -> None:
     """Ask whether the service lives and can decide: API, database, keys, clock.

@@ -13,8 +13,8 @@ import click
 from attestation.client.text import ago
 from attestation.errors import CertificateUnknown
 from attestation_cli.machine_acts import ID, LIMIT
-from attestation_cli.options import listing_options, output_option
-from attestation_cli.session import Session, pass_session
+from attestation_cli.options import listing, printing
+from attestation_cli.session import Session
 
 if TYPE_CHECKING:
     from attestation.api import CertificateDetail
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 @click.command("certificates")
 @ID
 @LIMIT
-@listing_options
-@pass_session
+@listing
 def certificates_(session: Session, machine: str, limit: int) -> None:
     """List the certificates of a machine, newest first; they outlive its record.
 
@@ -56,8 +55,7 @@ def certificates_(session: Session, machine: str, limit: int) -> None:
     help="Of the CA key that signed; a hybrid CA signs twice. Default: not ml-dsa-87, if there is another.",
 )
 @click.option("-f", "--file", type=click.Path(dir_okay=False, path_type=Path), help="Write it there instead.")
-@output_option
-@pass_session
+@printing
 def request_cert(
     session: Session, machine: str, profile: str, algorithm: str | None, file: Path | None
 ) -> None:

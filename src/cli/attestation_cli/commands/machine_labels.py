@@ -9,15 +9,14 @@ from attestation.errors import RequestInvalid
 from attestation.machines.labels import checked_key, checked_value
 from attestation_cli.machine_acts import ID
 from attestation_cli.machine_rows import labels_of
-from attestation_cli.options import output_option
-from attestation_cli.session import Session, checked, name_of, pass_session
+from attestation_cli.options import printing
+from attestation_cli.session import Session, checked, name_of
 
 
 @click.command("label")
 @ID
 @click.argument("changes", metavar="KEY=VALUE|KEY-...", nargs=-1, required=True)
-@output_option
-@pass_session
+@printing
 def label_(session: Session, machine: str, changes: tuple[str, ...]) -> None:
     """Write labels on a machine; KEY- takes one off.
 

@@ -11,8 +11,8 @@ from attestation.client.text import clean, short_ids
 from attestation.machines import Role, Status
 from attestation_cli.machine_acts import LIMIT
 from attestation_cli.machine_rows import LISTED, called, listed_row
-from attestation_cli.options import listing_options, output_option
-from attestation_cli.session import Session, pass_session
+from attestation_cli.options import listing, printing
+from attestation_cli.session import Session
 
 
 @click.command("list")
@@ -27,8 +27,7 @@ from attestation_cli.session import Session, pass_session
     help="Only with all of these labels; a KEY alone: with any value.",
 )
 @LIMIT
-@listing_options
-@pass_session
+@listing
 def list_(
     session: Session,
     status: str | None,
@@ -89,8 +88,7 @@ def list_(
     help="Seconds between looks [default: 5]",
 )
 @click.option("--status", type=click.Choice([s.value for s in Status]), help="Only in this status.")
-@output_option
-@pass_session
+@printing
 def watch(session: Session, seconds: float, status: str | None) -> None:
     """Follow the machines: a live table on a terminal, else a line for each change.
 

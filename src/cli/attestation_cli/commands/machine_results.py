@@ -12,9 +12,9 @@ import click
 from attestation.client.text import clean
 from attestation.errors import RequestInvalid, ResultUnknown
 from attestation_cli.machine_acts import ID
-from attestation_cli.options import output_option
+from attestation_cli.options import printing
 from attestation_cli.render import Column, cell, moment_cell
-from attestation_cli.session import Session, name_of, pass_session
+from attestation_cli.session import Session, name_of
 
 
 @click.command()
@@ -29,8 +29,7 @@ from attestation_cli.session import Session, name_of, pass_session
 @click.option(
     "--limit", type=click.IntRange(min=0), default=20, help="Show at most so many; 0 shows all. [default: 20]"
 )
-@output_option
-@pass_session
+@printing
 def results(
     session: Session,
     machine: str,
@@ -144,8 +143,7 @@ def _one_result(session: Session, machine: str, number: int) -> None:
     type=click.Path(dir_okay=False, allow_dash=True, writable=True),
     help="Write the log as the machine sent it, for other tools; - is stdout.",
 )
-@output_option
-@pass_session
+@printing
 def event_log(
     session: Session, machine: str, number: int | None, pcr: tuple[int, ...], raw: str | None
 ) -> None:

@@ -12,9 +12,9 @@ from attestation.client.text import clean
 from attestation.errors import Unavailable
 from attestation_cli.machine_acts import ID
 from attestation_cli.machine_rows import assurance_cell, labels_of
-from attestation_cli.options import output_option
+from attestation_cli.options import printing
 from attestation_cli.render import Cell, cell, instant, moment, moment_cell, trust_cell, wrap
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 from attestation_cli.undelivered import not_delivered
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @ID
-@output_option
-@pass_session
+@printing
 def get(session: Session, machine: str) -> None:
     """Show everything known about one machine; never a token, nonce or key.
 
@@ -129,8 +128,7 @@ def _show(session: Session, m: MachineDetail) -> None:
 
 @click.command("explain")
 @ID
-@output_option
-@pass_session
+@printing
 @click.pass_context
 def explain_(ctx: click.Context, session: Session, machine: str) -> None:
     """Tell in plain words whether a machine is trusted, why, and what to do next.

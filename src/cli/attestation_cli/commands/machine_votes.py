@@ -10,9 +10,9 @@ import click
 from attestation.client.text import ago, clean
 from attestation.errors import ApprovalUnknown
 from attestation_cli.machine_acts import ID, YES
-from attestation_cli.options import listing_options, output_option
+from attestation_cli.options import listing, printing
 from attestation_cli.render import Cell, Column, cell, time_cell
-from attestation_cli.session import Ambiguous, Session, pass_session
+from attestation_cli.session import Ambiguous, Session
 
 if TYPE_CHECKING:
     from attestation.api import ApprovalDetail
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @ID
-@listing_options
-@pass_session
+@listing
 def approvals(session: Session, machine: str) -> None:
     """Show the votes about a machine, newest first: live, expired, withdrawn and used ones.
 
@@ -62,8 +61,7 @@ def _vote_state(vote: ApprovalDetail, now: datetime) -> Cell:
 @ID
 @click.option("--vote", type=int, metavar="NUMBER", help="Which one, where several are live.")
 @YES
-@output_option
-@pass_session
+@printing
 def withdraw(session: Session, machine: str, vote: int | None, *, yes: bool) -> None:
     """Take back your live vote about a machine.
 

@@ -11,8 +11,8 @@ import click
 from attestation.errors import RequestInvalid
 from attestation.manual import Block, Page, Terms, Verbatim, roff
 from attestation_cli.groups import EXIT_CODES, GROUPS
-from attestation_cli.options import output_option
-from attestation_cli.session import Session, pass_session
+from attestation_cli.options import printing
+from attestation_cli.session import Session
 
 
 @click.command("man")
@@ -23,8 +23,7 @@ from attestation_cli.session import Session, pass_session
     type=click.Path(file_okay=False, path_type=Path),
     help="Write the pages of all commands into this folder instead, e.g. /usr/local/share/man/man1.",
 )
-@output_option
-@pass_session
+@printing
 @click.pass_context
 def group(ctx: click.Context, session: Session, command: tuple[str, ...], directory: Path | None) -> None:
     """Print the manual page of a command, or write those of all commands.

@@ -13,10 +13,10 @@ import click
 
 from attestation.client.text import ago
 from attestation.errors import CertificateUnknown, RequestInvalid
-from attestation_cli.options import listing_options, new_proposal_option, output_option
+from attestation_cli.options import listing, new_proposal_option, printing
 from attestation_cli.render import Column, cell, moment_cell
 from attestation_cli.screen import is_terminal
-from attestation_cli.session import Ambiguous, Session, checked, pass_session
+from attestation_cli.session import Ambiguous, Session, checked
 
 if TYPE_CHECKING:
     from attestation.api import OperatorCertificate, OperatorCertificateDetail
@@ -72,8 +72,7 @@ def group() -> None:
 @click.option("--out", type=FILE, help="Write the certificate here; default: beside the key, ending in .pem.")
 @click.option("-r", "--reason", help="Why; kept in the audit.")
 @new_proposal_option
-@output_option
-@pass_session
+@printing
 def request(
     session: Session,
     name: str,
@@ -159,8 +158,7 @@ def emit_new(session: Session, new: OperatorCertificate, target: Path | None) ->
     show_default=True,
     help="Show at most so many; 0 shows all.",
 )
-@listing_options
-@pass_session
+@listing
 def list_(session: Session, state: str | None, limit: int) -> None:
     """List operators' certificates, newest first.
 
@@ -199,8 +197,7 @@ def list_(session: Session, state: str | None, limit: int) -> None:
 )  # fmt: skip
 @click.option("-n", "--note", help="Why, in words; kept in the audit.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@output_option
-@pass_session
+@printing
 def revoke(session: Session, serial: str, reason: str, note: str | None, *, yes: bool) -> None:
     """Take an operator's certificate back, for good and at once; SERIAL may be its beginning (at least 8 hex).
 

@@ -14,11 +14,11 @@ from attestation.errors import PolicyInvalid, PolicyUnknown, RequestInvalid
 from attestation_cli.commands.policy_assignment import activate, assign, history, rollback, unassign
 from attestation_cli.commands.policy_fleet import effective, learn, test
 from attestation_cli.complete import complete_policy
-from attestation_cli.options import listing_options, output_option
+from attestation_cli.options import listing, printing
 from attestation_cli.policy_file import is_ref, read_open, read_path
 from attestation_cli.policy_place import place_cell
 from attestation_cli.render import Column, cell, time_cell, yaml_text
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 
 if TYPE_CHECKING:
     from attestation.api import PolicyAssignment, PolicyDetail
@@ -47,8 +47,7 @@ def group() -> None:
 
 
 @group.command("list")
-@listing_options
-@pass_session
+@listing
 def list_(session: Session) -> None:
     """List policies and where they apply.
 
@@ -79,8 +78,7 @@ def list_(session: Session) -> None:
 
 @group.command()
 @click.argument("policy", metavar="NAME[@VERSION]", shell_complete=complete_policy)
-@output_option
-@pass_session
+@printing
 def show(session: Session, policy: str) -> None:
     """Show a policy version, the newest where none is named.
 
@@ -114,8 +112,7 @@ def show(session: Session, policy: str) -> None:
 
 @group.command()
 @click.argument("file", type=click.File("r", encoding="utf-8"))
-@output_option
-@pass_session
+@printing
 def validate(session: Session, file: Any) -> None:
     """Check FILE (YAML or JSON, - for stdin) against the format, here, asking nobody.
 
@@ -147,8 +144,7 @@ def validate(session: Session, file: Any) -> None:
 
 @group.command()
 @click.argument("file", type=click.File("r", encoding="utf-8"))
-@output_option
-@pass_session
+@printing
 def create(session: Session, file: Any) -> None:
     """Store a policy version from FILE (YAML or JSON, - for stdin). It cannot be changed afterwards.
 
@@ -174,8 +170,7 @@ def create(session: Session, file: Any) -> None:
 @group.command()
 @click.argument("one", metavar="NAME@VERSION|FILE", shell_complete=complete_policy)
 @click.argument("other", metavar="NAME@VERSION|FILE", shell_complete=complete_policy)
-@output_option
-@pass_session
+@printing
 def diff(session: Session, one: str, other: str) -> None:
     """Show what differs between two policies, stored or in files: `-` only in the first, `+` only in the second.
 

@@ -10,10 +10,10 @@ import click
 from attestation.client.text import clean
 from attestation.errors import PolicyUnknown
 from attestation_cli.complete import complete_policy
-from attestation_cli.options import listing_options, new_proposal_option, output_option
+from attestation_cli.options import listing, new_proposal_option, printing
 from attestation_cli.policy_place import place_cell, place_of, place_options
 from attestation_cli.render import Column, cell, time_cell
-from attestation_cli.session import Session, checked, pass_session
+from attestation_cli.session import Session, checked
 
 if TYPE_CHECKING:
     from attestation.api import PolicyAssignment
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 @click.argument("policy", metavar="NAME@VERSION", shell_complete=complete_policy)
 @place_options
 @new_proposal_option
-@output_option
-@pass_session
+@printing
 def activate(
     session: Session,
     policy: str,
@@ -51,8 +50,7 @@ def activate(
 @click.argument("policy", metavar="NAME@VERSION", shell_complete=complete_policy)
 @place_options
 @new_proposal_option
-@output_option
-@pass_session
+@printing
 def assign(
     session: Session,
     policy: str,
@@ -96,8 +94,7 @@ def _emit_assigned(session: Session, assigned: PolicyAssignment) -> None:
 @place_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @new_proposal_option
-@output_option
-@pass_session
+@printing
 def unassign(
     session: Session, cluster: str | None, role: str | None, machine: str | None, *, fleet: bool, yes: bool
 ) -> None:
@@ -131,8 +128,7 @@ def _emit_unassigned(session: Session, scope: Scope, subject: str) -> None:
 @place_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @new_proposal_option
-@output_option
-@pass_session
+@printing
 def rollback(
     session: Session, cluster: str | None, role: str | None, machine: str | None, *, fleet: bool, yes: bool
 ) -> None:
@@ -173,8 +169,7 @@ def rollback(
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many."
 )
-@listing_options
-@pass_session
+@listing
 def history(
     session: Session, cluster: str | None, role: str | None, machine: str | None, *, fleet: bool, limit: int
 ) -> None:

@@ -12,13 +12,13 @@ from attestation.client.policy_words import member, place_words, rule_words
 from attestation.client.text import clean
 from attestation.machines import Role
 from attestation_cli.complete import complete_machine, complete_policy
-from attestation_cli.options import output_option
+from attestation_cli.options import printing
 from attestation_cli.policy_file import commented, is_ref, read_path
 from attestation_cli.policy_place import place_of, place_options
 from attestation_cli.policy_trial import Trial
 from attestation_cli.progress import Progress
 from attestation_cli.render import Cell, Column, cell, wrap
-from attestation_cli.session import Session, checked, pass_session
+from attestation_cli.session import Session, checked
 
 if TYPE_CHECKING:
     from attestation.api import LearnedPolicy
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("machine", metavar="MACHINE", shell_complete=complete_machine)
-@output_option
-@pass_session
+@printing
 def effective(session: Session, machine: str) -> None:
     """Show what a machine is measured against, rule by rule, and which policy says so.
 
@@ -79,8 +78,7 @@ def _natural(item: tuple[str, Any]) -> list[tuple[int, str]]:
 @click.command()
 @click.argument("policy", metavar="NAME@VERSION|FILE", shell_complete=complete_policy)
 @place_options
-@output_option
-@pass_session
+@printing
 def test(
     session: Session, policy: str, cluster: str | None, role: str | None, machine: str | None, *, fleet: bool
 ) -> None:
@@ -166,8 +164,7 @@ def test(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the proposal there, as YAML.",
 )
-@output_option
-@pass_session
+@printing
 def learn(
     session: Session,
     machines: tuple[str, ...],

@@ -12,9 +12,9 @@ import click
 from attestation.client.text import clean
 from attestation.clock import rfc3339
 from attestation.errors import RequestInvalid
-from attestation_cli.options import output_option
+from attestation_cli.options import printing
 from attestation_cli.render import Cell, cell, moment_cell
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 
 if TYPE_CHECKING:
     from attestation.results.ar4si import Tier
@@ -49,8 +49,7 @@ def group() -> None:
     "--ear-profile", type=click.Choice(list(PROFILES)), help="The only profile to accept; default both."
 )
 @click.option("--accept-warning", is_flag=True, help="End with 0 also where the status is warning.")
-@output_option
-@pass_session
+@printing
 @click.pass_context
 def verify(
     ctx: click.Context,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import click
 
-from attestation_cli.options import output_option
+from attestation_cli.options import printing
 from attestation_cli.render import Cell, Column, cell
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 
 
 @click.command("stats")
-@output_option
-@pass_session
+@printing
 def group(session: Session) -> None:
     """Count machines by status, role and trust.
 

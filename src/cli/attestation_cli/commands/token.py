@@ -15,9 +15,9 @@ from attestation.client.text import clean
 from attestation.errors import RequestInvalid
 from attestation.machines import DEFAULT_CLUSTER, Role
 from attestation.results import Assurance
-from attestation_cli.options import listing_options, new_proposal_option, output_option
+from attestation_cli.options import listing, new_proposal_option, printing
 from attestation_cli.render import Column, cell, moment_cell, span
-from attestation_cli.session import Session, checked, pass_session
+from attestation_cli.session import Session, checked
 
 if TYPE_CHECKING:
     from attestation.api import PendingApproval, RegistrationTokenCreated
@@ -77,8 +77,7 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
     help="Write the token into this new file, readable by you only, and do not print it.",
 )
 @new_proposal_option
-@output_option
-@pass_session
+@printing
 def create(
     session: Session,
     role: str,
@@ -188,8 +187,7 @@ def _new_file(path: Path) -> int:
 
 
 @group.command("list")
-@listing_options
-@pass_session
+@listing
 def list_(session: Session) -> None:
     """List tokens, newest first; their secrets are not kept by anybody.
 
@@ -229,8 +227,7 @@ def list_(session: Session) -> None:
 @group.command()
 @click.argument("token_id")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@output_option
-@pass_session
+@printing
 def revoke(session: Session, token_id: str, *, yes: bool) -> None:
     """Make a token useless; machines that it admitted stay.
 

@@ -9,9 +9,9 @@ import click
 
 from attestation_cli.commands.tpm_bundle_change import diff, import_, sign, update
 from attestation_cli.commands.tpm_bundle_verify import verify
-from attestation_cli.options import listing_options
+from attestation_cli.options import listing
 from attestation_cli.render import Cell, Column, cell
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 from attestation_cli.tpm_bundle_options import counted, directory_option
 
 
@@ -36,8 +36,7 @@ def group() -> None:
 )
 @click.option("--role", type=click.Choice(["anchor", "intermediate"]), help="Only these.")
 @directory_option(exists=True)
-@listing_options
-@pass_session
+@listing
 def list_(session: Session, vendor: str | None, role: str | None, directory: Path | None) -> None:
     """List the certificates: what is shipped, and your own.
 

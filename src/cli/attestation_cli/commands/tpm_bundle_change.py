@@ -12,9 +12,9 @@ import click
 
 from attestation.client.text import clean
 from attestation.errors import BundleInvalid, RequestInvalid
-from attestation_cli.options import output_option
+from attestation_cli.options import printing
 from attestation_cli.render import Cell, Column, cell, wrap
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 from attestation_cli.tpm_bundle_options import (
     DIRECTORY,
     counted,
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("before", metavar="BEFORE")
 @click.argument("after", metavar="AFTER")
-@output_option
-@pass_session
+@printing
 @click.pass_context
 def diff(ctx: click.Context, session: Session, before: str, after: str) -> None:
     """Say what differs between two bundles: folders, archives, or the word `shipped`.
@@ -72,8 +71,7 @@ def diff(ctx: click.Context, session: Session, before: str, after: str) -> None:
 @click.option("--allow-sha1", is_flag=True, help="Their own signatures may be SHA-1; their bytes are pinned.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @directory_option(exists=False)
-@output_option
-@pass_session
+@printing
 @click.pass_context
 def import_(
     ctx: click.Context,
@@ -159,8 +157,7 @@ def import_(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @directory_option(exists=True)
 @keys_options
-@output_option
-@pass_session
+@printing
 def update(
     session: Session,
     source: Path,
@@ -236,8 +233,7 @@ def update(
     help="PEM file with your private key of Ed25519.",
 )
 @click.option("--name", required=True, help="Name of the key: itl.example/tpm-bundle.")
-@output_option
-@pass_session
+@printing
 def sign(session: Session, folder: Path, key_file: Path, name: str) -> None:
     """Sign the manifest of a bundle that you hand on, and print the vkey that others verify with.
 

@@ -13,9 +13,9 @@ import click
 
 from attestation.client.text import clean
 from attestation.errors import BundleInvalid, MalformedEvidence, RequestInvalid
-from attestation_cli.options import output_option
+from attestation_cli.options import printing
 from attestation_cli.render import Cell, Column, cell
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 from attestation_cli.tpm_bundle_options import directory_option, existing, keys_of, keys_options, small_file
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 )
 @directory_option(exists=True)
 @keys_options
-@output_option
-@pass_session
+@printing
 @click.pass_context
 def verify(
     ctx: click.Context,

@@ -14,9 +14,9 @@ from attestation.endorsements.vendors import SIMULATOR
 from attestation.errors import BundleInvalid, MalformedEvidence, RequestInvalid
 from attestation.wire import b64encode
 from attestation_cli.complete import complete_machine
-from attestation_cli.options import listing_options, new_proposal_option, output_option
+from attestation_cli.options import listing, new_proposal_option, printing
 from attestation_cli.render import Cell, Column, cell, time_cell
-from attestation_cli.session import Ambiguous, Session, pass_session
+from attestation_cli.session import Ambiguous, Session
 
 if TYPE_CHECKING:
     from attestation.api import EndorsementDetail, TrustBundleDetail, TrustCertificateDetail, TrustVerdict
@@ -46,8 +46,7 @@ def group() -> None:
 @group.command("list")
 @click.option("--vendor", metavar="NAME", help="Only this vendor, e.g. IFX.")
 @click.option("--distrusted", is_flag=True, help="Only what is distrusted.")
-@listing_options
-@pass_session
+@listing
 def list_(session: Session, vendor: str | None, *, distrusted: bool) -> None:
     """List the certificates of the trust bundle in force.
 
@@ -92,8 +91,7 @@ def list_(session: Session, vendor: str | None, *, distrusted: bool) -> None:
 
 @group.command()
 @click.argument("machine", shell_complete=complete_machine)
-@output_option
-@pass_session
+@printing
 def show(session: Session, machine: str) -> None:
     """Show who vouches for the TPM of MACHINE, certificate by certificate.
 
@@ -147,8 +145,7 @@ def show(session: Session, machine: str) -> None:
 @REASON
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @new_proposal_option
-@output_option
-@pass_session
+@printing
 def add(session: Session, file: Any, vendor: str, role: str, reason: str, *, yes: bool) -> None:
     """Trust the CA certificate in FILE (DER or PEM) from now on.
 
@@ -182,8 +179,7 @@ def add(session: Session, file: Any, vendor: str, role: str, reason: str, *, yes
 @click.argument("sha256")
 @REASON
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@output_option
-@pass_session
+@printing
 def distrust(session: Session, sha256: str, reason: str, *, yes: bool) -> None:
     """Distrust a certificate at once; SHA256 may be its beginning (at least 8 hex).
 
@@ -207,8 +203,7 @@ def distrust(session: Session, sha256: str, reason: str, *, yes: bool) -> None:
 @click.argument("sha256")
 @REASON
 @new_proposal_option
-@output_option
-@pass_session
+@printing
 def restore(session: Session, sha256: str, reason: str) -> None:
     """Trust a distrusted certificate again; SHA256 may be its beginning (at least 8 hex).
 
@@ -231,8 +226,7 @@ def restore(session: Session, sha256: str, reason: str) -> None:
 
 @group.command()
 @click.argument("file", type=click.File("rb"))
-@output_option
-@pass_session
+@printing
 def verify(session: Session, file: Any) -> None:
     """Ask the service what it says of the EK certificate in FILE (DER, PEM, or as read from NV).
 

@@ -8,15 +8,14 @@ import click
 
 from attestation.client.text import clean
 from attestation.errors import AttestationError
-from attestation_cli.options import output_option
+from attestation_cli.options import printing
 from attestation_cli.render import Cell, cell
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 
 
 @click.command("version")
 @click.option("--client", "only_client", is_flag=True, help="Do not ask the service.")
-@output_option
-@pass_session
+@printing
 def group(session: Session, *, only_client: bool) -> None:
     """Tell the versions of this program, of what it stands on, and of the service.
 

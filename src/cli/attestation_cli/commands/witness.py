@@ -12,8 +12,8 @@ import click
 from attestation.audit.note import VerifierKey, check_name
 from attestation.client.text import clean
 from attestation.errors import MalformedNote, RequestInvalid
-from attestation_cli.options import output_option
-from attestation_cli.session import Session, pass_session
+from attestation_cli.options import printing
+from attestation_cli.session import Session
 
 DEFAULT_STATE = "~/.itl/witness"
 
@@ -58,8 +58,7 @@ state_option = click.option(
 @group.command()
 @name_option
 @state_option
-@output_option
-@pass_session
+@printing
 def keygen(session: Session, name: str, state: Path) -> None:
     """Make the keys of a new witness, and print its vkeys; keys that exist are kept.
 
@@ -75,8 +74,7 @@ def keygen(session: Session, name: str, state: Path) -> None:
 @group.command()
 @name_option
 @state_option
-@output_option
-@pass_session
+@printing
 def key(session: Session, name: str, state: Path) -> None:
     """Print the vkeys of the witness: one of Ed25519, one of ML-DSA-44.
 
@@ -107,8 +105,7 @@ def key(session: Session, name: str, state: Path) -> None:
     metavar="HOST:PORT",
     help="Address to serve at; put TLS before it if that is not this computer.",
 )
-@output_option
-@pass_session
+@printing
 def serve(
     session: Session, name: str, state: Path, logs: tuple[str, ...], logs_file: Path | None, listen: str
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from attestation.client.text import apart
 from attestation_cli.login.cache import Login
@@ -23,7 +23,7 @@ from attestation_cli.login.claims import (
 from attestation_cli.login.errors import LoginNeeded, LoginRefused, ProviderInvalid
 
 if TYPE_CHECKING:
-    from attestation_cli.login.discovery import Answer, Metadata
+    from attestation_cli.login.discovery import Answer, Provider
 
 SCOPE = "openid profile email"
 LEEWAY = timedelta(minutes=5)
@@ -44,17 +44,6 @@ WORDS = {
     "temporarily_unavailable": "the provider cannot do it now",
     "expired_token": "the code has expired before it was entered",
 }
-
-
-class Speaker(Protocol):
-    """The part of `discovery.Provider` that is used here."""
-
-    @property
-    def metadata(self) -> Metadata:
-        """What the provider says of itself."""
-
-    def post(self, url: str, form: dict[str, str]) -> Answer:
-        """Send a form."""
 
 
 def refusal(error: str, description: str) -> LoginRefused:
@@ -183,7 +172,7 @@ def clock_note(theirs: datetime | None, ours: datetime) -> str | None:
     )
 
 
-def renewed(provider: Speaker, login: Login, at: datetime) -> Login:
+def renewed(provider: Provider, login: Login, at: datetime) -> Login:
     """Return *login* with a new access token (RFC 6749 §6).
 
     Raises:
@@ -218,7 +207,7 @@ def renewed(provider: Speaker, login: Login, at: datetime) -> Login:
     )
 
 
-def revoked(provider: Speaker, login: Login) -> bool:
+def revoked(provider: Provider, login: Login) -> bool:
     """Ask the provider to end *login* (RFC 7009); False where it has no way to.
 
     Raises:
