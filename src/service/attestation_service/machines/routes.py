@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from attestation.api.operations import OperatorAPI
-from attestation.errors import (
-    AssuranceTooLow,
-    MachineChanged,
-    MachineUnknown,
-    NameInUse,
-    TransitionForbidden,
-)
 from attestation_service.machines import handlers, reading
 from attestation_service.routing.openapi import operator_router, route
 
 router = operator_router("operator: machines")
-
-ACT = (MachineUnknown, TransitionForbidden, MachineChanged)
-GRANT = (*ACT, AssuranceTooLow, NameInUse)
 
 route(router, OperatorAPI.machines, "read", reading.list_machines)
 route(router, OperatorAPI.machine, "read", reading.get_machine)

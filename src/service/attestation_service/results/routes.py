@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from attestation.api.operations import OperatorAPI
-from attestation.errors import MachineUnknown, ResultUnknown
 from attestation_service.results import handlers
 from attestation_service.routing.openapi import as_it_is, operator_router, route
 
 router = operator_router("operator: machines")
 
-NO_RESULT = (MachineUnknown, ResultUnknown)
 LOG = as_it_is(OperatorAPI.event_log, "The log as the machine sent it")
 TOKEN = as_it_is(OperatorAPI.result_token, "An EAR as a JWT, verifiable with `/service-keys`", binary=False)
 

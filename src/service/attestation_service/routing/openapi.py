@@ -1,6 +1,6 @@
 """How routes say what they answer: problems by error class, media types, who may ask.
 
-The OpenAPI document is complete because a route names the *errors* it can end in; statuses, codes and the
+The OpenAPI document is complete because an operation names the *errors* it can end in; statuses, codes and the
 problem schema follow from `problems`.
 """
 
