@@ -28,6 +28,10 @@ GROUPS: Mapping[str, tuple[str, str]] = {
         "attestation_cli.commands.crypto",
         "Which algorithms are in use, and what the suites of the NSA say.",
     ),
+    "extension": (
+        "attestation_cli.commands.extension",
+        "Extensions of the service, and events they could not handle.",
+    ),
     "stats": ("attestation_cli.commands.stats", "Count machines by status, role and trust."),
     "health": ("attestation_cli.commands.health", "Ask whether the service can decide."),
     "version": ("attestation_cli.commands.version", "Tell the versions of this program and of the service."),

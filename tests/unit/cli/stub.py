@@ -236,6 +236,17 @@ class Stub:
                 )
             case "GET", "/allow-list":
                 return page(self.allow_list)
+            case "GET", "/extensions":
+                about = {"name": "webhooks", "version": "1.0.0", "description": "Tells others."}
+                listed = [{**about, "pending": 2, "dead_letters": 1}]
+                return httpx.Response(200, json={"extensions": listed, "total": 1})
+            case "GET", "/extensions/webhooks/dead-letters":
+                letter = {"event_id": "e1", "event": "node.online", "machine_id": "m1", "attempts": 6}
+                return httpx.Response(
+                    200, json={"items": [{**letter, "created_at": NOW, "error": "ConnectError"}]}
+                )
+            case "POST", "/extensions/webhooks/retry":
+                return httpx.Response(200, json={"events": 1})
             case "GET", "/whoami":
                 return httpx.Response(200, json=self.whoami)
             case "GET", "/stats":

@@ -34,6 +34,8 @@ LISTINGS = (
     "policy list",
     "tpm-bundle list",
     "policy history",
+    "extension list",
+    "extension dead-letters webhooks",
     f"policy effective {A}",
 )
 DETAILS = (
@@ -64,6 +66,7 @@ ACTS = (
     f"machine withdraw {A} --yes",
     "approval withdraw 17 --yes",
     "token create --role generic",
+    "extension retry webhooks",
     "token revoke t1 --yes",
     "policy assign workers@1 --fleet",
     "policy activate workers@1 --role worker-app",

@@ -1,0 +1,94 @@
+"""`attestation extension …`: what is added to the service, and which events it could not handle."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+
+from attestation.client.text import clean
+from attestation_cli.options import listing_options, output_option
+from attestation_cli.render import Column, time_cell
+from attestation_cli.session import Session, pass_session
+
+
+@click.group("extension")
+def group() -> None:
+    """Extensions of the service: which are enabled, and which events they could not handle.
+
+    \b
+    Examples:
+      attestation extension list
+      attestation extension dead-letters webhooks
+      attestation extension retry webhooks
+    """
+
+
+@group.command("list")
+@listing_options
+@pass_session
+def list_(session: Session) -> None:
+    """List the extensions that are enabled, and how many events wait for each.
+
+    \b
+    Examples:
+      attestation extension list
+    """
+    with session.client() as client:
+        session.emit_list(
+            iter(client.extensions().extensions),
+            {
+                Column("NAME"): lambda e: e.name,
+                Column("VERSION"): lambda e: e.version,
+                Column("PENDING"): lambda e: e.pending,
+                Column("DEAD LETTERS"): lambda e: e.dead_letters,
+                Column("DESCRIPTION", drop=1): lambda e: e.description,
+            },
+            "No extensions.",
+        )
+
+
+@group.command("dead-letters")
+@click.argument("name")
+@listing_options
+@pass_session
+def dead_letters(session: Session, name: str) -> None:
+    """List the newest hundred events that the extension NAME gave up.
+
+    \b
+    Examples:
+      attestation extension dead-letters webhooks
+    """
+    now = datetime.now(UTC)
+    with session.client() as client:
+        session.emit_list(
+            iter(client.dead_letters(name).items),
+            {
+                Column("EVENT"): lambda e: e.event,
+                Column("MACHINE", shrink_to=8): lambda e: e.machine_id,
+                Column("CREATED"): lambda e: time_cell(e.created_at, now),
+                Column("ATTEMPTS", drop=1): lambda e: e.attempts,
+                Column("ERROR"): lambda e: e.error,
+                Column("EVENT ID", wide=True): lambda e: e.event_id,
+            },
+            "No dead letters.",
+        )
+
+
+@group.command()
+@click.argument("name")
+@output_option
+@pass_session
+def retry(session: Session, name: str) -> None:
+    """Have the extension NAME handle all its dead letters again.
+
+    \b
+    Examples:
+      attestation extension retry webhooks
+    """
+    with session.client() as client:
+        again = client.retry_dead_letters(name).events
+    session.emit_done(
+        f"{clean(name)}: {again} event{'' if again == 1 else 's'} on the way again",
+        {"extension": name, "events": again},
+    )
