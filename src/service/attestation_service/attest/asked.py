@@ -22,15 +22,5 @@ class Asked(NamedTuple):
     res: Resources
 
 
-class Gathered(NamedTuple):
-    """What came of one kind, and what it is compared with.
-
-    Attributes:
-        evidence: As the kind parsed it; None where none came.
-        expected: As the kind wants it.
-        besides: What is kept besides, where the service keeps more of this kind than its state.
-    """
-
-    evidence: Any
-    expected: Any
-    besides: Any = None
+Gathered = tuple[Any, Any, Any]
+"""Of one kind: the evidence as parsed, or None; what is expected of it; what is kept besides its state, or None."""

@@ -91,5 +91,7 @@ _WORDS = {
 def _key(appraisal: Appraisal, policy: Policy) -> str:
     """Return what makes two results alike: verdict, policy, what each kind of evidence told, failed checks."""
     result = appraisal.result
-    told = " ".join([KINDS[name].alike(found, policy) for name, found in appraisal.found.items()])
-    return f"{result.verdict} {result.policy} {told} {result.failed_line() or ''}"
+    told = ""
+    for name, found in appraisal.found.items():
+        told += f" {KINDS[name].alike(found, policy)}"
+    return f"{result.verdict} {result.policy}{told} {result.failed_line() or ''}"

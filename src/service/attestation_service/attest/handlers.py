@@ -45,10 +45,10 @@ from attestation.store import Challenge, Tx
 from attestation.wire import b64encode
 from attestation_service import __version__
 from attestation_service.attest import key_attestation, tpm
-from attestation_service.attest.asked import Asked
+from attestation_service.attest.asked import Asked, Gathered
 from attestation_service.attest.decision import Decision, decide
 from attestation_service.attest.key_attestation import Offered
-from attestation_service.attest.kinds import asked_of, side_of
+from attestation_service.attest.kinds import SIDES, asked_of
 from attestation_service.border import limits
 from attestation_service.context.request import From, Origin
 from attestation_service.entitlements import config_tokens, leases
@@ -237,24 +237,27 @@ def judge(
     try:
         # 2. What came of each kind that is expected: it means this machine, which has keys that could have signed.
         assert challenge.policy_ref is not None
-        asked = Asked(tx, request, machine, found.policy, challenge, res)
-        gathered = {
-            name: side_of(name).gather(identity, asked) for name, identity in loaded.identities.items()
-        }
+        asked = Asked(tx, request, machine, in_force, challenge, res)
+        gathered: dict[str, Gathered] = {}
+        evidence: dict[str, Any] = {}
+        expected: dict[str, Any] = {}
+        for name, identity in loaded.identities.items():
+            gathered[name] = each = SIDES[name].gather(identity, asked)
+            evidence[name], expected[name], _ = each
         case = Case(
-            expected={name: each.expected for name, each in gathered.items()},
+            expected=expected,
             requested_policy=challenge.policy_ref,
-            policy=found.policy,
+            policy=in_force,
             assurance=machine.assurance,
             role=machine.role,
         )
         # 3. Authentic? Then as expected? Then what the table says.
-        appraisal = appraise({name: each.evidence for name, each in gathered.items()}, case, at)
+        appraisal = appraise(evidence, case, at)
         if appraisal.error is not None:
             raise appraisal.error
         # In protocol 1 an unlock was no order: such an agent believes the status.
         told = machine if request.node_nonce is not None else replace(machine, unlock_pending=False)
-        decision = decide(told, appraisal, found.policy)
+        decision = decide(told, appraisal, in_force)
         besides = tpm.besides_of(gathered)
         remembered = tpm.remembered(asked, besides, appraisal, at, changed=decision.changed)
     except REFUSALS as refusal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from attestation.appraisal import KINDS
 from attestation.appraisal.tpm import TPM
@@ -40,27 +40,23 @@ def item(name: str, media_type: str, expect: Callable[[Identity, bytes], Any]) -
             raise MalformedEvidence(f"evidence: {media_type} is there more than once")
         assert asked.challenge.nonce is not None
         evidence = KINDS[name].parse(sent[0]) if sent else None
-        return Gathered(evidence, expect(identity, asked.challenge.nonce))
+        return evidence, expect(identity, asked.challenge.nonce), None
 
     return Side((media_type.removeprefix("application/vnd.itl."),), gather)
 
 
-SIDES: Final = {TPM.name: Side((), tpm.gather)}
-"""By the name of the kind. What a challenge asks of a TPM follows from the policy (`verifier.challenges`)."""
+class Sides(dict[str, Side]):
+    """By the name of the kind; asked for another, it raises Unavailable."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        # A later version of the service expects such evidence: what this one cannot judge it does not pass over.
+        raise Unavailable(f"evidence of the kind {name} is expected, which this version does not know")
 
 
-def side_of(name: str) -> Side:
-    """Return the side of a kind.
-
-    Raises:
-        Unavailable: A later version of the service expects such evidence: this one cannot judge it.
-    """
-    try:
-        return SIDES[name]
-    except KeyError as e:
-        raise Unavailable(f"evidence of the kind {name} is expected, which this version does not know") from e
+SIDES: Final = Sides({TPM.name: Side((), tpm.gather)})
+"""What a challenge asks of a TPM follows from the policy (`verifier.challenges`)."""
 
 
 def asked_of(identities: Mapping[str, Any]) -> list[str]:
     """Return what a challenge to a machine with these *identities* names beside the quote."""
-    return [word for name in identities for word in side_of(name).asks]
+    return [word for name in identities for word in SIDES[name].asks]

@@ -78,12 +78,12 @@ def gather(identity: TPMIdentity, asked: Asked) -> Gathered:
         lambda: TPM.verify(quoted, expected),
     )
     evidence = UnverifiedEvidence(quoted.quote, quoted.pcr_values, logs.event_log, logs.ima_log, certified)
-    return Gathered(evidence, expected, Besides(logs, certified))
+    return evidence, expected, Besides(logs, certified)
 
 
 def besides_of(gathered: Mapping[str, Gathered]) -> Besides:
     """Return what came beside the quote: every machine has a TPM."""
-    besides = gathered[TPM.name].besides
+    besides = gathered[TPM.name][2]
     assert isinstance(besides, Besides)
     return besides
 
