@@ -25,6 +25,35 @@ FILE = click.option(
 )
 
 
+STATES = ("reserved", "issued", "held", "revoked", "void")
+REASONS = (
+    "unspecified",
+    "keyCompromise",
+    "affiliationChanged",
+    "superseded",
+    "cessationOfOperation",
+    "privilegeWithdrawn",
+)
+STATE = click.option("--state", type=click.Choice(STATES), help="Only in this state.")
+LIMIT = click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="Show at most so many; 0 shows all.",
+)
+REASON = click.option(
+    "--reason",
+    type=click.Choice(REASONS),
+    metavar="WORD",
+    default="unspecified",
+    show_default=True,
+    help="Stands in the revocation list.",
+)
+NOTE = click.option("-n", "--note", help="Why, in words; kept in the audit.")
+YES = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
 def emit_issuers(session: Session, found: Iterable[IssuerDetail], nothing: str) -> None:
     """Print the keys of the CA, one a row."""
     now = datetime.now(UTC)

@@ -81,15 +81,7 @@ def _session(root: click.Context) -> Session:
 
     session = root.find_object(Session) or Session()
     session.quiet = True
-    session.take_options(
-        profile=root.params.get("profile"),
-        api_url=root.params.get("api_url"),
-        token_file=root.params.get("token_file"),
-        ca_file=root.params.get("ca_file"),
-        client_cert=root.params.get("client_cert"),
-        client_key=root.params.get("client_key"),
-        allow_plain_http=bool(root.params.get("allow_plain_http")),
-    )
+    session.take_options(root.params)
     return session
 
 

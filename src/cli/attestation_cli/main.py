@@ -183,30 +183,11 @@ def _checked_key(_ctx: click.Context, _param: click.Parameter, value: str | None
 )
 @output_option
 @click.pass_context
-def cli(
-    ctx: click.Context,
-    profile: str | None,
-    api_url: str | None,
-    token_file: Path | None,
-    ca_file: str | None,
-    client_cert: str | None,
-    client_key: str | None,
-    again: str | None,
-    *,
-    allow_plain_http: bool,
-) -> None:
+def cli(ctx: click.Context, /, **given: Any) -> None:
     """Decide which machines may join, and see why."""
     session = ctx.ensure_object(Session)
-    session.take_options(
-        profile=profile,
-        api_url=api_url,
-        token_file=token_file,
-        ca_file=ca_file,
-        client_cert=client_cert,
-        client_key=client_key,
-        allow_plain_http=allow_plain_http,
-    )
-    session.again = again
+    session.take_options(given)
+    session.again = given["again"]
 
 
 def main() -> None:

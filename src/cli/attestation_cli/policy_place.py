@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def place_options(command: Any) -> Any:
-    """Add the options that say where a policy applies."""
+    """Add the options that say where a policy applies; *command* takes them as `**where`."""
     for option in (
         click.option("--machine", metavar="ID", help="This machine.", shell_complete=complete_machine),
         click.option("--role", type=click.Choice([r.value for r in Role]), help="Machines in this role."),
@@ -32,23 +33,13 @@ def place_options(command: Any) -> Any:
 def place_of(
     session: Session,
     client: OperatorClient,
-    *,
-    fleet: bool,
-    cluster: str | None,
-    role: str | None,
-    machine: str | None,
+    where: Mapping[str, Any],
     otherwise: tuple[Scope, str] | None = None,
 ) -> tuple[Scope, str]:
-    """Return the one place that the options mean; *otherwise* where none was given."""
-    chosen: list[tuple[Scope, str]] = []
-    if fleet:
-        chosen.append(("fleet", "*"))
-    if cluster is not None:
-        chosen.append(("cluster", cluster))
-    if role is not None:
-        chosen.append(("role", role))
-    if machine is not None:
-        chosen.append(("machine", machine))
+    """Return the one place that *where*, the values of `place_options`, means; *otherwise* where none was given."""
+    narrower: tuple[Scope, ...] = ("cluster", "role", "machine")
+    chosen: list[tuple[Scope, str]] = [("fleet", "*")] if where["fleet"] else []
+    chosen += [(scope, where[scope]) for scope in narrower if where[scope] is not None]
     if not chosen and otherwise is not None:
         return otherwise
     if len(chosen) != 1:

@@ -7,10 +7,10 @@ import re
 import shlex
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -149,26 +149,14 @@ class Session(Screen):
         given = option if option is not None else self.options.get(name)
         return resolve(name, option=given, environ=os.environ, name=self.profile_name, profile=self.profile)
 
-    def take_options(
-        self,
-        *,
-        profile: str | None,
-        api_url: str | None,
-        token_file: Path | None,
-        ca_file: str | None,
-        client_cert: str | None = None,
-        client_key: str | None = None,
-        allow_plain_http: bool,
-    ) -> None:
-        """Take the options before the command, and what environment and profile say besides."""
-        options = {
-            "api_url": api_url, "ca_file": ca_file, "client_cert": client_cert, "client_key": client_key,
-        }  # fmt: skip
-        self.options = {name: given for name, given in options.items() if given is not None}
-        self.profile_name, self.profile = load(config_path()).chosen(profile)
-        self.token_file = token_file
+    def take_options(self, given: Mapping[str, Any]) -> None:
+        """Take the options before the command, by their names, and what environment and profile say besides."""
+        settings = ("api_url", "ca_file", "client_cert", "client_key")
+        self.options = {name: given[name] for name in settings if given.get(name) is not None}
+        self.profile_name, self.profile = load(config_path()).chosen(given.get("profile"))
+        self.token_file = given.get("token_file")
         self.apply_settings()
-        self.allow_plain_http = allow_plain_http
+        self.allow_plain_http = bool(given.get("allow_plain_http"))
 
     def apply_settings(self) -> None:
         """Take address, CA file and form of the output from options, environment and profile."""

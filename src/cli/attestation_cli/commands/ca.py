@@ -12,6 +12,7 @@ import click
 from attestation.errors import IssuerUnknown, RequestInvalid
 from attestation_cli.ca_screen import (
     FILE,
+    YES,
     emit_issuers,
     issuer_fields,
     name_in,
@@ -43,7 +44,6 @@ STEPS = {
 }
 LEAST_DIGITS = 4
 
-YES = click.option("--yes", is_flag=True, help="Do not ask.")
 PURPOSE = click.option(
     "--purpose",
     type=click.Choice(PURPOSES),

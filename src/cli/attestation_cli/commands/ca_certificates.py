@@ -12,7 +12,18 @@ import click
 
 from attestation.errors import CertificateUnknown, RequestInvalid
 from attestation.pki.profiles import ProfileName
-from attestation_cli.ca_screen import FILE, certificate_fields, emit_certificates, emit_pem, owner_of
+from attestation_cli.ca_screen import (
+    FILE,
+    LIMIT,
+    NOTE,
+    REASON,
+    STATE,
+    YES,
+    certificate_fields,
+    emit_certificates,
+    emit_pem,
+    owner_of,
+)
 from attestation_cli.complete import complete_machine
 from attestation_cli.options import listing, new_proposal_option, printing
 from attestation_cli.render import Column, moment_cell
@@ -22,34 +33,17 @@ if TYPE_CHECKING:
     from attestation.api import CertificateDetail
     from attestation.client import OperatorClient
 
-STATES = ("reserved", "issued", "held", "revoked", "void")
-REASONS = (
-    "unspecified",
-    "keyCompromise",
-    "affiliationChanged",
-    "superseded",
-    "cessationOfOperation",
-    "privilegeWithdrawn",
-)
 SERIAL_DIGITS = 40
 SHORTEST_SERIAL = 8
 MOST_LOOKED_AT = 2000
 """So many certificates, the newest first, are searched for the beginning of a serial number."""
 
-YES = click.option("--yes", is_flag=True, help="Do not ask.")
-
 
 @click.command("certificates")
 @click.option("--machine", metavar="ID", help="Only of this machine.", shell_complete=complete_machine)
-@click.option("--state", type=click.Choice(STATES), help="Only in this state.")
+@STATE
 @click.option("--profile", type=click.Choice([p.value for p in ProfileName]), help="Only of this profile.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=50,
-    show_default=True,
-    help="Show at most so many; 0 shows all.",
-)
+@LIMIT
 @listing
 def certificates_(
     session: Session, machine: str | None, state: str | None, profile: str | None, limit: int
@@ -97,15 +91,8 @@ def certificate_(session: Session, serial: str, file: Path | None, *, pem: bool)
 
 @click.command()
 @click.argument("serial")
-@click.option(
-    "--reason",
-    type=click.Choice(REASONS),
-    metavar="WORD",
-    default="unspecified",
-    show_default=True,
-    help="Stands in the revocation list.",
-)
-@click.option("-n", "--note", help="Why, in words; kept in the audit.")
+@REASON
+@NOTE
 @YES
 @new_proposal_option
 @printing

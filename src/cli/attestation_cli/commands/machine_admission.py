@@ -21,8 +21,8 @@ from attestation_cli.machine_acts import (
     reason_of,
     same_fingerprint,
 )
-from attestation_cli.options import new_proposal_option, output_option
-from attestation_cli.session import Session, checked, name_of, pass_session
+from attestation_cli.options import new_proposal_option, printing
+from attestation_cli.session import Session, checked, name_of
 
 
 @click.command()
@@ -56,8 +56,7 @@ from attestation_cli.session import Session, checked, name_of, pass_session
 @REASON
 @click.option("--yes", is_flag=True, help="Do not ask, where there are several.")
 @new_proposal_option
-@output_option
-@pass_session
+@printing
 @click.pass_context
 def approve(
     ctx: click.Context,
@@ -162,8 +161,7 @@ def reject() -> None:
 @REASON_NEEDED
 @YES
 @new_proposal_option
-@output_option
-@pass_session
+@printing
 def role(
     session: Session,
     machine: str,
@@ -211,8 +209,7 @@ def role(
 @REASON_NEEDED
 @YES
 @new_proposal_option
-@output_option
-@pass_session
+@printing
 def replace(session: Session, machine: str, new: str, reason: str, *, accept_ek: bool, yes: bool) -> None:
     """Let NEW, a machine that waits for approval, take the place of another one.
 

@@ -12,8 +12,8 @@ import click
 from attestation.api.operations import OperatorAPI
 from attestation.errors import RequestInvalid
 from attestation_cli.machine_acts import ID, machine_act
-from attestation_cli.options import new_proposal_option, output_option
-from attestation_cli.session import Session, name_of, pass_session
+from attestation_cli.options import new_proposal_option, printing
+from attestation_cli.session import Session, name_of
 
 if TYPE_CHECKING:
     from attestation.api import MachineDetail, OfflineBundle, PendingApproval
@@ -40,8 +40,7 @@ def redeliver() -> None:
     help="Where it is written, for you alone.",
 )
 @new_proposal_option
-@output_option
-@pass_session
+@printing
 def offline_bundle(session: Session, machine: str, file: Path) -> None:
     """Have what a machine needs for an installation without a network put into one file (compatibility).
 

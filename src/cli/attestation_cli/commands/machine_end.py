@@ -15,8 +15,8 @@ from attestation_cli.machine_acts import (
     print_done,
     reason_of,
 )
-from attestation_cli.options import output_option
-from attestation_cli.session import Session, name_of, pass_session
+from attestation_cli.options import printing
+from attestation_cli.session import Session, name_of
 
 
 @machine_act(OperatorAPI.lock, "locked")
@@ -44,8 +44,7 @@ def unlock() -> None:
 @click.option("--wipe", is_flag=True, help="Also order it to erase its disks.")
 @REASON
 @YES
-@output_option
-@pass_session
+@printing
 def revoke(session: Session, machine: str, reason: str | None, *, wipe: bool, yes: bool) -> None:
     """End a machine's admission for good.
 
@@ -63,8 +62,7 @@ def revoke(session: Session, machine: str, reason: str | None, *, wipe: bool, ye
 @ID
 @REASON
 @YES
-@output_option
-@pass_session
+@printing
 def wipe(session: Session, machine: str, reason: str | None, *, yes: bool) -> None:
     """Revoke a machine and order it to erase its disks: the same as `revoke --wipe`.
 
@@ -92,8 +90,7 @@ def _revoke(session: Session, machine: str, reason: str | None, *, wipe: bool, y
 @click.command()
 @ID
 @YES
-@output_option
-@pass_session
+@printing
 def delete(session: Session, machine: str, *, yes: bool) -> None:
     """Delete the record of a rejected or wiped machine; the audit stays.
 

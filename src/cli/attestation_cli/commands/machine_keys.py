@@ -15,9 +15,9 @@ from attestation_cli.machine_acts import (
     ID,
     machine_act,
 )
-from attestation_cli.options import output_option
+from attestation_cli.options import printing
 from attestation_cli.render import Cell, cell, instant, moment, shorten, wrap
-from attestation_cli.session import Session, name_of, pass_session
+from attestation_cli.session import Session, name_of
 
 if TYPE_CHECKING:
     from attestation.api import AuditEntryDetail, KeysDetail, MachineDetail
@@ -30,8 +30,7 @@ MOST_SHOWN = 3
 
 @click.command("ak-activate")
 @ID
-@output_option
-@pass_session
+@printing
 @click.pass_context
 def ak_activate(ctx: click.Context, session: Session, machine: str) -> None:
     """Show where the keys of a machine stand: its TPM's, the one it attests with, what is awaited, what was refused.

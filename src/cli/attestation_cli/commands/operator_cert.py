@@ -13,6 +13,7 @@ import click
 
 from attestation.client.text import ago
 from attestation.errors import CertificateUnknown, RequestInvalid
+from attestation_cli.ca_screen import LIMIT, NOTE, REASON, STATE, YES
 from attestation_cli.options import listing, new_proposal_option, printing
 from attestation_cli.render import Column, cell, moment_cell
 from attestation_cli.screen import is_terminal
@@ -23,15 +24,6 @@ if TYPE_CHECKING:
     from attestation.client import OperatorClient
 
 DUTIES = ("operator", "viewer", "auditor")
-STATES = ("reserved", "issued", "held", "revoked", "void")
-REASONS = (
-    "unspecified",
-    "keyCompromise",
-    "affiliationChanged",
-    "superseded",
-    "cessationOfOperation",
-    "privilegeWithdrawn",
-)
 LEAST_DIGITS = 8
 MOST_PASSPHRASE_BYTES = 1024
 PRIVATE = 0o600
@@ -150,14 +142,8 @@ def emit_new(session: Session, new: OperatorCertificate, target: Path | None) ->
 
 
 @group.command("list")
-@click.option("--state", type=click.Choice(STATES), help="Only in this state.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=50,
-    show_default=True,
-    help="Show at most so many; 0 shows all.",
-)
+@STATE
+@LIMIT
 @listing
 def list_(session: Session, state: str | None, limit: int) -> None:
     """List operators' certificates, newest first.
@@ -191,12 +177,9 @@ def list_(session: Session, state: str | None, limit: int) -> None:
 
 @group.command()
 @click.argument("serial")
-@click.option(
-    "--reason", type=click.Choice(REASONS), metavar="WORD", default="unspecified", show_default=True,
-    help="Stands in the revocation list.",
-)  # fmt: skip
-@click.option("-n", "--note", help="Why, in words; kept in the audit.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@REASON
+@NOTE
+@YES
 @printing
 def revoke(session: Session, serial: str, reason: str, note: str | None, *, yes: bool) -> None:
     """Take an operator's certificate back, for good and at once; SERIAL may be its beginning (at least 8 hex).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,15 +26,7 @@ if TYPE_CHECKING:
 @place_options
 @new_proposal_option
 @printing
-def activate(
-    session: Session,
-    policy: str,
-    cluster: str | None,
-    role: str | None,
-    machine: str | None,
-    *,
-    fleet: bool,
-) -> None:
+def activate(session: Session, policy: str, **where: Any) -> None:
     """Let a policy apply there, from the next challenge on, instead of the one before.
 
     Where dual control asks for several people, this is your vote for exactly this document in this place.
@@ -43,7 +36,7 @@ def activate(
       attestation policy activate workers@1 --role worker-app
       attestation policy activate strict@2 --machine cp-1
     """
-    _activate(session, policy, fleet=fleet, cluster=cluster, role=role, machine=machine)
+    _activate(session, policy, where)
 
 
 @click.command()
@@ -51,30 +44,22 @@ def activate(
 @place_options
 @new_proposal_option
 @printing
-def assign(
-    session: Session,
-    policy: str,
-    cluster: str | None,
-    role: str | None,
-    machine: str | None,
-    *,
-    fleet: bool,
-) -> None:
+def assign(session: Session, policy: str, **where: Any) -> None:
     """Do the same as `activate`, under its older name.
 
     \b
     Examples:
       attestation policy assign workers@1 --role worker-app
     """
-    _activate(session, policy, fleet=fleet, cluster=cluster, role=role, machine=machine)
+    _activate(session, policy, where)
 
 
-def _activate(session: Session, policy: str, **where: Any) -> None:
+def _activate(session: Session, policy: str, where: Mapping[str, Any]) -> None:
     from attestation.api import PolicyAssignment, PolicyAssignmentRequest
 
     checked(lambda: PolicyAssignmentRequest(policy=policy))
     with session.client() as client:
-        scope, subject = place_of(session, client, **where)
+        scope, subject = place_of(session, client, where)
         assigned = client.assign_policy(scope, subject, policy)
     if not isinstance(assigned, PolicyAssignment):
         session.emit_pending(assigned, place_cell(scope, subject).text)
@@ -95,9 +80,7 @@ def _emit_assigned(session: Session, assigned: PolicyAssignment) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @new_proposal_option
 @printing
-def unassign(
-    session: Session, cluster: str | None, role: str | None, machine: str | None, *, fleet: bool, yes: bool
-) -> None:
+def unassign(session: Session, *, yes: bool, **where: Any) -> None:
     """Let only what is assigned more widely apply there.
 
     \b
@@ -105,7 +88,7 @@ def unassign(
       attestation policy unassign --role worker-app
     """
     with session.client() as client:
-        scope, subject = place_of(session, client, fleet=fleet, cluster=cluster, role=role, machine=machine)
+        scope, subject = place_of(session, client, where)
         place = place_cell(scope, subject).text
         session.confirm(
             f"Remove the policy assignment of {place}? Its machines may be measured less.", yes=yes
@@ -129,9 +112,7 @@ def _emit_unassigned(session: Session, scope: Scope, subject: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @new_proposal_option
 @printing
-def rollback(
-    session: Session, cluster: str | None, role: str | None, machine: str | None, *, fleet: bool, yes: bool
-) -> None:
+def rollback(session: Session, *, yes: bool, **where: Any) -> None:
     """Let what applied there before apply again.
 
     It is an activation like any other: under dual control your vote counts together with that of whoever activates
@@ -144,7 +125,7 @@ def rollback(
     from attestation.api import PendingApproval, PolicyAssignment
 
     with session.client() as client:
-        scope, subject = place_of(session, client, fleet=fleet, cluster=cluster, role=role, machine=machine)
+        scope, subject = place_of(session, client, where)
         place = place_cell(scope, subject).text
         changes = client.policy_history(scope, subject, page_size=2)
         now = next(changes, None)
@@ -170,9 +151,7 @@ def rollback(
     "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many."
 )
 @listing
-def history(
-    session: Session, cluster: str | None, role: str | None, machine: str | None, *, fleet: bool, limit: int
-) -> None:
+def history(session: Session, limit: int, **where: Any) -> None:
     """List what applied where and since when, newest first: everywhere, or in one place.
 
     \b
@@ -184,20 +163,16 @@ def history(
 
     with session.client() as client:
         chosen: tuple[Scope | None, str | None] = (None, None)
-        if fleet or cluster is not None or role is not None or machine is not None:
-            chosen = place_of(session, client, fleet=fleet, cluster=cluster, role=role, machine=machine)
-        changes = list(islice(client.policy_history(*chosen, page_size=min(limit, 200)), limit))
-    if session.json:
-        session.emit_json(iter(changes))
-        return
-    now = datetime.now(UTC)
-    session.emit_rows(
-        changes,
-        {
-            Column("WHEN"): lambda c: time_cell(c.at, now),
-            Column("WHERE", shrink_to=16): lambda c: place_cell(c.scope, c.subject),
-            Column("POLICY"): lambda c: c.policy or "none of its own",
-            Column("BY", shrink_to=8, drop=1): lambda c: c.by,
-        },
-        "Nothing was ever assigned there.",
-    )
+        if any(value not in (None, False) for value in where.values()):
+            chosen = place_of(session, client, where)
+        now = datetime.now(UTC)
+        session.emit_list(
+            islice(client.policy_history(*chosen, page_size=min(limit, 200)), limit),
+            {
+                Column("WHEN"): lambda c: time_cell(c.at, now),
+                Column("WHERE", shrink_to=16): lambda c: place_cell(c.scope, c.subject),
+                Column("POLICY"): lambda c: c.policy or "none of its own",
+                Column("BY", shrink_to=8, drop=1): lambda c: c.by,
+            },
+            "Nothing was ever assigned there.",
+        )

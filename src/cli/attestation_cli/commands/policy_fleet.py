@@ -79,9 +79,7 @@ def _natural(item: tuple[str, Any]) -> list[tuple[int, str]]:
 @click.argument("policy", metavar="NAME@VERSION|FILE", shell_complete=complete_policy)
 @place_options
 @printing
-def test(
-    session: Session, policy: str, cluster: str | None, role: str | None, machine: str | None, *, fleet: bool
-) -> None:
+def test(session: Session, policy: str, **where: Any) -> None:
     """Judge what the fleet proved last as if a policy applied there; nothing is changed.
 
     Without a place: --fleet. What is assigned elsewhere applies as it does now. Exit code 1 if a machine would newly
@@ -96,15 +94,7 @@ def test(
 
     document = None if is_ref(policy) else read_path(policy)
     with session.client() as client:
-        scope, subject = place_of(
-            session,
-            client,
-            fleet=fleet,
-            cluster=cluster,
-            role=role,
-            machine=machine,
-            otherwise=("fleet", "*"),
-        )
+        scope, subject = place_of(session, client, where, otherwise=("fleet", "*"))
         request = checked(
             lambda: PolicyTestRequest(
                 policy=None if document is not None else policy,
