@@ -14,15 +14,14 @@ from attestation.client.text import ago
 from attestation.errors import CertificateUnknown, RequestInvalid
 from attestation.pki.profiles import KEY_TIERS
 from attestation.wire import b64decode, pem
+from attestation_cli.options import FILE_PATH
 from attestation_cli.render import Cell, Column, cell, moment_cell, time_cell
 from attestation_cli.session import Session
 
 if TYPE_CHECKING:
     from attestation.api import CADetail, CertificateDetail, IssuerDetail
 
-FILE = click.option(
-    "-f", "--file", type=click.Path(dir_okay=False, path_type=Path), help="Write it there instead."
-)
+FILE = click.option("-f", "--file", type=FILE_PATH, help="Write it there instead.")
 
 
 STATES = ("reserved", "issued", "held", "revoked", "void")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +14,7 @@ import click
 from attestation import output
 from attestation.errors import AttestationError
 from attestation_cli.groups import EXIT_CODES, GROUPS
-from attestation_cli.options import output_option
+from attestation_cli.options import FILE_PATH, output_option
 from attestation_cli.session import DEFAULT_URL, Session
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ def _checked_key(_ctx: click.Context, _param: click.Parameter, value: str | None
 @click.option(
     "--token-file",
     envvar="ITL_ADMIN_TOKEN_FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE_PATH,
     help="File with the operator token [ITL_ADMIN_TOKEN_FILE]",
 )
 @click.option(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from attestation_cli.login.profiles import OUTPUTS
 from attestation_cli.session import Session, pass_session
+
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FILE_PATH = click.Path(dir_okay=False, path_type=Path)
+FOLDER_PATH = click.Path(file_okay=False, path_type=Path)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

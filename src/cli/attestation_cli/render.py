@@ -25,28 +25,15 @@ GAP = "  "
 ELLIPSIS = "…"
 
 COLOURS: Mapping[str, str] = {
-    "attested": "green",
-    "verified": "green",
-    "Verified": "green",
-    "valid": "green",
-    "passed": "green",
-    "ek-allowlist": "green",
-    "ek-chain": "green",
-    "pending_approval": "yellow",
-    "registered": "cyan",
-    "stale": "yellow",
-    "flagged": "yellow",
-    "reported": "yellow",
-    "tofu": "yellow",
-    "undecided": "yellow",
-    "Indeterminate": "yellow",
-    "locked": "magenta",
-    "none": "red",
-    "failed": "red",
-    "Failed": "red",
-    "rejected": "red",
-    "revoked": "red",
-    "INVALID": "red",
+    word: colour
+    for colour, words in {
+        "green": ("attested", "verified", "Verified", "valid", "passed", "ek-allowlist", "ek-chain"),
+        "yellow": ("pending_approval", "stale", "flagged", "reported", "tofu", "undecided", "Indeterminate"),
+        "cyan": ("registered",),
+        "magenta": ("locked",),
+        "red": ("none", "failed", "Failed", "rejected", "revoked", "INVALID"),
+    }.items()
+    for word in words
 }
 """Words of the API that have a colour; everything else is plain."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from attestation.errors import RequestInvalid
+from attestation_cli.options import EXISTING_FILE
 
 if TYPE_CHECKING:
     from attestation.audit.note import VerifierKey
@@ -38,7 +39,7 @@ def keys_options(command: Command) -> Command:
     for option in (
         click.option(
             "--vkeys-file",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            type=EXISTING_FILE,
             help="File with vkeys, one a line; one of them must have signed.",
         ),
         click.option(

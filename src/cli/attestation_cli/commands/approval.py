@@ -16,7 +16,7 @@ from attestation.errors import ApprovalUnknown, ProposalDiffers, RequestInvalid
 from attestation.machines import Transition
 from attestation.machines.dual_control import OFFLINE_BUNDLE, REGISTRATION_TOKEN, REPLACE
 from attestation_cli.machine_acts import reason_of
-from attestation_cli.options import listing, printing
+from attestation_cli.options import FILE_PATH, listing, printing
 from attestation_cli.render import Cell, Column, cell, time_cell
 from attestation_cli.screen import DIGEST_DIGITS, Refused, is_terminal
 from attestation_cli.session import Session
@@ -112,9 +112,7 @@ def show(session: Session, proposal: str) -> None:
 )
 @click.option("-r", "--reason", help="Why you agree; kept in the audit.")
 @click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where a token, a certificate or a bundle is written that the act makes.",
+    "--out", type=FILE_PATH, help="Where a token, a certificate or a bundle is written that the act makes."
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @printing

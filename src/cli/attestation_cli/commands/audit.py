@@ -14,7 +14,7 @@ from attestation.client.text import clean
 from attestation.errors import RequestInvalid
 from attestation.wire import b64encode
 from attestation_cli.audit_screen import emit_checked, emit_verdict, signers_cell
-from attestation_cli.options import listing, printing
+from attestation_cli.options import EXISTING_FILE, FILE_PATH, listing, printing
 from attestation_cli.render import Cell, cell
 from attestation_cli.session import Session
 
@@ -68,18 +68,12 @@ def trust_options(command: Command) -> Command:
     for option in (
         click.option("--quorum", type=click.IntRange(min=1), help="So many of them must. [default: all]"),
         click.option(
-            "--witnesses-file",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="File with vkeys of witnesses, one a line.",
+            "--witnesses-file", type=EXISTING_FILE, help="File with vkeys of witnesses, one a line."
         ),
         click.option(
             "--witness", "witnesses", multiple=True, metavar="VKEY", help="A witness that must have cosigned."
         ),
-        click.option(
-            "--vkeys-file",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="File with vkeys of the log, one a line.",
-        ),
+        click.option("--vkeys-file", type=EXISTING_FILE, help="File with vkeys of the log, one a line."),
         click.option(
             "--vkey",
             "vkeys",
@@ -96,13 +90,13 @@ earlier_option = click.option(
     "--checkpoint",
     "earlier",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     help="An older checkpoint that you kept: the log must still begin with it.",
 )
 
 
 @group.command()
-@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=EXISTING_FILE)
 @trust_options
 @earlier_option
 @click.option("--unpinned", is_flag=True, help="Believe the keys that the file names: proves little.")
@@ -161,13 +155,7 @@ def verify(
 
 
 @group.command()
-@click.option(
-    "-f",
-    "--file",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write to this file, readable by you only.",
-)
+@click.option("-f", "--file", required=True, type=FILE_PATH, help="Write to this file, readable by you only.")
 @click.option("--force", is_flag=True, help="Replace a file of this name.")
 @click.option(
     "--format",
@@ -256,16 +244,9 @@ def keys(session: Session) -> None:
 
 
 @group.command()
+@click.option("-f", "--file", type=FILE_PATH, help="Keep it in this new file, for a later `--checkpoint`.")
 @click.option(
-    "-f",
-    "--file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep it in this new file, for a later `--checkpoint`.",
-)
-@click.option(
-    "--since",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="An older checkpoint: let the service prove that the log only grew.",
+    "--since", type=EXISTING_FILE, help="An older checkpoint: let the service prove that the log only grew."
 )
 @trust_options
 @printing

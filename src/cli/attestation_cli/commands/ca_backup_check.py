@@ -9,7 +9,7 @@ import click
 
 from attestation.client.text import clean
 from attestation.wire import b64decode
-from attestation_cli.options import printing
+from attestation_cli.options import EXISTING_FILE, FILE_PATH, printing
 from attestation_cli.render import Cell, Column, wrap
 from attestation_cli.session import Session
 
@@ -20,13 +20,13 @@ IN_USE = ("next", "active", "retiring")
 @click.argument("source", required=False)
 @click.option(
     "--passphrase-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE_PATH,
     help="File with the passphrase of the backup, or the PIN of the token; else it is asked for.",
 )
 @click.option(
     "--certificates",
     "certificates_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     help="CA certificates, DER or PEM, instead of asking the service: works without it.",
 )
 @click.option("--module", "given", metavar="NAME=PATH", multiple=True, help="PKCS#11 module of a token.")

@@ -13,7 +13,7 @@ import click
 from attestation.client.text import ago
 from attestation.errors import CertificateUnknown
 from attestation_cli.machine_acts import ID, LIMIT
-from attestation_cli.options import listing, printing
+from attestation_cli.options import FILE_PATH, listing, printing
 from attestation_cli.session import Session
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def certificates_(session: Session, machine: str, limit: int) -> None:
     type=click.Choice(["ecdsa-p384", "rsa-4096", "ml-dsa-87"]),
     help="Of the CA key that signed; a hybrid CA signs twice. Default: not ml-dsa-87, if there is another.",
 )
-@click.option("-f", "--file", type=click.Path(dir_okay=False, path_type=Path), help="Write it there instead.")
+@click.option("-f", "--file", type=FILE_PATH, help="Write it there instead.")
 @printing
 def request_cert(
     session: Session, machine: str, profile: str, algorithm: str | None, file: Path | None

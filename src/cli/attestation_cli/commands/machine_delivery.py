@@ -12,7 +12,7 @@ import click
 from attestation.api.operations import OperatorAPI
 from attestation.errors import RequestInvalid
 from attestation_cli.machine_acts import ID, machine_act
-from attestation_cli.options import new_proposal_option, printing
+from attestation_cli.options import FILE_PATH, new_proposal_option, printing
 from attestation_cli.session import Session, name_of
 
 if TYPE_CHECKING:
@@ -32,12 +32,7 @@ def redeliver() -> None:
 @click.command("offline-bundle")
 @ID
 @click.option(
-    "-f",
-    "--output-file",
-    "file",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where it is written, for you alone.",
+    "-f", "--output-file", "file", required=True, type=FILE_PATH, help="Where it is written, for you alone."
 )
 @new_proposal_option
 @printing

@@ -11,7 +11,7 @@ import click
 from attestation.errors import RequestInvalid
 from attestation.manual import Block, Page, Terms, Verbatim, roff
 from attestation_cli.groups import EXIT_CODES, GROUPS
-from attestation_cli.options import printing
+from attestation_cli.options import FOLDER_PATH, printing
 from attestation_cli.session import Session
 
 
@@ -20,7 +20,7 @@ from attestation_cli.session import Session
 @click.option(
     "--to",
     "directory",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER_PATH,
     help="Write the pages of all commands into this folder instead, e.g. /usr/local/share/man/man1.",
 )
 @printing

@@ -12,7 +12,7 @@ from attestation.client.policy_words import member, place_words, rule_words
 from attestation.client.text import clean
 from attestation.machines import Role
 from attestation_cli.complete import complete_machine, complete_policy
-from attestation_cli.options import printing
+from attestation_cli.options import FILE_PATH, printing
 from attestation_cli.policy_file import commented, is_ref, read_path
 from attestation_cli.policy_place import place_of, place_options
 from attestation_cli.policy_trial import Trial
@@ -147,13 +147,7 @@ def test(session: Session, policy: str, **where: Any) -> None:
     show_default=True,
     help="Its version.",
 )
-@click.option(
-    "-f",
-    "--file",
-    "path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the proposal there, as YAML.",
-)
+@click.option("-f", "--file", "path", type=FILE_PATH, help="Write the proposal there, as YAML.")
 @printing
 def learn(
     session: Session,

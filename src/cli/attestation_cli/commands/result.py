@@ -12,7 +12,7 @@ import click
 from attestation.client.text import clean
 from attestation.clock import rfc3339
 from attestation.errors import RequestInvalid
-from attestation_cli.options import printing
+from attestation_cli.options import EXISTING_FILE, printing
 from attestation_cli.render import Cell, cell, moment_cell
 from attestation_cli.session import Session
 
@@ -37,11 +37,7 @@ def group() -> None:
 
 @group.command()
 @click.argument("file", type=click.File("rb"))
-@click.option(
-    "--keys",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JWK set of the service, as its operator gave it to you.",
-)
+@click.option("--keys", type=EXISTING_FILE, help="JWK set of the service, as its operator gave it to you.")
 @click.option("--server", is_flag=True, help="Fetch the keys from the service, instead.")
 @click.option("--issuer", metavar="URL", help="The service that must have issued it.")
 @click.option("--nonce", metavar="TEXT", help="The challenge that it must answer, base64.")

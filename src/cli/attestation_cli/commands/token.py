@@ -15,7 +15,7 @@ from attestation.client.text import clean
 from attestation.errors import RequestInvalid
 from attestation.machines import DEFAULT_CLUSTER, Role
 from attestation.results import Assurance
-from attestation_cli.options import listing, new_proposal_option, printing
+from attestation_cli.options import FILE_PATH, listing, new_proposal_option, printing
 from attestation_cli.render import Column, cell, moment_cell, span
 from attestation_cli.session import Session, checked
 
@@ -73,7 +73,7 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
 )
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE_PATH,
     help="Write the token into this new file, readable by you only, and do not print it.",
 )
 @new_proposal_option

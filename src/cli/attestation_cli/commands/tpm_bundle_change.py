@@ -12,7 +12,7 @@ import click
 
 from attestation.client.text import clean
 from attestation.errors import BundleInvalid, RequestInvalid
-from attestation_cli.options import printing
+from attestation_cli.options import FILE_PATH, printing
 from attestation_cli.render import Cell, Column, cell, wrap
 from attestation_cli.session import Session
 from attestation_cli.tpm_bundle_options import (
@@ -226,11 +226,7 @@ def update(
 @click.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
-    "--key",
-    "key_file",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="PEM file with your private key of Ed25519.",
+    "--key", "key_file", required=True, type=FILE_PATH, help="PEM file with your private key of Ed25519."
 )
 @click.option("--name", required=True, help="Name of the key: itl.example/tpm-bundle.")
 @printing

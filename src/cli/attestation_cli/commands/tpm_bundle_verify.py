@@ -13,7 +13,7 @@ import click
 
 from attestation.client.text import clean
 from attestation.errors import BundleInvalid, MalformedEvidence, RequestInvalid
-from attestation_cli.options import printing
+from attestation_cli.options import EXISTING_FILE, printing
 from attestation_cli.render import Cell, Column, cell
 from attestation_cli.session import Session
 from attestation_cli.tpm_bundle_options import directory_option, existing, keys_of, keys_options, small_file
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--chain",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     help="Certificates that came with the EK certificate, as hints.",
 )
 @directory_option(exists=True)

@@ -12,7 +12,7 @@ import click
 from attestation.audit.note import VerifierKey, check_name
 from attestation.client.text import clean
 from attestation.errors import MalformedNote, RequestInvalid
-from attestation_cli.options import printing
+from attestation_cli.options import EXISTING_FILE, FOLDER_PATH, printing
 from attestation_cli.session import Session
 
 DEFAULT_STATE = "~/.itl/witness"
@@ -48,7 +48,7 @@ name_option = click.option(
 )
 state_option = click.option(
     "--state",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER_PATH,
     default=DEFAULT_STATE,
     show_default=True,
     help="Directory with its keys and what it signed last; mode 0700.",
@@ -93,11 +93,7 @@ def key(session: Session, name: str, state: Path) -> None:
 @click.option(
     "--log", "logs", multiple=True, metavar="VKEY", help="A key of a log to watch; give each of its keys."
 )
-@click.option(
-    "--logs-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with vkeys of logs, one a line.",
-)
+@click.option("--logs-file", type=EXISTING_FILE, help="File with vkeys of logs, one a line.")
 @click.option(
     "--listen",
     default="127.0.0.1:7380",
