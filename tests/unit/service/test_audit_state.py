@@ -30,6 +30,7 @@ pytestmark = pytest.mark.anyio
 BY_NAME = {kind.name: kind for kind in AUTHORITY.values()}
 OTHER: Mapping[str, Mapping[str, Any]] = {
     "machine": {"id": None, "machine_id": "f" * 36, "ek_fingerprint": "e" * 96},
+    "identity": {"kind": "another"},
     "ak-binding": {"ak_name": b"another"},
     "chip-mark": {"machine_id": "f" * 36},
     "allow-list": {"ek_fingerprint": "e" * 96},
@@ -54,6 +55,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
         "wiped_at": 1,
         "unlock_pending": 1,
     },
+    "identity": {"machine_id": "another"},
     "ak-binding": {"ek_fingerprint": "e" * 96},
     "chip-mark": {"ended_as": "rejected"},
     "allow-list": {"role": "controlplane"},
@@ -134,7 +136,11 @@ async def furnished(start: Starter) -> Service:
     service = desk.service
     assert (await desk.ask("grace", wanted())).status_code == 202
     await desk.given("heidi", wanted())
-    await service.introduce(SoftwareNode())
+    node = SoftwareNode()
+    await service.introduce(node)
+    await service.store.write(
+        lambda tx: tx.identities.add(tx.machines.require(node.machine_id), "chip", b"1")
+    )
     for method, path, body in (
         ("POST", "/registration-tokens", {"role": "worker-app", "uses": 3, "expires_in_seconds": 600}),
         ("POST", "/allow-list", {"entries": [{"ek_fingerprint": "a" * 96, "role": "worker-app"}]}),
