@@ -9,7 +9,7 @@ import click
 
 from attestation.client.text import clean
 from attestation.client.words import appraised
-from attestation_cli.render import Cell, Column, cell, display_width, moment_cell, shorten, wrap
+from attestation_cli.render import Cell, Column, cell, moment_cell, shorten, wrap
 from attestation_cli.session import Session
 
 if TYPE_CHECKING:
@@ -109,26 +109,21 @@ def print_values(session: Session, report: ResultReport) -> None:
         session.emit(f"  {index:>2}{mark} {clean(value)}")
 
 
-EVENTS = [
-    Column("N"),
-    Column("PCR"),
-    Column("TYPE", shrink_to=14),
-    Column("CHECKED", drop=1),
-    Column("TEXT", shrink_to=20),
-    Column("DIGEST", wide=True),
-]
-
-
-def event_row(event: MeasuredEvent) -> list[Cell]:
-    """Return the cells of *event* under `EVENTS`."""
-    text = clean(event.text)
-    short = text if display_width(text) <= MOST_TEXT else shorten(text, MOST_TEXT)
-    name = event.type.removeprefix("EV_").removeprefix("EFI_")
-    return [
-        cell(event.index),
-        cell(event.pcr),
-        cell(name, event.type),
-        cell("yes" if event.data_checked else "no"),
-        Cell(short, None, text),
-        cell(event.digest),
-    ]
+def emit_events(session: Session, events: list[MeasuredEvent], nothing: str) -> None:
+    """Print what was measured, one event a row."""
+    session.emit_rows(
+        events,
+        {
+            Column("N"): lambda e: e.index,
+            Column("PCR"): lambda e: e.pcr,
+            Column("TYPE", shrink_to=14): lambda e: cell(
+                e.type.removeprefix("EV_").removeprefix("EFI_"), e.type
+            ),
+            Column("CHECKED", drop=1): lambda e: "yes" if e.data_checked else "no",
+            Column("TEXT", shrink_to=20): lambda e: Cell(
+                shorten(clean(e.text), MOST_TEXT), None, clean(e.text)
+            ),
+            Column("DIGEST", wide=True): lambda e: e.digest,
+        },
+        nothing,
+    )

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import click
 
 from attestation.client.text import clean
-from attestation_cli.options import listing_options, output_option
+from attestation_cli.options import listing, printing
 from attestation_cli.render import Column, time_cell
-from attestation_cli.session import Session, pass_session
+from attestation_cli.session import Session
 
 
 @click.group("extension")
@@ -25,8 +25,7 @@ def group() -> None:
 
 
 @group.command("list")
-@listing_options
-@pass_session
+@listing
 def list_(session: Session) -> None:
     """List the extensions that are enabled, and how many events wait for each.
 
@@ -50,8 +49,7 @@ def list_(session: Session) -> None:
 
 @group.command("dead-letters")
 @click.argument("name")
-@listing_options
-@pass_session
+@listing
 def dead_letters(session: Session, name: str) -> None:
     """List the newest hundred events that the extension NAME gave up.
 
@@ -77,8 +75,7 @@ def dead_letters(session: Session, name: str) -> None:
 
 @group.command()
 @click.argument("name")
-@output_option
-@pass_session
+@printing
 def retry(session: Session, name: str) -> None:
     """Have the extension NAME handle all its dead letters again.
 

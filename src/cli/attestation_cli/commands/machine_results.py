@@ -178,7 +178,7 @@ def event_log(
     if session.json:
         session.emit_json(iter(events))
         return
-    from attestation_cli.result_screen import EVENTS, event_row
+    from attestation_cli.result_screen import emit_events
 
     nothing = (
         "None of these events."
@@ -187,7 +187,7 @@ def event_log(
         if not report.event_log_kept
         else f"The log of result {number} leads to none of the quoted values; --raw writes it."
     )
-    session.emit_table(EVENTS, [event_row(e) for e in events], nothing)
+    emit_events(session, events, nothing)
     if report.boot is not None and report.boot.events_left_out:
         session.note(f"{report.boot.events_left_out} more events: --raw writes all of them")
 

@@ -59,31 +59,16 @@ from attestation_service.context.identity import RESERVED_NAMES, Duty
 
 log = structlog.get_logger("attestation_service.auth")
 
-
 MAX_CERTIFICATE_BYTES: Final = 8_192
-
-
 MAX_NAME_CHARACTERS: Final = 256
-
-
 MIN_RSA_BITS: Final = 2_048
-
-
 CURVES: Final = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
-
-
 _LIST_HASHES: Final = (SHA256, SHA384, SHA512)
-
-
 _URL_ENCODED = re.compile(rb"(?:[!-$&-~]|%[0-9A-Fa-f]{2})+\Z")
-
-
 UNREADABLE: Final = (
     OSError, ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension,
 )  # fmt: skip
 """What the parsers of certificates and lists raise; not all of it is a ValueError."""
-
-
 # What could hide, reorder or split a name on a screen or in the audit.
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
@@ -332,8 +317,6 @@ def _signs(_policy: Policy, _certificate: x509.Certificate, usage: x509.KeyUsage
 # The defaults are those of the web: names in the SAN, and key identifiers. Operators have a CN (ADR 16). Critical
 # extensions that nobody knows are refused all the same.
 _CA: Final = ExtensionPolicy.permit_all().require_present(x509.BasicConstraints, Criticality.AGNOSTIC, None)
-
-
 _LEAF: Final = (
     ExtensionPolicy.permit_all()
     .require_present(x509.ExtendedKeyUsage, Criticality.AGNOSTIC, _for_clients)
