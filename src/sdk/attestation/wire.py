@@ -10,7 +10,7 @@ import binascii
 import json
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from attestation.errors import MalformedEvidence
 
@@ -143,6 +143,18 @@ def b64decode(text: str, what: str, *, max_bytes: int = 1 << 20) -> bytes:
     if binascii.b2a_base64(data, newline=False).decode("ascii") != text:
         raise MalformedEvidence(f"{what}: base64 is not canonical")
     return data
+
+
+def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, for `object_pairs_hook`; of a member named twice, which counts depends on the reader.
+
+    Raises:
+        ValueError: A member is named twice.
+    """
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a member is named twice")
+    return members
 
 
 def tlv(tag: int, content: bytes) -> bytes:

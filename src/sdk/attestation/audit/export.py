@@ -28,7 +28,7 @@ from attestation.audit.checkpoint import SignedCheckpoint, UnverifiedCheckpoint
 from attestation.audit.note import VerifierKey, check_name, parse_vkey
 from attestation.audit.walk import KnownRoot, LogWalk
 from attestation.errors import LogBroken, MalformedEvidence, MalformedNote, NoteRejected
-from attestation.wire import b64decode, b64encode
+from attestation.wire import b64decode, b64encode, named_once
 
 FORMAT: Final = "itl-audit-export-v1"
 MEDIA_TYPE: Final = "application/jsonl"
@@ -184,7 +184,7 @@ def parse_header(line: bytes) -> UnverifiedHeader:
         MalformedNote: Not such a line.
     """
     try:
-        members = json.loads(line.decode("ascii"), object_pairs_hook=_once, parse_constant=_no_constant)
+        members = json.loads(line.decode("ascii"), object_pairs_hook=named_once, parse_constant=_no_constant)
     except (ValueError, RecursionError) as e:
         raise MalformedNote("the first line is not the header of an export: not JSON as it should be") from e
     if not isinstance(members, dict) or members.get("format") != FORMAT:
@@ -391,14 +391,6 @@ def _list(value: object, what: str, most: int, kind: type) -> list[Any]:
     if not isinstance(value, list) or len(value) > most or not all(isinstance(item, kind) for item in value):
         raise MalformedNote(f"{what} of an export: a list of at most {most} expected")
     return value
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a member that stands twice: which of them counts would depend on the reader."""
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a member stands twice")
-    return members
 
 
 def _no_constant(name: str) -> object:

@@ -15,6 +15,7 @@ from typing import Final, Literal, Self
 from attestation.device.client import COMMAND_TIMEOUT_SECONDS, TPM, LiveSession, LiveUse
 from attestation.device.keys import (
     DECRYPTION_ATTRIBUTES,
+    SIGNING_ATTRIBUTES,
     KeyType,
     is_unsupported,
     key_template,
@@ -50,15 +51,7 @@ EK_STRONG: Final = ("H-3", "H-6", "H-7")
 PCR_TRIES: Final = 5
 """How often a quote is repeated because PCRs changed between reading and quoting."""
 
-AK_ATTRIBUTES: Final = int(
-    Attr.FIXED_TPM
-    | Attr.FIXED_PARENT
-    | Attr.SENSITIVE_DATA_ORIGIN
-    | Attr.USER_WITH_AUTH
-    | Attr.NO_DA
-    | Attr.RESTRICTED
-    | Attr.SIGN_ENCRYPT
-)
+AK_ATTRIBUTES: Final = SIGNING_ATTRIBUTES | int(Attr.RESTRICTED)
 """noDA, because unclean power cuts count as guesses: three of them, and keys without it cannot quote (0x921)."""
 
 _AK_UNIQUE: Final = b"ITL-AK"
@@ -85,43 +78,28 @@ class AKType(StrEnum):
     RSA_2048 = "rsa-2048"
 
 
+def _ak_template(kind: Alg, scheme: Alg, hash_alg: Alg, *, curve: int = 0, key_bits: int = 0) -> bytes:
+    return Public(
+        type=kind,
+        name_alg=hash_alg,
+        attributes=AK_ATTRIBUTES,
+        auth_policy=b"",
+        symmetric=None,
+        scheme=Scheme(alg=scheme, hash_alg=hash_alg),
+        curve=curve,
+        x=_AK_UNIQUE,
+        y=_AK_UNIQUE,
+        key_bits=key_bits,
+        modulus=_AK_UNIQUE,
+        tpmt=b"",
+    ).serialise()
+
+
 AK_TEMPLATES: Final[Mapping[AKType, bytes]] = MappingProxyType(
     {
-        AKType.ECC_P256: Public(
-            type=Alg.ECC,
-            name_alg=Alg.SHA256,
-            attributes=AK_ATTRIBUTES,
-            auth_policy=b"",
-            symmetric=None,
-            scheme=Scheme(alg=Alg.ECDSA, hash_alg=Alg.SHA256),
-            curve=Curve.NIST_P256,
-            x=_AK_UNIQUE,
-            y=_AK_UNIQUE,
-            tpmt=b"",
-        ).serialise(),
-        AKType.ECC_P384: Public(
-            type=Alg.ECC,
-            name_alg=Alg.SHA384,
-            attributes=AK_ATTRIBUTES,
-            auth_policy=b"",
-            symmetric=None,
-            scheme=Scheme(alg=Alg.ECDSA, hash_alg=Alg.SHA384),
-            curve=Curve.NIST_P384,
-            x=_AK_UNIQUE,
-            y=_AK_UNIQUE,
-            tpmt=b"",
-        ).serialise(),
-        AKType.RSA_2048: Public(
-            type=Alg.RSA,
-            name_alg=Alg.SHA256,
-            attributes=AK_ATTRIBUTES,
-            auth_policy=b"",
-            symmetric=None,
-            scheme=Scheme(alg=Alg.RSASSA, hash_alg=Alg.SHA256),
-            key_bits=2048,
-            modulus=_AK_UNIQUE,
-            tpmt=b"",
-        ).serialise(),
+        AKType.ECC_P256: _ak_template(Alg.ECC, Alg.ECDSA, Alg.SHA256, curve=Curve.NIST_P256),
+        AKType.ECC_P384: _ak_template(Alg.ECC, Alg.ECDSA, Alg.SHA384, curve=Curve.NIST_P384),
+        AKType.RSA_2048: _ak_template(Alg.RSA, Alg.RSASSA, Alg.SHA256, key_bits=2048),
     }
 )
 """TPMT_PUBLIC for TPM2_CreatePrimary under the endorsement hierarchy, by kind of AK."""

@@ -36,7 +36,7 @@ from attestation.endorsements.path import (
 )
 from attestation.endorsements.vendors import SIMULATOR, VENDOR_NAMES, vendor_or_simulator
 from attestation.errors import BundleInvalid, MalformedEvidence, SignatureInvalid
-from attestation.wire import canonical_json
+from attestation.wire import canonical_json, named_once
 
 FORMAT: Final = "itl-tpm-bundle/1"
 MAX_MANIFEST_BYTES: Final = 4 << 20
@@ -166,7 +166,7 @@ def parse_manifest(data: bytes) -> Manifest:
     if len(data) > MAX_MANIFEST_BYTES:
         _refuse(f"manifest of {len(data)} bytes, at most {MAX_MANIFEST_BYTES} allowed")
     try:
-        document = json.loads(data, object_pairs_hook=_once)
+        document = json.loads(data, object_pairs_hook=named_once)
     except (ValueError, RecursionError) as e:
         raise BundleInvalid("manifest is not JSON, or names a member twice") from e
     members = _members(document, "manifest", _MANIFEST_REQUIRED, _MANIFEST_OPTIONAL)
@@ -696,13 +696,6 @@ def _entry(value: object, what: str) -> BundleEntry:
         licence=optional.get("licence"),
         template=optional.get("template"),
     )
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a member is named twice")
-    return members
 
 
 def _members(

@@ -97,6 +97,8 @@ class _Delegated:
         """Refuse: the key does not leave its device."""
         self._never("is not exported")
 
+    private_numbers = private_bytes
+
     def __copy__(self) -> Self:
         return self
 
@@ -157,10 +159,6 @@ class DelegatedECKey(_Delegated, EllipticCurvePrivateKey):
         """Refuse: the key signs."""
         self._never("only signs")
 
-    def private_numbers(self) -> NoReturn:
-        """Refuse: the key does not leave its device."""
-        self._never("is not exported")
-
 
 class DelegatedRSAKey(_Delegated, RSAPrivateKey):
     """An RSA private key whose signatures somebody else makes."""
@@ -209,10 +207,6 @@ class DelegatedRSAKey(_Delegated, RSAPrivateKey):
     def decrypt(self, *_: object, **__: object) -> NoReturn:
         """Refuse: the key signs."""
         self._never("only signs")
-
-    def private_numbers(self) -> NoReturn:
-        """Refuse: the key does not leave its device."""
-        self._never("is not exported")
 
 
 def delegated(

@@ -149,24 +149,10 @@ class Proposal:
         """Return the bytes that a vote binds: canonical JSON of every member, null where absent."""
         return canonical_json(
             {
+                **asdict(self),
                 "format": FORMAT,
-                "action": self.action,
-                "machine_id": self.machine_id,
-                "ek_fingerprint": self.ek_fingerprint,
-                "ak_name": self.ak_name,
-                "role": self.role,
-                "current_role": self.current_role,
-                "hostname": self.hostname,
-                "assigned_ip": self.assigned_ip,
-                "cluster_id": self.cluster_id,
-                "evidence_digest": self.evidence_digest,
                 "terms": dict(self.terms),
                 "roles": sorted(self.roles),
-                "assurance": self.assurance,
-                "current_hostname": self.current_hostname,
-                "current_assigned_ip": self.current_assigned_ip,
-                "current_cluster_id": self.current_cluster_id,
-                "measured": None if self.measured is None else asdict(self.measured),
             }
         )
 
@@ -198,21 +184,13 @@ def of_machine(
     return Proposal(
         action=transition.value if replaces is None else REPLACE,
         machine_id=machine.machine_id,
-        ek_fingerprint=machine.tpm.ek_fingerprint,
-        ak_name=machine.tpm.ak_name.hex() if machine.tpm.ak_name is not None else None,
         role=role,
-        current_role=machine.role,
         hostname=hostname,
         assigned_ip=assigned_ip,
         cluster_id=cluster_id,
-        evidence_digest=evidence_digest(machine),
         terms=terms,
         roles=frozenset(each for each in (role, machine.role) if each is not None),
-        assurance=machine.assurance,
-        current_hostname=machine.hostname,
-        current_assigned_ip=machine.assigned_ip,
-        current_cluster_id=machine.cluster_id,
-        measured=measured,
+        **_state(machine, measured),
     )
 
 
@@ -221,36 +199,29 @@ def of_offline_bundle(machine: Machine, measured: Measured | None) -> Proposal:
     return Proposal(
         action=OFFLINE_BUNDLE,
         machine_id=machine.machine_id,
-        ek_fingerprint=machine.tpm.ek_fingerprint,
-        ak_name=machine.tpm.ak_name.hex() if machine.tpm.ak_name is not None else None,
         role=machine.role,
-        current_role=machine.role,
         hostname=machine.hostname,
         assigned_ip=machine.assigned_ip,
         cluster_id=machine.cluster_id,
-        evidence_digest=evidence_digest(machine),
         terms={},
         roles=frozenset(Role),
-        assurance=machine.assurance,
-        current_hostname=machine.hostname,
-        current_assigned_ip=machine.assigned_ip,
-        current_cluster_id=machine.cluster_id,
-        measured=measured,
+        **_state(machine, measured),
     )
 
 
-STATE: Final = (
-    "ek_fingerprint",
-    "ak_name",
-    "current_role",
-    "current_hostname",
-    "current_assigned_ip",
-    "current_cluster_id",
-    "evidence_digest",
-    "assurance",
-    "measured",
-)
-"""Members of a proposal about a machine that say what was the case when it was voted on, not what is asked for."""
+def _state(machine: Machine, measured: Measured | None) -> dict[str, Any]:
+    """Return the members of a proposal about *machine* that say what is the case, not what is asked for."""
+    return {
+        "ek_fingerprint": machine.tpm.ek_fingerprint,
+        "ak_name": machine.tpm.ak_name.hex() if machine.tpm.ak_name is not None else None,
+        "current_role": machine.role,
+        "current_hostname": machine.hostname,
+        "current_assigned_ip": machine.assigned_ip,
+        "current_cluster_id": machine.cluster_id,
+        "evidence_digest": evidence_digest(machine),
+        "assurance": machine.assurance,
+        "measured": measured,
+    }
 
 
 def overtaken(
@@ -265,18 +236,9 @@ def overtaken(
     """
     if machine is None:
         return ("machine_id",)
-    now: dict[str, object] = {
-        "ek_fingerprint": machine.tpm.ek_fingerprint,
-        "ak_name": machine.tpm.ak_name.hex() if machine.tpm.ak_name is not None else None,
-        "current_role": machine.role,
-        "current_hostname": machine.hostname,
-        "current_assigned_ip": machine.assigned_ip,
-        "current_cluster_id": machine.cluster_id,
-        "evidence_digest": evidence_digest(machine),
-        "assurance": machine.assurance,
-        "measured": None if measured is None else json.loads(canonical_json(asdict(measured))),
-    }
-    return tuple(name for name in STATE if voted.get(name) != now[name])
+    now = _state(machine, measured)
+    now["measured"] = None if measured is None else json.loads(canonical_json(asdict(measured)))
+    return tuple(name for name, value in now.items() if voted.get(name) != value)
 
 
 def about(members: Mapping[str, Any]) -> tuple[str | None, ...]:

@@ -35,7 +35,7 @@ from attestation.results import Assurance, Flagged, Passed
 from attestation.results.tpm_checks import PCR
 from attestation.tpm import bank_alg, digest_size
 from attestation.tpm.unmeasured import unmeasured_values
-from attestation.wire import canonical_json, hexdecode
+from attestation.wire import canonical_json, hexdecode, named_once
 
 FORMAT: Final = "itl-tpm-policy/1"
 FORMAT_2: Final = "itl-policy/2"
@@ -109,19 +109,12 @@ def load(data: bytes) -> Mapping[str, object]:
     if len(data) > MAX_POLICY_BYTES:
         refuse(f"longer than {MAX_POLICY_BYTES} bytes")
     try:
-        document = json.loads(data, object_pairs_hook=_no_duplicates)
+        document = json.loads(data, object_pairs_hook=named_once)
     except (ValueError, RecursionError) as e:
         raise PolicyInvalid("policy is not JSON, or names a member twice") from e
     if not isinstance(document, dict):
         refuse("policy is not a JSON object")
     return document
-
-
-def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a member is named twice")
-    return members
 
 
 def read(document: Mapping[str, object]) -> Document:
@@ -255,20 +248,12 @@ def _pcr_rule(index_text: object, rule: object, bank: int, *, report: bool) -> P
         expected, held = "no measurement", check.passed("no measurement, as expected")
     else:
         reason = _printable(rule["ignore"], f"{what}: ignore must give a reason", MAX_TEXT)
-        return PCRRule(
-            index=index,
-            any_of=None,
-            approved=None,
-            ignore=reason,
-            expected=expected,
-            held=check.flagged(f"ignored: {reason}"),
-            report=report,
-        )
+        held = check.flagged(f"ignored: {reason}")
     return PCRRule(
         index=index,
         any_of=any_of,
         approved=approved,
-        ignore=None,
+        ignore=reason,
         expected=expected,
         held=held,
         report=report,
@@ -282,44 +267,28 @@ _Flat = list[tuple[str, object, object]]
 _Reader = Callable[[str, object, int], _Flat]
 
 
-def _secure_boot(member: str, value: object, size: int) -> _Flat:
-    return _object(member, value, size, _SECURE_BOOT)
+def _object(readers: Mapping[str, _Reader], *required: str) -> _Reader:
+    def reader(member: str, value: object, size: int) -> _Flat:
+        if not isinstance(value, Mapping) or not value:
+            refuse(f"{member} is not an object that states something")
+        _no_stranger(frozenset(value), frozenset(readers), f"{member}: ")
+        flat = [
+            found
+            for name in readers
+            if name in value
+            for found in readers[name](f"{member}.{name}", value[name], size)
+        ]
+        for name in required:
+            if name not in value:
+                refuse(f"member {member}.{name} is missing")
+        return flat
 
-
-def _boot(member: str, value: object, size: int) -> _Flat:
-    return _object(member, value, size, _BOOT_MEMBERS)
-
-
-def _ima(member: str, value: object, size: int) -> _Flat:
-    flat = _object(member, value, size, _IMA)
-    if "ima.allow" not in {path for path, _, _ in flat}:
-        refuse("member ima.allow is missing")
-    return flat
+    return reader
 
 
 def _clock(member: str, value: object, size: int) -> _Flat:
     # An empty clock is older than the rule that an object says something.
-    return [] if value == {} else _object(member, value, size, {"safe": _words("required", "flag")})
-
-
-def _firmware(member: str, value: object, size: int) -> _Flat:
-    return _object(member, value, size, {"on_blocklist": _words("fail", "warn"), "min": _minima})
-
-
-def _assurance(member: str, value: object, size: int) -> _Flat:
-    return _object(member, value, size, {"minimum": _level})
-
-
-def _object(member: str, value: object, size: int, readers: Mapping[str, _Reader]) -> _Flat:
-    if not isinstance(value, Mapping) or not value:
-        refuse(f"{member} is not an object that states something")
-    _no_stranger(frozenset(value), frozenset(readers), f"{member}: ")
-    return [
-        found
-        for name in readers
-        if name in value
-        for found in readers[name](f"{member}.{name}", value[name], size)
-    ]
+    return [] if value == {} else _object({"safe": _words("required", "flag")})(member, value, size)
 
 
 def _words(*words: str) -> _Reader:
@@ -411,36 +380,33 @@ def _minima(path: str, value: object, _size: int) -> _Flat:
     return flat
 
 
-_SECURE_BOOT: Final[Mapping[str, _Reader]] = {
-    "required": _bool,
-    "db_sha256": _sha256_list,
-    "dbx_min": _sha256_list,
-    "authorities": _sha256_list,
-    "debug": _words("forbid", "flag"),
-    "empty_variable": _words("refuse", "off"),
-}
-_BOOT_MEMBERS: Final[Mapping[str, _Reader]] = {
-    "loaders": _bank_list,
-    "kernels": _bank_list,
-    "initrds": _bank_list,
-    "command_lines": _patterns,
-}
-_IMA: Final[Mapping[str, _Reader]] = {
-    "allow": _file_list,
-    "exclude": _globs,
-    "violations": _words("fail", "flag"),
-}
 _READERS: Final[Mapping[str, _Reader]] = {
     "description": _description,
-    "secure_boot": _secure_boot,
-    "boot": _boot,
-    "ima": _ima,
+    "secure_boot": _object(
+        {
+            "required": _bool,
+            "db_sha256": _sha256_list,
+            "dbx_min": _sha256_list,
+            "authorities": _sha256_list,
+            "debug": _words("forbid", "flag"),
+            "empty_variable": _words("refuse", "off"),
+        }
+    ),
+    "boot": _object(
+        {
+            "loaders": _bank_list,
+            "kernels": _bank_list,
+            "initrds": _bank_list,
+            "command_lines": _patterns,
+        }
+    ),
+    "ima": _object({"allow": _file_list, "exclude": _globs, "violations": _words("fail", "flag")}, "allow"),
     "event_log": _words("required", "accepted"),
     "log_padding": _words("accepted", "refused"),
     "clock": _clock,
-    "firmware": _firmware,
+    "firmware": _object({"on_blocklist": _words("fail", "warn"), "min": _minima}),
     "ek_key_attestation": _words("required", "accepted"),
-    "assurance": _assurance,
+    "assurance": _object({"minimum": _level}),
     "max_age_seconds": _number(*MAX_AGE),
     "reattest_seconds": _number(*REATTEST),
 }

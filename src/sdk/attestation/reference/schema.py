@@ -96,7 +96,18 @@ def _tpm() -> _Schema:
         "pcrs": {
             "type": "object",
             "propertyNames": {"enum": [str(i) for i in range(16)]},
-            "additionalProperties": {"oneOf": [_any_of(), _events(), _empty(), _ignore()]},
+            "additionalProperties": {
+                "oneOf": [
+                    _object({"any_of": _digests(32, 48, 64, most=MAX_VALUES)}, "any_of"),
+                    _object(
+                        {"events": {"const": "approved-digests"}, "digests": _digests(32, 48, 64)},
+                        "events",
+                        "digests",
+                    ),
+                    _object({"empty": {"const": True}}, "empty"),
+                    _object({"ignore": _text(MAX_TEXT)}, "ignore"),
+                ]
+            },
         },
         "secure_boot": _stating(
             {
@@ -162,24 +173,6 @@ def _of_bank(bank: str) -> _Schema:
             }
         },
     }
-
-
-def _any_of() -> _Schema:
-    return _object({"any_of": _digests(32, 48, 64, most=MAX_VALUES)}, "any_of")
-
-
-def _events() -> _Schema:
-    return _object(
-        {"events": {"const": "approved-digests"}, "digests": _digests(32, 48, 64)}, "events", "digests"
-    )
-
-
-def _empty() -> _Schema:
-    return _object({"empty": {"const": True}}, "empty")
-
-
-def _ignore() -> _Schema:
-    return _object({"ignore": _text(MAX_TEXT)}, "ignore")
 
 
 def _object(members: Mapping[str, object], *required: str) -> _Schema:
