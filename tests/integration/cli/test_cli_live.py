@@ -110,6 +110,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess
         "dual_control_roles": ["controlplane"],
         "enrollment_ca_unencrypted": True,
         "operator_certificates": True,
+        "extensions": ("metrics",),
     }
     with in_process_service(tmp_path / "service", **settings) as found:
         yield found
@@ -425,6 +426,10 @@ def test_every_command_works_and_every_operator_route_is_reached(
     monkeypatch.setattr(Watch.__init__, "__defaults__", (interrupt,))
     assert "cp-1" in terminal.ok("machine", "watch")
 
+    assert "metrics" in terminal.ok("extension", "list")
+    assert terminal.json("extension", "dead-letters", "metrics") == []
+    assert terminal.json("extension", "retry", "metrics")["events"] == 0
+
     # Everything is on record, and leaves the service as evidence.
     vkeys = tmp_path / "log.vkeys"
     vkeys.write_text(terminal.ok("audit", "keys"))
@@ -441,7 +446,8 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert len(terminal.json("audit", "list", "--machine-id", second)) >= 2
 
     assert terminal.used == commands()
-    assert _operator_routes(local) - _templates(local, terminal.transport.routes) == set()
+    of_the_extension = {("GET", "/api/v1/metrics")}
+    assert _operator_routes(local) - _templates(local, terminal.transport.routes) == of_the_extension
 
 
 def test_a_wrong_token_is_told_as_such(
