@@ -178,7 +178,9 @@ async def test_operators_see_dead_letters_and_have_them_handled_again(site: Path
     (shown,) = (await service.operator("GET", "/extensions")).json()["extensions"]
     assert (shown["pending"], shown["dead_letters"]) == (1, 0)
     assert [e["detail"] for e in await service.audit(action="extension_retry")] == ["visits: 1 events"]
-    assert (await service.operator("GET", "/extensions/other/dead-letters")).status_code == 404
+    for method, path in (("GET", "dead-letters"), ("POST", "retry")):
+        unknown = await service.operator(method, f"/extensions/other/{path}")
+        assert (unknown.status_code, unknown.json()["type"]) == (404, "urn:itl:problem:extension-unknown")
 
 
 def test_settings_of_an_extension_are_its_own(site: Path) -> None:
