@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from attestation import wire
+from attestation.endorsements import der
 from attestation.tpm.constants import Alg
 from attestation.tpm.public import Public
 from attestation.wire import tlv
@@ -28,8 +29,7 @@ from attestation.wire import tlv
 SIMULATOR: Final = "id:00001014"
 """Manufacturer id of swtpm; not in the TCG registry."""
 
-_P256_ORDER: Final = int("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551", 16)
-_SEQUENCE, _SET, _BOOLEAN, _INTEGER, _BITS, _OCTETS, _OID, _UTF8 = 0x30, 0x31, 1, 2, 3, 4, 6, 12
+_SEQUENCE, _SET, _BOOLEAN, _INTEGER, _BITS, _OCTETS, _UTF8 = 0x30, 0x31, 1, 2, 3, 4, 12
 _PRINTABLE: Final = 19
 _RSAES_OAEP: Final = "1.2.840.113549.1.1.7"
 
@@ -192,7 +192,7 @@ class CertificateAuthority:
     ) -> None:
         options = options or CAOptions()
         material = hashlib.sha512(b"certificate authority" + seed.to_bytes(16) + name.encode()).digest()
-        secret = int.from_bytes(material) % (_P256_ORDER - 1) + 1
+        secret = int.from_bytes(material) % (ec.SECP256R1().group_order - 1) + 1
         self._key: PrivateKey = key or ec.derive_private_key(secret, ec.SECP256R1())
         self._pss = options.pss
         self.signs_ecdsa = isinstance(self._key, ec.EllipticCurvePrivateKey)
@@ -500,20 +500,7 @@ def _with_oaep(ek: Public) -> bytes:
 
 # DER, as far as certificates need it
 
-
-def _integer(value: int) -> bytes:
-    return tlv(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1))
-
-
-def _oid(text: str) -> bytes:
-    first, second, *rest = (int(part) for part in text.split("."))
-    content = b""
-    for arc in (first * 40 + second, *rest):
-        septets = [arc & 0x7F]
-        while arc := arc >> 7:
-            septets.append(arc & 0x7F | 0x80)
-        content += bytes(reversed(septets))
-    return tlv(_OID, content)
+_integer, _oid = der.write_unsigned, der.write_oid
 
 
 def _attribute(oid: str, value: str, string: int = _UTF8) -> bytes:

@@ -43,17 +43,6 @@ FORMAT: Final = "itl-ek-zoo/1"
 
 TEMPLATES: Final[Mapping[str, EKTemplate]] = {t.name: t for t in EK_TEMPLATES if t.supported}
 
-_ORDERS: Final = {
-    256: int("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551", 16),
-    384: int(
-        "ffffffffffffffffffffffffffffffffffffffffffffffffc7634d81f4372ddf581a0db248b0a77aecec196accc52973", 16
-    ),
-    521: int(
-        "01fffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffa"
-        "51868783bf2f966b7fcc0148f709a5d03bb5c9b8899c47aebb6fb71e91386409",
-        16,
-    ),
-}
 _CURVES: Final[Mapping[int, ec.EllipticCurve]] = {
     256: ec.SECP256R1(),
     384: ec.SECP384R1(),
@@ -290,7 +279,8 @@ class Zoo:
 
     def _ecc_key(self, label: str, bits: int) -> ec.EllipticCurvePrivateKey:
         material = hashlib.shake_256(f"ek zoo {self.seed} {label}".encode()).digest(72)
-        return ec.derive_private_key(int.from_bytes(material) % (_ORDERS[bits] - 1) + 1, _CURVES[bits])
+        curve = _CURVES[bits]
+        return ec.derive_private_key(int.from_bytes(material) % (curve.group_order - 1) + 1, curve)
 
     def _ek(self, template: EKTemplate) -> tuple[Public, PrivateKey]:
         bare = template.public

@@ -50,7 +50,6 @@ _CURVES: Final[Mapping[int, type[ec.EllipticCurve]]] = {
     Curve.NIST_P384: ec.SECP384R1,
     Curve.NIST_P521: ec.SECP521R1,
 }
-_P256_ORDER: Final = int("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551", 16)
 _FIRMWARE_VERSION: Final = 0x2019102300163636
 """What swtpm 0.7 says."""
 
@@ -61,7 +60,7 @@ def generate_key(public: Public, *, seed: int | None = None) -> PrivateKey:
         return rsa.generate_private_key(65537, public.key_bits)
     if seed is not None and public.curve == Curve.NIST_P256:
         material = int.from_bytes(hashlib.sha512(b"software key" + seed.to_bytes(32)).digest())
-        return ec.derive_private_key(material % (_P256_ORDER - 1) + 1, ec.SECP256R1())
+        return ec.derive_private_key(material % (ec.SECP256R1().group_order - 1) + 1, ec.SECP256R1())
     return ec.generate_private_key(_CURVES[public.curve]())
 
 

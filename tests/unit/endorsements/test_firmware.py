@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from attestation.endorsements.firmware import (
     MAX_BYTES,
     Advisory,
-    judge_firmware,
     parse_blocklist,
     shipped_blocklist,
     version_words,
@@ -39,9 +38,8 @@ def v(text: str) -> int:
 def judge(
     vendor: str | None, version: str | None, *, ecc: bool = True, rsa: tuple[int, ...] = ()
 ) -> list[Outcome]:
-    return judge_firmware(
-        vendor, None if version is None else v(version), ak_is_ecc=ecc, rsa_moduli=rsa, blocklist=LIST
-    )
+    known = None if version is None else v(version)
+    return LIST.judge(vendor=vendor, version=known, ak_is_ecc=ecc, rsa_moduli=rsa)
 
 
 def verdict(*arguments: Any, **more: Any) -> str:

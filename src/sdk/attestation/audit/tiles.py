@@ -12,13 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from attestation.audit.merkle import MAX_SIZE, TILE_HEIGHT, TILE_WIDTH
 from attestation.errors import MalformedEvidence
 from attestation.wire import Reader, sized
-
-MAX_ENTRY_BYTES: Final = 65_535
 
 _PATH = re.compile(
     r"tile/(entries|[0-9])/((?:x[0-9]{3}/){0,6}[0-9]{3})(?:\.p/([1-9][0-9]{0,2}))?\Z", re.ASCII

@@ -692,9 +692,7 @@ def _entry(value: object, what: str) -> BundleEntry:
         retrieved=_day(members["retrieved"], f"{what}: retrieved"),
         evidence=_text(members["evidence"], f"{what}: evidence"),
         status=status,
-        reason=optional.get("reason"),
-        licence=optional.get("licence"),
-        template=optional.get("template"),
+        **optional,
     )
 
 

@@ -129,7 +129,15 @@ class Blocklist:
     def judge(
         self, *, vendor: str | None, version: int | None, ak_is_ecc: bool, rsa_moduli: Sequence[int]
     ) -> list[Outcome]:
-        """Judge the firmware of a TPM (check 8, `ek-weak`); arguments as `judge_firmware`."""
+        """Return what published advisories say of a TPM (check 8, `ek-weak`): at most one failure, warning and note.
+
+        Args:
+            vendor: Registered name of the manufacturer, from a verified EK certificate or its anchor; None where
+                nobody vouches for one.
+            version: u64 firmwareVersion of a verified attest under the endorsement hierarchy; None without one.
+            ak_is_ecc: The attestation key is an ECC key.
+            rsa_moduli: Moduli of EK and AK, where they are RSA keys.
+        """
         failed: list[str] = []
         warned: list[str] = []
         noted: list[str] = []
@@ -156,27 +164,6 @@ class Blocklist:
         if found and not failed and not warned:
             outcomes.append(FIRMWARE_BLOCKLIST.passed(found.removesuffix(": ")))
         return outcomes
-
-
-def judge_firmware(
-    vendor: str | None,
-    version: int | None,
-    *,
-    ak_is_ecc: bool,
-    rsa_moduli: Sequence[int],
-    blocklist: Blocklist,
-) -> list[Outcome]:
-    """Return what published advisories say of a TPM: at most one failure, one warning, one note.
-
-    Args:
-        vendor: Registered name of the manufacturer, from a verified EK certificate or its anchor; None where
-            nobody vouches for one.
-        version: u64 firmwareVersion of a verified attest under the endorsement hierarchy; None without one.
-        ak_is_ecc: The attestation key is an ECC key.
-        rsa_moduli: Moduli of EK and AK, where they are RSA keys.
-        blocklist: The advisories.
-    """
-    return blocklist.judge(vendor=vendor, version=version, ak_is_ecc=ak_is_ecc, rsa_moduli=rsa_moduli)
 
 
 def _action(advisory: Advisory, *, ak_is_ecc: bool, has_rsa: bool) -> Action:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -309,17 +309,8 @@ def of_registration_token(
     minimum_assurance: Assurance,
 ) -> Proposal:
     """Return the proposal to issue a registration token on these terms."""
-    return Proposal(
-        action=REGISTRATION_TOKEN,
-        machine_id=None,
-        ek_fingerprint=None,
-        ak_name=None,
-        role=role,
-        current_role=None,
-        hostname=hostname,
-        assigned_ip=assigned_ip,
-        cluster_id=cluster_id,
-        evidence_digest=None,
+    proposal = _of_no_machine(
+        REGISTRATION_TOKEN,
         terms={
             "uses": uses,
             "expires_in_seconds": expires_in_seconds,
@@ -327,6 +318,7 @@ def of_registration_token(
         },
         roles=frozenset({role}),
     )
+    return replace(proposal, role=role, hostname=hostname, assigned_ip=assigned_ip, cluster_id=cluster_id)
 
 
 def of_allow_list(entries: Sequence[Admission], replaced: Sequence[Admission]) -> Proposal:
@@ -369,17 +361,8 @@ def of_policy_assignment(
         replaces: What applies now; None where nothing is assigned there.
     """
     current = Role(subject) if scope == "role" else machine.role if machine is not None else None
-    return Proposal(
-        action=POLICY_UNASSIGN if policy is None else POLICY_ASSIGN,
-        machine_id=machine.machine_id if machine is not None else None,
-        ek_fingerprint=machine.tpm.ek_fingerprint if machine is not None else None,
-        ak_name=None,
-        role=None,
-        current_role=current,
-        hostname=None,
-        assigned_ip=None,
-        cluster_id=subject if scope == "cluster" else None,
-        evidence_digest=None,
+    proposal = _of_no_machine(
+        POLICY_UNASSIGN if policy is None else POLICY_ASSIGN,
         terms={
             "scope": scope,
             "subject": subject,
@@ -389,6 +372,13 @@ def of_policy_assignment(
             "replaces_sha256": replaces.sha256 if replaces is not None else None,
         },
         roles=frozenset(Role) if current is None else frozenset({current}),
+    )
+    return replace(
+        proposal,
+        machine_id=machine.machine_id if machine is not None else None,
+        ek_fingerprint=machine.tpm.ek_fingerprint if machine is not None else None,
+        current_role=current,
+        cluster_id=subject if scope == "cluster" else None,
     )
 
 

@@ -197,16 +197,7 @@ def build(
     document: bytes,
     parts: tuple[str, ...],
 ) -> Policy:
-    """Return the policy that states *members*.
-
-    Args:
-        members: Path -> what is stated there.
-        name: As in `Policy`, like `version`, `ref`, `document` and `parts`.
-        version: Likewise.
-        ref: Likewise.
-        bank: Name of the bank.
-        document: Likewise.
-        parts: Likewise.
+    """Return the policy that states *members*, path -> what is stated there; *bank* by name, all else as in `Policy`.
 
     Raises:
         PolicyInvalid: Two members contradict each other.
