@@ -68,6 +68,7 @@ def test_a_failing_unit_does_not_hurt_its_group(store: Store, error: type[BaseEx
 
     answers = asyncio.run(main())
     assert [type(a) for a in answers] == [error, int] * 4
+    assert not any(a.__context__ for a in answers[::2])  # another caller's error is none of theirs
     assert stored(store) == {a_machine(number).machine_id for number in (2, 4, 6, 8)}
 
 

@@ -188,7 +188,7 @@ ADVICE: Mapping[str, str] = {
     "ca-not-configured": "give the service a CA: set ITL_ENROLLMENT_CA_PASSPHRASE_FILE or ITL_ENROLLMENT_CA_KEY",
     "certificate-unknown": "`attestation ca certificates` shows what was issued",
     "issuer-unknown": "`attestation ca show` shows the keys there are",
-    "extension-unknown": "`attestation extension list` shows those that are enabled",
+    "extension-unknown": "`attestation extension list` shows those that ITL_EXTENSIONS of the service names",
     "ca-rotation-forbidden": "`attestation ca show` tells where a rotation stands and what is possible",
     "key-not-found": "check the place that is named; `attestation ca show` tells where each key is",
     "pin-rejected": "check passphrase or PIN; a token is not asked again until it changes",

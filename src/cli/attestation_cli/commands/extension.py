@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
 from attestation.client.text import clean
+from attestation.errors import ExtensionUnknown
 from attestation_cli.options import listing, printing
 from attestation_cli.render import Column, time_cell
 from attestation_cli.session import Session
+
+if TYPE_CHECKING:
+    from attestation.client import OperatorClient
+
+
+@contextmanager
+def _client(session: Session) -> Iterator[OperatorClient]:
+    """Give the client; of a service without extensions it tells that, not that the route is missing."""
+    from attestation.client import APIError  # here: help need not wait for it
+
+    with session.client() as client:
+        try:
+            yield client
+        except APIError as e:
+            if e.code == "route-unknown":
+                raise ExtensionUnknown("no extension is enabled in this service") from e
+            raise
 
 
 @click.group("extension")
@@ -33,7 +54,7 @@ def list_(session: Session) -> None:
     Examples:
       attestation extension list
     """
-    with session.client() as client:
+    with _client(session) as client:
         session.emit_list(
             iter(client.extensions().extensions),
             {
@@ -58,7 +79,7 @@ def dead_letters(session: Session, name: str) -> None:
       attestation extension dead-letters webhooks
     """
     now = datetime.now(UTC)
-    with session.client() as client:
+    with _client(session) as client:
         session.emit_list(
             iter(client.dead_letters(name).items),
             {
@@ -83,7 +104,7 @@ def retry(session: Session, name: str) -> None:
     Examples:
       attestation extension retry webhooks
     """
-    with session.client() as client:
+    with _client(session) as client:
         again = client.retry_dead_letters(name).events
     session.emit_done(
         f"{clean(name)}: {again} event{'' if again == 1 else 's'} on the way again",

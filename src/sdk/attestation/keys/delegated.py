@@ -225,7 +225,7 @@ def _digest(data: bytes, algorithm: object) -> tuple[HashName, bytes]:
         ValueError: Another hash than SHA-256, SHA-384, SHA-512, or a digest of the wrong length.
     """
     prehashed = isinstance(algorithm, utils.Prehashed)
-    used = algorithm._algorithm if isinstance(algorithm, utils.Prehashed) else algorithm  # noqa: SLF001
+    used = algorithm._algorithm if isinstance(algorithm, utils.Prehashed) else algorithm  # noqa: SLF001 -- it has no public name
     name = _HASH_NAMES.get(type(used))
     if name is None or not isinstance(used, hashes.HashAlgorithm):
         raise ValueError("a key in a device signs with SHA-256, SHA-384 or SHA-512")

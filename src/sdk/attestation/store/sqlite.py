@@ -131,16 +131,19 @@ class _Writer(_Worker):
                 if not apart:
                     # It is rare, and two statements for each unit are not cheap.
                     execute("ROLLBACK")
-                    self._commit(group, apart=True)
-                    return
+                    break
                 execute("ROLLBACK TO unit")
                 unit.error = unavailable(e) if isinstance(e, sqlite3.Error) and _is_ours(e) else e
             if apart:
                 execute("RELEASE unit")
-        execute("COMMIT")
-        if told and self._settings.on_authority is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody signs there
-                self._settings.on_authority()
+        else:
+            execute("COMMIT")
+            if told and self._settings.on_authority is not None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody signs there
+                    self._settings.on_authority()
+            return
+        # Not above: within `except`, what other units raise would carry this one's error as its context.
+        self._commit(group, apart=True)
 
     def _begin(self) -> None:
         """Take the write lock, asking every half millisecond.
