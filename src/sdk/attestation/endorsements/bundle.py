@@ -444,7 +444,7 @@ class TrustBundle:
         distrust = self._distrust_of(leaf)
         if distrust is not None:
             found = f"distrusted: {distrust}"
-            return _failure(found, (path_certificate(leaf, "leaf", found, ok=False),))
+            return PathFailure(reason=found, judged=(path_certificate(leaf, "leaf", found, ok=False),))
         path = build_path(
             leaf,
             anchors=self._anchors,
@@ -473,9 +473,8 @@ class TrustBundle:
                 why = f"distrusted: {self._distrust_of(issuer)}"
                 role = self._by_sha256[issuer.sha256].entry.role.value
                 good = tuple(replace(v, ok=True, reason="as shown") for v in tried.judged[: i + 1])
-                return _failure(
-                    f"{issuer.subject}: {why}", (*good, path_certificate(issuer, role, why, ok=False))
-                )
+                judged = (*good, path_certificate(issuer, role, why, ok=False))
+                return PathFailure(reason=f"{issuer.subject}: {why}", judged=judged)
         return None
 
     def _vendor(self, leaf: Certificate, path: Path) -> tuple[str, str | None]:
@@ -583,10 +582,6 @@ def _hold(entry: BundleEntry, certificate_der: bytes) -> Held:
     if (certificate.not_before, certificate.not_after) != (entry.not_before, entry.not_after):
         _refuse(f"{entry.path}: its validity is not the one that its entry names")
     return Held(entry=entry, certificate=certificate)
-
-
-def _failure(reason: str, judged: tuple[PathCertificate, ...]) -> PathFailure:
-    return PathFailure(reason=reason, judged=judged, exhausted=False, signature_checks=0, candidates=0)
 
 
 def tag_of(name: str) -> str:

@@ -205,9 +205,9 @@ class PathFailure:
 
     reason: str
     judged: tuple[PathCertificate, ...]
-    exhausted: bool
-    signature_checks: int
-    candidates: int
+    exhausted: bool = False
+    signature_checks: int = 0
+    candidates: int = 0
 
 
 class LinkCache:
@@ -457,13 +457,7 @@ def build_path(
     if leaf.self_issued and not leaf.is_ca:
         refusal = "it names itself as its issuer"
     if refusal is not None:
-        return PathFailure(
-            reason=refusal,
-            judged=(path_certificate(leaf, "leaf", refusal, ok=False),),
-            exhausted=False,
-            signature_checks=0,
-            candidates=0,
-        )
+        return PathFailure(reason=refusal, judged=(path_certificate(leaf, "leaf", refusal, ok=False),))
     search.steps.append(_Step(leaf, leaf_lasts(leaf, intermediates), "as shown", notes))
     return search.walk() or search.failure()
 

@@ -11,6 +11,7 @@ Pure.
 from __future__ import annotations
 
 import hmac
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -162,7 +163,7 @@ def thumbprints(jwks: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if members is None or not all(isinstance(key.get(name), str) for name in members) or "d" in key:
             raise JWSRejected("the JWK set holds something that is no public key")
         hashed = sha256(canonical_json({name: key[name] for name in members})).digest()
-        found[_base64url(hashed)] = key
+        found[urlsafe_b64encode(hashed).rstrip(b"=").decode("ascii")] = key
     return found
 
 
@@ -172,7 +173,3 @@ def key_set_sha256(names: Mapping[str, Any] | frozenset[str]) -> bytes:
     `jq -r '.keys[].kid' | LC_ALL=C sort | sha256sum` says the same of a set of ours.
     """
     return sha256("".join(f"{name}\n" for name in sorted(names)).encode("ascii")).digest()
-
-
-def _base64url(data: bytes) -> str:
-    return b64encode(data).rstrip("=").replace("+", "-").replace("/", "_")

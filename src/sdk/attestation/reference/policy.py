@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 from attestation.reference.blocks import BLOCKS
 from attestation.reference.document import COMMON, FORMAT, IDENTITY_ONLY_NAME, TPM, load, read, refuse
-from attestation.reference.patterns import CommandPattern, Glob
+from attestation.reference.patterns import Glob
 from attestation.reference.rules import (
     BootRules,
     Demand,
@@ -349,37 +349,27 @@ def _secure_boot(table: _Members) -> SecureBootRules | None:
     return SecureBootRules(
         # Who speaks of Secure Boot and does not say that it may be off, wants it on.
         required=table.demand("secure_boot.required", True),
-        db=_texts(table, "secure_boot.db_sha256"),
-        dbx_min=_texts(table, "secure_boot.dbx_min"),
-        authorities=_texts(table, "secure_boot.authorities"),
+        db=table.optional("secure_boot.db_sha256", frozenset),
+        dbx_min=table.optional("secure_boot.dbx_min", frozenset),
+        authorities=table.optional("secure_boot.authorities", frozenset),
         debug_forbidden=Demand(debug.value == "forbid", debug.report),
         empty_is_off=table.plain("secure_boot.empty_variable", "refuse") == "off",
     )
-
-
-def _texts(table: _Members, path: str) -> Demand[frozenset[str]] | None:
-    return cast("Demand[frozenset[str]] | None", table.optional(path, frozenset))
-
-
-def _digests(table: _Members, path: str) -> Demand[frozenset[bytes]] | None:
-    return cast("Demand[frozenset[bytes]] | None", table.optional(path, frozenset))
 
 
 def _boot(table: _Members) -> BootRules | None:
     if not table.has("boot."):
         return None
     return BootRules(
-        loaders=_digests(table, "boot.loaders"),
-        kernels=_digests(table, "boot.kernels"),
-        initrds=_digests(table, "boot.initrds"),
-        command_lines=cast(
-            "Demand[tuple[CommandPattern, ...]] | None", table.optional("boot.command_lines", tuple)
-        ),
+        loaders=table.optional("boot.loaders", frozenset),
+        kernels=table.optional("boot.kernels", frozenset),
+        initrds=table.optional("boot.initrds", frozenset),
+        command_lines=table.optional("boot.command_lines", tuple),
     )
 
 
 def _ima(table: _Members) -> IMARules | None:
-    allow = _texts(table, "ima.allow")
+    allow = table.optional("ima.allow", frozenset)
     if allow is None:
         return None
     no_paths: tuple[Glob, ...] = ()
