@@ -125,6 +125,20 @@ def test_a_read_that_raises_tells_only_its_caller(store: Store) -> None:
     assert isinstance(scanned, LookupError)
 
 
+def test_a_unit_that_raises_stop_iteration_keeps_nobody_waiting(store: Store) -> None:
+    """No future takes one: its caller gets another error, and those who are told after it their answers."""
+
+    def fail(tx: Any) -> None:
+        next(iter(()))
+
+    async def main() -> list[Any]:
+        asked = (ask(unit) for ask in (store.write, store.read) for unit in (fail, lambda tx: 1))
+        async with asyncio.timeout(10):
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+    assert [type(answer) for answer in asyncio.run(main())] == [RuntimeError, int] * 2
+
+
 def test_a_read_is_one_snapshot(store: Store) -> None:
     """What is committed in the middle of a read does not show in it."""
 

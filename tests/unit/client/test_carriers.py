@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from cryptography import x509
@@ -20,16 +20,24 @@ from cryptography.x509.oid import NameOID
 
 from attestation.client import AnswerInvalid, APIError, Retries, ServiceUnreachable, TLSFailed
 from attestation.client.connection import HTTPSender, proxy_for
+from attestation.client.errors import Redirected
 from attestation.errors import RequestInvalid
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: 2\r\nX-Name: v\r\n\r\n{}"
 HANG = b"hang"
 
 
+class Drip(NamedTuple):
+    """An answer without end: *first*, then *again* and again."""
+
+    first: bytes
+    again: bytes
+
+
 class Server:
     """Answers each request on loopback with the next of its raw answers, and remembers what it read."""
 
-    def __init__(self, *answers: bytes, context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, *answers: bytes | Drip, context: ssl.SSLContext | None = None) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._answers = iter(answers)
         self._context = context
@@ -60,6 +68,11 @@ class Server:
                     if answer == HANG:
                         stream.recv(1)  # until the client has gone
                         return
+                    if isinstance(answer, Drip):
+                        stream.sendall(answer.first)
+                        while True:
+                            time.sleep(0.01)
+                            stream.sendall(answer.again)
                     stream.sendall(answer)
                     if not answer.startswith(b"HTTP") or b"close" in answer or b"cut" in answer:
                         return
@@ -291,6 +304,52 @@ def test_a_server_that_says_nothing(serve: StartServer, monkeypatch: pytest.Monk
         connection.send("GET", "/x")
 
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "drip",
+    [
+        Drip(b"HTTP/1.1 200 OK\r\nX-Name: ", b"v"),
+        Drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        Drip(CHUNKED + b"2;", b"a"),
+        Drip(CHUNKED + b"2\r\n{}\r\n0\r\n", b"X: v\r\n"),
+    ],
+    ids=["head", "interim", "size", "trailer"],
+)
+def test_what_drips_without_end_is_left(
+    serve: StartServer, monkeypatch: pytest.MonkeyPatch, drip: Drip
+) -> None:
+    """Each byte comes in time, and what they belong to never ends."""
+    monkeypatch.setattr("attestation.client.plain.READ_SECONDS", 0.2)
+    with connect(serve(drip)) as connection, pytest.raises(ServiceUnreachable, match="in time"):
+        connection.send("GET", "/x")
+
+
+def test_a_body_may_take_longer_than_a_piece_of_it(
+    serve: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece has the time of its own: a long log is read to its end."""
+    monkeypatch.setattr("attestation.client.plain.READ_SECONDS", 0.2)
+    until = time.monotonic() + 0.6
+    with connect(serve(Drip(CHUNKED, b"1\r\na\r\n"))) as connection:
+        pieces = connection.stream("/x", accept="*/*")
+        while time.monotonic() < until:
+            assert next(pieces)
+        pieces.close()
+
+
+def test_an_interim_answer_is_none(serve: StartServer) -> None:
+    """What an act came to stands in the answer behind it, which is not taken for that of the next request."""
+    server = serve(b"HTTP/1.1 103 Early Hints\r\n\r\n", OK)
+    with connect(server) as connection:
+        with pytest.raises(AnswerInvalid, match="103") as caught:
+            connection.send("POST", "/x")
+        assert not isinstance(caught.value, Redirected)
+        connection.send("GET", "/x")
+    assert server.connections == 2
+
+
 def test_redirects_and_compression_are_refused(serve: StartServer) -> None:
     """Neither another host nor a bomb."""
     moved = b"HTTP/1.1 307 Moved\r\nLocation: https://evil.example/\r\nContent-Length: 0\r\n\r\n"
@@ -428,6 +487,19 @@ def test_a_proxy_that_refuses(serve: StartServer, proxies: Callable[..., None]) 
     proxies(https_proxy=f"http://127.0.0.1:{server.port}")
     with HTTPSender("https://attest.example") as connection, pytest.raises(ServiceUnreachable) as caught:
         connection.send("POST", "/x")
+    assert not caught.value.sent
+
+
+def test_a_proxy_that_drips(
+    serve: StartServer, proxies: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own head ends in time as well."""
+    monkeypatch.setattr("attestation.client.plain.READ_SECONDS", 0.2)
+    server = serve(Drip(b"HTTP/1.1 200 OK\r\n", b"X: v\r\n"))
+    proxies(https_proxy=f"http://127.0.0.1:{server.port}")
+    with HTTPSender("https://attest.example") as connection, pytest.raises(ServiceUnreachable) as caught:
+        connection.send("POST", "/x")
+    assert "in time" in str(caught.value)
     assert not caught.value.sent
 
 

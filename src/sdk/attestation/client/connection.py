@@ -262,6 +262,9 @@ class HTTPSender(Closing):
 
     def _refused(self, answer: Answer) -> AnswerInvalid | APIError:
         """Return what an answer means that is not a success."""
+        if answer.status < 200:
+            # It tells nothing of an act: the answer that counts comes behind it.
+            return AnswerInvalid(f"{self.url} answered with {answer.status}, which nobody asked for")
         if answer.status < 400:
             return Redirected(
                 f"{self.url} answered with a redirect ({answer.status}); redirects are not followed"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import http.client
+import io
 import select
+import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from attestation.client.carrier import CONNECT_SECONDS, READ_SECONDS
@@ -64,6 +66,7 @@ class PlainCarrier:
             told = dict(headers) if self._tunnelled else {**headers, **self._to_proxy}
             connection.request(method, url.removeprefix(self._origin), body=body, headers=told)
             response = connection.getresponse()
+            assert isinstance(response, _Response)
         except (OSError, http.client.HTTPException) as e:
             connection.close()
             raise unreachable(self._url, e, sent=True) from e
@@ -98,6 +101,7 @@ class PlainCarrier:
             connection = http.client.HTTPConnection(*self._peer, timeout=CONNECT_SECONDS)
         else:
             connection = http.client.HTTPSConnection(*self._peer, timeout=CONNECT_SECONDS, context=self._tls)
+        connection.response_class = _Response
         if self._tunnelled:
             connection.set_tunnel(*self._service, self._to_proxy)
         try:
@@ -129,6 +133,39 @@ def _read_proxy(proxy: str) -> tuple[tuple[str, int], dict[str, str]]:
     return (host, port), {"Proxy-Authorization": f"Basic {base64.b64encode(known).decode('ascii')}"}
 
 
+class _InTime(io.RawIOBase):
+    """What comes over a socket within `READ_SECONDS` of `restart`: its own timeout begins anew with each byte."""
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        self._raw = raw
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin another step."""
+        self._until = time.monotonic() + READ_SECONDS
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if time.monotonic() > self._until:
+            raise TimeoutError
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer, also of a proxy, whose head ends in time, and each piece of its body."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
+        super().__init__(sock, *args, **more)
+        self.in_time = _InTime(self.fp.detach())
+        self.fp = io.BufferedReader(self.in_time)
+
+
 class PlainReply:
     """An answer of `PlainCarrier`."""
 
@@ -136,7 +173,7 @@ class PlainReply:
         self,
         carrier: PlainCarrier,
         connection: http.client.HTTPConnection,
-        response: http.client.HTTPResponse,
+        response: _Response,
     ) -> None:
         self._carrier, self._connection, self._response = carrier, connection, response
         self._whole = False
@@ -147,8 +184,10 @@ class PlainReply:
     def chunks(self) -> Iterator[bytes]:
         """Yield the body as it is."""
         try:
+            self._response.in_time.restart()
             while chunk := self._response.read1(CHUNK_BYTES):
                 yield chunk
+                self._response.in_time.restart()
             # Without this, a body that is cut off would look whole: `read1` only notices in chunked ones.
             if self._response.length:
                 raise http.client.IncompleteRead(b"", self._response.length)
@@ -158,7 +197,8 @@ class PlainReply:
 
     def close(self) -> None:
         """Keep the connection if the answer was read to its end, else close it."""
-        again = self._whole and not self._response.will_close
+        # Behind an interim answer the real one comes: it must not be read as that of the next request.
+        again = self._whole and not self._response.will_close and self.status >= 200
         self._response.close()
         if again:
             self._carrier.give_back(self._connection)

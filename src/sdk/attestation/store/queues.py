@@ -43,6 +43,11 @@ class Unit:
             return
         if self.error is None:
             future.set_result(self.value)
+        elif isinstance(self.error, StopIteration):
+            # No future takes one: refused here, it would leave all who are told after this one without an answer.
+            told = RuntimeError("a unit of work raised StopIteration")
+            told.__cause__ = self.error
+            future.set_exception(told)
         else:
             future.set_exception(self.error)
 
