@@ -513,10 +513,20 @@ def test_a_proxy_that_cannot_be_one(proxies: Callable[..., None], address: str) 
         HTTPSender("https://attest.example")
 
 
-@pytest.mark.parametrize("url", ["http://localhost:1", "http://127.0.0.1:1", "http://a.inside.example:1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost:1",
+        "http://127.0.0.1:1",
+        "http://a.inside.example:1",
+        "http://[2001:db8::1]",
+        "http://[2001:db8::1]:1",
+        "http://[2001:db8::2]:1",
+    ],
+)
 def test_a_proxy_is_passed_over(proxies: Callable[..., None], url: str) -> None:
     """It cannot reach this computer, and would see what is sent; and where the environment excepts a domain."""
-    proxies(http_proxy="http://proxy.example:3128", no_proxy="inside.example")
+    proxies(http_proxy="http://proxy.example:3128", no_proxy="inside.example,2001:db8::1,[2001:db8::2]")
     assert proxy_for(url) is None
     assert proxy_for("http://outside.example") == "http://proxy.example:3128"
     assert proxy_for("https://outside.example") is None

@@ -464,7 +464,9 @@ def proxy_for(url: str) -> str | None:
     from urllib.request import getproxies, proxy_bypass
 
     parsed, proxies = urlsplit(url), getproxies()
-    return None if proxy_bypass(parsed.netloc) else proxies.get(parsed.scheme) or proxies.get("all")
+    # An IPv6 address is excepted as people write it, and as it stands in the URL: in brackets.
+    excepted = proxy_bypass(parsed.netloc) or proxy_bypass(parsed.hostname or "")
+    return None if excepted else proxies.get(parsed.scheme) or proxies.get("all")
 
 
 def tls_context(ca_file: Path | None, client_certificate: ClientCertificate | None = None) -> ssl.SSLContext:
