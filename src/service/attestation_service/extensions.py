@@ -18,8 +18,6 @@ from typing import Any, Final, get_args
 
 import structlog
 from fastapi import APIRouter, Response
-from fastapi._compat import get_flat_models_from_fields
-from fastapi.openapi.utils import get_fields_from_routes
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
@@ -203,6 +201,10 @@ def _routers(extensions: Sequence[AttestationExtension]) -> tuple[APIRouter, ...
 
 
 def _models(routes: Sequence[APIRoute]) -> AbstractSet[type]:
+    # Here: the first is nobody's promise, and a service without extensions does not hang on it.
+    from fastapi._compat import get_flat_models_from_fields
+    from fastapi.openapi.utils import get_fields_from_routes
+
     return {*get_flat_models_from_fields(get_fields_from_routes(routes), known_models=set())}
 
 

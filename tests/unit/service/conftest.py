@@ -14,11 +14,13 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from pydantic import SecretStr
 
 from attestation.audit.authority import words_of
 from attestation.store import Store, migrate
 from attestation_service.app import create_app
+from attestation_service.border import problems
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 from tests.fixtures.vendor import write_bundle
@@ -179,6 +181,39 @@ class Service:
 StartService = Callable[..., Awaitable[Service]]
 
 
+UNTOLD = {
+    ("attest", "unavailable"),
+    ("attest_challenge", "unavailable"),
+    ("fetch_config", "unavailable"),
+    ("pending_config", "unavailable"),
+    ("request_certificate", "key-refused"),
+    ("request_operator_certificate", "key-refused"),
+    ("rotate_ca", "key-not-found"),
+    ("service_keys", "signer-unavailable"),
+}
+"""What operations end in and the OpenAPI document does not tell yet."""
+
+
+async def told_beforehand(app: FastAPI, response: httpx.Response) -> None:
+    """Compare a problem with the OpenAPI document: what an operation can end in, its declaration names.
+
+    Raises:
+        AssertionError: It does not.
+    """
+    if response.headers.get("content-type") != problems.MEDIA_TYPE:
+        return
+    await response.aread()
+    code, asked = response.json()["type"].removeprefix("urn:itl:problem:"), response.request
+    for route in app.router.routes:
+        if not isinstance(route, APIRoute) or not route.include_in_schema:
+            continue
+        if asked.method in (route.methods or ()) and route.path_regex.match(asked.url.path):
+            told: dict[str, Any] = route.responses.get(response.status_code, {})
+            examples = told.get("content", {}).get(problems.MEDIA_TYPE, {}).get("examples", {})
+            assert code in examples or (route.operation_id, code) in UNTOLD, f"{route.operation_id}: {code}"
+            return
+
+
 @dataclass
 class Starter:
     """Starts services and stops them with the test."""
@@ -201,6 +236,7 @@ class Starter:
         http = await self.stack.enter_async_context(
             httpx.AsyncClient(transport=transport, base_url="http://service")
         )
+        http.event_hooks["response"].append(functools.partial(told_beforehand, app))
         return Service(app, http, held, self.directory)
 
 
