@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tools.changed import EVERYTHING, differs, touched
+from tools.changed import EVERYTHING, ROOT, differs, touched
 
 FILES = {
     "src/sdk/attestation/__init__.py": "",
@@ -114,3 +115,25 @@ def test_the_change(root: Path) -> None:
     git("mv", "deploy/nginx.conf", "deploy/caddy.conf")
     git("commit", "-qam", "three")
     assert differs(root) == {"docs/install.md", "new", "deploy/nginx.conf", "deploy/caddy.conf"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "runs"),
+    [("everything", "pytest --co -q"), ("tests/x.py", "pytest -q -n 2 --dist loadfile tests/x.py --co -q")],
+)
+def test_arguments_of_pytest_are_kept(tmp_path: Path, answer: str, runs: str) -> None:
+    """`--changed --co -q` only names tests, also where the change touches all of them."""
+    programs = tmp_path / ".tools/bin"
+    programs.mkdir(parents=True)
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/bootstrap.sh").write_text("say() { :; }\n")
+    script = (ROOT / "dev").read_text(encoding="utf-8")
+    (tmp_path / "dev").write_text(re.sub(r"^ +ensure_.*\n", "", script, flags=re.MULTILINE))
+    for name, does in (("python", f"echo {answer}"), ("pytest", 'echo pytest "$@"')):
+        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+        (programs / name).chmod(0o755)
+    told = subprocess.run(
+        ["bash", tmp_path / "dev", "test", "--changed", "--co", "-q"],
+        check=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert told.stdout.strip() == runs
