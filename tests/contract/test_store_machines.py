@@ -644,6 +644,8 @@ def test_each_kind_of_evidence_has_its_identity(store: Store) -> None:
     store.write_sync(lambda tx: tx.identities.renew(first.machine_id, "chip", {"level": 7}))
     store.write_sync(lambda tx: tx.identities.add(second, "enclave", b"1"))
     assert store.read_sync(load) == {"tpm": first.tpm, "chip": Identity(value=b"1", state={"level": 7})}
+    store.write_sync(lambda tx: tx.identities.add(tx.machines.require(first.machine_id), "tpm", b"other"))
+    assert next(iter(store.read_sync(load).items())) == ("tpm", first.tpm), "nothing stands for its TPM"
     assert store.write_sync(lambda tx: tx.machines.delete(first.machine_id))
     assert store.read_sync(lambda tx: tx.identities.of(first.machine_id)) == {}
     assert set(store.read_sync(lambda tx: tx.identities.of(second.machine_id))) == {"enclave"}

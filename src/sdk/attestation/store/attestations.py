@@ -96,7 +96,8 @@ class Attestations:
         machine = machines.decode(row[:_MACHINE_COLUMNS])
         identities: dict[str, TPMIdentity | Identity] = {TPM: machine.tpm}
         if row[-1]:
-            identities |= Identities(self._sql).of(machine_id)
+            # None of them stands for its TPM, whatever it is called.
+            identities |= Identities(self._sql).of(machine_id) | identities
         return AttestationCase(
             machine=machine,
             identities=identities,
