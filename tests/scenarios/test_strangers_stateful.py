@@ -306,6 +306,13 @@ class Strangers(RuleBasedStateMachine):
             self.world.activated.add(found["machine_id"])
             machine.machine_id = found["machine_id"]
 
+    @rule()
+    def come_in(self) -> None:
+        """Introduce a TPM of one's own and activate it: all that a stranger is let do."""
+        answer = self.me.post("/register", self.me.introduction())
+        if answer.is_success:
+            self.activate((self.me, answer.json()), "honest", None)
+
     @rule(target=asked, whose=st.none() | victims)
     def ask(self, whose: int | None) -> Any:
         """Ask for a challenge in anybody's name."""

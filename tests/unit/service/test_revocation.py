@@ -21,6 +21,7 @@ from starlette.types import Message
 
 from attestation.errors import SignerUnavailable
 from attestation.pki.ocsp import MAX_REQUEST_BYTES
+from attestation.store import StoredCRL
 from attestation_service.authority import Authority, keyring
 from attestation_service.pki import Lists, Responder, Revocation, delegates, lists, responder, routes
 from attestation_service.process import maintenance
@@ -376,6 +377,35 @@ async def test_a_list_that_is_behind_is_never_served(ca: Service, monkeypatch: p
 
     monkeypatch.setattr(Authority, "signing_key", gone)
     assert (await ca.get("/pki/crl")).status_code == 503
+
+
+async def test_a_list_in_the_making_is_not_the_newest(ca: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was given up after another task had read the log is named to who asks then: one more list is made."""
+    being = lists_of(ca)
+    signed, make = being._signed, being._make
+    read, asked, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slowly(*args: Any) -> StoredCRL:
+        made = await signed(*args)
+        read.set()
+        await go_on.wait()
+        return made
+
+    async def waiting(*args: Any, **kwargs: Any) -> StoredCRL:
+        if read.is_set():
+            asked.set()
+        return await make(*args, **kwargs)
+
+    monkeypatch.setattr(being, "_signed", slowly)
+    monkeypatch.setattr(being, "_make", waiting)
+    refreshing = asyncio.create_task(being.refresh())
+    await read.wait()
+    serial = await write_down(ca, MACHINE, "void")
+    found = asyncio.create_task(crl(ca))
+    await asked.wait()
+    go_on.set()
+    assert await found == {serial: "cessation_of_operation"}
+    assert await refreshing == 1
 
 
 async def test_maintenance_makes_what_is_due(ca: Service) -> None:

@@ -55,12 +55,13 @@ class NodeAPI:
     def activate(self, machine_id: str, request: api.ActivateRequest) -> api.ActivateResponse:
         """Prove that the AK lives in the introduced TPM (§2)."""
 
-    @operation("attest_challenge", "GET /attest/challenge", e.MachineUnknown)
+    @operation("attest_challenge", "GET /attest/challenge", e.MachineUnknown, e.Unavailable)
     def challenge(self, machine_id: str) -> api.QuoteChallenge:
         """Fetch a fresh challenge (§3)."""
 
     @operation("attest", "POST /attest", *CHALLENGED, e.MachineChanged, e.MalformedEvidence, e.EvidenceRejected,
-               e.EKFingerprintMismatch, e.AlgorithmForbidden, e.AKNotActivated, e.MachineRejected, e.AgentTooOld)
+               e.EKFingerprintMismatch, e.AlgorithmForbidden, e.AKNotActivated, e.MachineRejected, e.AgentTooOld,
+               e.Unavailable)
     def attest(self, request: api.AttestRequest) -> api.AttestResponse:
         """Send a quote (§4). The answer's `action` may not be obeyed, only its verified `directive`."""
 
@@ -77,7 +78,7 @@ class NodeAPI:
 
     @operation("request_certificate", "POST /machines/{machine_id}/request-cert", *CHALLENGED, *REFUSED,
                e.CSRInvalid, e.AlgorithmForbidden, e.AKNotActivated, e.RequestInvalid, e.MachineChanged, e.NameInUse,
-               e.CANotConfigured, e.CertificateNotConformant, e.SignerUnavailable, e.SignerBusy)
+               e.CANotConfigured, e.CertificateNotConformant, e.KeyRefused, e.SignerUnavailable, e.SignerBusy)
     def request_certificate(self, machine_id: str, request: api.CertRequest) -> api.CertResponse:
         """Ask for a certificate for a key of the TPM (§8); again, to renew it."""
 
@@ -91,10 +92,11 @@ class PublicAPI:
 
     fetch_config = Operation(
         "fetch_config", "GET /config/{config_token}", e.ConfigTokenUnknown, e.ConfigTokenConsumed, e.NotAcceptable,
-        e.AgentTooOld, e.BaseConfigMissing, e.BaseConfigInvalid, accept="application/vnd.itl.config.encrypted+json",
+        e.AgentTooOld, e.BaseConfigMissing, e.BaseConfigInvalid, e.Unavailable,
+        accept="application/vnd.itl.config.encrypted+json",
     )
-    pending_config = Operation("pending_config", "GET /config")
-    service_keys = Operation("service_keys", "GET /service-keys")
+    pending_config = Operation("pending_config", "GET /config", e.Unavailable)
+    service_keys = Operation("service_keys", "GET /service-keys", e.SignerUnavailable)
     healthz = Operation("healthz", "GET /healthz")
     readyz = Operation("readyz", "GET /readyz")
     active_crl = Operation("pki_active_crl", "GET /pki/crl", *LIST, accept=CRL)
@@ -406,7 +408,7 @@ class OperatorAPI:
         """Let the service try every key of the CAs that is in use."""
 
     @operation("rotate_ca", "POST /ca/rotation", e.CANotConfigured, e.RotationForbidden, e.AlgorithmForbidden,
-               e.RequestInvalid, e.KeyUnusable, e.SignerUnavailable)
+               e.RequestInvalid, e.KeyNotFound, e.KeyUnusable, e.SignerUnavailable)
     def rotate_ca(self, request: api.RotationRequest) -> api.CADetail | api.PendingApproval:
         """Take one step of a rotation, or vote for it where others must agree."""
 
@@ -446,8 +448,8 @@ class OperatorAPI:
     # Operators' certificates
 
     @operation("request_operator_certificate", "POST /operator-certificates", e.CANotConfigured, e.MalformedEvidence,
-               e.CSRInvalid, e.RequestInvalid, e.AlgorithmForbidden, e.CertificateNotConformant, e.KeyUnusable,
-               e.SignerUnavailable, e.TransitionForbidden, e.BreakGlassCannotVote)
+               e.CSRInvalid, e.RequestInvalid, e.AlgorithmForbidden, e.CertificateNotConformant, e.KeyRefused,
+               e.KeyUnusable, e.SignerUnavailable, e.TransitionForbidden, e.BreakGlassCannotVote)
     def request_operator_certificate(
         self, request: api.OperatorCertificateRequest
     ) -> api.OperatorCertificate | api.PendingApproval:

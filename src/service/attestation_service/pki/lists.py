@@ -96,7 +96,8 @@ class Lists:
                 raise IssuerUnknown("this CA key makes no lists any more")
             return kept
         if kept is None or not self._serves(kept, issuer.demanded):
-            return await self._make(issuer_id, issuer.demanded)
+            # The one that another task is making at this moment may know no more than what is demanded.
+            kept = await self._make(issuer_id, issuer.demanded)
         if self._serves(kept, issuer.revision) or self._clock.now() < self._resting.get(issuer_id, _EVER):
             return kept
         # What it does not name nobody got: a newer one is better, and this one is no worse without the key.
