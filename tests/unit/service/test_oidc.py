@@ -806,6 +806,8 @@ async def test_a_provider_that_is_down_stops_no_start(
     monkeypatch.setattr(module, "RETRY_WITHOUT_KEYS_SECONDS", 3600.0)
     realm.down = True
     service = await start(clock, oidc_issuer=ISSUER)
+    if (flight := provider_of(service)._flight) is not None:
+        await asyncio.wait({flight})  # who joined what the start began would not be the one that asked
     token = realm.token()
     assert "identity provider" in await refused(service, token, 503)
     assert (await service.get("/healthz")).status_code == 200
