@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import subprocess
@@ -26,7 +27,7 @@ from attestation.machines import NodeEvent
 from attestation.pki.names import machine_subject
 from attestation.pki.profiles import ProfileName
 from attestation.results import Assurance
-from attestation.store import IssuanceFilter, Tx, migrate, open_store
+from attestation.store import Issuance, IssuanceFilter, Page, Tx, migrate, open_store
 from attestation.wire import b64encode
 from attestation_service.authority import Authority, Issued, Wanted, open_authority
 from attestation_service.settings import Settings
@@ -157,14 +158,16 @@ def _signature() -> Callable[[], object]:
     return lambda: key.sign(b"x" * 800, ec.ECDSA(SHA384()))
 
 
+def _first(wanted: IssuanceFilter, tx: Tx) -> Page[Issuance]:
+    return tx.issuances.page(wanted, None, 1)
+
+
 def _prove(db_url: str) -> None:
     """Every serial is issued: nothing was measured that did not happen."""
     store = open_store(db_url)
     try:
         for state in ("reserved", "void", "revoked", "held"):
-            page = store.read_sync(
-                lambda tx, state=state: tx.issuances.page(IssuanceFilter(state=state), None, 1)  # type: ignore[misc]
-            )
+            page = store.read_sync(functools.partial(_first, IssuanceFilter(state=state)))
             assert page.items == (), state
     finally:
         store.close()

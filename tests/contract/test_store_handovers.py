@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import datetime, timedelta
 
 import pytest
@@ -32,6 +33,10 @@ def fill(store: Store, *machines: str | None, subscriber: str = "one", at: datet
             tx.handovers.add(subscriber, event, at)
 
     store.write_sync(work)
+
+
+def _fail(letter: OutboxEvent, tx: Tx) -> None:
+    tx.handovers.failed("one", letter, None, "E")
 
 
 def claim(store: Store, at: datetime = LATER) -> tuple[OutboxEvent, ...]:
@@ -90,7 +95,7 @@ def test_dead_letters_come_back_in_order(store: Store) -> None:
     fill(store, *["a"] * 3, "b", None, None)
     while letters := claim(store):
         for letter in letters:
-            store.write_sync(lambda tx, each=letter: tx.handovers.failed("one", each, None, "E"))  # type: ignore[misc]  # defaults bind
+            store.write_sync(functools.partial(_fail, letter))
     fill(store, "a", "a")
     assert store.write_sync(lambda tx: tx.handovers.retry("one")) == 6
     seen = []

@@ -87,8 +87,8 @@ class Option:
         return "--" + self.name.replace("_", "-")
 
 
-def _option(variable: str, read: Callable[[str], Any], default: Any, help: str) -> Any:  # noqa: A002 -- as argparse
-    return field(metadata={"variable": variable, "read": read, "default": default, "help": help})
+def _option(variable: str, read: Callable[[str], Any], default: Any, meaning: str) -> Any:
+    return field(metadata={"variable": variable, "read": read, "default": default, "help": meaning})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

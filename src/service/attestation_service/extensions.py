@@ -412,7 +412,7 @@ async def running(extensions: Sequence[AttestationExtension], res: Resources) ->
             except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's
                 # Its kind only: in the words of a connection that failed there may be a password.
                 invalid = ExtensionInvalid(each.name, f"cannot begin: {type(e).__name__}")
-                log.error("service.unusable", reason=str(invalid))  # noqa: TRY400 -- likewise
+                log.error("service.unusable", reason=str(invalid))  # noqa: TRY400 -- no trace: it has the words
                 raise invalid from None
             log.info("extension.started", name=each.name, version=each.version)
         yield

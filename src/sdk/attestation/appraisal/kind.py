@@ -115,14 +115,14 @@ class Kind(Protocol[Unverified, Expected, Claims]):
         """
         ...
 
-    def alike(self, found: Any, policy: Policy) -> str:  # noqa: ARG002 -- for those that leave something out
+    def alike(self, found: Any, policy: Policy) -> str:  # noqa: ARG002 -- a kind that leaves something out uses it
         """Return what makes two results of such evidence alike: only another one is written down."""
         return str(found.digest)
 
-    def again(self, kept: Any, policy: Policy) -> Iterable[Outcome]:  # noqa: ARG002 -- for those that keep evidence
+    def again(self, kept: Any, policy: Policy) -> Iterable[Outcome]:  # noqa: ARG002 -- a kind that keeps evidence uses them
         """Judge what is stored of such evidence under a policy that was not in force when it came."""
         return (self.check.undecided("no such evidence is stored"),)
 
-    def looks_away(self, policy: Policy) -> tuple[str, ...]:  # noqa: ARG002 -- likewise
+    def looks_away(self, policy: Policy) -> tuple[str, ...]:  # noqa: ARG002 -- a kind with rules uses it
         """Return in words what such evidence tells and the policy does not compare."""
         return ()

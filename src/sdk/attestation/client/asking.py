@@ -47,8 +47,7 @@ class Asking(Client):
                 body=body,
                 accept=operation.accept,
             )
-        # Of the type that the declaration says.
-        return found  # type: ignore[no-any-return]
+        return found  # type: ignore[no-any-return]  # of the type that the declaration says
 
     def pages(self, path: str, params: Mapping[str, Any], read: Callable[[Answer], Page]) -> Iterator[Any]:
         """Yield the items of every page of *path*, whose query is *params*; `page_size` is its `limit`."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import URL, Connection, create_engine, inspect, make_url
+from sqlalchemy import URL, Connection, column, create_engine, inspect, make_url, select
+from sqlalchemy import table as table_of
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
@@ -176,7 +177,7 @@ def _revision(connection: Connection, table: str = "alembic_version") -> str | N
     """Return the revision that the database is at; None where it has none."""
     if not inspect(connection).has_table(table):
         return None
-    return connection.exec_driver_sql(f"SELECT version_num FROM {table}").scalar_one_or_none()  # noqa: S608 -- a name
+    return connection.scalars(select(column("version_num")).select_from(table_of(table))).one_or_none()
 
 
 def _config(branch: Branch | None = None) -> Config:

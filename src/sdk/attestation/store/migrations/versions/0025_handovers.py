@@ -28,7 +28,7 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     kept = "subscriber, id, event, machine_id, payload, created_at, attempts, next_attempt_at, error"
-    op.execute(f"INSERT INTO handovers ({kept}) SELECT {kept} FROM deliveries ORDER BY sequence")  # noqa: S608 -- names
+    op.execute(f"INSERT INTO handovers ({kept}) SELECT {kept} FROM deliveries ORDER BY sequence")  # noqa: S608 -- the names above
     op.drop_table("deliveries")
     for columns in (
         ["created_at"],
