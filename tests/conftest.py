@@ -18,7 +18,7 @@ pytest_plugins = [
     "tests.fixtures.tpm",
 ]
 
-PROCESSES = frozenset(("e2e", "integration", "scenarios"))
+PROCESSES = frozenset(("e2e", "faults", "integration", "scenarios"))
 """Folders of tests that start processes."""
 
 # A deadline per example measures the neighbours on a shared machine, not the code.

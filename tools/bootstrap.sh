@@ -107,12 +107,22 @@ ensure_programs() {
   done
 }
 
-# The tests need the program nginx, nobody needs the server: apt would start one on port 80. So it is only unpacked.
-ensure_nginx() {
-  has nginx || { apt_unpack nginx && wrap_unpacked; } || true
+# The tests need these programs, nobody needs the servers that apt would start. So they are only unpacked.
+ensure_unpacked() {
+  local name
+  for name in "$@"; do
+    has "$name" || { apt_unpack "$name" && wrap_unpacked; } || true
+    hash -r
+    has "$name" || die "the program $name is missing. Install it and start again:" \
+      "sudo apt-get update && sudo apt-get install --no-install-recommends $name"
+  done
+}
+
+# systemd judges our units; nobody needs a second one here, so it is only unpacked.
+ensure_systemd_analyze() {
+  has systemd-analyze || { apt_unpack systemd && wrap_unpacked; } || true
   hash -r
-  has nginx || die "the program nginx is missing. Install it and start again:" \
-    "sudo apt-get update && sudo apt-get install --no-install-recommends nginx"
+  has systemd-analyze || say "no systemd-analyze, and it cannot be unpacked: what it says of the units is not asked"
 }
 
 # OpenSSL's provider tpm2, by which the tests use keys of a TPM as other programs do: a module, so there is no
@@ -122,11 +132,11 @@ ensure_tpm2_provider() {
   modules=$(openssl version -m | sed 's/^MODULESDIR: "\(.*\)"$/\1/')
   [ ! -e "$modules/tpm2.so" ] || return 0
   local packages=(tpm2-openssl libtss2-tcti-swtpm0)
-  unpacked=$(find "$tools/apt" -name tpm2.so -path '*/ossl-modules/*' 2>/dev/null | head -n 1)
+  unpacked=$(find "$tools/apt" -name tpm2.so -path '*/ossl-modules/*' 2>/dev/null | head -n 1 || true)
   if [ -z "$unpacked" ]; then
     apt_install "${packages[@]}" || apt_unpack "${packages[@]}" || true
     [ ! -e "$modules/tpm2.so" ] || return 0
-    unpacked=$(find "$tools/apt" -name tpm2.so -path '*/ossl-modules/*' 2>/dev/null | head -n 1)
+    unpacked=$(find "$tools/apt" -name tpm2.so -path '*/ossl-modules/*' 2>/dev/null | head -n 1 || true)
   fi
   [ -n "$unpacked" ] || die "OpenSSL's provider tpm2 is missing. Install it and start again:" \
     "sudo apt-get update && sudo apt-get install --no-install-recommends ${packages[*]}"
@@ -139,6 +149,22 @@ ensure_tpm2_provider() {
 ensure_spin() {
   if has spin && has gcc; then return 0; fi
   apt_install spin gcc libc6-dev || say "no spin or gcc, and no rights to install them: the model of the protocol is not explored"
+  hash -r
+}
+
+# It lets calls to the kernel fail: disks that are full or broken. Where it cannot be brought, or a container forbids
+# it to attach, those tests are skipped, and say so.
+ensure_strace() {
+  has strace || apt_install strace || { apt_unpack strace && wrap_unpacked; } || say "no strace, and no way to bring it"
+  hash -r
+}
+
+# Container images are built by root, on a Debian that is made for them. Where that cannot be, their tests are skipped, and say so.
+ensure_images() {
+  local missing=() program
+  for program in buildah skopeo umoci mmdebstrap; do has "$program" || missing+=("$program"); done
+  if [ ${#missing[@]} = 0 ] || [ "$(id -u)" != 0 ]; then return 0; fi
+  apt_install "${missing[@]}" || say "no ${missing[*]}, and they could not be installed: container images are not built"
   hash -r
 }
 

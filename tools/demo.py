@@ -58,6 +58,7 @@ DEFAULT_DATA = ROOT / ".run"
 DEFAULT_PORT = 8080
 DEFAULT_IDENTITY_PORT = 8081
 MAX_MACHINES = 50
+REPLICAS = 2
 FLEET = (("cp", Role.CONTROLPLANE), ("infra", Role.WORKER_INFRA), ("app", Role.WORKER_APP))
 FACT_INDENT = 16
 MADE_BY_DEMO = "made-by-demo"
@@ -484,6 +485,26 @@ def ask_to_stop(machines: Sequence[Machine]) -> None:
         machine.ask_agent_to_stop()
 
 
+@contextmanager
+def _postgres(data: Path) -> Iterator[str]:
+    """Run a server of PostgreSQL whose databases stay in *data*, and yield the URL of the service's.
+
+    Raises:
+        Failed: It does not start.
+    """
+    from tools.postgres import server  # here: its driver is for --postgres only
+
+    kept = data / "postgres"
+    new = not kept.exists()
+    with ExitStack() as stack:
+        try:
+            running = stack.enter_context(server(kept))
+        except RuntimeError as e:
+            raise Failed(str(e)) from None
+        url = running.create("attestation") if new else running.url("attestation")
+        yield url.replace("postgresql:", "postgresql+psycopg:", 1)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="./dev run", description="Start the service and walk a fleet through it."
@@ -496,6 +517,11 @@ def _parser() -> argparse.ArgumentParser:
         "--data", type=Path, metavar="DIR", help="keep everything there; default .run, made anew by each demo"
     )
     parser.add_argument("--port", type=int, metavar="P", help=f"default {DEFAULT_PORT}, or a free one")
+    parser.add_argument(
+        "--postgres",
+        action="store_true",
+        help=f"on PostgreSQL instead of SQLite, {REPLICAS} replicas behind nginx",
+    )
     parser.add_argument("--exit-after-demo", action="store_true", help="stop after the last step")
     return parser
 
@@ -545,14 +571,23 @@ def run(options: argparse.Namespace) -> None:
         identity = IdentityProvider(data, free_port(DEFAULT_IDENTITY_PORT, but_not=port))
         stack.callback(identity.stop)
         identity.start()
-        service = Service(data, port, identity.issuer)
+        database, replicas = "", []
+        if options.postgres:
+            database = stack.enter_context(_postgres(data))
+            replicas = [free_port(0, but_not=port) for _ in range(REPLICAS)]
+        service = Service(data, port, identity.issuer, database=database, replicas=replicas)
         service.prepare([role.value for role in Role])
         out.say("Is this the physical machine we expect, and may it join the cluster?")
         stack.callback(service.stop)
         identity.wait()
         service.start()
         out.say()
-        out.say(f"   The service runs at {service.url}, on SQLite in {data}.")
+        if options.postgres:
+            behind = " and ".join(f"http://127.0.0.1:{each}" for each in replicas)
+            out.say(f"   The service runs at {service.url}: nginx, before the replicas {behind},")
+            out.say(f"   on PostgreSQL, {database}")
+        else:
+            out.say(f"   The service runs at {service.url}, on SQLite in {data}.")
         out.say(f"   Operators log in at {identity.issuer} (an identity provider for demos only).")
         for warning in service.warnings():
             out.warn(f"the service warns: {warning}")

@@ -26,6 +26,10 @@ _NEED = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^\]]*)\])?")
 _OURS = "itl-attestation-"
 
 
+ELSEWHERE = {("psycopg", "tzdata")}
+"""Who needs whom on Windows only, which a lock does not say where somebody else needs it everywhere."""
+
+
 def normal(name: str) -> str:
     """Return the one spelling of a distribution's name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -38,17 +42,23 @@ def blocks_of(lock: str) -> dict[str, str]:
     }
 
 
+def needs_of(blocks: dict[str, str]) -> dict[str, set[str]]:
+    """Return what each distribution of a lock needs itself, by the words `via` of the lock."""
+    needs: dict[str, set[str]] = {name: set() for name in blocks}
+    for name, block in blocks.items():
+        for parent in _VIA.findall(block):
+            if parent in needs and (parent, name) not in ELSEWHERE:
+                needs[parent].add(name)
+    return needs
+
+
 def reached(blocks: dict[str, str], names: Iterable[str]) -> set[str]:
     """Return *names* and all that they lead to, by the words `via` of the lock.
 
     Raises:
         KeyError: A name that the lock does not have.
     """
-    needs: dict[str, set[str]] = {name: set() for name in blocks}
-    for name, block in blocks.items():
-        for parent in _VIA.findall(block):
-            if parent in needs:
-                needs[parent].add(name)
+    needs = needs_of(blocks)
     found: set[str] = set()
     todo = {normal(name) for name in names}
     while todo:
@@ -58,14 +68,15 @@ def reached(blocks: dict[str, str], names: Iterable[str]) -> set[str]:
     return found
 
 
-def _project(member: str) -> dict[str, Any]:
+def project(member: str) -> dict[str, Any]:
+    """Return the pyproject.toml of a member."""
     return tomllib.loads((ROOT / "src" / member / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def wanted(member: str, extra: str = "") -> set[str]:
     """Return the names that a member asks for, those that it asks for through our other members among them."""
-    project = _project(member)["project"]
-    lines = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    said = project(member)["project"]
+    lines = said["optional-dependencies"][extra] if extra else said["dependencies"]
     names: set[str] = set()
     for line in lines:
         found = _NEED.match(line)
@@ -88,10 +99,10 @@ def locks(lock: str) -> dict[str, str]:
     chosen: dict[str, set[str]] = {}
     for member in INSTALLABLES:
         base = chosen[member] = reached(blocks, wanted(member))
-        for extra in _project(member)["project"].get("optional-dependencies", {}):
+        for extra in project(member)["project"].get("optional-dependencies", {}):
             chosen[f"{member}-{extra}"] = reached(blocks, wanted(member, extra)) - base
     builders = {
-        need for member in ("sdk", *INSTALLABLES) for need in _project(member)["build-system"]["requires"]
+        need for member in ("sdk", *INSTALLABLES) for need in project(member)["build-system"]["requires"]
     }
     chosen[BUILD] = reached(blocks, (found[1] for need in builders if (found := _NEED.match(need))))
     return {

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from attestation.device import NodeTPM
 from attestation_testing import CertificateAuthority, SoftwareTPM
 from tools.demo_people import Account, load_people, write_private
 from tools.keycloak_realm import OPENID, Realm
+from tools.nginx import NginxMissing, configure
 
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 10.0
@@ -217,15 +219,25 @@ class IdentityProvider:
 
 
 class Service:
-    """The attestation service with a database, keys and role configurations in *directory*."""
+    """The attestation service with keys and role configurations in *directory*.
 
-    def __init__(self, directory: Path, port: int, issuer: str) -> None:
+    Args:
+        directory: Where.
+        port: Of its address.
+        issuer: Its identity provider.
+        database: URL of its database; a file in *directory* where it is empty.
+        replicas: Ports of as many processes, behind nginx at *port*; none: one process, which listens there itself.
+    """
+
+    def __init__(
+        self, directory: Path, port: int, issuer: str, *, database: str = "", replicas: Sequence[int] = ()
+    ) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        self.log = directory / "service.log"
         self.token_file = directory / "admin-token"
         self.passphrase_file = directory / "ca-passphrase"
+        self.proxy_secret_file = directory / "proxy-secret"
         self.variables = {
-            "ITL_DB_URL": f"sqlite:///{directory / 'machines.db'}",
+            "ITL_DB_URL": database or f"sqlite:///{directory / 'machines.db'}",
             "ITL_SERVICE_URL": self.url,
             "ITL_ENROLLMENT_CA_DIR": str(directory / "ca"),
             "ITL_ENROLLMENT_CA_PASSPHRASE_FILE": str(self.passphrase_file),
@@ -236,20 +248,37 @@ class Service:
             "ITL_TPM_ALLOW_SIMULATOR": "true",
             "ITL_REATTEST_SECONDS": str(REATTEST_SECONDS),
         }
+        if replicas:
+            self.variables["ITL_TRUSTED_PROXIES"] = "127.0.0.1/32"
+            self.variables["ITL_PROXY_SECRET_FILE"] = str(self.proxy_secret_file)
         self._directory = directory
-        self._begins_at = 0
-        self._process = Process(
-            [str(BIN / "attestation-service"), "--host", "127.0.0.1", "--port", str(port)],
-            self.log,
-            environment(**self.variables),
-            directory,
-        )
+        self._port, self._begins_at = port, 0
+        self._processes = {
+            each: Process(
+                [str(BIN / "attestation-service"), "--host", "127.0.0.1", "--port", str(each)],
+                directory / (f"service-{number}.log" if replicas else "service.log"),
+                environment(**self.variables),
+                directory,
+            )
+            for number, each in enumerate(replicas or (port,), start=1)
+        }
+        self._proxy: Process | None = None
+
+    @property
+    def log(self) -> Path:
+        """What the first of its processes that ended, or else the first one, logged."""
+        ended = [each.log for each in self._all if not each.running]
+        return (ended or [each.log for each in self._all])[0]
+
+    @property
+    def _all(self) -> list[Process]:
+        return [*self._processes.values(), *((self._proxy,) if self._proxy is not None else ())]
 
     def prepare(self, roles: list[str]) -> None:
         """Make directories, secrets and a configuration for each role; keep what is there."""
         for name in ("ca", "configs"):
             (self._directory / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        for secret in (self.token_file, self.passphrase_file):
+        for secret in (self.token_file, self.passphrase_file, self.proxy_secret_file):
             if not secret.exists():
                 write_private(secret, secrets.token_urlsafe(32) + "\n")
         for role in roles:
@@ -269,23 +298,68 @@ class Service:
         Raises:
             Failed: It ended, or is not ready in time.
         """
-        self._begins_at = self.log.stat().st_size if self.log.exists() else 0
-        self._process.start()
-        wait_for(f"{self.url}/readyz", self._process, "the service")
+        log = self.log
+        self._begins_at = log.stat().st_size if log.exists() else 0
+        for process in self._processes.values():
+            process.start()
+        for port, process in self._processes.items():
+            wait_for(f"http://127.0.0.1:{port}/readyz", process, "the service")
+        if self._port not in self._processes:
+            self._proxy = self._make_proxy()
+            self._proxy.start()
+            wait_for(f"{self.url}/readyz", self._proxy, "nginx")
+
+    def _make_proxy(self) -> Process:
+        """Write the configuration that we ship, for this address without TLS and for these processes."""
+        folder = self._directory / "nginx"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        secret = folder / "proxy-secret.conf"
+        write_private(
+            secret, f'proxy_set_header Itl-Proxy-Secret "{self.proxy_secret_file.read_text().strip()}";\n'
+        )
+        certificates = "/etc/nginx/attestation"
+        without_tls = {
+            f"ssl_certificate {certificates}/server.pem;": "",
+            f"ssl_certificate_key {certificates}/server-key.pem;": "",
+            "ssl_protocols TLSv1.3;": "",
+            "ssl_conf_command Ciphersuites TLS_AES_256_GCM_SHA384;": "",
+            "ssl_session_tickets off;": "",
+            f"ssl_client_certificate {certificates}/operator-ca.pem;": "",
+            "ssl_verify_client optional;": "",
+        }
+        try:
+            command = configure(
+                folder,
+                {
+                    "listen 443 ssl;": f"listen 127.0.0.1:{self._port};",
+                    "server unix:/run/attestation/service.sock;": " ".join(
+                        f"server 127.0.0.1:{port};" for port in self._processes
+                    ),
+                    "proxy_set_header Host $host;": "proxy_set_header Host $http_host;",
+                    f"include {certificates}/proxy-secret.conf;": f'include "{secret}";',
+                    **without_tls,
+                },
+            )
+        except NginxMissing as e:
+            raise Failed(str(e)) from None
+        return Process(command, folder / "error.log", environment(), folder)
 
     def warnings(self) -> list[str]:
         """Return what the service warned of at this start."""
-        said = events(self.log, begins_at=self._begins_at)
+        said = events(next(iter(self._processes.values())).log, begins_at=self._begins_at)
         return [str(event["warning"]) for event in said if event.get("event") == "settings.weakened"]
 
     @property
     def running(self) -> bool:
-        """True while it serves."""
-        return self._process.running
+        """True while all of it serves."""
+        return all(each.running for each in self._all)
 
     def stop(self) -> None:
-        """Stop gracefully."""
-        self._process.stop()
+        """Stop gracefully: whoever brings requests first."""
+        for process in reversed(self._all):
+            process.ask_to_stop()
+        for process in reversed(self._all):
+            process.stop()
 
 
 @dataclass

@@ -16,6 +16,7 @@ MODULES = {
     "steady": "tests.bench.steady_state",
     "introduce": "tests.bench.introduce",
     "growth": "tests.bench.growth",
+    "postgres": "tests.bench.postgres",
     "cli": "tests.bench.cli_start",
     "ek-chain": "tests.bench.ek_chain",
     "event-logs": "tests.bench.event_logs",
@@ -28,21 +29,30 @@ MODULES = {
     "agent-signer": "tests.bench.agent_signer",
     "hostile": "tests.bench.hostile",
 }
+LONG = {
+    "replicas": "tests.bench.replicas",
+    "capacity": "tests.bench.capacity",
+}
+"""Run by name only: each takes minutes, and has a section of RESULTS.md."""
 
 
 def main() -> int:
-    """Run the named benchmarks, or all; all of them also rewrite RESULTS.md."""
+    """Run the named benchmarks, or all but the long ones. All of them, and each long one, also rewrite RESULTS.md."""
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODULES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join((*MODULES, *LONG)))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
-    unknown = set(arguments.names) - set(MODULES)
+    there = MODULES | LONG
+    unknown = set(arguments.names) - set(there)
     if unknown:
-        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
+        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; there are {', '.join(there)}")
     measurements: list[Measurement] = []
     for name in arguments.names or MODULES:
         print(f"measuring {name} …", file=sys.stderr, flush=True)
-        measurements += importlib.import_module(MODULES[name]).measure()
+        found = list(importlib.import_module(there[name]).measure())
+        measurements += found
+        if name in LONG:
+            write_results(found, name.capitalize())
     if not arguments.names:
         write_results(measurements)
     if arguments.json:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from attestation.machines import ClockState, Machine, Role, Status, TPMIdentity
 from attestation.results import Assurance, Verdict
-from attestation.store import Tx, migrate, open_store
+from attestation.store import Tx, is_postgresql, migrate, open_store
+from attestation.store.copying import copy, source, tables_of, target
 from attestation.tpm import Public
 from attestation_testing import SoftwareEK
 from tests.bench.load import Connection
@@ -26,10 +27,10 @@ _PCR_TEXTS = json.dumps({bank: {str(i): v.hex() for i, v in of.items()} for bank
 
 
 @contextlib.contextmanager
-def service(directory: Path, **settings: str) -> Iterator[Server]:
-    """Run the service with two workers on a SQLite file in *directory*; limits are out of the way.
+def service(directory: Path, workers: int = WORKERS, /, **settings: str) -> Iterator[Server]:
+    """Run the service on a SQLite file in *directory*, or on ITL_DB_URL of *settings*; limits are out of the way.
 
-    *settings* are further variables of its environment.
+    *settings* are further variables of its environment, e.g. another `ITL_DB_URL`.
     """
     (directory / "configs").mkdir(exist_ok=True)
     environment = {
@@ -48,7 +49,7 @@ def service(directory: Path, **settings: str) -> Iterator[Server]:
         "ITL_ACCESS_LOG": "false",
         **settings,
     }
-    arguments = ["attestation_service.main", "--host", "127.0.0.1", "--workers", str(WORKERS)]
+    arguments = ["attestation_service.main", "--host", "127.0.0.1", "--workers", str(workers)]
     with run(arguments, environment, directory / "service.log") as server:
         yield server
 
@@ -60,12 +61,22 @@ def directory() -> Iterator[Path]:
         yield Path(name)
 
 
-def seed(path: Path, count: int, *, live: int) -> list[SoftwareMachine]:
+def seed(path: Path, count: int, *, live: int, url: str | None = None) -> list[SoftwareMachine]:
     """Write *count* attested machines into a fresh database; return *live* of them, spread evenly, with keys.
 
-    The other rows have every column filled too; their keys are never used.
+    The other rows have every column filled too; their keys are never used. The database is the one at *url*, or a file
+    in *path*. Into a server they are copied from a file: row by row it took longer than all that is measured.
     """
-    url = f"sqlite:///{path}/machines.db"
+    if url is not None and is_postgresql(url):
+        copied = seed(path, count, live=live)
+        with source(f"sqlite:///{path}/machines.db", alone=True) as found, target(url, []) as made:
+            copy(found, made, tables_of(found, []), lambda _table, _rows: None)
+        return copied
+    return fill(url or f"sqlite:///{path}/machines.db", count, live=live)
+
+
+def fill(url: str, count: int, *, live: int) -> list[SoftwareMachine]:
+    """Write machines as `seed` does, row by row, into a database that may be migrated already."""
     migrate(url)
     store = open_store(url)
     at = datetime.now(UTC)

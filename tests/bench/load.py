@@ -16,6 +16,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._buffer = b""
+        self.head = b""
+        """Of the newest answer, in lower case."""
         self._waiting: asyncio.Future[tuple[int, bytes]] | None = None
         self._transport: asyncio.Transport | None = None
 
@@ -30,7 +32,7 @@ class Connection(asyncio.Protocol):
         head, separator, body = self._buffer.partition(b"\r\n\r\n")
         if not separator:
             return
-        lower = head.lower()
+        self.head = lower = head.lower()
         at = lower.find(b"content-length:")
         size = int(lower[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
         if len(body) < size:
@@ -56,6 +58,8 @@ class Connection(asyncio.Protocol):
     ) -> tuple[int, bytes]:
         """Return status and body of one request."""
         assert self._transport is not None
+        if self._transport.is_closing():
+            raise ConnectionResetError("closed by the server")
         self._waiting = asyncio.get_running_loop().create_future()
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: {content_type}\r\n{headers}"

@@ -10,6 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
+_HEAD = (
+    "# Measurements\n\nWritten by `./dev bench`; one run, everything on one machine. "
+    "Ratios are what counts, absolute times drift.\n\n"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +70,19 @@ def table(measurements: Sequence[Measurement]) -> str:
     return "\n".join(lines)
 
 
-def write_results(measurements: Sequence[Measurement]) -> None:
-    """Write RESULTS.md: the table, the notes and the kind of machine."""
+def write_results(measurements: Sequence[Measurement], section: str = "") -> None:
+    """Write into RESULTS.md the table, the notes and the kind of machine: *section*, or what has no heading."""
+    text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
+    head, *others = text.split("\n## ")
+    sections = {"": head} | {each.partition("\n")[0]: f"## {each}" for each in others}
     notes = "\n".join(f"- **{m.name}**: {m.note}" for m in measurements if m.note)
-    RESULTS.write_text(
-        "# Measurements\n\n"
-        "Written by `./dev bench`; one run, everything on one machine. "
-        "Ratios are what counts, absolute times drift.\n\n"
-        f"Measured on {time.strftime('%Y-%m-%d', time.gmtime())}: {_cores()} cores ({_cpu()}), "
+    sections[section] = (
+        (f"## {section}\n\n" if section else _HEAD)
+        + f"Measured on {time.strftime('%Y-%m-%d', time.gmtime())}: {_cores()} cores ({_cpu()}), "
         f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} {platform.machine()}.\n\n"
-        f"{table(measurements)}\n\n{notes}\n",
-        encoding="utf-8",
+        f"{table(measurements)}\n\n{notes}\n"
     )
+    RESULTS.write_text("\n".join(each.rstrip("\n") + "\n" for each in sections.values()), encoding="utf-8")
 
 
 def as_json(measurements: Sequence[Measurement]) -> dict[str, dict[str, object]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from attestation.audit import GENESIS_HASH, AuditEvent, verify_chain
-from attestation.clock import to_micros
+from attestation.clock import rfc3339, to_micros
 from attestation.errors import (
     AllowListEntryUnknown,
     AlreadyExists,
@@ -488,6 +488,17 @@ def test_an_undone_unit_leaves_no_gap_in_the_chain(store: Store) -> None:
     store.write_sync(lambda tx: tx.audit.append(event(2), NOW))
     verdict = verify_chain(store.read_sync(lambda tx: tx.audit.entries(0, 9)))
     assert (verdict.valid, verdict.entries) == (True, 2)
+
+
+def test_audit_times_never_run_backwards(store: Store) -> None:
+    """An entry made by a clock that was set back, or of another host, bears the time of the one before it."""
+    later = NOW + timedelta(minutes=5)
+    given = (NOW, later, NOW, later + timedelta(microseconds=1))
+    for at in given:
+        store.write_sync(lambda tx, at=at: tx.audit.append(event(0), at))  # type: ignore[misc]
+    entries = [entry for _, entry in store.read_sync(lambda tx: tx.audit.entries(0, 9))]
+    assert [each.timestamp for each in entries] == [rfc3339(at) for at in (NOW, later, later, given[3])]
+    assert verify_chain(store.read_sync(lambda tx: tx.audit.entries(0, 9))).valid
 
 
 def test_audit_entries_are_listed_newest_first_under_filters(store: Store) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from attestation.errors import StoreUnavailable
+from attestation.errors import ChallengeUsed, StoreUnavailable
 from attestation.store import MachineFilter, Store, StoreSettings, open_store
 from tests.contract.store_samples import a_challenge, a_machine
 
@@ -31,6 +33,26 @@ def test_a_unit_that_raises_stores_nothing(store: Store) -> None:
     with pytest.raises(LookupError, match="mine"):
         store.write_sync(work)
     assert stored(store) == set()
+
+
+def test_a_unit_that_raises_behind_a_race_that_it_lost_ends_itself_alone(store: Store) -> None:
+    """PostgreSQL has not said yet that the challenge was spent before: the writer goes on, and the race is told."""
+
+    def work(tx: Any) -> None:
+        tx.challenges.redeem(spent.challenge_id, spent.purpose, spent.machine_id, spent.issued_at)
+        raise LookupError("mine")
+
+    spent = a_challenge()
+    store.write_sync(lambda tx: tx.machines.add(a_machine()))
+    store.write_sync(lambda tx: tx.challenges.issue(spent))
+    store.write_sync(
+        lambda tx: tx.challenges.redeem(spent.challenge_id, spent.purpose, spent.machine_id, spent.issued_at)
+    )
+    for _ in range(2):
+        with pytest.raises(ChallengeUsed):
+            store.write_sync(work)
+    store.write_sync(lambda tx: tx.machines.add(a_machine(2)))
+    assert len(stored(store)) == 2
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
@@ -142,12 +164,13 @@ def test_a_unit_that_raises_stop_iteration_keeps_nobody_waiting(store: Store) ->
 def test_a_read_is_one_snapshot(store: Store) -> None:
     """What is committed in the middle of a read does not show in it."""
 
-    def work(tx: Any) -> tuple[int, int]:
+    def work(tx: Any) -> tuple[int, int, int]:
         before = tx.machines.pending().rows
+        again = tx.machines.pending().rows  # by now it has its snapshot: a unit may be run twice
         store.write_sync(lambda other: other.machines.add(a_machine()))
-        return before, tx.machines.pending().rows
+        return before, again, tx.machines.pending().rows
 
-    assert store.read_sync(work) == (0, 0)
+    assert store.read_sync(work) == (0, 0, 0)
     assert len(stored(store)) == 1
 
 
@@ -242,3 +265,11 @@ def test_units_of_many_threads_all_count(store: Store) -> None:
         thread.join()
     found = store.read_sync(lambda tx: [tx.challenges.get(f"{n:032x}") for n in range(1, 33)])
     assert None not in found
+
+
+def test_the_clock_of_a_store_is_its_server_s(store: Store, store_url: str) -> None:
+    """Of two stores of one database, and of the database itself: all tell the same time."""
+    with contextlib.closing(open_store(store_url)) as other:
+        before, there, after = store.clock.now(), other.clock.now(), store.clock.now()
+    # Each is right to half a round trip, which a busy host may make long.
+    assert before - timedelta(seconds=5) < there < after + timedelta(seconds=5)

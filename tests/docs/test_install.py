@@ -1,6 +1,6 @@
-"""docs/operate/install.md, its units and its sample, as far as they can be judged without a bare Debian.
+"""docs/operate/install.md and replicas.md, their units and their sample, as far as they can be judged here.
 
-`tools/fresh.sh install` copies every line of it into one.
+`tools/fresh.sh install` and `replicas` copy every line of them into a bare Debian.
 """
 
 from __future__ import annotations
@@ -21,60 +21,81 @@ from attestation_service.settings import Settings
 from tests.docs.pages import ROOT, text
 from tools import install_page
 
-PAGE = text("docs/operate/install.md")
-LINES = install_page.lines(PAGE)
+PAGES = {name: text(f"docs/operate/{name}.md") for name in install_page.AFTER}
+COPIED = {name: install_page.lines(page) for name, page in PAGES.items()}
+LINES = COPIED["install"]
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
+TEMPLATE = ROOT / "deploy/systemd/attestation-service@.service"
 
 
 def _unit(path: Path) -> configparser.SectionProxy:
-    unit = configparser.ConfigParser(interpolation=None, strict=True)
+    unit = configparser.ConfigParser(interpolation=None, strict=False)  # a word may stand twice
     unit.optionxform = str  # type: ignore[assignment,method-assign]  # as configparser documents it
     unit.read(path)
     return unit["Service"]
 
 
-def _environment(name: str) -> set[str]:
-    """Return the variables of a file that the page writes."""
+def _environment(page: str, name: str) -> set[str]:
+    """Return the variables of a file that a page writes."""
     found = re.search(
-        rf"^cat > /etc/itl-attestation/{name} <<'ENV'\n(.*?)^ENV$", LINES, re.MULTILINE | re.DOTALL
+        rf"^cat > /etc/itl-attestation/{name} <<'?ENV'?\n(.*?)^ENV$", COPIED[page], re.MULTILINE | re.DOTALL
     )
     assert found is not None, name
     return set(re.findall(r"^(ITL_\w+)=", found[1], flags=re.MULTILINE))
 
 
-def test_what_is_copied_is_a_script() -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_copied_is_a_script(page: str) -> None:
     """With what stands around it on trial; and nothing of it is left to be filled in."""
     bash = shutil.which("bash")
     assert bash is not None
     done = subprocess.run(
-        [bash, "-n"], input=install_page.script(PAGE), text=True, capture_output=True, check=False
+        [bash, "-n"], input=install_page.script(page), text=True, capture_output=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert LINES.count(" install --require-hashes -r deploy/locks/") == 4
-    assert not re.search(r"…|\bTODO\b|<[a-z-]+>", LINES)
+    assert COPIED[page].count(" install --require-hashes -r deploy/locks/") == 4
+    assert not re.search(r"…|\bTODO\b|<[a-z-]+>", COPIED[page])
     # What pip gets by its name alone is what was built here, and only without anything that it needs.
-    for line in LINES.splitlines():
+    for line in COPIED[page].splitlines():
         if "/bin/pip" in line and " install " in line:
             assert "--require-hashes -r deploy/locks/" in line or "--no-deps dist/" in line, line
 
 
-def test_files_of_the_checkout_that_it_takes_exist() -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_files_of_the_checkout_that_it_takes_exist(page: str) -> None:
     """Units, locks, the sample."""
-    taken = set(re.findall(r"\bdeploy/[\w./-]+\w", LINES))
+    taken = set(re.findall(r"\bdeploy/[\w./@-]+\w", COPIED[page]))
     assert len(taken) >= 7
     for name in taken:
         assert (ROOT / name).is_file(), name
-    for name in re.findall(r"`([\w-]+\.lock)`", PAGE):
+    for name in re.findall(r"`([\w-]+\.lock)`", PAGES[page]):
         assert (ROOT / "deploy/locks" / name).is_file() or name == "requirements.lock", name
 
 
-def test_the_settings_that_it_writes_are_known() -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_the_settings_that_it_writes_are_known(page: str) -> None:
     """By the service and by the agent; an unknown one would stop the start."""
-    assert _environment("service.env") <= {f"ITL_{name.upper()}" for name in Settings.model_fields}
-    assert _environment("agent.env") <= {option.variable for option in OPTIONS}
+    assert _environment(page, "service.env") <= {f"ITL_{name.upper()}" for name in Settings.model_fields}
+    assert _environment(page, "agent.env") <= {option.variable for option in OPTIONS}
 
 
-@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_a_replica_is_the_service_on_another_port() -> None:
+    """Its unit has the same rules; only where it listens and what it waits for is its own."""
+    alone, replica = (
+        (ROOT / f"deploy/systemd/{name}").read_text("utf-8").splitlines()
+        for name in ("attestation-service.service", TEMPLATE.name)
+    )
+    own = {"Description", "After", "Environment", "EnvironmentFile", "ExecStart"}
+    assert {line.partition("=")[0] for line in set(alone) ^ set(replica) if not line.startswith("#")} == own
+    assert f"install -m 0644 deploy/systemd/{TEMPLATE.name} /etc/systemd/system/" in COPIED["replicas"]
+    (started,) = re.findall(
+        r"^systemctl enable --now (attestation-service@.*)$", COPIED["replicas"], re.MULTILINE
+    )
+    proxied = re.findall(r"server 127\.0\.0\.1:(\d+);", COPIED["replicas"])
+    assert [f"attestation-service@{port}" for port in proxied] == started.split()
+
+
+@pytest.mark.parametrize("path", sorted({*UNITS} - {TEMPLATE}), ids=lambda path: path.name)
 def test_a_unit_starts_what_the_page_installs(path: Path) -> None:
     """Its program, user, settings and directories are those that the page makes, and those that are the defaults."""
     unit = _unit(path)
@@ -106,7 +127,7 @@ def test_systemd_understands_the_units() -> None:
     """Every word of them; that the programs are not installed here is no fault of theirs."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        pytest.skip("no systemd-analyze")
+        pytest.skip("no systemd-analyze: apt-get install systemd")
     done = subprocess.run(
         [analyze, "verify", "--man=no", *map(str, UNITS)],
         capture_output=True,
@@ -117,6 +138,28 @@ def test_systemd_understands_the_units() -> None:
     assert [
         line for line in done.stderr.splitlines() if "deploy/systemd" in line and "not executable" not in line
     ] == []
+
+
+# systemd's own measure, 0 (nothing is open to it) to 10: the service may have 3, the agent is root beside a TPM.
+EXPOSED = {"attestation-service.service": 3.0, TEMPLATE.name: 3.0, "itl-tpm-register.service": 3.0}
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_a_unit_shuts_out_what_its_program_does_not_need(path: Path) -> None:
+    """By what systemd says of it."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("no systemd-analyze: apt-get install systemd")
+    done = subprocess.run(
+        [analyze, "security", "--offline=true", "--no-pager", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    said = re.search(r"Overall exposure level for \S+: (\d+\.\d)", done.stdout)
+    assert said is not None, done.stderr
+    assert float(said[1]) <= EXPOSED[path.name]
 
 
 def test_the_sample_is_a_configuration_that_is_delivered() -> None:

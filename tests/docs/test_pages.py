@@ -12,7 +12,7 @@ import click
 from packaging.requirements import Requirement
 
 from attestation_cli.main import cli
-from attestation_service import main
+from attestation_service.commands import parser
 from attestation_service.settings import Settings
 from tests.docs.pages import PAGES, ROOT, text
 
@@ -84,8 +84,8 @@ def test_the_help_of_the_service_names_a_page_that_its_wheel_brings() -> None:
     """An unknown variable sends people to the help, and the help to every setting."""
     (place, here), *others = [(p, h) for p, h in _shared("service").items() if p.endswith("/operate")]
     assert not others
-    assert str(main.PAGES / "operate").endswith(place)
-    assert str(main.PAGES / "operate/settings.md") in main._parser().format_help()
+    assert str(parser.PAGES / "operate").endswith(place)
+    assert str(parser.PAGES / "operate/settings.md") in parser.parser().format_help()
     assert (here / "settings.md").is_file()
 
 

@@ -25,11 +25,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from attestation_testing import CertificateAuthority, SoftwareTPM
-from tests.fixtures.nginx import TEMPORARY, Nginx, nginx_program
+from tests.fixtures.nginx import Nginx
 from tests.fixtures.operator_pki import OperatorCA
 from tests.fixtures.ports import free_port
 from tests.fixtures.resource_manager import ResourceManager
 from tests.fixtures.service import Operator, ServiceProcess, StartService
+from tools.nginx import TEMPORARY, nginx_program
 
 pytestmark = [pytest.mark.swtpm, pytest.mark.nginx, pytest.mark.slow]
 

@@ -15,8 +15,11 @@ import pytest
 from ruamel.yaml import YAML
 
 from attestation_testing import CertificateAuthority, SoftwareTPM
+from tests.fixtures.both import new_database
 from tests.fixtures.service import Operator, ServiceProcess, StartService
 from tests.fixtures.tpm import MakeTPM
+
+__all__ = ["new_database"]
 
 pytestmark = pytest.mark.swtpm
 
@@ -110,16 +113,15 @@ def operator(service: ServiceProcess) -> Iterator[Operator]:
     found.http.close()
 
 
-@pytest.fixture(params=[("L-1", "ecc"), ("L-2", "rsa")], ids=["rsa-ek-ecc-ak", "ecc-ek-rsa-ak"])
+@pytest.fixture
 def node(
-    request: pytest.FixtureRequest,
     service: ServiceProcess,
     make_tpm: MakeTPM,
     tpm_ca: CertificateAuthority,
     tmp_path: Path,
 ) -> Node:
-    """A node whose manufacturer certified an RSA or an ECC EK."""
-    template, ak = request.param
+    """A node whose manufacturer certified an RSA EK, or, where the service is on PostgreSQL, an ECC one."""
+    template, ak = ("L-2", "rsa") if service.server_url else ("L-1", "ecc")
     tpm = make_tpm("tpm")
     tpm.manufacture(tpm_ca, template=template)
     (tmp_path / "applied").mkdir()

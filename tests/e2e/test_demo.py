@@ -165,3 +165,23 @@ def test_two_runs_in_one_directory_are_refused(tmp_path: Path) -> None:
         first.terminate()
         first.communicate(timeout=60)
     assert first.returncode == 0
+
+
+@pytest.mark.nginx
+def test_the_same_on_postgresql_with_two_replicas_behind_nginx(tmp_path: Path) -> None:
+    """Both replicas answer, behind one address; what was stored is there at the next run; nothing stays behind."""
+    data = tmp_path / "with space"
+    for ran_before in (False, True):
+        demo = _demo("--postgres", "--exit-after-demo", "--machines=1", "--data", "with space", cwd=tmp_path)
+        said, _ = demo.communicate(timeout=600)
+        assert demo.returncode == 0, said
+        assert re.search(r"nginx, before the replicas http://127.0.0.1:\d+ and http://127.0.0.1:\d+,", said)
+        server = re.search(r"on PostgreSQL, postgresql\+psycopg://itl@/attestation\?host=(\S+)", said)
+        assert server is not None
+        assert ("was approved before" in said) is ran_before
+        assert "chain valid" in said
+        for replica in (1, 2):
+            log = (data / f"service-{replica}.log").read_text(encoding="utf-8")
+            assert '"path": "/api/v1/attest"' in log, f"replica {replica} was asked nothing"
+        assert _processes_in(data) == _processes_in(Path(server[1])) == []
+        assert not Path(server[1]).exists()

@@ -347,6 +347,7 @@ def newer(path: Path) -> None:
     migrate(f"sqlite:///{path}")
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.execute("DELETE FROM schema_support")
         connection.commit()
 
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attestation.clock import SystemClock, from_micros, parse_http_date, parse_rfc3339, rfc3339, to_micros
+from attestation.clock import (
+    SystemClock,
+    from_micros,
+    parse_http_date,
+    parse_rfc3339,
+    rfc3339,
+    to_micros,
+)
 
 AT = datetime(2026, 11, 21, 3, 42, 0, 1, tzinfo=UTC)
 

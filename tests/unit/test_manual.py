@@ -73,25 +73,30 @@ def programs() -> list[str]:
     """Return the pages of the programs that read their words with argparse."""
     return [
         subprocess.run(
-            [sys.executable, "-c", f"from {module}.main import main; main(['--man'])"],
+            [sys.executable, "-c", f"from {entry} as main; main(['--man'])"],
             capture_output=True, text=True, check=True, timeout=120,
         ).stdout
-        for module in ("attestation_service", "attestation_agent")
+        for entry in (
+            "attestation_service.main import main",
+            "attestation_agent.main import main",
+            "attestation_agent.main import register",
+        )
     ]  # fmt: skip
 
 
 def test_pages_are_written_and_rendered_without_a_warning(tmp_path: Path) -> None:
     """Those of service and agent too; where groff is, it has nothing to say against any of them."""
-    service, agent = programs()
+    service, agent, register = programs()
     assert "--workers" in plain(service)
     for words in ("attestation-agent identify", "--server-url", "ITL_LOG_FORMAT", "Exit codes: 0 attested"):
         assert words.lower() in plain(agent).lower()
     (tmp_path / "attestation-service.1").write_text(service, encoding="utf-8")
     (tmp_path / "attestation-agent.1").write_text(agent, encoding="utf-8")
+    (tmp_path / "itl-tpm-register.1").write_text(register, encoding="utf-8")
     done = CliRunner().invoke(cli, ["man", "--to", str(tmp_path)], catch_exceptions=False)
     assert done.stdout == f"{len(PAGES)} pages written to {tmp_path}\n"
     files = sorted(map(str, tmp_path.glob("*.1")))
-    assert len(files) == len(PAGES) + 2
+    assert len(files) == len(PAGES) + 3
     if groff := shutil.which("groff"):
         # A path that is longer than a line cannot be broken: that is said of the terminal, not of the page.
         command = [groff, "-man", "-ww", "-Wbreak", "-Tutf8", "-k", "-z", *files]

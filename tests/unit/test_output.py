@@ -59,8 +59,13 @@ def test_a_reader_that_has_gone_is_told_nothing(tmp_path: Path) -> None:
     """`| head`: who reads has enough."""
     reads, writes = os.pipe()
     os.close(reads)
-    for words in ("attestation-service --man", "attestation-agent --man", "attestation --help"):
-        code, told = run(words, onto=writes, place=tmp_path)
+    for words in (
+        "attestation-service --man",
+        "attestation-agent --man",
+        "attestation --help",
+        "attestation-service doctor",
+    ):
+        code, told = run(words, onto=writes, place=tmp_path, unbuffered=words.endswith("doctor"))
         assert (code > 0, told) == (True, ""), words
     os.close(writes)
 

@@ -7,15 +7,11 @@ import re
 import shutil
 import subprocess
 import tomllib
-import zipfile
-from email.parser import BytesParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
-from trove_classifiers import classifiers
 
 from tools import locks
 
@@ -84,32 +80,6 @@ def test_a_member_says_what_it_is(member: str) -> None:
     packages = _toml(f"src/{member}/pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert len(packages) == 1
     assert (ROOT / "src" / member / packages[0] / "py.typed").is_file()
-
-
-@pytest.mark.parametrize("member", MEMBERS)
-def test_a_wheel_carries_its_licence_and_who_made_it(member: str, tmp_path: Path) -> None:
-    """Whoever has only the wheel may know what they may do with it, whom to name, and what it is for."""
-    built = Path(
-        next(WheelBuilder(str(ROOT / "src" / member)).build(directory=str(tmp_path), versions=["standard"]))
-    )
-    with zipfile.ZipFile(built) as wheel:
-        names = wheel.namelist()
-        about = BytesParser().parsebytes(
-            wheel.read(next(n for n in names if n.endswith(".dist-info/METADATA")))
-        )
-        texts = {Path(n).name: wheel.read(n) for n in names if ".dist-info/licenses/" in n}
-    assert texts["LICENSE"] == (ROOT / "LICENSE").read_bytes()
-    # What the certificates of the manufacturers demand goes where they go.
-    carries = any("tpm_bundle/anchors/" in name for name in names)
-    assert carries == (member == "sdk")
-    assert texts.get("NOTICE") == ((ROOT / "NOTICE").read_bytes() if carries else None)
-    assert about["Author"] == "the ITL attestation contributors"
-    assert about["License-Expression"] == SPDX
-    # What its README, which is all of us that an index shows, refers to is in it.
-    for place in re.findall(r"share/doc/[\w./-]*\w", str(about.get_payload())):
-        assert any(f".data/data/{place}" in name for name in names), place
-    said = about.get_all("Classifier") or []
-    assert {"Typing :: Typed", "Topic :: Security"} <= set(said) <= set(classifiers)
 
 
 @pytest.mark.threat("T33")

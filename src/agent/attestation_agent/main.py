@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attestation import __version__, manual, output
+from attestation import __version__, completion, manual, output
 from attestation_agent.exits import Exit, UsageError, exit_of
 from attestation_agent.settings import (
     CERTIFICATE_OPTIONS,
@@ -50,7 +50,6 @@ EPILOG = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `attestation-agent`; the console script exits with what this returns."""
     parser = Parser(prog="attestation-agent", description="Prove this machine with its TPM.", epilog=EPILOG)
-    parser.add_argument("--man", action=manual.Print, help="print the manual page: ... | man -l -")
     _add_version(parser)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser, metavar="COMMAND")
     identify = commands.add_parser(
@@ -93,6 +92,8 @@ def register(arguments: Sequence[str] | None = None) -> int:
 
 
 def _add_version(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--man", action=manual.Print, help="print the manual page: ... | man -l -")
+    parser.add_argument("--completion", action=completion.Print, help="print the completion for a shell")
     # All that is ours is of one version.
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
 

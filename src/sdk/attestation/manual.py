@@ -101,11 +101,7 @@ def of_parser(parser: argparse.ArgumentParser) -> Page:
         ("Description", [parser.description or ""]),
         ("Options", [Terms(_options(parser))]),
     ]
-    for action in _actions(parser):
-        if _holds_commands(action):
-            for name, below, words in _commands(action):
-                told = f"{words[:1].upper()}{words[1:]}."
-                sections.append((f"{parser.prog} {name}", [told, _usage(below), Terms(_options(below))]))
+    sections += _command_sections(parser)
     return Page(
         name=parser.prog,
         summary=(parser.description or "").partition(".")[0],
@@ -114,7 +110,22 @@ def of_parser(parser: argparse.ArgumentParser) -> Page:
     )
 
 
-def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+def _command_sections(parser: argparse.ArgumentParser) -> Iterator[tuple[str, Sequence[Block]]]:
+    for name, below, words in commands(parser):
+        told = f"{words[:1].upper()}{words[1:]}."
+        yield f"{parser.prog} {name}", [told, _usage(below), Terms(_options(below))]
+        yield from _command_sections(below)
+
+
+def commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
+    """Yield the commands of *parser*: name, what reads its words, and what it is for."""
+    for action in actions(parser):
+        if _holds_commands(action):
+            yield from _commands(action)
+
+
+def actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Return the options and arguments of *parser*, its commands among them."""
     return parser._actions  # noqa: SLF001 -- argparse shows its options and commands nowhere else
 
 
@@ -135,15 +146,28 @@ def _usage(parser: argparse.ArgumentParser) -> str:
 
 
 def _options(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
-    formatter = parser.formatter_class(prog=parser.prog)
     return [
-        (
-            formatter._format_action_invocation(action),  # noqa: SLF001 -- as --help writes it
-            "" if action.help is None else formatter._expand_help(action),  # noqa: SLF001 -- as --help fills it in
-        )
-        for action in _actions(parser)
+        (_invocation(action), words_of(parser, action))
+        for action in actions(parser)
         if action.help != argparse.SUPPRESS and not _holds_commands(action)
     ]
+
+
+def words_of(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    """Return what an option or argument of *parser* is for, on one line."""
+    formatter = parser.formatter_class(prog=parser.prog)
+    return "" if action.help is None else formatter._expand_help(action)  # noqa: SLF001 -- as --help fills it in
+
+
+def _invocation(action: argparse.Action) -> str:
+    """Return how an option or argument is given; `--help` says it in other words with each version of Python."""
+    value = action.metavar or action.dest.upper()
+    if action.choices is not None:
+        value = f"{{{','.join(map(str, action.choices))}}}"
+    if not action.option_strings:
+        return str(action.metavar or action.dest)
+    names = ", ".join(action.option_strings)
+    return names if action.nargs == 0 else f"{names} {value}"
 
 
 class Print(argparse.Action):

@@ -29,13 +29,17 @@ def to_the_end(program: str, status: int) -> Iterator[None]:
             yield
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:
-        _end(status)
     except OSError as e:
-        # With a name it is another file; other causes are no matter of where it is written to.
-        if e.filename is not None or e.errno not in _UNWRITABLE:
+        if not is_of_output(e):
             raise
-        _end(status, f"{program}: the output cannot be written: {e.strerror}\n")
+        gone = isinstance(e, BrokenPipeError)
+        _end(status, "" if gone else f"{program}: the output cannot be written: {e.strerror}\n")
+
+
+def is_of_output(error: OSError) -> bool:
+    """Return True if *error* says that the output cannot be written, or that its reader has gone."""
+    # With a name it is another file; other causes are no matter of where it is written to.
+    return isinstance(error, BrokenPipeError) or (error.filename is None and error.errno in _UNWRITABLE)
 
 
 def give_up() -> None:

@@ -16,7 +16,7 @@ import structlog
 from fastapi import FastAPI
 from starlette.middleware.errors import ServerErrorMiddleware
 
-from attestation.clock import Clock, SystemClock
+from attestation.clock import Clock
 from attestation.store import StoreSettings, migrate, open_store
 from attestation_service import __version__, extensions
 from attestation_service.auth.mtls import MTLS
@@ -24,12 +24,13 @@ from attestation_service.authority import open_authority
 from attestation_service.border import problems
 from attestation_service.border.bodies import Parser
 from attestation_service.border.connections import STATE_KEY, Door
-from attestation_service.border.middleware import Border, InFlight
+from attestation_service.border.life import Life
+from attestation_service.border.middleware import Border
 from attestation_service.border.room import Room
 from attestation_service.border.tls import ServerTLS
 from attestation_service.context import logs
 from attestation_service.entitlements import names
-from attestation_service.keys import crypto_policy
+from attestation_service.keys import crypto_policy, known_keys
 from attestation_service.keys.service_keys import KeyHolder
 from attestation_service.operators.acts import ActStore
 from attestation_service.pki import Revocation
@@ -41,6 +42,7 @@ from attestation_service.routing import openapi
 from attestation_service.routing.lean import AllowedBodies, lanes
 from attestation_service.settings import Settings
 from attestation_service.storage import database
+from attestation_service.storage.chores import CHECKPOINTS, Chores
 from attestation_service.storage.write_probe import WriteProbe
 from attestation_service.transparency import Log, load_log_signer
 from attestation_service.verifier.endorsements import Anchors
@@ -61,7 +63,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
 
     Args:
         settings: As given, or read from the environment.
-        clock: What tells the time; tests hold their own.
+        clock: What tells the time, where the database does not; tests hold their own.
 
     Raises:
         SettingsInvalid: The environment does not describe a service that may start, or an extension does not keep its
@@ -69,7 +71,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     """
     chosen = settings or Settings.load()
     enabled = extensions.load(chosen)
-    in_flight = InFlight()
+    life = Life(chosen)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Door]]:
@@ -79,7 +81,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
         for notice in chosen.notices():
             log.info("settings.notice", notice=notice)
         async with (
-            owned(chosen, clock or SystemClock(), enabled) as resources,
+            owned(chosen, clock, life, enabled) as resources,
             extensions.running(enabled.extensions, resources),
         ):
             app.state.resources = resources
@@ -87,6 +89,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
             await weakenings.record(resources)
             await names.report(resources)
             tasks = [
+                asyncio.create_task(resources.chores.run()),
                 asyncio.create_task(maintenance.run(resources)),
                 asyncio.create_task(resources.transparency.run()),
                 asyncio.create_task(resources.service_keys.look()),
@@ -101,10 +104,11 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
                 yield {STATE_KEY: door}
             finally:
                 # Accepted requests first, then what serves them.
-                if not await in_flight.drained(chosen.shutdown_seconds):
-                    log.warning("service.stopped_early", in_flight=in_flight.count)
+                if not await life.drained():
+                    log.warning("service.stopped_early", in_flight=life.count)
                 for task in tasks:
                     task.cancel()
+                await resources.chores.give_up()
                 ended = asyncio.gather(*tasks, return_exceptions=True)
                 # A handler of an extension may swallow that it is cancelled.
                 if (await asyncio.wait([ended], timeout=extensions.HOOK_SECONDS))[1]:
@@ -133,10 +137,11 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     # In the place of the framework's outermost, which answers what nobody else did: the border does that.
     outermost = app.build_middleware_stack()
     assert isinstance(outermost, ServerErrorMiddleware)
+    app.state.life = life
     app.middleware_stack = Border(
         outermost.app,
         settings=chosen,
-        in_flight=in_flight,
+        life=life,
         lanes=lanes(*HOT),
         bodies=AllowedBodies(*routers).of,
     )
@@ -156,7 +161,8 @@ def spare_the_collector() -> None:
 @contextlib.asynccontextmanager
 async def owned(
     settings: Settings,
-    clock: Clock,
+    clock: Clock | None,
+    life: Life,
     enabled: extensions.Enabled = extensions.NONE,
 ) -> AsyncIterator[Resources]:
     """Open what the application owns, and close it: the store finishes every unit that it accepted."""
@@ -164,11 +170,6 @@ async def owned(
     await asyncio.to_thread(migrate, settings.db_url)
     await asyncio.to_thread(extensions.migrate, settings, enabled.extensions)
     await asyncio.to_thread(crypto_policy.check_files, settings)
-    oidc = None
-    if settings.oidc:
-        from attestation_service.auth.oidc import OIDC  # here: without a provider, no worker needs its client
-
-        oidc = OIDC(settings, clock)
     anchors = await asyncio.to_thread(Anchors, settings)
     advisories = await asyncio.to_thread(load_advisories, settings)
     hurried, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -179,30 +180,44 @@ async def owned(
             on_authority=lambda: loop.call_soon_threadsafe(hurried.set),
         ),
     )
+    clock = clock or opened.clock
     store = ActStore(opened, clock)
+    oidc = None
     authority = None
     mtls = None
     parser = Parser()
     try:
+        if settings.oidc:
+            from attestation_service.auth.oidc import (
+                OIDC,  # here: without a provider, no worker needs its client
+            )
+
+            oidc = OIDC(settings, clock)
         # Keys are made for a database that is recognised: made before, they would lie beside one that is refused.
         await asyncio.to_thread(database.recognise, settings, store, clock)
         await asyncio.to_thread(database.demand_log_keys, settings, store)
         service_keys = KeyHolder(settings)
         await asyncio.to_thread(service_keys.open, make=True)
         log_signer = await asyncio.to_thread(load_log_signer, settings, create=True)
+        await asyncio.to_thread(known_keys.demand, settings, store, clock, service_keys, log_signer)
         if settings.operator_ca is not None or settings.issues_to_operators:
             mtls = MTLS(settings, store if settings.issues_to_operators else None)
         if settings.has_ca:
             authority = await asyncio.to_thread(open_authority, settings, store, clock)
         if oidc is not None:
             await oidc.start()
+        chores = Chores(store, clock)
         yield Resources(
             settings=settings,
             clock=clock,
+            life=life,
             store=store,
             write_probe=WriteProbe(store),
             service_keys=service_keys,
-            transparency=Log(settings, clock, store, log_signer, hurried),
+            transparency=Log(
+                settings, clock, store, log_signer, hurried, on_call=lambda: chores.holds(CHECKPOINTS)
+            ),
+            chores=chores,
             anchors=anchors,
             advisories=advisories,
             replays=Replays(settings.event_log_cache_mib << 20),

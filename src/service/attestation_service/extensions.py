@@ -337,6 +337,17 @@ def _demand_tables(name: str, made: AttestationExtension) -> None:
             raise ExtensionInvalid(name, "has tables and no migrations")
 
 
+def branch_of(extension: AttestationExtension) -> Branch:
+    """Return the revisions of the tables of *extension*, which has some."""
+    assert extension.migrations is not None
+    return Branch(
+        name=extension.name,
+        scripts=extension.migrations.scripts,
+        head=extension.migrations.head,
+        tables=frozenset(model.__tablename__ for model in extension.get_models()),
+    )
+
+
 def migrate(settings: Settings, extensions: Sequence[AttestationExtension]) -> None:
     """Bring the tables of *extensions* to their newest revision, in the database that was migrated.
 
@@ -346,14 +357,8 @@ def migrate(settings: Settings, extensions: Sequence[AttestationExtension]) -> N
     for each in extensions:
         if each.migrations is None:
             continue
-        branch = Branch(
-            name=each.name,
-            scripts=each.migrations.scripts,
-            head=each.migrations.head,
-            tables=frozenset(model.__tablename__ for model in each.get_models()),
-        )
         try:
-            migrate_branch(settings.db_url, branch)
+            migrate_branch(settings.db_url, branch_of(each))
         except (Exception, SystemExit) as e:
             raise ExtensionInvalid(each.name, f"has tables that cannot be migrated: {_words(e)}") from e
 

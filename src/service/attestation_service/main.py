@@ -1,12 +1,13 @@
-"""`attestation-service`: read the settings, say what is weakened, migrate, serve."""
+"""`attestation-service`: read the settings; do what is asked, or say what is weakened, migrate, serve."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import gc
+import importlib
 import multiprocessing
-import shutil
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from attestation import manual, output
-from attestation_service import __version__
+from attestation import output
+from attestation.text import clean
+from attestation_service.commands.parser import parser
 
 # The rest is imported where it is used: whoever mistypes an option, or forks several workers, loads little here.
 if TYPE_CHECKING:
@@ -25,21 +27,16 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("attestation_service")
 
-PAGES: Final = Path(sys.prefix) / "share/doc/itl-attestation-service"
-"""Where the wheel puts the pages for who operates it."""
-
-WIDTH: Final = 100
-"""Of what --check tells, in characters, where nobody says how wide the screen is."""
-
 EXIT_USAGE: Final = 2
 EXIT_UNUSABLE: Final = 1
+EXIT_INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the service until it is told to stop; return the exit status."""
-    parser = _parser()
-    with output.to_the_end(parser.prog, EXIT_UNUSABLE):
-        options = parser.parse_args(arguments)
+    words = parser()
+    with output.to_the_end(words.prog, EXIT_UNUSABLE):
+        options = words.parse_args(arguments)
     with collector_at_rest():
         from attestation_service.context import logs
         from attestation_service.settings import Settings, SettingsInvalid
@@ -49,13 +46,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsInvalid as e:
         sys.stderr.writelines(f"attestation-service: {fault}\n" for fault in str(e).splitlines())
         return EXIT_USAGE
-    logs.configure("error" if options.check else settings.log_level, settings.log_format)
+    logs.configure("error" if options.check or options.command else settings.log_level, settings.log_format)
+    if options.command is not None:
+        return _command(settings, options)
     if options.accept_restored_database:
         from attestation_service.process.preparation import accept_restored_database
 
         return 0 if accept_restored_database(settings) else EXIT_UNUSABLE
     if options.check:
-        return _check(settings, options)
+        options.command = "doctor"
+        return _command(settings, options)
     if options.prepare:
         return 0 if _prepared(settings) else EXIT_UNUSABLE
     if options.uds is None:
@@ -71,23 +71,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsInvalid as e:  # an extension whose routes or subscriptions cannot be used
         log.error("service.unusable", reason=str(e))  # noqa: TRY400 -- the reason is for operators, a trace is not
         return EXIT_UNUSABLE
-    serve(server, workers=options.workers, shutdown_seconds=settings.shutdown_seconds)
+    serve(server, workers=options.workers)
     return 0
 
 
-def _check(settings: Settings, options: argparse.Namespace) -> int:
-    with collector_at_rest():
-        from attestation.clock import SystemClock
-        from attestation_service.inspection import Level, Listen, as_json, as_text, inspect
+def _command(settings: Settings, options: argparse.Namespace) -> int:
+    """Run a command, whose module is named as it; return the exit status."""
+    from attestation.errors import AttestationError
+    from attestation_service.database_url import has_password
+    from attestation_service.settings import SettingsInvalid
 
-    listen = Listen(host=options.host, port=options.port, uds=options.uds)
-    found = inspect(settings, listen, SystemClock().now())
+    if any(has_password(getattr(options, name, None) or "") for name in ("url", "source", "target")):
+        sys.stderr.write(
+            "attestation-service: whoever is on this computer reads a password on a command line: put it into a file, "
+            "and the file into the URL, ?password_file=/…\n"
+        )
+        return EXIT_USAGE
+    if getattr(options, "url", None):
+        settings = settings.model_copy(update={"db_url": options.url})
+    with collector_at_rest():
+        module = importlib.import_module(f"attestation_service.commands.{options.command}")
     with output.to_the_end("attestation-service", EXIT_UNUSABLE):
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-        text = as_json(found) if options.output == "json" else as_text(found, width)
-        # Paths and names may have characters that a terminal of another encoding has not.
-        sys.stdout.write(text.encode(sys.stdout.encoding, "replace").decode(sys.stdout.encoding))
-    return EXIT_UNUSABLE if any(each.level is Level.FAILED for each in found) else 0
+        try:
+            status: int = module.run(settings, options)
+        except (AttestationError, SettingsInvalid, OSError, ValueError) as e:
+            if isinstance(e, OSError) and output.is_of_output(e):
+                raise
+            told = "\n".join(map(clean, str(e).splitlines()))  # it may quote a database, or a backup
+            sys.stderr.write(f"attestation-service: {told}\n")
+            return EXIT_UNUSABLE
+        except KeyboardInterrupt:
+            sys.stderr.write("attestation-service: interrupted\n")
+            return EXIT_INTERRUPTED
+    return status
 
 
 @contextlib.contextmanager
@@ -128,6 +144,14 @@ def _prepared_elsewhere(settings: Settings) -> bool:
     process = fork.Process(target=_prepare_and_tell, args=(settings, ours, theirs))
     process.start()
     theirs.close()
+
+    def end_both(number: int, _: object) -> None:
+        process.terminate()
+        process.join()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    before = signal.signal(signal.SIGTERM, end_both)
     try:
         # A PIN that was refused there is not tried by each worker again.
         refusals.take_over(ours.recv())
@@ -135,6 +159,7 @@ def _prepared_elsewhere(settings: Settings) -> bool:
         return False
     finally:
         process.join()
+        signal.signal(signal.SIGTERM, before)
         ours.close()
     return True
 
@@ -164,25 +189,28 @@ def _server(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
         "access_log": False,  # ours: the server's would print config tokens
         "proxy_headers": False,  # ours: only trusted proxies are believed
         "server_header": False,
-        "timeout_graceful_shutdown": settings.shutdown_seconds,
         "http": PROTOCOL,
     }
 
 
-def serve(server: dict[str, Any], *, workers: int, shutdown_seconds: int) -> None:
+def serve(server: dict[str, Any], *, workers: int) -> None:
     """Serve with *server*, arguments of `uvicorn.Config`, until told to stop; more than one worker are supervised."""
     import uvicorn
 
-    if workers == 1:
-        uvicorn.run(**server)
-        return
-    from attestation_service.process.supervisor import STARTUP_FAILED, Supervisor, serve_on
+    from attestation_service.process.serving import Server, Worker
+    from attestation_service.process.supervisor import STARTUP_FAILED, Supervisor
 
-    config = uvicorn.Config(**server)
+    config, life = uvicorn.Config(**server), server["app"].state.life
+    if workers == 1:
+        Server(config, life).run()
+        return
     listening = config.bind_socket()
     try:
         served = Supervisor(
-            serve_on(config, listening), count=workers, shutdown_seconds=shutdown_seconds
+            lambda say: Worker(config, life, say).run(sockets=[listening]),
+            count=workers,
+            shutdown_seconds=life.shutdown_seconds,
+            listening=listening,
         ).run()
     finally:
         listening.close()
@@ -190,47 +218,6 @@ def serve(server: dict[str, Any], *, workers: int, shutdown_seconds: int) -> Non
             Path(server["uds"]).unlink(missing_ok=True)
     if not served:
         sys.exit(STARTUP_FAILED)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="attestation-service",
-        formatter_class=argparse.RawDescriptionHelpFormatter,  # a path that is broken into lines is none
-        description="The attestation control plane. Its settings are environment variables that begin with ITL_.",
-        epilog=f"Every setting, with its default: {PAGES / 'operate/settings.md'}",
-    )
-    parser.add_argument("--host", default="0.0.0.0", help="address to listen on")  # noqa: S104 -- a server
-    parser.add_argument("--port", type=int, default=8080)
-    parser.add_argument("--uds", help="listen on this unix socket instead")
-    parser.add_argument("--workers", type=_count, default=1, help="processes that share the database")
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="look at everything that a start needs, touch nothing, and exit: 0 if a start would serve",
-    )
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="form of what --check tells"
-    )
-    parser.add_argument(
-        "--prepare",
-        action="store_true",
-        help="do what a start does before it serves (migrate the database, make keys that are missing), then exit",
-    )
-    parser.add_argument(
-        "--accept-restored-database",
-        action="store_true",
-        help="take the database as it is, though the audit log's keys remember another or a newer one; then exit",
-    )
-    parser.add_argument("--man", action=manual.Print, help="print the manual page: ... | man -l -")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    return parser
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError("at least one")
-    return count
 
 
 if __name__ == "__main__":

@@ -14,10 +14,12 @@ from attestation.machines import Event
 from attestation.store import Store
 from attestation_service.authority import Authority
 from attestation_service.border.bodies import Parser
+from attestation_service.border.life import Life
 from attestation_service.border.room import Room
 from attestation_service.context.request import AccessTokens, ClientCertificates, Revocations
 from attestation_service.keys.service_keys import KeyHolder, ServiceKeys
 from attestation_service.settings import Settings
+from attestation_service.storage.chores import Chores
 from attestation_service.storage.write_probe import WriteProbe
 from attestation_service.transparency import Log
 from attestation_service.verifier.endorsements import Anchors
@@ -35,10 +37,12 @@ class Resources:
 
     settings: Settings
     clock: Clock
+    life: Life
     store: Store
     write_probe: WriteProbe
     service_keys: KeyHolder
     transparency: Log
+    chores: Chores
     anchors: Anchors
     advisories: Blocklist
     replays: Replays

@@ -34,6 +34,7 @@ from attestation.algorithms import CryptoPolicy, Use, exempt, judge
 from attestation.api.said import said
 from attestation.log_line import LogFormat
 from attestation.machines import Role
+from attestation_service.database_url import weaknesses, with_password_file
 
 PREFIX = "ITL_"
 SHORT_TOKEN_CHARACTERS = 32
@@ -80,8 +81,10 @@ class Settings(BaseSettings):
 
     # Where things are
     db_url: str = "sqlite:////var/lib/itl-reg/db/machines.db"
+    db_password_file: Path | None = None
     service_url: str = ""
     enrollment_ca_dir: Path = Path("/var/lib/itl-reg/ca")
+    state_dir: Path | None = None
     config_cache_dir: Path = Path("/var/lib/itl-reg/configs")
     service_key: str | None = None
     service_key_next: str | None = None
@@ -219,6 +222,7 @@ class Settings(BaseSettings):
     event_log_cache_mib: Annotated[int, Field(ge=1, le=4096)] = 8
     maintenance_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
     shutdown_seconds: Annotated[int, Field(ge=1, le=600)] = 30
+    shutdown_delay_seconds: Annotated[int, Field(ge=0, le=300)] = 0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: LogFormat = "auto"
     access_log: bool = True
@@ -300,12 +304,27 @@ class Settings(BaseSettings):
                 values = _with_secret_of_file(values, secret)
         return values
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_password_file(cls, values: Any) -> Any:
+        if isinstance(values, dict) and (file := values.get("db_password_file")):
+            return {**values, "db_url": with_password_file(str(values.get("db_url", "")), str(file))}
+        return values
+
     @model_validator(mode="after")
     def _one_round_trip(self) -> Self:
         if self.reattest_seconds >= self.challenge_ttl_seconds:
             raise ValueError(
                 "ITL_REATTEST_SECONDS must be less than ITL_CHALLENGE_TTL_SECONDS, "
                 "or every attestation needs a second round trip"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _time_for_requests(self) -> Self:
+        if self.shutdown_delay_seconds >= self.shutdown_seconds:
+            raise ValueError(
+                "ITL_SHUTDOWN_DELAY_SECONDS is a part of ITL_SHUTDOWN_SECONDS, and must be less: requests need some too"
             )
         return self
 
@@ -514,7 +533,7 @@ class Settings(BaseSettings):
                 "ITL_TLS_MIN_VERSION=TLSv1.2: older connections are accepted",
             ),
         ]
-        return [text for weak, text in found if weak]
+        return [*(text for weak, text in found if weak), *weaknesses(self.db_url)]
 
     def notices(self) -> list[str]:
         """Say, one line each, what an operator may miss at a start; nothing in it is weaker than it should be."""

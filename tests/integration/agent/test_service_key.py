@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from attestation.keys import key_set_sha256, thumbprints
 from attestation_agent.exits import Exit
+from attestation_service.keys.known_keys import KeysDiffer
 from tests.fixtures.in_process import InProcessService, in_process_service
 from tests.integration.agent.rig import Rig
 
@@ -101,7 +103,11 @@ def test_a_key_follows_another_and_no_machine_is_lost(change: Change, tmp_path: 
         assert pinned(rig) not in (first, both)
         assert serve(rig, service) is Exit.OK
     assert rig.commands == [("lock",), ("unlock",), ("lock",), ("unlock",)]
-    # The key that is gone is believed no more.
+    # The key that is gone does not start the service of this database; and with another one it is believed no more.
+    with pytest.raises(KeysDiffer, match="another service key"), change.step(**change.before):
+        pass
+    with closing(sqlite3.connect(tmp_path / "service" / "machines.db")) as db, db:
+        db.execute("DELETE FROM known_keys")
     with change.step(**change.before) as service:
         rig.commands.clear()
         service.operator().act(rig.machine_id, "lock")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -41,11 +40,8 @@ def machine_of(service: ServiceProcess, seed: int) -> Iterator[Machine]:
 
 def states(service: ServiceProcess, machine: Machine) -> Counter[str]:
     """Count the certificates of a machine by state, as they stand in the database."""
-    with closing(sqlite3.connect(f"file:{service.database}?mode=ro", uri=True)) as database:
-        rows = database.execute(
-            "SELECT state FROM certificates WHERE machine_id = ?", [machine.machine_id]
-        ).fetchall()
-    return Counter(state for (state,) in rows)
+    rows = service.rows("SELECT state FROM certificates WHERE machine_id = ?", machine.machine_id)
+    return Counter(row["state"] for row in rows)
 
 
 @pytest.mark.threat("T106")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from typing import Any
 
 import httpx
@@ -142,5 +140,4 @@ def test_two_answers_at_once_leave_one_log(start_service: StartService) -> None:
         found = [operator.machine(one.machine.machine_id) for one in fleet]
     assert {m["trust"] for m in found} == {"verified"}
     assert len({m["event_log_sha256"] for m in found}) == 1
-    with closing(sqlite3.connect(service.database)) as db:
-        assert db.execute("SELECT count(*) FROM measurement_logs").fetchone() == (1,)
+    assert service.rows("SELECT count(*) AS logs FROM measurement_logs") == [{"logs": 1}]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from attestation_testing import SoftwareNode
 from tests.fixtures.extension import install_example
 from tests.fixtures.machine import Machine
 from tests.fixtures.service import ServiceProcess
+from tests.fixtures.stores import NewDatabase
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -39,12 +38,14 @@ class Extension(Extension):
 
 
 @pytest.fixture
-def two_workers(tmp_path: Path) -> Iterator[ServiceProcess]:
+def two_workers(tmp_path: Path, new_database: NewDatabase) -> Iterator[ServiceProcess]:
     """A service with two workers that has the example, and hands out nothing yet."""
     site = tmp_path / "site"
     site.mkdir()
     install_example(site, HANGS)
-    service = ServiceProcess(directory=tmp_path, workers=2, environment=_environment(tmp_path, "3600"))
+    service = ServiceProcess(
+        directory=tmp_path, workers=2, environment=_environment(tmp_path, "3600"), server_url=new_database()
+    )
     service.start()
     yield service
     service.kill()
@@ -79,14 +80,11 @@ def test_no_event_is_lost_and_none_is_counted_twice(two_workers: ServiceProcess,
         path = package / "attempts"
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
-    def rows(sql: str) -> list[tuple[object, ...]]:
-        with closing(sqlite3.connect(service.database, timeout=10)) as db:
-            found: list[tuple[object, ...]] = db.execute(sql).fetchall()
-            db.commit()
-            return found
+    def count(rows: str) -> object:
+        return service.rows(f"select count(*) as n from {rows}")[0]["n"]
 
     # Committed, and nobody told.
-    assert rows("select count(*) from outbox where event = 'node.online' and done_at is null") == [(1,)]
+    assert count("outbox where event = 'node.online' and done_at is null") == 1
     service.kill()
     assert attempts() == []
     (package / "hang").touch()
@@ -96,13 +94,13 @@ def test_no_event_is_lost_and_none_is_counted_twice(two_workers: ServiceProcess,
     # Told, and not confirmed.
     os.kill(int(attempts()[0][0]), signal.SIGKILL)
     (package / "hang").unlink()
-    rows("update handovers set next_attempt_at = 0")  # the lease of who died has passed
+    service.rows("update handovers set next_attempt_at = 0")  # the lease of who died has passed
     operator = service.operator()
     with operator.http:
         _until(
             lambda: (
                 operator.call("GET", f"/visits/{machine.machine_id}")["times"] == 1
-                and rows("select count(*) from handovers") == [(0,)]
+                and count("handovers") == 0
             ),
             "the event to be counted",
         )
@@ -111,4 +109,4 @@ def test_no_event_is_lost_and_none_is_counted_twice(two_workers: ServiceProcess,
     told = attempts()
     assert len(told) >= 2
     assert len({event_id for _, event_id in told}) == 1
-    assert rows("select count(*) from extension_visits_visits") == [(1,)]
+    assert count("extension_visits_visits") == 1

@@ -14,6 +14,7 @@ from cryptography import x509
 
 from attestation.store import Issuance, Store, StoreSettings, Tx, open_store
 from tests.fixtures.service import ServiceProcess
+from tests.fixtures.stores import NewDatabase
 
 pytestmark = pytest.mark.slow
 
@@ -47,13 +48,16 @@ def read(data: bytes) -> tuple[int, set[int]]:
     return number, {entry.serial_number for entry in crl}
 
 
-def test_killed_over_a_list(tmp_path: Path) -> None:
+def test_killed_over_a_list(tmp_path: Path, new_database: NewDatabase) -> None:
     """Two workers are killed while many fetch and somebody revokes; every list has all that was revoked before."""
     service = ServiceProcess(
-        directory=tmp_path, workers=2, environment={"ITL_ENROLLMENT_CA_UNENCRYPTED": "true"}
+        directory=tmp_path,
+        workers=2,
+        environment={"ITL_ENROLLMENT_CA_UNENCRYPTED": "true"},
+        server_url=new_database(),
     )
     service.start()
-    store = open_store(f"sqlite:///{service.database}", StoreSettings(busy_timeout_seconds=30))
+    store = open_store(service.db_url, StoreSettings(busy_timeout_seconds=30))
     found: list[tuple[int, set[int], set[int]]] = []
     revoked: set[int] = set()
     newest = 0

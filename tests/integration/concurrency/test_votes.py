@@ -6,13 +6,12 @@ The operators come with signed tokens of a provider that this module serves: two
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
@@ -115,6 +114,7 @@ def replicas(
         directory=one.directory,
         environment={**environment, "ITL_SERVICE_URL": one.url},
         admin_token=one.admin_token,
+        server_url=one.server_url,
     )
     try:
         other.start()
@@ -184,21 +184,14 @@ def pending(replica: ServiceProcess, seed: int) -> str:
         return machine.machine_id
 
 
-def rows(replica: ServiceProcess, sql: str, *values: object) -> list[sqlite3.Row]:
-    """Ask the database that both replicas share."""
-    with closing(sqlite3.connect(replica.database)) as db:
-        db.row_factory = sqlite3.Row
-        return db.execute(sql, values).fetchall()
-
-
 def log_is_whole(replica: ServiceProcess) -> None:
     """Chain and tree: each entry follows the one before, and each is the leaf of its number."""
-    found = rows(replica, "SELECT * FROM audit_log ORDER BY id")
+    found = replica.rows("SELECT * FROM audit_log ORDER BY id")
     names = AuditEntry.__dataclass_fields__
     log = [(row["id"], AuditEntry(**{name: row[name] for name in names})) for row in found]
     assert [number for number, _ in log] == list(range(1, len(log) + 1))
     assert verify_chain(log).valid
-    leaves = rows(replica, "SELECT hash FROM audit_nodes WHERE level = 0 ORDER BY position")
+    leaves = replica.rows("SELECT hash FROM audit_nodes WHERE level = 0 ORDER BY position")
     assert [row["hash"] for row in leaves] == [leaf_hash(canonical_bytes(entry)) for _, entry in log]
 
 
@@ -223,7 +216,7 @@ def test_one_approval_per_machine(
         about = [a for a in answers if machine in a.request.url.path]
         assert Counter(a.status_code for a in about) == {202: 2, 200: 1, 409: OPERATORS - 3}
         assert {code(a) for a in about if a.status_code == 409} == {"transition-forbidden"}
-        entries = rows(replicas[0], "SELECT * FROM audit_log WHERE machine_id = ? ORDER BY id", machine)
+        entries = replicas[0].rows("SELECT * FROM audit_log WHERE machine_id = ? ORDER BY id", machine)
         acts = [row for row in entries if row["operator_cn"].startswith("operator-")]
         # Whoever came too late is on record as well: the machine was registered already.
         denied = ["denied"] * (OPERATORS - 3)
@@ -231,11 +224,11 @@ def test_one_approval_per_machine(
         voters = [row["operator_cn"] for row in acts[:3]]
         assert len(set(voters)) == 3
         assert f"agreed by {', '.join(voters)}; proposal " in acts[3]["detail"]
-        votes = rows(replicas[0], "SELECT * FROM approvals WHERE machine_id = ?", machine)
+        votes = replicas[0].rows("SELECT * FROM approvals WHERE machine_id = ?", machine)
         assert [row["operator_cn"] for row in votes] == voters
         assert all(row["consumed_at"] for row in votes)
         provisioned = "SELECT * FROM outbox WHERE machine_id = ? AND event = 'node.provisioned'"
-        assert len(rows(replicas[0], provisioned, machine)) == 1
+        assert len(replicas[0].rows(provisioned, machine)) == 1
     log_is_whole(replicas[0])
 
 
@@ -259,13 +252,13 @@ def test_different_proposals_do_not_add_up(
     assert counted[202] + counted[409] == OPERATORS - 1
     assert 2 <= counted[202] <= 2 * 5
     (won,) = [a.json() for a in answers if a.status_code == 200]
-    used = rows(
-        replicas[0], "SELECT * FROM approvals WHERE machine_id = ? AND consumed_at IS NOT NULL", machine
+    used = replicas[0].rows(
+        "SELECT * FROM approvals WHERE machine_id = ? AND consumed_at IS NOT NULL", machine
     )
     assert {row["hostname"] for row in used} == {won["hostname"]}
     assert len({row["operator_sub"] for row in used}) == len(used) == 3
     open_ = "SELECT * FROM approvals WHERE machine_id = ? AND consumed_at IS NULL AND withdrawn_at IS NULL"
-    assert rows(replicas[0], open_, machine) == []
+    assert replicas[0].rows(open_, machine) == []
     log_is_whole(replicas[0])
 
 
@@ -278,9 +271,9 @@ def test_every_token_costs_three_votes(
     answers = committee.storm([(n, "/registration-tokens", body) for n in range(OPERATORS)])
     assert Counter(a.status_code for a in answers) == {201: 6, 202: 14}
     assert len({a.json()["token"] for a in answers if a.status_code == 201}) == 6
-    votes = rows(replicas[0], "SELECT * FROM approvals WHERE action = 'registration_token'")
+    votes = replicas[0].rows("SELECT * FROM approvals WHERE action = 'registration_token'")
     assert Counter(row["consumed_at"] is not None for row in votes) == {True: 18, False: 2}
-    assert len(rows(replicas[0], "SELECT * FROM registration_tokens")) == 6
+    assert len(replicas[0].rows("SELECT * FROM registration_tokens")) == 6
     log_is_whole(replicas[0])
 
 
@@ -301,10 +294,10 @@ def test_a_policy_is_activated_once(
     answers = committee.storm([(n, place, {"policy": "cp@1"}) for n in range(OPERATORS)], "PUT")
     assert Counter(a.status_code for a in answers) == {202: 2, 200: OPERATORS - 2}
     assert len({a.text for a in answers if a.status_code == 200}) == 1
-    [kept] = rows(replicas[0], "SELECT * FROM policy_history")
+    [kept] = replicas[0].rows("SELECT * FROM policy_history")
     assert (kept["scope"], kept["subject"], kept["policy_name"]) == ("role", "controlplane", "cp")
-    [act] = rows(replicas[0], "SELECT * FROM audit_log WHERE action = 'policy_assign'")
-    votes = rows(replicas[0], "SELECT * FROM approvals WHERE action = 'policy_assign' ORDER BY id")
+    [act] = replicas[0].rows("SELECT * FROM audit_log WHERE action = 'policy_assign'")
+    votes = replicas[0].rows("SELECT * FROM approvals WHERE action = 'policy_assign' ORDER BY id")
     assert len(votes) == 3
     assert all(row["consumed_at"] for row in votes)
     oldest_first = sorted(votes, key=lambda row: (row["created_at"], row["operator_cn"]))
@@ -313,7 +306,7 @@ def test_a_policy_is_activated_once(
     # And back, at once: one way back, however many ask for it.
     answers = committee.storm([(n, f"{place}/rollback", None) for n in range(3)])
     assert Counter(a.status_code for a in answers) == {202: 2, 204: 1}
-    assert rows(replicas[0], "SELECT * FROM policy_assignments") == []
+    assert replicas[0].rows("SELECT * FROM policy_assignments") == []
     log_is_whole(replicas[0])
 
 
@@ -327,9 +320,9 @@ def test_one_operator_everywhere_at_once_is_one(
     answers = committee.storm([(0, f"/machines/{machine}/approve", body)] * 40)
     assert {a.status_code for a in answers} == {202}
     assert len({a.text for a in answers}) == 1
-    entries = rows(replicas[0], "SELECT * FROM audit_log WHERE machine_id = ?", machine)
+    entries = replicas[0].rows("SELECT * FROM audit_log WHERE machine_id = ?", machine)
     assert Counter(row["action"] for row in entries)["approve_vote"] == 1
-    assert len(rows(replicas[0], "SELECT * FROM approvals WHERE machine_id = ?", machine)) == 1
+    assert len(replicas[0].rows("SELECT * FROM approvals WHERE machine_id = ?", machine)) == 1
     times = [row["timestamp"] for row in entries]
     assert all(one <= other for one, other in pairwise(times))
     log_is_whole(replicas[0])

@@ -174,7 +174,7 @@ def test_without_its_keys_a_restored_database_does_not_start(tmp_path: Path, too
         ("9999", "revision 9999, which this version"),
     ):
         if spoil is not None:
-            change = f"UPDATE alembic_version SET version_num = '{spoil}'"
+            change = f"UPDATE alembic_version SET version_num = '{spoil}'; DELETE FROM schema_support"
             subprocess.run([sys.executable, "-c", CHANGE, str(home / "db/machines.db"), change], check=True)
         service.log_file.unlink()
         service.start(ready=False)
@@ -188,5 +188,5 @@ def test_without_its_keys_a_restored_database_does_not_start(tmp_path: Path, too
 CHANGE = """
 import sqlite3, sys
 with sqlite3.connect(sys.argv[1]) as db:
-    db.execute(sys.argv[2])
+    db.executescript(sys.argv[2])
 """

@@ -14,9 +14,13 @@ import httpx
 import pytest
 
 from attestation.audit.authority import words_of
+from tests.fixtures.both import new_database
 from tests.fixtures.effort import often
 from tests.fixtures.service import ServiceProcess
 from tests.fixtures.softhsm import SoftHSM
+from tests.fixtures.stores import NewDatabase
+
+__all__ = ["new_database"]
 
 ROOT = Path(__file__).resolve().parents[3]
 ROUNDS = often(12, 50)
@@ -70,13 +74,14 @@ def test_four_starts_at_once_make_one_key_on_a_token(tmp_path: Path, softhsm: So
 
 @pytest.mark.threat("T99")
 @pytest.mark.slow
-def test_eight_workers_have_one_ca(tmp_path: Path) -> None:
+def test_eight_workers_have_one_ca(tmp_path: Path, new_database: NewDatabase) -> None:
     """The first start of the service itself, as operators run it, with an encrypted key: all workers show one."""
     (tmp_path / "passphrase").write_text("correct horse battery staple\n")
     service = ServiceProcess(
         directory=tmp_path,
         workers=8,
         environment={"ITL_ENROLLMENT_CA_PASSPHRASE_FILE": str(tmp_path / "passphrase")},
+        server_url=new_database(),
     )
     service.start()
     try:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -15,7 +13,11 @@ import httpx
 from attestation.audit import checkpoint
 from attestation.audit.export import LogVerifier, Pinned
 from attestation.audit.note import parse_vkey
+from tests.fixtures.both import new_database
 from tests.fixtures.service import ServiceProcess
+from tests.fixtures.stores import NewDatabase
+
+__all__ = ["new_database"]
 
 ACTS = 150
 
@@ -31,12 +33,13 @@ def act(service: ServiceProcess, number: int) -> bool:
             return False
 
 
-def test_workers_sign_while_they_append_and_die(tmp_path: Path) -> None:
+def test_workers_sign_while_they_append_and_die(tmp_path: Path, new_database: NewDatabase) -> None:
     """Two workers, a checkpoint each second or ten entries: no fork, no refusal, and the export proves it."""
     service = ServiceProcess(
         directory=tmp_path,
         workers=2,
         environment={"ITL_AUDIT_CHECKPOINT_SECONDS": "1", "ITL_AUDIT_CHECKPOINT_ENTRIES": "10"},
+        server_url=new_database(),
     )
     service.start()
     try:
@@ -61,8 +64,8 @@ def test_workers_sign_while_they_append_and_die(tmp_path: Path) -> None:
     verifier.feed(export)
     # One at the end at least, and one while it ran; how many more is a matter of the machine's speed.
     assert len(verifier.finish().checkpoints) >= 2
-    with closing(sqlite3.connect(service.database)) as db:
-        rows = db.execute("SELECT size, note FROM audit_checkpoints ORDER BY size").fetchall()
-    for size, note in rows:
-        signed = checkpoint.verify(checkpoint.parse(note.encode()), log_keys=keys, witnesses=(), quorum=0)
-        assert signed.checkpoint.size == size
+    for row in service.rows("SELECT size, note FROM audit_checkpoints ORDER BY size"):
+        signed = checkpoint.verify(
+            checkpoint.parse(row["note"].encode()), log_keys=keys, witnesses=(), quorum=0
+        )
+        assert signed.checkpoint.size == row["size"]

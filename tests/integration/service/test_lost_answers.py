@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 
 from attestation.api import AllowListEntry, AllowListImport, RegistrationTokenRequest
@@ -16,9 +17,12 @@ from attestation.client import OperatorClient
 from attestation.client.acts import Acts
 from attestation.errors import AnswerNotKept, StoreBusy
 from attestation.machines import Role
+from attestation.store.postgres import WRITE_LOCK
+from tests.fixtures.both import new_database
+from tests.fixtures.postgres import libpq_url
 from tests.fixtures.service import Operator, ServiceProcess, StartService, operator, start_service
 
-__all__ = ["operator", "start_service"]
+__all__ = ["new_database", "operator", "start_service"]
 
 DYING = """\
 import os, pathlib, signal
@@ -72,6 +76,11 @@ def client(
 @contextmanager
 def locked(service: ServiceProcess) -> Iterator[Callable[[], object]]:
     """Let another program keep the database locked; yield what ends that before."""
+    if service.server_url:
+        with psycopg.connect(libpq_url(service.server_url)) as session:
+            session.execute(f"SELECT pg_advisory_xact_lock({WRITE_LOCK})")
+            yield session.rollback
+        return
     with closing(sqlite3.connect(service.database, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield other.rollback

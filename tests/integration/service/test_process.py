@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -63,9 +63,17 @@ def listens_on(path: Path) -> bool:
         return probe.connect_ex(str(path)) == 0
 
 
-def test_sigterm_finishes_what_was_accepted(tmp_path: Path) -> None:
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[socket.socket]:
+    """Where a service manager would listen, as sd_notify(3) says."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as listening:
+        listening.bind(str(tmp_path / "notify"))
+        yield listening
+
+
+def test_sigterm_finishes_what_was_accepted(tmp_path: Path, manager: socket.socket) -> None:
     """A request whose body is still coming when the signal arrives is answered; then the process ends with 0."""
-    service = ServiceProcess(directory=tmp_path)
+    service = ServiceProcess(directory=tmp_path, environment={"NOTIFY_SOCKET": str(tmp_path / "notify")})
     service.start()
     try:
         body = json.dumps(SoftwareNode().introduction()).encode()
@@ -83,11 +91,11 @@ def test_sigterm_finishes_what_was_accepted(tmp_path: Path) -> None:
         assert answer.startswith(b"HTTP/1.1 200"), answer[:200]
         assert b'"activation"' in answer
         assert service._process is not None
-        # The server ends by the signal that it was sent, once everything is done.
-        assert service._process.wait(60) in (0, -signal.SIGTERM)
+        assert service._process.wait(60) == 0
         events = [json.loads(line)["event"] for line in service.log_file.read_text().splitlines()]
         assert "service.stopped" in events
         assert "service.stopped_early" not in events
+        assert [manager.recv(100), manager.recv(100)] == [b"READY=1", b"STOPPING=1"]
     finally:
         service.kill()
 
@@ -143,10 +151,12 @@ def test_workers_share_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.threat("T124", "T161")
-def test_one_worker_that_fails_never_ends_the_others(tmp_path: Path) -> None:
+def test_one_worker_that_fails_never_ends_the_others(tmp_path: Path, manager: socket.socket) -> None:
     """Killed: it is back. It cannot start: it is tried again, with words, while the other one serves, until it can."""
     service = ServiceProcess(
-        directory=tmp_path, workers=2, environment={"ITL_ENROLLMENT_CA_UNENCRYPTED": "true"}
+        directory=tmp_path,
+        workers=2,
+        environment={"ITL_ENROLLMENT_CA_UNENCRYPTED": "true", "NOTIFY_SOCKET": str(tmp_path / "notify")},
     )
     service.start()
     try:
@@ -158,6 +168,8 @@ def test_one_worker_that_fails_never_ends_the_others(tmp_path: Path) -> None:
         kept = key.rename(tmp_path / "kept.pem")
         os.kill(first[1], signal.SIGKILL)
         until(lambda: ended(service, how="exit code 3") >= 2)
+        assert '"service.unusable"' in service.log()
+        assert "Traceback" not in service.log()
         for _ in range(8):
             assert httpx.get(f"{service.url}/healthz", timeout=60).status_code == 200
         kept.rename(key)
@@ -166,6 +178,10 @@ def test_one_worker_that_fails_never_ends_the_others(tmp_path: Path) -> None:
         workers = service.worker_pids()
         assert service.stop() == 0
         assert not any(Path(f"/proc/{pid}").exists() for pid in (started, *workers))
+        # Whoever started it hears of the service, and of no worker.
+        assert [manager.recv(100), manager.recv(100)] == [b"READY=1", b"STOPPING=1"]
+        with pytest.raises(BlockingIOError):
+            manager.recv(100)
         # Whose supervisor is gone does not stay behind on the port.
         service.start()
         workers = service.worker_pids()

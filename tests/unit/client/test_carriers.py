@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import http.client
+import io
 import socket
 import ssl
 import threading
@@ -18,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from attestation.client import AnswerInvalid, APIError, Retries, ServiceUnreachable, TLSFailed
+from attestation.client import AnswerInvalid, APIError, Retries, ServiceUnreachable, TLSFailed, plain
 from attestation.client.connection import HTTPSender, proxy_for
 from attestation.client.errors import Redirected
 from attestation.errors import RequestInvalid
@@ -488,6 +490,32 @@ def test_a_proxy_that_refuses(serve: StartServer, proxies: Callable[..., None]) 
     with HTTPSender("https://attest.example") as connection, pytest.raises(ServiceUnreachable) as caught:
         connection.send("POST", "/x")
     assert not caught.value.sent
+
+
+def test_a_proxy_that_refuses_keeps_no_socket(
+    serve: StartServer, proxies: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor where the standard library leaves its answer open, as in Python 3.11.2, while the error is held."""
+
+    def tunnel(connection: http.client.HTTPConnection) -> None:
+        connection.response_class(connection.sock, method="CONNECT").begin()
+        connection.close()
+        raise OSError("Tunnel connection failed: 407")
+
+    monkeypatch.setattr(http.client.HTTPConnection, "_tunnel", tunnel)
+    server = serve(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 9\r\n\r\n")
+    proxies(https_proxy=f"http://127.0.0.1:{server.port}")
+    made: list[io.RawIOBase] = []
+
+    class Watched(plain._InTime):
+        def __init__(self, raw: io.RawIOBase) -> None:
+            super().__init__(raw)
+            made.append(raw)
+
+    monkeypatch.setattr(plain, "_InTime", Watched)
+    with HTTPSender("https://attest.example") as connection, pytest.raises(ServiceUnreachable):
+        connection.send("GET", "/x")
+    assert [raw.closed for raw in made] == [True]
 
 
 def test_a_proxy_that_drips(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from attestation_service.border.middleware import InFlight
+from attestation_service.border.life import Life
 from attestation_service.border.proxies import Proxies
 from attestation_service.context.logs import mask_path, mask_text, redact
 from attestation_service.settings import Settings
@@ -191,18 +192,20 @@ async def test_no_secret_of_a_whole_life_is_in_the_logs(
 
 async def test_in_flight_counts_and_drains() -> None:
     """A shutdown waits for what was accepted, and no longer than it is allowed to."""
-    in_flight = InFlight()
-    assert await in_flight.drained(0.01)
+    life = Life(Settings())
+    assert await life.drained()
 
     async def serve(seconds: float) -> None:
-        with in_flight:
+        with life:
             await asyncio.sleep(seconds)
 
     tasks = [asyncio.create_task(serve(0.02)), asyncio.create_task(serve(0.05))]
     await asyncio.sleep(0)
-    assert in_flight.count == 2
-    assert not await in_flight.drained(0.001)
-    assert await in_flight.drained(1)
+    assert life.count == 2
+    life.stop(time.monotonic() + 0.001)
+    assert not await life.drained()
+    life.stop(time.monotonic() + 30)
+    assert await life.drained()
     await asyncio.gather(*tasks)
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypeVar
 
 import pytest
 
+from attestation.errors import AKConflict
+from attestation.store import AKBinding, Tx
 from attestation.wire import b64encode
 from attestation_service.process import maintenance
+from attestation_service.registration import handlers
+from attestation_service.registration.introduction import Introduction
 from attestation_testing.certificates import EKCertificateOptions, make_ek_certificate
 from tests.fixtures.vendor import IFX, ISSUER, MADE
 from tests.unit.service.conftest import Service
@@ -15,6 +22,8 @@ from tests.unit.service.node import SoftwareNode
 from tests.unit.service.test_registration import REGISTER, code, token
 
 pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
 
 
 def certified(node: SoftwareNode, serial: str | None = None) -> dict[str, Any]:
@@ -61,6 +70,33 @@ async def test_one_ak_belongs_to_one_ek_for_ever(service: Service, gone: bool) -
     assert thief.machine_id in alarm["detail"]
     assert other.ek_fingerprint in alarm["detail"]
     assert alarm["source_ip"] == "192.0.2.7"
+
+
+async def test_an_alarm_sounds_once_however_often_the_unit_is_run(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may run a unit again; what it noted the first time is not told beside what it notes the second time."""
+    sounded: list[str] = []
+
+    def sound(tx: Tx, *, introduction: Introduction, bound: AKBinding, at: datetime) -> None:
+        sounded.append(introduction.ek_fingerprint)
+
+    store = service.resources.store
+    read = store.read
+
+    async def twice(work: Callable[[Tx], T]) -> T:
+        def again(tx: Tx) -> T:
+            with contextlib.suppress(AKConflict):
+                work(tx)
+            return work(tx)
+
+        return await read(again)
+
+    other = second_ek(await revoked(service))
+    monkeypatch.setattr(handlers, "sound_stolen", sound)
+    monkeypatch.setattr(store, "read", twice)
+    assert code(await service.post(REGISTER, other.introduction())) == "ak-conflict"
+    assert sounded == [other.ek_fingerprint]
 
 
 @pytest.mark.threat("T127")

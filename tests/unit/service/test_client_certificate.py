@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -796,3 +796,28 @@ def test_the_certificate_of_our_own_tls_is_presented(files: Files) -> None:
     }  # fmt: skip
     Proxies(Settings()).read(scope)
     assert files.method().presented(scope) == ALICE.der
+
+
+class Interrupted(dict[str, bytes]):
+    """The keys of our own CA as one thread saw them; in the middle of its use, another thread comes with others."""
+
+    def __init__(self, seen: dict[str, bytes], meanwhile: Callable[[], object]) -> None:
+        super().__init__(seen)
+        self._meanwhile = meanwhile
+
+    def __iter__(self) -> Iterator[str]:
+        self._meanwhile()
+        return super().__iter__()
+
+
+def test_two_threads_in_a_rotation_do_not_mix_what_they_saw() -> None:
+    """Who is asked with some keys answers with these, also if another thread asked with others in the middle."""
+    mtls = MTLS(Settings())
+    before, after = ({name: OperatorCA(AT, name).certificate.public_bytes(Encoding.DER)} for name in "ba")
+
+    def known(own: dict[str, bytes]) -> set[str]:
+        return {issuer_id for _, issuer_id in mtls._authorities(own).values()}
+
+    assert known(Interrupted(after, lambda: known(before))) == {"a"}
+    assert known(after) == {"a"}
+    assert known(before) == {"b"}

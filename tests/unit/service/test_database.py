@@ -17,6 +17,8 @@ from attestation.audit.checkpoint import Checkpoint
 from attestation.errors import LogBroken, Unavailable
 from attestation.keys import load_ed25519, load_mldsa44
 from attestation.store import Tx, migrate, open_store
+from attestation_service.keys.known_keys import KeysDiffer
+from attestation_service.keys.service_keys import MEMORY_FILE
 from attestation_service.main import main
 from attestation_service.settings import Settings
 from attestation_service.storage import database
@@ -304,6 +306,11 @@ async def test_a_checkpoint_of_other_keys_is_told_once_with_what_to_do(
         (start.directory / "ca" / name).unlink()
     load_ed25519(f"file:{start.directory}/ca/{LOG_KEYS[0]}", create=True)
     load_mldsa44(f"file:{start.directory}/ca/{LOG_KEYS[1]}", create=True)
+    with pytest.raises(KeysDiffer, match=r"audit-retired-vkeys\.txt"):
+        await start()
+    # Where the keys were exchanged before the database knew them.
+    with closing(sqlite3.connect(start.directory / "machines.db")) as db, db:
+        db.execute("DELETE FROM known_keys")
     service = await start()
     capsys.readouterr()
     for _ in range(3):
@@ -422,3 +429,20 @@ async def test_recognising_twice_changes_nothing(start: Starter) -> None:
     recognise(service.resources.settings, service.store, service.clock)
     assert (start.directory / "ca" / FILE).read_bytes() == before
     assert await service.store.read(lambda tx: tx.audit.tree.size()) == 0
+
+
+async def test_a_service_key_that_is_lost_for_good_is_replaced(start: Starter) -> None:
+    """The log goes on, with its keys and its memory; what the database knew of the service key is forgotten, once."""
+    await signed(await start(), 1)
+    await stop(start)
+    for name in ("service-key.pem", MEMORY_FILE):
+        (start.directory / "ca" / name).unlink()
+    with pytest.raises(KeysDiffer, match="--accept-restored-database"):
+        await start()
+    taken(settings_for(start.directory))
+    (told,) = audit(start.directory, "database_accepted")
+    assert told.endswith("which keys the service has is forgotten, and the next start says it")
+    taken(settings_for(start.directory))
+    assert len(audit(start.directory, "database_accepted")) == 1, "there is nothing more to accept"
+    await signed(await start(), 1)
+    assert await (await start()).resources.transparency.newest() is not None

@@ -470,6 +470,10 @@ def test_tables_of_a_newer_version_are_left_alone(site: Path, migrated: Path) ->
     with closing(sqlite3.connect(site / "machines.db")) as db:
         db.execute("update extension_tabled_version set version_num = '0009'")
         db.commit()
+        # They say that it may run on them, as during a rolling upgrade; then they do not.
+        extensions.migrate(settings, extensions.load(settings).extensions)
+        db.execute("delete from schema_support where branch = 'tabled'")
+        db.commit()
     with pytest.raises(
         ExtensionInvalid, match=r"revision 0009, which this version does not know .*newest is 0001"
     ):

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from attestation.errors import StoreUnavailable
 from attestation_service.health import handlers
 from attestation_service.storage import write_probe
 from attestation_service.storage.write_probe import WriteProbe
-from tests.unit.service.conftest import Service
+from tests.unit.service.conftest import HeldClock, Service
 from tests.unit.service.node import SoftwareNode
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +27,9 @@ async def ready(service: Service) -> tuple[int, dict[str, str]]:
     """Ask, and return status and parts."""
     answer = await service.get("/readyz")
     body = answer.json()
-    assert body["status"] == ("ok" if answer.status_code == 200 else "unavailable")
+    degraded = any(part.startswith("degraded: ") for part in body["checks"].values())
+    good = "degraded" if degraded else "ok"
+    assert body["status"] == (good if answer.status_code == 200 else "unavailable")
     assert body["version"] == service.app.version
     return answer.status_code, body["checks"]
 
@@ -54,8 +57,17 @@ async def test_the_database_does_not_answer(service: Service) -> None:
     assert (await service.get("/healthz")).status_code == 200
 
 
+async def test_the_schema_was_taken_away(service: Service) -> None:
+    """A newer version upgraded the database to what this one cannot use; one that stops is not asked any more."""
+    with closing(sqlite3.connect(service.directory / "machines.db")) as db, db:
+        db.execute("DELETE FROM schema_support")
+    assert (await ready(service))[1]["database"] == "failed: SchemaContracted"
+    service.app.state.life.stop(0)
+    assert await ready(service) == (503, {"process": "stopping"})
+
+
 @pytest.mark.threat("T130")
-async def test_the_database_takes_no_writes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_database_takes_no_writes(service: Service) -> None:
     """A full disk goes on answering whoever reads: ready is who can write. Many who ask cost one write in a while."""
     seconds, writes, full = [1000.0], [], [False]
     real = service.store.write
@@ -66,8 +78,8 @@ async def test_the_database_takes_no_writes(service: Service, monkeypatch: pytes
             raise StoreUnavailable("database or disk is full")
         return await real(work)
 
-    monkeypatch.setattr(service.store, "write", write)
-    probe = WriteProbe(service.store, lambda: seconds[0])
+    store: Any = SimpleNamespace(write=write)  # what chores write besides is not counted
+    probe = WriteProbe(store, lambda: seconds[0])
     service.app.state.resources = dataclasses.replace(service.resources, write_probe=probe)
     rows = []
     for _ in range(3):
@@ -119,3 +131,44 @@ async def test_the_clock_went_back(service: Service) -> None:
     service.clock.at -= timedelta(seconds=2)
     status, parts = await ready(service)
     assert (status, parts["clock"]) == (503, "failed: the clock stands behind the newest audit entry")
+
+
+@pytest.mark.parametrize(
+    ("url", "host_ahead", "expected"),
+    [
+        ("postgresql+psycopg://itl@db.example/attestation", timedelta(0), 200),
+        ("postgresql+psycopg://itl@db.example/attestation", timedelta(seconds=11), 503),
+        # No second clock: a socket and the loopback interface lead to this computer's.
+        ("postgresql+psycopg://itl@/attestation?host=/var/run/postgresql", timedelta(0), 503),
+        ("postgresql+psycopg://itl@db.example/attestation?host=db.example,127.0.0.1", timedelta(0), 503),
+    ],
+)
+async def test_a_clock_was_ahead(
+    service: Service, monkeypatch: pytest.MonkeyPatch, url: str, host_ahead: timedelta, expected: int
+) -> None:
+    """Its time stays in the log until it comes: where two clocks agree that it was wrong, the service goes on."""
+    now = datetime.now(UTC)
+    service.clock.at = now + timedelta(days=1)
+    await service.introduce(SoftwareNode())
+    service.clock.at = now
+    chosen = service.resources.settings.model_copy(update={"db_url": url})
+    service.app.state.resources = dataclasses.replace(service.resources, settings=chosen)
+    monkeypatch.setattr(service.store, "clock", HeldClock(now - host_ahead), raising=False)
+    status, parts = await ready(service)
+    assert status == expected
+    assert parts["clock"].startswith(
+        "degraded: a clock was ahead" if expected == 200 else "failed: the clock"
+    )
+
+
+@pytest.mark.parametrize(("minutes", "told"), [(5, "300 s"), (-5, "-300 s"), (0, None)])
+async def test_the_host_s_clock_is_not_the_database_s(
+    service: Service, monkeypatch: pytest.MonkeyPatch, minutes: int, told: str | None
+) -> None:
+    """It is told, and stops nothing: the database's clock counts."""
+    now = datetime.now(UTC) + timedelta(minutes=minutes)
+    monkeypatch.setattr(service.store, "clock", HeldClock(now), raising=False)
+    answer = await service.get("/readyz")
+    expected = f"degraded: this host's clock differs from the database's by {told}"
+    assert answer.status_code == 200
+    assert answer.json()["checks"].get("host_clock") == (expected if told else None)

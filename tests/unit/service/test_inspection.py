@@ -29,7 +29,7 @@ from attestation.store import open_store
 from attestation_service.inspection import storage
 from attestation_service.inspection.finding import Finding, Level, as_text
 from attestation_service.inspection.outside import names
-from attestation_service.inspection.table import PARTS
+from attestation_service.inspection.table import BEYOND, PARTS
 from attestation_service.main import main
 from tests.contract.store_samples import a_machine
 from tests.docs.pages import text
@@ -156,11 +156,27 @@ def test_an_installation_stays_as_it_was(place: Path, check: Check) -> None:
 # The database
 
 
+def at(db: sqlite3.Connection, revision: str, *, serves: bool) -> None:
+    """Let it say that it is at *revision*, and whether that serves any version."""
+    db.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+    if not serves:
+        db.execute("DELETE FROM schema_support")
+
+
+def test_a_newer_database_that_serves_this_version(place: Path, check: Check) -> None:
+    """A start would serve; that the upgrade is not finished is a warning. Everything else is looked at."""
+    with closing(sqlite3.connect(place / "m.db")) as db, db:
+        at(db, "9999", serves=True)
+    found = check(0)
+    assert "to revision 9999; this one, 00" in found["database"][0]["what"]
+    assert found.keys() == {"database"}
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda db: db.execute("UPDATE alembic_version SET version_num = '9999'"), "9999, which this version"),
-        (lambda db: db.execute("UPDATE alembic_version SET version_num = '0008'"), "upgrades from 0009 on"),
+        (lambda db: at(db, "9999", serves=False), "9999, which this version"),
+        (lambda db: at(db, "0008", serves=False), "upgrades from 0009 on"),
         (lambda db: db.execute(f"UPDATE database_identity SET database_id = '{'f' * 32}'"), "this is another database"),
         (lambda db: db.execute("UPDATE database_identity SET bound_at = NULL"), None),
     ],
@@ -184,7 +200,7 @@ def test_a_database_that_is_none_or_not_there(place: Path, check: Check, tmp_pat
         (f"sqlite:///{tmp_path}/text.db", "is no SQLite database"),
         ("sqlite:////nowhere/at/all/m.db", "does not exist. Correct ITL_DB_URL"),
         ("/var/x.db", "for this file sqlite:////var/x.db"),
-        (f"sqlite:///{tmp_path}/m.db", "is missing. The keys in"),
+        (f"sqlite:///{tmp_path}/m.db", "is missing or empty. The keys in"),
     ):
         assert words in check(1, db_url=url)["database"][0]["what"]
     assert not (tmp_path / "m.db").exists()
@@ -540,9 +556,10 @@ def test_it_is_told_in_lines_that_fit(place: Path, capsys: pytest.CaptureFixture
     assert all(len(line) <= 100 or len(line.split()[-1]) > 40 for line in out.splitlines())
     assert out.splitlines()[0].startswith("ok       database        ")
     assert out.endswith("A start would serve. Warnings: 0. Nothing was changed.\n")
-    told = as_text([Finding("x", Level.FAILED, "broken", "mend it"), Finding("y", Level.WARNING, "old")], 80)
+    found = [Finding("x", Level.FAILED, "broken", "mend it"), Finding("y", Level.WARNING, "old")]
+    told = as_text(found, 80, "good", "bad")
     assert "To do: mend it" in told
-    assert "would not serve as it should: 1 FAILED. Warnings: 1." in told
+    assert "bad: 1 FAILED. Warnings: 1." in told
 
 
 def test_it_is_told_on_every_terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -552,6 +569,9 @@ def test_it_is_told_on_every_terminal(place: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding="ascii", write_through=True))
     assert main(["--check", "--port", "0"]) == 1
     assert b"/cach?" in out.getvalue()
+    shutil.copy(place / "m.db", place / "é.db")
+    assert main(["db", "check", "--url", f"sqlite:///{place}/é.db"]) == 0
+    assert b"/?.db is whole" in out.getvalue()
 
 
 def test_settings_that_cannot_be_read_are_told_first(
@@ -566,4 +586,5 @@ def test_settings_that_cannot_be_read_are_told_first(
 def test_each_part_is_explained() -> None:
     """The page has a row for every part, in the order in which they are told, and for no other."""
     page = (Path(__file__).parents[3] / "docs" / "operate" / "check.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| `([^`]+)` \|", page, flags=re.MULTILINE) == ["database", *PARTS]
+    beyond = [part for part in BEYOND if part not in PARTS]
+    assert re.findall(r"^\| `([^`]+)` \|", page, flags=re.MULTILINE) == ["database", *PARTS, *beyond]

@@ -60,7 +60,7 @@ async def test_errors_do_not_end_it(start: Starter, monkeypatch: pytest.MonkeyPa
     rounds: list[int] = []
     third = asyncio.Event()
 
-    async def fail(_: Any) -> None:
+    async def fail(_: Any, *, for_all: bool) -> None:
         rounds.append(1)
         if len(rounds) == 1:
             raise StoreUnavailable("busy")

@@ -23,6 +23,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_DB_URL": ("sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
     "ITL_SERVICE_URL": ("https://a.example/", "https://a.example"),
     "ITL_ENROLLMENT_CA_DIR": ("/ca", Path("/ca")),
+    "ITL_STATE_DIR": ("/state", Path("/state")),
     "ITL_ENROLLMENT_CA_KEY": ("pkcs11:token=T", "pkcs11:token=T"),
     "ITL_ENROLLMENT_CA_PASSPHRASE_FILE": ("/run/pass", Path("/run/pass")),
     "ITL_ENROLLMENT_CA_UNENCRYPTED": ("true", True),
@@ -132,6 +133,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_FIRMWARE_BLOCKLIST_FILE": ("/advisories.json", Path("/advisories.json")),
     "ITL_MAINTENANCE_SECONDS": ("0.5", 0.5),
     "ITL_SHUTDOWN_SECONDS": ("3", 3),
+    "ITL_SHUTDOWN_DELAY_SECONDS": ("5", 5),
     "ITL_LOG_LEVEL": ("warning", "warning"),
     "ITL_LOG_FORMAT": ("json", "json"),
     "ITL_ACCESS_LOG": ("0", False),
@@ -192,6 +194,7 @@ def test_documentation_lists_exactly_the_settings() -> None:
 
 
 TOGETHER = {
+    "ITL_DB_PASSWORD_FILE",
     "ITL_ADMIN_TOKEN_FILE",
     "ITL_PROXY_SECRET_FILE",
     "ITL_TLS_CERT_FILE",
@@ -269,6 +272,7 @@ def test_all_faults_are_told_at_once() -> None:
         {"ITL_CHALLENGE_TTL_SECONDS": "61"},
         {"ITL_CHALLENGE_TTL_SECONDS": "4"},
         {"ITL_REATTEST_SECONDS": "60"},
+        {"ITL_SHUTDOWN_SECONDS": "5", "ITL_SHUTDOWN_DELAY_SECONDS": "5"},
         {"ITL_REQUIRE_NONCE": "false"},
         {"ITL_REQUIRE_QUOTE": "false"},
         {"ITL_SERVICE_URL": "attest.example"},
@@ -320,7 +324,7 @@ def test_settings_are_frozen_and_hide_the_token() -> None:
     assert "canary" not in repr(settings)
 
 
-@pytest.mark.threat("T30")
+@pytest.mark.threat("T30", "T184")
 @pytest.mark.parametrize(
     ("environ", "word"),
     [
@@ -339,6 +343,12 @@ def test_settings_are_frozen_and_hide_the_token() -> None:
         ({"ITL_SERVICE_URL": "http://a.example"}, "SERVICE_URL"),
         ({"ITL_OPERATOR_CA": "/ca.pem"}, "OPERATOR_CRL"),
         ({"ITL_PROXY_SECRET": "ttt"}, "PROXY_SECRET"),
+        ({"ITL_DB_URL": "postgresql://itl:ttt@/itl?host=/run/postgresql"}, "DB_PASSWORD_FILE"),
+        ({"ITL_DB_URL": "postgresql+psycopg://itl@/itl?password=ttt"}, "DB_PASSWORD_FILE"),
+        ({"ITL_DB_URL": "postgresql+psycopg://itl@db.example/itl"}, "verify-full"),
+        ({"ITL_DB_URL": "postgresql+psycopg://itl@10.0.0.1:5433/itl?sslmode=verify-ca"}, "verify-full"),
+        ({"ITL_DB_URL": "postgresql+psycopg://itl@/itl?host=/run,db.example"}, "verify-full"),
+        ({"ITL_DB_URL": "postgresql+psycopg://itl@localhost/itl?hostaddr=10.0.0.1"}, "verify-full"),
         (
             {
                 "ITL_TRUSTED_PROXIES": "10.0.0.0/8",
@@ -365,6 +375,40 @@ def test_weakened_controls_are_warned_of(environ: dict[str, str], word: str) -> 
     (warning,) = load(**(good | environ)).warnings()
     assert word in warning
     assert "ttt" not in warning
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://itl@/itl",
+        "postgresql+psycopg://itl@/itl?host=/run/postgresql",
+        "postgresql+psycopg://itl@/itl?host=@itl",
+        "postgresql+psycopg://itl@localhost/itl",
+        "postgresql://itl@127.0.0.1:5433/itl",
+        "postgresql://itl@[::1]:5433/itl",
+        "postgresql+psycopg://itl@db.example/itl?sslmode=verify-full&sslrootcert=/ca.pem",
+        "postgresql://[db.example/itl",
+        "sqlite:///a?b",
+    ],
+)
+def test_a_way_to_the_database_that_nobody_stands_in_is_not_warned_of(url: str) -> None:
+    assert load(ITL_DB_URL=url, ITL_ADMIN_TOKEN="t" * 32).warnings() == []
+
+
+@pytest.mark.threat("T184")
+def test_a_password_of_the_database_stands_in_one_place() -> None:
+    """In its file, which is read at each connection; not in the URL as well."""
+    file = {"ITL_DB_PASSWORD_FILE": "/run/secrets/db"}
+    found = load(ITL_DB_URL="postgresql+psycopg://itl@/itl", **file)
+    assert found.db_url == "postgresql+psycopg://itl@/itl?password_file=%2Frun%2Fsecrets%2Fdb"
+    assert load(ITL_DB_URL="postgresql://itl@/itl?a=b", **file).db_url.endswith(
+        "a=b&password_file=%2Frun%2Fsecrets%2Fdb"
+    )
+    with pytest.raises(SettingsInvalid, match="is for PostgreSQL"):
+        load(**file)
+    with pytest.raises(SettingsInvalid, match="carries a password") as caught:
+        load(ITL_DB_URL="postgresql://itl:canary@/itl", **file)
+    assert "canary" not in str(caught.value)
 
 
 def test_a_service_without_a_ca_says_so() -> None:

@@ -165,6 +165,23 @@ def test_no_trigger_is_passed_by_what_one_database_has(filled: str) -> None:
         assert "append-only" in refused(filled, sql)
 
 
+@pytest.mark.threat("T26")
+def test_what_is_copied_in_is_held_to_the_rules(filled: str) -> None:
+    """By COPY, as the owner of the tables: a gap, a second successor."""
+    if filled.startswith("sqlite"):
+        pytest.skip("PostgreSQL's")
+    for number, hashed, why in ((4, "0" * 64, "no gap"), (3, "entry_hash", "unique")):
+        made = hashed if number == 3 else f"'{hashed}'"
+        select = COPY_AUDIT.format("", number, made).partition("SELECT")[2]
+        with psycopg.connect(filled) as connection, connection.cursor() as cursor:
+            with cursor.copy(f"COPY (SELECT{select}) TO STDOUT") as rows:
+                copied = b"".join(rows)
+            names = "id, timestamp, operator_cn, operator_sub, action, machine_id, prev_state, new_state"
+            into = f"COPY audit_log ({names}, detail, source_ip, format, prev_hash, entry_hash) FROM STDIN"
+            with pytest.raises(psycopg.IntegrityError, match=why), cursor.copy(into) as sink:
+                sink.write(copied)
+
+
 @pytest.mark.threat("T142")
 @pytest.mark.parametrize("column", ["name_key", "address_key"])
 def test_no_two_of_a_cluster_are_called_alike(db: sqlite3.Connection, column: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from attestation.errors import StoreBusy, StoreUnavailable
 from attestation.store import MachineFilter, StoreSettings, migrate, open_store, sqlite
+from attestation.store.queues import Queue, Unit
 from tests.contract.store_samples import a_machine
 
 SETTINGS = StoreSettings(busy_timeout_seconds=0.2, commit_attempts=3)
@@ -93,3 +94,21 @@ def test_a_database_without_tables_is_unavailable(tmp_path: Path) -> None:
             use(lambda tx: tx.machines.pending().rows)
         assert use(lambda tx: 1) == 1
     store.close()
+
+
+def test_a_worker_that_raises_refuses_its_group_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """It must not; but a thread that ended would leave everybody who comes waiting for ever."""
+
+    class Broken:
+        def serve(self, group: list[Unit]) -> None:
+            raise LookupError("a fault of ours")
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    queue = Queue("broken", [Broken()], SETTINGS)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            queue.ask_sync(lambda _: None)
+    queue.close()
+    assert "LookupError: a fault of ours" in capsys.readouterr().err

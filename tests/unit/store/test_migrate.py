@@ -28,7 +28,9 @@ from sqlalchemy import MetaData, create_engine, inspect
 from attestation.audit import AuditEvent, verify_chain
 from attestation.errors import StoreUnavailable
 from attestation.store import StoreSettings, migrate, migrations, open_store
+from attestation.store.copying import source, target
 from attestation.store.migrate import HEAD, Branch, _not_of, connection_to, migrate_branch
+from attestation.store.postgres import parameters
 from attestation.store.tables import Base
 from attestation.store.unusable import unusable
 from tests.fixtures.postgres import Server
@@ -152,6 +154,10 @@ def test_a_path_in_place_of_the_url_is_told_as_url() -> None:
     with pytest.raises(ValueError, match="ITL_DB_URL is") as refused:
         migrate("canary:hunter2@host")
     assert "hunter2" not in str(refused.value)
+    for use in (migrate, open_store, parameters):
+        with pytest.raises(ValueError, match=r"postgresql\+psycopg://USER@HOST/DATABASE") as refused:
+            use("postgresql+psycopg://itl:an@hunter2@host/itl")
+        assert "hunter2" not in str(refused.value)
 
 
 def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
@@ -242,6 +248,7 @@ def test_a_database_of_another_version_is_left_alone(tmp_path: Path, revision: s
     migrate(f"sqlite:///{path}")
     with closing(sqlite3.connect(path)) as db:
         db.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+        db.execute("DELETE FROM schema_support")
         db.commit()
     before = schema(path)
     with pytest.raises(StoreUnavailable, match=f"revision {revision}, .*{why}"):
@@ -430,11 +437,36 @@ def test_an_upgrade_that_fails_leaves_nothing(url: str) -> None:
     assert all_rows(url, "alembic_version") == [("0009",)]
 
 
+AWAY = "postgresql://itl:hunter2@127.0.0.1:1/m?sslmode=disable"
+
+
+def test_a_server_whose_driver_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after install.md, which installs what SQLite needs; by everything that opens a database."""
+    monkeypatch.setitem(sys.modules, "psycopg", None)  # the import fails
+    opens: list[Callable[[], object]] = [
+        lambda: migrate(AWAY),
+        lambda: open_store(AWAY),
+        source(AWAY, alone=False).__enter__,
+        target(AWAY, []).__enter__,
+    ]
+    for each in opens:
+        with pytest.raises(
+            ValueError, match=r"driver is not installed here \(.*deploy/locks/service-postgres.lock"
+        ):
+            each()
+
+
 def test_a_server_that_is_away_or_foreign_is_told_without_its_password(databases: Callable[[], str]) -> None:
     """Where it is, and what it said; of a database of another program, its tables."""
-    with pytest.raises(StoreUnavailable, match=r"m at 127\.0\.0\.1 does not answer: .*refused") as away:
-        migrate("postgresql://itl:hunter2@127.0.0.1:1/m?sslmode=disable")
+    with pytest.raises(StoreUnavailable, match=r"the database m at 127\.0\.0\.1 .*refused") as away:
+        migrate(AWAY)
     assert "hunter2" not in str(away.value)
+    for end in (source(AWAY, alone=False), target(AWAY, [])):
+        with (
+            pytest.raises(StoreUnavailable, match=r"the database m at 127\.0\.0\.1 .*refused.* Start it, or"),
+            end,
+        ):
+            pass
     url = databases()
     with connection_to(url) as connection:
         connection.exec_driver_sql("CREATE TABLE recipes (name TEXT)")

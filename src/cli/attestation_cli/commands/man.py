@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from attestation import __version__
 from attestation.errors import RequestInvalid
 from attestation.manual import Block, Page, Terms, Verbatim, roff
 from attestation_cli.groups import EXIT_CODES, GROUPS
@@ -59,9 +60,7 @@ def _top(root: click.Group) -> click.Context:
 
 
 def _version() -> str:
-    from importlib.metadata import version
-
-    return f"attestation {version('itl-attestation-cli')}"
+    return f"attestation {__version__}"  # all that is ours is of one version
 
 
 def _found(root: click.Group, words: tuple[str, ...]) -> Page:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import io
 import select
@@ -101,11 +102,20 @@ class PlainCarrier:
             connection = http.client.HTTPConnection(*self._peer, timeout=CONNECT_SECONDS)
         else:
             connection = http.client.HTTPSConnection(*self._peer, timeout=CONNECT_SECONDS, context=self._tls)
-        connection.response_class = _Response
         if self._tunnelled:
             connection.set_tunnel(*self._service, self._to_proxy)
         try:
-            connection.connect()
+            # What a proxy says to CONNECT, Python 3.11.2 leaves open, and with it the socket.
+            with contextlib.ExitStack() as said:
+
+                class Said(_Response):
+                    def __init__(self, *args: Any, **more: Any) -> None:
+                        super().__init__(*args, **more)
+                        said.callback(self.close)
+
+                connection.response_class = Said
+                connection.connect()
+                connection.response_class = _Response
         except (OSError, http.client.HTTPException, UnicodeError) as e:
             connection.close()
             raise unreachable(self._url, e, sent=False) from e

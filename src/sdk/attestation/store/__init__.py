@@ -18,6 +18,8 @@ from attestation.store.base import Store, StoreSettings
 from attestation.store.captures import Capture, CaptureFilter
 from attestation.store.challenges import Challenge, Purpose
 from attestation.store.chips import AKBinding
+from attestation.store.chores import Chore
+from attestation.store.grants import grant
 from attestation.store.handovers import DeadLetter, Waiting
 from attestation.store.identity import DatabaseIdentity
 from attestation.store.issuances import (
@@ -38,7 +40,7 @@ from attestation.store.issuers import (
 )
 from attestation.store.logs import MAX_LOG_BYTES, LogKind, PackedLog, pack
 from attestation.store.machines import MachineCounts, MachineFilter, Namesake, Pending
-from attestation.store.migrate import Branch, migrate, migrate_branch, sqlite_path
+from attestation.store.migrate import Branch, is_postgresql, migrate, migrate_branch, place, sqlite_path
 from attestation.store.outbox import OutboxEvent
 from attestation.store.pages import MAX_LIMIT, Page
 from attestation.store.policies import FLEET, PolicyAssignment, PolicyChange, Scope, StoredPolicy
@@ -73,6 +75,7 @@ __all__ = [
     "Capture",
     "CaptureFilter",
     "Challenge",
+    "Chore",
     "ConfigToken",
     "Countersignature",
     "CountersignatureKind",
@@ -117,10 +120,13 @@ __all__ = [
     "TrustStatus",
     "Tx",
     "Waiting",
+    "grant",
+    "is_postgresql",
     "migrate",
     "migrate_branch",
     "open_store",
     "pack",
+    "place",
     "row_of",
     "sqlite_path",
     "wait",
@@ -135,7 +141,7 @@ def open_store(url: str, settings: StoreSettings | None = None) -> Store:
         StoreUnavailable: The database cannot be opened.
     """
     settings = settings or StoreSettings()
-    if url.startswith("postgresql:"):
+    if is_postgresql(url):
         from attestation.store.postgres import PostgresStore  # here: who has SQLite need not have its driver
 
         return PostgresStore(url, settings)

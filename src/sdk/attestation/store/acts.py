@@ -73,5 +73,5 @@ class Acts:
             return
         row = self._sql.row(_LAST, operator=act.operator)
         number = (row[0] if row is not None and row[0] is not None else 0) + 1
-        self._sql.run(_ADD, number=number, **told)
-        self._sql.run(_FORGET, operator=act.operator, number=number - ACTS_OF_ONE)
+        self._sql.do(_ADD, number=number, **told)
+        self._sql.do(_FORGET, operator=act.operator, number=number - ACTS_OF_ONE)

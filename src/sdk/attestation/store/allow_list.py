@@ -77,7 +77,7 @@ class AllowList:
     def put(self, entry: AllowListRow) -> bool:
         """Store an entry; return True if it is new, False if it replaced one that was listed."""
         listed = self.get(entry.ek_fingerprint) is not None
-        self._sql.run(_REPLACE, **_ROW.encode(entry) | {"removed_at": None})
+        self._sql.do(_REPLACE, **_ROW.encode(entry) | {"removed_at": None})
         return not listed
 
     def remove(self, ek_fingerprint: str, at: datetime) -> None:

@@ -143,7 +143,7 @@ class Approvals:
         `reason`: why, in the words of the voter; `document`: what was sent where the proposal binds only its digest.
         """
         digest, at = proposal.digest(), to_micros(vote.created_at)
-        self._sql.run(_LAPSE, of_proposal=digest, at=at)  # or they would stand in the way of new ones
+        self._sql.do(_LAPSE, of_proposal=digest, at=at)  # or they would stand in the way of new ones
         row = self._sql.row(
             _CAST,
             proposal_digest=digest,

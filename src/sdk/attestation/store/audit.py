@@ -12,7 +12,7 @@ from sqlalchemy import bindparam, insert, select
 from attestation.audit import GENESIS_HASH, AuditEntry, AuditEvent, canonical_members, linked
 from attestation.audit.authority import MARK, Change, with_changes
 from attestation.audit.merkle import leaf_hash
-from attestation.clock import Clock
+from attestation.clock import Clock, parse_rfc3339, rfc3339
 from attestation.store.audit_tree import AuditTree
 from attestation.store.codec import binds, codec
 from attestation.store.pages import Page, before_id, checked_limit, page_of
@@ -48,7 +48,7 @@ def _decode(row: Row) -> tuple[int, AuditEntry]:
     return row[0], _ROW.decode(row)
 
 
-_LAST = Prepared(select(_C.id, _C.entry_hash).order_by(_C.id.desc()).limit(1))
+_LAST = Prepared(select(_C.id, _C.entry_hash, _C.timestamp).order_by(_C.id.desc()).limit(1))
 _APPEND = Prepared(insert(_T).values(binds(_C)))
 _HASHED = tuple(c.name for c in _C)[1:-1]
 _AFTER = Prepared(select(_T).where(_C.id > bindparam("after")).order_by(_C.id).limit(bindparam("rows")))
@@ -92,6 +92,8 @@ class Audit:
         unit used up would leave a gap, and the entry's place in the tree is its id less one.
 
         It tells of the rows of authority that the unit changed before it (`attestation.audit.authority`).
+
+        Its time is that of the last entry where *at* is before it: a clock may be set back, the log goes on.
         """
         self._about = event
         changes = self._sql.changes()
@@ -124,10 +126,12 @@ class Audit:
 
     def _add(self, event: AuditEvent, at: datetime) -> AuditEntry:
         last = self._sql.row(_LAST)
-        last_id, prev_hash = (0, GENESIS_HASH) if last is None else last
+        last_id, prev_hash, before = (0, GENESIS_HASH, "") if last is None else last
+        if rfc3339(at) < before:
+            at = parse_rfc3339(before)
         self.appended.append((last_id + 1, event))
         entry, data = linked(event, at=at, prev_hash=prev_hash)
-        self._sql.run(_APPEND, id=last_id + 1, **_ROW.encode(entry))
+        self._sql.do(_APPEND, id=last_id + 1, **_ROW.encode(entry))
         self.tree.grow(last_id, leaf_hash(data))
         return entry
 

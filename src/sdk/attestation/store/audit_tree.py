@@ -153,7 +153,7 @@ class AuditTree:
 
     def grow(self, position: int, leaf: bytes) -> None:
         """Add the leaf of the entry with id *position* + 1, and each node that it completes."""
-        run = self._sql.run
+        run = self._sql.do
         run(_ADD_NODE, level=0, position=position, hash=leaf)
         level = 0
         while position % TILE_WIDTH == TILE_WIDTH - 1:
@@ -190,7 +190,7 @@ class AuditTree:
         newest = self.newest_checkpoint()
         if newest is not None and newest.size >= checkpoint.size:
             return False
-        self._sql.run(
+        self._sql.do(
             _ADD_CHECKPOINT,
             size=checkpoint.size,
             root=checkpoint.root,

@@ -118,6 +118,7 @@ AUTHORITY: Final = {
 
 NOT_AUTHORITY: Final = {
     "database_identity": "names the database; the keys beside it remember it",
+    "schema_support": "says which code may run on the tables",
     "ek_certificates": "who vouches for a TPM: evidence, judged again by the bundle in force",
     "measurement_logs": "evidence",
     "attestation_results": "what was judged; what it gave is in the machine's row",
@@ -133,6 +134,8 @@ NOT_AUTHORITY: Final = {
     "outbox": "tells of what was done",
     "handovers": "tells subscribers of what was done",
     "rate_limits": "slows down",
+    "chores": "says which process does what any of them may do",
+    "known_keys": "refuses other keys; what a key may do stands where it is trusted",
     "acts": "tells whoever asks again what was done; what was done has rows of its own",
     "revisions": "counts what judgements rest on; what is counted has rows of its own",
     "policy_history": "tells of what was assigned",

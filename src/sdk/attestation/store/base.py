@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from attestation.clock import Clock
 from attestation.store.tx import Tx
 
 T = TypeVar("T")
@@ -28,6 +29,7 @@ class StoreSettings:
         results_kept: Attestation results kept per machine.
         on_authority: Called, on the writer's thread, after a commit with an entry that tells of an act, not of a
             machine's own, on a row of authority. It must neither block nor raise.
+        moved_too: Write also to a database that went on elsewhere: only who takes it back may.
     """
 
     busy_timeout_seconds: float = 5.0
@@ -37,10 +39,17 @@ class StoreSettings:
     queue_size: int = 10_000
     results_kept: int = 20
     on_authority: Callable[[], object] | None = None
+    moved_too: bool = False
 
 
 class Store(Protocol):
-    """A database of ours. Every method raises `StoreUnavailable` where the database does not serve us."""
+    """A database of ours. Every method raises `StoreUnavailable` where the database does not serve us.
+
+    Attributes:
+        clock: Whose time counts for all who share the database: its server's, or on SQLite this computer's.
+    """
+
+    clock: Clock
 
     async def write(self, work: Callable[[Tx], T]) -> T:
         """Run *work* in a transaction and return its value once it is durable.

@@ -99,7 +99,7 @@ class Challenges:
 
     def issue(self, challenge: Challenge) -> None:
         """Store a new challenge."""
-        self._sql.run(_ISSUE, **_ROW.encode(challenge))
+        self._sql.do(_ISSUE, **_ROW.encode(challenge))
 
     def get(self, challenge_id: str) -> Challenge | None:
         """Return the challenge called *challenge_id*, used or not, or None."""
@@ -118,15 +118,12 @@ class Challenges:
             ChallengeUsed: Somebody redeemed it before.
             ChallengeExpired: Not redeemed in time.
         """
-        if (
-            self._sql.run(
-                _REDEEM,
-                of_challenge=challenge_id,
-                for_purpose=purpose,
-                of_machine=machine_id,
-                at=to_micros(at),
-            )
-            == 1
+        if self._sql.one(
+            _REDEEM,
+            of_challenge=challenge_id,
+            for_purpose=purpose,
+            of_machine=machine_id,
+            at=to_micros(at),
         ):
             return
         challenge = self.get(challenge_id)

@@ -72,13 +72,13 @@ class AKBindings:
 
     def bind(self, binding: AKBinding) -> bool:
         """Bind an AK for ever; return False where it belongs to another EK."""
-        self._sql.run(_BIND, **_BINDING.encode(binding))
+        self._sql.do(_BIND, **_BINDING.encode(binding))
         held = self.get(binding.ak_name)
         return held is not None and held.ek_fingerprint == binding.ek_fingerprint
 
     def release(self, ak_name: bytes) -> None:
         """Delete a binding that somebody made who was never admitted. Whether it may go, is the caller's rule."""
-        self._sql.run(_RELEASE, ak_name=ak_name)
+        self._sql.do(_RELEASE, ak_name=ak_name)
 
     def of_ek(self, ek_fingerprint: str) -> list[AKBinding]:
         """Return the AKs that were ever activated for an EK, the newest first; twenty at most."""
@@ -151,7 +151,7 @@ class ChipMarks:
     def put(self, machine_id: str, marks: Iterable[Mark]) -> None:
         """Note marks of a machine; what is noted stays."""
         for mark in marks:
-            self._sql.run(_PUT, kind=mark.kind.value, value=mark.value, machine_id=machine_id)
+            self._sql.do(_PUT, kind=mark.kind.value, value=mark.value, machine_id=machine_id)
 
     def of(self, machine_id: str) -> tuple[Mark, ...]:
         """Return the marks of a machine."""
@@ -178,7 +178,7 @@ class ChipMarks:
 
     def end(self, machine_id: str, status: Status, at: datetime, *, believed: bool) -> None:
         """Keep what a machine was, before its row is deleted."""
-        self._sql.run(
+        self._sql.do(
             _END,
             of_machine=machine_id,
             ended_as=status.value,
@@ -188,4 +188,4 @@ class ChipMarks:
 
     def forget(self, machine_id: str) -> None:
         """Delete the marks of a machine that nobody ever decided about."""
-        self._sql.run(_FORGET, machine_id=machine_id)
+        self._sql.do(_FORGET, machine_id=machine_id)

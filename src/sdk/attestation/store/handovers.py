@@ -103,7 +103,7 @@ class Handovers:
 
     def add(self, subscriber: str, event: OutboxEvent, at: datetime) -> None:
         """Let *subscriber* have *event*: at once, or after those of its machine that wait."""
-        self._sql.run(
+        self._sql.do(
             _ADD,
             **EVENT.encode(replace(event, attempts=0)),
             at=to_micros(at),
@@ -137,13 +137,13 @@ class Handovers:
     def _over(self, subscriber: str, event: OutboxEvent, outcome: Prepared, **values: object) -> bool:
         if not self._sql.run(outcome, of_sequence=event.sequence, of_attempt=event.attempts, **values):
             return False
-        self._sql.run(NEXT, subscriber=subscriber, machine_id=event.machine_id)
+        self._sql.do(NEXT, subscriber=subscriber, machine_id=event.machine_id)
         return True
 
     def retry(self, subscriber: str) -> int:
         """Let *subscriber* have all its dead letters again; return how many."""
         again = self._sql.run(_AGAIN, subscriber=subscriber)
-        self._sql.run(_FIRSTS, subscriber=subscriber)
+        self._sql.do(_FIRSTS, subscriber=subscriber)
         return again
 
     def waiting(self) -> Mapping[str, Waiting]:

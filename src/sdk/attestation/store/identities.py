@@ -60,4 +60,4 @@ class Identities:
 
     def renew(self, machine_id: str, kind: str, state: Mapping[str, Any]) -> None:
         """Store what verified evidence of *kind* told."""
-        self._sql.run(_RENEW, of_machine=machine_id, of_kind=kind, **_ROW.stored({"state": state}))
+        self._sql.do(_RENEW, of_machine=machine_id, of_kind=kind, **_ROW.stored({"state": state}))

@@ -24,16 +24,20 @@ class DatabaseIdentity:
         database_id: 32 lower-case hex, random; a copy has the same.
         made_at: When its identity was made: with the database, or by the migration that brought identities.
         bound_at: Since when keys remember it; None until a service started with it.
+        moved_to: What it was copied to, and goes on as; None where it goes on itself.
+        moved_at: Since when.
     """
 
     database_id: str
     made_at: datetime
     bound_at: datetime | None
+    moved_to: str | None = None
+    moved_at: datetime | None = None
 
 
 _ROW = codec(DatabaseIdentity, _C, besides=("id",))
 _GET = Prepared(select(_T))
-_BIND = Prepared(update(_T).values(bound_at=bindparam("at")))
+_BIND = Prepared(update(_T).values(bound_at=bindparam("at"), moved_to=None, moved_at=None))
 
 
 class Identity:
@@ -49,5 +53,5 @@ class Identity:
         return _ROW.one(self._sql.row(_GET))
 
     def bind(self, at: datetime) -> None:
-        """Note that keys remember this database since *at*."""
-        self._sql.run(_BIND, at=to_micros(at))
+        """Note that keys remember this database since *at*, and that it goes on itself."""
+        self._sql.do(_BIND, at=to_micros(at))

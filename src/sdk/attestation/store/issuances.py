@@ -236,7 +236,7 @@ class Issuances:
 
     def reserve(self, planned: Issuance) -> None:
         """Take a serial number: from now on it is accounted for, whatever happens."""
-        self._sql.run(_RESERVE, **_ROW.encode(planned) | {"state": "reserved"})
+        self._sql.do(_RESERVE, **_ROW.encode(planned) | {"state": "reserved"})
 
     def get(self, serial: str) -> Issuance | None:
         """Return what is known of a serial number, or None."""

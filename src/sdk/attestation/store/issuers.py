@@ -347,7 +347,7 @@ class Issuers:
                 more; where nobody got anything, they mislead nobody.
         """
         for issuer_id in sorted(set(issuer_ids)):
-            self._sql.run(_DEMAND if held_by_somebody else _BUMP, of_issuer=issuer_id)
+            self._sql.do(_DEMAND if held_by_somebody else _BUMP, of_issuer=issuer_id)
 
     def delegates(self) -> tuple[StoredDelegate, ...]:
         """Return the keys that answer OCSP, one at most for each CA key."""
@@ -355,11 +355,11 @@ class Issuers:
 
     def put_delegate(self, made: StoredDelegate) -> None:
         """Keep a key that answers OCSP, in place of the one before."""
-        self._sql.run(_PUT_DELEGATE, **_DELEGATE.encode(made))
+        self._sql.do(_PUT_DELEGATE, **_DELEGATE.encode(made))
 
     def drop_delegate(self, issuer_id: str) -> None:
         """Forget the key that answered for a CA key."""
-        self._sql.run(_DROP_DELEGATE, of_issuer=issuer_id)
+        self._sql.do(_DROP_DELEGATE, of_issuer=issuer_id)
 
     def begin_crl(self, issuer_id: str, *, owner: str, at: datetime, until: datetime) -> int | None:
         """Begin a list of a key: return its CRLNumber, or None where somebody else is making one.
@@ -374,7 +374,7 @@ class Issuers:
 
     def end_crl(self, issuer_id: str, *, owner: str) -> None:
         """Let others make lists of a key again."""
-        self._sql.run(_END_CRL, of_issuer=issuer_id, owner=owner)
+        self._sql.do(_END_CRL, of_issuer=issuer_id, owner=owner)
 
     def put_crl(self, made: StoredCRL) -> bool:
         """Keep a list as the newest; False where one with a higher number, or that knows more, is kept."""

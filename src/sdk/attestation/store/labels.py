@@ -65,6 +65,6 @@ class Labels:
     def replace(self, machine_id: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
         """Make the labels *before* of a machine those *after*; the machine must exist."""
         for key in before.keys() - after.keys():
-            self._sql.run(_REMOVE, machine_id=machine_id, key=key)
+            self._sql.do(_REMOVE, machine_id=machine_id, key=key)
         for key, value in after.items() - before.items():
-            self._sql.run(_PUT, machine_id=machine_id, key=key, value=value)
+            self._sql.do(_PUT, machine_id=machine_id, key=key, value=value)

@@ -103,7 +103,7 @@ class Logs:
     def put(self, log: PackedLog, at: datetime) -> None:
         """Keep *log*; where it is kept already, note at most once an hour that it is in use."""
         now = to_micros(at)
-        self._sql.run(
+        self._sql.do(
             _PUT,
             sha256=log.sha256,
             kind=log.kind,

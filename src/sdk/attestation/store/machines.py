@@ -299,10 +299,7 @@ class Machines:
         if not _SEARCHED.isdisjoint(changes):
             columns["search"] = _search_text(after)
         statement = _update(tuple(sorted(columns)))
-        if (
-            self._sql.run(statement, of_machine=machine.machine_id, of_version=machine.version, **columns)
-            != 1
-        ):
+        if not self._sql.one(statement, of_machine=machine.machine_id, of_version=machine.version, **columns):
             raise MachineChanged(f"machine {machine.machine_id} was changed meanwhile; ask again")
         if renamed:
             self._settle(machine)
@@ -353,7 +350,7 @@ class Machines:
         for machine_id, name, address in rows:
             others = self.namesakes(Names(hostname=name, address=address), besides=machine_id)
             if all(other.cluster_id != freed.cluster_id for other in others):
-                self._sql.run(_ALONE, of_machine=machine_id)
+                self._sql.do(_ALONE, of_machine=machine_id)
 
     def renew(
         self,
@@ -373,7 +370,7 @@ class Machines:
         if renewed.keys() != Renewed.__annotations__.keys():
             raise TypeError(f"not what every attestation renews: {', '.join(renewed)}")
         judged_before = machine.last_result_at
-        changed = self._sql.run(
+        renewed_it = self._sql.one(
             _RENEW if renewed["event_log_sha256"] == machine.event_log_sha256 else _RENEW_LOG,
             of_machine=machine.machine_id,
             of_version=machine.version,
@@ -381,7 +378,7 @@ class Machines:
             of_last_result_at=None if judged_before is None else to_micros(judged_before),
             **_ROW.stored(renewed),
         )
-        if changed != 1:
+        if not renewed_it:
             raise MachineChanged(
                 f"machine {machine.machine_id} or its policies are not what was judged at version {machine.version}"
             )
@@ -427,7 +424,7 @@ class Machines:
         machine = self.by_id(machine_id)
         if machine is None:
             return False
-        self._sql.run(_FORGET, machine_id=machine_id)
+        self._sql.do(_FORGET, machine_id=machine_id)
         deleted = self._sql.run(_DELETE, machine_id=machine_id) == 1
         self._settle(machine)
         return deleted

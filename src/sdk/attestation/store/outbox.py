@@ -99,7 +99,7 @@ class Outbox:
             created_at=at,
             attempts=0,
         )
-        self._sql.run(_ADD, **EVENT.encode(added), next_attempt_at=to_micros(at), done_at=None)
+        self._sql.do(_ADD, **EVENT.encode(added), next_attempt_at=to_micros(at), done_at=None)
         return added.id
 
     def claim(

@@ -243,7 +243,7 @@ class Policies:
             PolicyUnknown: No such policy.
         """
         policy = self.get(assignment.policy)
-        self._sql.run(
+        self._sql.do(
             _ASSIGN,
             scope=assignment.scope,
             subject=assignment.subject,
@@ -275,8 +275,8 @@ class Policies:
     def _note(
         self, scope: Scope, subject: str, name: str | None, version: int | None, at: datetime, by: str
     ) -> None:
-        self._sql.run(_CHANGED)
-        self._sql.run(
+        self._sql.do(_CHANGED)
+        self._sql.do(
             _NOTE,
             scope=scope,
             subject=subject,

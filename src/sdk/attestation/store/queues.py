@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import threading
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+from attestation.clock import Clock
 from attestation.errors import StoreUnavailable
 from attestation.store.base import StoreSettings
 from attestation.store.tx import Tx
@@ -71,12 +73,12 @@ def refuse(group: list[Unit], failure: StoreUnavailable) -> None:
         unit.error.__cause__ = failure.__cause__
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return what the driver said, without what it quotes."""
     return str(error).partition("\n")[0]
 
 
-def unavailable(error: Exception) -> StoreUnavailable:
+def unavailable(error: BaseException) -> StoreUnavailable:
     """Return what callers are told where the driver raised *error*."""
     told = StoreUnavailable(f"the database does not answer: {first_line(error)}")
     told.__cause__ = error
@@ -174,7 +176,11 @@ class Queue:
             ended = unit is None
             crowded = len(group) > 1
             if group:
-                worker.serve(group)
+                try:
+                    worker.serve(group)
+                except BaseException as e:  # noqa: BLE001 -- without this thread nobody would be answered again
+                    refuse(group, unavailable(e))
+                    traceback.print_exception(e)
                 _answer(group)
         worker.close()
 
@@ -189,10 +195,12 @@ class QueuedStore:
         self,
         settings: StoreSettings,
         *,
+        clock: Clock,
         writers: Sequence[Worker],
         readers: Sequence[Worker],
         scanners: Sequence[Worker],
     ) -> None:
+        self.clock = clock
         self._writes = Queue("store-writer", writers, settings)
         self._reads = Queue("store-reader", readers, settings)
         self._scans = Queue("store-scanner", scanners, settings)

@@ -98,16 +98,16 @@ class RateLimits:
         What raced past `check` at the same time is counted too, so the rate holds over time.
         """
         at_us = to_micros(at)
-        self._sql.run(_TAKE[1], at=at_us, key0=key, tat0=at_us + units * limit.interval_us)
+        self._sql.do(_TAKE[1], at=at_us, key0=key, tat0=at_us + units * limit.interval_us)
 
     def give_back(self, key: str, limit: RateLimit, *, units: int) -> None:
         """Take back what was counted: it is free again."""
-        self._sql.run(_GIVE_BACK, of_key=key, back_us=units * limit.interval_us)
+        self._sql.do(_GIVE_BACK, of_key=key, back_us=units * limit.interval_us)
 
     def take_both(self, one: tuple[str, RateLimit], other: tuple[str, RateLimit], at: datetime) -> None:
         """Count one request under two different keys, as `take` does."""
         at_us = to_micros(at)
-        self._sql.run(
+        self._sql.do(
             _TAKE[2],
             at=at_us,
             key0=one[0],

@@ -119,8 +119,8 @@ class Results:
     def add(self, machine_id: str, result: AttestationResult, evidence: StoredEvidence = NO_EVIDENCE) -> None:
         """Store a result of a machine with its evidence and drop what leaves its ring."""
         stored = StoredResult(result_id=0, machine_id=machine_id, result=result, evidence=evidence)
-        self._sql.run(_ADD, **_ROW.encode(stored))
-        self._sql.run(_TRIM, machine_id=machine_id, kept=self._kept)
+        self._sql.do(_ADD, **_ROW.encode(stored))
+        self._sql.do(_TRIM, machine_id=machine_id, kept=self._kept)
 
     def page(self, machine_id: str, cursor: str | None, limit: int) -> Page[StoredResult]:
         """Return results of one machine, newest first.

@@ -35,7 +35,7 @@ class _Dialect(NamedTuple):
 DIALECTS: Mapping[str, _Dialect] = {
     "sqlite": _Dialect(sqlite.dialect(paramstyle="qmark"), sqlite.insert),
     "postgresql": _Dialect(
-        postgresql.dialect(paramstyle="format"),  # type: ignore[no-untyped-call]  # SQLAlchemy's lack
+        postgresql.dialect(paramstyle="numeric_dollar"),  # type: ignore[no-untyped-call]  # SQLAlchemy's lack
         postgresql.insert,
     ),
 }
@@ -183,10 +183,11 @@ class Cursor(Protocol):
 class Executor:
     """Runs prepared statements on one cursor of one dialect, and remembers what they change of what gives authority."""
 
-    __slots__ = ("_cursor", "_dialect", "_touched")
+    __slots__ = ("_cursor", "_dialect", "_touched", "_trust")
 
     def __init__(self, cursor: Cursor, dialect: str) -> None:
         self._cursor = cursor
+        self._trust: Callable[[], bool] | None = getattr(cursor, "changes_one", None)
         self._dialect = dialect
         # Rows of authority that the unit touched and no entry told of yet: their keys, and digests before.
         self._touched: dict[tuple[str, str], tuple[AuthorityTable, Mapping[str, object], str | None]] = {}
@@ -237,6 +238,19 @@ class Executor:
     def run(self, statement: Prepared, /, **values: object) -> int:
         """Run a statement and return how many rows it changed."""
         return self._execute(statement, values).rowcount
+
+    def do(self, statement: Prepared, /, **values: object) -> None:
+        """Run a statement of which nobody asks what it changed: where the database is far, this does not wait."""
+        self._execute(statement, values)
+
+    def one(self, statement: Prepared, /, **values: object) -> bool:
+        """Run a statement that is to change one row, and return True if it did.
+
+        Where the database is far this does not wait, and trusts that it did. Where it did not, the unit is undone and
+        run again, and told so.
+        """
+        cursor = self._execute(statement, values)
+        return cursor.rowcount == 1 if self._trust is None else self._trust()
 
     def row(self, statement: Prepared, /, **values: object) -> Row | None:
         """Return the one row of a statement, or None."""

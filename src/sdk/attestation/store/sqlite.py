@@ -13,6 +13,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from attestation.clock import SystemClock
 from attestation.errors import StoreBusy, StoreUnavailable
 from attestation.store.base import StoreSettings
 from attestation.store.queues import QueuedStore, Unit, refuse, unavailable
@@ -21,6 +22,9 @@ from attestation.store.tx import Tx
 from attestation.store.unusable import unusable
 
 _ASK_AGAIN_SECONDS = 0.0005
+
+_CLOCK = SystemClock()
+"""All who share the file are on one computer."""
 
 
 def connect(path: Path, settings: StoreSettings, *, read_only: bool = False) -> sqlite3.Connection:
@@ -69,7 +73,7 @@ class _Worker:
         self._settings = settings
         self._connection = connect(path, settings, read_only=read_only)
         self._cursor = self._connection.cursor()
-        self._tx = Tx(Executor(self._cursor, "sqlite"), results_kept=settings.results_kept)
+        self._tx = Tx(Executor(self._cursor, "sqlite"), results_kept=settings.results_kept, clock=_CLOCK)
 
     def close(self) -> None:
         """See `Worker.close`."""
@@ -207,4 +211,4 @@ class SQLiteStore(QueuedStore):
                 opened.enter_context(closing(_Reader(path, settings, read_only=True))) for _ in range(2)
             )
             opened.pop_all()
-        super().__init__(settings, writers=[writer], readers=[reader], scanners=[scanner])
+        super().__init__(settings, clock=_CLOCK, writers=[writer], readers=[reader], scanners=[scanner])

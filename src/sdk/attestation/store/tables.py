@@ -110,7 +110,10 @@ def _one_of(column: str, words: type[Status | Role | Verdict | Assurance]) -> Ch
 
 
 class DatabaseIdentityRow(Base):
-    """Which database this is: one row, made with it. `bound_at`: since when keys remember it."""
+    """Which database this is: one row, made with it.
+
+    `bound_at`: since when keys remember it. `moved_to`, `moved_at`: where and when it went on as a copy.
+    """
 
     __tablename__ = "database_identity"
     __table_args__ = (
@@ -122,6 +125,18 @@ class DatabaseIdentityRow(Base):
     database_id: Mapped[str]
     made_at: Mapped[datetime]
     bound_at: Mapped[datetime | None]
+    moved_to: Mapped[str | None]
+    moved_at: Mapped[datetime | None]
+
+
+class SchemaSupportRow(Base):
+    """Which code may run on this schema, by its newest revision; `branch`: of which extension, empty for ours."""
+
+    __tablename__ = "schema_support"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    branch: Mapped[str] = mapped_column(primary_key=True)
+    revision: Mapped[str] = mapped_column(primary_key=True)
 
 
 class MachineRow(Base):
@@ -858,6 +873,26 @@ class ActRow(Base):
     status: Mapped[int | None]
     answer: Mapped[str | None]
     done_at: Mapped[datetime]
+
+
+class ChoreRow(Base):
+    """What one process does for all that share the database: who, and until when unless it says so again."""
+
+    __tablename__ = "chores"
+
+    name: Mapped[Key]
+    holder: Mapped[str]
+    until: Mapped[datetime]
+
+
+class KnownKeyRow(Base):
+    """Public keys of the service: a process that has none of its purpose is of another service."""
+
+    __tablename__ = "known_keys"
+
+    purpose: Mapped[Key]
+    fingerprint: Mapped[Key]
+    known_since: Mapped[datetime]
 
 
 class PolicyRow(Base):

@@ -101,7 +101,7 @@ class RegistrationTokens:
 
     def add(self, token: RegistrationToken) -> None:
         """Store a new token."""
-        self._sql.run(_R_ADD, **_REGISTRATION.encode(token))
+        self._sql.do(_R_ADD, **_REGISTRATION.encode(token))
 
     def get_by_hash(self, token_sha256: bytes) -> RegistrationToken | None:
         """Return the token whose secret has this SHA-256, in whatever state, or None."""
@@ -128,7 +128,7 @@ class RegistrationTokens:
         Raises:
             RegistrationTokenUnknown: No such token.
         """
-        self._sql.run(_R_REVOKE, of_token=token_id, at=to_micros(at))
+        self._sql.do(_R_REVOKE, of_token=token_id, at=to_micros(at))
         token = self.get(token_id)
         if token is None:
             raise RegistrationTokenUnknown("no such registration token")
@@ -215,7 +215,7 @@ class ConfigTokens:
 
     def issue(self, token: ConfigToken) -> None:
         """Store a new token; those issued before keep their right unless withdrawn."""
-        self._sql.run(_T_ISSUE, **_CONFIG.encode(token))
+        self._sql.do(_T_ISSUE, **_CONFIG.encode(token))
 
     def get_by_hash(self, token_sha256: bytes) -> ConfigToken | None:
         """Return the token whose secret has this SHA-256, in whatever state, or None."""

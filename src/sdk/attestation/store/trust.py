@@ -132,7 +132,7 @@ class EKCertificates:
 
     def put(self, stored: StoredEKCertificate) -> None:
         """Store the certificate of a machine, or its new judgement."""
-        self._sql.run(_PUT_EK, **_EK.encode(stored))
+        self._sql.do(_PUT_EK, **_EK.encode(stored))
 
     def get(self, machine_id: str) -> StoredEKCertificate | None:
         """Return the certificate of a machine; None where it has none."""
@@ -153,7 +153,7 @@ class EKCertificates:
         listed = self._sql.run(_LOWER_LISTED, part=part)
         lowered = self._sql.run(_LOWER, part=part, lowered=Assurance.TOFU.value)
         # Nobody's judgement any more: it is made again, also where the bundle becomes again what it was.
-        self._sql.run(_VOID, part=part)
+        self._sql.do(_VOID, part=part)
         return listed + lowered
 
 

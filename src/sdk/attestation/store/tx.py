@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TypeVar
 
-from attestation.clock import SystemClock
+from attestation.clock import Clock
 from attestation.store.acts import Acts
 from attestation.store.allow_list import AllowList
 from attestation.store.approvals import Approvals
@@ -15,11 +15,13 @@ from attestation.store.audit import Audit
 from attestation.store.captures import Captures
 from attestation.store.challenges import Challenges
 from attestation.store.chips import AKBindings, ChipMarks
+from attestation.store.chores import Chores
 from attestation.store.handovers import Handovers
 from attestation.store.identities import Identities
 from attestation.store.identity import Identity
 from attestation.store.issuances import Issuances
 from attestation.store.issuers import Issuers
+from attestation.store.known_keys import KnownKeys
 from attestation.store.labels import Labels
 from attestation.store.logs import Logs
 from attestation.store.machines import Machines
@@ -29,12 +31,11 @@ from attestation.store.purge import Purged, purge
 from attestation.store.rate_limits import RateLimits
 from attestation.store.refused_keys import RefusedKeys
 from attestation.store.results import Results
+from attestation.store.schema import Schema
 from attestation.store.sql import Executor
 from attestation.store.state import State
 from attestation.store.tokens import ConfigTokens, RegistrationTokens
 from attestation.store.trust import EKCertificates, Trust
-
-_CLOCK = SystemClock()
 
 T = TypeVar("T")
 
@@ -45,9 +46,11 @@ class Tx:
     Args:
         sql: Runs statements on that connection.
         results_kept: Attestation results kept per machine.
+        clock: Tells the time of what no entry tells of.
     """
 
     __slots__ = (
+        "_clock",
         "_sql",
         "acts",
         "ak_bindings",
@@ -58,6 +61,7 @@ class Tx:
         "captures",
         "challenges",
         "chip_marks",
+        "chores",
         "config_tokens",
         "ek_certificates",
         "handovers",
@@ -65,6 +69,7 @@ class Tx:
         "identity",
         "issuances",
         "issuers",
+        "known_keys",
         "labels",
         "logs",
         "machines",
@@ -74,12 +79,14 @@ class Tx:
         "refused_keys",
         "registration_tokens",
         "results",
+        "schema",
         "state",
         "trust",
     )
 
-    def __init__(self, sql: Executor, *, results_kept: int) -> None:
+    def __init__(self, sql: Executor, *, results_kept: int, clock: Clock) -> None:
         self._sql = sql
+        self._clock = clock
         self.attestations = Attestations(sql)
         self.machines = Machines(sql)
         self.identities = Identities(sql)
@@ -104,6 +111,9 @@ class Tx:
         self.state = State(sql)
         self.trust = Trust(sql)
         self.identity = Identity(sql)
+        self.schema = Schema(sql)
+        self.known_keys = KnownKeys(sql)
+        self.chores = Chores(sql)
         self.issuers = Issuers(sql)
         self.refused_keys = RefusedKeys(sql)
         self.issuances = Issuances(sql, self.issuers, self.refused_keys)
@@ -123,7 +133,7 @@ class Tx:
         Returns:
             True if it was an act, not of a machine's own, on one.
         """
-        self.audit.settle(_CLOCK)
+        self.audit.settle(self._clock)
         return self.audit.hurries
 
     def purge(self, at: datetime, batch: int = 500) -> Purged:

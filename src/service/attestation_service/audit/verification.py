@@ -36,7 +36,14 @@ class _Step:
     leaf_beyond: bool
 
 
-class _Verification:
+class Verification:
+    """Takes steps over the whole log, in order.
+
+    Args:
+        signer: Knows what we signed.
+        ended: Last checkpoints of logs that ended.
+    """
+
     def __init__(self, signer: LogSigner, ended: tuple[Checkpoint, ...]) -> None:
         self._ended = {each.origin: each.size for each in ended}
         self.walk = Walk()
@@ -125,7 +132,7 @@ async def verify(*, res: Res) -> AuditVerification:
     Walks every entry; says which one is the first that does not fit.
     """
     # Entries that come meanwhile are part of the walk; none can change behind it, for the chain would not fit any more.
-    found = _Verification(res.transparency.signer, await res.transparency.ended())
+    found = Verification(res.transparency.signer, await res.transparency.ended())
     walk = found.walk
     signed = res.transparency.signed
     ledger = Ledger()

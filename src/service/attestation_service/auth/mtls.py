@@ -57,8 +57,7 @@ class MTLS:
         self._ca_file = settings.operator_ca
         self._crl_file = settings.operator_crl
         self._store = store
-        self._own: dict[bytes, tuple[Store, str]] = {}
-        self._own_ids: frozenset[str] = frozenset()
+        self._own: tuple[frozenset[str], dict[bytes, tuple[Store, str]]] = (frozenset(), {})
         self._crypto_policy = of(settings)
         self._reading = asyncio.Lock()
         self._loaded: tuple[Trust, _State] | None = None
@@ -180,13 +179,13 @@ class MTLS:
 
     def _authorities(self, own: Mapping[str, bytes]) -> dict[bytes, tuple[Store, str]]:
         """Return name of each CA key -> what to verify with, and its id; read anew when the keys change."""
-        if self._own_ids != own.keys():
+        ids, names = self._own
+        if ids != own.keys():
             found = {issuer_id: x509.load_der_x509_certificate(data) for issuer_id, data in own.items()}
-            self._own = {
-                ca.subject.public_bytes(): (Store([ca]), issuer_id) for issuer_id, ca in found.items()
-            }
-            self._own_ids = frozenset(own)
-        return self._own
+            names = {ca.subject.public_bytes(): (Store([ca]), issuer_id) for issuer_id, ca in found.items()}
+            # Both at once: units on other threads may see other keys at this moment, in a rotation.
+            self._own = frozenset(own), names
+        return names
 
     async def _current(self) -> Trust:
         """Return what is in the files now; they are read again, on a thread, when they have changed."""

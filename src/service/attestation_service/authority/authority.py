@@ -238,16 +238,16 @@ class Authority:
         """Return False where a key did not answer when it was tried last."""
         return issuer_id not in self._problems
 
-    async def maintain(self) -> None:
-        """Finish what died halfway, void what nobody finished, try the keys, forget what is long over."""
+    async def maintain(self, *, for_all: bool = True) -> None:
+        """Try the keys, finish what died halfway; *for_all* void what nobody finished, forget what is long over."""
         at = self._clock.now()
-        while await self._void_stale(at):
+        while for_all and await self._void_stale(at):
             pass
         if self._tested_at is None or at - self._tested_at >= SELF_TEST_EVERY:
             self._tested_at = at
             await self.self_test()
         before = at - timedelta(days=self._settings.certificate_history_days)
-        while await self._store.write(lambda tx: tx.issuances.purge(before, BATCH)) >= BATCH:
+        while for_all and await self._store.write(lambda tx: tx.issuances.purge(before, BATCH)) >= BATCH:
             pass
         # Last: a token that makes no keys now holds up nothing else.
         await self.in_thread(functools.partial(creation.ensure, self.maker, coming=True))

@@ -49,6 +49,7 @@ LINGER_SECONDS: Final = 2.0
 LINGER_BYTES: Final = 1 << 20
 """So long, and so much, is read and dropped after a refusal, so that the client gets to read it."""
 SHUTDOWN_SECONDS: Final = 5.0
+GOODBYE_SECONDS: Final = 0.1
 FILES_OF_OURS: Final = 128
 """Files that a process needs beside its connections."""
 
@@ -228,10 +229,14 @@ class Protocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """End it as soon as what was accepted is answered: the server stops."""
-        if self._begun:
-            super().shutdown()
-        else:
+        if not self._begun:
             self.abort()
+            return
+        idle = self._tls is not None and self.waits and not self.transport.get_write_buffer_size()
+        super().shutdown()
+        if idle:
+            # Goodbye is said; that the client says it too is waited for by TLS, for seconds, and by nobody else.
+            self.loop.call_later(GOODBYE_SECONDS, self.abort)
 
     @property
     def waits(self) -> bool:

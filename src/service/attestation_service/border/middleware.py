@@ -8,10 +8,10 @@ finish what was accepted.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import re
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
@@ -21,9 +21,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attestation.audit import AuditEvent
-from attestation.errors import ClientCertificateUntrusted, InsecureTransport, ServiceBusy
+from attestation.errors import AttestationError, ClientCertificateUntrusted, InsecureTransport, ServiceBusy
 from attestation_service.border import limits, problems
 from attestation_service.border.bodies import Allowed
+from attestation_service.border.life import Life
 from attestation_service.border.proxies import Proxies, Transport
 from attestation_service.border.room import Intake, whole
 from attestation_service.context.logs import mask_path
@@ -53,32 +54,8 @@ HEADERS = [
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 ]
 
-
-class InFlight:
-    """How many requests are being served by this process."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def __enter__(self) -> None:
-        self.count += 1
-        self._idle.clear()
-
-    def __exit__(self, *_: object) -> None:
-        self.count -= 1
-        if self.count == 0:
-            self._idle.set()
-
-    async def drained(self, timeout_seconds: float) -> bool:
-        """Wait until nothing is in flight; False if that took too long."""
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+CLOSE = (b"connection", b"close")
+"""With the answers of a process that is about to end: whoever keeps a connection opens another one, elsewhere."""
 
 
 class Border:
@@ -89,7 +66,7 @@ class Border:
         app: ASGIApp,
         *,
         settings: Settings,
-        in_flight: InFlight,
+        life: Life,
         lanes: Mapping[tuple[str, str], ASGIApp],
         bodies: Callable[[str, str], Allowed],
     ) -> None:
@@ -100,7 +77,7 @@ class Border:
         self._high_assurance = settings.high_assurance
         self._headers = [*HEADERS, STRICT_TRANSPORT] if settings.high_assurance else HEADERS
         self._access_log = settings.access_log
-        self._in_flight = in_flight
+        self._life = life
         self._at_once = settings.requests_at_once
         self._serving = 0
         # Request ids need to be unique, not secret: random once per process, then counted.
@@ -137,9 +114,9 @@ class Border:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, _in_words(send))
             return
-        with self._in_flight:
+        with self._life:
             await self._serve(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -165,6 +142,8 @@ class Border:
                 # What may be kept, or shown with a style, says so itself; everything else may not.
                 said = {name for name, _ in theirs}
                 message["headers"] = [*theirs, *(header for header in ours if header[0] not in said)]
+                if self._life.stopping:
+                    message["headers"].append(CLOSE)
             await send(message)
 
         try:
@@ -235,3 +214,16 @@ def _announced(headers: list[tuple[bytes, bytes]]) -> int:
     """Return the announced size of the body in bytes, 0 where none or nonsense is announced."""
     value = _header(headers, b"content-length") or b"0"
     return int(value) if value.isdigit() and len(value) < 20 else 0
+
+
+def _in_words(send: Send) -> Send:
+    """Return what tells the server of a start that failed, in our words where the error has them: else as a trace."""
+
+    async def told(message: Message) -> None:
+        error = sys.exception()
+        if message["type"] == "lifespan.startup.failed" and isinstance(error, (AttestationError, OSError)):
+            log.error("service.unusable", reason=str(error))
+            message["message"] = ""
+        await send(message)
+
+    return told

@@ -26,7 +26,8 @@ FILE = "operator-ca.pem"
 
 def file_of(settings: Settings) -> Path | None:
     """Return where the certificates of the service's own CA for operators lie; None where it has none."""
-    return settings.enrollment_ca_dir / FILE if settings.issues_to_operators else None
+    folder = settings.state_dir or settings.enrollment_ca_dir
+    return folder / FILE if settings.issues_to_operators else None
 
 
 def certificates(tx: Tx) -> bytes:

@@ -102,7 +102,7 @@ class Revocations(Protocol):
         """Make lists as soon as something changes, until cancelled."""
         ...
 
-    async def maintain(self) -> None:
+    async def maintain(self, *, for_all: bool) -> None:
         """Do what is due."""
         ...
 

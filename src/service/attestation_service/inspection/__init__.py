@@ -9,10 +9,11 @@ storage.py   database, folders, disk
 keys.py      the service's key, those of the audit log, those of the CA
 files.py     role configurations, secrets, who vouches for TPMs
 outside.py   TLS, operators, clock, port
+beyond.py    what only `doctor` looks at
 """
 
 from attestation_service.inspection.case import Listen
 from attestation_service.inspection.finding import Finding, Level, as_json, as_text
-from attestation_service.inspection.table import inspect
+from attestation_service.inspection.table import BEYOND, PARTS, inspect
 
-__all__ = ["Finding", "Level", "Listen", "as_json", "as_text", "inspect"]
+__all__ = ["BEYOND", "PARTS", "Finding", "Level", "Listen", "as_json", "as_text", "inspect"]

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from attestation.machines import Role
-from attestation.store import Issuer, Tx
+from attestation.store import AuditFilter, Issuer, Tx
 from attestation_service.inspection.finding import Finding, Level
 from attestation_service.settings import Settings
 from attestation_service.storage.database import LostKeys, lost_log_keys
@@ -35,12 +35,14 @@ class Facts:
         issuers: Keys of CAs.
         lost: Keys of its audit log that are not there.
         newest: Instant of the newest audit entry, RFC 3339; None in an empty log.
+        backed_up: Instant of the newest backup, RFC 3339; None where the audit tells of none.
         roles: Clusters and roles of the machines that get, or may get, a configuration.
     """
 
     issuers: tuple[Issuer, ...]
     lost: LostKeys | None
     newest: str | None
+    backed_up: str | None
     roles: tuple[tuple[str, Role], ...]
 
     @classmethod
@@ -52,15 +54,17 @@ class Facts:
         """
         memory = MemoryFile.of(settings).read()
         page = tx.audit.page(None, 1).items
+        backups = tx.audit.page(None, 1, AuditFilter(action="database_backed_up")).items
         return cls(
             issuers=tuple(tx.issuers.all()),
             lost=lost_log_keys(tx, settings, memory.ended if memory is not None else ()),
             newest=page[0][1].timestamp if page else None,
+            backed_up=backups[0][1].timestamp if backups else None,
             roles=tuple(tx.machines.roles_in_use()),
         )
 
 
-NOTHING: Final = Facts(issuers=(), lost=None, newest=None, roles=())
+NOTHING: Final = Facts(issuers=(), lost=None, newest=None, backed_up=None, roles=())
 """What a database says that is still to be made."""
 
 

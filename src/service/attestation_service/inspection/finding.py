@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
 
+from attestation.text import clean
+
 
 class Level(StrEnum):
     """How a part is."""
@@ -39,8 +41,8 @@ _LEVEL_WIDTH: Final = max(map(len, Level)) + 2
 _PART_WIDTH: Final = 16
 
 
-def as_text(findings: Sequence[Finding], width: int) -> str:
-    """Return *findings* as lines of at most *width* characters, and whether a start would serve."""
+def as_text(findings: Sequence[Finding], width: int, good: str, bad: str) -> str:
+    """Return *findings* as lines of at most *width* characters, and *good*, or *bad* where one failed."""
     lines = []
     for each in findings:
         head = f"{each.level:<{_LEVEL_WIDTH}}{each.part:<{_PART_WIDTH}}"
@@ -50,8 +52,8 @@ def as_text(findings: Sequence[Finding], width: int) -> str:
     failed, warned = (
         sum(each.level is level for each in findings) for level in (Level.FAILED, Level.WARNING)
     )
-    verdict = f"A start would not serve as it should: {failed} FAILED." if failed else "A start would serve."
-    return "\n".join([*lines, "", f"{verdict} Warnings: {warned}. Nothing was changed.", ""])
+    verdict = f"{bad}: {failed} FAILED." if failed else good
+    return "\n".join([*map(clean, lines), "", f"{verdict} Warnings: {warned}. Nothing was changed.", ""])
 
 
 def _folded(text: str, head: str, width: int) -> list[str]:

@@ -16,12 +16,16 @@ from urllib.parse import urlsplit
 from cryptography import x509
 
 from attestation.clock import SystemClock, parse_http_date, parse_rfc3339
+from attestation.store import is_postgresql
+from attestation.store.copying import source
 from attestation_service.auth.mtls import MTLS
 from attestation_service.border.tls import ServerTLS, build
-from attestation_service.health.handlers import EARLIEST, MAX_BACKWARD
+from attestation_service.database_url import is_elsewhere
+from attestation_service.health.handlers import EARLIEST, MAX_BACKWARD, MAX_OFFSET
 from attestation_service.inspection.case import Case, Findings, failed, ok, warning
 from attestation_service.keys import crypto_policy
 from attestation_service.process.listening import obstacle
+from attestation_service.settings import Settings
 from attestation_service.transparency import countersigners
 
 SOON: Final = timedelta(days=14)
@@ -144,19 +148,38 @@ def _skew(told: str | None, now: datetime) -> int | None:
 def clock(case: Case) -> Findings:
     """The clock: not before any that can be right, not behind the audit log."""
     newest = case.facts.newest if case.facts is not None else None
+    at = case.at if newest is None else case.at + behind(case.settings)
     if case.at < EARLIEST:
         yield failed(
             "clock", what=f"it shows {case.at:%Y-%m-%d}", todo="set it: chronyc makestep, or timedatectl"
         )
-    elif newest is not None and parse_rfc3339(newest) > case.at + MAX_BACKWARD:
-        yield failed(
-            "clock",
-            what=f"it shows {case.at:%Y-%m-%d %H:%M:%S} UTC, and the newest audit entry is of {newest}: challenges and "
-            "leases would be wrong, and the service is not ready",
-            todo="set it: chronyc makestep, or timedatectl",
-        )
+    elif newest is not None and parse_rfc3339(newest) > at + MAX_BACKWARD:
+        what = f"it shows {at:%Y-%m-%d %H:%M:%S} UTC, and the newest audit entry is of {newest}"
+        if is_elsewhere(case.settings.db_url) and abs(at - case.at) <= MAX_OFFSET:
+            yield warning(
+                "clock",
+                what=f"{what}: the database's clock and this computer's agree, so one was ahead when that was written",
+                todo="nothing, if both are right: entries bear that time until it has come",
+            )
+        else:
+            yield failed(
+                "clock",
+                what=f"{what}: challenges and leases would be wrong, and the service is not ready",
+                todo="set it: chronyc makestep, or timedatectl",
+            )
     else:
         yield ok("clock", what=f"{case.at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def behind(settings: Settings) -> timedelta:
+    """Return how far this computer's clock stands behind the one that counts: the database's on PostgreSQL."""
+    if not is_postgresql(settings.db_url):
+        return timedelta()
+    with source(settings.db_url, alone=False) as found:
+        before = SystemClock().now()
+        there = float(found.value("SELECT extract(epoch FROM clock_timestamp())::float8"))
+        here = before + (SystemClock().now() - before) / 2
+    return timedelta(seconds=there - here.timestamp())
 
 
 def port(case: Case) -> Findings:

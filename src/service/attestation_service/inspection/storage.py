@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from attestation.store import sqlite_path
-from attestation.store.look import Look, demand_ours, look_at
-from attestation.store.migrate import HEAD, known_revisions, unknown
-from attestation.store.unusable import unusable
+from attestation.store import place
+from attestation.store.look import Look, demand_ours, look_at, look_at_server
+from attestation.store.migrate import HEAD, SUPPORT, known_revisions, unknown
+from attestation.store.unusable import demand_whole, unusable
 from attestation_service.inspection.case import NOTHING, Case, Facts, Findings, failed, ok, warning
 from attestation_service.inspection.finding import Finding
 from attestation_service.settings import Settings
@@ -24,6 +24,8 @@ from attestation_service.transparency.memory import MemoryFile
 
 LOCKED_SECONDS: Final = 2.0
 """A service holds its write lock for milliseconds; who holds it for so long keeps others out."""
+
+_BACKUP: Final = 'sqlite3 FILE ".backup COPY"'
 
 FEW_BYTES: Final = 16 << 20
 LITTLE_BYTES: Final = 512 << 20
@@ -46,7 +48,9 @@ def database(case: Case) -> tuple[list[Finding], Facts | None]:
         ValueError: ITL_DB_URL is none.
         AttestationError: It cannot be used.
     """
-    path = sqlite_path(case.settings.db_url)
+    path = place(case.settings.db_url)
+    if not isinstance(path, Path):
+        return _on_server(path, case.settings)
     _demand_writable(path)
     if not path.exists() or not path.stat().st_size:
         demand_present(case.settings)
@@ -78,22 +82,77 @@ def database(case: Case) -> tuple[list[Finding], Facts | None]:
     return found, facts
 
 
-def _of_revision(path: Path, look: Look, settings: Settings) -> tuple[Facts | None, Finding]:
+def _on_server(where: str, settings: Settings) -> tuple[list[Finding], Facts | None]:
+    """Return what there is to say of a database of PostgreSQL."""
+    with look_at_server(settings.db_url) as look:
+        demand_ours(where, look.tables)
+        server = look.server
+        assert server is not None
+        upgrade = f"attestation-service db upgrade --grant-to {server.role}"
+        if look.tables and server.lacks:
+            unread = f"{server.lacks[0]}{' and others' if len(server.lacks) > 1 else ''}"
+            return [
+                failed(
+                    "database",
+                    what=f"the role {server.role} may not read and write {unread} in {where}",
+                    todo=f"as the owner of the tables: {upgrade}",
+                )
+            ], None
+        facts, line = _of_revision(where, look, settings)
+    found = [
+        line,
+        ok("database", what=f"PostgreSQL {server.version}, {server.tls or 'no TLS'}, role {server.role}"),
+    ]
+    if look.revision not in (HEAD, None) and facts is None and not server.owns:
+        found[0] = failed(
+            "database",
+            what=f"{where} is at revision {look.revision}, this version needs {HEAD}, and the role {server.role} may "
+            "not migrate it",
+            todo=f"make a backup, then as the owner of the tables: {upgrade}",
+        )
+    elif not look.tables and not server.may_create:
+        found[0] = failed(
+            "database",
+            what=f"{where} is empty, and the role {server.role} may make nothing in it",
+            todo=f"as the owner of the database: {upgrade}",
+        )
+    elif look.tables and server.owns:
+        found.append(
+            warning(
+                "database",
+                what=f"the role {server.role} may change the tables themselves: whoever has its password could take "
+                "away what keeps the audit log as it is",
+                todo="make another role, which may only read and write rows, and let ITL_DB_URL name that",
+            )
+        )
+    return found, facts
+
+
+def _of_revision(path: Path | str, look: Look, settings: Settings) -> tuple[Facts | None, Finding]:
     if look.revision is None and not look.tables:
         demand_present(settings)
         return NOTHING, ok("database", what=f"{path} is empty: the first start makes it")
-    if look.revision != HEAD:
-        if look.revision not in known_revisions():
-            raise unknown(look.revision)
+    newer = look.revision != HEAD and look.revision not in known_revisions()
+    if newer and not (SUPPORT in look.tables and look.tx.schema.supports(HEAD)):
+        raise unknown(look.revision)
+    if look.revision != HEAD and not newer:
         return None, warning(
             "database",
             what=f"{path} would be migrated from revision {look.revision} to {HEAD}, and there is no way back; what "
             "depends on its rows cannot be looked at before",
-            todo='make a backup first: sqlite3 FILE ".backup COPY", and the folder of the keys',
+            todo=f"make a backup first: {_BACKUP if isinstance(path, Path) else 'pg_dump'}, and the folder of the keys",
         )
+    demand_whole(path, look.columns)
     judge(look.tx, settings, MemoryFile.of(settings))
     facts = Facts.read(look.tx, settings)
     entries = look.tx.audit.tree.size()
+    if newer:
+        return facts, warning(
+            "database",
+            what=f"a newer version upgraded {path} to revision {look.revision}; this one, {HEAD}, may still run "
+            "on it",
+            todo="finish the upgrade: start the newer version in place of this one",
+        )
     return facts, ok(
         "database", what=f"{path}, revision {HEAD}, {entries} audit entries; it is the one that the keys know"
     )
@@ -164,10 +223,9 @@ def folders(case: Case) -> Findings:
     """The folders of keys and database: there, writable, nobody else's."""
     settings = case.settings
     keys = MemoryFile.of(settings).path.parent
-    places = {
-        "ITL_DB_URL": sqlite_path(settings.db_url).parent,
-        "ITL_ENROLLMENT_CA_DIR": settings.enrollment_ca_dir,
-    }
+    places = {"ITL_ENROLLMENT_CA_DIR": settings.enrollment_ca_dir}
+    if isinstance(database := place(settings.db_url), Path):
+        places = {"ITL_DB_URL": database.parent, **places}
     if keys != settings.enrollment_ca_dir:
         places["ITL_AUDIT_ED25519_KEY"] = keys
     for variable, folder in places.items():
@@ -231,8 +289,10 @@ def disk(case: Case) -> Findings:
     """Room for database and keys."""
     settings = case.settings
     seen = set()
-    for place in (sqlite_path(settings.db_url).parent, settings.enrollment_ca_dir):
-        folder = next((each for each in (place, *place.absolute().parents) if each.exists()), Path("/"))
+    where = place(settings.db_url)
+    files = (where.parent,) if isinstance(where, Path) else ()
+    for wanted in (*files, settings.enrollment_ca_dir):
+        folder = next((each for each in (wanted, *wanted.absolute().parents) if each.exists()), Path("/"))
         device = folder.stat().st_dev
         if device in seen:
             continue

@@ -9,7 +9,7 @@ from typing import Final
 
 from attestation.errors import AttestationError
 from attestation_service import extensions
-from attestation_service.inspection import files, keys, outside, storage
+from attestation_service.inspection import beyond, files, keys, outside, storage
 from attestation_service.inspection.case import Case, Findings, Listen, failed, ok, warning
 from attestation_service.inspection.finding import Finding
 from attestation_service.settings import Settings, SettingsInvalid
@@ -39,15 +39,25 @@ PARTS: Final[Mapping[str, Callable[[Case], Findings]]] = {
     "trust": files.trust,
     "extensions": _extensions,
     "clock": outside.clock,
+    "database clock": beyond.database_clock,
     "port": outside.port,
 }
 """In the order of reading; the database goes before all of them."""
+
+BEYOND: Final[Mapping[str, Callable[[Case], Findings]]] = {
+    **{part: look for part, look in PARTS.items() if part != "port"},  # whose service may well be running
+    "database TLS": beyond.database_tls,
+    "backups": beyond.backups,
+}
+"""What `doctor` looks at."""
 
 EXPECTED: Final = (AttestationError, SettingsInvalid, OSError, ValueError)
 """What a part may stumble over; its text is for operators."""
 
 
-def inspect(settings: Settings, listen: Listen, at: datetime) -> list[Finding]:
+def inspect(
+    settings: Settings, listen: Listen, at: datetime, parts: Mapping[str, Callable[[Case], Findings]] = PARTS
+) -> list[Finding]:
     """Look at everything that a start with *settings* needs; change nothing. Blocks: seconds, where others answer."""
     case = Case(settings=settings, listen=listen, at=at)
     found: list[Finding] = []
@@ -56,7 +66,7 @@ def inspect(settings: Settings, listen: Listen, at: datetime) -> list[Finding]:
         case = dataclasses.replace(case, facts=facts)
     except EXPECTED as e:
         found = [failed("database", what=str(e))]
-    for part, look in PARTS.items():
+    for part, look in parts.items():
         try:
             found.extend(look(case))
         except EXPECTED as e:

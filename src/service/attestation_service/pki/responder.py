@@ -176,8 +176,12 @@ class Responder:
             return kept.answer
         return await self._sign(request, issuer_id, origin, at)
 
-    async def renew(self) -> None:
-        """Have a delegated key for every CA key that answers, made early enough that nobody who asks waits for it."""
+    async def renew(self, *, for_all: bool = True) -> None:
+        """Have a delegated key for every CA key that answers, made early enough that nobody who asks waits for it.
+
+        Args:
+            for_all: Replace one that is due. Others take it from the database, where it is sealed.
+        """
         at = self._clock.now()
         issuers = await self._store.read(lambda tx: tx.issuers.all())
         answering = {issuer.issuer_id for issuer in issuers if issuer.state in ANSWERING}
@@ -189,8 +193,9 @@ class Responder:
             await self._learn()
         for issuer_id in sorted(answering):
             found = self._delegates.get(issuer_id)
+            due = found is None or (at >= found.renew_at and (for_all or self._secret is None))
             # One that is away takes no serial number for nothing, and holds up no start.
-            if (found is None or at >= found.renew_at) and self._authority.answers(issuer_id):
+            if due and self._authority.answers(issuer_id):
                 with contextlib.suppress(AttestationError):  # logged where it arose
                     await self._delegate(issuer_id, at, early=True)
 

@@ -58,7 +58,8 @@ class Revocation:
             except Exception as e:  # noqa: BLE001 -- the outermost border of this task: it must not end
                 log.error("crl.not_made", kind=type(e).__name__)  # noqa: TRY400 -- the message may quote a row
 
-    async def maintain(self) -> None:
-        """Do what is due: lists that are old or behind, delegated keys that end soon."""
-        await self.lists.refresh()
-        await self.responder.renew()
+    async def maintain(self, *, for_all: bool = True) -> None:
+        """Do what is due: delegated keys that end soon; *for_all* also lists that are old or behind."""
+        if for_all:
+            await self.lists.refresh()
+        await self.responder.renew(for_all=for_all)

@@ -1,6 +1,6 @@
 """What happens without a request: leases lapse, old rows go in small batches, events leave the outbox.
 
-Every worker runs this; claims and deletes are atomic, so any number of them is correct.
+One process does it for all (docs/adr/0108). Its claims and deletes are atomic, so any number of them is correct.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import structlog
 from attestation.errors import AttestationError
 from attestation.machines import Event
 from attestation.store import OutboxEvent, Tx
+from attestation.store.migrate import HEAD
+from attestation.store.schema import SchemaContracted
 from attestation_service.border import operator_ca
 from attestation_service.entitlements import leases, pending
 from attestation_service.resources import Resources
+from attestation_service.storage.chores import MAINTENANCE
 from attestation_service.verifier.endorsements import rejudge
 
 log = structlog.get_logger("attestation_service.maintenance")
@@ -31,17 +34,37 @@ async def run(res: Resources) -> None:
     """Tidy up again and again until cancelled; an error is logged and waited out."""
     while True:
         # Jitter: workers that started together shall not all write at the same moment.
-        await asyncio.sleep(res.settings.maintenance_seconds * SystemRandom().uniform(0.5, 1.5))
+        pause = res.settings.maintenance_seconds * SystemRandom().uniform(0.5, 1.5)
+        await res.chores.wait(MAINTENANCE, pause)
         try:
-            await once(res)
+            await once(res, for_all=res.chores.holds(MAINTENANCE))
+        except SchemaContracted as e:
+            res.life.fail(str(e))
         except AttestationError as e:
             log.warning("maintenance.failed", code=e.code)
         except Exception as e:  # noqa: BLE001 -- the outermost border of this task: it must not end
             log.error("maintenance.failed", kind=type(e).__name__)  # noqa: TRY400 -- the message may quote a row
 
 
-async def once(res: Resources) -> None:
-    """Do what is due now."""
+async def once(res: Resources, *, for_all: bool = True) -> None:
+    """Do what is due now: where *for_all*, also what one process does for all.
+
+    Raises:
+        SchemaContracted: A newer version upgraded the database to what this one cannot use.
+    """
+    await res.store.read(lambda tx: tx.schema.demand(HEAD))
+    if for_all:
+        await _for_all(res)
+    # Last, because they wait for keys: a token that is away shall hold up nothing else.
+    if res.authority is not None:
+        await res.authority.maintain(for_all=for_all)
+    if res.revocation is not None:
+        await res.revocation.maintain(for_all=for_all)
+    if (path := operator_ca.file_of(res.settings)) is not None:
+        await asyncio.to_thread(operator_ca.publish, path, await res.store.read(operator_ca.certificates))
+
+
+async def _for_all(res: Resources) -> None:
     await leases.watch(res)
     while await _drain(res):
         pass
@@ -50,13 +73,6 @@ async def once(res: Resources) -> None:
     purged = PURGE_BATCH
     while purged >= PURGE_BATCH:
         purged = (await res.store.write(lambda tx: tx.purge(res.clock.now(), PURGE_BATCH))).total
-    # Last, because they wait for keys: a token that is away shall hold up nothing else.
-    if res.authority is not None:
-        await res.authority.maintain()
-    if res.revocation is not None:
-        await res.revocation.maintain()
-    if (path := operator_ca.file_of(res.settings)) is not None:
-        await asyncio.to_thread(operator_ca.publish, path, await res.store.read(operator_ca.certificates))
 
 
 async def _drain(res: Resources) -> bool:

@@ -10,16 +10,17 @@ from collections.abc import Callable
 
 import structlog
 
-from attestation.clock import Clock, SystemClock
+from attestation.clock import Clock
 from attestation.errors import AttestationError, StoreUnavailable
-from attestation.store import Store, migrate, open_store, sqlite_path
+from attestation.store import Store, StoreSettings, migrate, open_store, place
+from attestation.store.migrate import HEAD
 from attestation.store.unusable import unusable
 from attestation_service import extensions
 from attestation_service.auth.mtls import MTLS
 from attestation_service.authority import open_authority
 from attestation_service.border import operator_ca
 from attestation_service.border.tls import ServerTLS, build
-from attestation_service.keys import crypto_policy
+from attestation_service.keys import crypto_policy, known_keys
 from attestation_service.keys.service_keys import KeyHolder
 from attestation_service.settings import Settings, SettingsInvalid
 from attestation_service.storage import database
@@ -37,7 +38,8 @@ def accept_restored_database(settings: Settings) -> bool:
     """Let the keys know a restored database; where that cannot be, say why and return False."""
 
     def work(chosen: Settings) -> None:
-        _with_store(chosen, database.accept)
+        _migrate(chosen)
+        _with_store(chosen, database.accept, StoreSettings(moved_too=True))
         if (missing := KeyHolder(chosen).missing()) is not None:
             log.warning(
                 "service_key.missing",
@@ -61,11 +63,13 @@ def _told(work: Callable[[Settings], None], settings: Settings) -> bool:
 def _prepare(settings: Settings, keys: KeyHolder) -> None:
     enabled = extensions.load(settings)
     database.demand_present(settings)
+    _migrate(settings)
     _with_store(settings, _recognise)
     extensions.migrate(settings, enabled.extensions)
     crypto_policy.check_files(settings)
     keys.open(make=True)
-    load_log_signer(settings, create=True)
+    signer = load_log_signer(settings, create=True)
+    _with_store(settings, lambda chosen, store, clock: known_keys.demand(chosen, store, clock, keys, signer))
     if settings.has_ca:
         _with_store(settings, _authority)
     countersigners(settings)
@@ -77,21 +81,38 @@ def _recognise(settings: Settings, store: Store, clock: Clock) -> None:
     database.demand_log_keys(settings, store)
 
 
-def _with_store(settings: Settings, act: Callable[[Settings, Store, Clock], None]) -> None:
-    """Migrate the database, and let *act* have it.
+def _migrate(settings: Settings) -> None:
+    """Bring the database to our revision, or say that a newer one is there which lets this program run.
 
     Raises:
         ValueError: ITL_DB_URL is not the URL of a database that we support.
+        AttestationError: The database cannot be used.
+    """
+    if (newer := migrate(settings.db_url)) is not None:
+        log.warning(
+            "database.newer",
+            revision=newer,
+            ours=HEAD,
+            meaning="a newer version upgraded the database, and says that this one may still run on it. Finish the "
+            "upgrade: start that version in place of this one",
+        )
+
+
+def _with_store(
+    settings: Settings, act: Callable[[Settings, Store, Clock], None], behaviour: StoreSettings | None = None
+) -> None:
+    """Let *act* have the store of the migrated database.
+
+    Raises:
         AttestationError: The database cannot be used, or *act* says no.
     """
-    migrate(settings.db_url)
-    store = open_store(settings.db_url)
+    store = open_store(settings.db_url, behaviour)
     try:
-        act(settings, store, SystemClock())
+        act(settings, store, store.clock)
     except StoreUnavailable as e:
         # The store's words are for those who ask the service; whoever starts it is told the file, and what to do.
-        if isinstance(e.__cause__, sqlite3.Error):
-            raise unusable(sqlite_path(settings.db_url), e.__cause__) from e
+        if isinstance(e.__cause__, sqlite3.Error) or hasattr(e.__cause__, "sqlstate"):
+            raise unusable(place(settings.db_url), e.__cause__) from e
         raise
     finally:
         store.close()

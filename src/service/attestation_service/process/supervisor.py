@@ -21,7 +21,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,10 +30,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from attestation_service.process import notify
+
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
-
-    import uvicorn
 
 log = structlog.get_logger("attestation_service.supervisor")
 
@@ -50,17 +49,17 @@ STEADY_SECONDS: Final = 30.0
 FIRST_DELAY_SECONDS: Final = 0.5
 MAX_DELAY_SECONDS: Final = 30.0
 
-KILL_MARGIN_SECONDS: Final = 10.0
-"""Beyond twice the time for accepted requests (the server waits for them, then the application), workers are killed."""
+KILL_MARGIN_SECONDS: Final = 2.0
+"""A worker ends by itself in the time that it has; so much later those that did not are killed."""
 
 STARTUP_FAILED: Final = 3
 """Exit code of a worker that says that it cannot serve, and of a service none of whose workers can."""
 
+UNUSABLE: Final = 4
+"""Exit code of a process that served and can do so no more, nor can another one like it."""
+
 START_TRIES: Final = 5
 """So often in a row one may say so while none has ever served; then the service ends, as with one worker."""
-
-_TICKS: Final = 10
-"""Of the server's loop, 0.1 s each, between two signs of life."""
 
 _READY: Final = b"r"
 _ALIVE: Final = b"."
@@ -107,13 +106,22 @@ class Supervisor:
         serve: What each of them does: serve until SIGTERM, and call the function it is given when it serves and each
             second from then on. That returns False where it must end.
         count: How many.
-        shutdown_seconds: How long accepted requests may take after SIGTERM.
+        shutdown_seconds: How long a worker may take to end after SIGTERM.
+        listening: The socket that the workers share: ours is closed with theirs, so that nobody waits at it in vain.
     """
 
-    def __init__(self, serve: Callable[[Sign], None], *, count: int, shutdown_seconds: float) -> None:
+    def __init__(
+        self,
+        serve: Callable[[Sign], None],
+        *,
+        count: int,
+        shutdown_seconds: float,
+        listening: socket.socket | None = None,
+    ) -> None:
         self._serve = serve
         self._slots = [_Slot() for _ in range(count)]
-        self._patience = 2 * shutdown_seconds + KILL_MARGIN_SECONDS
+        self._patience = shutdown_seconds + KILL_MARGIN_SECONDS
+        self._listening = listening
         self._told: list[int] = []
         self._replacing: list[_Slot] = []
         self._served = self._hopeless = False
@@ -143,9 +151,12 @@ class Supervisor:
             if self._hopeless:
                 log.error(
                     "service.unusable",
-                    reason=f"no worker can serve: {START_TRIES} times one said why, and ended",
+                    reason="no worker can serve any more: one said why, and ended"
+                    if self._served
+                    else f"no worker can serve: {START_TRIES} times one said why, and ended",
                 )
             log.info("service.stopping", workers=len(self._workers()))
+            notify.tell(notify.STOPPING)
             self._stop(woken)
         return not self._hopeless
 
@@ -203,6 +214,8 @@ class Supervisor:
                 worker.heard = now
             if _READY in said:
                 worker.ready_at = now
+                if not self._served:
+                    notify.tell(notify.READY)
                 self._served = True
 
     def _ended(self, slot: _Slot, worker: _Worker, now: float) -> None:
@@ -211,7 +224,9 @@ class Supervisor:
         slot.failures = 0 if steady or worker.asked else slot.failures + 1
         delay = _delay(slot.failures)
         refused = worker.process.exitcode == STARTUP_FAILED and slot.failures >= START_TRIES
-        self._hopeless = self._hopeless or (refused and not self._served)
+        self._hopeless = (
+            self._hopeless or (refused and not self._served) or worker.process.exitcode == UNUSABLE
+        )
         if not worker.asked:
             log.error(
                 "worker.ended",
@@ -246,6 +261,8 @@ class Supervisor:
         """Ask every worker to end, and kill those that do not, or all of them after a second signal."""
         self._told.clear()
         until = time.monotonic() + self._patience
+        if self._listening is not None:
+            self._listening.close()
         for worker in self._workers():
             _ask(worker)
         while alive := [each for each in self._workers() if each.process.is_alive()]:
@@ -329,6 +346,7 @@ def _be_worker(
         foreign: What came along with the fork and is the supervisor's.
     """
     signal.set_wakeup_fd(-1)
+    notify.leave_it_to_the_supervisor()
     for each in foreign:
         each.close()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -348,31 +366,3 @@ def _be_worker(
         return True
 
     serve(say)
-
-
-def serve_on(config: uvicorn.Config, listening: socket.socket) -> Callable[[Sign], None]:
-    """Return what a worker does: serve *config* on the socket."""
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        """Says that it serves, and each second that it lives."""
-
-        say: Sign
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            if self.started and not self.say(True):
-                self.should_exit = True
-
-        async def on_tick(self, counter: int) -> bool:
-            gone = counter % _TICKS == 0 and not self.say(False)
-            return await super().on_tick(counter) or gone
-
-    def serve(say: Sign) -> None:
-        server = Server(config)
-        server.say = say
-        server.run(sockets=[listening])
-        if not server.started:
-            sys.exit(STARTUP_FAILED)
-
-    return serve

@@ -120,7 +120,7 @@ async def introduce(
         # 3. An AK belongs to one EK for ever. Otherwise a revoked machine would come back under another EK of its TPM.
         stolen = bound_elsewhere(tx, introduction)
         if stolen is not None and not gives_way(tx, stolen, introduction, validation):
-            alarming.append((introduction, stolen))
+            alarming[:] = [(introduction, stolen)]  # once, however often the unit is run
             raise AKConflict(ELSEWHERE)
         # 4. Known already? Then with this AK, or with none since an operator reset it.
         machine = tx.machines.by_ek(introduction.ek_fingerprint)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 
 import structlog
 
@@ -19,11 +20,12 @@ from attestation.audit.checkpoint import Checkpoint
 from attestation.audit.checkpoint import parse as parse_checkpoint
 from attestation.audit.merkle import EMPTY_ROOT, root
 from attestation.clock import Clock, rfc3339
-from attestation.errors import AttestationError, LogBroken
-from attestation.store import DatabaseIdentity, Store, Tx, sqlite_path
+from attestation.errors import AttestationError, LogBroken, NoteRejected
+from attestation.store import DatabaseIdentity, Store, Tx, place
+from attestation.store.look import look_at_server
 from attestation_service.settings import Settings
 from attestation_service.transparency.memory import Memory, MemoryFile
-from attestation_service.transparency.signing import missing_keys, signed_by_retired
+from attestation_service.transparency.signing import load_log_signer, missing_keys, signed_by_retired
 
 log = structlog.get_logger("attestation_service.database")
 
@@ -57,13 +59,22 @@ def demand_present(settings: Settings) -> None:
     """Refuse a missing database where keys remember one: nothing shall be made in its place.
 
     Raises:
-        DatabaseNotRecognised: It is missing.
+        ValueError: ITL_DB_URL is not the URL of a database that we support.
+        DatabaseNotRecognised: It is missing, or there is nothing in it.
         MemoryUnusable: What the keys remember cannot be read.
+        StoreUnavailable: The server cannot be asked.
     """
-    file, path = MemoryFile.of(settings), sqlite_path(settings.db_url)
+    file, where = MemoryFile.of(settings), place(settings.db_url)
     memory = file.read()
-    if memory is not None and not (path.exists() and path.stat().st_size):
-        raise DatabaseNotRecognised(f"{path} is missing. {_remembered(memory, file)} {WHAT_TO_DO}")
+    if memory is not None and not _holds_something(settings, where):
+        raise DatabaseNotRecognised(f"{where} is missing or empty. {_remembered(memory, file)} {WHAT_TO_DO}")
+
+
+def _holds_something(settings: Settings, where: Path | str) -> bool:
+    if isinstance(where, Path):
+        return where.exists() and where.stat().st_size > 0
+    with look_at_server(settings.db_url) as look:
+        return bool(look.tables)
 
 
 def recognise(settings: Settings, store: Store, clock: Clock) -> None:
@@ -78,6 +89,8 @@ def recognise(settings: Settings, store: Store, clock: Clock) -> None:
     """
     file = MemoryFile.of(settings)
     with file.locked():
+        if settings.state_dir is not None and file.read() is None:
+            _remember_anew(settings, store, file)
         identity, is_new = store.read_sync(lambda tx: judge(tx, settings, file))
         if is_new:
             # The keys first: a crash in between is finished by the next start.
@@ -87,8 +100,42 @@ def recognise(settings: Settings, store: Store, clock: Clock) -> None:
             log.info("database.bound", database=identity.database_id, memory=str(file.path))
 
 
-def judge(tx: Tx, settings: Settings, file: MemoryFile) -> tuple[DatabaseIdentity, bool]:
+def _remember_anew(settings: Settings, store: Store, file: MemoryFile) -> None:
+    """Take the checkpoint in the database for the last one, if the keys here signed it.
+
+    For a replica that has copies of the keys and an empty folder of its own: it cannot know of a later one.
+    """
+
+    def signed(tx: Tx) -> Memory | None:
+        identity, newest = tx.identity.get(), tx.audit.tree.newest_checkpoint()
+        if identity is None or identity.bound_at is None or missing_keys(settings):
+            return None
+        last = _nothing(settings)
+        if newest is not None:
+            last = load_log_signer(settings).verify(newest.note).checkpoint
+        return Memory(database=identity.database_id, last=last)
+
+    try:
+        memory = store.read_sync(signed)
+    except NoteRejected as e:
+        raise DatabaseNotRecognised(
+            f"the newest checkpoint of the database is not signed by the keys here: {e}"
+        ) from e
+    if memory is not None:
+        file.write(memory)
+        log.warning("database.remembered_anew", memory=str(file.path), size=memory.last.size)
+
+
+def judge(
+    tx: Tx, settings: Settings, file: MemoryFile, *, demand_memory: bool = True
+) -> tuple[DatabaseIdentity, bool]:
     """Return who this database is, and whether neither it nor the keys know of the other; changes nothing.
+
+    Args:
+        tx: Reads it.
+        settings: Of the service.
+        file: What the keys remember.
+        demand_memory: Refuse a database whose keys are not here. Only who serves nothing may do without.
 
     Raises:
         DatabaseNotRecognised: It is not the one that the keys remember.
@@ -99,25 +146,33 @@ def judge(tx: Tx, settings: Settings, file: MemoryFile) -> tuple[DatabaseIdentit
     # 1. The database has a name. Without one anything could be told of it.
     if identity is None:
         raise DatabaseNotRecognised(f"the database has lost its identity. {WHAT_TO_DO}")
+    # 2. It did not go on as a copy: two services of one identity would make two histories of one log.
+    if identity.moved_at is not None:
+        raise DatabaseNotRecognised(
+            f"this database was copied to {identity.moved_to} at {rfc3339(identity.moved_at)}, and goes on there: let "
+            "ITL_DB_URL name that one. Only if that copy never served and is gone, run "
+            "`attestation-service --accept-restored-database` once to go on with this one"
+        )
     if memory is None:
-        # 2. Neither knows the other, or they did once.
-        if identity.bound_at is not None:
+        # 3. Neither knows the other, or they did once.
+        if identity.bound_at is not None and demand_memory:
             raise DatabaseNotRecognised(
                 f"the database belongs to keys since {rfc3339(identity.bound_at)}, and {file.path}, where they "
-                f"remember it, is missing: restore the folder of the keys. {WHAT_TO_DO}"
+                f"remember it, is missing: restore the folder of the keys. A replica of a service that runs gets "
+                f"a copy of that one's folder, and nothing else. {WHAT_TO_DO}"
             )
         return identity, True
-    # 3. It is that database, and its log begins with what was signed.
+    # 4. It is that database, and its log begins with what was signed.
     if memory.database != identity.database_id:
         raise DatabaseNotRecognised(
             f"this is another database, {identity.database_id}, made {rfc3339(identity.made_at)}. "
             f"{_remembered(memory, file)} {WHAT_TO_DO}"
         )
-    if (problem := _problem(tx, memory.last)) is not None:
+    if (problem := not_continued(tx, memory.last)) is not None:
         raise DatabaseNotRecognised(f"{problem}. {_remembered(memory, file)} {WHAT_TO_DO}")
-    # 4. The log's name was not given up, when a database was accepted that did not continue it.
+    # 5. The log's name was not given up, when a database was accepted that did not continue it.
     _demand_fresh_name(settings, memory)
-    # 5. Nor does it change because an address did. Auditors and witnesses know the log by it.
+    # 6. Nor does it change because an address did. Auditors and witnesses know the log by it.
     _demand_chosen_name(settings, memory)
     return identity, False
 
@@ -145,9 +200,10 @@ def accept(settings: Settings, store: Store, clock: Clock) -> None:
         told = "nothing was remembered"
         lost = store.read_sync(lambda tx: lost_log_keys(tx, settings, ended))
         if memory is not None:
-            problem = store.read_sync(lambda tx: _problem(tx, memory.last))
+            problem = store.read_sync(lambda tx: not_continued(tx, memory.last))
             other = memory.database != identity.database_id
-            if problem is None and not other and lost is None:
+            if problem is None and not other and lost is None and identity.moved_at is None:
+                store.write_sync(lambda tx: _forget_keys(tx, clock.now()))
                 log.info("database.recognised", database=identity.database_id)
                 return
             found = "another database" if other else problem or "the database is the one"
@@ -216,7 +272,7 @@ def lost_log_keys(tx: Tx, settings: Settings, ended: tuple[Checkpoint, ...]) -> 
     )
 
 
-def _problem(tx: Tx, last: Checkpoint) -> str | None:
+def not_continued(tx: Tx, last: Checkpoint) -> str | None:
     """Return why the log does not continue *last*; None where it does."""
     size = tx.audit.tree.size()
     if size < last.size:
@@ -251,6 +307,8 @@ def _demand_chosen_name(settings: Settings, memory: Memory) -> None:
 
 def _bind(tx: Tx, at: datetime) -> None:
     """Bind the database to the keys, once; told where it was in use before."""
+    if (identity := tx.identity.get()) is None or identity.bound_at is not None:
+        return  # another process did, at the same moment
     tx.identity.bind(at)
     if size := tx.audit.tree.size():
         told = f"{size} entries were there before the keys of the log remembered their database"
@@ -275,10 +333,21 @@ def _record(tx: Tx, accepted: Memory, told: str, at: datetime) -> Checkpoint:
         f"the log goes on as {accepted.last.origin}"
     )
     tx.identity.bind(at)
+    tx.known_keys.forget()
     tx.audit.append(AuditEvent(operator_cn=SERVICE, action=ACCEPTED, detail=detail), at)
     _adopt(tx, ACCEPTED, at)
     size = tree.size()
     return Checkpoint(origin=accepted.last.origin, size=size, root=root(tree, size))
+
+
+def _forget_keys(tx: Tx, at: datetime) -> None:
+    """Let the next start say which keys the service has: who lost its key is told to come here (`known_keys`)."""
+    if tx.known_keys.forget():
+        told = (
+            f"accepted by uid {os.getuid()} of the host: the database is the one; which keys the service has is "
+            "forgotten, and the next start says it"
+        )
+        tx.audit.append(AuditEvent(operator_cn=SERVICE, action=ACCEPTED, detail=told), at)
 
 
 def _nothing(settings: Settings) -> Checkpoint:

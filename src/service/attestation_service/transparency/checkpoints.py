@@ -2,11 +2,12 @@
 
 After an act that gives authority it is signed at once: what is not signed yet can be cut off by who has the database.
 
-Every worker runs this. Before a signature is made the new tree is proven to begin with the newest checkpoint in
-the database, if this log signed it, and with the newest that the keys remember, which no database can take back
-and which is written beside them before each signature; and the entries since then are compared with the tree.
-Where one of these does not hold nothing is signed, an entry `checkpoint_refused` says why, and `/readyz` says so
-until it holds again.
+One process signs for all when it is due (docs/adr/0108), and each after the acts that it served; the others look
+whether what was signed continues what they know. Before a signature is made the new tree is proven to begin with the
+newest checkpoint in the database, if this log signed it, and with the newest that the keys remember, which no
+database can take back and which is written beside them before each signature; and the entries since then are compared
+with the tree. Where one of these does not hold nothing is signed, an entry `checkpoint_refused` says why, and
+`/readyz` says so until it holds again.
 
 No transaction is held while signing or talking to others, and nothing waits for them.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import SystemRandom
@@ -111,6 +113,7 @@ class Log:
         store: Where log and checkpoints are.
         signer: The log's keys.
         hurried: Set where an act was committed that is to be signed at once.
+        on_call: Says whether this process signs for all when it is due; else only after its own acts.
     """
 
     def __init__(
@@ -120,6 +123,8 @@ class Log:
         store: Store,
         signer: LogSigner,
         hurried: asyncio.Event | None = None,
+        *,
+        on_call: Callable[[], bool] = lambda: True,
     ) -> None:
         self.signer = signer
         self.hurried = hurried or asyncio.Event()
@@ -131,6 +136,7 @@ class Log:
         self._interval = timedelta(seconds=settings.audit_checkpoint_seconds)
         self._clock = clock
         self._store = store
+        self._on_call = on_call
         self._one_at_a_time = asyncio.Lock()
         self._memory = MemoryFile.of(settings)
         # What this process saw in the memory last. No database can take it back.
@@ -148,9 +154,13 @@ class Log:
                     await self.hurried.wait()
                     # One signature for acts that come together.
                     await asyncio.sleep(TOGETHER_SECONDS)
+            acted = self.hurried.is_set()
             self.hurried.clear()
             try:
-                await self.advance(force=False)
+                if acted or self._on_call():
+                    await self.advance(force=False)
+                else:
+                    await self.follow()
                 await self.tell_others()
             except AttestationError as e:
                 if self.refused is None:  # else it was told with its reason, and is tried every second
@@ -184,16 +194,43 @@ class Log:
             at = self._clock.now()
             if not await self._store.read(lambda tx: self._is_due(tx, at, force=force)):
                 return
-            try:
+            async with self._refusing(at):
                 for _ in range(ATTEMPTS):
                     if await self._sign(at):
                         break
-            except (LogRejected, MalformedNote, MemoryUnusable) as e:
-                await self._refuse(str(e), at)
-                raise Unavailable(
-                    "the audit log does not continue what was signed; nothing was signed"
-                ) from e
-            self.refused = None
+
+    async def follow(self) -> None:
+        """Prove that what another process signed continues what this one knows, and remember it.
+
+        The keys of another host may have a memory of their own: what they signed is in none of ours until then.
+
+        Raises:
+            Unavailable: It does not; nothing more is signed here until it does.
+        """
+        async with self._one_at_a_time:
+            newest, size = await self._store.read(
+                lambda tx: (tx.audit.tree.newest_checkpoint(), tx.audit.tree.size())
+            )
+            known = -1 if self.signed is None else self.signed.size
+            if self.refused is None and (0 if newest is None else newest.size) <= known <= size:
+                return
+            async with self._refusing(self._clock.now()):
+                memory = await asyncio.to_thread(self._memory.demand)
+                ground = await self._store.read(lambda tx: self._ground(tx, tx.audit.tree.size(), memory))
+                signed = await self._read_again(ground, memory) or memory.last
+                if signed.size > memory.last.size:
+                    await asyncio.to_thread(self._memory.advance, memory, signed)
+                self.signed = max(signed, memory.last, key=lambda each: each.size)
+
+    @contextlib.asynccontextmanager
+    async def _refusing(self, at: datetime) -> AsyncIterator[None]:
+        """Tell of what does not continue what was signed, and sign nothing then."""
+        try:
+            yield
+        except (LogRejected, MalformedNote, MemoryUnusable) as e:
+            await self._refuse(str(e), at)
+            raise Unavailable("the audit log does not continue what was signed; nothing was signed") from e
+        self.refused = None
 
     def _is_due(self, tx: Tx, at: datetime, *, force: bool) -> bool:
         size = tx.audit.tree.size()
@@ -218,22 +255,7 @@ class Log:
         size = await self._walk()
         # 3. The tree begins with what was signed before. Otherwise two histories would bear our signature.
         ground = await self._store.read(lambda tx: self._ground(tx, size, memory))
-        if ground.before is not None and not self._is_ended(ground.before, memory):
-            # Read again outside of the unit: a row of a database is no proof that we signed it.
-            try:
-                signed = (await asyncio.to_thread(self.signer.verify, ground.before.note)).checkpoint
-            except NoteRejected as e:
-                raise NoteRejected(
-                    f"the newest checkpoint of the database, of {ground.before.size} entries, is not signed by the "
-                    f"keys in {self._memory.path.parent} ({e}). Either they are other keys than before: put those "
-                    "of your backup back, or list the old ones in audit-retired-vkeys.txt; or somebody put that "
-                    "checkpoint there"
-                ) from e
-            if (signed.size, signed.root) != (ground.before.size, ground.before.root):
-                raise LogBroken(
-                    f"the checkpoint stored for size {ground.before.size} is of size {signed.size}",
-                    entry_id=None,
-                )
+        await self._read_again(ground, memory)
         # 4. The keys remember it first. Otherwise a database that is lost now could be signed again, with another root.
         checkpoint = Checkpoint(origin=self.signer.origin, size=ground.size, root=ground.root)
         if not await asyncio.to_thread(self._memory.advance, memory, checkpoint):
@@ -246,6 +268,33 @@ class Log:
             self._untold, self._tell_from = stored, None
             log.info("audit.checkpoint", size=stored.size)
         return True
+
+    async def _read_again(self, ground: _Ground, memory: Memory) -> Checkpoint | None:
+        """Return the newest checkpoint of the database, signed by the keys here; None where this log has none.
+
+        Outside of the unit: a row of a database is no proof that we signed it.
+
+        Raises:
+            LogBroken: It is not of the size or root that its row says.
+            NoteRejected: Other keys signed it.
+        """
+        if ground.before is None or self._is_ended(ground.before, memory):
+            return None
+        try:
+            signed = (await asyncio.to_thread(self.signer.verify, ground.before.note)).checkpoint
+        except NoteRejected as e:
+            raise NoteRejected(
+                f"the newest checkpoint of the database, of {ground.before.size} entries, is not signed by the "
+                f"keys in {self._memory.path.parent} ({e}). Either they are other keys than before: put those "
+                "of your backup back, or list the old ones in audit-retired-vkeys.txt; or somebody put that "
+                "checkpoint there"
+            ) from e
+        if (signed.size, signed.root) != (ground.before.size, ground.before.root):
+            raise LogBroken(
+                f"the checkpoint stored for size {ground.before.size} is of size {signed.size}",
+                entry_id=None,
+            )
+        return signed
 
     @staticmethod
     def _is_ended(stored: StoredCheckpoint, memory: Memory) -> bool:

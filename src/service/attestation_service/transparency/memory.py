@@ -21,7 +21,7 @@ from attestation_service.settings import Settings
 from attestation_service.transparency.kept import KeptFile
 
 FILE: Final = "audit-memory.json"
-"""Beside the log's Ed25519 key."""
+"""Beside the log's Ed25519 key, or in ITL_STATE_DIR."""
 
 FORMAT: Final = "itl-audit-memory-v1"
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -92,11 +92,13 @@ class MemoryFile(KeptFile):
 
     @classmethod
     def of(cls, settings: Settings) -> MemoryFile:
-        """Return the file beside the log's key.
+        """Return the file: beside the log's key, or where the settings say.
 
         Raises:
             KeyUnusable: The URI of the key cannot be read.
         """
+        if settings.state_dir is not None:
+            return cls(settings.state_dir / FILE)
         ref = parse_key_uri(settings.audit_ed25519_uri)
         directory = ref.path.parent if isinstance(ref, FileRef) else settings.enrollment_ca_dir
         return cls(directory / FILE)
