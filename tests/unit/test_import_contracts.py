@@ -13,7 +13,9 @@ import pytest
 from tests.docs.pages import ROOT
 
 LAYERS = "the layers of the SDK"
-MEMBERS = "agent, service, CLI, extensions and the test kit stand on the SDK and never on one another"
+MEMBERS = (
+    "agent, service, CLI, extensions, operator and the test kit stand on the SDK and never on one another"
+)
 PURE = "the heart is pure: no network, no database, no clock, no environment, no async"
 STORE = "only the service and extensions see the store"
 CONTRACT = "extensions see the contract and its errors, all else only through it"

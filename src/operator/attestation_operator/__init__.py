@@ -1,0 +1,1 @@
+"""Controllers of a Kubernetes cluster, clients of the attestation service; one folder for each family."""
