@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from attestation.api.enrollment import *  # noqa: F403 -- likewise
     from attestation.api.extensions import *  # noqa: F403 -- likewise
     from attestation.api.node import *  # noqa: F403 -- likewise
+    from attestation.api.node_csr import *  # noqa: F403 -- likewise
     from attestation.api.operator import *  # noqa: F403 -- likewise
     from attestation.api.operator_certificates import *  # noqa: F403 -- likewise
     from attestation.api.policies import *  # noqa: F403 -- likewise
@@ -37,6 +38,7 @@ _MODULES = (
     "enrollment",
     "operator_certificates",
     "extensions",
+    "node_csr",
 )
 
 
