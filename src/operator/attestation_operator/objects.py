@@ -1,0 +1,76 @@
+"""Kinds of objects, and names of one of them. What an API server shows of an object is a dictionary here: `Raw`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+Raw = Mapping[str, Any]
+"""An object as the API server shows it: JSON, read."""
+
+GROUP: Final = "attestation.itl.io"
+MANAGER: Final = "attestation-operator"
+"""Who we are in `metadata.managedFields` and as the source of events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of cluster-scoped objects.
+
+    `group` is empty for the core of Kubernetes.
+    """
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+
+    @property
+    def api_version(self) -> str:
+        """What objects of this kind have as `apiVersion`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+CSR: Final = Kind(
+    group="certificates.k8s.io",
+    version="v1",
+    kind="CertificateSigningRequest",
+    plural="certificatesigningrequests",
+)
+NODE: Final = Kind(group="", version="v1", kind="Node", plural="nodes")
+NODE_ATTESTATION: Final = Kind(
+    group=GROUP, version="v1alpha1", kind="NodeAttestation", plural="nodeattestations"
+)
+CLUSTER_ROLE_BINDING: Final = Kind(
+    group="rbac.authorization.k8s.io", version="v1", kind="ClusterRoleBinding", plural="clusterrolebindings"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """Name of an object, whatever is there under it."""
+
+    kind: Kind
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One object at one moment: what was judged, and nothing that came after it."""
+
+    kind: Kind
+    name: str
+    uid: str
+    resource_version: str
+
+    @classmethod
+    def of(cls, kind: Kind, raw: Raw) -> Self:
+        """Return what *raw* is."""
+        metadata = raw["metadata"]
+        return cls(
+            kind=kind,
+            name=metadata["name"],
+            uid=metadata["uid"],
+            resource_version=metadata["resourceVersion"],
+        )
