@@ -6,12 +6,15 @@ import gc
 import os
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 pytest_plugins = [
+    "tests.fixtures.cluster",
     "tests.fixtures.openid.provider",
     "tests.fixtures.softhsm",
     "tests.fixtures.stores",
@@ -46,6 +49,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, PROCESSES.isdisjoint(item.path.parts)))
+
+
+class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Each file at one worker; and all that needs a real Kubernetes API at the same one: it takes half a gigabyte."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        of_a_cluster = "kubernetes/" in nodeid or ("test_kubernetes_" in nodeid and "[fake" not in nodeid)
+        return "kubeapi" if of_a_cluster else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Schedule as the class above says, where files are asked for."""
+    return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

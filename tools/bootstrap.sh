@@ -192,6 +192,23 @@ ensure_softhsm() {
     "sudo apt-get update && sudo apt-get install --no-install-recommends ${packages[*]}"
 }
 
+# The API of Kubernetes, which is built once (tools/kubernetes.sh) where `build` is given or CI runs; and its database,
+# a server that nobody else needs, so it is only unpacked. Without them those tests are skipped, and say so.
+ensure_kubernetes() {
+  local status=0
+  if [ "${1-}" = build ]; then
+    "$root/tools/kubernetes.sh" build || status=$?
+    # 3: it cannot be built here, and has said why. Anything else is a failure of the recipe.
+    [ "$status" = 0 ] || [ "$status" = 3 ] || die "the API of Kubernetes could not be built (see above)"
+  fi
+  if [ ! -e "$("$root/tools/kubernetes.sh" where)/SHA256SUMS" ]; then
+    say "left out: what needs a real Kubernetes API, which is not built here. ./dev test --all builds it, once"
+    return 0
+  fi
+  has etcd || { apt_unpack etcd-server && wrap_unpacked; } || say "no etcd, and it cannot be unpacked: what needs a real Kubernetes API is left out"
+  hash -r
+}
+
 # ---------------------------------------------------------------- python
 
 find_python() {
