@@ -49,6 +49,8 @@ CONTROLLERS: Final = "namespace,garbagecollector,serviceaccount,csrsigning"
 STOCK_APPROVER: Final = "csrapproving"
 """The controller that approves whoever may create `certificatesigningrequests/nodeclient`, and reads no evidence."""
 
+CSRS: Final = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+
 _WATCHED: Final = """
 "$@" </dev/null &
 read -r told || told=
@@ -59,6 +61,23 @@ wait $!
 
 class KubernetesMissing(RuntimeError):
     """The programs have not been built here, or etcd is not installed; the text says what to do."""
+
+
+class Refused(Exception):
+    """The API refused a request.
+
+    Attributes:
+        code: The HTTP status.
+        message: Why, in its words.
+    """
+
+    def __init__(self, code: int, body: bytes) -> None:
+        self.code = code
+        try:
+            self.message = str(json.loads(body)["message"])
+        except (ValueError, KeyError, TypeError):
+            self.message = body.decode("utf-8", "replace")
+        super().__init__(f"{code}: {self.message}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,9 +157,8 @@ class Cluster:
     """The servers of a cluster without nodes.
 
     Args:
-        folder: What it keeps while it runs: data, keys, logs, kubeconfigs.
+        folder: What it keeps while it runs: data, keys, logs, kubeconfigs. Its keys are there from the first moment.
         free_port: Finds ports.
-        client_authorities: Who may sign certificates of clients, PEM, beside the authority of the cluster itself.
         users: Who can log in beside `USERS`, by the name that the caller has for them.
     """
 
@@ -149,7 +167,6 @@ class Cluster:
         folder: Path,
         free_port: Callable[[], int],
         *,
-        client_authorities: Sequence[bytes] = (),
         users: Mapping[str, User] | None = None,
     ) -> None:
         self.folder, self._free_port = folder, free_port
@@ -160,8 +177,8 @@ class Cluster:
         self.url: Final = f"https://127.0.0.1:{self.port}"
         self.issuer: Final = self.url
         """Of the tokens of ServiceAccounts."""
-        self._client_authorities = client_authorities
         self._running: list[_Process] = []
+        self._write_keys()
 
     # ------------------------------------------------------------ its life
 
@@ -176,6 +193,11 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def accept_clients_of(self, authority: bytes) -> None:
+        """Let this CA, PEM, sign certificates of clients too, as that of the cluster does; before the start."""
+        with (self.folder / "client-ca.crt").open("ab") as bundle:
+            bundle.write(authority)
+
     def start(self) -> None:
         """Start all three; return once the API answers.
 
@@ -184,7 +206,6 @@ class Cluster:
             RuntimeError: One does not start; with the end of its log.
         """
         self._programs = programs()
-        self._write_keys()
         etcd = self._start_etcd()
         api = self._start_api(etcd)
         self._wait(f"{self.url}/readyz", api, token=self.tokens["admin"])
@@ -260,20 +281,68 @@ class Cluster:
         )
         return str(answer["status"]["token"])
 
-    def ask(self, path: str, body: object = None, *, user: str = "admin", method: str = "") -> Any:
-        """Send a request as *user*: a POST where there is a body; return the answer.
+    def ask(
+        self,
+        path: str,
+        body: object = None,
+        *,
+        user: str = "admin",
+        certificate: tuple[Path, Path] | None = None,
+        method: str = "",
+        media_type: str = "application/json",
+    ) -> Any:
+        """Send a request: a POST where there is a body; return the answer.
+
+        Args:
+            path: Of the URL.
+            body: To be JSON.
+            user: As whom: a key of `users`.
+            certificate: Instead, with which certificate, and the file of its key.
+            method: Another one.
+            media_type: Of the body: which kind of patch it is.
 
         Raises:
-            urllib.error.HTTPError: The API refuses it.
+            Refused: The API refuses it.
         """
+        trust, headers = self._trust(), {"Content-Type": media_type}
+        if certificate is None:
+            headers["Authorization"] = f"Bearer {self.tokens[user]}"
+        else:
+            trust.load_cert_chain(*certificate)
         request = urllib.request.Request(
             self.url + path,
             None if body is None else json.dumps(body).encode(),
-            {"Authorization": f"Bearer {self.tokens[user]}", "Content-Type": "application/json"},
+            headers,
             method=method or ("GET" if body is None else "POST"),
         )
-        with urllib.request.urlopen(request, timeout=30, context=self._trust()) as answer:
-            return json.load(answer)
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=trust) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as e:
+            with e:
+                raise Refused(e.code, e.read()) from None
+
+    def who_is(self, certificate: tuple[Path, Path]) -> User:
+        """Return whom the API takes the holder of a certificate and its key for: what it would stamp.
+
+        Raises:
+            Refused: The API believes no such certificate.
+        """
+        would_be = self.ask(
+            f"{CSRS}?dryRun=All",
+            {
+                "apiVersion": "certificates.k8s.io/v1",
+                "kind": "CertificateSigningRequest",
+                "metadata": {"name": "who"},
+                "spec": {
+                    "request": base64.b64encode(_request()).decode("ascii"),
+                    "signerName": "example.com/nobody",
+                    "usages": ["client auth"],
+                },
+            },
+            certificate=certificate,
+        )["spec"]
+        return User(name=would_be["username"], groups=tuple(would_be["groups"]))
 
     def wait_for(
         self, path: str, name: str, is_done: Callable[[Any], bool], *, seconds: int = 60, user: str = "admin"
@@ -309,8 +378,7 @@ class Cluster:
         certificate, key = _authority("kubernetes")
         _write(self.ca_file, certificate.public_bytes(Encoding.PEM))
         _write(self.folder / "ca.key", _pem(key))
-        bundle = b"".join((certificate.public_bytes(Encoding.PEM), *self._client_authorities))
-        _write(self.folder / "client-ca.crt", bundle)
+        _write(self.folder / "client-ca.crt", certificate.public_bytes(Encoding.PEM))
         server_key = ec.generate_private_key(ec.SECP256R1())
         _write(self.folder / "server.key", _pem(server_key))
         _write(self.folder / "server.crt", _server_certificate(server_key, key))
@@ -406,6 +474,11 @@ def _pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
 
 def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _request() -> bytes:
+    made = x509.CertificateSigningRequestBuilder().subject_name(_name("who"))
+    return made.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
 def _builder(subject: str) -> x509.CertificateBuilder:

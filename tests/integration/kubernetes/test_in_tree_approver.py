@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.fixtures.cluster import (
     BINDINGS,
     CSRS,
     approved,
+    bind,
     conditions,
     csr_object,
     node_request,
@@ -20,17 +25,6 @@ pytestmark = pytest.mark.kubeapi
 
 BOOTSTRAPPERS = "itl-test:bootstrappers"
 STOCK = "itl-test:approve-bootstrappers"
-
-
-def bind(cluster: Cluster, name: str, role: str, group: str) -> None:
-    cluster.ask(
-        BINDINGS,
-        {
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group}],
-        },
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -69,12 +63,19 @@ def test_without_the_binding_it_approves_nothing(cluster: Cluster) -> None:
         assert conditions(cluster.ask(f"{CSRS}/itl-test-stranger")) == {}
 
 
-def test_what_is_approved_is_signed_by_the_controller_manager(cluster: Cluster) -> None:
-    """`csrsigning` may stay: it signs what an approver of ours has approved, and nothing before."""
+def test_what_is_approved_is_signed_by_the_controller_manager(cluster: Cluster, tmp_path: Path) -> None:
+    """`csrsigning` may stay: it signs what an approver of ours has approved, and nothing before. It is a node then."""
+    key = ec.generate_private_key(ec.SECP256R1())
     cluster.ask(CSRS, csr_object("itl-test-one", node_request("worker-1")), user="bootstrap")
-    cluster.ask(CSRS, csr_object("itl-test-two", node_request("worker-2")), user="bootstrap")
+    cluster.ask(CSRS, csr_object("itl-test-two", node_request("worker-2", key)), user="bootstrap")
     two = cluster.ask(f"{CSRS}/itl-test-two")
     cluster.ask(f"{CSRS}/itl-test-two/approval", approved(two, "TpmAttested"), method="PUT")
     done = cluster.wait_for(CSRS, "itl-test-two", lambda csr: "certificate" in csr["status"])
     assert conditions(done) == {"Approved": "TpmAttested"}
     assert cluster.ask(f"{CSRS}/itl-test-one")["status"] == {}
+    files = tmp_path / "node.pem", tmp_path / "node.key"
+    files[0].write_bytes(base64.b64decode(done["status"]["certificate"]))
+    files[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    who = cluster.who_is(files)
+    assert who.name == "system:node:worker-2"
+    assert set(who.groups) == {"system:nodes", "system:authenticated"}
