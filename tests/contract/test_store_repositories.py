@@ -559,7 +559,15 @@ def test_purge_deletes_what_nothing_needs_and_nothing_else(store: Store) -> None
     waiting = store.write_sync(fill)
     first = store.write_sync(lambda tx: tx.purge(NOW, batch=1))
     assert first == Purged(
-        challenges=1, config_tokens=1, config_answers=1, outbox=1, handovers=0, rate_limits=1, acts=1, logs=0
+        challenges=1,
+        node_challenges=0,
+        config_tokens=1,
+        config_answers=1,
+        outbox=1,
+        handovers=0,
+        rate_limits=1,
+        acts=1,
+        logs=0,
     )
     assert first.total == 6
     assert store.write_sync(lambda tx: tx.purge(NOW)).total == 1

@@ -23,7 +23,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── AKNotActivated
     │   ├── RegistrationTokenInvalid  RegistrationForbidden
     │   ├── CertificateUntrusted       a certificate of ours, presented: not ours, expired, revoked, of another
-    │   └── MachineRejected  MachineNotAdmitted
+    │   └── MachineRejected  MachineNotAdmitted  NodeRequestDenied
     ├── Unknown                        it does not exist (any more)
     │   ├── ChallengeUnknown  MachineUnknown  ConfigTokenUnknown  RegistrationTokenUnknown
     │   ├── AllowListEntryUnknown  PolicyUnknown  ApprovalUnknown
@@ -32,7 +32,8 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     ├── Conflict                       it exists, but not in a state that allows this
     │   ├── ChallengeUsed  AKConflict  EKConflict  TransitionForbidden
     │   ├── MachineChanged  AlreadyExists  AssuranceTooLow  RotationForbidden  NameInUse
-    │   └── ActInProgress  AnswerNotKept  ProposalDiffers  ProposalRival
+    │   ├── ActInProgress  AnswerNotKept  ProposalDiffers  ProposalRival
+    │   └── NodeRequestDiffers
     ├── Expired                        it was good once
     │   └── ChallengeExpired  ConfigTokenConsumed
     ├── RequestInvalid                 well-formed, but the values cannot be right
@@ -50,6 +51,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   └── AuthenticationTooOld
     ├── Unavailable                    we could not decide or serve now
     │   ├── OperatorAccessNotConfigured  IdentityProviderUnavailable  RevocationUnknown
+    │   ├── ClusterNotConfigured
     │   ├── BaseConfigMissing  BaseConfigInvalid  DeadlineExceeded
     │   ├── StoreUnavailable           └── StoreBusy
     │   ├── CANotConfigured  CertificateNotConformant  ServiceBusy
@@ -267,6 +269,12 @@ class MachineNotAdmitted(NotAuthentic):
     code = "machine-not-admitted"
 
 
+class NodeRequestDenied(NotAuthentic):
+    """A Kubernetes certificate request was judged not good, so nothing is signed for it."""
+
+    code = "node-request-denied"
+
+
 class CertificateUntrusted(NotAuthentic):
     """A certificate that was presented is not ours, not valid now, revoked, on hold, or of another machine."""
 
@@ -397,6 +405,12 @@ class ProposalRival(Conflict):
     """Another proposal about the same thing waits for votes; this one was not opened."""
 
     code = "proposal-rival"
+
+
+class NodeRequestDiffers(Conflict):
+    """Another Kubernetes certificate request was decided under this UID."""
+
+    code = "node-request-differs"
 
 
 class AlreadyExists(Conflict):
@@ -610,6 +624,12 @@ class RevocationUnknown(Unavailable):
     """Nothing up to date says whether operators' certificates were revoked, so none can be judged."""
 
     code = "revocation-unknown"
+
+
+class ClusterNotConfigured(Unavailable):
+    """Nothing says by which rule requests of nodes of this Kubernetes cluster are judged."""
+
+    code = "cluster-not-configured"
 
 
 class BaseConfigMissing(Unavailable):

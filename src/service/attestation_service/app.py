@@ -185,6 +185,7 @@ async def owned(
     oidc = None
     authority = None
     mtls = None
+    service_accounts = None
     parser = Parser()
     try:
         if settings.oidc:
@@ -206,6 +207,11 @@ async def owned(
             authority = await asyncio.to_thread(open_authority, settings, store, clock)
         if oidc is not None:
             await oidc.start()
+        if settings.clusters:
+            from attestation_service.auth.cluster_keys import Clusters  # here, likewise
+
+            service_accounts = Clusters(settings, clock)
+            await service_accounts.start()
         chores = Chores(store, clock)
         yield Resources(
             settings=settings,
@@ -225,6 +231,7 @@ async def owned(
             parser=parser,
             oidc=oidc,
             mtls=mtls,
+            service_accounts=service_accounts,
             authority=authority,
             subscribers=extensions.by_event(enabled.handlers),
             revocation=Revocation(settings, store, clock, authority, service_keys.secret(PURPOSE))
@@ -235,6 +242,8 @@ async def owned(
         parser.close()
         if oidc is not None:
             await oidc.aclose()
+        if service_accounts is not None:
+            await service_accounts.aclose()
         if authority is not None:
             await authority.aclose()
         await store.aclose()

@@ -16,7 +16,7 @@ from attestation_service.authority import Authority
 from attestation_service.border.bodies import Parser
 from attestation_service.border.life import Life
 from attestation_service.border.room import Room
-from attestation_service.context.request import AccessTokens, ClientCertificates, Revocations
+from attestation_service.context.request import AccessTokens, ClientCertificates, Revocations, ServiceAccounts
 from attestation_service.keys.service_keys import KeyHolder, ServiceKeys
 from attestation_service.settings import Settings
 from attestation_service.storage.chores import Chores
@@ -50,6 +50,7 @@ class Resources:
     parser: Parser
     oidc: AccessTokens | None = None
     mtls: ClientCertificates | None = None
+    service_accounts: ServiceAccounts | None = None
     authority: Authority | None = None
     revocation: Revocations | None = None
     subscribers: Mapping[Event, Sequence[str]] = field(default_factory=dict)

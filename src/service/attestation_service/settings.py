@@ -35,6 +35,7 @@ from attestation.api.said import said
 from attestation.log_line import LogFormat
 from attestation.machines import Role
 from attestation_service.database_url import weaknesses, with_password_file
+from attestation_service.kubernetes_clusters import ClusterRule, read_clusters
 
 PREFIX = "ITL_"
 SHORT_TOKEN_CHARACTERS = 32
@@ -78,6 +79,7 @@ class Settings(BaseSettings):
     """Of the settings of extensions: `ITL_EXT_<NAME>_…`."""
 
     _extension_values: dict[str, str] = PrivateAttr(default_factory=dict)
+    _clusters: tuple[ClusterRule, ...] = PrivateAttr(default=())
 
     # Where things are
     db_url: str = "sqlite:////var/lib/itl-reg/db/machines.db"
@@ -123,6 +125,9 @@ class Settings(BaseSettings):
     tls_min_version: Literal["TLSv1.2", "TLSv1.3"] = "TLSv1.3"
     tls_ciphers: Annotated[tuple[str, ...], *CommaList] = ("TLS_AES_256_GCM_SHA384",)
     high_assurance: bool = False
+
+    # Kubernetes
+    kubernetes_clusters: str = ""
 
     # Dual control
     dual_control_roles: Annotated[tuple[Role, ...], *CommaList] = ()
@@ -359,6 +364,27 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _read_clusters(self) -> Self:
+        try:
+            found = read_clusters(self.kubernetes_clusters)
+        except ValueError as e:
+            raise ValueError(f"ITL_KUBERNETES_CLUSTERS: {e}") from None
+        if self.oidc and any(rule.issuer == self.oidc_issuer for rule in found):
+            # One token would name a person and a program.
+            raise ValueError("ITL_KUBERNETES_CLUSTERS: the issuer of a cluster is not that of operators")
+        self._clusters = found
+        return self
+
+    @model_validator(mode="after")
+    def _no_name_of_kubernetes(self) -> Self:
+        if self.enrollment_ca_organization.startswith("system:"):
+            # It stands as O in certificates, and O is a group to an API server that believes the CA.
+            raise ValueError(
+                "ITL_ENROLLMENT_CA_ORGANIZATION must not begin with system:, which Kubernetes reads"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _within_crypto_policy(self) -> Self:
         policy = CryptoPolicy(self.crypto_policy)
         if policy is CryptoPolicy.DEFAULT:
@@ -417,6 +443,15 @@ class Settings(BaseSettings):
                     "which country, stands in its name and in every certificate, for good; e.g. Example Ltd and DE"
                 )
         return found
+
+    @property
+    def clusters(self) -> tuple[ClusterRule, ...]:
+        """The clusters whose nodes' requests are judged here."""
+        return self._clusters
+
+    def cluster(self, cluster_id: str) -> ClusterRule | None:
+        """Return the rule of one cluster; None where none of its requests is judged here."""
+        return next((rule for rule in self._clusters if rule.cluster_id == cluster_id), None)
 
     @property
     def is_development(self) -> bool:

@@ -20,6 +20,7 @@ from attestation.store.refused_keys import RefusedKey
 from attestation.store.tables import Base
 from attestation_service.audit import verification
 from attestation_service.audit.ledger import MOST_FINDINGS, Ledger
+from tests.contract.test_store_node_csrs import decided
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.node import SoftwareNode
 from tests.unit.service.test_operator_certificates import desk_at, wanted
@@ -42,6 +43,7 @@ OTHER: Mapping[str, Mapping[str, Any]] = {
     "anchor": {"sha256": "f" * 64},
     "ca-key": {"issuer_id": "f" * 16, "state": "retired"},
     "certificate": {"id": None, "serial": "f" * 40},
+    "node-request": {"id": None, "result_id": "f" * 32, "csr_uid": "another"},
 }
 """What another row of each kind has in place of what must be its own."""
 
@@ -67,6 +69,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
     "anchor": {"status": "distrusted"},
     "ca-key": {"key_uri": "file:/tmp/mine.pem"},
     "certificate": {"state": "held"},
+    "node-request": {"content_sha256": "e" * 64, "machine_id": "another", "tier": 1, "serial": "f" * 40},
 }
 """What whoever writes to the database makes of a row."""
 
@@ -165,6 +168,7 @@ async def furnished(start: Starter) -> Service:
     refused = RefusedKey(spki_sha256="d" * 64, why="stolen", added_at=at, added_by="grace")
     await service.store.write(lambda tx: tx.trust.add(anchor))
     await service.store.write(lambda tx: tx.refused_keys.put(refused))
+    await service.store.write(lambda tx: tx.node_csrs.add(decided()))
     return service
 
 
@@ -235,6 +239,9 @@ UNTOLD = {
     "refused-key": {"added_at", "added_by"},
     "policy": {"created_at", "created_by"},
     "assignment": {"assigned_at", "assigned_by"},
+    "node-request": {
+        *("id", "result_id", "csr_name", "signer_name", "reason", "message", "assurance", "ak_name", "at"),
+    },
     "anchor": {"reason", "added_at", "added_by", "changed_at", "changed_by"},
 }
 """Columns that were looked at, and give nothing by themselves."""

@@ -75,6 +75,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
         ("TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256"),
     ),
     "ITL_HIGH_ASSURANCE": ("true", True),
+    "ITL_KUBERNETES_CLUSTERS": (" ", " "),
     "ITL_DUAL_CONTROL_ROLES": ("controlplane, worker-infra", ("controlplane", "worker-infra")),
     "ITL_DUAL_CONTROL_QUORUM": ("3", 3),
     "ITL_DUAL_CONTROL_AUTH_SECONDS": ("900", 900),

@@ -32,6 +32,17 @@ class CertificateChallenge(Wire):
     nonce_id: ChallengeId
     nonce: Base64 = Field(description="32 random bytes")
     expires_at: datetime
+    pcr_selection: dict[str, list[int]] | None = Field(
+        default=None,
+        description="PCRs that the quote is to cover; for purpose `node-csr` only, as the next two",
+    )
+    event_log: Literal["required", "accepted"] | None = Field(
+        default=None, description="Whether the request must carry the boot event log beside the quote"
+    )
+    quote: Literal["required", "accepted"] | None = Field(
+        default=None, description="Whether the cluster wants a quote in the request"
+    )
+    cluster_id: str | None = Field(default=None, description="Whose API server the request goes to")
 
 
 class CertRequest(Wire):

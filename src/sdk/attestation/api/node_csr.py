@@ -30,6 +30,7 @@ __all__ = [
 MAX_REQUEST_CHARACTERS = 3 << 20
 """Longest `spec.request` in base64. An API server stores less; so each request that there is gets a decision."""
 
+CSRName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9._-]+$")]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
 ObjectUID = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9-]+$")]
 Stamped = Annotated[str, Field(max_length=1024)]
@@ -40,7 +41,7 @@ Decision = Literal["approve", "deny", "not-recognised"]
 class KubernetesCSR(Wire):
     """A CertificateSigningRequest (certificates.k8s.io/v1), as the API server shows it."""
 
-    name: ObjectName
+    name: CSRName
     uid: ObjectUID = Field(description="`metadata.uid`; what was decided stays decided for this UID")
     signer_name: Annotated[str, Field(min_length=3, max_length=571, pattern=r"^[!-~]+$")]
     username: Stamped = Field(description="Of the requester, stamped by the API server")
@@ -118,6 +119,9 @@ class NodeTrust(Wire):
     trusted: bool = Field(description="Attested, verified, and within its lease at `at`")
     reason: str = Field(description="`Trusted`, or why not: the status, or what the last result is worth")
     trust_expires_at: datetime | None = Field(description="Until when the last result may be relied on")
+    node_certificate_at: datetime | None = Field(
+        description="When the first of its requests was approved, of those that are kept; null where none was"
+    )
 
 
 class NodeTrustPage(Wire):

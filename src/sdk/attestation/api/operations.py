@@ -70,11 +70,12 @@ class NodeAPI:
     def ack(self, machine_id: str, request: api.AckRequest) -> api.AckResponse:
         """Acknowledge a directive (§6)."""
 
-    @operation("certificate_challenge", "GET /machines/{machine_id}/challenge", e.MachineUnknown, e.CANotConfigured)
+    @operation("certificate_challenge", "GET /machines/{machine_id}/challenge", e.MachineUnknown, e.CANotConfigured,
+               e.ClusterNotConfigured)
     def certificate_challenge(
-        self, machine_id: str, purpose: Literal["certify", "enroll"]
+        self, machine_id: str, purpose: Literal["certify", "enroll", "node-csr"]
     ) -> api.CertificateChallenge:
-        """Fetch a fresh challenge for a certificate (§7): to be given one, or to present one."""
+        """Fetch a fresh challenge for a certificate (§7): to be given one, to present one, or for Kubernetes."""
 
     @operation("request_certificate", "POST /machines/{machine_id}/request-cert", *CHALLENGED, *REFUSED,
                e.CSRInvalid, e.AlgorithmForbidden, e.AKNotActivated, e.RequestInvalid, e.MachineChanged, e.NameInUse,

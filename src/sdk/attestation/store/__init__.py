@@ -41,6 +41,7 @@ from attestation.store.issuers import (
 from attestation.store.logs import MAX_LOG_BYTES, LogKind, PackedLog, pack
 from attestation.store.machines import MachineCounts, MachineFilter, Namesake, Pending
 from attestation.store.migrate import Branch, is_postgresql, migrate, migrate_branch, place, sqlite_path
+from attestation.store.node_csrs import NodeChallenge, NodeCSR, NodeDecision, QuoteWord
 from attestation.store.outbox import OutboxEvent
 from attestation.store.pages import MAX_LIMIT, Page
 from attestation.store.policies import FLEET, PolicyAssignment, PolicyChange, Scope, StoredPolicy
@@ -93,6 +94,9 @@ __all__ = [
     "MachineCounts",
     "MachineFilter",
     "Namesake",
+    "NodeCSR",
+    "NodeChallenge",
+    "NodeDecision",
     "OutboxEvent",
     "PackedLog",
     "Page",
@@ -101,6 +105,7 @@ __all__ = [
     "PolicyChange",
     "Purged",
     "Purpose",
+    "QuoteWord",
     "RateLimit",
     "RefusedKey",
     "RegistrationToken",

@@ -21,6 +21,7 @@ from attestation.store.tables import (
     IssuerRow,
     MachineIdentityRow,
     MachineRow,
+    NodeCSRRow,
     PolicyAssignmentRow,
     PolicyRow,
     RefusedKeyRow,
@@ -56,9 +57,11 @@ class AuthorityTable:
         )
 
 
-def _table(name: str, row: type, key: str, columns: str, *, nothing: tuple[str, ...] = ()) -> AuthorityTable:
+def _table(
+    name: str, row: type, key: str, columns: str, *, nothing: tuple[str, ...] = (), says: str = "state"
+) -> AuthorityTable:
     table = table_of(row)
-    counts = and_(true(), *(table.c.state != state for state in nothing))
+    counts = and_(true(), *(table.c[says] != word for word in nothing))
     return AuthorityTable(name, table, tuple(key.split()), tuple(columns.split()), counts)
 
 
@@ -112,6 +115,14 @@ AUTHORITY: Final = {
             "issuer_id profile state machine_id spki_sha256 not_after certificate",
             nothing=("reserved", "void"),
         ),
+        _table(
+            "node-request",
+            NodeCSRRow,
+            "cluster_id csr_uid",
+            "content_sha256 decision machine_id node_name tier serial",
+            nothing=("deny",),
+            says="decision",
+        ),
     )
 }
 """By the name of the table."""
@@ -123,6 +134,7 @@ NOT_AUTHORITY: Final = {
     "measurement_logs": "evidence",
     "attestation_results": "what was judged; what it gave is in the machine's row",
     "challenges": "asks for evidence, and admits nobody without",
+    "node_csr_challenges": "asks for evidence, and admits nobody without",
     "config_tokens": "good for one delivery, sealed to the TPM that the machine's row names",
     "ocsp_delegates": "sealed to the service's key; its certificate is a row of its own",
     "ca_crls": "signed, and made anew from the certificates",

@@ -19,6 +19,7 @@ from attestation.store.tables import (
     HandoverRow,
     LogRow,
     MachineRow,
+    NodeChallengeRow,
     OutboxRow,
     RateLimitRow,
     ResultRow,
@@ -49,6 +50,7 @@ class Purged:
     """Rows deleted, or answers erased, by one `purge`."""
 
     challenges: int
+    node_challenges: int
     config_tokens: int
     config_answers: int
     outbox: int
@@ -60,7 +62,14 @@ class Purged:
     @property
     def total(self) -> int:
         """All of them."""
-        rows = self.challenges + self.config_tokens + self.config_answers + self.outbox + self.rate_limits
+        rows = (
+            self.challenges
+            + self.node_challenges
+            + self.config_tokens
+            + self.config_answers
+            + self.outbox
+            + self.rate_limits
+        )
         return rows + self.handovers + self.acts + self.logs
 
 
@@ -72,6 +81,7 @@ def _delete_older(row: type[Base], key: str, age: str, *told: Column[Any]) -> Pr
 
 
 _CHALLENGES = _delete_older(ChallengeRow, "challenge_id", "expires_at")
+_NODE_CHALLENGES = _delete_older(NodeChallengeRow, "challenge_id", "expires_at")
 _CONFIG_TOKENS = _delete_older(ConfigTokenRow, "token_id", "expires_at")
 _OUTBOX = _delete_older(OutboxRow, "sequence", "done_at")
 _H = table_of(HandoverRow).c
@@ -114,6 +124,7 @@ def purge(sql: Executor, at: datetime, batch: int) -> Purged:
 
     return Purged(
         challenges=run(_CHALLENGES, CHALLENGE_KEPT),
+        node_challenges=run(_NODE_CHALLENGES, CHALLENGE_KEPT),
         config_tokens=run(_CONFIG_TOKENS, CONFIG_TOKEN_KEPT),
         config_answers=run(_CONFIG_ANSWERS),
         outbox=run(_OUTBOX, OUTBOX_KEPT),

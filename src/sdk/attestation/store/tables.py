@@ -408,6 +408,55 @@ class ChallengeRow(Base):
     ek_challenge: Mapped[bytes | None]
 
 
+class NodeChallengeRow(Base):
+    """What we asked of one machine that wants a Kubernetes certificate; redeemed at most once."""
+
+    __tablename__ = "node_csr_challenges"
+    __table_args__ = (Index(None, "expires_at"), {"sqlite_with_rowid": False})
+
+    challenge_id: Mapped[Key]
+    machine_id: Mapped[str]
+    ek_fingerprint: Mapped[str]
+    nonce: Mapped[bytes]
+    pcr_selection: Mapped[str]
+    event_log: Mapped[str]
+    quote: Mapped[str]
+    policy_ref: Mapped[str]
+    issued_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    used_at: Mapped[datetime | None]
+
+
+class NodeCSRRow(Base):
+    """What was decided of a Kubernetes certificate request; once for each. No foreign key: it outlives the machine."""
+
+    __tablename__ = "node_csrs"
+    __table_args__ = (
+        UniqueConstraint("cluster_id", "csr_uid"),
+        Index(None, "at"),
+        Index(None, "machine_id", "at"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Serial]
+    result_id: Mapped[UniqueText]
+    cluster_id: Mapped[str]
+    csr_uid: Mapped[str]
+    csr_name: Mapped[str]
+    signer_name: Mapped[str]
+    content_sha256: Mapped[str]
+    decision: Mapped[str]
+    reason: Mapped[str]
+    message: Mapped[str]
+    tier: Mapped[int | None]
+    machine_id: Mapped[str | None]
+    node_name: Mapped[str | None]
+    assurance: Mapped[str | None]
+    ak_name: Mapped[bytes | None]
+    at: Mapped[datetime]
+    serial: Mapped[str | None]
+
+
 class IssuerRow(Base):
     """The keys of our CAs, each with its certificate. At most one is active, and one is to come, of a kind.
 

@@ -25,6 +25,7 @@ from attestation.store.known_keys import KnownKeys
 from attestation.store.labels import Labels
 from attestation.store.logs import Logs
 from attestation.store.machines import Machines
+from attestation.store.node_csrs import NodeCSRs
 from attestation.store.outbox import Outbox
 from attestation.store.policies import Policies
 from attestation.store.purge import Purged, purge
@@ -73,6 +74,7 @@ class Tx:
         "labels",
         "logs",
         "machines",
+        "node_csrs",
         "outbox",
         "policies",
         "rate_limits",
@@ -94,6 +96,7 @@ class Tx:
         self.ak_bindings = AKBindings(sql)
         self.chip_marks = ChipMarks(sql)
         self.challenges = Challenges(sql)
+        self.node_csrs = NodeCSRs(sql)
         self.audit = Audit(sql)
         self.outbox = Outbox(sql)
         self.handovers = Handovers(sql)

@@ -32,7 +32,7 @@ ALGORITHMS: Final = frozenset(
 )
 """JWS `alg` that may verify a token (RFC 7518 §3.1, RFC 8037, RFC 9864). Nothing symmetric, never `none`."""
 
-HEADER_TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
+HEADER_TYPES: Final[frozenset[str | None]] = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 
 _COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\Z")
 _WORD = re.compile(r"[A-Za-z0-9._:/@+-]{1,64}\Z")
@@ -101,8 +101,8 @@ class Person:
     authenticated_at: datetime | None
 
 
-def parse(token: str) -> UnverifiedToken:
-    """Take *token* apart: a compact JWS of at most 16 KiB.
+def parse(token: str, types: frozenset[str | None] = HEADER_TYPES) -> UnverifiedToken:
+    """Take *token* apart: a compact JWS of at most 16 KiB, whose `typ` is one of *types*, in any case of letters.
 
     Raises:
         Unauthenticated: It has not that form, or is of a kind that nobody may log in with.
@@ -124,7 +124,7 @@ def parse(token: str) -> UnverifiedToken:
         raise Unauthenticated("the token demands an extension that is not supported")
     # 4. Not another kind of JWT: what was signed for another purpose proves nothing here (RFC 8725 §3.11).
     kind = header.get("typ")
-    if not isinstance(kind, str) or kind.lower() not in HEADER_TYPES:
+    if not isinstance(kind, str | None) or (kind.lower() if kind is not None else None) not in types:
         raise Unauthenticated(f"the token's header says typ={shown(kind)}, expected JWT or at+jwt")
     key_id = header.get("kid")
     if key_id is not None and not (isinstance(key_id, str) and key_id):
@@ -223,13 +223,13 @@ def _check_clients(claims: Mapping[str, object], rules: Rules, *, several: bool)
 
 
 def _check_times(claims: Mapping[str, object], leeway_seconds: int, now: float) -> None:
-    expires = _instant(claims, "exp")
+    expires = instant(claims, "exp")
     if expires is None:
         raise Unauthenticated("token has no exp")
     if now >= expires + leeway_seconds:
         raise Unauthenticated(f"token expired {_seconds(now - expires)} ago; log in again")
     for member, words in (("nbf", "is not valid yet"), ("iat", "was issued in the future")):
-        begins = _instant(claims, member)
+        begins = instant(claims, member)
         if begins is not None and begins > now + leeway_seconds:
             raise Unauthenticated(
                 f"token {words}: {member} is {_seconds(begins - now)} ahead; compare the clocks"
@@ -239,13 +239,18 @@ def _check_times(claims: Mapping[str, object], leeway_seconds: int, now: float) 
 def _authenticated(claims: Mapping[str, object], at: datetime) -> datetime | None:
     """Return when somebody logged in: a token that was only refreshed is as old as its login."""
     for member in ("auth_time", "iat"):
-        seconds = _instant(claims, member)
+        seconds = instant(claims, member)
         if seconds is not None:
             return min(datetime.fromtimestamp(seconds, UTC), at)
     return None
 
 
-def _instant(claims: Mapping[str, object], member: str) -> float | None:
+def instant(claims: Mapping[str, object], member: str) -> float | None:
+    """Return the instant (NumericDate, RFC 7519 §2) that *member* says, or None where it is not there.
+
+    Raises:
+        Unauthenticated: It is no time.
+    """
     value = claims.get(member)
     if value is None:
         return None

@@ -15,6 +15,7 @@ from typing import Final
 
 from attestation.audit import AuditEvent
 from attestation.errors import Forbidden
+from attestation_service.kubernetes_clusters import ClusterRule, ControllerDuty
 
 
 class Right(StrEnum):
@@ -116,4 +117,34 @@ class Operator:
         """Return the audit event of an act of this operator."""
         return AuditEvent(
             operator_cn=self.cn, operator_sub=self.sub, action=action, source_ip=self.source, **members
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """A program in a Kubernetes cluster that was recognised. It is no operator, and no operator is one.
+
+    Args:
+        cluster: Whose, and by which rule its requests are judged.
+        duty: The one thing that it may.
+        service_account: `namespace:name`.
+        pod: Where it runs.
+        source: Address the request came from.
+    """
+
+    cluster: ClusterRule
+    duty: ControllerDuty
+    service_account: str
+    pod: str
+    source: str
+
+    def event(self, action: str, **members: str | None) -> AuditEvent:
+        """Return the audit event of what this controller asked for."""
+        name = f"system:serviceaccount:{self.service_account}"
+        return AuditEvent(
+            operator_cn=f"{self.cluster.cluster_id}/{self.service_account}",
+            operator_sub=f"{self.cluster.issuer}#{name}",
+            action=action,
+            source_ip=self.source,
+            **members,
         )

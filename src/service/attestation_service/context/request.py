@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Protocol
 from fastapi import Depends, Request
 
 from attestation.store import Tx
-from attestation_service.context.identity import Operator
+from attestation_service.context.identity import Controller, Operator
 
 _KEY = "itl.origin"
 
@@ -47,6 +47,20 @@ class AccessTokens(Protocol):
         Raises:
             Unauthenticated: It proves nothing.
             Forbidden: It names somebody without any duty here.
+            IdentityProviderUnavailable: It cannot be judged now.
+        """
+        ...
+
+
+class ServiceAccounts(Protocol):
+    """Who the bearer of a token of a Kubernetes cluster is."""
+
+    async def controller(self, token: str, origin: Origin, at: datetime) -> Controller:
+        """Return the controller that *token* names.
+
+        Raises:
+            Unauthenticated: It proves nothing.
+            Forbidden: It names a ServiceAccount without any duty here.
             IdentityProviderUnavailable: It cannot be judged now.
         """
         ...

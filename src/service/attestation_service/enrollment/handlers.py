@@ -32,6 +32,7 @@ from attestation.errors import (
     AlgorithmForbidden,
     AttestationError,
     ChallengeUsed,
+    ClusterNotConfigured,
     CSRInvalid,
     EvidenceRejected,
     KeyNotResident,
@@ -47,7 +48,7 @@ from attestation.evidence import key_certification
 from attestation.evidence.key_certification import CertifiedKey, KeyMode, UnverifiedKeyCertification
 from attestation.machines import Machine, NodeEvent
 from attestation.pki.request import MAX_CSR_BYTES, parse_csr
-from attestation.store import Challenge, Issuance, IssuanceFilter, Tx
+from attestation.store import Challenge, Issuance, IssuanceFilter, NodeChallenge, Tx
 from attestation.tpm import parse_public
 from attestation.wire import b64decode
 from attestation_service.authority.issuance import Issued, Wanted
@@ -61,7 +62,7 @@ from attestation_service.keys import server_keys
 from attestation_service.resources import Res, Resources
 from attestation_service.routing.parameters import Cursor, Id, Limit
 from attestation_service.settings import Settings
-from attestation_service.verifier import challenges
+from attestation_service.verifier import challenges, measurements, policy
 
 log = structlog.get_logger("attestation_service.enrollment")
 
@@ -109,7 +110,10 @@ class JudgedRequest:
 async def challenge(
     machine_id: Id,
     purpose: Annotated[
-        Literal["certify", "enroll"], Query(description="To be given a certificate, or to present one")
+        Literal["certify", "enroll", "node-csr"],
+        Query(
+            description="To be given a certificate, to present one, or to ask a Kubernetes cluster for one"
+        ),
     ],
     *,
     res: Res,
@@ -120,13 +124,16 @@ async def challenge(
     Single use, bound to the machine, its EK and the purpose.
 
     Raises:
-        CANotConfigured: There are no certificates of ours.
+        CANotConfigured: There are no certificates of ours; a Kubernetes cluster may have a CA of its own.
+        ClusterNotConfigured: No rule says how requests of nodes of the machine's cluster are judged.
         MachineUnknown: No such machine.
         RateLimited: Too often from this address or for this machine.
     """
-    certificates.authority_of(res)
     at = res.clock.now()
     counted = limits.of_client(res.settings, origin.address, machine_id)
+    if purpose == "node-csr":
+        return await _node_challenge(machine_id, counted, res, at)
+    certificates.authority_of(res)
 
     def prepare(tx: Tx) -> Challenge:
         limits.check(tx, counted, at)
@@ -141,6 +148,33 @@ async def challenge(
 
     await res.store.write(keep)
     return challenges.show_for_certificate(fresh)
+
+
+async def _node_challenge(
+    machine_id: str, counted: limits.Limits, res: Resources, at: datetime
+) -> CertificateChallenge:
+    def prepare(tx: Tx) -> tuple[NodeChallenge, str]:
+        limits.check(tx, counted, at)
+        machine = tx.machines.require(machine_id)
+        rule = res.settings.cluster(machine.cluster_id)
+        if rule is None:
+            raise ClusterNotConfigured(
+                "requests of nodes of this machine's cluster are not judged here; see ITL_KUBERNETES_CLUSTERS"
+            )
+        in_force = policy.in_force(tx, machine, res.settings)
+        known = measurements.kept(tx, machine, in_force.tpm.bank, res.replays) is not None
+        made = challenges.make_for_node(machine, in_force, rule, res.settings, at, event_log_known=known)
+        return made, rule.cluster_id
+
+    async with limits.CountRefusals(res.store, counted[:1], at):
+        fresh, cluster_id = await res.store.read(prepare)
+
+    def keep(tx: Tx) -> None:
+        limits.take(tx, counted, at)
+        tx.node_csrs.issue(fresh)
+
+    await res.store.write(keep)
+    return challenges.show_for_node(fresh, cluster_id)
 
 
 async def request_cert(machine_id: Id, request: CertRequest, *, res: Res, origin: From) -> CertResponse:

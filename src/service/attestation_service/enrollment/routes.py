@@ -9,7 +9,7 @@ from attestation_service.routing.openapi import machine_router, operator_router,
 machines = machine_router("node: certificates")
 router = operator_router("operator: certificates")
 
-route(machines, NodeAPI.certificate_challenge, "machine", handlers.challenge)
+route(machines, NodeAPI.certificate_challenge, "machine", handlers.challenge, omit="none")
 route(machines, NodeAPI.request_certificate, "machine", handlers.request_cert, omit="none")
 route(machines, NodeAPI.enroll, "machine", presented.enroll, omit="none")
 route(router, OperatorAPI.machine_certificates, "read", handlers.listed)

@@ -31,6 +31,7 @@ from attestation.errors import (
     AuthenticationTooOld,
     BreakGlassCannotVote,
     ClientCertificateUntrusted,
+    ClusterNotConfigured,
     CrossSiteRequest,
     DeadlineExceeded,
     Forbidden,
@@ -47,14 +48,25 @@ from attestation.errors import (
     StoreUnavailable,
     Unauthenticated,
 )
-from attestation_service.auth import Right, VoterDep, cross_site, operator, voter
+from attestation_service.auth import ControllerDuty, Right, VoterDep, controller, cross_site, operator, voter
 from attestation_service.border import problems
 from attestation_service.context.request import ACCESS_KEY, LOGS_KEY
 from attestation_service.routing.lean import JSONRoute
 from attestation_service.routing.replies import reply
 
-Access = Literal["public", "machine", "read", "act", "audit", "known"]
-"""Who may ask: everybody; everybody, but the machine must prove itself inside; operators with that right."""
+Access = Literal[
+    "public",
+    "machine",
+    "read",
+    "act",
+    "audit",
+    "known",
+    "attestation-approver",
+    "attestation-signer",
+    "attestation-controller",
+]
+"""Who may ask: everybody; everybody, but the machine must prove itself inside; operators with that right; controllers
+of a Kubernetes cluster with that duty."""
 
 ACCESS: Final[dict[Access, str]] = {
     "public": "everybody",
@@ -63,6 +75,9 @@ ACCESS: Final[dict[Access, str]] = {
     "act": "operators",
     "audit": "auditors",
     "known": "operators, viewers and auditors",
+    "attestation-approver": "the approver of a Kubernetes cluster",
+    "attestation-signer": "the signer of a Kubernetes cluster",
+    "attestation-controller": "the controller of a Kubernetes cluster's Nodes",
 }
 """The same in words, for people."""
 
@@ -81,6 +96,11 @@ def machine_router(tag: str, route_class: type[APIRoute] = JSONRoute) -> APIRout
 def operator_router(tag: str) -> APIRouter:
     """Return a router every route of which passes the operator dependency."""
     return APIRouter(prefix="/api/v1", tags=[tag], dependencies=[Depends(operator)], route_class=JSONRoute)
+
+
+def controller_router(tag: str) -> APIRouter:
+    """Return a router every route of which passes the dependency for controllers."""
+    return APIRouter(prefix="/api/v1", tags=[tag], dependencies=[Depends(controller)], route_class=JSONRoute)
 
 
 def route(
@@ -202,6 +222,10 @@ def demand_access(app: FastAPI | APIRouter) -> None:
         if asked != (kind in set(Right)):
             word = "are" if asked else "are not"
             raise RuntimeError(f"{route.path}: declared as {kind}, but operators {word} asked for")
+        if any(dependency.call is controller for dependency in depends) != (kind in set(ControllerDuty)):
+            raise RuntimeError(
+                f"{route.path}: declared as {kind}, and controllers are asked for, or not, against it"
+            )
         gated = 202 in (getattr(route, "responses", None) or {})
         if gated != any(dependency.call is voter for dependency in depends):
             # It would do something else than what the caller named, without a word.
@@ -232,6 +256,8 @@ def answers(*errors: Error, body: bool = False, gated: bool = False, kind: Acces
         found += [400, 413]
     if kind == "machine":
         found += [RateLimited, SignerUnavailable]
+    elif kind in set(ControllerDuty):
+        found += [Unauthenticated, Forbidden, RateLimited, ClusterNotConfigured, IdentityProviderUnavailable]
     elif kind != "public":
         found += [
             Unauthenticated,

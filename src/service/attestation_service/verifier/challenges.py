@@ -16,10 +16,11 @@ from attestation.errors import ChallengeExpired, ChallengeUnknown, ChallengeUsed
 from attestation.evidence import ima_log, tpm_quote
 from attestation.machines import Machine
 from attestation.reference import Policy
-from attestation.store import Challenge, Tx
+from attestation.store import Challenge, NodeChallenge, Tx
 from attestation.store.challenges import Purpose
 from attestation.tpm import PCRSelection
 from attestation.wire import b64encode
+from attestation_service.kubernetes_clusters import ClusterRule
 from attestation_service.settings import Settings
 
 ID_BYTES = 16
@@ -111,6 +112,58 @@ def make_for_certificate(
         issued_at=at,
         expires_at=at + timedelta(seconds=settings.challenge_ttl_seconds),
     )
+
+
+def make_for_node(
+    machine: Machine,
+    policy: Policy,
+    rule: ClusterRule,
+    settings: Settings,
+    at: datetime,
+    *,
+    event_log_known: bool,
+) -> NodeChallenge:
+    """Make a fresh challenge to *machine* for a Kubernetes certificate.
+
+    Args:
+        machine: Whom it is for.
+        policy: What a quote in the request is judged by.
+        rule: Of its cluster: whether it wants one.
+        settings: How long it is good.
+        at: When it is issued.
+        event_log_known: The log that led to its PCRs last is kept, so that it need not send it again.
+    """
+    random = _random.take(ID_BYTES + NONCE_BYTES)
+    return NodeChallenge(
+        challenge_id=random[:ID_BYTES].hex(),
+        machine_id=machine.machine_id,
+        ek_fingerprint=machine.tpm.ek_fingerprint,
+        nonce=random[ID_BYTES:],
+        pcr_selection=_written(policy.tpm.selection),
+        event_log="required" if policy.tpm.event_log_required and not event_log_known else "accepted",
+        quote=rule.quote,
+        policy_ref=policy.ref,
+        issued_at=at,
+        expires_at=at + timedelta(seconds=settings.challenge_ttl_seconds),
+    )
+
+
+def show_for_node(challenge: NodeChallenge, cluster_id: str) -> CertificateChallenge:
+    """Return *challenge* as the node sees it."""
+    return CertificateChallenge(
+        nonce_id=challenge.challenge_id,
+        nonce=b64encode(challenge.nonce),
+        expires_at=challenge.expires_at,
+        pcr_selection=_read(challenge.pcr_selection).to_names(),
+        event_log=challenge.event_log,
+        quote=challenge.quote,
+        cluster_id=cluster_id,
+    )
+
+
+def selection_of_node(challenge: NodeChallenge) -> PCRSelection:
+    """Return the PCRs that were requested with *challenge*."""
+    return _read(challenge.pcr_selection)
 
 
 def show_for_certificate(challenge: Challenge) -> CertificateChallenge:
