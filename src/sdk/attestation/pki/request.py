@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from attestation.endorsements import der
 from attestation.errors import CSRInvalid, MalformedEvidence, SignatureInvalid
@@ -47,15 +47,36 @@ class CertificateRequest:
     algorithm: str
 
 
-def parse_csr(data: bytes) -> CertificateRequest:
-    """Read a request and verify that the key in it signed it.
+class RequestParts(NamedTuple):
+    """The parts of a request, each a slice of it. Nobody has looked yet whether the key in it signed it.
+
+    Args:
+        der: The request.
+        request_info: The signed bytes: DER of CertificationRequestInfo.
+        subject: Name, DER.
+        spki: SubjectPublicKeyInfo, DER, as written.
+        attributes: The content of the [0], without its header.
+        algorithm: AlgorithmIdentifier of the signature, DER.
+        signature: As in the BIT STRING.
+    """
+
+    der: bytes
+    request_info: bytes
+    subject: bytes
+    spki: bytes
+    attributes: bytes
+    algorithm: bytes
+    signature: bytes
+
+
+def read_request(data: bytes) -> RequestParts:
+    """Take a request apart.
 
     Args:
         data: One PEM block `CERTIFICATE REQUEST` and no text around it, or DER.
 
     Raises:
-        MalformedEvidence: Neither, longer than 16 KiB, or bytes behind it.
-        CSRInvalid: Not signed by its key, or a key that is not certified.
+        MalformedEvidence: Neither, longer than 16 KiB, or bytes behind it. The only way to fail.
     """
     if len(data) > MAX_CSR_BYTES:
         raise MalformedEvidence(f"request of {len(data)} bytes, at most {MAX_CSR_BYTES} allowed")
@@ -76,22 +97,50 @@ def parse_csr(data: bytes) -> CertificateRequest:
     attributes = der.expect(raw, key.stop, info.stop, _ATTRIBUTES, "request: attributes")
     if attributes.stop != info.stop:
         raise MalformedEvidence("request: bytes behind the attributes")
+    return RequestParts(
+        der=raw,
+        request_info=raw[info.at : info.stop],
+        subject=raw[name.at : name.stop],
+        spki=raw[key.at : key.stop],
+        attributes=raw[attributes.start : attributes.stop],
+        algorithm=raw[algorithm.at : algorithm.stop],
+        signature=signature,
+    )
 
-    spki = raw[key.at : key.stop]
-    public_key, kind = load_spki(spki)
-    request_info = raw[info.at : info.stop]
+
+def parse_csr(data: bytes) -> CertificateRequest:
+    """Read a request and verify that the key in it signed it.
+
+    Args:
+        data: One PEM block `CERTIFICATE REQUEST` and no text around it, or DER.
+
+    Raises:
+        MalformedEvidence: Neither, longer than 16 KiB, or bytes behind it.
+        CSRInvalid: Not signed by its key, or a key that is not certified.
+    """
+    return verify_request(read_request(data))
+
+
+def verify_request(parts: RequestParts) -> CertificateRequest:
+    """Verify that the key in a request signed it.
+
+    Raises:
+        CSRInvalid: It did not, or it is a key that is not certified.
+        MalformedEvidence: What names the algorithm of the signature cannot be read.
+    """
+    public_key, kind = load_spki(parts.spki)
     # Without this, somebody could have a certificate made that says of another's key that it is theirs.
     try:
         verify_signature(
-            public_key, algorithm=raw[algorithm.at : algorithm.stop], signature=signature, signed=request_info
+            public_key, algorithm=parts.algorithm, signature=parts.signature, signed=parts.request_info
         )
     except SignatureInvalid as e:
         raise CSRInvalid(f"request: {e}") from e
     return CertificateRequest(
-        der=raw,
-        request_info=request_info,
-        spki=spki,
-        spki_sha256=hashlib.sha256(spki).hexdigest(),
+        der=parts.der,
+        request_info=parts.request_info,
+        spki=parts.spki,
+        spki_sha256=hashlib.sha256(parts.spki).hexdigest(),
         public_key=public_key,
         algorithm=kind,
     )
