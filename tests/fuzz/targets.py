@@ -28,14 +28,24 @@ from attestation.audit.export import LogVerifier, Pinned
 from attestation.audit.merkle import consistency_proof
 from attestation.clock import parse_rfc3339, rfc3339
 from attestation.endorsements import der
+from attestation.endorsements.ak_certificate import (
+    AKAnchors,
+    AKCertificateClaims,
+    parse_ak_certificate,
+    verify_ak_certificate,
+)
 from attestation.endorsements.bundle import Manifest, TrustBundle, entry_of, format_manifest, parse_manifest
 from attestation.endorsements.certificate import parse_certificate
+from attestation.endorsements.ek_trust import PathValidation
 from attestation.endorsements.firmware import parse_blocklist
+from attestation.endorsements.membership import parse_members
 from attestation.endorsements.missing import issuer_addresses
+from attestation.endorsements.node_identity import SHIPPED, IdentitySource, differing
 from attestation.endorsements.path import CertificateIndex, PathFailure, SentIssuers, build_path
 from attestation.endorsements.revocation import CRLStore, Revocation, parse_crl
 from attestation.errors import (
     AKAttributesRejected,
+    AKCertificateRejected,
     BaseConfigInvalid,
     BodyTooComplex,
     BundleInvalid,
@@ -51,6 +61,7 @@ from attestation.errors import (
     LogBroken,
     MalformedEvidence,
     MalformedNote,
+    NodeIdentityRejected,
     NoteRejected,
     PolicyInvalid,
     RequestInvalid,
@@ -60,6 +71,7 @@ from attestation.errors import (
 )
 from attestation.evidence import (
     ak_activation,
+    ak_certificate,
     ek_certificate,
     ek_key_attestation,
     event_log,
@@ -115,6 +127,15 @@ from attestation_service.operators import acts
 from attestation_service.transparency import memory
 from attestation_testing import BootOptions, LogDefect, LogQuirk, SoftwareAK, boot_log
 from attestation_testing import ima_log as ima_list
+from attestation_testing.ak_certificates import (
+    GCE_INSTANCE,
+    AKCertificateOptions,
+    gce_instance,
+    gce_instance_2018,
+    hardware_module_name,
+    make_ak_certificate,
+    permanent_identifier,
+)
 from attestation_testing.certificates import CertificateAuthority, EKCertificateOptions
 from attestation_testing.ek_zoo import Zoo
 from attestation_testing.software_keys import ak_template
@@ -482,6 +503,79 @@ def ek_certificate_target(data: bytes) -> None:
         claims = ek_certificate.verify(certificate, ek=ek, at=AT, allow_simulator=True)  # type: ignore[arg-type]  # stands for an EK
         assert claims.not_before <= AT <= claims.not_after
         str(claims)
+
+
+def ak_certificate_target(data: bytes) -> None:
+    """`parse_ak_certificate`, `verify_ak_certificate` and every extractor of node identities."""
+    with contextlib.suppress(MalformedEvidence, AKCertificateRejected):
+        unverified = parse_ak_certificate(data)
+        certificate = unverified.certificate
+        with contextlib.suppress(NodeIdentityRejected):
+            claims = AKCertificateClaims(
+                certificate=certificate,
+                other_names=unverified.other_names,
+                validation=PathValidation(ok=True, reason="", anchor_sha256=certificate.sha256),
+            )
+            for extractor in SHIPPED.values():
+                with contextlib.suppress(NodeIdentityRejected):
+                    source = IdentitySource(machine_id=None, hostname=None, certificate=claims)
+                    found = extractor.extract(source)
+                    assert found.value.isascii()
+                    assert found.value.isprintable()
+                    assert found.node_name is None or canonical_hostname(found.node_name) == found.node_name
+                    assert differing(found, found.facts) == ()
+        verify_ak_certificate(unverified, anchors=_AK_ANCHORS, chain=(data,), at=AT)
+        assert certificate.tbs in _AK_SIGNED
+
+
+def ak_vouching(data: bytes) -> None:
+    """`ak_certificate.parse` of three sized parts and a certificate, then `verify`."""
+    reader = Reader(data, "vouching")
+    with contextlib.suppress(MalformedEvidence, AKCertificateRejected):
+        statement = reader.sized(), reader.sized(), reader.sized()
+        certificate = reader.sized()
+        reader.end()
+        unverified = ak_certificate.parse(certificate, statement)
+        found = ak_certificate.verify(
+            unverified, ak=_VOUCHED.public, binding=bytes(32), anchors=_AK_ANCHORS, chain=(), at=AT
+        )
+        assert (found.ak_name, found.own) == (_VOUCHED.public.name, False)
+        assert statement[1] == _STATEMENT[0]
+
+
+def node_members(data: bytes) -> None:
+    """`parse_members`."""
+    with contextlib.suppress(RequestInvalid):
+        for identity, name in parse_members(data).members.items():
+            assert identity.isascii()
+            assert name == name.lower()
+            assert "/" not in name
+
+
+_AK_CA: Final = CertificateAuthority("AK CA", seed=1)
+_AK_ANCHORS: Final = AKAnchors([parse_certificate(_AK_CA.certificate)])
+_CERTIFIED: Final = SoftwareAK(seed=11)
+_VOUCHED: Final = SoftwareAK(seed=12)
+_STATEMENT: Final = _CERTIFIED.certify(_VOUCHED.public.name, _VOUCHED.qualified_name, bytes(32))
+
+
+def _ak_certificates() -> list[bytes]:
+    spki = _CERTIFIED.public.spki_der()
+    says = (
+        AKCertificateOptions(subject="", directory_name=True, padding=bytes(40)),
+        AKCertificateOptions(extensions=[(GCE_INSTANCE, gce_instance())]),
+        AKCertificateOptions(extensions=[(GCE_INSTANCE, gce_instance_2018())]),
+        AKCertificateOptions(other_names=[hardware_module_name(b"\1\2"), permanent_identifier("a", "1.2.3")]),
+    )
+    return [make_ak_certificate(spki, _AK_CA, at=AT, options=each) for each in says]
+
+
+_AK_SIGNED: Final = frozenset(parse_certificate(each).tbs for each in _ak_certificates())
+
+
+def _vouchings() -> list[bytes]:
+    parts = (_CERTIFIED.public.tpm2b(), *_STATEMENT, _ak_certificates()[0])
+    return [b"".join(map(sized, parts))]
 
 
 def _certificates() -> list[bytes]:
@@ -1151,6 +1245,13 @@ TARGETS: Final[dict[str, Target]] = {
     "activation_proof": Target(activation_proof, lambda: [bytes(32), bytes(31)], 64),
     "tpm_response": Target(tpm_response, _responses, 4200),
     "ek_certificate": Target(ek_certificate_target, _certificates, 8300),
+    "ak_certificate": Target(ak_certificate_target, _ak_certificates, 8300),
+    "ak_vouching": Target(ak_vouching, _vouchings, 8300),
+    "node_members": Target(
+        node_members,
+        lambda: [json.dumps({"format": "itl-node-members/1", "members": {"machine/m": "node-1"}}).encode()],
+        4096,
+    ),
     "pcr_values": Target(
         pcr_values,
         lambda: [json.dumps(json.loads(d)["pcr_values"]).encode() for d in _files("pcrs.json")[:1]],

@@ -13,6 +13,7 @@ from attestation.errors import AttestationError, RateLimited, TPMResponseError
 CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, AttestationError)]
 CODES = {
     "AKAttributesRejected": "ak-attributes-rejected",
+    "AKCertificateRejected": "ak-certificate-rejected",
     "AKConflict": "ak-conflict",
     "AKNotActivated": "ak-not-activated",
     "ActivationFailed": "activation-failed",
@@ -25,6 +26,7 @@ CODES = {
     "ApprovalUnknown": "approval-unknown",
     "AssuranceTooLow": "assurance-too-low",
     "NameInUse": "name-in-use",
+    "NodeIdentityRejected": "node-identity-rejected",
     "AttestHeaderInvalid": "attest-header-invalid",
     "AttestationError": "attestation-error",
     "BaseConfigInvalid": "base-config-invalid",

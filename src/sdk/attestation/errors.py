@@ -19,6 +19,8 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── EKCertificateRejected
     │   ├── EKTemplateRejected
     │   ├── AKAttributesRejected
+    │   ├── AKCertificateRejected      nobody whom we believe vouches for an attestation key
+    │   ├── NodeIdentityRejected       a certificate names no node, or not as configured
     │   ├── ActivationFailed
     │   ├── AKNotActivated
     │   ├── RegistrationTokenInvalid  RegistrationForbidden
@@ -231,6 +233,36 @@ class AKAttributesRejected(NotAuthentic):
     """The attestation key is not a restricted signing key fixed to its TPM."""
 
     code = "ak-attributes-rejected"
+
+
+class AKCertificateRejected(NotAuthentic):
+    """The certificate of an attestation key does not vouch for the key at hand.
+
+    Args:
+        message: The rule that is broken.
+        check: Its name, like `ak-cert-path`.
+    """
+
+    code = "ak-certificate-rejected"
+
+    def __init__(self, message: str, *, check: str = "") -> None:
+        super().__init__(message)
+        self.check = check
+
+
+class NodeIdentityRejected(NotAuthentic):
+    """What should name a node does not, or not in the form that was configured.
+
+    Args:
+        message: The rule that is broken.
+        check: Its name, like `node-identity-layout`.
+    """
+
+    code = "node-identity-rejected"
+
+    def __init__(self, message: str, *, check: str = "") -> None:
+        super().__init__(message)
+        self.check = check
 
 
 class ActivationFailed(NotAuthentic):

@@ -30,6 +30,8 @@ EXPECTED = {
     "ek-certificate-rejected": 403,
     "ek-template-rejected": 403,
     "ak-attributes-rejected": 403,
+    "ak-certificate-rejected": 403,
+    "node-identity-rejected": 403,
     "activation-failed": 403,
     "ak-not-activated": 403,
     "registration-token-invalid": 403,
