@@ -15,6 +15,8 @@ import pytest
 from attestation import evidence
 from attestation.machines import ALLOWED, Role, Transition
 from attestation_cli.main import cli
+from attestation_operator.settings import PREFIX
+from attestation_operator.settings import Settings as OperatorSettings
 from attestation_service.app import create_app
 from attestation_service.settings import Settings
 from tests.docs.pages import PAGES, ROOT, shell_lines, text
@@ -52,6 +54,7 @@ def test_no_setting_is_invented() -> None:
         for path in [*ROOT.glob("src/*/attestation_*/**/*.py"), *ROOT.glob("tools/*.py")]
     )
     settings = {f"ITL_{name.upper()}" for name in Settings.model_fields}
+    settings |= {f"{PREFIX}{name.upper()}" for name in OperatorSettings.model_fields}
     for name in sorted(set(re.findall(r"\bITL_[A-Z0-9_]+\b", EVERYTHING))):
         assert name in settings or name in sources, name
 

@@ -34,7 +34,8 @@ def _said(source: Path) -> Iterator[str]:
 
 def test_no_program_sends_anybody_to_a_page_that_they_do_not_have() -> None:
     """Who installed a wheel has no `docs/`: a message names the command or the setting that helps."""
-    ours = {"README.md", "operate/settings.md"}  # what the zoo writes; what the wheel of the service brings
+    # What the zoo writes, and what the wheels of the service and of the controllers bring.
+    ours = {"README.md", "operate/settings.md", "kubernetes/controllers.md"}
     found = [
         f"{source}: {said}"
         for source in SOURCES
@@ -65,7 +66,7 @@ def _shared(member: str) -> dict[str, Path]:
 
 def test_the_pages_that_a_wheel_names_ship_with_it() -> None:
     """Each place that a README names is one into which its wheel puts that page; `docs/` it never names."""
-    for member in ("sdk", "service", "agent", "cli", "extensions", "testing"):
+    for member in ("sdk", "service", "agent", "cli", "extensions", "operator", "testing"):
         readme, shared = text(f"src/{member}/README.md"), _shared(member)
         assert not PAGE.search(readme), member
         places = re.findall(r"share/doc/[\w./-]*\w", readme)

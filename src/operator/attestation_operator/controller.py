@@ -6,15 +6,17 @@ restart for everything there is; so it looks, calls its pure `reconcile(objects,
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from attestation.clock import Clock
 from attestation_operator.executor import Executor
 from attestation_operator.health import Health
+from attestation_operator.metrics import Metrics
 from attestation_operator.objects import Key, Kind, Raw
 from attestation_operator.service import Service
+from attestation_operator.settings import Settings
 
 
 class Cluster(Protocol):
@@ -24,7 +26,9 @@ class Cluster(Protocol):
         """Return an object as it is now, None where there is none."""
         ...
 
-    async def list(self, kind: Kind, *, labels: str | None = None, fields: str | None = None) -> list[Raw]:
+    async def list(
+        self, kind: Kind, *, labels: Mapping[str, str] | None = None, fields: Mapping[str, str] | None = None
+    ) -> list[Raw]:
         """Return all objects of a kind, or those that the selectors choose."""
         ...
 
@@ -42,16 +46,26 @@ class Around:
     service: Service
     clock: Clock
     health: Health
+    metrics: Metrics
+    settings: Settings
     log: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What is done at the start and every `seconds` after it, on the leading replica."""
+    """What is done at the start and every `seconds` after it, soon again where it failed (with back-off).
+
+    Args:
+        name: For logs; of a round everywhere also for /readyz, which waits for its first good end.
+        seconds: Between two of them.
+        run: What is done.
+        everywhere: On each replica, whoever leads: for facts that /readyz tells. It may not act then.
+    """
 
     name: str
     seconds: float
     run: Callable[[], Awaitable[None]]
+    everywhere: bool = False
 
 
 class Controller(Protocol):

@@ -27,3 +27,21 @@ class NotLeading(Unavailable):
     """Another replica may act by now: this one does nothing any more."""
 
     code = "not-leading"
+
+
+class TokenMissing(Unavailable):
+    """The token of our ServiceAccount cannot be read, or the service does not accept it: nothing was decided."""
+
+    code = "token-missing"
+
+
+class ServiceAway(Unavailable):
+    """The service answered that it cannot decide now."""
+
+    code = "service-away"
+
+
+class AnchorsUnreadable(Unavailable):
+    """The file with the CAs of nodes cannot be read: nothing is signed until it can."""
+
+    code = "anchors-unreadable"

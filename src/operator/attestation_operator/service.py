@@ -1,17 +1,44 @@
-"""What controllers ask of the attestation service."""
+"""What controllers ask of the attestation service, and how: with the token of our ServiceAccount."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from attestation.api.node_csr import NodeCertificate, NodeCSRDecision, NodeCSRRequest, NodeTrust
+from attestation.api.node_csr import (
+    NodeCertificate,
+    NodeCSRDecision,
+    NodeCSRRequest,
+    NodeTrust,
+    NodeTrustPage,
+)
+from attestation.client import AnswerInvalid, APIError, PublicClient, ServiceUnreachable
+from attestation.client.connection import HTTPSender, parse
+from attestation.errors import AttestationError, Unauthenticated, Unavailable
+from attestation_operator.errors import ServiceAway, TokenMissing
+from attestation_operator.metrics import Metrics
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from attestation.client.carrier import Carrier
+    from attestation.client.connection import Answer
+
+T = TypeVar("T")
+
+MAX_TOKEN_BYTES: Final = 16 << 10
+MAX_PAGES: Final = 1000
+_NOT_DECIDED: Final = frozenset({429, 500, 501, 502, 503, 504, 507})
 
 
 class Service(Protocol):
     """The service, asked with the token of our ServiceAccount.
 
-    Everything raises `Unavailable` (of `attestation.client`: ServiceUnreachable, a problem with status 5xx or 429)
-    where nothing was decided, and another `AttestationError` where the service refused.
+    Everything raises `Unavailable` where nothing was decided (no answer, a status 5xx or 429, no token, a token that is
+    not accepted), and another `AttestationError` where the service refused.
     """
 
     async def appraise(self, request: NodeCSRRequest) -> NodeCSRDecision:
@@ -25,3 +52,132 @@ class Service(Protocol):
     async def trust(self) -> tuple[NodeTrust, ...]:
         """Return what the machines of this cluster are worth now."""
         ...
+
+
+class HTTPService:
+    """The service over HTTP, on threads of its own: the SDK's client is synchronous.
+
+    Each request has timeouts and a deadline, and none is repeated here: the work queue does that, with its back-off.
+
+    Args:
+        url: Address of the service, without `/api/v1`.
+        token_file: Bearer token; read for each request, because the kubelet replaces it.
+        ca_file: PEM file with the only CAs to trust; None trusts those of the system.
+        metrics: What is counted.
+        threads: How many requests at the same time.
+        carrier: What carries the requests instead of the network: for tests.
+
+    Raises:
+        RequestInvalid: The address or a file cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token_file: Path,
+        metrics: Metrics,
+        ca_file: Path | None = None,
+        threads: int = 8,
+        carrier: Carrier | None = None,
+    ) -> None:
+        self._token_file = token_file
+        self._metrics = metrics
+        self._http = HTTPSender(url, ca_file=ca_file, max_answer_bytes=8 << 20, carrier=carrier)
+        self._public = PublicClient(url, ca_file=ca_file, carrier=carrier)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="service")
+
+    def close(self) -> None:
+        """Close the connections; requests on their way end with their timeouts."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._http.close()
+        self._public.close()
+
+    async def appraise(self, request: NodeCSRRequest) -> NodeCSRDecision:
+        """Return what is to be done with a certificate request; the same answer each time."""
+        return await self._ask("appraise", lambda: self._post("/node-csr/appraise", request, NodeCSRDecision))
+
+    async def sign(self, request: NodeCSRRequest) -> NodeCertificate:
+        """Return the certificate for a request that the service judged good; the same each time."""
+        return await self._ask("sign", lambda: self._post("/node-csr/sign", request, NodeCertificate))
+
+    async def trust(self) -> tuple[NodeTrust, ...]:
+        """Return what the machines of this cluster are worth now."""
+        return await self._ask("trust", self._trust)
+
+    async def reachable(self) -> str | None:
+        """Return None where the service answers that it can decide, else why it is as good as away."""
+
+        def ask() -> str | None:
+            said = self._public.readiness().text("status")
+            return None if said in ("ok", "degraded") else f"it says {said}"
+
+        try:
+            return await self._on_thread(ask)
+        except AttestationError as e:
+            return e.code
+
+    def _post(self, path: str, body: BaseModel, model: type[T]) -> T:
+        answer: T = self._http.read(
+            "POST",
+            path,
+            lambda answer: parse(answer, model),  # type: ignore[type-var]  # each of ours is a model
+            body=body,
+            headers=self._credentials(),
+        )
+        return answer
+
+    def _trust(self) -> tuple[NodeTrust, ...]:
+        found: list[NodeTrust] = []
+        params: dict[str, str | int] = {"limit": 200}
+        for _ in range(MAX_PAGES):
+            page: NodeTrustPage = self._http.read(
+                "GET", "/node-csr/trust", _trust_page, params=params, headers=self._credentials()
+            )
+            found += page.items
+            if page.next_cursor is None:
+                return tuple(found)
+            params["cursor"] = page.next_cursor
+        raise AnswerInvalid("/node-csr/trust: the pages have no end")
+
+    def _credentials(self) -> dict[str, str]:
+        """Return the header with the token as it is now.
+
+        Raises:
+            TokenMissing: It cannot be read, or is no token.
+        """
+        try:
+            with self._token_file.open("rb") as file:
+                token = file.read(MAX_TOKEN_BYTES + 1).strip().decode("ascii")
+        except (OSError, UnicodeDecodeError) as e:
+            raise TokenMissing(f"{self._token_file}: {type(e).__name__}") from e
+        # A line break in it would end the header and begin another one.
+        if not token or len(token) > MAX_TOKEN_BYTES or not all("!" <= each <= "~" for each in token):
+            raise TokenMissing(f"{self._token_file}: holds no token")
+        return {"Authorization": f"Bearer {token}"}
+
+    async def _ask(self, operation: str, ask: Callable[[], T]) -> T:
+        try:
+            answer = await self._on_thread(ask)
+        except Unauthenticated as e:
+            # Between two tokens, or while a cluster is being made known to the service: nothing was decided.
+            self._metrics.asked.labels(operation, "refused").inc()
+            raise TokenMissing(f"the service does not accept our token: {e}") from e
+        except AttestationError as e:
+            away = isinstance(e, Unavailable) or (isinstance(e, APIError) and e.status in _NOT_DECIDED)
+            self._metrics.asked.labels(operation, "away" if away else "refused").inc()
+            if away and not isinstance(e, Unavailable):
+                raise ServiceAway(f"the service answered {e.code}: {e}") from e
+            raise
+        self._metrics.asked.labels(operation, "answered").inc()
+        return answer
+
+    async def _on_thread(self, ask: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        except RuntimeError as e:  # the pool takes nothing any more
+            raise ServiceUnreachable("this program ends", sent=False) from e
+
+
+def _trust_page(answer: Answer) -> NodeTrustPage:
+    return parse(answer, NodeTrustPage)

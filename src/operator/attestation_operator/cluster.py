@@ -1,0 +1,267 @@
+"""Talking to the API server: lightkube's client, with objects as dictionaries and failures as our errors.
+
+lightkube's own models leave out what they do not know; what is read here is what the API server said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx2 as httpx
+from lightkube import AsyncClient, KubeConfig
+from lightkube.config import client_adapter
+from lightkube.config.kubeconfig import SingleConfig
+from lightkube.core import resource as res
+from lightkube.core.exceptions import ConfigError
+from lightkube.generic_resource import Generic, create_api_info
+from lightkube.types import PatchType
+
+from attestation_operator.errors import ClusterRefused, ClusterUnavailable, ObjectChanged
+from attestation_operator.objects import MANAGER, Key, Kind, Raw, Target
+
+LEASE: Final = Kind(group="coordination.k8s.io", version="v1", kind="Lease", plural="leases")
+EVENT: Final = Kind(group="events.k8s.io", version="v1", kind="Event", plural="events")
+ACCESS_REVIEW: Final = Kind(
+    group="authorization.k8s.io", version="v1", kind="SubjectAccessReview", plural="subjectaccessreviews"
+)
+
+PAGE_OBJECTS: Final = 100
+TIMEOUT_SECONDS: Final = 10.0
+_PASSING: Final = frozenset({401, 408, 429})
+"""Statuses below 500 that say nothing about the request: a token was changed, too much is asked at the moment."""
+
+
+def config_from(kubeconfig: Path | None) -> SingleConfig:
+    """Return how to reach the API server: as a file says, or as a pod does.
+
+    Raises:
+        ClusterUnavailable: There is no such file, or no ServiceAccount, or it cannot be used.
+    """
+    try:
+        read = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_service_account()
+        found = read.get()
+    except (ConfigError, OSError, KeyError, TypeError, ValueError) as e:
+        raise ClusterUnavailable(f"no way to the API server: {e}") from e
+    if found is None or found.user is None:
+        raise ClusterUnavailable("no way to the API server: the kubeconfig names no user")
+    return found
+
+
+class KubernetesCluster:
+    """The API server, with one identity. To be made and used on one event loop.
+
+    Args:
+        config: How to reach it.
+        transport: What carries the requests instead of the network: for tests.
+    """
+
+    def __init__(self, config: SingleConfig, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        timeout = httpx.Timeout(TIMEOUT_SECONDS)
+        self._client = AsyncClient(
+            config, timeout=timeout, trust_env=False, transport=transport, field_manager=MANAGER
+        )
+        # Deleting with preconditions is the one request that lightkube has no words for.
+        params = client_adapter.ConnectionParams(timeout=timeout, trust_env=False)
+        params.transport = transport  # type: ignore[assignment]  # it says so of both clients
+        self._http = client_adapter.AsyncClient(config, params)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+        await self._http.aclose()
+
+    async def read(self, key: Key) -> Raw | None:
+        """Return an object as it is now, None where there is none."""
+        with _told(key.kind.plural, key.name):
+            try:
+                found: Raw = await self._client.get(_whole(key.kind), _segment(key.name))
+            except httpx.HTTPStatusError as e:
+                if e.response.status_code == 404:
+                    return None
+                raise
+            return found
+
+    async def list(
+        self, kind: Kind, *, labels: Mapping[str, str] | None = None, fields: Mapping[str, str] | None = None
+    ) -> list[Raw]:
+        """Return all objects of a kind, or those that the selectors choose."""
+        with _told(kind.plural):
+            pages = self._client.list(
+                _whole(kind),
+                chunk_size=PAGE_OBJECTS,
+                labels=dict(labels) if labels else None,
+                fields=dict(fields) if fields else None,
+            )
+            return [raw async for raw in pages]
+
+    async def review(self, spec: Raw) -> bool:
+        """Ask a SubjectAccessReview with this `spec`; True where it would be allowed."""
+        answer = await self.create(ACCESS_REVIEW, {"spec": spec})
+        return answer["status"].get("allowed") is True
+
+    async def create(self, kind: Kind, raw: Raw, *, namespace: str | None = None) -> Raw:
+        """Create an object; `ObjectChanged` where there is one of that name."""
+        resource = _whole(kind) if namespace is None else _namespaced(kind)
+        where: dict[str, Any] = {} if namespace is None else {"namespace": namespace}
+        with _told(kind.plural):
+            answer: Raw = await self._client.create(resource(raw), **where)
+            return answer
+
+    async def read_namespaced(self, kind: Kind, name: str, namespace: str) -> Raw | None:
+        """Return an object of a namespace as it is now, None where there is none."""
+        with _told(kind.plural, name):
+            try:
+                found: Raw = await self._client.get(_namespaced(kind), _segment(name), namespace=namespace)
+            except httpx.HTTPStatusError as e:
+                if e.response.status_code == 404:
+                    return None
+                raise
+            return found
+
+    async def replace_namespaced(self, kind: Kind, raw: Raw, namespace: str) -> Raw:
+        """Replace an object of a namespace, if it is still of the resourceVersion that *raw* has."""
+        name = raw["metadata"]["name"]
+        with _told(kind.plural, name):
+            made = _namespaced(kind)(raw)
+            answer: Raw = await self._client.replace(made, _segment(name), namespace=namespace)
+            return answer
+
+    async def replace(self, target: Target, change: Raw, *, action: str) -> bool:
+        """PUT *change* to a subresource of *target*; False where the object is gone."""
+        body = {"metadata": _precondition(target), **change}
+
+        async def put() -> None:
+            await self._client.replace(_part(target.kind, action)(body), _segment(target.name))
+
+        return await self._done(target, put())
+
+    async def merge(self, target: Target, change: Raw, *, action: str | None = None) -> bool:
+        """Merge *change* (RFC 7396) into *target*, or into a subresource of it; False where the object is gone."""
+        metadata = {**change.get("metadata", {}), **_precondition(target)}
+        body = {**change, "metadata": metadata}
+        resource: Any = _part(target.kind, action) if action else _whole(target.kind)
+
+        async def patch() -> None:
+            await self._client.patch(resource, _segment(target.name), body, patch_type=PatchType.MERGE)
+
+        return await self._done(target, patch())
+
+    async def apply_status(self, target: Target, status: Raw, *, manager: str) -> bool:
+        """Say *status* as *manager* (server-side apply); what it said before and does not say now goes.
+
+        The UID goes with it, the resourceVersion does not: others write their parts at the same time.
+        """
+        body = {
+            "apiVersion": target.kind.api_version,
+            "kind": target.kind.kind,
+            "metadata": {"name": target.name, "uid": target.uid},
+            "status": status,
+        }
+
+        async def patch() -> None:
+            await self._client.patch(
+                _part(target.kind, "status"),
+                _segment(target.name),
+                body,
+                patch_type=PatchType.APPLY,
+                field_manager=manager,
+                force=True,
+            )
+
+        return await self._done(target, patch())
+
+    async def delete(self, target: Target) -> bool:
+        """Delete *target*, if it is still this object, unchanged; False where it is gone."""
+        place = f"apis/{target.kind.api_version}" if target.kind.group else f"api/{target.kind.version}"
+
+        async def delete() -> None:
+            answer = await self._http.request(
+                "DELETE",
+                f"{place}/{target.kind.plural}/{_segment(target.name)}",
+                json={
+                    "apiVersion": "v1",
+                    "kind": "DeleteOptions",
+                    "preconditions": {"uid": target.uid, "resourceVersion": target.resource_version},
+                },
+            )
+            answer.raise_for_status()
+
+        return await self._done(target, delete())
+
+    async def _done(self, target: Target, request: Any) -> bool:
+        with _told(target.kind.plural, target.name):
+            try:
+                await request
+            except httpx.HTTPStatusError as e:
+                if e.response.status_code == 404:
+                    return False
+                raise
+            return True
+
+
+@contextlib.contextmanager
+def _told(*what: str) -> Iterator[None]:
+    """Tell failures of HTTP as our errors."""
+    named = " ".join(what)
+    try:
+        yield
+    except httpx.HTTPStatusError as e:
+        status = e.response.status_code
+        words = f"{named}: the API server answered {status}: {_reason(e.response)}"
+        if status == 409:
+            raise ObjectChanged(words) from e
+        if status >= 500 or status in _PASSING:
+            raise ClusterUnavailable(words) from e
+        raise ClusterRefused(words) from e
+    except (httpx.HTTPError, httpx.StreamError, ConfigError, OSError, ValueError) as e:
+        # A token file that is not there for a moment is one of them; so is an answer that is not JSON.
+        raise ClusterUnavailable(f"{named}: the API server did not answer: {type(e).__name__}") from e
+
+
+def _reason(response: httpx.Response) -> str:
+    """Return what the API server says why, at most 300 characters; never an object."""
+    try:
+        said = response.json()
+        return str(said.get("message") or said.get("reason") or "")[:300]
+    except (ValueError, AttributeError):
+        return "no reason given"
+
+
+def _precondition(target: Target) -> dict[str, str]:
+    return {"name": target.name, "uid": target.uid, "resourceVersion": target.resource_version}
+
+
+def _segment(name: str) -> str:
+    """Return a name as one segment of a path: names of CSRs may have any character but / and %."""
+    return quote(name, safe="")
+
+
+@cache
+def _whole(kind: Kind) -> Any:
+    """Return lightkube's resource for objects of *kind*, as dictionaries."""
+    return _resource(res.GlobalResource, kind)
+
+
+@cache
+def _namespaced(kind: Kind) -> Any:
+    return _resource(res.NamespacedResourceG, kind)
+
+
+def _resource(scope: type, kind: Kind) -> type:
+    info = create_api_info(kind.group, kind.version, kind.kind, kind.plural)
+    return type(kind.kind, (scope, Generic), {"_api_info": info})
+
+
+@cache
+def _part(kind: Kind, action: str) -> Any:
+    """Return lightkube's resource for a subresource: `status`, `approval`."""
+    named = res.ResourceDef(kind.group, kind.version, kind.kind)
+    info = res.ApiInfo(
+        resource=named, parent=named, plural=kind.plural, verbs=["get", "patch", "put"], action=action
+    )
+    return type(f"{kind.kind}{action.capitalize()}", (res.GlobalSubResource, Generic), {"_api_info": info})

@@ -1,0 +1,162 @@
+"""`attestation.itl.io/v1alpha1`: our kinds, as models, of which the YAML in deploy/helm is made.
+
+An API server checks what the schema says, its rules in CEL from 1.25 on; a controller reads `spec` through the same
+model, so an older server lets nothing more through.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+KUBELET_CLIENT: Final = "kubernetes.io/kube-apiserver-client-kubelet"
+NODE_CLIENT: Final = "attestation.itl.io/node-client"
+
+SignerName = Annotated[str, Field(min_length=3, max_length=571, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._/-]+$")]
+Group = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class Part(BaseModel):
+    """An object inside of a kind."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        hide_input_in_errors=True,
+    )
+
+
+def listed(*keys: str) -> dict[str, Any]:
+    """Return how server-side apply merges a list: by these members of its items; without any as a set."""
+    if not keys:
+        return {"x-kubernetes-list-type": "set"}
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+
+
+def ruled(rule: str, message: str) -> dict[str, Any]:
+    """Return a rule in CEL; a server before 1.25 leaves it out, so the model says it too."""
+    return {"x-kubernetes-validations": [{"rule": rule, "message": message}]}
+
+
+class SignerRule(Part):
+    """Which requests are decided, and what becomes of those without evidence of a TPM."""
+
+    name: SignerName = Field(description="The signerName of the requests")
+    on_missing_evidence: Literal["deny", "ignore"] = Field(
+        default="deny",
+        description="deny: denied at once. ignore: left to another approver; an Event says so",
+    )
+
+
+class TrustLapse(Part):
+    """What becomes of a Node whose machine is not trusted any more: locked, revoked, or not attested in time.
+
+    Its label goes in any case.
+    """
+
+    taint: bool = Field(
+        default=False, description="Taint it, NoSchedule; the taint goes when the trust is back"
+    )
+    cordon: bool = Field(
+        default=False,
+        description="Cordon it; what somebody else cordoned is not uncordoned when the trust is back",
+    )
+
+
+class NodeAttestationSpec(Part):
+    """How the controllers of nodes behave in this cluster."""
+
+    signers: Annotated[tuple[SignerRule, ...], Field(min_length=1, max_length=16)] = Field(
+        default=(
+            SignerRule(name=KUBELET_CLIENT, on_missing_evidence="ignore"),
+            SignerRule(name=NODE_CLIENT, on_missing_evidence="deny"),
+        ),
+        description="The requests that are decided; all others are left alone",
+        json_schema_extra=listed("name"),
+    )
+    in_tree_approver: Literal["strict", "warn"] = Field(
+        default="strict",
+        description="strict: the approver is not ready while something else would approve a node's request without "
+        "evidence. warn: it only says so",
+    )
+    bootstrap_groups: Annotated[tuple[Group, ...], Field(max_length=16)] = Field(
+        default=(),
+        description="Groups of bootstrap tokens, beside the usual ones, that are looked at for that",
+        json_schema_extra=listed(),
+    )
+    delete_stale_nodes: bool = Field(
+        default=False,
+        description="Delete the Node of another machine where the name belongs to the one that asks by now; the "
+        "approver needs the right to do so",
+    )
+    node_lifetime_seconds: Annotated[int, Field(ge=600, le=86_400)] = Field(
+        default=86_400,
+        description="Longest lifetime of a certificate of our signer; one that lives longer is not put into a request",
+    )
+    on_trust_lapse: TrustLapse = Field(
+        default=TrustLapse(), description="What becomes of a Node whose machine is not trusted any more"
+    )
+
+    @model_validator(mode="after")
+    def _once(self) -> NodeAttestationSpec:
+        names = [each.name for each in self.signers]
+        if len(names) != len(set(names)):
+            raise ValueError("signers: a name stands there twice")
+        if len(self.bootstrap_groups) != len(set(self.bootstrap_groups)):
+            raise ValueError("bootstrapGroups: a group stands there twice")
+        return self
+
+
+class Condition(Part):
+    """A condition (metav1.Condition)."""
+
+    type: Annotated[str, Field(min_length=1, max_length=316)]
+    status: Literal["True", "False", "Unknown"]
+    observed_generation: Annotated[int, Field(ge=0)] | None = None
+    last_transition_time: datetime
+    reason: Annotated[str, Field(min_length=1, max_length=1024)]
+    message: Annotated[str, Field(max_length=32_768)]
+
+
+class Counts(Part):
+    """Nodes of this cluster, counted by what their machines are worth."""
+
+    nodes: Annotated[int, Field(ge=0)] = Field(description="All of them")
+    trusted: Annotated[int, Field(ge=0)] = Field(description="Whose machine is trusted")
+    lapsed: Annotated[int, Field(ge=0)] = Field(description="Whose machine is known and not trusted")
+    unknown: Annotated[int, Field(ge=0)] = Field(description="That belong to no machine of the service")
+
+
+class NodeAttestationStatus(Part):
+    """What the controllers say. Each says its own part, by server-side apply."""
+
+    conditions: tuple[Condition, ...] = Field(
+        default=(),
+        description="InTreeApproverActive: something would approve without evidence; Ready: nothing does, or it may",
+        json_schema_extra=listed("type"),
+    )
+    counts: Counts | None = Field(default=None, description="Nodes by what their machines are worth")
+    kopf: dict[str, Any] = Field(
+        default_factory=dict,
+        description="What the framework of the controllers keeps, were it to keep anything",
+        json_schema_extra={"x-kubernetes-preserve-unknown-fields": True},
+    )
+
+
+class NodeAttestation(Part):
+    """How certificate requests of nodes are decided in this cluster.
+
+    There is one, of the name `cluster`; without it the defaults hold.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra=ruled("self.metadata.name == 'cluster'", "the one that counts is named cluster")
+    )
+
+    spec: NodeAttestationSpec = Field(default=NodeAttestationSpec())
+    status: NodeAttestationStatus | None = None

@@ -1,0 +1,91 @@
+"""docs/kubernetes/controllers.md and the files of the controllers say what the program does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from attestation.errors import AttestationError
+from attestation_operator import crds, errors
+from attestation_operator import settings as operator_settings
+from attestation_operator.main import CONTROLLERS, PAGES, parser
+from attestation_operator.metrics import Metrics
+from attestation_operator.settings import PREFIX, Settings
+from tests.docs.pages import ROOT, text
+
+PAGE = text("docs/kubernetes/controllers.md")
+CRDS = ROOT / "deploy/helm/attestation-operator/crds/attestation.itl.io.yaml"
+
+
+def test_every_setting_has_its_row_and_its_default() -> None:
+    """One that the page does not name cannot be found; one that it invents stops the start."""
+    rows = dict(re.findall(r"^\| `(ITL_OPERATOR_\w+)` \| ([^|]+) \|", PAGE, flags=re.MULTILINE))
+    assert rows.keys() == {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    for name, field in Settings.model_fields.items():
+        said = rows[f"{PREFIX}{name.upper()}"].strip().strip("`")
+        if field.is_required():
+            assert said == "must be set"
+        elif field.default_factory is None:
+            assert said == ("unset" if field.default is None else str(field.default)), name
+
+
+def test_every_code_is_explained() -> None:
+    """What stands in the log can be looked up."""
+    rows = set(re.findall(r"^\| `([a-z-]+)` \|", PAGE, flags=re.MULTILINE))
+    ours = {
+        found.code
+        for module in (errors, operator_settings)
+        for found in vars(module).values()
+        if isinstance(found, type)
+        and issubclass(found, AttestationError)
+        and found.__module__ == module.__name__
+    }
+    assert len(ours) > 5
+    assert ours <= rows
+
+
+def test_every_metric_is_explained() -> None:
+    """Those of the program itself; a controller's stand with it."""
+    names = {
+        f"{metric.name}_total" if metric.type == "counter" else metric.name
+        for metric in Metrics().registry.collect()
+    }
+    assert names <= set(re.findall(r"^\| `(itl_operator_\w+)` \|", PAGE, flags=re.MULTILINE))
+
+
+def test_every_command_is_named() -> None:
+    """The page begins with them, and the help leads to the page."""
+    for name in (*CONTROLLERS, "crds"):
+        assert f"| `attestation-operator {name}` |" in PAGE
+    assert str(PAGES / "kubernetes/controllers.md") in parser().format_help()
+
+
+def _fields(schema: dict[str, Any], path: str) -> Iterator[str]:
+    for name, each in schema.get("properties", {}).items():
+        place = f"{path}.{name}" if path else name
+        yield place
+        yield from _fields(each, place)
+        if each.get("items", {}).get("type") == "object":
+            yield from _fields(each["items"], f"{place}[]")
+
+
+@pytest.mark.parametrize("definition", crds.definitions(), ids=lambda each: each["spec"]["names"]["kind"])
+def test_every_field_of_a_kind_has_its_heading(definition: dict[str, Any]) -> None:
+    """And no heading speaks of a field that is none. A condition has the fields that conditions have."""
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    fields = {
+        place
+        for top in ("spec", "status")
+        for place in _fields(schema["properties"][top], top)
+        if not place.startswith("status.conditions[]")
+    }
+    headings = set(re.findall(r"^### `([\w.\[\]]+)`$", PAGE, flags=re.MULTILINE))
+    assert headings == fields
+
+
+def test_the_definitions_of_the_chart_are_those_of_the_models() -> None:
+    """`attestation-operator crds` writes them; who changes a model writes them anew."""
+    assert CRDS.read_text(encoding="utf-8") == crds.manifest()
