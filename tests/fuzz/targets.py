@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import quote
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -115,6 +116,7 @@ from attestation.tpm_bundle.pem import certificates as pem_certificates
 from attestation.wire import Reader, b64decode, b64encode, hexdecode, sized
 from attestation_agent.signer import Refused, parse_request
 from attestation_agent.tpm_keys import DIGEST_BYTES
+from attestation_operator.nodes.objects import has_evidence, requested_node
 from attestation_service.auth import Duty, access_token
 from attestation_service.auth import client_certificate as operator_certificate
 from attestation_service.auth.access_token import Rules
@@ -1117,6 +1119,16 @@ _OURS: Final = _OUR_CA.content_of(ProfileName.NODE_SERVER)
 _OUR_CERTIFICATE: Final = _OUR_CA.issue(_OURS)
 
 
+_NODE_CSR: Final = pem_of(request_of(leaf_key(), subject="system:node:cp-1"))
+
+
+def requested_node_target(data: bytes) -> None:
+    """Whatever a CSR of a cluster asks for: nothing, or a name that is one segment of a path."""
+    name = requested_node(data)
+    assert name is None or (len(name) <= 253 and quote(name, safe="") == name)
+    assert isinstance(has_evidence(data), bool)
+
+
 def certificate_lint(data: bytes) -> None:
     """The linter before the CA key: of everything there is, only the certificate that was asked for is signed."""
     if not lint(data, _OURS, _OUR_CA.certificate):
@@ -1318,6 +1330,9 @@ TARGETS: Final[dict[str, Target]] = {
     ),
     "certificate": Target(certificate_target, _zoo_certificates, 8300),
     "csr": Target(csr, lambda: [*_CSRS, *map(pem_of, _CSRS)], MAX_CSR_BYTES + 8),
+    "requested_node": Target(
+        requested_node_target, lambda: [*map(pem_of, _CSRS), _NODE_CSR, _NODE_CSR + b"x"], MAX_CSR_BYTES
+    ),
     "certificate_lint": Target(certificate_lint, lambda: [_OUR_CERTIFICATE, _OUR_CA.certificate], 2048),
     "vendor_crl": Target(vendor_crl, lambda: [LIST, LIST_DER], 8192),
     "revocation_list": Target(revocation_list, lambda: [OPERATORS.revoke(OPERATOR)], 8192),
