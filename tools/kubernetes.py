@@ -267,7 +267,13 @@ class Cluster:
         return path
 
     def service_account_token(
-        self, namespace: str, name: str, audience: str, *, pod: Mapping[str, str] | None = None
+        self,
+        namespace: str,
+        name: str,
+        audience: str,
+        *,
+        pod: Mapping[str, str] | None = None,
+        seconds: int = 3600,
     ) -> str:
         """Return a token of a ServiceAccount for *audience*, bound to *pod* ({name, uid}) where there is one."""
         bound = {"kind": "Pod", "apiVersion": "v1", **pod} if pod else None
@@ -276,7 +282,7 @@ class Cluster:
             {
                 "apiVersion": "authentication.k8s.io/v1",
                 "kind": "TokenRequest",
-                "spec": {"audiences": [audience], "expirationSeconds": 3600, "boundObjectRef": bound},
+                "spec": {"audiences": [audience], "expirationSeconds": seconds, "boundObjectRef": bound},
             },
         )
         return str(answer["status"]["token"])
@@ -363,6 +369,19 @@ class Cluster:
                 if is_done(last):
                     return last
         raise TimeoutError(f"{name} is not as it should be after {seconds} s: {json.dumps(last)}")
+
+    @staticmethod
+    def eventually(is_so: Callable[[], bool], *, seconds: int = 60) -> None:
+        """Return as soon as *is_so* says so: for what can be asked but not watched.
+
+        Raises:
+            TimeoutError: It never did.
+        """
+        give_up_at = time.monotonic() + seconds
+        while not is_so():
+            if time.monotonic() > give_up_at:
+                raise TimeoutError(f"not so after {seconds} s")
+            time.sleep(0.05)
 
     def jwks(self) -> dict[str, Any]:
         """Return the keys that sign tokens of ServiceAccounts, as the API publishes them."""
@@ -511,7 +530,11 @@ def _authority(name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
 
 
 def _server_certificate(key: ec.EllipticCurvePrivateKey, issuer_key: ec.EllipticCurvePrivateKey) -> bytes:
-    names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+    service = ("kubernetes", "kubernetes.default", "kubernetes.default.svc")
+    names = [
+        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+        *(x509.DNSName(name) for name in ("localhost", *service)),
+    ]
     certificate = (
         _builder("kube-apiserver")
         .public_key(key.public_key())

@@ -53,3 +53,19 @@ def test_a_kubelet_registers_no_other_node(cluster: Cluster, kubelet: tuple[Path
     with pytest.raises(Refused) as refused:
         cluster.ask(NODES, {"metadata": {"name": "itl-test-other"}}, certificate=kubelet)
     assert refused.value.code == 403
+
+
+def test_a_kubelet_takes_away_no_taint_but_may_uncordon(cluster: Cluster, kubelet: tuple[Path, Path]) -> None:
+    """So who is not trusted is tainted: a cordon is a word that its kubelet can take back."""
+    path = f"{NODES}/{NODE}"
+    kept_out = {"spec": {"taints": [{"key": "itl-test", "effect": "NoExecute"}], "unschedulable": True}}
+    cluster.ask(path, kept_out, method="PATCH", media_type=MERGE)
+    with pytest.raises(Refused) as refused:
+        cluster.ask(path, {"spec": {"taints": None}}, certificate=kubelet, method="PATCH", media_type=MERGE)
+    assert refused.value.code == 403
+    assert "is not allowed to modify taints" in refused.value.message
+    uncordoned = {"spec": {"unschedulable": None}}
+    done = cluster.ask(path, uncordoned, certificate=kubelet, method="PATCH", media_type=MERGE)
+    assert "unschedulable" not in done["spec"]
+    with pytest.raises(Refused):
+        cluster.ask(path, method="DELETE", certificate=kubelet)
