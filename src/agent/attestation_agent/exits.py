@@ -105,6 +105,12 @@ class WipeFailed(AgentError):
     code = "wipe-failed"
 
 
+class NoNodeCertificate(AgentError):
+    """The cluster gave this node no certificate: denied, not decided in time, or not what was asked for."""
+
+    code = "no-node-certificate"
+
+
 # The first class that matches decides: narrower ones stand above wider ones.
 _EXITS: tuple[tuple[type[AttestationError], Exit], ...] = (
     (MachineRejected, Exit.REJECTED),
@@ -117,6 +123,7 @@ _EXITS: tuple[tuple[type[AttestationError], Exit], ...] = (
     (ConfigNotOpened, Exit.CONFIG_NOT_OPENED),
     (ApplyFailed, Exit.APPLY_FAILED),
     (WipeFailed, Exit.WIPE_FAILED),
+    (NoNodeCertificate, Exit.NO_CERTIFICATE),
     (DeviceError, Exit.TPM_UNAVAILABLE),
     (RateLimited, Exit.UNREACHABLE),
     (Unavailable, Exit.UNREACHABLE),

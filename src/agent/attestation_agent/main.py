@@ -78,9 +78,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     certificate.add_argument("--certificate-to", type=Path, help="directory for key.pem, cert.pem and ca.pem")
     certificate.add_argument("--no-certificate", action="store_true", help="drop key and certificate")
     offline.add_argument("file", type=Path, help="what `attestation machine offline-bundle` wrote")
+    _add_kubelet(commands)
     run = commands.add_parser("run", help="introduce, attest, obey, come again", epilog=EPILOG)
     _add_run_options(run)
     return _guarded(_read(parser, arguments))
+
+
+def _add_kubelet(commands: Any) -> None:
+    """Add `kubelet` and the commands below it."""
+    from attestation_agent.kubelet.settings import options_of
+
+    kubelet = commands.add_parser("kubelet", help="a certificate for this Kubernetes node, rooted in its TPM")
+    below = kubelet.add_subparsers(dest="kubelet", required=True, parser_class=Parser, metavar="COMMAND")
+    for name, meaning in (
+        ("proxy", "key in the TPM: write a kubeconfig and a proxy on loopback that holds the key"),
+        (
+            "bootstrap",
+            "key in software, certified by the TPM: write it and a kubeconfig before kubelet starts",
+        ),
+        ("credential", "the same as an exec credential plugin of Kubernetes"),
+    ):
+        parser = below.add_parser(name, help=meaning)
+        add_options(parser, options_of(name))
+        if name != "credential":
+            parser.add_argument("--stay", action="store_true", help="stay, and renew the certificate in time")
 
 
 def register(arguments: Sequence[str] | None = None) -> int:
@@ -118,7 +139,14 @@ def _guarded(flags: Mapping[str, Any]) -> int:
     # Imported here: --help needs none of it.
     from attestation.errors import AttestationError
 
-    commands = {"identify": _identify, "quote": _quote, "cert": _cert, "sign": _sign, "offline": _offline}
+    commands = {
+        "identify": _identify,
+        "quote": _quote,
+        "cert": _cert,
+        "sign": _sign,
+        "offline": _offline,
+        "kubelet": _kubelet,
+    }
     command = {**commands, "run": _run}[flags["command"]]
     try:
         return command(flags)
@@ -206,6 +234,12 @@ def _offline(flags: Mapping[str, Any]) -> int:
         )
         take(bundle, place, at=SystemClock().now())
     return Exit.OK
+
+
+def _kubelet(flags: Mapping[str, Any]) -> int:
+    from attestation_agent.kubelet.commands import main as kubelet
+
+    return kubelet(flags)
 
 
 def _nonce(text: str | None) -> bytes:

@@ -287,20 +287,27 @@ def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> N
 
 
 def resolve(
-    flags: Mapping[str, Any], environ: Mapping[str, str], options: Sequence[Option]
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    options: Sequence[Option],
+    *,
+    also: Sequence[Option] = (),
 ) -> dict[str, Any]:
     """Return the value of each option: flag, then variable, then default.
+
+    Args:
+        flags: What the command line says, by name.
+        environ: The environment.
+        options: Which.
+        also: Options of the commands `kubelet …`, where it is one: others pass their variables over.
 
     Raises:
         UsageError: An unknown `ITL_` variable, or a text that cannot be read; it names the source.
     """
-    known = [option.variable for option in OPTIONS]
+    known = [option.variable for option in (*OPTIONS, *also)]
+    foreign = FOREIGN_PREFIXES if also else (*FOREIGN_PREFIXES, "ITL_KUBELET_")
     for variable in environ:
-        if (
-            variable.startswith("ITL_")
-            and variable not in known
-            and not variable.startswith(FOREIGN_PREFIXES)
-        ):
+        if variable.startswith("ITL_") and variable not in known and not variable.startswith(foreign):
             # What all of them begin with makes any two alike: by default far ones are named too.
             near = difflib.get_close_matches(variable, known, n=1, cutoff=0.85)
             hint = f"; did you mean {near[0]}?" if near else ""

@@ -95,11 +95,18 @@ def make_request(tpm: KeyTPM, key: TPMKey, machine_id: str) -> x509.CertificateS
     Raises:
         DeviceError: The TPM refused or failed.
     """
+    return request_for(tpm, key, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, machine_id)]))
+
+
+def request_for(tpm: KeyTPM, key: TPMKey, subject: x509.Name) -> x509.CertificateSigningRequest:
+    """Return a PKCS#10 request for *key* with *subject* and no extension, signed by it.
+
+    Raises:
+        DeviceError: The TPM refused or failed.
+    """
     public = _public(key)
     signer = _InTPM(tpm, key)
-    builder = x509.CertificateSigningRequestBuilder().subject_name(
-        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, machine_id)])
-    )
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
     if isinstance(public, rsa.RSAPublicKey):
         return builder.sign(DelegatedRSAKey(signer, public, "tpm"), hashes.SHA256())
     algorithm = hashes.SHA384() if public.key_size > 256 else hashes.SHA256()

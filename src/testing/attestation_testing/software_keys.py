@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_der_private_key,
 )
 
-from attestation.device import FurtherEK, Identity, KeyCertification, KeyType, Quote, TPMKey
-from attestation.device.keys import DECRYPTION_ATTRIBUTES, HASHES_BY_SIZE, key_template
+from attestation.device import ExternalKey, FurtherEK, Identity, KeyCertification, KeyType, Quote, TPMKey
+from attestation.device.keys import DECRYPTION_ATTRIBUTES, HASHES_BY_SIZE, external_key, key_template
 from attestation.device.node import AK_ATTRIBUTES
 from attestation.errors import DeviceError
 from attestation.tpm.attest import Attest, CertifyInfo, QuoteInfo
@@ -442,6 +442,13 @@ class SoftwareNode:
         qualified_name = name if external else qualified_name_of_child(storage, name)
         attest, signature = self.ak.certify(name, qualified_name, qualifying_data)
         return KeyCertification(certify_info=attest, signature=signature)
+
+    def certify_external(self, key: ec.EllipticCurvePrivateKey, qualifying_data: bytes) -> ExternalKey:
+        """Certify a software key with the AK, as `NodeTPM.certify_external`."""
+        public, _ = external_key(key)
+        name = parse_public(public).name
+        attest, signature = self.ak.certify(name, name, qualifying_data)
+        return ExternalKey(public=public, certify_info=attest, signature=signature)
 
     def sign(self, key: TPMKey, digest: bytes, *, pss: bool = False) -> bytes:
         """Sign *digest* with *key*, as `NodeTPM.sign`."""

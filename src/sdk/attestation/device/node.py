@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
 from types import MappingProxyType, TracebackType
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from attestation.device.client import COMMAND_TIMEOUT_SECONDS, TPM, LiveSession, LiveUse
 from attestation.device.keys import (
     DECRYPTION_ATTRIBUTES,
     SIGNING_ATTRIBUTES,
     KeyType,
+    external_key,
     is_unsupported,
     key_template,
     load_key,
@@ -36,6 +37,9 @@ from attestation.tpm.pcr import PCRSelection
 from attestation.tpm.public import Public, Scheme, parse_public, parse_tpmt_public
 from attestation.tpm.sessions import Password
 from attestation.tpm.templates import EK_TEMPLATES, EKTemplate
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ec
 
 EK_PREFERENCE: Final = ("L-2", "L-1", "H-2", "H-3", "H-1", "H-6", "H-4", "H-7")
 """In which order EK certificates are looked for; the first whose key this TPM can derive is the node's identity.
@@ -169,6 +173,21 @@ class KeyCertification:
         signature: TPMT_SIGNATURE; of the first kind, an HMAC.
     """
 
+    certify_info: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalKey:
+    """A statement about a software key under the AK (TPM.md §3.4, `certified-external`).
+
+    Args:
+        public: TPM2B_PUBLIC as the TPM named it, 90 bytes.
+        certify_info: TPMS_ATTEST exactly as signed.
+        signature: TPMT_SIGNATURE.
+    """
+
+    public: bytes
     certify_info: bytes
     signature: bytes
 
@@ -421,6 +440,35 @@ class NodeTPM:
                 commands.certify(subject.entity, ak.entity, qualifying_data), Password(), Password()
             )
             return KeyCertification(certify_info=signed.attest, signature=signed.signature)
+
+    def certify_external(self, key: ec.EllipticCurvePrivateKey, qualifying_data: bytes) -> ExternalKey:
+        """State under the AK that a software key was loaded into this TPM (TPM2_LoadExternal, TPM2_Certify).
+
+        The private part goes to the TPM encrypted, in a session salted to the EK: a listener on the bus does not
+        learn it. The TPM keeps nothing of it, and the statement says that the key is not the TPM's own: Qualified
+        Name and Name are the same (TPM.md §3.4, `certified-external`).
+
+        Args:
+            key: P-256.
+            qualifying_data: What it is for, at most 64 bytes.
+
+        Raises:
+            DeviceError: The TPM failed, or the key is on another curve.
+        """
+        public, sensitive = external_key(key)
+        ak, chosen = self._load_ak(), self._chosen_ek()
+        with self._tpm.scope():
+            ek, ek_public = self._load_ek(chosen)
+            session = self._tpm.start_session(SessionType.HMAC, (ek, ek_public))
+            self._tpm.flush(ek.handle)
+            loaded = self._tpm.execute(
+                commands.load_external(public, sensitive=sensitive),
+                session.use(encrypt_command=True, keep=False),
+            )
+            signed = self._tpm.execute(
+                commands.certify(loaded, ak.entity, qualifying_data), Password(), Password()
+            )
+            return ExternalKey(public=public, certify_info=signed.attest, signature=signed.signature)
 
     def sign(self, key: TPMKey, digest: bytes, *, pss: bool = False) -> bytes:
         """Sign *digest* with *key*: ECDSA as DER of (r, s), RSA PKCS#1 v1.5 or PSS as long as the modulus.
