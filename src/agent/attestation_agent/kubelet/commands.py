@@ -150,7 +150,7 @@ class Node:
             self._write_proxy(kubeconfig.cluster, conf)
             return held
 
-        return self._living(once, stay=stay, changed=self._reload)
+        return self._living(once, stay=stay, changed=self._restart)
 
     # What they share
 
@@ -293,12 +293,12 @@ class Node:
                 self._log.warning("kubelet.key_lost", serial=present.issued.serial)
                 self._kept.forget()
 
-    def _reload(self) -> None:
-        if self._settings.reload_command:
+    def _restart(self) -> None:
+        if self._settings.restart_command:
             seconds = self._chosen.shared["command_timeout_seconds"]
-            outcome = run_command(self._settings.reload_command, timeout_seconds=seconds)
+            outcome = run_command(self._settings.restart_command, timeout_seconds=seconds)
             if not outcome.ok:
-                self._log.warning("kubelet.reload_failed", outcome=outcome.text)
+                self._log.warning("kubelet.restart_failed", outcome=outcome.text)
 
     # The TPM
 

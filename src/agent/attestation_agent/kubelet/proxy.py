@@ -20,8 +20,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from attestation_agent.exits import UsageError
@@ -65,8 +65,7 @@ worker_processes 1;
 pid {directory}/{pid};
 error_log stderr warn;
 env TPM2OPENSSL_TCTI;
-# After a reload, watches and upgraded connections go on in the old worker for so long.
-worker_shutdown_timeout 30m;
+# After a renewal it is restarted, not reloaded: after a reload two workers would share the TPM's key handles.
 events {{
     worker_connections 4096;
 }}
@@ -172,8 +171,12 @@ def kubeconfig(directory: Path, local_pem: bytes, listen: Listen) -> bytes:
 
 
 def make_local(listen: Listen, at: datetime) -> bytes:
-    """Return key and certificate by which kubelet and the proxy know each other, PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    """Return key and certificate by which kubelet and the proxy know each other, PEM.
+
+    Ed25519, which no TPM has: keys of other kinds the provider tpm2 takes into the TPM, even those in software
+    (tpm2-openssl 1.1.1).
+    """
+    key = ed25519.Ed25519PrivateKey.generate()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kubelet proxy of this node")])
     certificate = (
         x509.CertificateBuilder()
@@ -192,7 +195,7 @@ def make_local(listen: Listen, at: datetime) -> bytes:
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
             critical=False,
         )
-        .sign(key, hashes.SHA256())
+        .sign(key, None)
     )
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

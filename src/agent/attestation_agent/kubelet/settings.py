@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 from attestation_agent.exits import UsageError
 from attestation_agent.settings import OPTIONS, Option, _command, _one_of, _option, resolve
 
-PREFIX: Final = "ITL_KUBELET_"
 DEFAULT_SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
 _NODE_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\Z")
 _SIGNER = re.compile(r"(?=.{3,253}\Z)[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9._-]+\Z")
@@ -95,89 +94,92 @@ class KubeletSettings:
     """What an administrator of a node chooses for its kubelet; documented in docs/operate/agent.md."""
 
     bootstrap_kubeconfig: Path = _option(
-        f"{PREFIX}BOOTSTRAP_KUBECONFIG",
+        "ITL_KUBELET_BOOTSTRAP_KUBECONFIG",
         Path,
         Path("/etc/kubernetes/bootstrap-kubelet.conf"),
         "how to reach the API server, and as whom to ask for a certificate "
         "(default /etc/kubernetes/bootstrap-kubelet.conf)",
     )
     kubeconfig: Path | None = _option(
-        f"{PREFIX}KUBECONFIG",
+        "ITL_KUBELET_KUBECONFIG",
         Path,
         None,
         "what is written for kubelet (default kubelet.conf in the directory)",
     )
     kubelet_dir: Path = _option(
-        f"{PREFIX}DIR",
+        "ITL_KUBELET_DIR",
         Path,
         Path("/run/itl-kubelet"),
         "where key, certificate and configuration are; mode 0700, in memory (default /run/itl-kubelet)",
     )
     node_name: str | None = _option(
-        f"{PREFIX}NODE_NAME",
+        "ITL_KUBELET_NODE_NAME",
         _matching(_NODE_NAME, "no name of a Node"),
         None,
         "name of the Node (default the host's name in small letters)",
     )
     signer_name: str = _option(
-        f"{PREFIX}SIGNER_NAME",
+        "ITL_KUBELET_SIGNER_NAME",
         _matching(_SIGNER, "no DOMAIN/NAME"),
         DEFAULT_SIGNER,
         f"who shall sign (default {DEFAULT_SIGNER})",
     )
     client_ca_file: Path | None = _option(
-        f"{PREFIX}CLIENT_CA_FILE",
+        "ITL_KUBELET_CLIENT_CA_FILE",
         Path,
         None,
         "CAs of clients, PEM: from which a certificate is accepted (default those of the bootstrap kubeconfig)",
     )
     certificate_seconds: int = _option(
-        f"{PREFIX}CERTIFICATE_SECONDS",
+        "ITL_KUBELET_CERTIFICATE_SECONDS",
         _between(600, 31_536_000),
         86_400,
         "how long a certificate shall last; the signer decides (default 86400)",
     )
     wait_seconds: int = _option(
-        f"{PREFIX}WAIT_SECONDS",
+        "ITL_KUBELET_WAIT_SECONDS",
         _between(0, 3600),
         3600,
         "longest wait for the decision, while there is no valid certificate (default 3600)",
     )
     attestation: Literal["none", "tpm"] = _option(
-        f"{PREFIX}ATTESTATION",
+        "ITL_KUBELET_ATTESTATION",
         _one_of("none", "tpm"),
         "tpm",
         "tpm: with evidence (default); none: a plain request, which says nothing of this machine",
     )
     tpm_device: str | None = _option(
-        f"{PREFIX}TPM_DEVICE", _device, None, "path of the TPM's device: the same as --tpm device:PATH"
+        "ITL_KUBELET_TPM_DEVICE", _device, None, "path of the TPM's device: the same as --tpm device:PATH"
     )
     ak_template_index: int | None = _option(
-        f"{PREFIX}AK_TEMPLATE_INDEX",
+        "ITL_KUBELET_AK_TEMPLATE_INDEX",
         _index,
         None,
         "NV index with the template of the AK, e.g. 0x01C10003 (default the AK that --ak says)",
     )
     ak_certificate_index: int | None = _option(
-        f"{PREFIX}AK_CERTIFICATE_INDEX",
+        "ITL_KUBELET_AK_CERTIFICATE_INDEX",
         _index,
         None,
         "NV index with a certificate of the AK, e.g. 0x01C10002: compared with the AK before it is used",
     )
     store: int | None = _option(
-        f"{PREFIX}STORE",
+        "ITL_KUBELET_STORE",
         _store,
         None,
         "files (default), or nv:INDEX: keep a copy of the certificate in NV memory, e.g. nv:0x01800010",
     )
     listen: Listen = _option(
-        f"{PREFIX}LISTEN",
+        "ITL_KUBELET_LISTEN",
         parse_listen,
         Listen(address="127.0.0.1", port=6440),
         "proxy: where it listens (default 127.0.0.1:6440)",
     )
-    reload_command: tuple[str, ...] = _option(
-        f"{PREFIX}RELOAD_COMMAND", _command, (), "proxy: run after a renewal, without a shell"
+    restart_command: tuple[str, ...] = _option(
+        "ITL_KUBELET_RESTART_COMMAND",
+        _command,
+        (),
+        "proxy: restarts nginx after a renewal; run without a shell",
     )
 
 
@@ -190,7 +192,7 @@ _SHARED = (
 )  # fmt: skip
 SHARED_OPTIONS: Final = tuple(option for option in OPTIONS if option.name in _SHARED)
 """What the commands need to know beside, as `run` does: the same variables, the same meaning."""
-_OF_PROXY: Final = frozenset({"listen", "reload_command"})
+_OF_PROXY: Final = frozenset({"listen", "restart_command"})
 _NOT_OF_CREDENTIAL: Final = frozenset({"kubeconfig", "store"})
 
 

@@ -185,7 +185,7 @@ class Cluster:
             service=lambda: contextlib.nullcontext(self),
             machine_id=lambda: self.machine_id,
             api=lambda: contextlib.nullcontext(self),
-            tpm=self._tpm,  # type: ignore[arg-type]  # a software node signs with the keys of any
+            tpm=self._tpm,
             make_key=lambda tpm: ResidentKey.make(tpm) if self.resident else ExternalSoftwareKey.make(),
             read_key=lambda data, tpm: (
                 ResidentKey.read(data, tpm) if self.resident else ExternalSoftwareKey.read(data)

@@ -320,6 +320,7 @@ def test_the_instant_of_renewal_is_drawn_once_within_a_tenth(tmp_path: Path) -> 
         assert due_at(held.current) == due_at(cluster.kept.current())  # type: ignore[arg-type]  # there is one
     assert all(0.6 <= each <= 0.7334 for each in drawn)
     assert len(set(drawn)) == 20
+    cluster = Cluster(directory=tmp_path / "0")
     (cluster.directory / NOTES).write_text(json.dumps({"serial": "0", "renew_at": "2099-01-01T00:00:00Z"}))
     present = cluster.kept.current()
     assert present is not None
