@@ -28,6 +28,9 @@ from attestation.reference import Policy
 from attestation.results import AttestationResult, Failed, Outcome, Verdict
 from attestation.tpm import Attest
 
+MAX_EVENTS: Final = 2500
+"""Of a log in a request. Machines log one to three hundred; each more is work for whoever judges many requests."""
+
 
 class Quoted(NamedTuple):
     """The quote of a request, parsed.
@@ -191,9 +194,15 @@ def _judged_here(policy: Policy) -> tuple[Policy, bool]:
 
 
 def _log(container: UnverifiedContainer, case: Case, policy: Policy) -> ReplayedLog | None:
+    """Return the log to judge by. One that no rule reads is not read here: it would only be work."""
+    if policy.tpm.event_log is None:
+        return None
     if container.event_log is None:
         return case.kept_log
-    return event_log.replay(event_log.parse(container.event_log, log_padding=True), policy.tpm.bank)
+    log = event_log.parse(container.event_log, log_padding=True)
+    if len(log.records) > MAX_EVENTS:
+        raise MalformedEvidence(f"event log of {len(log.records)} events, at most {MAX_EVENTS} in a request")
+    return event_log.replay(log, policy.tpm.bank)
 
 
 def _failed(reason: Reason, expected: str, found: str) -> Boot:

@@ -12,6 +12,7 @@ one refuses the whole.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from attestation.errors import MalformedEvidence
@@ -23,7 +24,7 @@ MAX_TYPE_CHARACTERS: Final = 32
 _BEGIN: Final = b"-----BEGIN "
 _END: Final = b"-----END "
 _DASHES: Final = b"-----"
-_LINE_ENDS: Final = b"\r\n"
+_LINE_ENDS: Final = re.compile(rb"[\r\n]*")
 
 
 def read_blocks(data: bytes, limits: dict[str, int]) -> dict[str, bytes]:
@@ -52,12 +53,11 @@ def read_blocks(data: bytes, limits: dict[str, int]) -> dict[str, bytes]:
             raise MalformedEvidence(f"container: {kind} does not end")
         found[kind] = _content(data[body:end], kind, limits[kind])
         at = _after_line(data, end + len(end_line), kind)
-        following = at
-        while following < size and data[following] in _LINE_ENDS:
-            following += 1
-        if following == size and following != at:
+        ends = _LINE_ENDS.match(data, at)
+        assert ends is not None
+        if ends.end() == size != at:
             raise MalformedEvidence("container: bytes behind the last block")
-        at = following
+        at = ends.end()
     if not found:
         raise MalformedEvidence("container: no blocks")
     return found

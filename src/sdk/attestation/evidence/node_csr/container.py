@@ -75,7 +75,8 @@ _LIMITS: Final = {REQUEST: MAX_CSR_BYTES, **_ITL, **_GKE}
 _ITL_NEEDED: Final = frozenset({REQUEST, _EVIDENCE, _PUBLIC, _ATTEST, _SIGNATURE})
 _ITL_QUOTED: Final = frozenset({_QUOTE, _QUOTE_SIGNATURE})
 _GKE_NEEDED: Final = frozenset({REQUEST, _DATA, _RAW_SIGNATURE, _VM})
-_MARKS: Final = tuple(b"-----BEGIN " + kind.encode("ascii") + b"-----" for kind in (*_ITL, *_GKE))
+_MARKS: Final = tuple(b"BEGIN " + kind.encode("ascii") for kind in (*_ITL, *_GKE))
+"""Without the dashes: in a megabyte of them, a search for what begins or ends so begins anew at each."""
 
 _MACHINE_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NONCE_ID: Final = re.compile(r"[0-9a-f]{32}")
