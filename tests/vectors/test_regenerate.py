@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
-from tests.vectors import OWN
+import pytest
+
+from attestation.node_csr import verify_csr
+from tests.unit.appraisal.node_csr_kit import AT
+from tests.vectors import OWN, node_csr
+from tests.vectors.node_csr.swtpm import regenerate as make_requests
 from tests.vectors.tpm.own import regenerate
 
 
@@ -25,3 +31,17 @@ def test_keys_are_of_their_sizes() -> None:
         assert (p * q).bit_length() == int(label.rpartition("rsa")[2])
         assert pow(2, p - 1, p) == 1
         assert pow(2, q - 1, q) == 1
+
+
+@pytest.mark.swtpm
+def test_a_tpm_makes_the_requests_of_nodes_anew(tmp_path: Path) -> None:
+    """Another TPM makes other bytes, under the same names, and the same is said of each."""
+    made = make_requests.contents(tmp_path / "tpm")
+    kept = {path.name for path in node_csr.FOLDER.iterdir() if path.suffix in (".pem", ".json")}
+    assert made.keys() == kept
+    index = json.loads(made["index.json"])
+    assert index["fixtures"] == node_csr.index()["fixtures"]
+    for name, facts in index["fixtures"].items():
+        data = made[facts.get("file", f"{name}.pem")]
+        result = verify_csr(data, node_csr.case_of(name, index), AT)
+        assert result.reason == facts["reason"], (name, result.outcomes[-1])

@@ -11,6 +11,7 @@ from attestation.evidence import node_csr
 from attestation.machines import Machine, Role, Status, TPMIdentity
 from attestation.reference import Policy, parse_policy
 from attestation.results import Assurance, Verdict
+from attestation.tpm import PCRSelection
 from attestation_testing import SoftwareNode
 from attestation_testing.node_csr import PCRS, node_csr_container
 
@@ -21,6 +22,8 @@ MACHINE_ID = "7f3ad3ac-0f0e-4c55-9d4a-3f6f0e1b2c3d"
 CLUSTER = "edge"
 HOSTNAME = "worker-1"
 RESULT_ID = "ab" * 16
+
+SELECTION = PCRSelection.from_names({"sha256": [0, 7]})
 
 NODE = SoftwareNode(1)
 
