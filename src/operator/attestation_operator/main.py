@@ -7,11 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from attestation import completion, manual, output
+from attestation import __version__, completion, manual, output
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -44,9 +43,7 @@ def parser() -> argparse.ArgumentParser:
     )
     whole.add_argument("--man", action=manual.Print, help="print the manual page: ... | man -l -")
     whole.add_argument("--completion", action=completion.Print, help="print the completion for a shell")
-    whole.add_argument(
-        "--version", action="version", version=f"%(prog)s {version('itl-attestation-operator')}"
-    )
+    whole.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = whole.add_subparsers(dest="command", required=True, title="commands", metavar="COMMAND")
     for name, words in CONTROLLERS.items():
         commands.add_parser(name, help=words, description=f"{words[:1].upper()}{words[1:]}.")

@@ -26,11 +26,11 @@ from tests.fixtures.ports import free_port
 from tests.fixtures.service import GENEROUS_LIMITS, Operator
 from tests.fixtures.tpm import MakeTPM
 
-# Both images are built before the first test; no measure of a machine.
+# The images are built before the first test; no measure of a machine.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-SERVICE, AGENT = "itl-attestation-service", "itl-attestation-agent"
-UID = {SERVICE: 10001, AGENT: 10002}
+SERVICE, AGENT, OPERATOR = "itl-attestation-service", "itl-attestation-agent", "itl-attestation-operator"
+UID = {SERVICE: 10001, AGENT: 10002, OPERATOR: 10003}
 LINES = re.findall(r"^buildah build .*$", text("docs/operate/containers.md"), re.MULTILINE)
 START_SECONDS = 120
 STOP_SECONDS = 60
@@ -40,7 +40,7 @@ PENDING_APPROVAL, NO_CONFIGURATION = 10, 15
 
 @pytest.fixture(scope="module")
 def images() -> Iterator[Images]:
-    """Both images, built by what the page tells to copy."""
+    """The images, built by what the page tells to copy."""
     directory = place()
     try:
         made = demand(directory)
@@ -52,7 +52,7 @@ def images() -> Iterator[Images]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture(scope="module", params=[SERVICE, AGENT])
+@pytest.fixture(scope="module", params=[SERVICE, AGENT, OPERATOR])
 def image(request: pytest.FixtureRequest) -> str:
     """One of them."""
     name: str = request.param
@@ -78,14 +78,20 @@ def test_an_image_says_what_it_is(images: Images, image: str) -> None:
     said = configuration["config"]
     uid = UID[image]
     assert said["User"] == f"{uid}:{uid}"
-    assert said["Entrypoint"] == [{SERVICE: "attestation-service", AGENT: "itl-tpm-register"}[image]]
-    assert (said.get("Cmd") or []) == {SERVICE: ["--workers", "2"], AGENT: []}[image]
+    program = {SERVICE: "attestation-service", AGENT: "itl-tpm-register", OPERATOR: "attestation-operator"}
+    assert said["Entrypoint"] == [program[image]]
+    assert (said.get("Cmd") or []) == {SERVICE: ["--workers", "2"], AGENT: [], OPERATOR: ["--help"]}[image]
     assert said["StopSignal"] == "SIGTERM"
-    assert said["Healthcheck"]["Test"][0] == "CMD"
-    assert said.get("ExposedPorts", {}) == ({"8080/tcp": {}} if image == SERVICE else {})
-    assert set(said["Volumes"]) == (
-        {"/var/lib/itl-reg"} if image == SERVICE else {"/var/lib/itl-tpm", "/run/itl-tpm"}
-    )
+    if image != OPERATOR:  # a kubelet asks its probes
+        assert said["Healthcheck"]["Test"][0] == "CMD"
+    ports: dict[str, object] = {SERVICE: {"8080/tcp": {}}, AGENT: {}, OPERATOR: {"8081/tcp": {}}}
+    assert said.get("ExposedPorts", {}) == ports[image]
+    volumes: dict[str, set[str]] = {
+        SERVICE: {"/var/lib/itl-reg"},
+        AGENT: {"/var/lib/itl-tpm", "/run/itl-tpm"},
+        OPERATOR: set(),
+    }
+    assert set(said.get("Volumes") or ()) == volumes[image]
     labels = {
         k.rpartition(".")[2]: v for k, v in said["Labels"].items() if k.startswith("org.opencontainers.")
     }
