@@ -6,9 +6,8 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from attestation import __version__, completion, manual, output
 
@@ -99,17 +98,16 @@ def _maker(command: str, settings: Settings) -> Callable[[Around], Controller]:
     Raises:
         SettingsInvalid: It needs a setting that is not there.
     """
+    from attestation_operator.nodes.controllers import Approver, Nodes, Signer
     from attestation_operator.settings import PREFIX, SettingsInvalid
 
-    controllers: Any = import_module("attestation_operator.nodes.controllers")
-    made: Callable[[Around], Controller]
-    if command == "signer":
-        if settings.node_ca_file is None:
-            raise SettingsInvalid(f"{PREFIX}NODE_CA_FILE: is missing: the signer checks what it is given")
-        made = partial(controllers.Signer, anchors=partial(_anchors, settings.node_ca_file))
-    else:
-        made = {"approver": controllers.Approver, "nodes": controllers.Nodes}[command]
-    return made
+    if command == "approver":
+        return Approver
+    if command == "nodes":
+        return Nodes
+    if settings.node_ca_file is None:
+        raise SettingsInvalid(f"{PREFIX}NODE_CA_FILE: is missing: the signer checks what it is given")
+    return partial(Signer, anchors=partial(_anchors, settings.node_ca_file))
 
 
 def _anchors(file: Path) -> Sequence[x509.Certificate]:

@@ -61,13 +61,13 @@ class TrustLapse(Part):
 
     taint: bool = Field(
         default=False,
-        description="Taint it: NoSchedule where the trust lapsed, NoExecute where the machine is locked, revoked or has "
-        "another name; the taint goes when the trust is back",
+        description="Taint it: NoSchedule where the trust lapsed, NoExecute where the machine is locked, revoked "
+        "or has another name; the taint goes when the trust is back",
     )
     cordon: bool = Field(
         default=False,
-        description="Cordon it; the kubelet itself can undo that, a taint it cannot. What somebody else cordoned is not "
-        "uncordoned when the trust is back",
+        description="Cordon it; the kubelet itself can undo that, a taint it cannot. What somebody else cordoned "
+        "is not uncordoned when the trust is back",
     )
 
 
