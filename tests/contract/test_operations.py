@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from attestation.api import PendingApproval
 from attestation.api.operation import ClientMethod, Operation
-from attestation.api.operations import ExtensionAPI, NodeAPI, OperatorAPI, PublicAPI
-from attestation.client import APIError, NodeClient, OperatorClient, PublicClient
+from attestation.api.operations import ClusterAPI, ExtensionAPI, NodeAPI, OperatorAPI, PublicAPI
+from attestation.client import APIError, ControllerClient, NodeClient, OperatorClient, PublicClient
 from attestation_service import extensions
 from attestation_service.app import create_app
 from attestation_service.routers import ROUTERS
@@ -25,6 +25,7 @@ from tests.unit.service.conftest import settings_for
 
 CLIENTS: tuple[tuple[type, Any], ...] = (
     (NodeAPI, lambda **with_: NodeClient("https://x.example", **with_)),
+    (ClusterAPI, lambda **with_: ControllerClient("https://x.example", "secret", **with_)),
     (OperatorAPI, lambda **with_: OperatorClient("https://x.example", "secret", **with_)),
     (ExtensionAPI, lambda **with_: OperatorClient("https://x.example", "secret", **with_)),
 )
@@ -72,10 +73,12 @@ def documented(operation: Operation) -> dict[str, Any]:
 def test_what_is_declared_is_served_and_the_other_way_round() -> None:
     """Each operation has one declaration and one route; path and method are the route's because it is made of them."""
     ids = [
-        each.operation_id for of in (NodeAPI, OperatorAPI, ExtensionAPI, PublicAPI) for each in declared(of)
+        each.operation_id
+        for of in (NodeAPI, ClusterAPI, OperatorAPI, ExtensionAPI, PublicAPI)
+        for each in declared(of)
     ]
     assert sorted(ids) == sorted(map(str, ROUTES))
-    for of in (NodeAPI, OperatorAPI, ExtensionAPI, PublicAPI):
+    for of in (NodeAPI, ClusterAPI, OperatorAPI, ExtensionAPI, PublicAPI):
         for each in declared(of):
             route = ROUTES[each.operation_id]
             assert (route.path.removeprefix("/api/v1"), route.methods) == (each.path, {each.method})
@@ -131,7 +134,7 @@ def test_a_method_is_what_the_service_serves(operation: ClientMethod[..., Any], 
     ("operation", "client"), METHODS, ids=[operation.operation_id for operation, _ in METHODS]
 )
 def test_a_method_asks_where_the_route_is(operation: ClientMethod[..., Any], client: Any) -> None:
-    """With the verb of the route, each value one segment of its path, and the token of an operator only."""
+    """With the verb of the route, each value one segment of its path, and a token where one is asked for."""
     requests: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -148,4 +151,4 @@ def test_a_method_asks_where_the_route_is(operation: ClientMethod[..., Any], cli
     (request,) = requests
     path = operation.path.replace(":path", "").replace("{", "<").replace("}", ">")
     assert (request.method, request.url.path) == (operation.method, f"/api/v1{path}")
-    assert ("Authorization" in request.headers) == isinstance(asking, OperatorClient)
+    assert ("Authorization" in request.headers) == isinstance(asking, OperatorClient | ControllerClient)

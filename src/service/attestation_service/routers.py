@@ -20,6 +20,8 @@ from attestation_service.enrollment.routes import machines as enrollment_machine
 from attestation_service.enrollment.routes import router as enrollment
 from attestation_service.health.routes import router as health
 from attestation_service.machines.routes import router as machines
+from attestation_service.node_csr.routes import controllers as node_csr_controllers
+from attestation_service.node_csr.routes import router as node_csr
 from attestation_service.operator_certificates.routes import router as operator_certificates
 from attestation_service.pki.routes import hot as pki_hot
 from attestation_service.pki.routes import router as pki
@@ -48,6 +50,8 @@ ROUTERS: Final = (
     tokens,
     allow_list,
     operator_certificates,
+    node_csr_controllers,
+    node_csr,
     policies,
     trust,
     ca,

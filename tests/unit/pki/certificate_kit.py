@@ -24,7 +24,14 @@ from attestation.pki.content import (
     make_certificate,
     serial_of,
 )
-from attestation.pki.names import Purpose, ca_subject, machine_subject, operator_subject, responder_subject
+from attestation.pki.names import (
+    Purpose,
+    ca_subject,
+    machine_subject,
+    node_subject,
+    operator_subject,
+    responder_subject,
+)
 from attestation.pki.profiles import (
     ANY_POLICY,
     BACKDATE,
@@ -39,6 +46,7 @@ from tests.unit.pki.revocation_kit import key_of
 AT: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ALGORITHMS: Final[tuple[Algorithm, ...]] = ("ecdsa-p384", "rsa-4096", "ml-dsa-87")
 LEAVES: Final = (
+    ProfileName.KUBERNETES_NODE,
     ProfileName.NODE_CLIENT,
     ProfileName.NODE_SERVER,
     ProfileName.OPERATOR,
@@ -120,6 +128,9 @@ class CA:
                 if profile is ProfileName.NODE_SERVER:
                     good["dns_names"] = ("cp1.example.com",)
                     good["ip_addresses"] = (ip_address("192.0.2.7"), ip_address("2001:db8::7"))
+            case ProfileName.KUBERNETES_NODE:
+                good["subject"] = node_subject("w-1.example.com")
+                good["policies"] = assurance_policies(ARC, assurance=3, key_tier=4)
             case ProfileName.OPERATOR:
                 good["subject"] = operator_subject(name="Ada Lovelace", duty="operator", **common)
             case ProfileName.OCSP_SIGNING:

@@ -25,7 +25,7 @@ from attestation.pki.content import (
     make_certificate,
 )
 from attestation.pki.lint import MAX_CERTIFICATE_BYTES, RULES, lint
-from attestation.pki.names import ca_subject, machine_subject, responder_subject
+from attestation.pki.names import ca_subject, machine_subject, operator_subject, responder_subject
 from attestation.pki.profiles import (
     ACCESS_OCSP,
     EK_URI,
@@ -127,7 +127,7 @@ COUNTRY, ORG, OU, CN = (
 )
 GOOD_C, GOOD_O, GOOD_OU = (COUNTRY, "NL", None), (ORG, "ITL Usions", None), (OU, "generic", None)
 ECDSA_SHA256 = bytes.fromhex("300a06082a8648ce3d040302")
-CROSS, OPERATOR = ProfileName.CA_CROSS, ProfileName.OPERATOR
+CROSS, OPERATOR, NODE = ProfileName.CA_CROSS, ProfileName.OPERATOR, ProfileName.KUBERNETES_NODE
 
 
 def _two_in_one_rdn() -> Case:
@@ -259,6 +259,43 @@ BREAKS: dict[str, dict[str, Callable[[], Case]]] = {
         "blank at its end": lambda: _subject(GOOD_C, GOOD_O, GOOD_OU, (CN, "m ", None)),
         "line feed": lambda: _subject(GOOD_C, GOOD_O, GOOD_OU, (CN, "m\nn", None)),
         "invisible": lambda: _subject(GOOD_C, GOOD_O, GOOD_OU, (CN, "m\u200bn", None)),
+    },
+    "subject-kubernetes": {
+        **{
+            f"a node called {name}": lambda group=group, name=name: _made(  # type: ignore[misc]
+                NODE,
+                subject=x509.Name([x509.NameAttribute(ORG, group), x509.NameAttribute(CN, name)]),
+            )
+            for group, name in (
+                ("system:nodes", "system:node:"),
+                ("system:nodes", "system:node:W-1"),
+                ("system:nodes", "system:node:w_1"),
+                ("system:nodes", "w-1"),
+                ("system:nodes", "system:admin"),
+            )
+        },
+        "a node of another group": lambda: _made(
+            NODE,
+            subject=x509.Name(
+                [x509.NameAttribute(ORG, "system:masters"), x509.NameAttribute(CN, "system:node:w-1")]
+            ),
+        ),
+        "a machine of a group": lambda: _made(
+            subject=machine_subject(
+                country="NL", organization="system:masters", role="generic", machine_id="m"
+            )
+        ),
+        "a machine as a user": lambda: _made(
+            subject=machine_subject(
+                country="NL", organization="O", role="generic", machine_id="system:kube-scheduler"
+            )
+        ),
+        "a person of a group": lambda: _made(
+            OPERATOR,
+            subject=operator_subject(
+                country="NL", organization="system:masters", name="Ada", duty="operator"
+            ),
+        ),
     },
     "subject-unit": {
         **{

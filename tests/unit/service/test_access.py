@@ -16,12 +16,13 @@ from pydantic import SecretStr
 
 from attestation.errors import Forbidden
 from attestation.machines import OperatorEvent
-from attestation_service.auth import Duty, OperatorDep, Right, VoterDep
+from attestation_service.auth import ControllerDuty, Duty, OperatorDep, Right, VoterDep
 from attestation_service.auth.operator import declared
 from attestation_service.context.request import ACCESS_KEY
 from attestation_service.routing.openapi import (
     access,
     answers,
+    controller_router,
     demand_access,
     machine_router,
     operator_router,
@@ -47,6 +48,12 @@ MACHINE_ROUTES = {
     ("POST", "/api/v1/machines/{machine_id}/request-cert"),
     ("POST", "/api/v1/machines/enroll"),
 }
+CONTROLLER_ROUTES = {
+    ("POST", "/api/v1/node-csr/appraise"): "attestation-approver",
+    ("POST", "/api/v1/node-csr/sign"): "attestation-signer",
+    ("GET", "/api/v1/node-csr/trust"): "attestation-controller",
+}
+"""Of a cluster: each opens to one duty."""
 PUBLIC_ROUTES = {
     ("GET", "/pki/bundle"),
     ("GET", "/pki/ca"),
@@ -124,7 +131,9 @@ def test_every_route_declares_who_may_ask() -> None:
     declared = {key: operation.get(ACCESS_KEY) for key, operation in OPERATIONS.items()}
     assert {k for k, v in declared.items() if v == "machine"} == MACHINE_ROUTES
     assert {k for k, v in declared.items() if v == "public"} == PUBLIC_ROUTES
-    assert set(declared) - MACHINE_ROUTES - PUBLIC_ROUTES == set(OPERATOR_ROUTES)
+    assert {k: v for k, v in declared.items() if v in set(ControllerDuty)} == CONTROLLER_ROUTES
+    others = MACHINE_ROUTES | PUBLIC_ROUTES | CONTROLLER_ROUTES.keys()
+    assert set(declared) - others == set(OPERATOR_ROUTES)
     assert len(OPERATOR_ROUTES) >= 20
     for method, path in OPERATOR_ROUTES:
         right = OPERATIONS[method, path][ACCESS_KEY]
@@ -147,6 +156,9 @@ def test_a_route_without_a_declaration_stops_the_start() -> None:
         (machine_router("x"), "POST", access("act"), "are not asked for"),
         (operator_router("x"), "GET", access("act"), "is no GET"),
         (operator_router("x"), "POST", access("read"), "is no GET"),
+        (operator_router("x"), "GET", access("attestation-signer"), "are asked for"),
+        (machine_router("x"), "GET", access("attestation-signer"), "controllers are asked for, or not"),
+        (controller_router("x"), "GET", access("public"), "controllers are asked for, or not"),
     ):
         app = FastAPI(docs_url=None, redoc_url=None)
 

@@ -15,7 +15,7 @@ from attestation.api.operation import Operation
 from attestation.api.said import PATTERNS
 from attestation.errors import MachineUnknown
 from attestation.reference.schema import either
-from attestation_service.auth import OperatorDep, Right, VoterDep
+from attestation_service.auth import ControllerDuty, OperatorDep, Right, VoterDep
 from attestation_service.border.problems import MEDIA_TYPE
 from attestation_service.routers import ROUTERS
 from attestation_service.routing.lean import LeanRoute, RawRoute
@@ -51,7 +51,7 @@ def test_every_operation_is_described(key: tuple[str, str], operation: dict[str,
             continue
         if status == "304" or OCSP in answer["content"]:
             # Nothing to say, or said in the language of the one who asks (RFC 6960 §2.3).
-            assert key[1].startswith("/pki/")
+            assert key[1].startswith("/pki/") or key[1] == "/api/v1/node-csr/trust"
             continue
         content = answer["content"][MEDIA_TYPE]
         assert content["schema"] == {"$ref": "#/components/schemas/Problem"}
@@ -66,7 +66,11 @@ def test_every_operation_is_described(key: tuple[str, str], operation: dict[str,
 def test_the_operators_scheme_stands_on_their_routes_only() -> None:
     """Whoever reads the document sees where a credential is needed."""
     for operation in OPERATIONS.values():
-        assert ("security" in operation) == (operation["x-access"] in set(Right))
+        asked = {scheme for each in operation.get("security", ()) for scheme in each}
+        of_operators, of_controllers = (
+            operation["x-access"] in set(kind) for kind in (Right, ControllerDuty)
+        )
+        assert asked == ({"operator"} if of_operators else {"controller"} if of_controllers else set())
     assert DOCUMENT["components"]["securitySchemes"]["operator"]["scheme"] == "bearer"
 
 

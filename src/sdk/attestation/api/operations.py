@@ -3,6 +3,7 @@
 The service gives it a handler and says who may ask; a client has it as a method, the command line as a command.
 """
 
+# Longer than 500 lines: each operation once, so that what there is can be read in one place.
 # These functions are declarations: nothing runs them.
 # mypy: disable-error-code="empty-body"
 from __future__ import annotations
@@ -86,6 +87,24 @@ class NodeAPI:
     @operation("enroll", "POST /machines/enroll", *CHALLENGED, *REFUSED, e.CertificateUntrusted, e.CANotConfigured)
     def enroll(self, request: api.EnrollRequest) -> api.EnrollResponse:
         """Present a certificate with the challenge signed by its key (§9)."""
+
+
+class ClusterAPI:
+    """What controllers of a Kubernetes cluster ask, with the token of their ServiceAccount."""
+
+    @operation("appraise_node_csr", "POST /node-csr/appraise", e.NodeRequestDiffers, e.Unavailable)
+    def appraise(self, request: api.NodeCSRRequest) -> api.NodeCSRDecision:
+        """Return what is to be done with a certificate request of a node."""
+
+    @operation("sign_node_csr", "POST /node-csr/sign", e.NodeRequestDenied, e.NodeRequestDiffers, e.AlgorithmForbidden,
+               e.CANotConfigured, e.CertificateNotConformant, e.KeyRefused, e.SignerUnavailable, e.SignerBusy,
+               e.Unavailable)
+    def sign(self, request: api.NodeCSRRequest) -> api.NodeCertificate:
+        """Return the certificate for a request that was judged good."""
+
+    @operation("list_node_trust", "GET /node-csr/trust", e.RequestInvalid)
+    def trust(self, *, page_size: int = PAGE_SIZE) -> Annotated[Iterator[api.NodeTrust], api.NodeTrustPage]:
+        """Yield what the machines of the caller's cluster are worth now."""
 
 
 class PublicAPI:
@@ -240,6 +259,12 @@ class OperatorAPI:
     @operation("object_to_proposal", "POST /approvals/{proposal_digest}/object", e.ApprovalUnknown)
     def object_to_proposal(self, proposal_digest: str, reason: str) -> api.Objected:
         """End every vote for a proposal; one operator is enough, or break-glass."""
+
+    @operation("list_node_csr_decisions", "GET /node-csr/decisions", e.RequestInvalid)
+    def node_csr_decisions(
+        self, machine_id: str | None = None, *, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.NodeCSRDecisionDetail], api.NodeCSRDecisionPage]:
+        """Yield what was decided of certificate requests of Kubernetes nodes, newest first."""
 
     # Admission in advance
 

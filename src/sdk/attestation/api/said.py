@@ -36,6 +36,10 @@ PATTERNS: Final[Mapping[str, str]] = {
     r"^[A-Za-z0-9_-]+$": "must be what an earlier answer gave as next_cursor",
     r"^[A-Za-z0-9+/=]+$": "must be base64",
     r"^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$": "must be 32 bytes in base64, 44 characters",
+    r"^[A-Za-z0-9._-]+$": "must be letters, digits and any of . _ -",
+    r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$": "must be lower-case letters, digits, dots and hyphens",
+    r"^[A-Za-z0-9-]+$": "must be letters, digits and hyphens",
+    r"^[!-~]+$": "must be visible ASCII without spaces",
     r"^[^\s+]*$": "must have no space and no plus sign",
     r"^([0-2](\.(0|[1-9]\d{0,8}))+)?$": "must be an object identifier, numbers with dots between, like 1.3.6.1",
 }

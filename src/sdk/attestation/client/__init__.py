@@ -1,6 +1,7 @@
 """The typed client of the HTTP API: `NodeClient` for machines, `OperatorClient` for operators.
 
-Synchronous. Each name is imported when it is first used, because commands wait for what they import.
+`ControllerClient` is for controllers of Kubernetes clusters. Synchronous.
+Each name is imported when it is first used, because commands wait for what they import.
 Every failure is an `AttestationError`:
 
     AttestationError
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attestation.client.connection import is_loopback
+    from attestation.client.controller import ControllerClient
     from attestation.client.errors import AnswerInvalid, APIError, NotTLS, ServiceUnreachable, TLSFailed
     from attestation.client.node import NodeClient, SealedConfig, SignedBundle
     from attestation.client.operator import OperatorClient
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "APIError",
     "AnswerInvalid",
+    "ControllerClient",
     "NodeClient",
     "NotTLS",
     "OperatorClient",
@@ -51,6 +54,7 @@ _MODULES = {
     "ServiceUnreachable": "errors",
     "TLSFailed": "errors",
     "NotTLS": "errors",
+    "ControllerClient": "controller",
     "NodeClient": "node",
     "SealedConfig": "node",
     "SignedBundle": "node",

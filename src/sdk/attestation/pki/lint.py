@@ -40,7 +40,7 @@ from attestation.endorsements.certificate import (
 )
 from attestation.errors import CSRInvalid, MalformedEvidence
 from attestation.pki.content import CertificateContent, key_identifier
-from attestation.pki.names import Purpose, purpose_of
+from attestation.pki.names import KUBERNETES_PREFIX, NODE_USER, NODES_GROUP, Purpose, purpose_of
 from attestation.pki.profiles import (
     ACCESS_CA_ISSUERS,
     ACCESS_OCSP,
@@ -51,6 +51,7 @@ from attestation.pki.profiles import (
     KEY_TIERS,
     MAX_ASSURANCE,
     OCSP_NO_CHECK,
+    ORGANIZATION,
     PROFILES,
     UNIT,
     Alternative,
@@ -326,6 +327,18 @@ def _subject_unit(case: _Case) -> str | None:
         return None  # then subject-form lets no OU through
     foreign = [text for text in found if text not in case.profile.units]
     return f"OU {foreign[0]!r} is none that profile {case.profile.name} has" if foreign else None
+
+
+def _subject_kubernetes(case: _Case) -> str | None:
+    """Say whether an API server would take the holder for what they are, and nobody else for a part of the cluster."""
+    texts = {a.oid: a.text for a in case.certificate.subject_name.attributes}
+    if case.profile.is_node:
+        host = texts.get(COMMON_NAME, "").removeprefix(NODE_USER)
+        named = texts.get(COMMON_NAME, "") == NODE_USER + host and _HOST.fullmatch(host)
+        fits = named and texts.get(ORGANIZATION) == NODES_GROUP
+        return None if fits else f"not {NODES_GROUP} and {NODE_USER} with a host name"
+    reserved = any(text.startswith(KUBERNETES_PREFIX) for text in texts.values())
+    return f"an attribute that begins with {KUBERNETES_PREFIX}" if reserved else None
 
 
 def _validity_same(case: _Case) -> str | None:
@@ -632,6 +645,12 @@ _RULES: Final[tuple[tuple[Rule, Callable[[_Case], str | None]], ...]] = tuple(
             _subject_form,
         ),
         ("subject-unit", "A role for machines, a duty for people", "R16", _subject_unit),
+        (
+            "subject-kubernetes",
+            "Names that Kubernetes reads as its own in certificates of nodes only",
+            "HSM §21",
+            _subject_kubernetes,
+        ),
         ("validity-same", "The validity asked for", "HSM §7.2", _validity_same),
         ("validity-order", "It begins before it ends", "RFC 5280 §4.1.2.5", _validity_order),
         ("validity-cap", "No longer than the profile allows", "HSM §7.2", _validity_cap),

@@ -20,6 +20,10 @@ CA_NAMES: Final[dict[Purpose, str]] = {
     "machine": "ITL Machine Enrollment CA",
     "operator": "ITL Operator CA",
 }
+NODES_GROUP: Final = "system:nodes"
+NODE_USER: Final = "system:node:"
+KUBERNETES_PREFIX: Final = "system:"
+"""What Kubernetes keeps for itself: whoever has a certificate with such a name is what the name says."""
 MAX_NAME_CHARACTERS: Final = 64
 """ub-common-name, ub-organization-name, ub-organizational-unit-name (RFC 5280, A.1)."""
 _ID_CHARACTERS: Final = 8
@@ -68,6 +72,23 @@ def operator_subject(*, country: str, organization: str, name: str, duty: str) -
         CertificateNotConformant: An attribute that no name may have.
     """
     return _name(country, organization, duty, name)
+
+
+def node_subject(hostname: str) -> Name:
+    """Return the subject of a node of Kubernetes, which an API server reads: O is its group, CN its user name.
+
+    Args:
+        hostname: Of the machine's record.
+
+    Raises:
+        CertificateNotConformant: An attribute that no name may have; a host name has room for 52 characters.
+    """
+    return Name(
+        [
+            _attribute(NameOID.ORGANIZATION_NAME, NODES_GROUP),
+            _attribute(NameOID.COMMON_NAME, NODE_USER + hostname),
+        ]
+    )
 
 
 def responder_subject(ca: Name, worker: str) -> Name:

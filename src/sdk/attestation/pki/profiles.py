@@ -57,6 +57,7 @@ class ProfileName(StrEnum):
 
     NODE_CLIENT = "node-client"
     NODE_SERVER = "node-server"
+    KUBERNETES_NODE = "kubernetes-node"
     OPERATOR = "operator"
     OCSP_SIGNING = "ocsp-signing"
     CA = "ca"
@@ -96,6 +97,7 @@ class Profile:
         path_length: pathLenConstraint of a CA; None of what is no CA.
         self_signed: Its issuer is itself.
         fixed_policies: Certificate policies, exactly these; None where they say assurance and key tier.
+        is_node: Its subject is that of a node, as an API server of Kubernetes reads it, and of nobody else.
         no_check: id-pkix-ocsp-nocheck: nobody asks whether it is revoked (RFC 6960, 4.2.2.2.1).
     """
 
@@ -112,6 +114,7 @@ class Profile:
     self_signed: bool = False
     fixed_policies: tuple[str, ...] | None = ()
     no_check: bool = False
+    is_node: bool = False
 
     @property
     def is_ca(self) -> bool:
@@ -121,6 +124,8 @@ class Profile:
     @property
     def subject(self) -> tuple[str, ...]:
         """OIDs of the subject's attributes, in their order."""
+        if self.is_node:
+            return (ORGANIZATION, COMMON_NAME)
         return (COUNTRY, ORGANIZATION, *([UNIT] if self.units else []), COMMON_NAME)
 
     @property
@@ -158,6 +163,16 @@ PROFILES: Final[Mapping[ProfileName, Profile]] = MappingProxyType(
                 units=MACHINE_UNITS,
                 alternatives=(frozenset({Alternative.URI}), frozenset({Alternative.DNS, Alternative.IP})),
                 fixed_policies=None,
+            ),
+            Profile(
+                name=ProfileName.KUBERNETES_NODE,
+                what="a node, towards the API server of its Kubernetes cluster",
+                purpose="machine",
+                key_usage=("digital_signature",),
+                purposes=(CLIENT_AUTH,),
+                max_validity=timedelta(hours=24),
+                fixed_policies=None,
+                is_node=True,
             ),
             Profile(
                 name=ProfileName.OPERATOR,

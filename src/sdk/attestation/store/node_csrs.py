@@ -20,7 +20,8 @@ _A = table_of(NodeChallengeRow)
 _T = table_of(NodeCSRRow)
 _C = _T.c
 
-NodeDecision = Literal["approve", "deny"]
+NodeDecision = Literal["approve", "deny", "not-recognised"]
+"""The last is never kept."""
 QuoteWord = Literal["required", "accepted"]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from random import SystemRandom
 
 import structlog
@@ -28,6 +28,8 @@ events_log = structlog.get_logger("attestation_service.events")
 
 PURGE_BATCH = 500
 OUTBOX_BATCH = 100
+REFUSALS_KEPT = timedelta(days=1)
+"""For so long a refusal of a Kubernetes request is answered again."""
 
 
 async def run(res: Resources) -> None:
@@ -70,9 +72,21 @@ async def _for_all(res: Resources) -> None:
         pass
     await rejudge(res.store, res.anchors, res.clock)
     await pending.purge(res)
+    while await _forget_requests(res):
+        pass
     purged = PURGE_BATCH
     while purged >= PURGE_BATCH:
         purged = (await res.store.write(lambda tx: tx.purge(res.clock.now(), PURGE_BATCH))).total
+
+
+async def _forget_requests(res: Resources) -> bool:
+    """Delete some decisions about requests of Kubernetes nodes that are old enough; True if there may be more."""
+    at = res.clock.now()
+    approved = at - timedelta(days=res.settings.certificate_history_days)
+    return (
+        await res.store.write(lambda tx: tx.node_csrs.purge(at - REFUSALS_KEPT, approved, PURGE_BATCH))
+        >= PURGE_BATCH
+    )
 
 
 async def _drain(res: Resources) -> bool:

@@ -1,0 +1,1 @@
+"""Certificate requests of Kubernetes nodes: judged for approvers, signed for signers, told of to operators."""
