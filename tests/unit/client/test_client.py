@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import BaseModel
 
 from attestation.api import (
     ApproveRequest,
@@ -520,3 +521,18 @@ def test_the_envelope_is_read() -> None:
     assert sealed is not None
     assert sealed.envelope.model_dump() == envelope
     assert sealed.signature == "a.b.c"
+
+
+class Asked(BaseModel):
+    """A body with a member of each sort."""
+
+    said: str
+    demanded: str | None
+    optional: str | None = None
+
+
+def test_what_is_demanded_is_sent_also_where_it_is_null() -> None:
+    """`node: null` says that there is no such Node. What is optional is left out: an older service may not know it."""
+    script = Script(httpx.Response(200, json={}))
+    HTTPSender(URL, carrier=answering(script)).send("POST", "/x", body=Asked(said="ü", demanded=None))
+    assert json.loads(script.requests[0].content) == {"said": "ü", "demanded": None}

@@ -307,14 +307,18 @@ class HTTPSender(Closing):
             # Also without a body: what a form could send is no act of an operator.
             headers["Content-Type"] = "application/json"
         if body is not None:
-            text = (
-                json.dumps(dict(body))
-                if isinstance(body, Mapping)
-                else body.model_dump_json(exclude_none=True)
-            )
-            content = text.encode()
+            content = (json.dumps(dict(body)) if isinstance(body, Mapping) else _json_of(body)).encode()
         url = f"{self.url}{path}{'?' + urlencode(params) if params else ''}"
         return exchange(self._carrier, method, url, headers, content, max_bytes=self._max_answer_bytes)
+
+
+def _json_of(body: BaseModel) -> str:
+    """Return *body* as JSON, without members that are null: an older service may not know them.
+
+    A member that is demanded is said, also that it is null.
+    """
+    demanded = (name for name, member in type(body).model_fields.items() if member.is_required())
+    return json.dumps({**dict.fromkeys(demanded), **body.model_dump(mode="json", exclude_none=True)})
 
 
 class Client(Closing):
