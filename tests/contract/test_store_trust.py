@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from attestation.endorsements import PathCertificate, PathValidation
 from attestation.errors import AlreadyExists, TrustCertificateUnknown
 from attestation.machines import Machine
 from attestation.results import Assurance
-from attestation.store import Store, StoredEKCertificate, TrustCertificate
+from attestation.store import Store, StoredAKCertificate, StoredEKCertificate, TrustCertificate
 from tests.contract.store_samples import a_machine
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -152,3 +152,62 @@ def test_every_change_is_another_state(store: Store) -> None:
     )
     with pytest.raises(TrustCertificateUnknown):
         store.write_sync(lambda tx: tx.trust.set_status(LEAF, "active", None, "bob", NOW))
+
+
+def vouched(
+    number: int, spki: str = "ee" * 32, *, anchor: str = ANCHOR
+) -> tuple[Machine, StoredAKCertificate]:
+    """Return a machine with somebody who vouches for its AK."""
+    machine = a_machine(number, assurance=Assurance.AK_CERTIFIED, trust_expires_at=NOW)
+    path = (PathCertificate(sha256=anchor, subject="CN=x", role="anchor", ok=True, reason="signed"),)
+    validation = PathValidation(
+        ok=True, reason="chains to CN=x", anchor_sha256=anchor, path=path, bundle_sha256=BUNDLE
+    )
+    return machine, StoredAKCertificate(
+        machine_id=machine.machine_id,
+        ak_name=machine.tpm.ak_name or b"",
+        spki_sha256=spki,
+        certificate=b"leaf",
+        chain=(b"one",),
+        validation=validation,
+        judged_at=NOW,
+    )
+
+
+def test_an_ak_certificate_comes_back_and_is_of_one_machine(store: Store) -> None:
+    """As it went in; found by its key; of no other AK; it goes with its machine and sets its key free."""
+    machine, stored = vouched(1)
+    store.write_sync(lambda tx: tx.machines.add(machine))
+    store.write_sync(lambda tx: tx.ak_certificates.put(stored))
+    again = dataclasses.replace(stored, judged_at=NOW + timedelta(seconds=1))
+    store.write_sync(lambda tx: tx.ak_certificates.put(again))
+    assert store.read_sync(lambda tx: tx.ak_certificates.get(machine.machine_id)) == again
+    assert store.read_sync(lambda tx: tx.ak_certificates.holder("ee" * 32)) == machine.machine_id
+    assert store.read_sync(lambda tx: tx.ak_certificates.holder("ff" * 32)) is None
+    for name, found in ((stored.ak_name, True), (b"\0\x0bother", False), (None, False)):
+        assert store.read_sync(lambda tx, n=name: tx.ak_certificates.vouches(machine.machine_id, n)) is found  # type: ignore[misc]  # the name of this turn
+    store.write_sync(lambda tx: tx.machines.delete(machine.machine_id))
+    assert store.read_sync(lambda tx: tx.ak_certificates.get(machine.machine_id)) is None
+    assert store.read_sync(lambda tx: tx.ak_certificates.holder("ee" * 32)) is None
+
+
+def test_other_anchors_judge_again_and_a_distrusted_one_lowers(store: Store) -> None:
+    """At once, with the lease; who is vouched for better keeps the level, but the word is gone too."""
+    for number, spki, anchor in ((1, "a1", ANCHOR), (2, "a2", ANCHOR), (3, "a3", OTHER)):
+        machine, stored = vouched(number, spki, anchor=anchor)
+        if number == 2:
+            machine = dataclasses.replace(machine, assurance=Assurance.EK_CHAIN)
+        store.write_sync(lambda tx, m=machine: tx.machines.add(m))  # type: ignore[misc]  # of this turn
+        store.write_sync(lambda tx, s=stored: tx.ak_certificates.put(s))  # type: ignore[misc]  # of this turn
+    assert store.read_sync(lambda tx: tx.ak_certificates.judged_by_others(BUNDLE, 9)) == ()
+    assert len(store.read_sync(lambda tx: tx.ak_certificates.judged_by_others("ab" * 32, 9))) == 3
+    assert store.write_sync(lambda tx: tx.ak_certificates.lower(ANCHOR)) == 1
+    one, two, three = (machine_of(store, number) for number in (1, 2, 3))
+    assert (one.assurance, one.trust_expires_at) == (Assurance.TOFU, None)
+    assert (two.assurance, three.assurance) == (Assurance.EK_CHAIN, Assurance.AK_CERTIFIED)
+    due = store.read_sync(lambda tx: tx.ak_certificates.judged_by_others(BUNDLE, 9))
+    assert [(each.machine_id, each.validation.ok) for each in due] == [
+        (one.machine_id, False),
+        (two.machine_id, False),
+    ]
+    assert store.write_sync(lambda tx: tx.ak_certificates.lower(ANCHOR)) == 0

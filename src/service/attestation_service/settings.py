@@ -185,6 +185,7 @@ class Settings(BaseSettings):
     tpm_verify_ca_strict: bool = False
     tpm_ca_bundle_dir: Path | None = None
     tpm_crl_dir: Path | None = None
+    ak_ca_dir: Path | None = None
     tpm_revocation: Literal["record", "fail-closed"] = "record"
     ek_expiry: Literal["record", "fail"] = "record"
 

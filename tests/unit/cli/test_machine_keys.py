@@ -120,3 +120,23 @@ def test_who_may_not_read_the_log_sees_the_rest() -> None:
     done = CliRunner().invoke(cli, ["machine", "ak-activate", A], obj=Session(carrier=stub.carrier))
     assert done.exit_code == 0, done.output
     assert AK[:40] in done.stdout
+
+
+def test_who_vouches_for_the_key_is_shown() -> None:
+    """Whose word it is; or that it counts no more, and why."""
+    word = {
+        "subject": "attestation key",
+        "issuer": "Common Name: Provider",
+        "sha256": "ab" * 32,
+        "ok": True,
+        "reason": "chains to Provider Root",
+        "anchor_sha256": "cd" * 32,
+        "judged_at": NOW,
+    }
+    assert (
+        "by Common Name: Provider: chains to Provider Root"
+        in run(keys(ak_certificate=word), "-o", "csv").stdout
+    )
+    gone = {**word, "ok": False, "reason": "no issuer is known"}
+    assert "by nobody: no issuer is known" in run(keys(ak_certificate=gone), "-o", "csv").stdout
+    assert "vouched" not in run(keys()).stdout

@@ -58,3 +58,14 @@ def test_the_registry_is_complete() -> None:
     assert len(VENDOR_NAMES) == 25
     assert all(len(key) == 11 and bytes.fromhex(key[3:]) for key in VENDOR_NAMES)
     assert "id:00001014" not in VENDOR_NAMES
+
+
+def test_who_vouches_for_the_ak_counts_where_nobody_vouches_for_the_ek() -> None:
+    """Level two, and no more; a vendor or an operator counts for more."""
+    found = judge_ek_trust(allow_listed=False, chain=None, ak_certified=True)
+    assert (found.assurance, found.chain_ok) == (Assurance.AK_CERTIFIED, False)
+    chain = PathValidation(ok=True, reason="chains")
+    assert judge_ek_trust(allow_listed=False, chain=chain, ak_certified=True).assurance is Assurance.EK_CHAIN
+    assert (
+        judge_ek_trust(allow_listed=True, chain=None, ak_certified=True).assurance is Assurance.EK_ALLOWLIST
+    )

@@ -20,7 +20,7 @@ from attestation_cli.render import Cell, cell, instant, moment, shorten, wrap
 from attestation_cli.session import Session, name_of
 
 if TYPE_CHECKING:
-    from attestation.api import AuditEntryDetail, KeysDetail, MachineDetail
+    from attestation.api import AKVouchingDetail, AuditEntryDetail, KeysDetail, MachineDetail
     from attestation.client import OperatorClient
 
 LOOKED_AT = 200
@@ -139,6 +139,7 @@ def _rows(
         ("EK template", cell(keys.ek_template)),
         ("further EKs", cell(", ".join(keys.ek_alternatives) or None)),
         ("attestation key", listed(active) if active else Cell("none is activated", "yellow", "")),
+        *([("vouched for", _vouched(keys.ak_certificate))] if keys.ak_certificate is not None else []),
         ("awaited", listed([when("asked", a.issued_at) for a in keys.activations])),
         ("earlier keys", listed([when(b.ak_name, b.bound_at) for b in keys.earlier])),
         (
@@ -148,6 +149,13 @@ def _rows(
             ]),
         ),
     ]  # fmt: skip
+
+
+def _vouched(by: AKVouchingDetail) -> Cell:
+    """Say who vouches for the attestation key, or why nobody does any more."""
+    if by.ok:
+        return cell(f"by {by.issuer}: {by.reason}")
+    return Cell(clean(f"by nobody: {by.reason}"), "yellow")
 
 
 @machine_act(OperatorAPI.ak_reset, "attestation key forgotten", question="Forget the attestation key of {}?")

@@ -20,6 +20,8 @@ from attestation.api.base import (
 from attestation.machines import DEFAULT_CLUSTER, Role, Status
 
 __all__ = [
+    "AKCertificate",
+    "AKStatement",
     "AckRequest",
     "AckResponse",
     "ActivateRequest",
@@ -121,6 +123,26 @@ class IntroduceResponse(Wire):
 Proof = Annotated[str, Field(max_length=64, description="HMAC-SHA256 over the context, base64")]
 
 
+class AKStatement(Wire):
+    """What a certified attestation key says of the AK: TPM2_Certify over this activation."""
+
+    key_public: Base64 = Field(description="TPM2B_PUBLIC of the certified key, base64")
+    certify_info: Base64 = Field(description="TPMS_ATTEST, exactly the signed bytes")
+    signature: Base64 = Field(description="TPMT_SIGNATURE")
+
+
+class AKCertificate(Wire):
+    """The certificate of an attestation key, and what its key says of the AK."""
+
+    certificate: Base64 = Field(description="Base64 of the certificate, PEM or DER, padding of NV included")
+    chain: list[Base64] = Field(
+        default_factory=list, max_length=16, description="Intermediates read from NV, DER"
+    )
+    statement: AKStatement | None = Field(
+        default=None, description="Absent where the certificate is that of the AK itself"
+    )
+
+
 class ActivateRequest(Wire):
     """`POST /api/v1/machines/{machine_id}/ak-activate` (PROTOCOL §2)."""
 
@@ -130,6 +152,9 @@ class ActivateRequest(Wire):
         default_factory=list, max_length=3, description="One for each alternative credential, or none"
     )
     node_nonce: NodeNonce | None = None
+    ak_certificate: AKCertificate | None = Field(
+        default=None, description="Somebody vouches for the AK; counts where no maker vouches for the EK"
+    )
 
 
 class ActivateResponse(Wire):

@@ -16,6 +16,7 @@ from attestation.machines.labels import MAX_LABELS, checked_key, checked_value
 from attestation.results import Assurance, Subject, Verdict
 
 __all__ = [
+    "AKVouchingDetail",
     "AllowListEntry",
     "AllowListImport",
     "AllowListImported",
@@ -200,6 +201,18 @@ class OpenActivation(Wire):
     expires_at: datetime
 
 
+class AKVouchingDetail(Wire):
+    """Who vouches for the attestation key of a machine."""
+
+    subject: str
+    issuer: str
+    sha256: str = Field(description="SHA-256 of the certificate's DER")
+    ok: bool = Field(description="A CA of ITL_AK_CA_DIR leads to it, and it is about the key that counts now")
+    reason: str
+    anchor_sha256: str | None
+    judged_at: datetime
+
+
 class KeysDetail(Wire):
     """The keys of a machine: which are proven, which is awaited, which were before. Names and times, no key."""
 
@@ -216,6 +229,9 @@ class KeysDetail(Wire):
     )
     activations: list[OpenActivation] = Field(
         description="Anybody who knows the EK can have one made: it says that somebody came, not who"
+    )
+    ak_certificate: AKVouchingDetail | None = Field(
+        default=None, description="The certificate by which somebody vouches for the attestation key"
     )
 
 

@@ -88,18 +88,23 @@ class EKTrust:
     reason: str
 
 
-def judge_ek_trust(*, allow_listed: bool, chain: PathValidation | None) -> EKTrust:
+def judge_ek_trust(
+    *, allow_listed: bool, chain: PathValidation | None, ak_certified: bool = False
+) -> EKTrust:
     """Return the assurance of an activated EK.
 
     Args:
         allow_listed: Its fingerprint is on the allow-list.
         chain: Verdict on its certificate; None where it has none (`ek_source=pub`).
+        ak_certified: A configured CA vouches for the AK that was activated with it.
     """
     chain_ok = chain is not None and chain.ok
     if allow_listed:
         level, reason = Assurance.EK_ALLOWLIST, "this exact EK was imported by an operator"
     elif chain_ok:
         level, reason = Assurance.EK_CHAIN, "the EK certificate chains to a vendor anchor"
+    elif ak_certified:
+        level, reason = Assurance.AK_CERTIFIED, "a configured CA vouches for the attestation key"
     else:
         level = Assurance.TOFU
         reason = chain.reason if chain is not None else "the EK has no certificate"

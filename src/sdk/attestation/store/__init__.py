@@ -52,7 +52,13 @@ from attestation.store.results import StoredEvidence, StoredResult
 from attestation.store.sql import row_of
 from attestation.store.sqlite import SQLiteStore
 from attestation.store.tokens import ConfigToken, RegistrationToken
-from attestation.store.trust import StoredEKCertificate, TrustCertificate, TrustRole, TrustStatus
+from attestation.store.trust import (
+    StoredAKCertificate,
+    StoredEKCertificate,
+    TrustCertificate,
+    TrustRole,
+    TrustStatus,
+)
 from attestation.store.tx import Tx
 
 __all__ = [
@@ -113,6 +119,7 @@ __all__ = [
     "Scope",
     "Store",
     "StoreSettings",
+    "StoredAKCertificate",
     "StoredCRL",
     "StoredCheckpoint",
     "StoredDelegate",

@@ -341,6 +341,32 @@ class EKCertificateRow(Base):
     judged_at: Mapped[datetime]
 
 
+class AKCertificateRow(Base):
+    """The certificate by which somebody vouches for the AK of a machine, and how its chain was judged last.
+
+    `spki_sha256` names the certified key, which vouches for one machine; `bundle_sha256` the set of anchors.
+    """
+
+    __tablename__ = "ak_certificates"
+    __table_args__ = (UniqueConstraint("spki_sha256"), Index(None, "bundle_sha256"))
+
+    machine_id: Mapped[str] = mapped_column(
+        ForeignKey("machines.machine_id", ondelete="CASCADE"), primary_key=True
+    )
+    ak_name: Mapped[bytes]
+    spki_sha256: Mapped[str]
+    certificate: Mapped[bytes]
+    chain: Mapped[Blobs]
+    ok: Mapped[bool]
+    reason: Mapped[str]
+    vendor: Mapped[str | None]
+    anchor_sha256: Mapped[str | None]
+    path: Mapped[Path]
+    revocation: Mapped[str]
+    bundle_sha256: Mapped[str | None]
+    judged_at: Mapped[datetime]
+
+
 class TrustCertificateRow(Base):
     """Certificates that operators added to the trust bundle, or distrusted in it."""
 

@@ -1,4 +1,4 @@
-"""Who vouches for hardware: EK certificates of machines as they were judged, and what operators added or distrusted."""
+"""Who vouches for hardware: certificates of machines as they were judged, and what operators added or distrusted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,18 @@ from attestation.errors import AlreadyExists, TrustCertificateUnknown
 from attestation.results import Assurance
 from attestation.store.codec import binds, codec
 from attestation.store.sql import Executor, Prepared, Row
-from attestation.store.tables import EKCertificateRow, MachineRow, TrustCertificateRow, table_of
+from attestation.store.tables import (
+    AKCertificateRow,
+    EKCertificateRow,
+    MachineRow,
+    TrustCertificateRow,
+    table_of,
+)
 
 _E = table_of(EKCertificateRow)
 _EC = _E.c
+_A = table_of(AKCertificateRow)
+_AC = _A.c
 _M = table_of(MachineRow).c
 _T = table_of(TrustCertificateRow)
 _TC = _T.c
@@ -39,6 +47,29 @@ class StoredEKCertificate:
     """
 
     machine_id: str
+    certificate: bytes
+    chain: tuple[bytes, ...]
+    validation: PathValidation
+    judged_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAKCertificate:
+    """The certificate by which somebody vouches for the AK of a machine, and how its chain was judged last.
+
+    Args:
+        machine_id: Whose.
+        ak_name: Name of the AK that it vouches for; for another one it says nothing.
+        spki_sha256: SHA-256 of the certified key's SubjectPublicKeyInfo, 64 lower-case hex.
+        certificate: DER, without padding.
+        chain: DER of the intermediates that the machine sent; untrusted.
+        validation: The judgement with its path; `bundle_sha256` names the set of anchors.
+        judged_at: When.
+    """
+
+    machine_id: str
+    ak_name: bytes
+    spki_sha256: str
     certificate: bytes
     chain: tuple[bytes, ...]
     validation: PathValidation
@@ -111,6 +142,33 @@ _VOID = Prepared(
     .where(_EC.ok, _EC.path.like(bindparam("part")))
     .values(ok=False, reason="a certificate of its path is distrusted", bundle_sha256=None)
 )
+_AK = codec(StoredAKCertificate, _AC)
+_PUT_AK = Prepared(
+    lambda insert: (
+        insert(_A)
+        .values(binds(_AC))
+        .on_conflict_do_update(index_elements=[_AC.machine_id], set_=binds(_AC, "machine_id"))
+    )
+)
+_GET_AK = Prepared(select(_A).where(_AC.machine_id == bindparam("machine_id")))
+_HOLDER = Prepared(select(_AC.machine_id).where(_AC.spki_sha256 == bindparam("spki_sha256")))
+_AK_OTHERS = Prepared(
+    select(_A)
+    .where(or_(_AC.bundle_sha256.is_(None), _AC.bundle_sha256 != bindparam("bundle_sha256")))
+    .order_by(_AC.machine_id)
+    .limit(bindparam("rows"))
+)
+_AK_VOUCHED = select(_AC.machine_id).where(_AC.ok, _AC.anchor_sha256 == bindparam("anchor"))
+_LOWER_AK = Prepared(
+    update(table_of(MachineRow))
+    .where(_M.machine_id.in_(_AK_VOUCHED), _M.assurance == Assurance.AK_CERTIFIED.value)
+    .values(assurance=bindparam("lowered"), trust_expires_at=None, version=_M.version + 1)
+)
+_VOID_AK = Prepared(
+    update(_A)
+    .where(_AC.ok, _AC.anchor_sha256 == bindparam("anchor"))
+    .values(ok=False, reason="the anchor of its path is distrusted", bundle_sha256=None)
+)
 _ADD = Prepared(lambda insert: insert(_T).values(binds(_TC)).on_conflict_do_nothing())
 _ALL = Prepared(select(_T).order_by(_TC.vendor, _TC.role, _TC.sha256))
 _GET = Prepared(select(_T).where(_TC.sha256 == bindparam("sha256")))
@@ -155,6 +213,45 @@ class EKCertificates:
         # Nobody's judgement any more: it is made again, also where the bundle becomes again what it was.
         self._sql.do(_VOID, part=part)
         return listed + lowered
+
+
+class AKCertificates:
+    """The certificates that vouch for AKs of machines, inside one unit of work."""
+
+    __slots__ = ("_sql",)
+
+    def __init__(self, sql: Executor) -> None:
+        self._sql = sql
+
+    def put(self, stored: StoredAKCertificate) -> None:
+        """Store the certificate of a machine, or its new judgement; that its key is nobody else's was asked before."""
+        self._sql.do(_PUT_AK, **_AK.encode(stored))
+
+    def get(self, machine_id: str) -> StoredAKCertificate | None:
+        """Return the certificate of a machine; None where it has none."""
+        return _AK.one(self._sql.row(_GET_AK, machine_id=machine_id))
+
+    def vouches(self, machine_id: str, ak_name: bytes | None) -> bool:
+        """Say whether somebody vouches for this AK of this machine, as far as it was judged."""
+        stored = self.get(machine_id)
+        return stored is not None and stored.validation.ok and stored.ak_name == ak_name
+
+    def holder(self, spki_sha256: str) -> str | None:
+        """Return the machine that this certified key (SHA-256 of its SPKI, hex) vouches for, or None."""
+        row = self._sql.row(_HOLDER, spki_sha256=spki_sha256)
+        return None if row is None else row[0]
+
+    def judged_by_others(self, anchors_sha256: str, limit: int) -> tuple[StoredAKCertificate, ...]:
+        """Return up to *limit* certificates that another set of anchors than this judged."""
+        rows = self._sql.rows(_AK_OTHERS, bundle_sha256=anchors_sha256, rows=limit)
+        return tuple(map(_AK.decode, rows))
+
+    def lower(self, sha256: str) -> int:
+        """Take the word of the anchor *sha256* from every machine that has its level by it; return how many."""
+        lowered = self._sql.run(_LOWER_AK, anchor=sha256, lowered=Assurance.TOFU.value)
+        # Nobody's judgement any more: it is made again, also where the anchors become again what they were.
+        self._sql.do(_VOID_AK, anchor=sha256)
+        return lowered
 
 
 class Trust:

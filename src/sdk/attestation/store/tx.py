@@ -36,7 +36,7 @@ from attestation.store.schema import Schema
 from attestation.store.sql import Executor
 from attestation.store.state import State
 from attestation.store.tokens import ConfigTokens, RegistrationTokens
-from attestation.store.trust import EKCertificates, Trust
+from attestation.store.trust import AKCertificates, EKCertificates, Trust
 
 T = TypeVar("T")
 
@@ -55,6 +55,7 @@ class Tx:
         "_sql",
         "acts",
         "ak_bindings",
+        "ak_certificates",
         "allow_list",
         "approvals",
         "attestations",
@@ -111,6 +112,7 @@ class Tx:
         self.policies = Policies(sql)
         self.captures = Captures(sql)
         self.ek_certificates = EKCertificates(sql)
+        self.ak_certificates = AKCertificates(sql)
         self.state = State(sql)
         self.trust = Trust(sql)
         self.identity = Identity(sql)

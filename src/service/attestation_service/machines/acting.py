@@ -192,7 +192,9 @@ def demand_assurance(tx: Tx, before: Machine, act: Act, settings: Settings) -> N
     level: Assurance = act.changes.get("assurance", before.assurance)
     alone = level is Assurance.EK_ALLOWLIST and _is_word_of_one(tx, before, act, role, settings)
     if alone:
-        level = Assurance.EK_CHAIN if before.tpm.ek_chain_ok else Assurance.TOFU
+        vouched = tx.ak_certificates.vouches(before.machine_id, before.tpm.ak_name)
+        level = Assurance.AK_CERTIFIED if vouched else Assurance.TOFU
+        level = Assurance.EK_CHAIN if before.tpm.ek_chain_ok else level
     after = replace(before, role=role, cluster_id=act.changes["cluster_id"])
     minimum = policy.in_force(tx, after, settings).assurance_minimum(role)
     if level.level < minimum.level and alone:

@@ -241,6 +241,8 @@ async def ak_reset(machine_id: Id, request: ReasonRequest, *, res: Res, operator
             action="ak_reset",
             changes={
                 "tpm": replace(machine.tpm, ak_public=None, ak_name=None, ak_activated_at=None),
+                # Who vouched for the machine vouched for this key.
+                **({"assurance": Assurance.TOFU} if machine.assurance is Assurance.AK_CERTIFIED else {}),
                 "clock": None,
                 **UNTRUSTED,
             },

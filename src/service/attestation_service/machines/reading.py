@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Query
 
 from attestation.api import (
+    AKVouchingDetail,
     KeyBindingDetail,
     KeysDetail,
     MachineDetail,
@@ -16,6 +17,7 @@ from attestation.api import (
     RelativeDetail,
 )
 from attestation.api.base import CLUSTER_ID_PATTERN
+from attestation.endorsements.certificate import parse_certificate
 from attestation.machines import (
     Machine,
     Role,
@@ -135,9 +137,28 @@ async def get_keys(machine_id: Id, *, res: Res) -> KeysDetail:
                 OpenActivation(issued_at=c.issued_at, expires_at=c.expires_at)
                 for c in tx.challenges.open_of(machine.tpm.ek_fingerprint, "activate", at)
             ],
+            ak_certificate=_vouching(tx, machine),
         )
 
     return await res.store.read(work)
+
+
+def _vouching(tx: Tx, machine: Machine) -> AKVouchingDetail | None:
+    """Return who vouches for the attestation key, as it was judged last."""
+    stored = tx.ak_certificates.get(machine.machine_id)
+    if stored is None:
+        return None
+    read = parse_certificate(stored.certificate)
+    counts = stored.ak_name == machine.tpm.ak_name
+    return AKVouchingDetail(
+        subject=read.subject,
+        issuer=read.issuer,
+        sha256=read.sha256,
+        ok=stored.validation.ok and counts,
+        reason=stored.validation.reason if counts else "it is about another attestation key",
+        anchor_sha256=stored.validation.anchor_sha256,
+        judged_at=stored.judged_at,
+    )
 
 
 def detail_of(tx: Tx, machine: Machine, res: Resources, at: datetime) -> MachineDetail:

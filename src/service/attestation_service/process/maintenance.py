@@ -21,7 +21,7 @@ from attestation_service.border import operator_ca
 from attestation_service.entitlements import leases, pending
 from attestation_service.resources import Resources
 from attestation_service.storage.chores import MAINTENANCE
-from attestation_service.verifier.endorsements import rejudge
+from attestation_service.verifier.endorsements import rejudge, rejudge_aks
 
 log = structlog.get_logger("attestation_service.maintenance")
 events_log = structlog.get_logger("attestation_service.events")
@@ -71,6 +71,7 @@ async def _for_all(res: Resources) -> None:
     while await _drain(res):
         pass
     await rejudge(res.store, res.anchors, res.clock)
+    await rejudge_aks(res.store, res.anchors, res.settings, res.clock)
     await pending.purge(res)
     while await _forget_requests(res):
         pass

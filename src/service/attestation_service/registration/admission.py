@@ -30,6 +30,7 @@ from attestation_service.entitlements import alarms, names, pending
 from attestation_service.entitlements.events import emit, hardware
 from attestation_service.registration.binding import kinship_shown
 from attestation_service.registration.introduction import Alternative, Introduction
+from attestation_service.registration.vouching import Vouching
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
 from attestation_service.verifier import endorsements, policy
@@ -65,9 +66,11 @@ def endorsed_by(tx: Tx, introduction: Introduction, res: Resources, at: datetime
     )
 
 
-def _waits(tx: Tx, token: RegistrationToken, validation: PathValidation | None, res: Resources) -> bool:
+def _waits(
+    tx: Tx, token: RegistrationToken, validation: PathValidation | None, res: Resources, *, ak_certified: bool
+) -> bool:
     """Return True where a machine is vouched for less than its token, or the role of the token, demands."""
-    trust = judge_ek_trust(allow_listed=False, chain=validation)
+    trust = judge_ek_trust(allow_listed=False, chain=validation, ak_certified=ak_certified)
     cluster_id = token.cluster_id or DEFAULT_CLUSTER
     needed = policy.of_role(tx, token.role, cluster_id, res.settings).assurance_minimum(token.role)
     return trust.assurance.level < max(needed.level, token.minimum_assurance.level)
@@ -82,11 +85,13 @@ def admit(
     *,
     waits: bool,
     spend: bool = False,
+    ak_certified: bool = False,
 ) -> _Admission:
     """Decide what a new machine becomes; `spend` takes a use of its registration token, `waits` passes all words over.
 
     A token admits a machine that is vouched for well enough for its role. Another one waits for an operator, and
     the token keeps its use; so does a machine that would be called like another one, whatever admits it.
+    Who vouches for its AK (`ak_certified`) is known at the activation, and not before.
 
     Raises:
         RegistrationTokenInvalid: A token was presented that admits nobody.
@@ -114,13 +119,13 @@ def admit(
         admission = _Admission(
             Status.REGISTERED, token.role, token.hostname, token.assigned_ip, token.cluster_id
         )
-        if not _waits(tx, token, validation, res):
+        if not _waits(tx, token, validation, res, ak_certified=ak_certified):
             taken = _taken(tx, admission, res.settings)
             if taken is None and spend:
                 tx.registration_tokens.use(digest, at)
             if taken is None:
                 return admission
-    vouched = entry is not None or (validation is not None and validation.ok)
+    vouched = entry is not None or ak_certified or (validation is not None and validation.ok)
     pending.check_quota(tx, res.settings, introduction.source, vouched=vouched, at=at, take=spend)
     return _Admission(
         Status.PENDING_APPROVAL, allow_listed=entry is not None and taken is not None, alarm=taken
@@ -142,6 +147,7 @@ def create(
     machine_id: str,
     introduction: Introduction,
     proven: Sequence[Alternative],
+    vouching: Vouching,
     res: Resources,
     at: datetime,
 ) -> Machine:
@@ -149,8 +155,11 @@ def create(
     # Asked again: what was trusted at the introduction may be distrusted since.
     validation = endorsed_by(tx, introduction, res, at)
     kinship = kinship_shown(tx, machine_id, introduction, proven)
-    admission = admit(tx, introduction, validation, res, at, waits=kinship.waits, spend=True)
-    trust = judge_ek_trust(allow_listed=admission.allow_listed, chain=validation)
+    certified = vouching.vouched is not None
+    admission = admit(
+        tx, introduction, validation, res, at, waits=kinship.waits, spend=True, ak_certified=certified
+    )
+    trust = judge_ek_trust(allow_listed=admission.allow_listed, chain=validation, ak_certified=certified)
     machine = Machine(
         machine_id=machine_id,
         version=1,
@@ -205,6 +214,7 @@ def create(
     if admission.alarm is not None:
         subject = machine.tpm.ek_fingerprint
         alarms.sound(tx, admission.alarm, at, subject=subject, machine=machine, source=introduction.source)
+    vouching.keep(tx, machine_id, at)
     machine = _kept(tx, machine, introduction, validation, at)
     _bind(tx, machine, introduction, at)
     _registered(
@@ -213,7 +223,7 @@ def create(
         introduction,
         at,
         prev_state=None,
-        detail=f"assurance {machine.assurance}: {trust.reason}",
+        detail=f"assurance {machine.assurance}: {trust.reason}{vouching.told}",
     )
     return machine
 
@@ -240,6 +250,7 @@ def confirm(
     machine: Machine,
     introduction: Introduction,
     proven: Sequence[Alternative],
+    vouching: Vouching,
     res: Resources,
     at: datetime,
 ) -> Machine:
@@ -258,6 +269,8 @@ def confirm(
         )
         machine = tx.machines.update(machine, tpm=identity)
         detail = "AK replaced after a reset"
+    detail += vouching.told
+    vouching.keep(tx, machine.machine_id, at)
     validation = endorsed_by(tx, introduction, res, at)
     # What a vendor said of this EK stays true, whatever is shown later: nothing worse takes its place.
     if validation is not None and (validation.ok or not machine.tpm.ek_chain_ok):
@@ -272,6 +285,7 @@ def confirm(
         machine = _kept(tx, machine, introduction, validation, at)
         if machine.kept_bytes != introduction.kept_bytes:
             machine = tx.machines.update(machine, kept_bytes=introduction.kept_bytes)
+    machine = endorsements.level_of_ak(tx, machine, at, "who vouches for its attestation key")
     changed = [name for name, found in introduction.hw.items() if getattr(machine, name) != found]
     if changed:
         detail += f"; differs from the first introduction: {', '.join(changed)}"

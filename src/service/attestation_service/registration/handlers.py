@@ -46,6 +46,7 @@ from attestation_service.context.request import From, Origin
 from attestation_service.entitlements import alarms, config_tokens, pending
 from attestation_service.entitlements.config_tokens import IssuedToken
 from attestation_service.keys import crypto_policy, statements
+from attestation_service.registration import vouching
 from attestation_service.registration.admission import admit, confirm, create, endorsed_by
 from attestation_service.registration.binding import (
     ELSEWHERE,
@@ -261,10 +262,14 @@ async def activate(machine_id: Id, request: ActivateRequest, *, res: Res, origin
             limits.audit_denied(tx, _denied(machine.machine_id, conflict, origin), at)
             return conflict
         displaced = displace(tx, stolen, introduction, at) if stolen is not None else None
+        # 5. Who vouches for the AK: for this very activation. Nobody is no reason to refuse it.
+        vouched = vouching.judge(
+            tx, shown, introduction, machine_id=machine_id, request=request, anchors=res.anchors.ak, at=at
+        )
         if machine is None:
-            machine = create(tx, machine_id, introduction, proven, res, at)
+            machine = create(tx, machine_id, introduction, proven, vouched, res, at)
         else:
-            machine = confirm(tx, machine, introduction, proven, res, at)
+            machine = confirm(tx, machine, introduction, proven, vouched, res, at)
         if displaced is not None:
             alarms.sound(
                 tx,
@@ -274,13 +279,15 @@ async def activate(machine_id: Id, request: ActivateRequest, *, res: Res, origin
                 machine=machine,
                 source=introduction.source,
             )
-        # 5. A token only where an operator admitted it already; delivery still needs an attestation.
+        # 6. A token only where an operator admitted it already; delivery still needs an attestation.
         token = None
         if machine.status is Status.REGISTERED:
             token = config_tokens.issue(tx, machine, res.settings, at)
         return machine, token
 
     async with limits.CountRefusals(res.store, counted, at):
+        # What cannot be read spends nothing: the machine may come again without it.
+        shown = vouching.parse(request.ak_certificate)
         concluded = await res.store.write(conclude)
     if isinstance(concluded, AttestationError):
         raise concluded

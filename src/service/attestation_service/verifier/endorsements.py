@@ -17,16 +17,20 @@ import structlog
 from attestation.audit import AuditEvent
 from attestation.clock import Clock, rfc3339
 from attestation.endorsements import PathValidation, judge_ek_trust
+from attestation.endorsements.ak_certificate import AKAnchors
 from attestation.endorsements.bundle import BundleEntry, RevocationMode, Role, TrustBundle
 from attestation.endorsements.bundle import entry_of as bundle_entry
+from attestation.endorsements.certificate import parse_certificate
 from attestation.endorsements.path import Expiry
 from attestation.endorsements.revocation import CRL, MAX_CRL_BYTES, CRLStore, parse_crl
 from attestation.endorsements.vendors import SIMULATOR
 from attestation.errors import BundleInvalid, MalformedEvidence
 from attestation.machines import Machine
+from attestation.results import Assurance
 from attestation.store import Store, StoredEKCertificate, TrustCertificate, Tx
 from attestation.tpm_bundle import load, load_shipped
 from attestation_service.settings import Settings, SettingsInvalid
+from attestation_service.verifier.node_identity import load_anchors
 
 log = structlog.get_logger("attestation_service.endorsements")
 
@@ -59,6 +63,9 @@ class Anchors:
         self._revocations: Final = (
             load_crls(settings.tpm_crl_dir) if settings.tpm_crl_dir is not None else None
         )
+        self._ak: Final = (
+            load_anchors(settings.ak_ca_dir) if settings.ak_ca_dir is not None else AKAnchors(())
+        )
         self._base = base
         self._remembered: tuple[tuple[object, ...], TrustBundle] = ((), self._base)
 
@@ -75,6 +82,11 @@ class Anchors:
             bundle = self._overlaid(tx.trust.all())
             self._remembered = (state, bundle)
         return bundle
+
+    @property
+    def ak(self) -> AKAnchors:
+        """The CAs that operators believe about attestation keys; none where no folder was named."""
+        return self._ak
 
     def _overlaid(self, stored: tuple[TrustCertificate, ...]) -> TrustBundle:
         # What is shipped or in the folder keeps its entry; for the rest the operator's word is the entry.
@@ -177,7 +189,11 @@ def keep(
             judged_at=at,
         )
     )
-    trust = judge_ek_trust(allow_listed=machine.tpm.ek_allow_listed, chain=validation)
+    trust = judge_ek_trust(
+        allow_listed=machine.tpm.ek_allow_listed,
+        chain=validation,
+        ak_certified=tx.ak_certificates.vouches(machine.machine_id, machine.tpm.ak_name),
+    )
     if (trust.assurance, trust.chain_ok) == (machine.assurance, machine.tpm.ek_chain_ok):
         return machine
     lowered = trust.assurance.level < machine.assurance.level
@@ -200,6 +216,64 @@ def keep(
         at,
     )
     return after
+
+
+def level_of_ak(tx: Tx, machine: Machine, at: datetime, reason: str) -> Machine:
+    """Give a machine the level that follows from who vouches for its AK now; return it after that.
+
+    Only between `tofu` and `ak-certified`: who is vouched for better, or not at all, stays so.
+    """
+    if machine.assurance not in (Assurance.TOFU, Assurance.AK_CERTIFIED):
+        return machine
+    certified = tx.ak_certificates.vouches(machine.machine_id, machine.tpm.ak_name)
+    level = Assurance.AK_CERTIFIED if certified else Assurance.TOFU
+    if level is machine.assurance:
+        return machine
+    after = tx.machines.update(
+        machine,
+        assurance=level,
+        # What was believed of it was believed of a better vouched machine.
+        **({} if certified else {"trust_expires_at": None}),
+    )
+    tx.audit.append(
+        AuditEvent(
+            operator_cn="service",
+            action="assurance_changed",
+            machine_id=machine.machine_id,
+            prev_state=machine.status,
+            new_state=after.status,
+            detail=f"{machine.assurance} to {level}: {reason}",
+        ),
+        at,
+    )
+    return after
+
+
+async def rejudge_aks(store: Store, anchors: Anchors, settings: Settings, clock: Clock) -> None:
+    """Judge again which AKs are vouched for, where other anchors judged it, in small batches."""
+    while True:
+        at = clock.now()
+
+        def work(tx: Tx, at: datetime = at) -> int:
+            due = tx.ak_certificates.judged_by_others(anchors.ak.sha256, REJUDGE_BATCH)
+            for each in due:
+                validation = anchors.ak.validate(
+                    parse_certificate(each.certificate),
+                    each.chain,
+                    at=at,
+                    # As for EK certificates: expiry is only recorded of whom somebody vouched for.
+                    expiry=Expiry(settings.ek_expiry) if each.validation.ok else Expiry.FAIL,
+                )
+                tx.ak_certificates.put(replace(each, validation=validation, judged_at=at))
+                machine = tx.machines.by_id(each.machine_id)
+                assert machine is not None  # its certificate goes with it
+                level_of_ak(tx, machine, at, f"{validation.reason}; anchors {validation.bundle_sha256}")
+            return len(due)
+
+        if not await store.read(lambda tx: tx.ak_certificates.judged_by_others(anchors.ak.sha256, 1)):
+            return
+        count = await store.write(work)
+        log.info("trust.rejudged_aks", machines=count, at=rfc3339(at))
 
 
 async def rejudge(store: Store, anchors: Anchors, clock: Clock) -> None:
