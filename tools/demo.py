@@ -51,7 +51,11 @@ from attestation.pki.request import parse_csr
 from attestation.tpm import parse_public
 from attestation.wire import b64decode, b64encode
 from attestation_testing import CertificateAuthority
+from tools.demo_kubernetes import NODES, Nodes
+from tools.demo_kubernetes import next_steps as next_steps_on_kubernetes
+from tools.kubernetes import Cluster, KubernetesMissing
 from tools.stage import BIN, REATTEST_SECONDS, Failed, IdentityProvider, Machine, Service, free_port
+from tools.stage_kubernetes import clusters_setting
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT_DATA = ROOT / ".run"
@@ -144,6 +148,10 @@ class Show:
         self.attest()
         self.certify()
         self.verify_audit()
+
+    def id_of(self, machine: Machine) -> str:
+        """Return the id that the service gave a machine."""
+        return self._ids[machine.name]
 
     def power_on(self) -> None:
         """Give every machine a TPM."""
@@ -522,6 +530,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help=f"on PostgreSQL instead of SQLite, {REPLICAS} replicas behind nginx",
     )
+    parser.add_argument(
+        "--kubernetes",
+        action="store_true",
+        help="two machines become nodes of a real Kubernetes API, and a stranger with their token does not",
+    )
     parser.add_argument("--exit-after-demo", action="store_true", help="stop after the last step")
     return parser
 
@@ -618,6 +631,70 @@ def run(options: argparse.Namespace) -> None:
             stay(out, service, identity, machines)
 
 
+def run_kubernetes(options: argparse.Namespace) -> None:
+    """Run the demo of a cluster whose nodes prove themselves."""
+    out = Narrator()
+    with ExitStack() as stack:
+        stack.enter_context(alone((options.data or DEFAULT_DATA).absolute()))
+        data = prepare_data(options.data, demo=True)
+        if (data / "cluster").exists():
+            raise Failed(f"{data} is of an earlier run; give another --data DIR")
+        port = options.port or free_port(DEFAULT_PORT)
+        identity = IdentityProvider(data, free_port(DEFAULT_IDENTITY_PORT, but_not=port))
+        stack.callback(identity.stop)
+        identity.start()
+        cluster = Cluster(data / "cluster", lambda: free_port(0))
+        clusters = {"ITL_KUBERNETES_CLUSTERS": clusters_setting(cluster)}
+        service = Service(data, port, identity.issuer, more=clusters)
+        service.prepare([role.value for role in Role])
+        out.say("Is this node the machine we expect, and may it join the cluster?")
+        stack.callback(service.stop)
+        identity.wait()
+        service.start()
+        out.say()
+        out.say(f"   The service runs at {service.url}, on SQLite in {data}.")
+        machines = [
+            Machine(
+                name=name,
+                directory=data / "machines" / name,
+                server_url=service.url,
+                role=Role.WORKER_APP.value,
+                number=number,
+            )
+            for number, name in enumerate(NODES, start=1)
+        ]
+        for machine in machines:
+            stack.callback(machine.stop)
+        stack.callback(ask_to_stop, machines)
+        nodes = Nodes(out, service, cluster, data, lambda: free_port(0))
+        stack.callback(cluster.stop)
+        stack.callback(nodes.controllers.stop)
+        tokens = {name: identity.sign_in(name) for name in identity.people}
+        people = {
+            name: stack.enter_context(OperatorClient(service.url, token)) for name, token in tokens.items()
+        }
+        show = Show(out, service, people, tokens["carol"], machines)
+        show.power_on()
+        show.introduce_and_activate()
+        show.approve()
+        show.attest()
+        nodes.start_cluster()
+        nodes.start_controllers()
+        first, second = machines
+        nodes.join(first, second)
+        nodes.strangers(first)
+        nodes.liar(second, first)
+        nodes.lock(second, people["alice"], show.id_of(second))
+        if not options.exit_after_demo:
+            next_steps_on_kubernetes(out, service, identity, nodes, machines, data)
+            out.say("   Ctrl-C stops everything.")
+            while (
+                service.running and identity.running and cluster.running and nodes.controllers.ended is None
+            ):
+                time.sleep(0.5)
+            raise Failed(f"a process of the demo has ended; see the logs in {data}")
+
+
 def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
@@ -626,15 +703,17 @@ def main() -> int:
     """Run; return the exit status."""
     parser = _parser()
     options = parser.parse_args()
+    if options.kubernetes and (options.postgres or options.no_demo or options.machines != len(FLEET)):
+        parser.error("--kubernetes has two machines, and a service on SQLite")
     if not 1 <= options.machines <= MAX_MACHINES:
         parser.error(f"--machines must be between 1 and {MAX_MACHINES}")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminated)
     try:
-        run(options)
+        (run_kubernetes if options.kubernetes else run)(options)
     except KeyboardInterrupt:
         print("\n   Stopped.", flush=True)
-    except (Failed, AttestationError) as e:
+    except (Failed, AttestationError, KubernetesMissing) as e:
         print(f"\n./dev run: {e}", file=sys.stderr)
         return 1
     return 0

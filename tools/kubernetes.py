@@ -453,6 +453,7 @@ class Cluster:
                 f"--cluster-signing-cert-file={self.ca_file}",
                 f"--cluster-signing-key-file={at / 'ca.key'}",
                 f"--root-ca-file={self.ca_file}",
+                "--cluster-signing-duration=24h",
             ),
             *("--leader-elect=false", "--port=0", "--bind-address=127.0.0.1", f"--secure-port={port}"),
             *("--cert-dir", at / f"controllers-{port}", "--profiling=false"),

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -227,10 +227,18 @@ class Service:
         issuer: Its identity provider.
         database: URL of its database; a file in *directory* where it is empty.
         replicas: Ports of as many processes, behind nginx at *port*; none: one process, which listens there itself.
+        more: Settings beside those of each demo.
     """
 
     def __init__(
-        self, directory: Path, port: int, issuer: str, *, database: str = "", replicas: Sequence[int] = ()
+        self,
+        directory: Path,
+        port: int,
+        issuer: str,
+        *,
+        database: str = "",
+        replicas: Sequence[int] = (),
+        more: Mapping[str, str] | None = None,
     ) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.token_file = directory / "admin-token"
@@ -247,6 +255,7 @@ class Service:
             "ITL_DUAL_CONTROL_ROLES": "controlplane",
             "ITL_TPM_ALLOW_SIMULATOR": "true",
             "ITL_REATTEST_SECONDS": str(REATTEST_SECONDS),
+            **(more or {}),
         }
         if replicas:
             self.variables["ITL_TRUSTED_PROXIES"] = "127.0.0.1/32"
