@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -22,6 +22,7 @@ from cryptography.x509.verification import Store
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
 
+from attestation.appraisal.node_csr import MAX_MESSAGE_BYTES, Decision
 from attestation.appraisal.tpm.explain import describe, explain
 from attestation.audit import checkpoint, leaf_hash_of, note, tiles, witness
 from attestation.audit.authority import MARK, changes_of, with_changes
@@ -78,16 +79,19 @@ from attestation.evidence import (
     event_log,
     ima_log,
     key_certification,
+    node_csr,
     tpm_quote,
 )
 from attestation.keys import Binding, JWSRejected, KeySigner, statements
 from attestation.keys.uri import parse_key_uri
 from attestation.machines.labels import parse_selector, told
 from attestation.machines.names import canonical_address, canonical_hostname, canonical_interface, names_of
+from attestation.node_csr import verify_csr
 from attestation.pki.lint import lint
 from attestation.pki.ocsp import MAX_REQUEST_BYTES, parse_ocsp_request
 from attestation.pki.profiles import ProfileName
-from attestation.pki.request import MAX_CSR_BYTES, parse_csr
+from attestation.pki.request import MAX_CSR_BYTES, parse_csr, read_request
+from attestation.pki.requested import requested_names
 from attestation.reference import compose, diff, parse_policy
 from attestation.reference.patterns import words_of
 from attestation.results import Assurance, AttestationResult, Subject, Verdict
@@ -142,9 +146,11 @@ from attestation_testing.certificates import CertificateAuthority, EKCertificate
 from attestation_testing.ek_zoo import Zoo
 from attestation_testing.software_keys import ak_template
 from tests.fixtures.operator_pki import OperatorCA
+from tests.unit.appraisal.node_csr_kit import AT as REQUESTED_AT
 from tests.unit.audit import log_kit
 from tests.unit.pki.certificate_kit import ca_of, leaf_key, pem_of, request_of
 from tests.vectors import OWN, SHARED, forge
+from tests.vectors import node_csr as requests
 
 Check = Callable[[bytes], None]
 Seeds = Callable[[], list[bytes]]
@@ -182,6 +188,51 @@ def _hostile_pairs(which: int) -> list[bytes]:
         reader = Reader(path.read_bytes(), path.name)
         found.append((reader.sized(), reader.sized())[which])
     return found
+
+
+# ---------------------------------------------------------------- requests of Kubernetes nodes
+
+_GOOD_REQUESTS: Final = {name: node_csr.parse(requests.fixture(name)) for name in ("good", "gke-activated")}
+
+
+def _said_of_node(container: node_csr.UnverifiedContainer) -> tuple[bytes, ...]:
+    """Return what a TPM said, and of which request."""
+    return read_request(container.csr_der).request_info, container.attest, container.quote or b""
+
+
+def _readable() -> Iterator[node_csr.UnverifiedContainer]:
+    for name in requests.names():
+        with contextlib.suppress(MalformedEvidence):
+            yield node_csr.parse(requests.fixture(name))
+
+
+_SAID_OF_NODES: Final = frozenset(map(_said_of_node, _readable()))
+"""What was said when the fixtures were made, by whichever key."""
+
+
+def _node_requests() -> list[bytes]:
+    return [requests.fixture(name) for name in requests.names()]
+
+
+def node_csr_container(data: bytes) -> None:
+    """A container: read or refused, the same when it is written again; approved only where the TPM said just this."""
+    with contextlib.suppress(MalformedEvidence):
+        container = node_csr.parse(data)
+        assert node_csr.is_container(data)
+        assert node_csr.parse(container.serialise()) == container
+    for name in _GOOD_REQUESTS:
+        result = verify_csr(data, requests.case_of(name), REQUESTED_AT)
+        assert 1 <= len(result.message.encode("ascii")) <= MAX_MESSAGE_BYTES
+        if result.decision is Decision.APPROVE:
+            assert _said_of_node(node_csr.parse(data)) in _SAID_OF_NODES
+
+
+def requested(data: bytes) -> None:
+    """`requested_names`: names that can be counted, or the request is refused."""
+    with contextlib.suppress(MalformedEvidence):
+        names = requested_names(read_request(data))
+        assert len(names.subject) <= 16
+        assert len(names.dns_names) + len(names.ip_addresses) + len(names.others) <= 64
 
 
 # ---------------------------------------------------------------- bodies
@@ -1236,6 +1287,8 @@ TARGETS: Final[dict[str, Target]] = {
         ],
         2100,
     ),
+    "node_csr": Target(node_csr_container, _node_requests, 8192),
+    "requested_names": Target(requested, lambda: [each.csr_der for each in _GOOD_REQUESTS.values()], 2048),
     "key_certification": Target(ek_certification, _certifications, 2600),
     "node_key": Target(node_key, _node_keys, 2600),
     "key_file": Target(

@@ -49,15 +49,13 @@ class Boot(NamedTuple):
 
     Args:
         outcomes: In order.
-        reason: Why the request is denied; None where it is not, or nothing is decided.
-        undecided: It could not be judged now.
+        reason: Why the request is denied; None where it is not, or an outcome is undecided.
         quoted: A quote of this request is as the policy expects.
         result: The appraisal of the quote, where there was one.
     """
 
     outcomes: tuple[Outcome, ...]
     reason: Reason | None = None
-    undecided: bool = False
     quoted: bool = False
     result: AttestationResult | None = None
 
@@ -108,7 +106,7 @@ def judge_boot(
     if quoted is None:
         return _without_quote(container, case, machine, at)
     if case.policy is None:
-        return Boot((BOOT.undecided("no policy applies to this machine"),), undecided=True)
+        return Boot((BOOT.undecided("no policy applies to this machine"),))
     if case.policy.ref != case.requested_policy:
         # The challenge asked for the evidence of another policy; a new challenge asks for the right one.
         return _failed(Reason.EVIDENCE_STALE, "evidence for the policy in force", "for the one before it")
@@ -152,7 +150,7 @@ def judge_boot(
         return Boot(outcomes, Reason.POLICY_FAILED, result=result)
     if result.verdict is not Verdict.VERIFIED:
         undecided = BOOT.undecided("the policy could not be judged by now")
-        return Boot((*result.outcomes, undecided), undecided=True, result=result)
+        return Boot((*result.outcomes, undecided), result=result)
     # Of one boot: otherwise the quote speaks of a boot that was good, and the key was certified in another.
     now, then = quoted.quote.attest, certified
     if (now.reset_count, now.restart_count) != (then.reset_count, then.restart_count):
@@ -174,7 +172,7 @@ def _without_quote(container: UnverifiedContainer, case: Case, machine: Machine,
     if container.layout is not Layout.GKE_V1 or machine.last_verdict is not None:
         return _failed(Reason.POLICY_FAILED, "a quote, or an attestation within its lease", "neither")
     if case.policy is None:
-        return Boot((BOOT.undecided("no policy applies to this machine"),), undecided=True)
+        return Boot((BOOT.undecided("no policy applies to this machine"),))
     assured = tuple(judge_assurance(machine.assurance, machine.role, case.policy))
     if any(isinstance(outcome, Failed) for outcome in assured):
         return Boot((*assured, _told("a machine that is vouched for well enough")), Reason.POLICY_FAILED)

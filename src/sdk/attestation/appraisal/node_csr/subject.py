@@ -57,8 +57,6 @@ def serving_problem(
     addresses: frozenset[str],
 ) -> str | None:
     """Return what is wrong with a request for a serving certificate of these names; None for nothing."""
-    if node_name(names) is None:
-        return "not a subject of a node"
     if names.others or names.extensions:
         return "other names than of hosts and addresses are asked for"
     if not names.dns_names and not names.ip_addresses:

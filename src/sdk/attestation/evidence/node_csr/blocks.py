@@ -101,8 +101,11 @@ def _content(body: bytes, kind: str, max_bytes: int) -> bytes:
         raise MalformedEvidence(f"container: {kind} is longer than {max_bytes} bytes")
     lines = body.replace(b"\r\n", b"\n").split(b"\n")
     # Behind the last end of line nothing stands; each line before the last one is full.
-    if len(lines) < 2 or lines.pop() or any(len(line) != LINE_CHARACTERS for line in lines[:-1]):
-        raise MalformedEvidence(f"container: {kind} is not in lines of {LINE_CHARACTERS} characters")
-    if not 0 < len(lines[-1]) <= LINE_CHARACTERS:
+    if (
+        len(lines) < 2
+        or lines.pop()
+        or any(len(line) != LINE_CHARACTERS for line in lines[:-1])
+        or not 0 < len(lines[-1]) <= LINE_CHARACTERS
+    ):
         raise MalformedEvidence(f"container: {kind} is not in lines of {LINE_CHARACTERS} characters")
     return b64decode(b"".join(lines).decode("ascii"), f"container: {kind}", max_bytes=max_bytes)
