@@ -121,7 +121,7 @@ from attestation.wire import Reader, b64decode, b64encode, hexdecode, sized
 from attestation_agent.signer import Refused, parse_request
 from attestation_agent.tpm_keys import DIGEST_BYTES
 from attestation_operator.nodes.objects import has_evidence, requested_node
-from attestation_service.auth import Duty, access_token
+from attestation_service.auth import Duty, access_token, service_account
 from attestation_service.auth import client_certificate as operator_certificate
 from attestation_service.auth.access_token import Rules
 from attestation_service.auth.provider_keys import ProviderAnswerInvalid, parse_jwks
@@ -129,6 +129,7 @@ from attestation_service.border.bodies import load_json
 from attestation_service.border.json_bounds import Bounds
 from attestation_service.delivery.machine_config import Overrides, merge
 from attestation_service.keys.service_keys import MEMORY_FORMAT, parse_memory
+from attestation_service.kubernetes_clusters import ClusterRule, ControllerDuty
 from attestation_service.operators import acts
 from attestation_service.transparency import memory
 from attestation_testing import BootOptions, LogDefect, LogQuirk, SoftwareAK, boot_log
@@ -860,6 +861,37 @@ def token_claims(data: bytes) -> None:
         assert person.duties
 
 
+CLUSTER: Final = ClusterRule(
+    cluster_id="default",
+    issuer="https://kubernetes.default.svc",
+    jwks={"keys": []},
+    service_accounts={ControllerDuty.APPROVER: ("itl:approver",)},
+)
+GOOD_BOUND_CLAIMS: Final[dict[str, Any]] = {
+    "exp": int(AT.timestamp()) + 3600,
+    "iat": int(AT.timestamp()),
+    "nbf": int(AT.timestamp()),
+    "iss": CLUSTER.issuer,
+    "aud": ["itl-attestation"],
+    "sub": "system:serviceaccount:itl:approver",
+    "kubernetes.io": {
+        "namespace": "itl",
+        "pod": {"name": "approver-0", "uid": "1"},
+        "serviceaccount": {"name": "approver", "uid": "2"},
+    },
+}
+
+
+def service_account_claims(data: bytes) -> None:
+    """`service_account.judge`, of whatever an API server may have signed."""
+    with contextlib.suppress(Unauthenticated, Forbidden):
+        claims = access_token.claims_of(data)
+        bearer = service_account.judge(claims, CLUSTER, AT)
+        assert (bearer.service_account, bearer.duty) == ("itl:approver", ControllerDuty.APPROVER)
+        assert bearer.pod.isprintable()
+        assert claims["sub"] == GOOD_BOUND_CLAIMS["sub"]
+
+
 def jwks(data: bytes) -> None:
     """`parse_jwks`, of whatever a provider may answer."""
     with contextlib.suppress(ProviderAnswerInvalid):
@@ -1372,6 +1404,9 @@ TARGETS: Final[dict[str, Target]] = {
     ),
     "token_text": Target(token_text, _tokens, 17_000),
     "token_claims": Target(token_claims, lambda: [json.dumps(GOOD_CLAIMS).encode()], 4096),
+    "service_account_claims": Target(
+        service_account_claims, lambda: [json.dumps(GOOD_BOUND_CLAIMS).encode()], 4096
+    ),
     "jwks": Target(jwks, _key_sets, 8192),
     "client_certificate_header": Target(
         client_certificate_header,

@@ -15,6 +15,7 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "witness": ("attestation_cli.commands.witness", "Cosign the checkpoints of somebody's audit log."),
     "policy": ("attestation_cli.commands.policy", "What machines are measured against."),
     "ca": ("attestation_cli.commands.ca", "The CA: its keys, what they have signed, how they are rotated."),
+    "node-csr": ("attestation_cli.commands.node_csr", "Certificate requests of Kubernetes nodes."),
     "operator-cert": (
         "attestation_cli.commands.operator_cert",
         "Client certificates of operators, viewers and auditors.",
