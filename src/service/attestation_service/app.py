@@ -45,6 +45,7 @@ from attestation_service.storage import database
 from attestation_service.storage.chores import CHECKPOINTS, Chores
 from attestation_service.storage.write_probe import WriteProbe
 from attestation_service.transparency import Log, load_log_signer
+from attestation_service.verifier.cluster_identity import ClusterIdentities
 from attestation_service.verifier.endorsements import Anchors
 from attestation_service.verifier.firmware import load_advisories
 from attestation_service.verifier.measurements import Replays
@@ -186,6 +187,7 @@ async def owned(
     authority = None
     mtls = None
     service_accounts = None
+    cluster_identities = None
     parser = Parser()
     try:
         if settings.oidc:
@@ -212,6 +214,7 @@ async def owned(
 
             service_accounts = Clusters(settings, clock)
             await service_accounts.start()
+            cluster_identities = await asyncio.to_thread(ClusterIdentities, settings)
         chores = Chores(store, clock)
         yield Resources(
             settings=settings,
@@ -232,6 +235,7 @@ async def owned(
             oidc=oidc,
             mtls=mtls,
             service_accounts=service_accounts,
+            cluster_identities=cluster_identities,
             authority=authority,
             subscribers=extensions.by_event(enabled.handlers),
             revocation=Revocation(settings, store, clock, authority, service_keys.secret(PURPOSE))

@@ -70,6 +70,10 @@ class ClusterRule(BaseModel):
     layouts: Annotated[tuple[Literal["itl-v1", "gke-v1"], ...], Field(min_length=1)] = ("itl-v1",)
     quote: Literal["required", "accepted"] = "required"
     bucket_nonces: bool = False
+    identity: Annotated[str, Field(min_length=1, max_length=64)] = "machine"
+    identity_anchors: Path | None = None
+    membership: Annotated[str, Field(min_length=1, max_length=64)] = "machine"
+    membership_options: Mapping[str, str] = Field(default_factory=dict)
     max_lifetime_seconds: Annotated[int, Field(ge=600, le=86_400)] = 86_400
 
     @model_validator(mode="after")

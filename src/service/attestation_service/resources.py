@@ -22,6 +22,7 @@ from attestation_service.settings import Settings
 from attestation_service.storage.chores import Chores
 from attestation_service.storage.write_probe import WriteProbe
 from attestation_service.transparency import Log
+from attestation_service.verifier.cluster_identity import ClusterIdentities
 from attestation_service.verifier.endorsements import Anchors
 from attestation_service.verifier.measurements import Replays
 
@@ -51,6 +52,7 @@ class Resources:
     oidc: AccessTokens | None = None
     mtls: ClientCertificates | None = None
     service_accounts: ServiceAccounts | None = None
+    cluster_identities: ClusterIdentities | None = None
     authority: Authority | None = None
     revocation: Revocations | None = None
     subscribers: Mapping[Event, Sequence[str]] = field(default_factory=dict)

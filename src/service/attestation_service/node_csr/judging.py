@@ -9,14 +9,16 @@ import hashlib
 import json
 import secrets
 from base64 import b64decode
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from ipaddress import ip_interface
 from typing import Final
 
 from attestation.api import NodeCSRRequest
 from attestation.appraisal.node_csr import (
+    Answer,
     Case,
+    Decision,
     NodeCSRResult,
     Requested,
     Rules,
@@ -40,6 +42,7 @@ from attestation_service.keys import crypto_policy
 from attestation_service.kubernetes_clusters import KUBELET_SERVING, ClusterRule
 from attestation_service.resources import Resources
 from attestation_service.verifier import challenges, measurements, policy
+from attestation_service.verifier.cluster_identity import Identified
 from attestation_service.verifier.firmware import vendor_of
 
 RESULT_ID_BYTES: Final = 16
@@ -107,13 +110,37 @@ async def judge(request: NodeCSRRequest, rule: ClusterRule, res: Resources, at: 
     case, challenge_id = await res.store.read(
         lambda tx: _load(tx, request, container, rule, result_id, res, at)
     )
-    result = await asyncio.to_thread(appraise, container, case, at)
+    result = await _appraised(container, case, rule, res, at)
     return Judged(
         result=result,
         machine=case.machine,
         challenge_id=challenge_id,
         policy_sha256=case.policy.sha256 if case.policy is not None else None,
     )
+
+
+async def _appraised(
+    container: UnverifiedContainer, case: Case, rule: ClusterRule, res: Resources, at: datetime
+) -> NodeCSRResult:
+    """Judge a request, and who sent it; ask whether that is a member only where all else is good.
+
+    Who knows that may be far away, and no stranger has it asked.
+    """
+    goes_by = res.cluster_identities
+    assert goes_by is not None
+
+    def judged() -> tuple[NodeCSRResult, Case, Identified]:
+        who = goes_by.identify(container, case.machine, rule, at)
+        known = replace(case, identity=who.answer, certified_ak=who.certified_ak)
+        return appraise(container, known, at), known, who
+
+    result, known, who = await asyncio.to_thread(judged)
+    if result.decision is not Decision.APPROVE or who.identity is None or case.machine is None:
+        return result
+    answer = await goes_by.is_member(who.identity, case.machine.hostname, rule)
+    if answer is Answer.YES:
+        return result
+    return await asyncio.to_thread(appraise, container, replace(known, membership=answer), at)
 
 
 def _load(
