@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from attestation.clock import Clock
-from attestation.device import FurtherEK, Identity, KeyCertification, Quote
+from attestation.device import CertifiedAK, FurtherEK, Identity, KeyCertification, Quote
 from attestation.tpm import PCRSelection
 from attestation_agent.commands import Outcome
 from attestation_agent.rhythm import Rhythm
@@ -26,6 +26,14 @@ class TPM(Protocol):
 
     def further_eks(self) -> tuple[FurtherEK, ...]:
         """Return the certified EKs beside the one that is the identity."""
+        ...
+
+    def certified_aks(self) -> tuple[CertifiedAK, ...]:
+        """Return attestation keys beside the AK that a maker or provider certified."""
+        ...
+
+    def vouch(self, certified: CertifiedAK, qualifying_data: bytes) -> KeyCertification:
+        """Have a certified attestation key state that the AK is in this TPM."""
         ...
 
     def activate(

@@ -10,6 +10,8 @@ from typing import Any, Final
 from attestation.api import (
     ActivateRequest,
     ActivateResponse,
+    AKCertificate,
+    AKStatement,
     IntroduceRequest,
     IntroduceResponse,
     RegisterRequest,
@@ -18,6 +20,7 @@ from attestation.device import FurtherEK
 from attestation.errors import (
     AttestationError,
     ChallengeExpired,
+    DeviceError,
     EKCertificateRejected,
     EKTemplateRejected,
     MalformedEvidence,
@@ -25,7 +28,7 @@ from attestation.errors import (
     RequestInvalid,
     TPMResponseError,
 )
-from attestation.evidence import ak_activation
+from attestation.evidence import ak_activation, ak_certificate
 from attestation.keys import (
     JWSRejected,
     key_set_sha256,
@@ -96,18 +99,18 @@ class Introducing(Standing):
             ak_name=parse_public(ak_public).name,
         )
         proofs = self._further_proofs(introduced, further)
+        vouched = self._vouched(introduced.machine_id, offered.challenge_id, proof, identity.ek_chain)
         asked = self._request(introduced.machine_id)
         try:
-            activated = self._answered(
-                lambda: self._client.activate(
-                    introduced.machine_id,
-                    ActivateRequest(
-                        challenge_id=offered.challenge_id,
-                        proof=b64encode(proof),
-                        alternative_proofs=proofs,
-                        node_nonce=b64encode(asked.node_nonce),
-                    ),
-                )
+            activated = self._activate(
+                introduced.machine_id,
+                ActivateRequest(
+                    challenge_id=offered.challenge_id,
+                    proof=b64encode(proof),
+                    alternative_proofs=proofs,
+                    node_nonce=b64encode(asked.node_nonce),
+                    ak_certificate=vouched,
+                ),
             )
         except ChallengeExpired as e:
             self._hide_further(further, e)
@@ -156,6 +159,46 @@ class Introducing(Standing):
             except RegistrationTokenInvalid:
                 self._edge.log.warning("registration_token.refused")
         return self._client.introduce(IntroduceRequest.model_validate(members))
+
+    def _vouched(
+        self, machine_id: str, challenge_id: str, proof: bytes, chain: tuple[bytes, ...]
+    ) -> AKCertificate | None:
+        """Have a certified attestation key of this TPM vouch for the AK, where there is one: a maker's or provider's.
+
+        Better a machine that nobody vouches for than one that nobody hears of: where it fails nothing is sent.
+        """
+        tpm = self._open_tpm()
+        try:
+            certified = next(iter(tpm.certified_aks()), None)
+            if certified is None:
+                return None
+            binding = ak_certificate.binding(machine_id=machine_id, challenge_id=challenge_id, proof=proof)
+            stated = tpm.vouch(certified, binding)
+        except DeviceError as e:
+            self._edge.log.warning("ak_certificate.failed", code=e.code, reason=str(e))
+            return None
+        self._edge.log.info("ak_certificate.shown", place=certified.name)
+        return AKCertificate(
+            certificate=b64encode(certified.certificate),
+            chain=[b64encode(each) for each in chain[:16]],
+            statement=AKStatement(
+                key_public=b64encode(certified.public),
+                certify_info=b64encode(stated.certify_info),
+                signature=b64encode(stated.signature),
+            ),
+        )
+
+    def _activate(self, machine_id: str, request: ActivateRequest) -> ActivateResponse:
+        """Send the proof; without the certificate of an attestation key where the service cannot read that."""
+        try:
+            return self._answered(lambda: self._client.activate(machine_id, request))
+        except (RequestInvalid, MalformedEvidence) as e:
+            if request.ak_certificate is None:
+                raise
+            # One of before knows no such member; what it could not read has spent nothing.
+            self._edge.log.warning("ak_certificate.hidden", code=e.code, reason=str(e))
+        plain = request.model_copy(update={"ak_certificate": None})
+        return self._answered(lambda: self._client.activate(machine_id, plain))
 
     def _further_eks(self) -> tuple[FurtherEK, ...]:
         """Return the other EKs of this TPM that its maker certified: shown together, they are one machine."""

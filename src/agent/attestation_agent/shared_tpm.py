@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
-from attestation.device import FurtherEK, Identity, KeyCertification, KeyType, Quote, TPMKey
+from attestation.device import CertifiedAK, FurtherEK, Identity, KeyCertification, KeyType, Quote, TPMKey
 from attestation.errors import DeviceError, TPMResponseError
 from attestation.tpm import PCRSelection
 from attestation_agent.edge import TPM
@@ -122,6 +122,14 @@ class SharedTPM:
     def further_eks(self) -> tuple[FurtherEK, ...]:
         """Return the certified EKs beside the one that is the identity."""
         return self.run(lambda tpm: tpm.further_eks(), first=True)
+
+    def certified_aks(self) -> tuple[CertifiedAK, ...]:
+        """Return attestation keys beside the AK that a maker or provider certified."""
+        return self.run(lambda tpm: tpm.certified_aks(), first=True)
+
+    def vouch(self, certified: CertifiedAK, qualifying_data: bytes) -> KeyCertification:
+        """Have a certified attestation key state that the AK is in this TPM."""
+        return self.run(lambda tpm: tpm.vouch(certified, qualifying_data), first=True)
 
     def activate(
         self, credential_blob: bytes, encrypted_secret: bytes, *, ek_public: bytes | None = None

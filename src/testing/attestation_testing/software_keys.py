@@ -4,6 +4,7 @@ A software AK signs whatever it is told, in the exact layout of a TPM; a softwar
 a TPM's rules. Nothing but the checks of a verifier tells their statements from those of a TPM.
 """
 
+# Longer than 500 lines: each call of a node's TPM, in software.
 from __future__ import annotations
 
 import hashlib
@@ -24,7 +25,16 @@ from cryptography.hazmat.primitives.serialization import (
     load_der_private_key,
 )
 
-from attestation.device import ExternalKey, FurtherEK, Identity, KeyCertification, KeyType, Quote, TPMKey
+from attestation.device import (
+    CertifiedAK,
+    ExternalKey,
+    FurtherEK,
+    Identity,
+    KeyCertification,
+    KeyType,
+    Quote,
+    TPMKey,
+)
 from attestation.device.keys import DECRYPTION_ATTRIBUTES, HASHES_BY_SIZE, external_key, key_template
 from attestation.device.node import AK_ATTRIBUTES
 from attestation.errors import DeviceError
@@ -388,6 +398,16 @@ class SoftwareNode:
     def further_eks(self) -> tuple[FurtherEK, ...]:
         """Return none: it has one EK."""
         return ()
+
+    def certified_aks(self) -> tuple[CertifiedAK, ...]:
+        """Return none: nobody certified another key of it."""
+        return ()
+
+    def vouch(self, certified: CertifiedAK, qualifying_data: bytes) -> KeyCertification:
+        """Refuse: it has no certified key."""
+        raise DeviceError(
+            f"no {certified.name} to sign {len(qualifying_data)} bytes: it has no certified key"
+        )
 
     def ak_public(self) -> bytes:
         """Return the TPM2B_PUBLIC of the AK."""

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -25,11 +26,12 @@ from attestation.device.node import EK_PREFERENCE
 from attestation.errors import DeviceError
 from attestation.tpm import commands
 from attestation.tpm.commands import NVAttr, NVPublic
-from attestation.tpm.constants import Alg, Hierarchy
+from attestation.tpm.constants import Alg, Curve, Hierarchy
 from attestation.tpm.hashes import bank_alg
-from attestation.tpm.public import Public, parse_public
+from attestation.tpm.public import Public, Scheme, parse_public
 from attestation.tpm.sessions import Password
 from attestation.tpm.templates import EK_TEMPLATES, EKTemplate
+from attestation_testing.ak_certificates import make_ak_certificate
 from attestation_testing.certificates import CertificateAuthority, EKCertificateOptions
 
 START_TIMEOUT_SECONDS: Final = 60.0
@@ -255,6 +257,60 @@ def derive_ek(tpm: TPM, template: str) -> Public:
             commands.create_primary(Hierarchy.ENDORSEMENT, chosen.tpmt(zeros=chosen.low_range)), Password()
         )
         return parse_public(made.public)
+
+
+IAK_AUTH_POLICY: Final = bytes.fromhex("5437182326e414fca797d5f174615a1641f61255797c3a2b22c21d120b2d1e07")
+"""Of an IAK with SHA-256 (TCG TPM 2.0 Keys for Device Identity and Attestation, 7.3.4)."""
+
+
+def iak_template() -> Public:
+    """Return the public area of an IAK, P-256 with SHA-256, before a TPM makes it."""
+    bare = Public(
+        type=Alg.ECC,
+        name_alg=Alg.SHA256,
+        attributes=0x000500F2,
+        auth_policy=IAK_AUTH_POLICY,
+        symmetric=None,
+        scheme=Scheme(alg=Alg.ECDSA, hash_alg=Alg.SHA256),
+        curve=Curve.NIST_P256,
+        x=b"IAK",
+        y=b"IAK",
+        tpmt=b"",
+    )
+    return replace(bare, tpmt=bare.serialise())
+
+
+def certify_ak_of(
+    tpm: TPM,
+    authority: CertificateAuthority,
+    template: Public,
+    *,
+    certificate_index: int,
+    at: datetime,
+    handle: int | None = None,
+    template_index: int | None = None,
+) -> Public:
+    """Make an attestation key in *tpm* as a maker or provider would, certify it, and leave both where they are found.
+
+    Args:
+        tpm: Where.
+        authority: Who certifies.
+        template: For TPM2_CreatePrimary under the endorsement hierarchy.
+        certificate_index: NV index of the certificate.
+        at: The certificate is valid at this instant.
+        handle: Where the key is made persistent; or None.
+        template_index: NV index for the template, where the key is to be derived again; or None.
+    """
+    with tpm.scope():
+        made = tpm.execute(commands.create_primary(Hierarchy.ENDORSEMENT, template.tpmt), Password())
+        public = parse_public(made.public)
+        if handle is not None:
+            tpm.execute(commands.evict_control(Hierarchy.OWNER, made.entity, handle), Password())
+    certificate = make_ak_certificate(public.spki_der(), authority, at=at)
+    write_nv(tpm, certificate_index, certificate + bytes(64))
+    if template_index is not None:
+        write_nv(tpm, template_index, template.tpmt)
+    return public
 
 
 def write_nv(tpm: TPM, index: int, data: bytes, *, attributes: int = _CERTIFICATE_ATTRIBUTES) -> None:

@@ -1,5 +1,6 @@
 """The only code that talks to a TPM: transports, the client over them, and what a node does with its TPM."""
 
+from attestation.device.certified_aks import CertifiedAK
 from attestation.device.client import TPM, LiveSession
 from attestation.device.keys import KeyType
 from attestation.device.node import (
@@ -21,6 +22,7 @@ __all__ = [
     "EK_STRONG",
     "TPM",
     "AKType",
+    "CertifiedAK",
     "ExternalKey",
     "FurtherEK",
     "Identity",

@@ -12,6 +12,7 @@ from itertools import islice
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
+from attestation.device.certified_aks import PLACES, CertifiedAK, find_certified_aks, loaded_ak
 from attestation.device.client import COMMAND_TIMEOUT_SECONDS, TPM, LiveSession, LiveUse
 from attestation.device.keys import (
     DECRYPTION_ATTRIBUTES,
@@ -365,6 +366,35 @@ class NodeTPM:
                 commands.certify(ak.entity, key, qualifying_data), Password(), Password()
             )
             return KeyCertification(certify_info=signed.attest, signature=signed.signature)
+
+    def certified_aks(self) -> tuple[CertifiedAK, ...]:
+        """Return attestation keys beside the AK that a maker or provider certified; most TPMs have none.
+
+        Raises:
+            DeviceError: The TPM failed.
+        """
+        return find_certified_aks(self._tpm, endorsement_auth=self._endorsement_auth)
+
+    def vouch(self, certified: CertifiedAK, qualifying_data: bytes) -> KeyCertification:
+        """Have a certified attestation key state that the AK is in this TPM (TPM2_Certify).
+
+        Args:
+            certified: One of `certified_aks`.
+            qualifying_data: What it is for, at most 64 bytes; `ak_certificate.binding` has 32.
+
+        Raises:
+            TPMResponseError: The key does not sign so.
+            DeviceError: The TPM failed, or has another key at that place now.
+        """
+        ak = self._load_ak()
+        place = PLACES[certified.name]
+        with loaded_ak(self._tpm, place, endorsement_auth=self._endorsement_auth) as (key, public):
+            if public.tpm2b() != certified.public:
+                raise DeviceError("the certified key is not the one that this TPM had before")
+            signed = self._tpm.execute(
+                commands.certify(ak.entity, key, qualifying_data), Password(), Password()
+            )
+        return KeyCertification(certify_info=signed.attest, signature=signed.signature)
 
     def quote(self, qualifying_data: bytes, selection: PCRSelection) -> Quote:
         """Quote *selection* with the AK, together with the values that were quoted.
