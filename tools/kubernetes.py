@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import copy
 import ipaddress
 import json
 import os
@@ -172,9 +173,9 @@ class Cluster:
         self.folder, self._free_port = folder, free_port
         self.users: Final = {**USERS, **(users or {})}
         self.tokens: Final = {name: secrets.token_urlsafe(24) for name in self.users}
-        self.ca_file: Final = folder / "ca.crt"
+        self.ca_file = folder / "ca.crt"
         self.port: Final = free_port()
-        self.url: Final = f"https://127.0.0.1:{self.port}"
+        self.url = f"https://127.0.0.1:{self.port}"
         self.issuer: Final = self.url
         """Of the tokens of ServiceAccounts."""
         self._running: list[_Process] = []
@@ -327,6 +328,12 @@ class Cluster:
         except urllib.error.HTTPError as e:
             with e:
                 raise Refused(e.code, e.read()) from None
+
+    def through(self, url: str, ca_file: Path) -> Cluster:
+        """Return this cluster as it is reached at *url*, by a certificate or authority in *ca_file*."""
+        there = copy.copy(self)
+        there.url, there.ca_file = url, ca_file
+        return there
 
     def who_is(self, certificate: tuple[Path, Path]) -> User:
         """Return whom the API takes the holder of a certificate and its key for: what it would stamp.

@@ -33,34 +33,36 @@ def _rule(group: str, resources: Sequence[str], verbs: str, names: Sequence[str]
     return {**found, "resourceNames": list(names)} if names else found
 
 
-_CONTROLLER: Final = (
-    _rule(KIND, ["nodeattestations"], "get list watch"),
-    _rule("events.k8s.io", ["events"], "create patch"),
-)
+_KINDS: Final = _rule(KIND, ["nodeattestations"], "get list watch")
+_STATUS: Final = _rule(KIND, ["nodeattestations/status"], "patch")
+_REQUESTS: Final = _rule(CERTIFICATES, ["certificatesigningrequests"], "get list watch")
+_NODES: Final = _rule("", ["nodes"], "get list watch")
 DUTIES: Final[Mapping[str, Sequence[dict[str, Any]]]] = {
     "approver": (
-        *_CONTROLLER,
-        _rule(CERTIFICATES, ["certificatesigningrequests"], "get list watch"),
+        *(_KINDS, _STATUS, _REQUESTS, _NODES),
         _rule(CERTIFICATES, ["certificatesigningrequests/approval"], "update"),
         _rule(CERTIFICATES, ["signers"], "approve", SIGNERS),
-        _rule("", ["nodes"], "get list watch"),
-        _rule(KIND, ["nodeattestations/status"], "patch"),
         _rule("rbac.authorization.k8s.io", ["clusterrolebindings"], "list"),
         _rule("authorization.k8s.io", ["subjectaccessreviews"], "create"),
     ),
     "signer": (
-        *_CONTROLLER,
-        _rule(CERTIFICATES, ["certificatesigningrequests"], "get list watch"),
-        _rule(CERTIFICATES, ["certificatesigningrequests/status"], "update patch"),
+        *(_KINDS, _REQUESTS, _NODES),
+        _rule(CERTIFICATES, ["certificatesigningrequests/status"], "patch"),
         _rule(CERTIFICATES, ["signers"], "sign", [OWN_SIGNER]),
-        _rule("", ["nodes"], "get list watch"),
     ),
-    "nodes": (*_CONTROLLER, _rule("", ["nodes"], "get list watch patch")),
+    "nodes": (_KINDS, _STATUS, _NODES, _rule("", ["nodes"], "patch")),
 }
 """What each controller may do in the cluster (HSM-AND-KUBERNETES §22); a test compares it with the chart."""
 
-LEASES: Final = _rule("coordination.k8s.io", ["leases"], "get create update")
-"""And in its own namespace."""
+EVENTS: Final = (_rule("events.k8s.io", ["events"], "create"),)
+"""And in the namespace `default`, where Events about objects without a namespace are."""
+
+
+def lease_rules(name: str) -> tuple[dict[str, Any], ...]:
+    """Return what a controller may do in its own namespace: nobody can be let create a Lease of a certain name."""
+    leases = "coordination.k8s.io", ["leases"]
+    return _rule(*leases, "create"), _rule(*leases, "get update", [f"attestation-operator-{name}"])
+
 
 SERVICE_DUTIES: Final = {
     "approver": "attestation-approver",
@@ -141,15 +143,17 @@ class Controllers:
         ask("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         self.install_kinds()
         rbac = "/apis/rbac.authorization.k8s.io/v1"
-        roles = f"{rbac}/namespaces/{NAMESPACE}/roles"
-        ask(roles, {"metadata": {"name": "attestation-leases"}, "rules": [LEASES]})
+        ask(f"{rbac}/namespaces/default/roles", {"metadata": {"name": "attestation-events"}, "rules": EVENTS})
         for name, rules in DUTIES.items():
             account = f"attestation-{name}"
             subject = {"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}
             ask(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": account}})
-            ask(f"{rbac}/clusterroles", {"metadata": {"name": account}, "rules": list(rules)})
+            ask(f"{rbac}/clusterroles", {"metadata": {"name": account}, "rules": rules})
+            roles = f"{rbac}/namespaces/{NAMESPACE}/roles"
+            ask(roles, {"metadata": {"name": account}, "rules": lease_rules(name)})
             _bind(self.cluster, account, account, subject)
-            _bind(self.cluster, account, "attestation-leases", subject, NAMESPACE)
+            _bind(self.cluster, account, account, subject, NAMESPACE)
+            _bind(self.cluster, account, "attestation-events", subject, "default")
 
     def install_kinds(self) -> None:
         """Install the kinds of objects that `attestation-operator crds` prints."""

@@ -28,7 +28,9 @@ from tests.fixtures.cluster import (
     require_kubernetes,
 )
 from tests.fixtures.ports import free_port
+from tests.fixtures.resource_manager import ResourceManager
 from tests.fixtures.service import Operator, ServiceProcess
+from tests.integration.agent.test_kubelet_proxy import Nginx
 from tools.kubernetes import CSRS, Cluster
 from tools.stage import Machine
 from tools.stage_kubernetes import (
@@ -199,18 +201,31 @@ def test_a_machine_becomes_the_node_that_it_is(site: Site, signer: str) -> None:
     assert "system:nodes" in who.groups
 
 
-def test_the_key_of_a_node_stays_in_its_tpm(site: Site) -> None:
-    """The way of hosts with nginx: a resident key, which the tier of the approval tells."""
+@pytest.mark.nginx
+def test_the_key_of_a_node_stays_in_its_tpm(site: Site, tmp_path: Path) -> None:
+    """The way of hosts with nginx: a resident key, which the tier tells; through nginx the API sees that node."""
     machine = site.machine(f"resident-{len(site.machines)}")
     kubelet = site.kubelet(machine)
     before = site.requests()
-    assert kubelet.run("proxy", site.bootstrap) == OK, kubelet.log.read_text()
+    port = free_port()
+    assert kubelet.run("proxy", site.bootstrap, "--listen", f"127.0.0.1:{port}") == OK, (
+        kubelet.log.read_text()
+    )
     (name,) = site.requests().keys() - before.keys()
     condition, reason, message = site.decided(name)
     assert (condition, reason) == ("Approved", "TpmAttested")
-    assert "resident" in message
+    assert "tier resident+quote" in message
     bundle = (kubelet.directory / "node.pem").read_bytes()
     assert b"PRIVATE KEY" not in bundle.replace(b"TSS2 PRIVATE KEY", b"")
+    with ResourceManager(machine.tpm.uri, tmp_path / "rm") as manager:
+        nginx = Nginx(kubelet.directory, manager, port)
+        try:
+            local = kubelet.directory / "local.pem"
+            who = site.cluster.through(f"https://127.0.0.1:{port}", local).who_is((local, local))
+        finally:
+            nginx.stop()
+    assert who.name == f"system:node:{machine.name}"
+    assert "system:nodes" in who.groups
 
 
 def asks(site: Site, name: str, request: bytes, signer: str = OWN_SIGNER) -> tuple[str, str, str]:

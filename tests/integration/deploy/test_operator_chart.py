@@ -21,6 +21,7 @@ from attestation_operator.main import CONTROLLERS
 from attestation_operator.settings import PREFIX, Settings
 from tests.docs.pages import ROOT, text
 from tests.fixtures import helm
+from tools import stage_kubernetes
 
 CHART = ROOT / "deploy/helm/attestation-operator"
 OLDEST, NEWEST = "1.30.0", "1.36.0"
@@ -295,3 +296,17 @@ def test_what_cannot_work_is_refused_before_anything_changes(
 def test_the_prefix_is_that_of_the_settings() -> None:
     """The template writes it out."""
     assert f"{PREFIX}LISTEN_HOST" in Path(CHART / "templates/deployment.yaml").read_text()
+
+
+def test_the_demo_gives_each_controller_the_same(documents: Callable[[Document], list[Document]]) -> None:
+    """So what works in `./dev run --kubernetes` and its tests on a real API works with these rights."""
+    found = documents(SMALL)
+    for name, rules in stage_kubernetes.DUTIES.items():
+        full = f"release-attestation-operator-{name}"
+        roles = _of(found, "Role")
+        for told, given in (
+            (_of(found, "ClusterRole")[f"itl-{full}"], rules),
+            (roles[full], stage_kubernetes.lease_rules(name)),
+            (roles[f"itl-{full}-events"], stage_kubernetes.EVENTS),
+        ):
+            assert _rights(told) == _rights({"rules": given})
