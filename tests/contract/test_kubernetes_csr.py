@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,16 +15,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from tests.contract.kubernetes import MERGE, bound, eventually, new_name, refused, rule
 from tests.fixtures.kube import CLIENT_KUBELET, SIGNER, KubeAPI, kube, rest
 
 __all__ = ["kube"]
 
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
-Make = Callable[..., dict[str, Any]]
+GROUP = "certificates.k8s.io"
 
 _KEY = ec.generate_private_key(ec.SECP256R1())
-_NUMBERS = itertools.count()
 
 
 def pkcs10(name: str = "system:node:worker-1", organization: str = "system:nodes") -> bytes:
@@ -87,7 +85,7 @@ def admin(kube: KubeAPI) -> Iterator[httpx.Client]:
 @pytest.fixture
 def name() -> str:
     """A name that no other test has."""
-    return f"csr-{next(_NUMBERS)}-{datetime.now(UTC).timestamp():.6f}"
+    return new_name("csr")
 
 
 @pytest.fixture
@@ -97,18 +95,6 @@ def made(admin: httpx.Client, name: str) -> dict[str, Any]:
     assert answer.status_code == 201, answer.text
     value: dict[str, Any] = answer.json()
     return value
-
-
-def refused(answer: httpx.Response, code: int, *words: str) -> dict[str, Any]:
-    """Return the Status of a refusal, which says *words*."""
-    assert answer.status_code == code, answer.text[:2000]
-    status: dict[str, Any] = answer.json()
-    assert status["kind"] == "Status"
-    assert status["code"] == code
-    assert status["status"] == "Failure"
-    for word in words:
-        assert word in status["message"], status["message"][:2000]
-    return status
 
 
 @pytest.mark.parametrize(
@@ -312,29 +298,6 @@ def test_certificates_of_masters_are_not_asked_for(admin: httpx.Client, name: st
     refused(admin.post(CSRS, json=body), 403, "system:masters")
 
 
-def bound(admin: httpx.Client, name: str, user: str, *rules: dict[str, Any]) -> None:
-    """Let *user* do what *rules* say."""
-    role = {"metadata": {"name": name}, "rules": list(rules)}
-    assert admin.post(f"{RBAC}/clusterroles", json=role).status_code == 201
-    binding = {
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
-    }
-    assert admin.post(f"{RBAC}/clusterrolebindings", json=binding).status_code == 201
-
-
-def unbound(admin: httpx.Client, name: str) -> None:
-    """Take that back."""
-    admin.delete(f"{RBAC}/clusterrolebindings/{name}")
-    admin.delete(f"{RBAC}/clusterroles/{name}")
-
-
-def rule(resource: str, *verbs: str, **more: Any) -> dict[str, Any]:
-    """Return a rule about certificates."""
-    return {"apiGroups": ["certificates.k8s.io"], "resources": [resource], "verbs": list(verbs), **more}
-
-
 @pytest.mark.parametrize("signer", [SIGNER, "attestation.itl.io/*", "other.example.com/x"])
 def test_who_approves_needs_the_right_to_the_signer(
     kube: KubeAPI, admin: httpx.Client, made: dict[str, Any], name: str, signer: str
@@ -346,19 +309,15 @@ def test_who_approves_needs_the_right_to_the_signer(
         refused(
             client.put(path, json=body), 403, 'cannot update resource "certificatesigningrequests/approval"'
         )
-        bound(admin, name, "attestation-approver", rule("certificatesigningrequests/approval", "update"))
-        try:
+        approval = rule(GROUP, "certificatesigningrequests/approval", "update")
+        with bound(admin, "attestation-approver", approval):
             eventually(lambda: refused(client.put(path, json=body), 403, "not permitted to approve", SIGNER))
-            bound(
-                admin, f"{name}-s", "attestation-approver", rule("signers", "approve", resourceNames=[signer])
-            )
-            if signer.startswith("attestation.itl.io"):
-                eventually(lambda: _is(client.put(path, json=body), 200))
-            else:
-                refused(client.put(path, json=body), 403, "not permitted to approve")
-        finally:
-            unbound(admin, name)
-            unbound(admin, f"{name}-s")
+            approve = rule(GROUP, "signers", "approve", resourceNames=[signer])
+            with bound(admin, "attestation-approver", approve):
+                if signer.startswith("attestation.itl.io"):
+                    eventually(lambda: _is(client.put(path, json=body), 200))
+                else:
+                    refused(client.put(path, json=body), 403, "not permitted to approve")
 
 
 def test_who_signs_needs_the_right_to_the_signer(
@@ -367,29 +326,13 @@ def test_who_signs_needs_the_right_to_the_signer(
     """The same for the certificate."""
     path = f"{CSRS}/{name}/status"
     body = {**made, "status": {"certificate": base64_of(certificate())}}
-    bound(admin, name, "attestation-signer", rule("certificatesigningrequests/status", "update", "patch"))
-    try:
-        with rest(kube, "signer") as client:
-            eventually(lambda: refused(client.put(path, json=body), 403, "not permitted to sign", SIGNER))
-            bound(admin, f"{name}-s", "attestation-signer", rule("signers", "sign", resourceNames=[SIGNER]))
+    part = rule(GROUP, "certificatesigningrequests/status", "update", "patch")
+    with bound(admin, "attestation-signer", part), rest(kube, "signer") as client:
+        eventually(lambda: refused(client.put(path, json=body), 403, "not permitted to sign", SIGNER))
+        with bound(admin, "attestation-signer", rule(GROUP, "signers", "sign", resourceNames=[SIGNER])):
             patch = {"status": {"certificate": base64_of(certificate())}}
-            headers = {"Content-Type": "application/merge-patch+json"}
-            eventually(lambda: _is(client.patch(path, json=patch, headers=headers), 200))
-    finally:
-        unbound(admin, name)
-        unbound(admin, f"{name}-s")
+            eventually(lambda: _is(client.patch(path, json=patch, headers=MERGE), 200))
 
 
 def _is(answer: httpx.Response, code: int) -> None:
     assert answer.status_code == code, answer.text
-
-
-def eventually(check: Callable[[], object]) -> None:
-    """Try *check* until it holds: the real server reads its roles a moment later."""
-    for _ in range(100):
-        try:
-            check()
-        except AssertionError:
-            continue
-        return
-    check()

@@ -19,7 +19,7 @@ from typing import Any, Final
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from attestation_testing.kubernetes import certificates, patches
+from attestation_testing.kubernetes import certificates, custom, patches
 from attestation_testing.kubernetes.access import (
     ANONYMOUS,
     DEFAULT_BINDINGS,
@@ -188,6 +188,7 @@ class Cluster:
         self.node_restriction = node_authorizer
         self.resources: dict[tuple[str, str], Resource] = {each.key: each for each in BUILT_IN}
         self.rules: dict[tuple[str, str], Rules] = {key: make(self) for key, make in RULES.items()}
+        self.rules[custom.KEY] = custom.Definitions(self)
         self.reviews: dict[tuple[str, str, str], Callable[[Target, Object, User], Object]] = {}
         """What is made and not stored, by group, plural and subresource."""
         self.documents: dict[str, Callable[[], Object]] = {}
@@ -222,6 +223,24 @@ class Cluster:
         )
         self.settle()
         return made
+
+    def change(self, group: str, plural: str, new: Object, subresource: str = "") -> Object:
+        """Write an object, or a part of it, as a controller of the cluster would; *new* becomes the cluster's.
+
+        Raises:
+            StatusError: It is gone, or another by now, or breaks a rule.
+        """
+        resource = self.resources[group, plural]
+        target = Target(
+            resource=resource,
+            version=resource.versions[0],
+            namespace=new["metadata"].get("namespace", ""),
+            name=new["metadata"]["name"],
+            subresource=subresource,
+        )
+        user = User("system:kube-controller-manager", ("system:masters",))
+        manager = Manager("kube-controller-manager", "Update", target.api_version, subresource)
+        return self._update(target, self._found(target), new, user, manager, dry=False)
 
     def later(self, work: Callable[[], None]) -> None:
         """Do *work* after the request that is being answered."""
@@ -620,6 +639,8 @@ class Cluster:
             return Answer(201, encode(self._show(made, target)))
         if old is None:
             raise not_found(resource.group, resource.plural, target.name)
+        if new["metadata"].get("uid") not in (None, "", old["metadata"]["uid"]):
+            raise _other_uid(target, old, new["metadata"]["uid"])
         if not new["metadata"].get("resourceVersion") and not resource.unconditional:
             error = invalid("metadata.resourceVersion", "0x0", "must be specified for an update")
             raise unprocessable(resource.group, resource.kind, name, [error])
@@ -692,8 +713,6 @@ class Cluster:
         if target.namespace:
             metadata.setdefault("namespace", target.namespace)
         manager = Manager(name, "Apply", target.api_version, target.subresource)
-        if old is not None and metadata.get("uid") not in (None, old["metadata"]["uid"]):
-            raise _other_uid(target, old, metadata["uid"])
         live = copied(self._show(old, target)) if old is not None else None
         new, after = applied(
             live,
@@ -842,14 +861,15 @@ class Cluster:
         resource, rules = target.resource, self.rules.get(target.resource.key)
         metadata, before = new["metadata"], old["metadata"]
         new["apiVersion"], new["kind"] = target.api_version, resource.kind
-        if metadata.get("uid") not in (None, "", before["uid"]):
-            raise _other_uid(target, old, metadata["uid"])
         if metadata.get("resourceVersion") not in (None, "", "0", before["resourceVersion"]):
             raise conflict(resource.group, resource.plural, target.name)
         if metadata.get("name") not in (None, "", before["name"]):
             raise bad_request(
                 f"the name of the object ({metadata['name']}) does not match the name on the URL ({before['name']})"
             )
+        errors: list[FieldError] = []
+        if metadata.get("uid") not in (None, "", before["uid"]):
+            errors.append(invalid("metadata.uid", json.dumps(metadata["uid"]), "field is immutable"))
         self._keep(resource, target.subresource, new, old)
         metadata = new["metadata"]
         at = text(self.now())
@@ -857,7 +877,7 @@ class Cluster:
             target.version.default(new)
         if rules:
             rules.prepare_update(new, old, target.subresource)
-        errors = self._metadata_errors(target, metadata)
+        errors += self._metadata_errors(target, metadata)
         if rules:
             errors += rules.validate_update(new, old, target.subresource)
         if target.version.validate:

@@ -213,9 +213,7 @@ class Events(Rules):
         if len(str(new.get("note") or "").encode()) > _NOTE_BYTES:
             errors.append(invalid("note", '""', f"can have at most {_NOTE_BYTES} characters"))
         where = str((new.get("regarding") or {}).get("namespace") or "")
-        if where != new["metadata"].get("namespace") and (
-            where or new["metadata"].get("namespace") != "default"
-        ):
+        if not where and new["metadata"].get("namespace") not in ("default", "kube-system"):
             errors.append(invalid("involvedObject.namespace", f'"{where}"', "does not match event.namespace"))
         return errors
 

@@ -20,6 +20,7 @@ from attestation_testing.kubernetes.access import ANONYMOUS, MASTERS, User
 from attestation_testing.kubernetes.accounts import Accounts
 from attestation_testing.kubernetes.authority import ClusterCA, Pair, TokenSigner, user_of
 from attestation_testing.kubernetes.cluster import MOST_BODY_BYTES, Answer, Cluster, Request, Watching
+from attestation_testing.kubernetes.controllers import CertificateControllers
 from attestation_testing.kubernetes.faults import Fault, Faults
 from attestation_testing.kubernetes.status import Object, StatusError, unauthorized
 from attestation_testing.kubernetes.store import Change, encode
@@ -41,6 +42,8 @@ class KubernetesAPI:
         now: Tells the time, to what is stored and to tokens; certificates are judged by the computer's clock.
         bookmark_seconds: How often a watch that wants bookmarks gets one.
         node_authorizer: Nodes may do what nodes may, and NodeRestriction holds for them.
+        csrapproving: The stock approver runs: it reads no evidence.
+        csrsigning: The stock signers of `kubernetes.io` run.
         seed: Makes names and UIDs.
 
     Attributes:
@@ -57,6 +60,8 @@ class KubernetesAPI:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         bookmark_seconds: float = 60,
         node_authorizer: bool = True,
+        csrapproving: bool = False,
+        csrsigning: bool = True,
         seed: int | None = None,
     ) -> None:
         self.cluster = Cluster(now=now, node_authorizer=node_authorizer, seed=seed)
@@ -64,6 +69,7 @@ class KubernetesAPI:
         self.url = ""
         self.ca = ClusterCA(lambda: datetime.now(UTC))
         self.ca_pem = self.ca.pem
+        CertificateControllers(self.cluster, self.ca, approving=csrapproving, signing=csrsigning)
         self._bookmark_seconds = bookmark_seconds
         everybody = {"admin": User("admin", (MASTERS,)), **(users or {})}
         self._users = {name: user.authenticated() for name, user in everybody.items()}
