@@ -332,7 +332,8 @@ def test_a_number_or_a_word(admin: httpx.Client, name: str) -> None:
     for number, port in enumerate((80, "http")):
         body["metadata"], body["spec"] = {"name": f"{name}-{number}"}, {"port": port}
         eventually(lambda: _port(admin.post(path, json=body), port))  # noqa: B023  # called at once
-    for bad in ({"port": True}, {"port": []}, {"port": 1.5}):
+    bads: list[dict[str, Any]] = [{"port": True}, {"port": []}, {"port": 1.5}]
+    for bad in bads:
         body["spec"] = bad
         assert "spec.port" in causes(refused(admin.post(path, json=body), 422))
     done(admin.delete(f"{CRDS}/eithers.{GROUP}"))
