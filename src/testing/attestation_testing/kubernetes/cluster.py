@@ -42,6 +42,7 @@ from attestation_testing.kubernetes.objects import (
 )
 from attestation_testing.kubernetes.resources import BUILT_IN, Resource, Version
 from attestation_testing.kubernetes.rules import RULES, Rules
+from attestation_testing.kubernetes.shapes import decode
 from attestation_testing.kubernetes.status import (
     FieldError,
     Object,
@@ -447,7 +448,7 @@ class Cluster:
     def _list(self, request: Request, target: Target) -> Answer:
         matches, version = self._selected(request, target), self._version_asked(request)
         start, left = 0, 0
-        limit = int(request.query.get("limit") or 0)
+        limit = _number(request.query, "limit") or 0
         if token := request.query.get("continue"):
             try:
                 page, _, at = base64.urlsafe_b64decode(token).decode().partition(":")
@@ -544,14 +545,13 @@ class Cluster:
             )
         else:
             first = [line for each in self.store.since(version, resource.key) if (line := shows(each))]
-        seconds = request.query.get("timeoutSeconds")
         return Watching(
             resource=resource,
             version=target.version.name,
             first=tuple(first),
             shows=shows,
             bookmarks=bookmarks,
-            seconds=int(seconds) if seconds else None,
+            seconds=_number(request.query, "timeoutSeconds"),
             ends=ends,
         )
 
@@ -596,8 +596,8 @@ class Cluster:
                 f"{said[1]} in version {said[0].rpartition('/')[2]!r} cannot be handled as a {kind}: "
                 f"no kind {said[1]!r} is registered for version {said[0]!r}".replace("'", '"')
             )
-        if not isinstance(value.setdefault("metadata", {}), dict):
-            value["metadata"] = {}
+        decode(value, target.resource.key, target.resource.kind)
+        value.setdefault("metadata", {})
         return value
 
     def _write(self, request: Request, target: Target, verb: str) -> Answer:
@@ -691,6 +691,7 @@ class Cluster:
             new = copied(patches.strategic_merge_patch(shown, patch, target.version.topology))
         if not isinstance(new, dict) or not isinstance(new.get("metadata"), dict):
             raise bad_request("the patch leaves no object")
+        decode(new, resource.key, resource.kind)
         manager = Manager(self._manager(request), "Update", target.api_version, target.subresource)
         done = self._update(target, old, new, request.user, manager, dry=dry)
         return Answer(200, encode(self._show(done, target)))
@@ -1113,6 +1114,16 @@ class Cluster:
         else:
             new["metadata"].pop(name)
         return self.store.put(resource.key, new)
+
+
+def _number(query: Mapping[str, str], name: str) -> int | None:
+    """Return a number of the query, not negative; None where it is not said."""
+    said = query.get(name, "")
+    if not said:
+        return None
+    if not said.isascii() or not said.isdigit():
+        raise bad_request(f'strconv.ParseInt: parsing "{said}": invalid syntax')
+    return int(said)
 
 
 def _true(query: Mapping[str, str], name: str) -> bool:
