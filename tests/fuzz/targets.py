@@ -118,6 +118,10 @@ from attestation.tpm.credential import parse_id_object
 from attestation.tpm.key_file import TPMKey, encode_key, encode_key_file, parse_key_file
 from attestation.tpm_bundle.pem import certificates as pem_certificates
 from attestation.wire import Reader, b64decode, b64encode, hexdecode, sized
+from attestation_agent.kubelet.exec_credential import ExecInfoRejected
+from attestation_agent.kubelet.exec_credential import parse as parse_exec_info
+from attestation_agent.kubelet.kubeconfig import KubeconfigRejected, written
+from attestation_agent.kubelet.kubeconfig import parse as parse_kubeconfig
 from attestation_agent.signer import Refused, parse_request
 from attestation_agent.tpm_keys import DIGEST_BYTES
 from attestation_operator.nodes.objects import has_evidence, requested_node
@@ -335,6 +339,27 @@ def signer_request(data: bytes) -> None:
         found = parse_request(data)
         assert found.kind in ("client", "server")
         assert len(found.digest) == (DIGEST_BYTES[found.algorithm] if found.algorithm else 0)
+
+
+def kubeconfig(data: bytes) -> None:
+    """A node's kubeconfig: read, or refused in one way; the cluster that was read is written and read as the same."""
+
+    def file_of(name: str) -> bytes:
+        raise KubeconfigRejected(f"{name[:10]} is not there")
+
+    with contextlib.suppress(KubeconfigRejected):
+        read = parse_kubeconfig(data, file_of).cluster
+        assert read.server.startswith("https://")
+        assert parse_kubeconfig(written(read, {}), file_of).cluster == read
+        if (name := read.tls_server_name) is not None:
+            assert not set(name) & set(" ;{}\"'$")
+
+
+def exec_info(data: bytes) -> None:
+    """What an exec plugin is asked: read, or refused in one way."""
+    with contextlib.suppress(ExecInfoRejected):
+        asked = parse_exec_info(data.decode("utf-8", "replace"))
+        assert asked.cluster is None or asked.cluster.ca_pem
 
 
 def pcr_selection(data: bytes) -> None:
@@ -1249,6 +1274,35 @@ def key_set(data: bytes) -> None:
             assert statements.thumbprints(found)
 
 
+_CA_DATA: Final = b64encode(b"-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n")
+
+
+def _kubeconfigs() -> list[bytes]:
+    cluster = {"server": "https://10.0.0.1:6443", "certificate-authority-data": _CA_DATA}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": "abcdef.0123456789abcdef"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    block = (
+        f"apiVersion: v1\nkind: Config\ncurrent-context: x\nclusters:\n- name: c\n  cluster:\n"
+        f"    server: https://a.example\n    tls-server-name: b.example\n"
+        f"    certificate-authority-data: {_CA_DATA}\ncontexts:\n- name: x\n  context: {{cluster: c, user: u}}\n"
+        f"users:\n- name: u\n  user: {{tokenFile: t}}\n"
+    )
+    return [json.dumps(config).encode(), block.encode()]
+
+
+def _exec_infos() -> list[bytes]:
+    info = {"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1"}
+    cluster = {"server": "https://10.0.0.1:6443", "certificate-authority-data": _CA_DATA, "config": None}
+    specs: list[dict[str, object]] = [{"interactive": False}, {"interactive": True, "cluster": cluster}]
+    return [json.dumps({**info, "spec": spec}).encode() for spec in specs]
+
+
 TARGETS: Final[dict[str, Target]] = {
     "ocsp_request": Target(ocsp_request, _ocsp_requests, max_bytes=MAX_REQUEST_BYTES + 8),
     "trust_manifest": Target(
@@ -1286,6 +1340,8 @@ TARGETS: Final[dict[str, Target]] = {
     "label_selector": Target(
         label_selector, lambda: [b"rack=4,site=ams", b"example.org/rack=,spare", b"itl.io/x=1"], 256
     ),
+    "kubeconfig": Target(kubeconfig, _kubeconfigs, 1200),
+    "exec_info": Target(exec_info, _exec_infos, 1200),
     "signer_request": Target(
         signer_request,
         lambda: [
