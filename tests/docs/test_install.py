@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from attestation.machines import Role
+from attestation_agent.kubelet.proxy import NGINX, OPENSSL
+from attestation_agent.kubelet.settings import KUBELET_OPTIONS
 from attestation_agent.settings import OPTIONS
 from attestation_service.delivery.machine_config import Overrides, load_base, merge
 from attestation_service.settings import Settings
@@ -26,6 +28,8 @@ COPIED = {name: install_page.lines(page) for name, page in PAGES.items()}
 LINES = COPIED["install"]
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
 TEMPLATE = ROOT / "deploy/systemd/attestation-service@.service"
+(KUBELET_DIR,) = (option.default for option in KUBELET_OPTIONS if option.name == "kubelet_dir")
+KUBELET_UNITS = sorted((ROOT / "deploy/systemd").glob("itl-kubelet-*.service"))
 
 
 def _unit(path: Path) -> configparser.SectionProxy:
@@ -95,7 +99,7 @@ def test_a_replica_is_the_service_on_another_port() -> None:
     assert [f"attestation-service@{port}" for port in proxied] == started.split()
 
 
-@pytest.mark.parametrize("path", sorted({*UNITS} - {TEMPLATE}), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted({*UNITS} - {TEMPLATE, *KUBELET_UNITS}), ids=lambda path: path.name)
 def test_a_unit_starts_what_the_page_installs(path: Path) -> None:
     """Its program, user, settings and directories are those that the page makes, and those that are the defaults."""
     unit = _unit(path)
@@ -123,6 +127,26 @@ def test_a_unit_starts_what_the_page_installs(path: Path) -> None:
         assert Path(defaults["ITL_CONFIG_PATH"]).parent == Path("/run") / unit["RuntimeDirectory"]
 
 
+def test_the_units_of_a_kubernetes_node() -> None:
+    """They run what the install page installs, with its settings, in the folder that is the default, before kubelet."""
+    page = text("docs/kubernetes/kubelet.md")
+    assert len(KUBELET_UNITS) == 3
+    for path in KUBELET_UNITS:
+        unit = _unit(path)
+        assert f"install -m 0644 deploy/systemd/{path.name} /etc/systemd/system/" in page
+        assert "\nBefore=kubelet.service\n" in path.read_text("utf-8")
+        program = unit["ExecStart"].split()[0]
+        if program == "/usr/sbin/nginx":
+            assert f"-c {KUBELET_DIR}/{NGINX}" in unit["ExecStart"]
+            assert f"OPENSSL_CONF={KUBELET_DIR}/{OPENSSL}" in path.read_text("utf-8")
+        else:
+            assert program == "/opt/itl-attestation/agent/bin/attestation-agent"
+            assert f"cat > {unit['EnvironmentFile']} <<" in LINES
+            assert Path("/run") / unit["RuntimeDirectory"] == KUBELET_DIR
+            assert (unit["RuntimeDirectoryMode"], unit["Type"]) == ("0700", "notify")
+            assert unit["ExecStart"].endswith(f"kubelet {path.stem.rpartition('-')[2]} --stay")
+
+
 def test_systemd_understands_the_units() -> None:
     """Every word of them; that the programs are not installed here is no fault of theirs."""
     analyze = shutil.which("systemd-analyze")
@@ -141,7 +165,12 @@ def test_systemd_understands_the_units() -> None:
 
 
 # systemd's own measure, 0 (nothing is open to it) to 10: the service may have 3, the agent is root beside a TPM.
-EXPOSED = {"attestation-service.service": 3.0, TEMPLATE.name: 3.0, "itl-tpm-register.service": 3.0}
+EXPOSED = {
+    "attestation-service.service": 3.0,
+    TEMPLATE.name: 3.0,
+    "itl-tpm-register.service": 3.0,
+    **{path.name: 3.0 for path in KUBELET_UNITS},
+}
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
