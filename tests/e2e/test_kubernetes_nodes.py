@@ -246,10 +246,18 @@ def waiting_request(site: Site, machine: Machine, *, name: str = "", signer: str
 
 
 def test_a_copied_token_is_not_enough(site: Site) -> None:
-    """A stranger with the token and no TPM of ours is denied, by name of what is missing."""
+    """A stranger with the token and no TPM of ours is denied, by name of what is missing; an Event tells of it."""
     condition, reason, message = asks(site, "stranger-plain", node_request("external-0"))
     assert (condition, reason) == ("Denied", "EvidenceMissing")
     assert 1 <= len(message) <= 1024
+
+    def told() -> bool:
+        events = site.cluster.ask("/apis/events.k8s.io/v1/events")["items"]
+        return ("stranger-plain", "EvidenceMissing") in {
+            (each["regarding"].get("name"), each["reason"]) for each in events
+        }
+
+    site.cluster.eventually(told)
 
 
 def test_what_was_seen_on_the_api_is_of_no_use(site: Site) -> None:
