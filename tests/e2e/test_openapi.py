@@ -6,6 +6,7 @@ with and without an operator's credential, on machines in every status.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from attestation_service.auth import Right
 from attestation_testing import SoftwareNode
 from tests.fixtures.effort import often
 from tests.fixtures.machine import Machine
+from tests.fixtures.openid.provider import new_key
 from tests.fixtures.service import Operator, ServiceProcess, StartService
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
@@ -48,6 +50,13 @@ hooks = "hooks.py"
 # What is too large is refused before it is read.
 expected-statuses = [400, 401, 403, 404, 405, 406, 409, 410, 413, 415, 422, 429, 503]
 """
+CLUSTER = {
+    "cluster_id": "default",
+    "issuer": "https://kubernetes.default.svc",
+    "jwks": {"keys": [new_key("RS256").as_dict(private=False)]},
+    "service_accounts": {"attestation-approver": ["itl:approver"]},
+}
+"""Of a service that judges requests of nodes; nobody has a token of it."""
 SERIALIZER = """\
 import schemathesis
 
@@ -94,6 +103,7 @@ def quiet_service(start_service: StartService) -> ServiceProcess:
         ITL_TRUSTED_PROXIES="127.0.0.1/32",
         ITL_ENROLLMENT_CA_UNENCRYPTED="true",
         ITL_OPERATOR_CERTIFICATES="true",
+        ITL_KUBERNETES_CLUSTERS=json.dumps([CLUSTER]),
     )
 
 

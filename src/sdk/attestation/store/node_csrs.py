@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, insert, select, update
 
 from attestation.clock import from_micros, to_micros
 from attestation.errors import ChallengeExpired, ChallengeUnknown, ChallengeUsed
@@ -120,9 +119,14 @@ _SIGNED = Prepared(
     .values(serial=bindparam("with_serial"))
 )
 _FIRST = Prepared(
-    select(_C.machine_id, func.min(_C.at))
-    .where(_C.cluster_id == bindparam("of_cluster"), _C.decision == "approve")
-    .group_by(_C.machine_id)
+    select(_C.at)
+    .where(
+        _C.machine_id == bindparam("of_machine"),
+        _C.cluster_id == bindparam("of_cluster"),
+        _C.decision == "approve",
+    )
+    .order_by(_C.at)
+    .limit(1)
 )
 _APPROVED = Prepared(
     select(_C.id)
@@ -198,10 +202,10 @@ class NodeCSRs:
         """Write down which certificate was issued for a request; False where there is one."""
         return self._sql.run(_SIGNED, of_result=result_id, with_serial=serial) == 1
 
-    def first_approved(self, cluster_id: str) -> Mapping[str, datetime]:
-        """Return when a request of each machine of a cluster was approved first, of those that are kept."""
-        rows = self._sql.rows(_FIRST, of_cluster=cluster_id)
-        return {row[0]: from_micros(row[1]) for row in rows if row[0] is not None}
+    def first_approved(self, cluster_id: str, machine_id: str) -> datetime | None:
+        """Return when a request of a machine was approved first in a cluster, of those that are kept; or None."""
+        row = self._sql.row(_FIRST, of_machine=machine_id, of_cluster=cluster_id)
+        return None if row is None else from_micros(row[0])
 
     def was_approved(self, machine_id: str, since: datetime) -> bool:
         """Return True if a request of this machine was approved at *since* or later."""

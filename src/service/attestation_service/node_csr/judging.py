@@ -31,7 +31,13 @@ from attestation.appraisal.node_csr import (
 )
 from attestation.errors import AttestationError, MalformedEvidence
 from attestation.evidence.key_certification import KeyMode
-from attestation.evidence.node_csr import Layout, UnverifiedContainer, is_container, parse
+from attestation.evidence.node_csr import (
+    MAX_CONTAINER_BYTES,
+    Layout,
+    UnverifiedContainer,
+    is_container,
+    parse,
+)
 from attestation.machines import Machine
 from attestation.machines.names import names_of
 from attestation.pki.request import read_request
@@ -46,6 +52,8 @@ from attestation_service.verifier.cluster_identity import Identified
 from attestation_service.verifier.firmware import vendor_of
 
 RESULT_ID_BYTES: Final = 16
+MAX_REQUEST_CHARACTERS: Final = 4 * -(-MAX_CONTAINER_BYTES // 3)
+"""The longest container in base64."""
 NO_PCRS: Final = PCRSelection(())
 
 
@@ -68,7 +76,8 @@ class Judged:
 
 def content_of(request: NodeCSRRequest) -> str:
     """Return SHA-256 over everything that a request says, hex. What its approver saw beside it is no part of it."""
-    said = request.csr.model_dump(mode="json")
+    said = request.csr.model_dump(mode="json", exclude={"request"})
+    said["request_sha256"] = hashlib.sha256(request.csr.request.encode()).hexdigest()
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
@@ -81,8 +90,10 @@ def evidence_in(request: NodeCSRRequest) -> bytes:
     """Return `spec.request`.
 
     Raises:
-        MalformedEvidence: Not base64.
+        MalformedEvidence: Not base64, or more than any request with evidence has.
     """
+    if len(request.csr.request) > MAX_REQUEST_CHARACTERS:
+        raise MalformedEvidence(f"spec.request: more than {MAX_CONTAINER_BYTES} bytes")
     try:
         return b64decode(request.csr.request, validate=True)
     except (binascii.Error, ValueError):

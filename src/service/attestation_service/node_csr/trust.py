@@ -39,7 +39,6 @@ async def trust(
 
     def work(tx: Tx) -> NodeTrustPage:
         page = tx.machines.page(wanted, cursor, limit)
-        first = tx.node_csrs.first_approved(who.cluster.cluster_id)
         items = []
         for machine in page.items:
             reason = _reason(machine, machine.trust(at))
@@ -51,7 +50,9 @@ async def trust(
                     trusted=reason == TRUSTED,
                     reason=reason,
                     trust_expires_at=machine.trust_expires_at,
-                    node_certificate_at=first.get(machine.machine_id),
+                    node_certificate_at=tx.node_csrs.first_approved(
+                        who.cluster.cluster_id, machine.machine_id
+                    ),
                 )
             )
         return NodeTrustPage(items=items, next_cursor=page.next_cursor, at=at)
