@@ -191,12 +191,23 @@ def test_an_ak_certificate_comes_back_and_is_of_one_machine(store: Store) -> Non
     assert store.read_sync(lambda tx: tx.ak_certificates.holder("ee" * 32)) is None
 
 
-def test_what_other_anchors_judged_is_found(store: Store) -> None:
-    """And what these judged is not."""
-    for number, spki in ((1, "a1"), (2, "a2")):
-        machine, stored = vouched(number, spki)
+def test_other_anchors_judge_again_and_a_distrusted_one_lowers(store: Store) -> None:
+    """At once, with the lease; who is vouched for better keeps the level, but the word is gone too."""
+    for number, spki, anchor in ((1, "a1", ANCHOR), (2, "a2", ANCHOR), (3, "a3", OTHER)):
+        machine, stored = vouched(number, spki, anchor=anchor)
+        if number == 2:
+            machine = dataclasses.replace(machine, assurance=Assurance.EK_CHAIN)
         store.write_sync(lambda tx, m=machine: tx.machines.add(m))  # type: ignore[misc]  # of this turn
         store.write_sync(lambda tx, s=stored: tx.ak_certificates.put(s))  # type: ignore[misc]  # of this turn
     assert store.read_sync(lambda tx: tx.ak_certificates.judged_by_others(BUNDLE, 9)) == ()
-    assert len(store.read_sync(lambda tx: tx.ak_certificates.judged_by_others("ab" * 32, 9))) == 2
-    assert len(store.read_sync(lambda tx: tx.ak_certificates.judged_by_others("ab" * 32, 1))) == 1
+    assert len(store.read_sync(lambda tx: tx.ak_certificates.judged_by_others("ab" * 32, 9))) == 3
+    assert store.write_sync(lambda tx: tx.ak_certificates.lower(ANCHOR)) == 1
+    one, two, three = (machine_of(store, number) for number in (1, 2, 3))
+    assert (one.assurance, one.trust_expires_at) == (Assurance.TOFU, None)
+    assert (two.assurance, three.assurance) == (Assurance.EK_CHAIN, Assurance.AK_CERTIFIED)
+    due = store.read_sync(lambda tx: tx.ak_certificates.judged_by_others(BUNDLE, 9))
+    assert [(each.machine_id, each.validation.ok) for each in due] == [
+        (one.machine_id, False),
+        (two.machine_id, False),
+    ]
+    assert store.write_sync(lambda tx: tx.ak_certificates.lower(ANCHOR)) == 0

@@ -57,7 +57,7 @@ class Lease:
         self._tell = tell
         self._steady = steady
         self._held_until = float("-inf")
-        self._seen: tuple[str, ...] = ()
+        self._seen: str | None = None
         self._seen_at = float("-inf")
 
     @property
@@ -85,7 +85,7 @@ class Lease:
             await self._cluster.create(LEASE, self._record(None), namespace=self._namespace)
             return True
         spec = found.get("spec") or {}
-        seen = tuple(str(spec.get(name)) for name in ("holderIdentity", "renewTime", "leaseTransitions"))
+        seen = found["metadata"]["resourceVersion"]
         if seen != self._seen:
             self._seen, self._seen_at = seen, begun
         holder = spec.get("holderIdentity")

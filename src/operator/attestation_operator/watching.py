@@ -25,6 +25,8 @@ STOP_SECONDS: Final = 20.0
 WATCH_SECONDS: Final = 300
 """After so long the API server ends a watch, and it is begun anew where it ended."""
 
+CLOSE_SECONDS: Final = 0.25
+
 PAGE_OBJECTS: Final = 100
 
 
@@ -127,18 +129,23 @@ class Watcher:
             if not ended.done():
                 ended.set_result(None) if error is None else ended.set_exception(error)
 
+        async def watch() -> None:
+            try:
+                await kopf.operator(
+                    standalone=True,
+                    clusterwide=True,
+                    stop_flag=self._stop,
+                    settings=settings(),
+                    registry=registry(self._kinds, tell, self._login),
+                )
+            finally:
+                # Connections of TLS close a moment after the session that had them (aiohttp).
+                await asyncio.sleep(CLOSE_SECONDS)
+
         def work() -> None:
             error: BaseException | None = None
             try:
-                asyncio.run(
-                    kopf.operator(
-                        standalone=True,
-                        clusterwide=True,
-                        stop_flag=self._stop,
-                        settings=settings(),
-                        registry=registry(self._kinds, tell, self._login),
-                    )
-                )
+                asyncio.run(watch())
             except BaseException as e:  # noqa: BLE001 -- the border of the thread: whoever waits is told
                 error = e
             if not loop.is_closed():

@@ -45,7 +45,8 @@ def _plain(schema: Mapping[str, Any], definitions: Mapping[str, Any], where: str
         if len(some) != 1:
             raise NotStructural(f"{where}: a field of several types")
         rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
-        return _plain({**some[0], **rest}, definitions, where)
+        # An old API server (1.20) leaves null where server-side apply takes an object away.
+        return {**_plain({**some[0], **rest}, definitions, where), "nullable": True}
     found = {key: value for key, value in schema.items() if key not in _LEFT_OUT}
     if found.get("type") not in ("object", "array", "string", "integer", "number", "boolean"):
         raise NotStructural(f"{where}: a field without a type")

@@ -158,6 +158,17 @@ _AK_OTHERS = Prepared(
     .order_by(_AC.machine_id)
     .limit(bindparam("rows"))
 )
+_AK_VOUCHED = select(_AC.machine_id).where(_AC.ok, _AC.anchor_sha256 == bindparam("anchor"))
+_LOWER_AK = Prepared(
+    update(table_of(MachineRow))
+    .where(_M.machine_id.in_(_AK_VOUCHED), _M.assurance == Assurance.AK_CERTIFIED.value)
+    .values(assurance=bindparam("lowered"), trust_expires_at=None, version=_M.version + 1)
+)
+_VOID_AK = Prepared(
+    update(_A)
+    .where(_AC.ok, _AC.anchor_sha256 == bindparam("anchor"))
+    .values(ok=False, reason="the anchor of its path is distrusted", bundle_sha256=None)
+)
 _ADD = Prepared(lambda insert: insert(_T).values(binds(_TC)).on_conflict_do_nothing())
 _ALL = Prepared(select(_T).order_by(_TC.vendor, _TC.role, _TC.sha256))
 _GET = Prepared(select(_T).where(_TC.sha256 == bindparam("sha256")))
@@ -234,6 +245,13 @@ class AKCertificates:
         """Return up to *limit* certificates that another set of anchors than this judged."""
         rows = self._sql.rows(_AK_OTHERS, bundle_sha256=anchors_sha256, rows=limit)
         return tuple(map(_AK.decode, rows))
+
+    def lower(self, sha256: str) -> int:
+        """Take the word of the anchor *sha256* from every machine that has its level by it; return how many."""
+        lowered = self._sql.run(_LOWER_AK, anchor=sha256, lowered=Assurance.TOFU.value)
+        # Nobody's judgement any more: it is made again, also where the anchors become again what they were.
+        self._sql.do(_VOID_AK, anchor=sha256)
+        return lowered
 
 
 class Trust:

@@ -55,7 +55,6 @@ async def once(res: Resources, *, for_all: bool = True) -> None:
         SchemaContracted: A newer version upgraded the database to what this one cannot use.
     """
     await res.store.read(lambda tx: tx.schema.demand(HEAD))
-    await asyncio.to_thread(res.anchors.read_ak_again)
     if for_all:
         await _for_all(res)
     # Last, because they wait for keys: a token that is away shall hold up nothing else.

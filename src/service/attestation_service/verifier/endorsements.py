@@ -63,7 +63,9 @@ class Anchors:
         self._revocations: Final = (
             load_crls(settings.tpm_crl_dir) if settings.tpm_crl_dir is not None else None
         )
-        self._ak = load_anchors(settings.ak_ca_dir) if settings.ak_ca_dir is not None else AKAnchors(())
+        self._ak: Final = (
+            load_anchors(settings.ak_ca_dir) if settings.ak_ca_dir is not None else AKAnchors(())
+        )
         self._base = base
         self._remembered: tuple[tuple[object, ...], TrustBundle] = ((), self._base)
 
@@ -85,24 +87,6 @@ class Anchors:
     def ak(self) -> AKAnchors:
         """The CAs that operators believe about attestation keys; none where no folder was named."""
         return self._ak
-
-    def read_ak_again(self) -> None:
-        """Read the folder of these CAs again: who was taken out of it is believed no more.
-
-        What cannot be read now was readable at the start: whoever was believed stays so, and the log says why.
-        """
-        if self._settings.ak_ca_dir is None:
-            return
-        try:
-            found = load_anchors(self._settings.ak_ca_dir)
-        except SettingsInvalid as e:
-            log.warning("trust.ak_cas_unreadable", reason=str(e))
-            return
-        if found.sha256 != self._ak.sha256:
-            log.info(
-                "trust.ak_cas_changed", before=self._ak.sha256, after=found.sha256, certificates=len(found)
-            )
-            self._ak = found
 
     def _overlaid(self, stored: tuple[TrustCertificate, ...]) -> TrustBundle:
         # What is shipped or in the folder keeps its entry; for the rest the operator's word is the entry.
