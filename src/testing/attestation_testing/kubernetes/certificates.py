@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 from cryptography import x509
@@ -70,9 +71,8 @@ _DOMAIN: Final = re.compile(r"^[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-
 _SEGMENT: Final = re.compile(r"^[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*$")
 
 
-def pem_blocks(data: bytes) -> list[tuple[str, bytes]]:
-    """Return type and content of each PEM block as Go's encoding/pem finds them: what is around them is passed over."""
-    found = []
+def pem_blocks(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Return type and content of each PEM block as Go's encoding/pem finds them: the rest is passed over."""
     for match in _BLOCK.finditer(data):
         if match[1] != match[3]:
             continue
@@ -83,8 +83,7 @@ def pem_blocks(data: bytes) -> list[tuple[str, bytes]]:
             content = base64.b64decode(b"".join(each.strip() for each in lines), validate=True)
         except binascii.Error:
             continue
-        found.append((match[1].decode("latin-1"), content))
-    return found
+        yield match[1].decode("latin-1"), content
 
 
 def decoded(value: object) -> bytes:
@@ -101,11 +100,11 @@ def parse_request(data: bytes) -> x509.CertificateSigningRequest:
     Raises:
         ValueError: In the words of the API.
     """
-    blocks = pem_blocks(data)
-    if not blocks or blocks[0][0] != "CERTIFICATE REQUEST":
+    kind, der = next(pem_blocks(data), ("", b""))
+    if kind != "CERTIFICATE REQUEST":
         raise ValueError("PEM block type must be CERTIFICATE REQUEST")
     try:
-        request = x509.load_der_x509_csr(blocks[0][1])
+        request = x509.load_der_x509_csr(der)
         valid = request.is_signature_valid
     except Exception as e:  # the library knows many ways of not reading a request
         raise ValueError(f"x509: {e}") from e
@@ -173,7 +172,7 @@ def _certificate_error(value: object) -> str:
     if not value:
         return ""
     data = decoded(value)
-    blocks = pem_blocks(data)
+    blocks = list(pem_blocks(data))
     if not blocks:
         return "must contain at least one CERTIFICATE PEM block"
     for index, (kind, content) in enumerate(blocks):
@@ -186,12 +185,13 @@ def _certificate_error(value: object) -> str:
     return ""
 
 
-def validate(new: Object) -> list[FieldError]:
-    """Return what is wrong with a request, new or changed."""
+def validate(new: Object, old: Object | None = None) -> list[FieldError]:
+    """Return what is wrong with a request, new or changed; one that was read is not read again."""
     spec, status = new.get("spec") or {}, new.get("status") or {}
     errors = []
     try:
-        parse_request(decoded(spec.get("request")))
+        if old is None or (old.get("spec") or {}).get("request") != spec.get("request"):
+            parse_request(decoded(spec.get("request")))
     except ValueError as e:
         errors.append(invalid("spec.request", "<request>", str(e)))
     usages = spec.get("usages") or []
@@ -267,7 +267,7 @@ def prepared(new: Object, old: Object, subresource: str, at: str) -> None:
 
 def validate_update(new: Object, old: Object, subresource: str) -> list[FieldError]:
     """Return what of a change is forbidden."""
-    errors = validate(new)
+    errors = validate(new, old)
     now, before = new.get("status") or {}, old.get("status") or {}
     found, had = now.get("conditions") or [], before.get("conditions") or []
     where = "status.conditions"

@@ -28,12 +28,15 @@ class Stored(dict[str, Any]):
     encoded: bytes | None
 
 
+_JSON: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
 def encode(value: Object) -> bytes:
     """Return JSON as it is sent."""
     if not isinstance(value, Stored):
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        return _JSON.encode(value).encode()
     if value.encoded is None:
-        value.encoded = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        value.encoded = _JSON.encode(value).encode()
     return value.encoded
 
 
