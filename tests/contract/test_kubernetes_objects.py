@@ -179,6 +179,18 @@ def test_who_writes_to_another_object_learns_it(admin: httpx.Client, made: dict[
     refused(admin.patch(f"{MAPS}/{name}", json=both, headers=MERGE), 409)
 
 
+def test_who_writes_to_an_object_that_is_gone_learns_it(
+    admin: httpx.Client, made: dict[str, Any], name: str
+) -> None:
+    """A PUT that names its UID is a conflict, any other write finds nothing: both may come of one deletion."""
+    done(admin.delete(f"{MAPS}/{name}"))
+    refused(admin.put(f"{MAPS}/{name}", json=made), 409, "Precondition failed: UID in precondition")
+    metadata = {**made["metadata"], "uid": None}
+    refused(admin.put(f"{MAPS}/{name}", json={**made, "metadata": metadata}), 404)
+    both = {key: made["metadata"][key] for key in ("uid", "resourceVersion")}
+    refused(admin.patch(f"{MAPS}/{name}", json={"metadata": both}, headers=MERGE), 404)
+
+
 def test_a_write_that_changes_nothing_is_none(admin: httpx.Client, made: dict[str, Any], name: str) -> None:
     """No version, no event."""
     for _ in range(2):

@@ -637,10 +637,11 @@ class Cluster:
             self.access.check(request.user, create)
             made = self._create(target, new, request.user, self._manager(request), dry=dry)
             return Answer(201, encode(self._show(made, target)))
+        uid = new["metadata"].get("uid")
+        if uid and (old is None or uid != old["metadata"]["uid"]):
+            raise _other_uid(target, old, uid)
         if old is None:
             raise not_found(resource.group, resource.plural, target.name)
-        if new["metadata"].get("uid") not in (None, "", old["metadata"]["uid"]):
-            raise _other_uid(target, old, new["metadata"]["uid"])
         if not new["metadata"].get("resourceVersion") and not resource.unconditional:
             error = invalid("metadata.resourceVersion", "0x0", "must be specified for an update")
             raise unprocessable(resource.group, resource.kind, name, [error])
@@ -1176,8 +1177,14 @@ def _same(new: Object, old: Object) -> bool:
     return told(new) == told(old) and owners(new) == owners(old)
 
 
-def _other_uid(target: Target, old: Object, said: object) -> StatusError:
-    why = f"Precondition failed: UID in precondition: {said}, UID in object meta: {old['metadata']['uid']}"
+def _other_uid(target: Target, old: Object | None, said: object) -> StatusError:
+    """Return that the object is not the one that was meant, or is gone: the storage does not tell these apart."""
+    uid, version = (old["metadata"]["uid"], old["metadata"]["resourceVersion"]) if old else ("", "0")
+    place = "/".join(each for each in (target.resource.plural, target.namespace, target.name) if each)
+    why = (
+        f"StorageError: invalid object, Code: 4, Key: /registry/{place}, ResourceVersion: {version}, "
+        f"AdditionalErrorMsg: Precondition failed: UID in precondition: {said}, UID in object meta: {uid}"
+    )
     return conflict(target.resource.group, target.resource.plural, target.name, why)
 
 
