@@ -239,6 +239,44 @@ def test_json_patches(admin: httpx.Client, made: dict[str, Any], name: str) -> N
         refused(admin.patch(f"{MAPS}/{name}", json=bad, headers=JSON), 422)
 
 
+def test_json_patches_of_lists(admin: httpx.Client, name: str) -> None:
+    """A member by its number, or behind the last; one beyond is refused."""
+    path, member = f"{MAPS}/{name}", "/metadata/finalizers"
+    done(admin.post(MAPS, json=config(name, finalizers=["example.com/a", "example.com/b"])), 201)
+    patch = [
+        {"op": "add", "path": f"{member}/-", "value": "example.com/d"},
+        {"op": "add", "path": f"{member}/1", "value": "example.com/c"},
+        {"op": "remove", "path": f"{member}/0"},
+        {"op": "replace", "path": f"{member}/1", "value": "example.com/e"},
+    ]
+    now = done(admin.patch(path, json=patch, headers=JSON))
+    assert now["metadata"]["finalizers"] == ["example.com/c", "example.com/e", "example.com/d"]
+    for bad in ("9", "x"):
+        patch = [{"op": "remove", "path": f"{member}/{bad}"}]
+        assert admin.patch(path, json=patch, headers=JSON).status_code in (400, 422)
+    done(admin.patch(path, json={"metadata": {"finalizers": None}}, headers=MERGE))
+
+
+def test_what_is_put_and_is_not_there_is_made_where_the_resource_says_so(
+    admin: httpx.Client, name: str
+) -> None:
+    """A Lease; anything else is not found."""
+    body = {"metadata": {"name": name}, "spec": {"holderIdentity": "a"}}
+    assert done(admin.put(f"{LEASES}/{name}", json=body), 201)["spec"] == {"holderIdentity": "a"}
+    admin.delete(f"{LEASES}/{name}")
+    refused(admin.put(f"{MAPS}/{name}", json=config(name)), 404)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"data": {"a": 1}}, {"data": []}, {"metadata": {"name": "a", "labels": {"a": 1}}}, {"metadata": []}],
+    ids=["number", "list", "label", "metadata"],
+)
+def test_fields_have_types(admin: httpx.Client, bad: dict[str, Any]) -> None:
+    """Of what the server knows: before any rule."""
+    assert admin.post(MAPS, json={**config(new_name()), **bad}).status_code == 400
+
+
 def test_patches_have_a_type(admin: httpx.Client, made: dict[str, Any], name: str) -> None:
     """No other."""
     headers = {"Content-Type": "application/json"}
