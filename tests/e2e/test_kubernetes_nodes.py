@@ -370,3 +370,20 @@ def active(node_attestation: Any) -> str:
     """Return the condition that tells of the in-tree approver."""
     conditions = node_attestation.get("status", {}).get("conditions") or []
     return next((each["status"] for each in conditions if each["type"] == "InTreeApproverActive"), "")
+
+
+def test_without_the_service_nothing_is_decided(site: Site) -> None:
+    """Neither approved nor denied, and nobody is unready for it; once the service is back it decides."""
+    site.service.stop()
+    try:
+        site.cluster.ask(
+            CSRS, csr_object("stranger-early", node_request("external-0"), OWN_SIGNER), user="bootstrap"
+        )
+        site.cluster.eventually(
+            lambda: "stranger-early" in site.controllers.log("approver").read_text(encoding="utf-8")
+        )
+        assert readiness(site, "approver")[0] == 200
+        assert verdict(site.requests()["stranger-early"]) == ("", "", "")
+    finally:
+        site.service.start()
+    assert site.decided("stranger-early")[:2] == ("Denied", "EvidenceMissing")
