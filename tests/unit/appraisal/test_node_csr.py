@@ -40,7 +40,7 @@ from attestation.evidence.key_certification import KeyMode, csr_binding
 from attestation.evidence.node_csr import UnverifiedContainer, bucket_nonce
 from attestation.machines import ClockState, Role, Status
 from attestation.results import Assurance, Check, Flagged, Outcome, Verdict
-from attestation.tpm import Alg, parse_signature
+from attestation.tpm import Alg, PCRSelection, parse_signature
 from attestation_testing import BootLog, BootOptions, SoftwareAK, SoftwareNode, ak_template, boot_log
 from attestation_testing.node_csr import PCRS, node_request
 from attestation_testing.software_keys import private_half
@@ -51,6 +51,7 @@ from tests.unit.appraisal.node_csr_kit import (
     MACHINE_ID,
     NODE,
     NONCE,
+    POLICY,
     REQUESTED,
     RESULT_ID,
     case,
@@ -227,7 +228,9 @@ def test_4_a_challenge() -> None:
 
 def bucket(at: Any, **changes: Any) -> bytes:
     """Return a container that answers the bucket of *at*."""
-    return container(nonce=bucket_nonce(CLUSTER, at), nonce_id=None, **changes)
+    return container(
+        nonce=bucket_nonce(CLUSTER, at), nonce_id=None, selection=POLICY.tpm.selection, **changes
+    )
 
 
 def test_4_buckets_are_off_by_default() -> None:
@@ -239,7 +242,9 @@ def test_4_buckets_are_off_by_default() -> None:
 def test_4_two_buckets_count(back: int, good: bool) -> None:
     """This one and the one before; flagged, and for no tier that claims freshness."""
     rules = Rules(bucket_nonces=True)
-    result = judged(bucket(AT - timedelta(seconds=back)), case(rules=rules, nonce=None))
+    nothing = PCRSelection(())
+    the_case = case(rules=rules, nonce=None, selection=nothing)
+    result = judged(bucket(AT - timedelta(seconds=back)), the_case)
     if not good:
         denied(result, Reason.EVIDENCE_STALE, "certify-binding")
         return

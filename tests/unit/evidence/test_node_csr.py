@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import struct
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -406,3 +408,57 @@ def test_a_container_says_little_of_itself() -> None:
     """Its text has no evidence in it, so a log line with it stays short."""
     assert len(repr(CONTAINER)) < 300
     assert isinstance(CONTAINER, UnverifiedContainer)
+
+
+# ---------------------------------------------------------------- what hostile bytes cost
+
+
+def calls(data: bytes) -> int:
+    """Return how many functions were called to read *data*, or to refuse it."""
+    count = 0
+
+    def counted(*_: Any) -> None:
+        nonlocal count
+        count += 1
+
+    before = sys.getprofile()
+    sys.setprofile(counted)
+    try:
+        with contextlib.suppress(MalformedEvidence):
+            node_csr.is_container(data)
+            node_csr.parse(data)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+LINE = b"A" * 64 + b"\n"
+BEGIN, END = b"-----BEGIN EVENT LOG-----\n", b"-----END EVENT LOG-----\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "repeated", "tail"),
+    [
+        (b"", b"-", b""),
+        (b"", b"-----BEGIN ", b""),
+        (b"", b"-----BEGIN CERTIFICATE REQUEST-----\n", b""),
+        (b"", b"BEGIN TPM PUBLIC", b""),
+        (GOOD, b"\n", b""),
+        (GOOD, b"\r", b"x"),
+        (b"", write_block("TPM ATTEST", CONTAINER.attest), b""),
+        (BEGIN, LINE, END),
+        (BEGIN, b"A\n", END),
+        (BEGIN, b"\r\n", END),
+        (BEGIN, b"=", b"\n" + END),
+        (GOOD[: GOOD.index(b"-----BEGIN ITL")], b"-----END ", b""),
+    ],
+)
+def test_a_megabyte_costs_no_more_than_its_lines(head: bytes, repeated: bytes, tail: bytes) -> None:
+    """Twice the bytes are at most twice the work, and a full container at most a call for each two bytes of a line."""
+    work = []
+    for size in (1 << 18, 1 << 19, node_csr.MAX_CONTAINER_BYTES):
+        room = size - len(head) - len(tail)
+        work.append(calls(head + repeated * (room // len(repeated)) + tail))
+    assert work[1] <= 2 * work[0] + 200
+    assert work[2] <= 2 * work[1] + 200
+    assert work[2] <= node_csr.MAX_CONTAINER_BYTES // 2

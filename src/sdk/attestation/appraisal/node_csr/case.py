@@ -91,7 +91,7 @@ class Case:
         first_certificate: It has never had a certificate of a node.
         nonce: Of the challenge that the container names: of this machine, for this purpose, unspent until now, 32
             bytes; None where there is no such challenge.
-        selection: The PCRs that were requested with it.
+        selection: The PCRs that were requested with it; without a challenge those of the policy count.
         requested_policy: `name@version` of the policy in force when it was issued.
         policy: The policy in force now; None where there is none.
         node: The Node of that name; None where there is none.
