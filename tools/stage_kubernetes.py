@@ -50,7 +50,7 @@ DUTIES: Final[Mapping[str, Sequence[dict[str, Any]]]] = {
         _rule(CERTIFICATES, ["certificatesigningrequests/status"], "patch"),
         _rule(CERTIFICATES, ["signers"], "sign", [OWN_SIGNER]),
     ),
-    "nodes": (_KINDS, _STATUS, _NODES, _rule("", ["nodes"], "patch")),
+    "nodes": (_KINDS, _NODES, _rule("", ["nodes"], "patch")),
 }
 """What each controller may do in the cluster (HSM-AND-KUBERNETES §22); a test compares it with the chart."""
 

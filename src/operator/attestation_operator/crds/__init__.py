@@ -25,8 +25,6 @@ def node_attestation() -> dict[str, Any]:
         columns=[
             ("Ready", "string", _condition("Ready"), "Whether nothing approves without evidence"),
             ("In-Tree", "string", _condition("InTreeApproverActive"), "Whether something does"),
-            ("Nodes", "integer", ".status.counts.nodes", "All Nodes"),
-            ("Trusted", "integer", ".status.counts.trusted", "Nodes whose machine is trusted"),
             ("Age", "date", ".metadata.creationTimestamp", "How old it is"),
         ],
     )

@@ -126,24 +126,14 @@ class Condition(Part):
     message: Annotated[str, Field(max_length=32_768)]
 
 
-class Counts(Part):
-    """Nodes of this cluster, counted by what their machines are worth."""
-
-    nodes: Annotated[int, Field(ge=0)] = Field(description="All of them")
-    trusted: Annotated[int, Field(ge=0)] = Field(description="Whose machine is trusted")
-    lapsed: Annotated[int, Field(ge=0)] = Field(description="Whose machine is known and not trusted")
-    unknown: Annotated[int, Field(ge=0)] = Field(description="That belong to no machine of the service")
-
-
 class NodeAttestationStatus(Part):
-    """What the controllers say. Each says its own part, by server-side apply."""
+    """What the approver says, by server-side apply."""
 
     conditions: tuple[Condition, ...] = Field(
         default=(),
         description="InTreeApproverActive: something would approve without evidence; Ready: nothing does, or it may",
         json_schema_extra=listed("type"),
     )
-    counts: Counts | None = Field(default=None, description="Nodes by what their machines are worth")
     kopf: dict[str, Any] = Field(
         default_factory=dict,
         description="What the framework of the controllers keeps, were it to keep anything",
