@@ -98,13 +98,13 @@ def test_no_two_tasks_look_at_one_object() -> None:
 
     async def go() -> None:
         world = World()
-        inside = 0
+        inside = most = 0
         began = asyncio.Event()
 
         async def hook(which: Key) -> None:
-            nonlocal inside
+            nonlocal inside, most
             inside += 1
-            assert inside == 1
+            most = max(most, inside)
             if not began.is_set():
                 began.set()
                 for number in range(3):
@@ -117,6 +117,7 @@ def test_no_two_tasks_look_at_one_object() -> None:
         world.queue.add(key("a"))
         await world.run(2)
         assert world.handled == [("a", None), ("a", seen("a", 2))]
+        assert most == 1
 
     asyncio.run(go())
 
