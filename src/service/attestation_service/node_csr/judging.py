@@ -206,8 +206,6 @@ def _challenge(
     found = tx.node_csrs.challenge(container.nonce_id)
     if found is None or found.machine_id != machine.machine_id:
         return None
-    if found.ek_fingerprint != machine.tpm.ek_fingerprint:
-        return None
     return found if found.used_at is None and at < found.expires_at else None
 
 
