@@ -70,14 +70,13 @@ class Listing:
 
 def reconcile(node: Node, listing: Listing, policy: NodePolicy, at: datetime) -> tuple[Action, ...]:
     """Return what is to be changed on *node*; nothing where it says already what holds."""
-    claim = _claim(node, listing, at)
-    owner = node.labels.get(OWNER_LABEL) or claim
-    standing = judge(node, owner, listing, at)
+    claim = None if node.labels.get(OWNER_LABEL) else _claim(node, listing)
+    standing = judge(node, node.labels.get(OWNER_LABEL) or claim, listing, at)
     if standing is Standing.NOT_KNOWN:
         return ()
     trusted = standing is Standing.TRUSTED
     labels: dict[str, str | None] = {ATTESTED_LABEL: "true" if trusted else "false"}
-    if claim is not None:
+    if claim is not None and trusted:
         labels |= {OWNER_LABEL: claim, MACHINE_ID_LABEL: claim}
     taints = _taints(node, standing, policy)
     cordon = _cordon(node, standing, policy)
@@ -140,24 +139,19 @@ def judge(node: Node, owner: str | None, listing: Listing, at: datetime) -> Stan
     return Standing.TRUSTED
 
 
-def _claim(node: Node, listing: Listing, at: datetime) -> str | None:
+def _claim(node: Node, listing: Listing) -> str | None:
     """Return whose an unclaimed Node is, as far as it is safe to say; None otherwise.
 
-    Of the one machine that has its name, is trusted, and got its first certificate before there was this Node. An older
-    Node was made with another certificate: an administrator says whose it is.
+    Of the one machine that has its name, and got its first certificate before there was this Node. An older Node was
+    made with another certificate: an administrator says whose it is. Of a machine that was locked or revoked in any
+    case: whoever deletes its Node has it come back without labels and taints, for as long as its certificate lasts.
     """
-    if node.labels.get(OWNER_LABEL):
-        return None
     named = listing.by_hostname.get(node.name, ())
     if len(named) != 1:
         return None
-    machine = named[0]
-    first = machine.node_certificate_at
-    if first is None or node.created_at + CLOCK_SKEW < first:
-        return None
-    if judge(node, machine.machine_id, listing, at) is not Standing.TRUSTED:
-        return None
-    return machine.machine_id
+    first = named[0].node_certificate_at
+    younger = first is not None and node.created_at + CLOCK_SKEW >= first
+    return named[0].machine_id if younger or named[0].status in _BARRED else None
 
 
 def _taints(node: Node, standing: Standing, policy: NodePolicy) -> tuple[Raw, ...] | None:

@@ -155,6 +155,24 @@ class TestClaim:
         assert patch is not None
         assert patch.labels == {ATTESTED_LABEL: "false"}
 
+    @pytest.mark.parametrize(
+        ("machine", "wanted"),
+        [
+            (trust(status=Status.LOCKED, trusted=False), HARD),
+            (trust(status=Status.REVOKED, trusted=False, node_certificate_at=None), HARD),
+            (trust(trusted=False), SOFT),
+        ],
+    )
+    def test_a_node_that_was_deleted_and_came_back_is_no_better(
+        self, machine: NodeTrust, wanted: dict[str, str]
+    ) -> None:
+        """A kubelet makes its Node again, without labels and taints, with the certificate that it still has."""
+        patch = patched(raw_node(), listing(machine), BOTH)
+        assert patch is not None
+        assert patch.taints == (wanted,)
+        assert patch.unschedulable is True
+        assert OWNER_LABEL not in patch.labels
+
     def test_a_claim_is_never_changed(self) -> None:
         """The name went to another machine: the Node stays the first one's, and is not trusted."""
         patch = patched(raw_node(labels={OWNER_LABEL: OTHER}), listing(trust()))
