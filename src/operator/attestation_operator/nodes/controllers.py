@@ -44,10 +44,14 @@ from attestation_operator.objects import (
     Target,
 )
 
+POLICY_KEPT: Final = timedelta(minutes=1)
+"""How long what NodeAttestation/cluster said is believed where nothing tells of a change."""
 RACE_ROUND_SECONDS: Final = 60.0
 RACE_CLEAN: Final = timedelta(hours=1)
 """How long nothing found is believed; what was found is looked at again each minute, until it is gone."""
 TRUST_ROUND_SECONDS: Final = 5.0
+NODES_KEPT: Final = timedelta(minutes=10)
+"""How long the Nodes that were seen are all that there are."""
 APPROVER_MANAGER: Final = "attestation-operator-approver"
 NODES_MANAGER: Final = "attestation-operator-nodes"
 
@@ -58,6 +62,7 @@ class _Policy:
     def __init__(self, around: Around) -> None:
         self._around = around
         self._read: NodePolicy | None = None
+        self._read_at: datetime | None = None
 
     async def current(self) -> NodePolicy:
         """Return it; read where it was not seen yet.
@@ -65,7 +70,9 @@ class _Policy:
         Raises:
             PolicyUnreadable: It cannot be followed.
         """
-        if self._read is None:
+        # A replica that does not lead watches nothing, and one that leads again was told of no deletion.
+        at = self._around.clock.now()
+        if self._read is None or self._read_at is None or at >= self._read_at + POLICY_KEPT:
             self.seen(await self._around.cluster.read(CLUSTER))
         assert self._read is not None
         return self._read
@@ -73,16 +80,17 @@ class _Policy:
     async def changed(self, key: Key, seen: Raw | None) -> None:
         """Take it as it is now."""
         if key == CLUSTER:
-            self._read = None
             self.seen(seen if seen is not None else await self._around.cluster.read(CLUSTER))
 
     def seen(self, raw: Raw | None) -> None:
         """Take it from *raw*; absent, it is the default."""
+        self._read, self._read_at = None, None
         try:
             self._read = read_policy(raw)
         except PolicyUnreadable as e:
             self._around.health.say("policy", Fact(well=False, said=str(e)))
             raise
+        self._read_at = self._around.clock.now()
         self._around.health.say("policy", Fact(well=True, said="read" if raw is not None else "default"))
 
 
@@ -294,6 +302,7 @@ class Nodes:
         self._policy = _Policy(around)
         self._listing = labels.Listing(machines=None, at=around.clock.now())
         self._nodes: dict[str, Node] = {}
+        self._listed_at: datetime | None = None
         self._changes = Counter(
             "itl_operator_node_changes", "Nodes that were changed", registry=around.metrics.registry
         )
@@ -340,6 +349,7 @@ class Nodes:
             away = e
             self._around.health.say("trust-list", Fact(well=False, said=e.code, holds_back=False))
         policy = await self._policy.current()
+        await self._list()
         for name, node in list(self._nodes.items()):
             try:
                 await self._look(node, policy)
@@ -348,6 +358,14 @@ class Nodes:
                 await self._again(name, policy)
         if away is not None:
             raise away
+
+    async def _list(self) -> None:
+        """Know all Nodes: from the first round on, and again where no watch told of one that went."""
+        at = self._around.clock.now()
+        if self._listed_at is None or at >= self._listed_at + NODES_KEPT:
+            found = [read_node(raw) for raw in await self._around.cluster.list(NODE)]
+            self._nodes = {node.name: node for node in found}
+            self._listed_at = at
 
     async def _again(self, name: str, policy: NodePolicy) -> None:
         raw = await self._around.cluster.read(Key(kind=NODE, name=name))

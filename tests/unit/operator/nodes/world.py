@@ -179,10 +179,10 @@ def trust(machine_id: str = MACHINE, **changes: Any) -> NodeTrust:
 class CA:
     """A CA of our own, with an issuing key under it."""
 
-    def __init__(self) -> None:
+    def __init__(self, at: datetime = AT) -> None:
         self.root_key, self.key = key(), key()
-        self.root = _certificate("root", self.root_key, "root", self.root_key, ca=True)
-        self.issuing = _certificate("issuing", self.key, "root", self.root_key, ca=True)
+        self.root = _certificate("root", self.root_key, "root", self.root_key, at)
+        self.issuing = _certificate("issuing", self.key, "root", self.root_key, at)
 
     def leaf(
         self,
@@ -228,7 +228,7 @@ def pem(*certificates: x509.Certificate) -> str:
 
 
 def _certificate(
-    name: str, of: ec.EllipticCurvePrivateKey, issuer: str, by: ec.EllipticCurvePrivateKey, *, ca: bool
+    name: str, of: ec.EllipticCurvePrivateKey, issuer: str, by: ec.EllipticCurvePrivateKey, at: datetime
 ) -> x509.Certificate:
     def named(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
@@ -239,9 +239,9 @@ def _certificate(
         .issuer_name(named(issuer))
         .public_key(of.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(AT - timedelta(days=30))
-        .not_valid_after(AT + timedelta(days=300))
-        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        .not_valid_before(at - timedelta(days=30))
+        .not_valid_after(at + timedelta(days=300))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(by, hashes.SHA256())
     )
 
