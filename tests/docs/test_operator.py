@@ -13,6 +13,17 @@ from attestation_operator import crds, errors
 from attestation_operator import settings as operator_settings
 from attestation_operator.main import CONTROLLERS, PAGES, parser
 from attestation_operator.metrics import Metrics
+from attestation_operator.nodes.approver import Outcome
+from attestation_operator.nodes.labels import Standing
+from attestation_operator.nodes.objects import (
+    ATTESTED_LABEL,
+    CORDONED_LABEL,
+    MACHINE_ID_LABEL,
+    OWNER_LABEL,
+    TAINT_KEY,
+)
+from attestation_operator.nodes.policy import PolicyUnreadable
+from attestation_operator.nodes.signer import Signed
 from attestation_operator.settings import PREFIX, Settings
 from tests.docs.pages import ROOT, text
 
@@ -54,6 +65,16 @@ def test_every_metric_is_explained() -> None:
         for metric in Metrics().registry.collect()
     }
     assert names <= set(re.findall(r"^\| `(itl_operator_\w+)` \|", PAGE, flags=re.MULTILINE))
+
+
+def test_what_controllers_of_nodes_say_is_explained() -> None:
+    """Each outcome that is counted, each standing that an Event names, each label, and the code."""
+    told = set(re.findall(r"`([\w./-]+)`", PAGE))
+    assert {outcome.value for outcome in Outcome if outcome is not Outcome.ASKED} <= told
+    assert {outcome.value for outcome in Signed if outcome is not Signed.ASKED} <= told
+    assert {standing.value for standing in Standing if standing is not Standing.NOT_KNOWN} <= told
+    assert {OWNER_LABEL, ATTESTED_LABEL, CORDONED_LABEL, MACHINE_ID_LABEL, TAINT_KEY} <= told
+    assert PolicyUnreadable.code in told
 
 
 def test_every_command_is_named() -> None:
