@@ -210,6 +210,7 @@ class Use(StrEnum):
     TLS_SUITE = "tls-suite"
     TLS_GROUP = "tls-group"
     TLS_CERTIFICATE = "tls-certificate"
+    NODE_PROXY = "node-proxy"
     BEARER = "bearer-secret"
     PKCE = "login"
     DIGEST = "digest"
@@ -613,6 +614,14 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 enforced="at start: ITL_TLS_CERT_FILE",
                 exemptions=(_transition("rsa-3072", "ecdsa-p384", why="ML-DSA in TLS needs OpenSSL 3.5"),),
                 any_rsa=True,
+            ),
+            Entry(
+                use=Use.NODE_PROXY,
+                title="kubelet and the proxy of its node, on loopback",
+                algorithms=("ed25519",),
+                chooser=Chooser.WE,
+                parameters="one self-signed certificate for both, made when the node starts; no TPM takes such a key",
+                exemptions=(_exempt("it says who is root on one machine, and never leaves it", "ed25519"),),
             ),
             Entry(
                 use=Use.BEARER,

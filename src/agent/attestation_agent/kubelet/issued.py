@@ -1,6 +1,5 @@
 """What a certificate of the cluster must be before anything on this node uses it."""
 
-# Algorithms for: digest
 from __future__ import annotations
 
 from dataclasses import dataclass

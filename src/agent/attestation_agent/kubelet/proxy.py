@@ -9,7 +9,7 @@ does not show the certificate in `local.pem`: made for this purpose, in memory, 
 Its one key is that of both ends: whoever can read it is root here.
 """
 
-# Algorithms for: tls-certificate, tls-group
+# Algorithms for: node-proxy
 from __future__ import annotations
 
 import ipaddress
