@@ -1,5 +1,6 @@
 """Steps 2 to 4, 13 and 14: what the record says of who asks, of the machine and of its name."""
 
+# Algorithms for: tpm-ak, tpm-hash
 from __future__ import annotations
 
 from datetime import datetime

@@ -1,5 +1,6 @@
 """Steps 5 to 10: the attestation key of the machine certified the key of this request, for this challenge."""
 
+# Algorithms for: tpm-ak, tpm-hash
 from __future__ import annotations
 
 import hmac

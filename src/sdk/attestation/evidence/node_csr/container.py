@@ -8,6 +8,7 @@ Two layouts, told apart by their blocks (HSM-AND-KUBERNETES §18):
              and ATTESTATION CERTIFICATE; as published in kubernetes/cloud-provider-gcp until June 2024
 """
 
+# Algorithms for: certified-key
 from __future__ import annotations
 
 import json

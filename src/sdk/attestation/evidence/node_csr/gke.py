@@ -5,6 +5,7 @@ public area follows from the key: 88 bytes where both coordinates are padded, le
 names the bytes that it was given, so both are tried, the padded form first.
 """
 
+# Algorithms for: certified-key, tpm-hash
 from __future__ import annotations
 
 from typing import Final
