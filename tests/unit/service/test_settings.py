@@ -96,6 +96,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_TPM_VERIFY_CA": ("false", False),
     "ITL_TPM_VERIFY_CA_STRICT": ("true", True),
     "ITL_TPM_CA_BUNDLE_DIR": ("/bundle", Path("/bundle")),
+    "ITL_AK_CA_DIR": ("/ak-cas", Path("/ak-cas")),
     "ITL_TPM_CRL_DIR": ("/crls", Path("/crls")),
     "ITL_TPM_REVOCATION": ("fail-closed", "fail-closed"),
     "ITL_EK_EXPIRY": ("fail", "fail"),

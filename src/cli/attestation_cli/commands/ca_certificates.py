@@ -42,7 +42,12 @@ MOST_LOOKED_AT = 2000
 @click.command("certificates")
 @click.option("--machine", metavar="ID", help="Only of this machine.", shell_complete=complete_machine)
 @STATE
-@click.option("--profile", type=click.Choice([p.value for p in ProfileName]), help="Only of this profile.")
+@click.option(
+    "--profile",
+    metavar="PROFILE",
+    type=click.Choice([p.value for p in ProfileName]),
+    help=f"Only of this profile: {', '.join(p.value for p in ProfileName)}.",
+)
 @LIMIT
 @listing
 def certificates_(

@@ -16,7 +16,12 @@ from attestation_cli.session import Session
 
 @click.group("node-csr")
 def group() -> None:
-    """Certificate requests of Kubernetes nodes, which controllers of their cluster ask about."""
+    """Certificate requests of Kubernetes nodes, which controllers of their cluster ask about.
+
+    \b
+    Examples:
+      attestation node-csr list
+    """
 
 
 @group.command("list")

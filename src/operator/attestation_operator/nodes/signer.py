@@ -4,7 +4,6 @@ The service's CA signs. An API server takes a certificate for any request, an un
 looked at here; and what comes back is compared with the request before it is stored, because it cannot be taken back.
 """
 
-# Algorithms for: ca-key, certified-key
 from __future__ import annotations
 
 from collections.abc import Sequence

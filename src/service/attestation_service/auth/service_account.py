@@ -5,7 +5,6 @@ between. A token is good only while it is bound to a pod (kubernetes/api authent
 for this service and nobody else, and ends within a day: a token in a Secret, which lasts for ever, is none.
 """
 
-# Algorithms for: access-token
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -4,6 +4,7 @@ The signer of a cluster asks for a request that somebody approved. Who approved 
 not judge good is not signed. From the request only its key is used; the name is that of the machine's record.
 """
 
+# Algorithms for: ca-key
 from __future__ import annotations
 
 import asyncio
