@@ -28,6 +28,7 @@ MODULES = {
     "tpm-keys": "tests.bench.tpm_keys",
     "agent-signer": "tests.bench.agent_signer",
     "hostile": "tests.bench.hostile",
+    "node_csr": "tests.bench.node_csr",
 }
 LONG = {
     "replicas": "tests.bench.replicas",

@@ -1,0 +1,86 @@
+"""Certificate requests of nodes that the approver decides in a second, and its memory: 1,000 at our Kubernetes API.
+
+The approver is a process of its own; the API and the service, which answers from memory, share another one.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.bench.report import Measurement
+from tests.fixtures.attestation_double import attestation_double, evidence
+from tests.fixtures.controllers import CSRS, prepared, until
+from tests.fixtures.kube import CLIENT_KUBELET, fake_kube, rest
+from tests.unit.operator.nodes.world import MACHINE, pkcs10, subject
+
+REQUESTS: Final = 1_000
+BAR_PER_SECOND: Final = 50
+BAR_MIB: Final = 150
+
+
+def measure() -> Iterator[Measurement]:
+    """Have all requests there, start the approver, and wait until each has a condition."""
+    with tempfile.TemporaryDirectory() as folder, attestation_double() as service, fake_kube() as kube:
+        token = Path(folder, "token")
+        token.write_text("token")
+        with prepared(kube) as admin, rest(kube, "bootstrap") as client:
+            for number in range(REQUESTS):
+                node = f"w-{number}"
+                blocks = pkcs10(subject(node)) + evidence("approve", machine_id=MACHINE, node_name=node)
+                spec = {
+                    "request": base64.b64encode(blocks).decode(),
+                    "signerName": CLIENT_KUBELET,
+                    "usages": ["digital signature", "client auth"],
+                }
+                client.post(CSRS, json={"metadata": {"name": node}, "spec": spec}).raise_for_status()
+            settings = {
+                "SERVICE_URL": service.url,
+                "TOKEN_FILE": str(token),
+                "KUBECONFIG": str(kube.kubeconfig("approver")),
+                "NAMESPACE": "default",
+                "LISTEN_PORT": "0",
+                "LOG_LEVEL": "error",
+            }
+            environment = os.environ | {f"ITL_OPERATOR_{name}": value for name, value in settings.items()}
+            program = Path(sys.executable).with_name("attestation-operator")
+            process = subprocess.Popen([program, "approver"], env=environment)
+            try:
+                until(lambda: len(service.audit) > 0, 120)
+                begun = time.perf_counter()
+                until(lambda: len(service.audit) == REQUESTS, 300)
+
+                def decided() -> int:
+                    items = admin.get(CSRS).json()["items"]
+                    return sum(bool(each["status"].get("conditions")) for each in items)
+
+                until(lambda: decided() == REQUESTS, 300)
+                per_second = REQUESTS / (time.perf_counter() - begun)
+                status = Path(f"/proc/{process.pid}/status").read_text()
+            finally:
+                process.terminate()
+                process.wait(40)
+    mib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
+    yield Measurement(
+        name="node-csr-decided",
+        value=per_second,
+        unit="/s",
+        bar=f">= {BAR_PER_SECOND}/s",
+        ok=per_second >= BAR_PER_SECOND,
+        note=f"{REQUESTS} requests at our Kubernetes API, the service a double; both share one process",
+    )
+    yield Measurement(
+        name="node-csr-memory",
+        value=mib,
+        unit="MiB",
+        bar=f"<= {BAR_MIB} MiB",
+        ok=mib <= BAR_MIB,
+        note="most that the approver held",
+    )
