@@ -138,6 +138,8 @@ def test_lists_and_first_approvals(store: Store) -> None:
     assert store.read_sync(lambda tx: tx.node_csrs.was_approved(MACHINE.machine_id, NOW))
     assert not store.read_sync(lambda tx: tx.node_csrs.was_approved(MACHINE.machine_id, NOW + 2 * MINUTE))
     assert not store.read_sync(lambda tx: tx.node_csrs.was_approved("nobody", NOW))
+    signer = decided().signer_name
+    assert not store.read_sync(lambda tx: tx.node_csrs.was_approved(MACHINE.machine_id, NOW, besides=signer))
 
 
 def test_what_was_refused_goes_first(store: Store) -> None:

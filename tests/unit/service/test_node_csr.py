@@ -169,6 +169,21 @@ async def test_what_is_not_good_is_denied(
         assert again["reason"] == "EvidenceStale"
 
 
+@pytest.mark.parametrize("act", ["lock", "revoke", "ak-reset", "role"])
+async def test_an_approval_ends_with_what_was_approved(service: Service, act: str) -> None:
+    """An approver that died before it wrote the approval down asks again, and must not let in who was locked since."""
+    node = await admitted(service)
+    content = await approvable(service, node, signer_name=KUBELET)
+    assert (await decision(service, content))["decision"] == "approve"
+    told = {"role": "worker-app", "hostname": "w-9", "reason": "x"} if act == "role" else {"reason": "x"}
+    await service.act(node, act, told)
+    found = await decision(service, content)
+    assert (found["decision"], found["reason"]) == ("deny", "MachineNotAdmitted")
+    assert (found["tier"], found["node_name"]) == (None, None)
+    assert found["result_id"] in found["message"]
+    assert len(await denials(service)) == 1
+
+
 @pytest.mark.parametrize("act", ["lock", "revoke"])
 async def test_a_machine_that_was_taken_back_is_denied(service: Service, act: str) -> None:
     """Whatever it proves."""
@@ -352,9 +367,12 @@ async def test_a_serving_certificate_follows_an_attested_one(service: Service) -
     found = await decision(service, request("2", "w-1"))
     assert (found["decision"], found["tier"], found["machine_id"]) == ("approve", None, node.machine_id)
     assert (await decision(service, request("3", "w-1", "api")))["reason"] == "SubjectInvalid"
-    service.clock.advance(24 * HOUR + 1)
+    # One for serving vouches for no other: it carries no evidence.
+    service.clock.advance(24 * HOUR)
     await service.attest(node)
-    assert (await decision(service, request("4", "w-1")))["reason"] == "MachineNotAdmitted"
+    assert (await decision(service, request("4", "w-1")))["decision"] == "approve"
+    service.clock.advance(1)
+    assert (await decision(service, request("5", "w-1")))["reason"] == "MachineNotAdmitted"
 
 
 # ---------------------------------------------------------------- signing

@@ -130,7 +130,12 @@ _FIRST = Prepared(
 )
 _APPROVED = Prepared(
     select(_C.id)
-    .where(_C.machine_id == bindparam("of_machine"), _C.at >= bindparam("since"), _C.decision == "approve")
+    .where(
+        _C.machine_id == bindparam("of_machine"),
+        _C.at >= bindparam("since"),
+        _C.decision == "approve",
+        _C.signer_name != bindparam("besides_signer"),
+    )
     .limit(1)
 )
 _PAGE = Prepared(
@@ -207,9 +212,10 @@ class NodeCSRs:
         row = self._sql.row(_FIRST, of_machine=machine_id, of_cluster=cluster_id)
         return None if row is None else from_micros(row[0])
 
-    def was_approved(self, machine_id: str, since: datetime) -> bool:
-        """Return True if a request of this machine was approved at *since* or later."""
-        return self._sql.row(_APPROVED, of_machine=machine_id, since=to_micros(since)) is not None
+    def was_approved(self, machine_id: str, since: datetime, *, besides: str = "") -> bool:
+        """Return True if a request of this machine was approved at *since* or later, not for the signer *besides*."""
+        asked = {"of_machine": machine_id, "since": to_micros(since), "besides_signer": besides}
+        return self._sql.row(_APPROVED, **asked) is not None
 
     def page(self, machine_id: str | None, cursor: str | None, limit: int) -> Page[NodeCSR]:
         """Return decisions, newest first; of one machine, or all.

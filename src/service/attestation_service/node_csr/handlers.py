@@ -7,13 +7,14 @@ one's answer. What could not be decided is no answer, and the approver leaves th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 import structlog
 
 from attestation.api import NodeCSRDecision, NodeCSRRequest
-from attestation.appraisal.node_csr import Decision, KeyTier, NodeCSRResult, stale
+from attestation.appraisal.node_csr import Decision, KeyTier, NodeCSRResult, Reason, stale
 from attestation.appraisal.node_csr.result import SIGNATURE
 from attestation.errors import (
     ChallengeExpired,
@@ -23,6 +24,7 @@ from attestation.errors import (
     NodeRequestDiffers,
     Unavailable,
 )
+from attestation.machines import Status
 from attestation.store import NodeCSR, RateLimit, Tx
 from attestation_service.auth import Controller, ControllerDep
 from attestation_service.entitlements.attempts import until_unchanged
@@ -44,8 +46,8 @@ NOT_RECOGNISED: Final = "NotRecognised"
 async def appraise(request: NodeCSRRequest, *, res: Res, who: ControllerDep) -> NodeCSRDecision:
     """Decide about a certificate request of a node.
 
-    The same request gets the same answer again, and stands in the audit once. A request for another signer, or
-    without evidence, is `not-recognised`: nothing is kept of it.
+    The same request gets the same answer again, and stands in the audit once; an approval only while its machine is
+    what was approved. A request for another signer, or without evidence, is `not-recognised`: nothing is kept of it.
 
     Raises:
         NodeRequestDiffers: Another request was decided under this UID.
@@ -71,7 +73,7 @@ async def _decide(request: NodeCSRRequest, who: Controller, res: Resources) -> N
     at = res.clock.now()
     content = judging.content_of(request)
     cluster_id, uid = who.cluster.cluster_id, request.csr.uid
-    before = await res.store.read(lambda tx: tx.node_csrs.get(cluster_id, uid))
+    before = await res.store.read(lambda tx: _before(tx, cluster_id, uid))
     if before is not None:
         return _same(before, content)
     signer = request.csr.signer_name
@@ -109,6 +111,37 @@ async def _decide(request: NodeCSRRequest, who: Controller, res: Resources) -> N
         service_account=who.service_account,
     )
     return row
+
+
+def _before(tx: Tx, cluster_id: str, csr_uid: str) -> NodeCSR | None:
+    """Return what was decided of a request; an approval only while its machine is what was approved.
+
+    Whoever asks again has not written the approval into the cluster yet. Without this, an approver that was away in
+    between would let a machine in that was locked meanwhile.
+    """
+    row = tx.node_csrs.get(cluster_id, csr_uid)
+    if row is None or row.decision != "approve" or row.machine_id is None:
+        return row
+    machine = tx.machines.by_id(row.machine_id)
+    if (
+        machine is not None
+        and machine.status in (Status.REGISTERED, Status.ATTESTED)
+        and (machine.hostname, machine.cluster_id, machine.tpm.ak_name)
+        == (row.node_name, row.cluster_id, row.ak_name)
+    ):
+        return row
+    log.warning(
+        "node_csr.approval_ended", csr=row.csr_name, result_id=row.result_id, machine_id=row.machine_id
+    )
+    # The row stays as it is: the audit tells of it, and what ended it stands there too.
+    return replace(
+        row,
+        decision="deny",
+        reason=str(Reason.MACHINE_NOT_ADMITTED),
+        message=f"the machine was locked, revoked or changed since it was approved; result {row.result_id}",
+        tier=None,
+        node_name=None,
+    )
 
 
 def _same(before: NodeCSR, content: str) -> NodeCSR:

@@ -271,7 +271,9 @@ async def _judge_serving(
             rules=rules_of(rule, res),
             requested=_requested(request),
             machine=machine,
-            client_attested=machine is not None and tx.node_csrs.was_approved(machine.machine_id, since),
+            # One for serving was approved without evidence: it must not vouch for the next.
+            client_attested=machine is not None
+            and tx.node_csrs.was_approved(machine.machine_id, since, besides=KUBELET_SERVING),
             dns_names=_names(machine),
             addresses=_addresses(machine),
             node=_seen(request),
