@@ -25,7 +25,7 @@ from tests.unit.service.conftest import settings_for
 
 CLIENTS: tuple[tuple[type, Any], ...] = (
     (NodeAPI, lambda **with_: NodeClient("https://x.example", **with_)),
-    (ClusterAPI, lambda **with_: ControllerClient("https://x.example", "secret", **with_)),
+    (ClusterAPI, lambda **with_: ControllerClient("https://x.example", lambda: "secret", **with_)),
     (OperatorAPI, lambda **with_: OperatorClient("https://x.example", "secret", **with_)),
     (ExtensionAPI, lambda **with_: OperatorClient("https://x.example", "secret", **with_)),
 )

@@ -8,29 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from attestation.api.node_csr import (
-    NodeCertificate,
-    NodeCSRDecision,
-    NodeCSRRequest,
-    NodeTrust,
-    NodeTrustPage,
-)
-from attestation.client import AnswerInvalid, APIError, PublicClient, ServiceUnreachable
-from attestation.client.connection import HTTPSender, parse
-from attestation.errors import AttestationError, Unauthenticated, Unavailable
+from attestation.api.node_csr import NodeCertificate, NodeCSRDecision, NodeCSRRequest, NodeTrust
+from attestation.client import APIError, ControllerClient, PublicClient, ServiceUnreachable
+from attestation.client.connection import bearer
+from attestation.errors import AttestationError, RequestInvalid, Unauthenticated, Unavailable
 from attestation_operator.errors import ServiceAway, TokenMissing
 from attestation_operator.metrics import Metrics
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from attestation.client.carrier import Carrier
-    from attestation.client.connection import Answer
 
 T = TypeVar("T")
 
 MAX_TOKEN_BYTES: Final = 16 << 10
-MAX_PAGES: Final = 1000
 _NOT_DECIDED: Final = frozenset({429, 500, 501, 502, 503, 504, 507})
 
 
@@ -83,27 +73,27 @@ class HTTPService:
     ) -> None:
         self._token_file = token_file
         self._metrics = metrics
-        self._http = HTTPSender(url, ca_file=ca_file, max_answer_bytes=8 << 20, carrier=carrier)
+        self._service = ControllerClient(url, self._token, ca_file=ca_file, carrier=carrier)
         self._public = PublicClient(url, ca_file=ca_file, carrier=carrier)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="service")
 
     def close(self) -> None:
         """Close the connections; requests on their way end with their timeouts."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._http.close()
+        self._service.close()
         self._public.close()
 
     async def appraise(self, request: NodeCSRRequest) -> NodeCSRDecision:
         """Return what is to be done with a certificate request; the same answer each time."""
-        return await self._ask("appraise", lambda: self._post("/node-csr/appraise", request, NodeCSRDecision))
+        return await self._ask("appraise", lambda: self._service.appraise(request))
 
     async def sign(self, request: NodeCSRRequest) -> NodeCertificate:
         """Return the certificate for a request that the service judged good; the same each time."""
-        return await self._ask("sign", lambda: self._post("/node-csr/sign", request, NodeCertificate))
+        return await self._ask("sign", lambda: self._service.sign(request))
 
     async def trust(self) -> tuple[NodeTrust, ...]:
         """Return what the machines of this cluster are worth now."""
-        return await self._ask("trust", self._trust)
+        return await self._ask("trust", lambda: tuple(self._service.trust()))
 
     async def reachable(self) -> str | None:
         """Return None where the service answers that it can decide, else why it is as good as away."""
@@ -117,31 +107,8 @@ class HTTPService:
         except AttestationError as e:
             return e.code
 
-    def _post(self, path: str, body: BaseModel, model: type[T]) -> T:
-        answer: T = self._http.read(
-            "POST",
-            path,
-            lambda answer: parse(answer, model),  # type: ignore[type-var]  # each of ours is a model
-            body=body,
-            headers=self._credentials(),
-        )
-        return answer
-
-    def _trust(self) -> tuple[NodeTrust, ...]:
-        found: list[NodeTrust] = []
-        params: dict[str, str | int] = {"limit": 200}
-        for _ in range(MAX_PAGES):
-            page: NodeTrustPage = self._http.read(
-                "GET", "/node-csr/trust", _trust_page, params=params, headers=self._credentials()
-            )
-            found += page.items
-            if page.next_cursor is None:
-                return tuple(found)
-            params["cursor"] = page.next_cursor
-        raise AnswerInvalid("/node-csr/trust: the pages have no end")
-
-    def _credentials(self) -> dict[str, str]:
-        """Return the header with the token as it is now.
+    def _token(self) -> str:
+        """Return the token as it is now.
 
         Raises:
             TokenMissing: It cannot be read, or is no token.
@@ -149,12 +116,11 @@ class HTTPService:
         try:
             with self._token_file.open("rb") as file:
                 token = file.read(MAX_TOKEN_BYTES + 1).strip().decode("ascii")
-        except (OSError, UnicodeDecodeError) as e:
+            if len(token) <= MAX_TOKEN_BYTES and bearer(token):
+                return token
+        except (OSError, UnicodeDecodeError, RequestInvalid) as e:
             raise TokenMissing(f"{self._token_file}: {type(e).__name__}") from e
-        # A line break in it would end the header and begin another one.
-        if not token or len(token) > MAX_TOKEN_BYTES or not all("!" <= each <= "~" for each in token):
-            raise TokenMissing(f"{self._token_file}: holds no token")
-        return {"Authorization": f"Bearer {token}"}
+        raise TokenMissing(f"{self._token_file}: longer than a token")
 
     async def _ask(self, operation: str, ask: Callable[[], T]) -> T:
         try:
@@ -177,7 +143,3 @@ class HTTPService:
             return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
         except RuntimeError as e:  # the pool takes nothing any more
             raise ServiceUnreachable("this program ends", sent=False) from e
-
-
-def _trust_page(answer: Answer) -> NodeTrustPage:
-    return parse(answer, NodeTrustPage)

@@ -96,6 +96,7 @@ class HTTPSender(Closing):
         ca_file: PEM file with the only CAs to trust; None trusts those of the system.
         client_certificate: PEM files of our own certificate and its key; None for the key where both are in one.
         headers: Sent with every request.
+        credentials: Likewise, but asked for anew each time: a token that changes.
         retries: When to repeat a request.
         max_answer_bytes: Longest answer that is read.
         carrier: What carries the requests instead of the network: for tests.
@@ -112,6 +113,7 @@ class HTTPSender(Closing):
         ca_file: Path | None = None,
         client_certificate: ClientCertificate | None = None,
         headers: Mapping[str, str] | None = None,
+        credentials: Callable[[], Mapping[str, str]] = dict,
         retries: Retries = ONCE,
         max_answer_bytes: int = 16 << 20,
         carrier: Carrier | None = None,
@@ -122,6 +124,7 @@ class HTTPSender(Closing):
         self._acts = acts
         self._certified = client_certificate is not None
         self._max_answer_bytes = max_answer_bytes
+        self._credentials = credentials
         self._headers = {
             "Accept-Encoding": "identity",
             "User-Agent": "itl-attestation-client/0.1",
@@ -250,7 +253,7 @@ class HTTPSender(Closing):
             ServiceUnreachable: No answer, or it was cut off.
             AnswerInvalid: Not an answer of this API.
         """
-        headers = {**self._headers, "Accept": accept}
+        headers = {**self._headers, **self._credentials(), "Accept": accept}
         reply = self._carrier.send("GET", f"{self.url}{API_PREFIX}{path}", headers, None)
         try:
             if reply.status != 200:
@@ -301,7 +304,7 @@ class HTTPSender(Closing):
         body: BaseModel | Mapping[str, Any] | None,
         more: Mapping[str, str],
     ) -> Answer:
-        headers = {**self._headers, **more}
+        headers = {**self._headers, **self._credentials(), **more}
         content: bytes | None = None
         if method != "GET":
             # Also without a body: what a form could send is no act of an operator.
@@ -433,6 +436,18 @@ def checked_url(url: str) -> str:
     if "@" in parsed.netloc or parsed.query or parsed.fragment:
         raise RequestInvalid("the address of the service carries a password, query or fragment")
     return parsed.scheme + url[len(parsed.scheme) :].rstrip("/")
+
+
+def bearer(token: str) -> dict[str, str]:
+    """Return the header that carries *token* (RFC 6750 §2.1).
+
+    Raises:
+        RequestInvalid: It is not visible ASCII without spaces.
+    """
+    # A line break in the token would end the header and begin another one.
+    if not token or not all("!" <= character <= "~" for character in token):
+        raise RequestInvalid("the token is empty or contains spaces or other unusual characters")
+    return {"Authorization": f"Bearer {token}"}
 
 
 def is_loopback(url: str) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attestation.api.operations import ClusterAPI
 from attestation.client.asking import Asking
-from attestation.client.connection import HTTPSender, is_loopback
+from attestation.client.connection import HTTPSender, bearer, is_loopback
 from attestation.client.retries import ONCE, Retries
 from attestation.errors import RequestInvalid
 
@@ -23,31 +24,29 @@ class ControllerClient(ClusterAPI, Asking):
     Args:
         url: Address of the service, without `/api/v1`; `https://` unless it is on this computer: a token
             travels there.
-        token: Bound ServiceAccount token; it changes, so a client is made anew with it.
+        token: Returns the bound ServiceAccount token as it is now; asked for each request, on its thread, because
+            the kubelet replaces it.
         ca_file: PEM file with the only CAs to trust; None trusts those of the system.
         retries: When to repeat a request; controllers have a rhythm of their own.
         carrier: What carries the requests instead of the network: for tests.
 
     Raises:
-        RequestInvalid: The address or the token cannot be used.
+        RequestInvalid: The address or a file cannot be used.
     """
 
     def __init__(
         self,
         url: str,
-        token: str,
+        token: Callable[[], str],
         *,
         ca_file: Path | None = None,
         retries: Retries = ONCE,
         carrier: Carrier | None = None,
     ) -> None:
-        # A line break in the token would end the header and begin another one.
-        if not token or not all("!" <= character <= "~" for character in token):
-            raise RequestInvalid("the token is empty or contains spaces or other unusual characters")
         self._http = HTTPSender(
             url,
             ca_file=ca_file,
-            headers={"Authorization": f"Bearer {token}"},
+            credentials=lambda: bearer(token()),
             retries=retries,
             carrier=carrier,
         )

@@ -12,7 +12,7 @@ from attestation.api.operation import ClientMethod, P
 from attestation.api.operations import ExtensionAPI, OperatorAPI
 from attestation.client.acts import Acts
 from attestation.client.asking import Asking, Page, spelled
-from attestation.client.connection import Answer, ClientCertificate, HTTPSender, is_loopback
+from attestation.client.connection import Answer, ClientCertificate, HTTPSender, bearer, is_loopback
 from attestation.client.errors import AnswerInvalid
 from attestation.client.record import Record, parse_record
 from attestation.client.retries import Retries
@@ -70,14 +70,11 @@ class OperatorClient(OperatorAPI, ExtensionAPI, Asking):
     ) -> None:
         if token is None and client_certificate is None:
             raise RequestInvalid("an operator needs a token or a client certificate")
-        # A line break in the token would end the header and begin another one.
-        if token is not None and (not token or not all("!" <= character <= "~" for character in token)):
-            raise RequestInvalid("the operator token is empty or contains spaces or other unusual characters")
         self._http = HTTPSender(
             url,
             ca_file=ca_file,
             client_certificate=client_certificate,
-            headers={} if token is None else {"Authorization": f"Bearer {token}"},
+            headers={} if token is None else bearer(token),
             retries=retries or Retries(),
             carrier=carrier,
             acts=acts or Acts(),
