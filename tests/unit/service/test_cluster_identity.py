@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from attestation.appraisal.node_csr import Answer
-from attestation.endorsements.membership import Undecided
+from attestation.endorsements.ek_trust import PathValidation
+from attestation.endorsements.membership import Member, Membership, NotMember, Undecided
+from attestation.endorsements.node_identity import SHIPPED, IdentitySource, NodeIdentity
 from attestation.evidence.node_csr import Layout, UnverifiedContainer, VMIdentity
 from attestation.machines import Machine
+from attestation.store import StoredAKCertificate
 from attestation.tpm import parse_public
 from attestation_service.settings import SettingsInvalid
 from attestation_service.verifier import node_identity
@@ -29,14 +34,17 @@ from attestation_testing.ak_certificates import (
 from attestation_testing.certificates import CertificateAuthority
 from tests.unit.appraisal.node_csr_kit import machine
 from tests.unit.service.conftest import Service, Starter
+from tests.unit.service.node_keys import ecc_key
 from tests.unit.service.node_requests import (
     APPROVED,
+    SERVING,
     admitted,
     ask,
     body,
     challenged,
     container,
     decision,
+    pkcs10,
     serving,
 )
 from tests.unit.service.test_service_accounts import cluster, settings
@@ -88,13 +96,17 @@ def anchors(directory: Path, *authorities: CertificateAuthority) -> str:
 
 
 def identified(
-    directory: Path, container_: UnverifiedContainer, of: Machine | None = KNOWN, **rule: Any
+    directory: Path,
+    container_: UnverifiedContainer | None,
+    of: Machine | None = KNOWN,
+    kept: StoredAKCertificate | None = None,
+    **rule: Any,
 ) -> Identified:
     """Return who sent something to a cluster that goes by certificates of instances."""
     chosen = {"identity": "gce-instance-2018", "identity_anchors": anchors(directory, CA)} | rule
     found = settings(directory, cluster(**chosen))
     (cluster_rule,) = found.clusters
-    return ClusterIdentities(found).identify(container_, of, cluster_rule, AT)
+    return ClusterIdentities(found).identify(container_, of, kept, cluster_rule, AT)
 
 
 def test_the_certificate_of_the_key_names_the_machine(tmp_path: Path) -> None:
@@ -153,6 +165,106 @@ def test_where_no_machine_is_known_nobody_is(tmp_path: Path) -> None:
     found = identified(tmp_path, sent(certificate()), **plain)
     assert found.identity is not None
     assert (found.answer, found.identity.value) == (Answer.YES, f"machine/{KNOWN.machine_id}")
+
+
+def kept(
+    der: bytes, *, chain: tuple[bytes, ...] = (), ok: bool = True, ak_name: bytes | None = KNOWN.tpm.ak_name
+) -> StoredAKCertificate:
+    """Return what vouched for the machine's AK at its introduction."""
+    assert ak_name is not None
+    return StoredAKCertificate(
+        machine_id=KNOWN.machine_id,
+        ak_name=ak_name,
+        spki_sha256="0" * 64,
+        certificate=der,
+        chain=chain,
+        validation=PathValidation(ok=ok, reason="", bundle_sha256="0" * 64),
+        judged_at=AT,
+    )
+
+
+ITL = replace(sent(), layout=Layout.ITL_V1)
+ISSUER = CertificateAuthority("Issuer of instances", parent=CA, seed=3)
+IAK = SoftwareNode(9).ak.public.spki_der()
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        kept(certificate()),
+        kept(certificate(IAK)),
+        kept(certificate(authority=ISSUER), chain=(ISSUER.certificate,)),
+    ],
+    ids=["own", "of-the-key-that-vouched", "with-its-chain"],
+)
+@pytest.mark.parametrize("container_", [ITL, None], ids=["itl-v1", "serving"])
+def test_what_vouched_at_the_introduction_names_the_machine(
+    tmp_path: Path, known: StoredAKCertificate, container_: UnverifiedContainer | None
+) -> None:
+    """A container of ours carries no certificate: the one that was given before counts, by the same anchors."""
+    found = identified(tmp_path, container_, kept=known)
+    assert (found.answer, found.certified_ak) == (Answer.YES, None)
+    assert found.identity is not None
+    assert (found.identity.value, found.identity.machine_id) == (
+        "gce/4711/europe-west1-b/1234", KNOWN.machine_id,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("known", "of"),
+    [
+        (None, KNOWN),
+        (kept(certificate(), ak_name=b"\x00\x0b" + bytes(32)), KNOWN),
+        (kept(certificate(), ok=False), KNOWN),
+        (kept(certificate(authority=OTHER_CA)), KNOWN),
+        (kept(certificate(authority=ISSUER)), KNOWN),
+        (kept(certificate(defect=AKDefect.EXPIRED)), KNOWN),
+        (kept(certificate()), UNACTIVATED),
+    ],
+    ids=["none", "another-ak", "distrusted", "anchor", "no-chain", "expired", "unactivated"],
+)
+def test_what_vouched_for_another_key_names_nobody(
+    tmp_path: Path, known: StoredAKCertificate | None, of: Machine
+) -> None:
+    """For an AK of before, by whom operators believe no more, or by the word of another CA."""
+    assert identified(tmp_path, ITL, of, kept=known) == Identified(answer=Answer.NO)
+
+
+def test_what_came_goes_before_what_was_kept(tmp_path: Path) -> None:
+    """A wrong certificate is not made good by one of before."""
+    wrong = sent(certificate(IAK))
+    assert identified(tmp_path, wrong, kept=kept(certificate())) == Identified(answer=Answer.NO)
+
+
+class Foreign:
+    """Somebody else's extractor, which fails otherwise than it may, or answers what is no identity."""
+
+    name = "foreign"
+    certified = False
+
+    def __init__(self, fault: Exception | None) -> None:
+        self._fault = fault
+
+    def extract(self, source: IdentitySource) -> Any:
+        """Fail."""
+        if self._fault is not None:
+            raise self._fault
+        return source.hostname
+
+
+@pytest.mark.parametrize("fault", [KeyError("x"), RecursionError(), OSError("away"), None])
+async def test_an_extractor_that_fails_decides_nothing(
+    start: Starter, monkeypatch: pytest.MonkeyPatch, fault: Exception | None
+) -> None:
+    """It is nobody's fault but its own: neither an approval nor a denial, and no error 500."""
+    monkeypatch.setattr(node_identity, "SHIPPED", {**SHIPPED, "foreign": Foreign(fault)})
+    service = await serving(start, rule={"identity": "foreign"})
+    node = await admitted(service)
+    content = body(container(node, await challenged(service, node)))
+    answer = await ask(service, "appraise", content)
+    assert (answer.status_code, answer.json()["type"]) == (503, "urn:itl:problem:unavailable")
+    bad = body(container(node, await challenged(service, node), hostname="w-2"), uid="2")
+    assert (await decision(service, bad))["reason"] == "SubjectInvalid"
 
 
 @pytest.mark.parametrize(
@@ -230,4 +342,68 @@ async def test_a_provider_that_does_not_answer_approves_nothing(
         bad = body(container(node, await challenged(service, node), hostname="w-2"), uid="2")
         assert (await decision(service, bad))["reason"] == "SubjectInvalid"
         assert len(calls) == 1
+    assert (await decision(service, content))["reason"] == APPROVED
+
+
+@pytest.mark.parametrize(
+    ("says", "expected"),
+    [
+        (Member(node_name="w-1"), APPROVED),
+        (Member(node_name="w-2"), "NotMember"),
+        (NotMember(reason="it left"), "NotMember"),
+        (Undecided(reason="away"), "503"),
+    ],
+    ids=["member", "by-another-name", "left", "away"],
+)
+async def test_a_serving_certificate_is_for_members_too(
+    start: Starter, monkeypatch: pytest.MonkeyPatch, says: Membership, expected: str
+) -> None:
+    """Who left the cluster after the client certificate gets none; nobody is asked about what is not good."""
+    service = await serving(start)
+    node = await admitted(service)
+    assert (await decision(service, body(container(node, await challenged(service, node)))))[
+        "reason"
+    ] == APPROVED
+    asked: list[NodeIdentity] = []
+
+    async def answer(_self: object, _provider: object, identity: NodeIdentity) -> Membership:
+        asked.append(identity)
+        return says
+
+    def request(uid: str, *names: str) -> dict[str, Any]:
+        der = pkcs10(ecc_key(), "w-1", names=[x509.DNSName(each) for each in names])
+        return body(
+            x509.load_der_x509_csr(der).public_bytes(Encoding.PEM),
+            uid=uid,
+            signer_name=SERVING,
+            username="system:node:w-1",
+            groups=["system:nodes", "system:authenticated"],
+            usages=["digital signature", "server auth"],
+        )
+
+    monkeypatch.setattr(node_identity.Asking, "is_member", answer)
+    assert (await decision(service, request("2", "w-1", "api")))["reason"] == "SubjectInvalid"
+    assert not asked
+    found = await ask(service, "appraise", request("3", "w-1"))
+    assert (found.json()["reason"] if found.status_code == 200 else str(found.status_code)) == expected
+    assert [each.value for each in asked] == [f"machine/{node.machine_id}"]
+
+
+async def test_a_serving_certificate_where_certificates_come_with_the_evidence(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is named by a request without evidence: the client certificate before it counts."""
+    service = await serving(start)
+    node = await admitted(service)
+    await decision(service, body(container(node, await challenged(service, node))))
+    monkeypatch.setattr(ClusterIdentities, "identify", lambda *_: Identified(answer=Answer.NO))
+    der = pkcs10(ecc_key(), "w-1", names=[x509.DNSName("w-1")])
+    content = body(
+        x509.load_der_x509_csr(der).public_bytes(Encoding.PEM),
+        uid="2",
+        signer_name=SERVING,
+        username="system:node:w-1",
+        groups=["system:nodes", "system:authenticated"],
+        usages=["digital signature", "server auth"],
+    )
     assert (await decision(service, content))["reason"] == APPROVED

@@ -33,8 +33,11 @@ NODES_GROUP: Final = "system:nodes"
 LONGEST: Final = timedelta(hours=24)
 """No certificate for longer, whoever asked for it: an API server reads no revocation list."""
 CLOCK_SKEW: Final = timedelta(minutes=10)
-FINAL: Final = frozenset({"node-request-denied", "node-request-differs"})
-"""Codes with which the service refuses this request, and not us: it judged it bad, or judged another under its UID."""
+FINAL: Final = frozenset(
+    {"node-request-denied", "node-request-differs", "key-refused", "algorithm-forbidden"}
+)
+"""Codes with which the service refuses this request, and not us: it judged it bad, or judged another under its UID, or
+certifies its key never again."""
 MAX_PEM_BYTES: Final = 64 << 10
 MAX_CHAIN: Final = 4
 

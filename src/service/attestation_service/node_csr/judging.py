@@ -42,7 +42,7 @@ from attestation.machines import Machine
 from attestation.machines.names import names_of
 from attestation.pki.request import read_request
 from attestation.pki.requested import requested_names
-from attestation.store import NodeChallenge, Tx
+from attestation.store import NodeChallenge, StoredAKCertificate, Tx
 from attestation.tpm import PCRSelection
 from attestation_service.keys import crypto_policy
 from attestation_service.kubernetes_clusters import KUBELET_SERVING, ClusterRule
@@ -118,10 +118,10 @@ async def judge(request: NodeCSRRequest, rule: ClusterRule, res: Resources, at: 
         container = await asyncio.to_thread(parse, data)
     except MalformedEvidence as error:
         return Judged(result=malformed(result_id, error, at))
-    case, challenge_id = await res.store.read(
+    case, challenge_id, kept = await res.store.read(
         lambda tx: _load(tx, request, container, rule, result_id, res, at)
     )
-    result = await _appraised(container, case, rule, res, at)
+    result = await _appraised(container, case, kept, rule, res, at)
     return Judged(
         result=result,
         machine=case.machine,
@@ -131,7 +131,12 @@ async def judge(request: NodeCSRRequest, rule: ClusterRule, res: Resources, at: 
 
 
 async def _appraised(
-    container: UnverifiedContainer, case: Case, rule: ClusterRule, res: Resources, at: datetime
+    container: UnverifiedContainer,
+    case: Case,
+    kept: StoredAKCertificate | None,
+    rule: ClusterRule,
+    res: Resources,
+    at: datetime,
 ) -> NodeCSRResult:
     """Judge a request, and who sent it; ask whether that is a member only where all else is good.
 
@@ -141,7 +146,7 @@ async def _appraised(
     assert goes_by is not None
 
     def judged() -> tuple[NodeCSRResult, Case, Identified]:
-        who = goes_by.identify(container, case.machine, rule, at)
+        who = goes_by.identify(container, case.machine, kept, rule, at)
         known = replace(case, identity=who.answer, certified_ak=who.certified_ak)
         return appraise(container, known, at), known, who
 
@@ -162,7 +167,7 @@ def _load(
     result_id: str,
     res: Resources,
     at: datetime,
-) -> tuple[Case, str | None]:
+) -> tuple[Case, str | None, StoredAKCertificate | None]:
     machine = (
         tx.machines.by_id(container.machine_id)
         if container.machine_id is not None
@@ -190,7 +195,14 @@ def _load(
         ek_vendor=vendor_of(machine) if machine is not None else None,
         firmware=res.advisories.judge,
     )
-    return case, asked.challenge_id if asked is not None else None
+    return case, asked.challenge_id if asked is not None else None, _kept(tx, machine, rule)
+
+
+def _kept(tx: Tx, machine: Machine | None, rule: ClusterRule) -> StoredAKCertificate | None:
+    """Return what vouched for a machine's AK at its introduction, where the cluster goes by certificates."""
+    if machine is None or rule.identity_anchors is None:
+        return None
+    return tx.ak_certificates.get(machine.machine_id)
 
 
 def _ref(in_force: object) -> str:
@@ -261,11 +273,11 @@ async def _judge_serving(
 ) -> Judged:
     asked_for = await asyncio.to_thread(_asked_for, data)
 
-    def load(tx: Tx) -> ServingCase:
+    def load(tx: Tx) -> tuple[ServingCase, StoredAKCertificate | None]:
         machine = _named(tx, asked_for, rule.cluster_id)
         # Its client certificate lives for that long at most, whoever signed it.
         since = at - timedelta(seconds=rule.max_lifetime_seconds)
-        return ServingCase(
+        case = ServingCase(
             result_id=result_id,
             cluster_id=rule.cluster_id,
             rules=rules_of(rule, res),
@@ -278,10 +290,40 @@ async def _judge_serving(
             addresses=_addresses(machine),
             node=_seen(request),
         )
+        return case, _kept(tx, machine, rule)
 
-    case = await res.store.read(load)
-    result = await asyncio.to_thread(appraise_serving, data, case, at)
+    case, kept = await res.store.read(load)
+    result = await _appraised_serving(data, case, kept, rule, res, at)
     return Judged(result=result, machine=case.machine)
+
+
+async def _appraised_serving(
+    data: bytes,
+    case: ServingCase,
+    kept: StoredAKCertificate | None,
+    rule: ClusterRule,
+    res: Resources,
+    at: datetime,
+) -> NodeCSRResult:
+    """Judge a request for a serving certificate; ask whether its node is a member still, where all else is good.
+
+    Where a cluster goes by certificates that come with the evidence, nobody is named here: then it counts what was
+    found for the client certificate, which is no older than that may live.
+    """
+    goes_by = res.cluster_identities
+    assert goes_by is not None
+    result = await asyncio.to_thread(appraise_serving, data, case, at)
+    if result.decision is not Decision.APPROVE or case.machine is None:
+        return result
+    who = await asyncio.to_thread(goes_by.identify, None, case.machine, kept, rule, at)
+    if who.identity is None and who.answer is Answer.NO:
+        return result
+    answer = who.answer
+    if who.identity is not None:
+        answer = await goes_by.is_member(who.identity, case.machine.hostname, rule)
+    if answer is Answer.YES:
+        return result
+    return await asyncio.to_thread(appraise_serving, data, replace(case, membership=answer), at)
 
 
 def _names(machine: Machine | None) -> frozenset[str]:

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
+from cryptography.x509 import Name
 
 from attestation.algorithms import CryptoPolicy, Use, demand
 from attestation.api import NodeCertificate, NodeCSRRequest
@@ -56,8 +57,9 @@ async def sign(request: NodeCSRRequest, *, res: Res, who: ControllerDep) -> Node
 
     Raises:
         CANotConfigured: There is no CA of ours that an API server could believe.
-        CertificateNotConformant: The name of the machine is too long for a certificate.
-        NodeRequestDenied: It was judged not good, or is for another signer, or its machine may have none any more.
+        CertificateNotConformant: That of the CA has ended.
+        NodeRequestDenied: It was judged not good, or is for another signer, or its machine may have none any more, or
+            has a name that is too long for a certificate.
         NodeRequestDiffers: Another request was decided under this UID.
         RateLimited: Too many live certificates.
         Unavailable: It could not be decided, or the machine has not attested lately; ask again.
@@ -173,7 +175,7 @@ def _plan(
     assert decided.node_name is not None
     return Wanted(
         profile=PROFILE,
-        subject=node_subject(decided.node_name),
+        subject=_subject(decided.node_name),
         spki=key.spki,
         requester=machine.machine_id,
         machine_id=machine.machine_id,
@@ -183,6 +185,18 @@ def _plan(
         renews=certificates.renewed(live),
         issuer_id=_issuer(tx, res.settings).issuer_id,
     )
+
+
+def _subject(hostname: str) -> Name:
+    """Return the subject of a node.
+
+    Raises:
+        NodeRequestDenied: No certificate can say this name: asked again, this request has the same one.
+    """
+    try:
+        return node_subject(hostname)
+    except CertificateNotConformant as e:
+        raise NodeRequestDenied(f"the host name of the machine fits into no certificate: {e}") from e
 
 
 def _issuer(tx: Tx, settings: Settings) -> Issuer:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+import structlog
+
 from attestation.appraisal.node_csr import Answer
 from attestation.endorsements.ak_certificate import (
     AKAnchors,
@@ -15,6 +17,7 @@ from attestation.endorsements.ak_certificate import (
 )
 from attestation.endorsements.membership import Member, MembershipProvider, NotMember
 from attestation.endorsements.node_identity import (
+    ABSENT,
     IdentityExtractor,
     IdentitySource,
     NodeIdentity,
@@ -23,11 +26,14 @@ from attestation.endorsements.node_identity import (
 from attestation.errors import AttestationError, NodeIdentityRejected
 from attestation.evidence.node_csr import UnverifiedContainer
 from attestation.machines import Machine
+from attestation.store import StoredAKCertificate
 from attestation.tpm import parse_public
 from attestation_service.kubernetes_clusters import ClusterRule
 from attestation_service.settings import Settings, SettingsInvalid
 from attestation_service.verifier import node_identity
 from attestation_service.verifier.node_identity import Asking
+
+log = structlog.get_logger("attestation_service.node_identity")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,30 +85,52 @@ class ClusterIdentities:
         self._all: Mapping[str, GoesBy] = {rule.cluster_id: _goes_by(rule) for rule in settings.clusters}
 
     def identify(
-        self, container: UnverifiedContainer, machine: Machine | None, rule: ClusterRule, at: datetime
+        self,
+        container: UnverifiedContainer | None,
+        machine: Machine | None,
+        kept: StoredAKCertificate | None,
+        rule: ClusterRule,
+        at: datetime,
     ) -> Identified:
-        """Return who sent *container*, to be judged by the record of *machine*; nothing of it is believed yet."""
+        """Return who sent a request, to be judged by the record of *machine*; nothing of it is believed yet.
+
+        Args:
+            container: What came; None for a request that carries no evidence.
+            machine: The machine that it names, or None.
+            kept: What vouched for the machine's AK when it was introduced, or None.
+            rule: Of the cluster.
+            at: Now.
+        """
         if machine is None:
             return NOBODY
         mine = self._all[rule.cluster_id]
         ak = None if machine.tpm.ak_public is None else parse_public(machine.tpm.ak_public).spki_der()
+        came = None if container is None else container.ak_certificate
         try:
-            certificate = _certificate(container, mine, at)
-            # 1. About the key that must sign. Without this, one machine could send the certificate of another.
-            if certificate is not None and ak not in (None, certificate.spki):
-                return NOBODY
+            # 1. Of the key that must sign, or of one that vouched in its TPM for it. Without this, one machine could
+            #    send the certificate of another.
+            certificate = None
+            if mine.anchors is not None and came is not None:
+                certificate = _verified(came, (), mine.anchors, at)
+                if ak not in (None, certificate.spki):
+                    return NOBODY
+            elif mine.anchors is not None:
+                certificate = _introduced(kept, machine, mine.anchors, at)
             # 2. Whom it names. That a machine is behind it is known of an activated key alone.
-            found = mine.extractor.extract(
+            found = _extracted(
+                mine.extractor,
                 IdentitySource(
                     machine_id=machine.machine_id if ak is not None else None,
                     hostname=machine.hostname if ak is not None else None,
                     certificate=certificate,
-                )
+                ),
             )
         except AttestationError:
             return NOBODY
+        if found is None:
+            return Identified(answer=Answer.UNDECIDED)
         # 3. What it says of itself is compared, and believed nowhere.
-        said = container.vm_identity
+        said = None if container is None else container.vm_identity
         if certificate is not None and said is not None:
             told = {
                 "zone": said.zone,
@@ -124,15 +152,44 @@ class ClusterIdentities:
         return Answer.NO if isinstance(said, NotMember) else Answer.UNDECIDED
 
 
-def _certificate(container: UnverifiedContainer, mine: GoesBy, at: datetime) -> AKCertificateClaims | None:
-    """Return the certificate of the attestation key, verified; None for an extractor that reads none."""
-    if mine.anchors is None:
+def _verified(data: bytes, chain: tuple[bytes, ...], anchors: AKAnchors, at: datetime) -> AKCertificateClaims:
+    return verify_ak_certificate(parse_ak_certificate(data), anchors=anchors, chain=chain, at=at)
+
+
+def _introduced(
+    kept: StoredAKCertificate | None, machine: Machine, anchors: AKAnchors, at: datetime
+) -> AKCertificateClaims:
+    """Return the certificate that vouched for the AK of *machine* at its introduction, verified for this use.
+
+    It is that of the AK itself, or of a key in its TPM that certified it then.
+
+    Raises:
+        NodeIdentityRejected: None vouches for the AK that the machine has now.
+    """
+    if kept is None or not kept.validation.ok or kept.ak_name != machine.tpm.ak_name:
+        raise NodeIdentityRejected("no certificate of the attestation key is known", check=ABSENT)
+    return _verified(kept.certificate, kept.chain, anchors, at)
+
+
+def _extracted(extractor: IdentityExtractor, source: IdentitySource) -> NodeIdentity | None:
+    """Return whom *source* names; None where an extractor fails otherwise than it may.
+
+    Raises:
+        NodeIdentityRejected: It names nobody.
+    """
+    try:
+        found: object = extractor.extract(source)
+    except AttestationError:
+        raise
+    except Exception as e:  # noqa: BLE001 -- somebody else's code: that it failed is all that is known
+        log.warning("node_identity.failed", extractor=extractor.name, reason=f"{type(e).__name__}: {e}")
         return None
-    if container.ak_certificate is None:
-        raise NodeIdentityRejected("no certificate of the attestation key came", check="node-identity-absent")
-    return verify_ak_certificate(
-        parse_ak_certificate(container.ak_certificate), anchors=mine.anchors, chain=(), at=at
-    )
+    if not isinstance(found, NodeIdentity):
+        log.warning(
+            "node_identity.failed", extractor=extractor.name, reason="it answered what is no identity"
+        )
+        return None
+    return found
 
 
 def _demand_anchors(extractor: IdentityExtractor, rule: ClusterRule) -> None:

@@ -164,7 +164,12 @@ def refusal(code: str, status: int) -> AttestationError:
 
 @pytest.mark.parametrize(
     ("code", "status"),
-    [("node-request-denied", 403), ("node-request-differs", 409)],
+    [
+        ("node-request-denied", 403),
+        ("node-request-differs", 409),
+        ("key-refused", 422),
+        ("algorithm-forbidden", 422),
+    ],
 )
 def test_what_the_service_refuses_for_good_fails(code: str, status: int) -> None:
     """Somebody approved what it judged bad: the node learns it at once."""
@@ -190,6 +195,7 @@ def test_what_the_service_refuses_for_good_fails(code: str, status: int) -> None
         refusal("request-invalid", 422),
         refusal("rate-limited", 429),
         refusal("ca-not-configured", 503),
+        refusal("certificate-not-conformant", 503),
         AnswerInvalid("199"),
         Unavailable("x"),
     ],
