@@ -292,6 +292,7 @@ def next_steps(
     out.say("   In another terminal, with a kubectl:")
     out.say()
     out.say(f"     kubectl --kubeconfig {admin} get csr")
+    out.say(f"     kubectl --kubeconfig {admin} get events      # who was approved, who denied, and why")
     out.say(f"     kubectl --kubeconfig {admin} describe nodes")
     out.say(f"     kubectl --kubeconfig {bootstrap} auth can-i --list      # what a copied token is worth")
     out.say(f"     kubectl --kubeconfig {kubelet} get nodes      # as {machines[-1].name}")

@@ -64,7 +64,13 @@ def test_two_machines_become_nodes_and_a_stranger_does_not(tmp_path: Path) -> No
             said += line
         # What is printed to try is there: kubeconfigs, and an API that answers.
         tries = re.findall(r"^ +kubectl --kubeconfig (\S+) (\w+ \w+)", said, re.MULTILINE)
-        assert [command for _, command in tries] == ["get csr", "describe nodes", "auth can", "get nodes"]
+        assert [command for _, command in tries] == [
+            "get csr",
+            "get events",
+            "describe nodes",
+            "auth can",
+            "get nodes",
+        ]
         for kubeconfig, _ in tries:
             found = load(Path(kubeconfig))
             trust = ssl.create_default_context(cadata=found.cluster.ca_pem.decode("ascii"))

@@ -206,7 +206,7 @@ def _row(
         reason=str(result.reason) if result is not None else NOT_RECOGNISED,
         message=result.message
         if result is not None
-        else f"no request with evidence for a signer that is judged here; result {result_id}",
+        else f"no evidence of a TPM in the request, or a signer that is not judged here; result {result_id}",
         tier=int(result.tier) if approved and result is not None and result.tier is not None else None,
         machine_id=machine.machine_id if machine is not None else None,
         node_name=machine.hostname if approved and machine is not None else None,

@@ -97,7 +97,7 @@ _WORDS: Final = {
     KEY.name: "another key was certified, or one that is too weak",
     MODE.name: "the key stands to its TPM in a way that is not allowed here",
     SAME_KEY.name: "the certified key is not the key of the request",
-    SUBJECT.name: "subject, names or usages are not those of this node",
+    SUBJECT.name: "names or usages are not those of this node",
     BOOT.name: "what booted is not shown to be as the policy of this machine expects",
     IDENTITY.name: "the identity shown is not that of this machine",
     MEMBERSHIP.name: "not a member of this cluster",
