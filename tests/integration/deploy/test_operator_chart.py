@@ -19,6 +19,7 @@ from ruamel.yaml import YAML
 from attestation_operator.crds.v1alpha1 import NodeAttestationSpec
 from attestation_operator.main import CONTROLLERS
 from attestation_operator.settings import PREFIX, Settings
+from attestation_service.kubernetes_clusters import read_clusters
 from tests.docs.pages import ROOT, text
 from tests.fixtures import helm
 from tools import stage_kubernetes
@@ -72,7 +73,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.Co
     def run(command: str, values: Document, *more: str) -> subprocess.CompletedProcess[str]:
         file = home / "values.json"
         file.write_text(json.dumps(values))
-        name = ["release", "--namespace", "itl"] if command == "template" else []
+        name = ["release", "--namespace", "itl"] if command in ("template", "install") else []
         return subprocess.run(
             [str(program), command, *name, str(CHART), "--values", str(file), *more],
             env={"HOME": str(home), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False,
@@ -97,6 +98,31 @@ def documents(
 
 def _of(found: list[Document], kind: str) -> dict[str, Document]:
     return {each["metadata"]["name"]: each for each in found if each["kind"] == kind}
+
+
+def test_what_it_says_after_an_installation_is_what_the_service_takes(
+    run: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    """The lines can be copied into ITL_KUBERNETES_CLUSTERS; what is told to look at exists."""
+    for values, look in (
+        (SMALL, "logs deployment/release-attestation-operator-approver"),
+        (LARGE, "get nodeattestation cluster"),
+    ):
+        done = run("install", values, "--dry-run=client")
+        assert done.returncode == 0, done.stderr
+        _, _, notes = done.stdout.partition("\nNOTES:\n")
+        assert look in notes
+        accounts = dict(re.findall(r'^  "([\w-]+)": (\[".*"\])$', notes, flags=re.MULTILINE))
+        cluster = {
+            "cluster_id": "default",
+            "issuer": "https://kubernetes.default.svc",
+            "jwks_file": "/jwks.json",
+            "service_accounts": {duty: json.loads(names) for duty, names in accounts.items()},
+        }
+        (rule,) = read_clusters(json.dumps([cluster]))
+        assert {name for names in rule.service_accounts.values() for name in names} == {
+            f"itl:release-attestation-operator-{name}" for name in CONTROLLERS
+        }
 
 
 @pytest.mark.parametrize("values", [SMALL, LARGE], ids=["small", "large"])
