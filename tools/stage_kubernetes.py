@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tools.kubernetes import CSRS, Cluster, User
-from tools.stage import BIN, Failed, Machine, Process, Service, environment, wait_for
+from tools.kubernetes import Cluster, User
+from tools.stage import BIN, Failed, Machine, Process, environment, wait_for
 
 NAMESPACE: Final = "attestation"
 AUDIENCE: Final = "itl-attestation"
@@ -301,12 +301,6 @@ class Kubelet:
             raise Failed(f"{self.machine.name} waits for a certificate in vain; see {self.log}") from None
 
 
-def newest_request(cluster: Cluster) -> dict[str, Any]:
-    """Return the request that was made last."""
-    found = cluster.ask(CSRS)["items"]
-    return dict(max(found, key=lambda csr: int(csr["metadata"]["resourceVersion"])))
-
-
 def verdict(csr: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return type, reason and message of the condition that decided a request; empty where none did."""
     for condition in csr["status"].get("conditions", []):
@@ -316,10 +310,3 @@ def verdict(csr: Mapping[str, Any]) -> tuple[str, str, str]:
 
 STRANGER: Final = {"stranger": User(name="system:bootstrap:abcdef", groups=("system:bootstrappers",))}
 """Whoever has copied the token of the machines: the API takes him for one of them."""
-
-
-def prepared_service(directory: Path, port: int, issuer: str, cluster: Cluster, **rule: object) -> Service:
-    """Return the service that judges the requests of *cluster*."""
-    return Service(
-        directory, port, issuer, more={"ITL_KUBERNETES_CLUSTERS": clusters_setting(cluster, **rule)}
-    )

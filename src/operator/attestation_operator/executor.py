@@ -21,14 +21,13 @@ from attestation_operator.actions import (
 )
 from attestation_operator.cluster import EVENT, KubernetesCluster
 from attestation_operator.errors import ClusterRefused, NotLeading, ObjectChanged
-from attestation_operator.objects import GROUP, Raw
+from attestation_operator.objects import GROUP, Raw, clipped
 
 EVENT_NAMESPACE: Final = "default"
 """Where events about objects without a namespace are (events.k8s.io/v1)."""
 
 _Change = Approve | Deny | PutCertificate | Fail | PatchNode | DeleteNode | SetStatus
 
-MAX_NOTE_BYTES: Final = 1024
 MAX_NAME: Final = 253
 
 
@@ -140,7 +139,7 @@ class KubernetesExecutor:
             "action": action.action,
             "reason": action.reason,
             "regarding": regarding,
-            "note": action.note.encode()[:MAX_NOTE_BYTES].decode(errors="ignore"),
+            "note": clipped(action.note),
             "type": action.type,
         }
         try:

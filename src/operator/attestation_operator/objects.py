@@ -12,6 +12,8 @@ Raw = Mapping[str, Any]
 GROUP: Final = "attestation.itl.io"
 MANAGER: Final = "attestation-operator"
 """Who we are in `metadata.managedFields` and as the source of events."""
+MAX_MESSAGE_BYTES: Final = 1024
+"""Longest `note` of an Event (events.k8s.io/v1); conditions have no longer messages here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,3 +76,9 @@ class Target:
             uid=metadata["uid"],
             resource_version=metadata["resourceVersion"],
         )
+
+
+def clipped(text: str, size_bytes: int = MAX_MESSAGE_BYTES) -> str:
+    """Return *text* as the message of a condition or an Event: 1 to *size_bytes* bytes of UTF-8."""
+    raw = text.encode("utf-8", "replace")[:size_bytes]
+    return raw.decode("utf-8", "ignore").strip() or "no message"

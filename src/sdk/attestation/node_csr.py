@@ -16,8 +16,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from attestation.appraisal.node_csr import (
-    NODE_PREFIX,
-    NODES,
     Case,
     NodeCSRResult,
     Requested,
@@ -32,6 +30,7 @@ from attestation.errors import MalformedEvidence
 from attestation.evidence import node_csr
 from attestation.evidence.key_certification import csr_binding
 from attestation.machines import Machine, Status, TPMIdentity
+from attestation.pki.names import NODE_USER, NODES_GROUP
 from attestation.pki.requested import COMMON_NAME, ORGANIZATION
 from attestation.reference import Policy
 from attestation.results import Assurance
@@ -245,7 +244,7 @@ def _request_info(hostname: str, spki: bytes) -> bytes:
     """Return the DER of the CertificationRequestInfo of a node (RFC 2986): what is signed, and what is certified."""
     subject = b"".join(
         tlv(der.SET, tlv(der.SEQUENCE, der.write_oid(kind) + tlv(_UTF8_STRING, text.encode("utf-8"))))
-        for kind, text in ((ORGANIZATION, NODES), (COMMON_NAME, NODE_PREFIX + hostname))
+        for kind, text in ((ORGANIZATION, NODES_GROUP), (COMMON_NAME, NODE_USER + hostname))
     )
     return tlv(der.SEQUENCE, _VERSION + tlv(der.SEQUENCE, subject) + spki + _NO_ATTRIBUTES)
 

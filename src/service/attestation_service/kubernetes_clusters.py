@@ -14,14 +14,11 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from attestation.api.base import ClusterId
+from attestation.api.node_csr import KUBELET_CLIENT, NODE_CLIENT
 from attestation.api.said import said
 
 AUDIENCE: Final = "itl-attestation"
 """What a controller's token must be for, and for nobody else."""
-
-NODE_CLIENT: Final = "attestation.itl.io/node-client"
-KUBELET_CLIENT: Final = "kubernetes.io/kube-apiserver-client-kubelet"
-KUBELET_SERVING: Final = "kubernetes.io/kubelet-serving"
 
 MAX_BYTES: Final = 1 << 20
 

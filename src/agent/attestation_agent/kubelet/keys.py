@@ -18,12 +18,11 @@ from cryptography.x509.oid import NameOID
 
 from attestation.device import ExternalKey, KeyCertification, KeyType, Quote, TPMKey
 from attestation.errors import MalformedEvidence, TPMResponseError
+from attestation.pki.names import NODE_USER, NODES_GROUP
 from attestation.tpm import PCRSelection, parse_public
 from attestation.tpm.key_file import encode_key_file, parse_key_file
 from attestation_agent.tpm_keys import proves_key, request_for
 
-ORGANIZATION: Final = "system:nodes"
-COMMON_NAME: Final = "system:node:"
 _PEM: Final = serialization.Encoding.PEM
 _PKCS8: Final = serialization.PrivateFormat.PKCS8
 
@@ -191,8 +190,8 @@ def subject_of(node_name: str) -> x509.Name:
     """Return the one subject that a kubelet's certificate may have."""
     return x509.Name(
         [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, ORGANIZATION),
-            x509.NameAttribute(NameOID.COMMON_NAME, COMMON_NAME + node_name),
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, NODES_GROUP),
+            x509.NameAttribute(NameOID.COMMON_NAME, NODE_USER + node_name),
         ]
     )
 

@@ -7,13 +7,12 @@ model, so an older server lets nothing more through.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-KUBELET_CLIENT: Final = "kubernetes.io/kube-apiserver-client-kubelet"
-NODE_CLIENT: Final = "attestation.itl.io/node-client"
+from attestation.api.node_csr import KUBELET_CLIENT, NODE_CLIENT
 
 SignerName = Annotated[str, Field(min_length=3, max_length=571, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._/-]+$")]
 Group = Annotated[str, Field(min_length=1, max_length=253)]

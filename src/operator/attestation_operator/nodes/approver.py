@@ -20,16 +20,15 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from attestation.api.node_csr import KubernetesCSR, NodeCSRDecision, NodeCSRRequest, SeenNode
+from attestation.api.node_csr import KUBELET_SERVING, KubernetesCSR, NodeCSRDecision, NodeCSRRequest, SeenNode
 from attestation.errors import RequestInvalid
 from attestation_operator.actions import Action, Approve, DeleteNode, Deny, EmitEvent
 from attestation_operator.nodes.objects import (
-    KUBELET_SERVING,
     Node,
     SigningRequest,
-    clipped,
 )
 from attestation_operator.nodes.policy import NodePolicy, OnMissingEvidence
+from attestation_operator.objects import clipped
 
 TPM_ATTESTED: Final = "TpmAttested"
 EVIDENCE_MISSING: Final = "EvidenceMissing"

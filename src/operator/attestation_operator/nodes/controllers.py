@@ -14,6 +14,7 @@ from typing import Final
 from cryptography import x509
 from prometheus_client import Counter
 
+from attestation.api.node_csr import NODE_CLIENT
 from attestation.client import AnswerInvalid
 from attestation.errors import AttestationError
 from attestation_operator.actions import SetStatus
@@ -22,7 +23,6 @@ from attestation_operator.errors import ObjectChanged
 from attestation_operator.health import Fact
 from attestation_operator.nodes import approver, labels, race, signer
 from attestation_operator.nodes.objects import (
-    OWN_SIGNER,
     Node,
     SigningRequest,
     Unreadable,
@@ -53,7 +53,6 @@ TRUST_ROUND_SECONDS: Final = 5.0
 NODES_KEPT: Final = timedelta(minutes=10)
 """How long the Nodes that were seen are all that there are."""
 APPROVER_MANAGER: Final = "attestation-operator-approver"
-NODES_MANAGER: Final = "attestation-operator-nodes"
 
 
 class _Policy:
@@ -268,7 +267,7 @@ class Signer:
                 longest=policy.longest,
                 answer=await self._answer(csr),
             )
-        self._outcomes.labels(_shown(csr.signer_name, {OWN_SIGNER}), looked.outcome).inc()
+        self._outcomes.labels(_shown(csr.signer_name, {NODE_CLIENT}), looked.outcome).inc()
         await self._around.executor.apply(looked.actions)
         if looked.outcome is signer.Signed.BAD_ANSWER:
             raise AnswerInvalid(looked.said)

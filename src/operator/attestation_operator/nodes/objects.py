@@ -15,12 +15,9 @@ from typing import Final
 
 from attestation.endorsements import der
 from attestation.errors import MalformedEvidence
+from attestation.pki.names import NODE_USER
 from attestation.wire import der_of
 from attestation_operator.objects import CSR, NODE, Raw, Target
-
-KUBELET_CLIENT: Final = "kubernetes.io/kube-apiserver-client-kubelet"
-KUBELET_SERVING: Final = "kubernetes.io/kubelet-serving"
-OWN_SIGNER: Final = "attestation.itl.io/node-client"
 
 MACHINE_ID_LABEL: Final = "itl.io/machine-id"
 """Whose the Node is, as a kubelet may say of itself (`--node-labels`); believed where nobody else has said it."""
@@ -33,7 +30,6 @@ TAINT_KEY: Final = "attestation.itl.io/untrusted"
 
 MAX_REQUEST_PEM_BYTES: Final = 24 << 10
 """Longest first block of `spec.request` that is read for its subject: 16 KiB of DER."""
-USER_PREFIX: Final = "system:node:"
 
 _OBJECT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _NODE_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
@@ -228,8 +224,8 @@ def node_named(asked: Wanted) -> str | None:
     """Return the name of the Node whose kubelet has this subject, or None."""
     if len(asked.names) != 1:
         return None
-    prefix, name = asked.names[0][: len(USER_PREFIX)], asked.names[0][len(USER_PREFIX) :]
-    if prefix != USER_PREFIX or len(name) > _MAX_NODE_NAME or not _NODE_NAME.fullmatch(name):
+    prefix, name = asked.names[0][: len(NODE_USER)], asked.names[0][len(NODE_USER) :]
+    if prefix != NODE_USER or len(name) > _MAX_NODE_NAME or not _NODE_NAME.fullmatch(name):
         return None
     return name
 
@@ -238,9 +234,3 @@ def has_evidence(request: bytes) -> bool:
     """Return whether anything but white space stands behind the PKCS#10: it may prove something, or be refused."""
     end = request.find(_END)
     return end >= 0 and bool(request[end + len(_END) :].strip())
-
-
-def clipped(text: str, size_bytes: int = 1024) -> str:
-    """Return *text* as a message of a condition: 1 to *size_bytes* bytes of UTF-8."""
-    raw = text.encode("utf-8", "replace")[:size_bytes]
-    return raw.decode("utf-8", "ignore").strip() or "no message"

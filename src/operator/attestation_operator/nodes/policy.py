@@ -10,9 +10,9 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from attestation.api.node_csr import KUBELET_CLIENT, NODE_CLIENT
 from attestation.errors import AttestationError
 from attestation_operator.crds.v1alpha1 import NodeAttestationSpec
-from attestation_operator.nodes.objects import KUBELET_CLIENT, OWN_SIGNER
 from attestation_operator.objects import NODE_ATTESTATION, Key, Raw
 
 
@@ -25,7 +25,7 @@ class OnMissingEvidence(StrEnum):
 
 DEFAULT_SIGNERS: Final[Mapping[str, OnMissingEvidence]] = {
     KUBELET_CLIENT: OnMissingEvidence.IGNORE,
-    OWN_SIGNER: OnMissingEvidence.DENY,
+    NODE_CLIENT: OnMissingEvidence.DENY,
 }
 """Nobody else decides what our signer signs. A kubelet's request may be meant for another approver."""
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from attestation_operator.nodes.objects import clipped
-from attestation_operator.objects import Raw
+from attestation.pki.names import NODES_GROUP
+from attestation_operator.objects import Raw, clipped
 
 ROLES: Final[Mapping[str, str]] = {
     "system:certificates.k8s.io:certificatesigningrequests:nodeclient": "nodeclient",
@@ -22,7 +22,6 @@ ROLES: Final[Mapping[str, str]] = {
 """The roles that every cluster has for this, and what each allows."""
 BOOTSTRAP_GROUPS: Final = ("system:bootstrappers", "system:bootstrappers:kubeadm:default-node-token")
 """Groups of bootstrap tokens: the built-in one, and kubeadm's."""
-NODES_GROUP: Final = "system:nodes"
 CONDITION: Final = "InTreeApproverActive"
 EVERYBODY: Final = ("system:authenticated",)
 _MAX_SAID: Final = 8

@@ -17,19 +17,19 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, load_der_public_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from attestation.api.node_csr import NODE_CLIENT
 from attestation.errors import AttestationError, CertificateUntrusted
+from attestation.pki.names import NODES_GROUP
 from attestation_operator.actions import Action, EmitEvent, Fail, PutCertificate
 from attestation_operator.nodes.objects import (
-    OWN_SIGNER,
     SigningRequest,
     Wanted,
-    clipped,
     decoded,
     node_named,
     wanted,
 )
+from attestation_operator.objects import clipped
 
-NODES_GROUP: Final = "system:nodes"
 LONGEST: Final = timedelta(hours=24)
 """No certificate for longer, whoever asked for it: an API server reads no revocation list."""
 CLOCK_SKEW: Final = timedelta(minutes=10)
@@ -85,7 +85,7 @@ def reconcile(
         answer: PEM of the service's answer, its refusal, or None before it was asked.
     """
     # 1. Ours alone: for other signers we have no right, and no CA.
-    if csr.signer_name != OWN_SIGNER:
+    if csr.signer_name != NODE_CLIENT:
         return Looked(outcome=Signed.NOT_OURS)
     # 2. Approved, not denied, not failed, not answered. The API server would take a certificate all the same.
     if not csr.awaits_certificate:

@@ -7,7 +7,7 @@ and the stamped facts beside it, and gets a decision. Nothing that it sends is b
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AwareDatetime, Field
 
@@ -26,6 +26,11 @@ __all__ = [
     "NodeTrustPage",
     "SeenNode",
 ]
+
+NODE_CLIENT: Final = "attestation.itl.io/node-client"
+"""The signer of this project: the service's CA."""
+KUBELET_CLIENT: Final = "kubernetes.io/kube-apiserver-client-kubelet"
+KUBELET_SERVING: Final = "kubernetes.io/kubelet-serving"
 
 MAX_REQUEST_CHARACTERS = 3 << 20
 """Longest `spec.request` in base64. An API server stores less; so each request that there is gets a decision."""

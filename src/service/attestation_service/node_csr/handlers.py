@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from attestation.api import NodeCSRDecision, NodeCSRRequest
+from attestation.api.node_csr import KUBELET_SERVING
 from attestation.appraisal.node_csr import Decision, KeyTier, NodeCSRResult, Reason, stale
 from attestation.appraisal.node_csr.result import SIGNATURE
 from attestation.errors import (
@@ -28,7 +29,6 @@ from attestation.machines import Status
 from attestation.store import NodeCSR, RateLimit, Tx
 from attestation_service.auth import Controller, ControllerDep
 from attestation_service.entitlements.attempts import until_unchanged
-from attestation_service.kubernetes_clusters import KUBELET_SERVING
 from attestation_service.node_csr import judging
 from attestation_service.node_csr.judging import Judged
 from attestation_service.resources import Res, Resources

@@ -15,6 +15,7 @@ from ipaddress import ip_interface
 from typing import Final
 
 from attestation.api import NodeCSRRequest
+from attestation.api.node_csr import KUBELET_SERVING
 from attestation.appraisal.node_csr import (
     Answer,
     Case,
@@ -45,7 +46,7 @@ from attestation.pki.requested import requested_names
 from attestation.store import NodeChallenge, StoredAKCertificate, Tx
 from attestation.tpm import PCRSelection
 from attestation_service.keys import crypto_policy
-from attestation_service.kubernetes_clusters import KUBELET_SERVING, ClusterRule
+from attestation_service.kubernetes_clusters import ClusterRule
 from attestation_service.resources import Resources
 from attestation_service.verifier import challenges, measurements, policy
 from attestation_service.verifier.cluster_identity import Identified

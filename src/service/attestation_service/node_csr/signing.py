@@ -16,6 +16,7 @@ from cryptography.x509 import Name
 
 from attestation.algorithms import CryptoPolicy, Use, demand
 from attestation.api import NodeCertificate, NodeCSRRequest
+from attestation.api.node_csr import NODE_CLIENT
 from attestation.errors import (
     AKNotActivated,
     CANotConfigured,
@@ -36,7 +37,6 @@ from attestation_service.auth import Controller, ControllerDep
 from attestation_service.authority.issuance import Issued, Wanted
 from attestation_service.authority.places import algorithms
 from attestation_service.entitlements import certificates
-from attestation_service.kubernetes_clusters import NODE_CLIENT
 from attestation_service.node_csr import judging
 from attestation_service.node_csr.handlers import decide
 from attestation_service.resources import Res, Resources

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
+from attestation.api.node_csr import KUBELET_CLIENT, KUBELET_SERVING, NODE_CLIENT
 from attestation.errors import RequestInvalid
 from attestation_operator.actions import Action, Approve, DeleteNode, Deny, EmitEvent
 from attestation_operator.nodes.approver import Case, Outcome, asked, question, reconcile
 from attestation_operator.nodes.objects import (
-    KUBELET_CLIENT,
-    KUBELET_SERVING,
     MACHINE_ID_LABEL,
-    OWN_SIGNER,
     OWNER_LABEL,
     read_csr,
     read_node,
@@ -22,7 +20,7 @@ from attestation_operator.nodes.objects import (
 from attestation_operator.nodes.policy import NodePolicy, OnMissingEvidence
 from tests.unit.operator.nodes.world import MACHINE, OTHER, decision, raw_csr, raw_node
 
-STRICT = NodePolicy(signers={KUBELET_CLIENT: OnMissingEvidence.DENY, OWN_SIGNER: OnMissingEvidence.DENY})
+STRICT = NodePolicy(signers={KUBELET_CLIENT: OnMissingEvidence.DENY, NODE_CLIENT: OnMissingEvidence.DENY})
 
 
 def case(**changes: Any) -> Case:
@@ -62,7 +60,7 @@ def test_other_signers_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("has_evidence", [True, False])
-@pytest.mark.parametrize("signer", [KUBELET_CLIENT, OWN_SIGNER])
+@pytest.mark.parametrize("signer", [KUBELET_CLIENT, NODE_CLIENT])
 def test_nothing_is_decided_before_the_service_answered(signer: str, has_evidence: bool) -> None:
     """With and without evidence, whatever the rule: no condition without an answer."""
     for policy in (NodePolicy(), STRICT):
@@ -79,7 +77,7 @@ def test_a_kubelet_without_evidence_is_left_to_others_by_default() -> None:
     assert [type(action) for action in left.actions] == [EmitEvent]
     not_recognised = decision("not-recognised")
     assert reconcile(case(signer=KUBELET_CLIENT, answer=not_recognised), NodePolicy()).outcome is Outcome.LEFT
-    for policy, signer in ((NodePolicy(), OWN_SIGNER), (STRICT, KUBELET_CLIENT)):
+    for policy, signer in ((NodePolicy(), NODE_CLIENT), (STRICT, KUBELET_CLIENT)):
         denied = reconcile(case(signer=signer, has_evidence=False, answer=not_recognised), policy)
         assert kinds(denied.actions) == [Deny]
         assert denied.reason == "EvidenceMissing"

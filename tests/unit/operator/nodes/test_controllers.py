@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
+from attestation.api.node_csr import KUBELET_CLIENT, NODE_CLIENT
 from attestation.client import AnswerInvalid
 from attestation.client.errors import api_error
 from attestation.errors import Unavailable
@@ -24,9 +25,7 @@ from attestation_operator.metrics import Metrics
 from attestation_operator.nodes.controllers import Approver, Nodes, Signer
 from attestation_operator.nodes.objects import (
     ATTESTED_LABEL,
-    KUBELET_CLIENT,
     MACHINE_ID_LABEL,
-    OWN_SIGNER,
     OWNER_LABEL,
 )
 from attestation_operator.nodes.policy import PolicyUnreadable
@@ -223,13 +222,13 @@ class TestApprover:
         """Anybody may make up a signerName, and each label is kept for ever."""
         around = world.around()
         controller = Approver(around)
-        for number, signer in enumerate((OWN_SIGNER, KUBELET_CLIENT, "evil.example/1", "evil.example/2")):
+        for number, signer in enumerate((NODE_CLIENT, KUBELET_CLIENT, "evil.example/1", "evil.example/2")):
             raw = raw_csr(
                 PKCS10 if signer == KUBELET_CLIENT else raw_request(), signer=signer, name=f"c-{number}"
             )
             await controller.handle(world.cluster.put(raw), None)
         assert counted(around, "itl_operator_csr_decisions_total") == {
-            (OWN_SIGNER, "approved"): 1,
+            (NODE_CLIENT, "approved"): 1,
             (KUBELET_CLIENT, "left"): 1,
             ("other", "not-ours"): 2,
         }

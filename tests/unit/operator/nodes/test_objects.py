@@ -12,7 +12,6 @@ from cryptography.x509.oid import NameOID
 from attestation.endorsements import der
 from attestation_operator.nodes.objects import (
     Unreadable,
-    clipped,
     decoded,
     first_block,
     has_evidence,
@@ -20,6 +19,7 @@ from attestation_operator.nodes.objects import (
     requested_node,
 )
 from attestation_operator.nodes.policy import NodePolicy, OnMissingEvidence, PolicyUnreadable, read_policy
+from attestation_operator.objects import clipped
 from tests.unit.operator.nodes.world import EVIDENCE, PKCS10, pkcs10, raw_attestation, raw_csr, subject
 
 

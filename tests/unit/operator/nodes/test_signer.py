@@ -9,11 +9,12 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from attestation.api.node_csr import KUBELET_CLIENT
 from attestation.client import AnswerInvalid
 from attestation.client.errors import api_error
 from attestation.errors import AttestationError, CertificateUntrusted, Unavailable
 from attestation_operator.actions import EmitEvent, Fail, PutCertificate
-from attestation_operator.nodes.objects import KUBELET_CLIENT, read_csr
+from attestation_operator.nodes.objects import read_csr
 from attestation_operator.nodes.signer import Signed, certificate_for, is_final, reconcile
 from tests.unit.operator.nodes.world import AT, CA, PKCS10, key, pem, pkcs10, raw_csr, subject
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from attestation.api.node_csr import NodeCertificate, NodeCSRDecision, NodeCSRRequest, NodeTrust
+from attestation.api.node_csr import NODE_CLIENT, NodeCertificate, NodeCSRDecision, NodeCSRRequest, NodeTrust
 from attestation.errors import AttestationError
 from attestation.machines import Status
 from attestation_operator.actions import (
@@ -30,7 +30,6 @@ from attestation_operator.actions import (
     SetStatus,
 )
 from attestation_operator.errors import ObjectChanged
-from attestation_operator.nodes.objects import OWN_SIGNER
 from attestation_operator.objects import CSR, NODE, NODE_ATTESTATION, Key, Kind, Raw
 
 AT = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -73,7 +72,7 @@ def raw_csr(
     request: bytes = PKCS10 + EVIDENCE,
     *,
     name: str = "node-csr-0123456789abcdef0123456789abcdef01234567",
-    signer: str = OWN_SIGNER,
+    signer: str = NODE_CLIENT,
     conditions: Iterable[str] = (),
     certificate: str | None = None,
     uid: str = "0b54c1f0-0000-4000-8000-000000000001",

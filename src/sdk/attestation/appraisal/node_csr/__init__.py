@@ -3,8 +3,6 @@
 from attestation.appraisal.node_csr.appraise import appraise, malformed, missing, stale
 from attestation.appraisal.node_csr.case import (
     BOOTSTRAPPERS,
-    NODE_PREFIX,
-    NODES,
     Answer,
     Case,
     Requested,
@@ -25,8 +23,6 @@ from attestation.appraisal.node_csr.subject import node_name
 __all__ = [
     "BOOTSTRAPPERS",
     "MAX_MESSAGE_BYTES",
-    "NODES",
-    "NODE_PREFIX",
     "Answer",
     "Case",
     "Decision",

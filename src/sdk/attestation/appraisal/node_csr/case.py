@@ -16,8 +16,6 @@ from attestation.reference import Policy
 from attestation.tpm import PCRSelection
 
 BOOTSTRAPPERS: Final = "system:bootstrappers"
-NODES: Final = "system:nodes"
-NODE_PREFIX: Final = "system:node:"
 
 
 class Answer(StrEnum):

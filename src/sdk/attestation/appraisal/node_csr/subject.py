@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from attestation.appraisal.node_csr.case import NODE_PREFIX, NODES, Requested, Rules
+from attestation.appraisal.node_csr.case import Requested, Rules
 from attestation.errors import RequestInvalid
 from attestation.machines.names import canonical_hostname
+from attestation.pki.names import NODE_USER, NODES_GROUP
 from attestation.pki.requested import COMMON_NAME, ORGANIZATION, RequestedNames
 
 _CLIENT_USAGES: Final = frozenset({"digital signature", "client auth"})
@@ -20,9 +21,9 @@ def node_name(names: RequestedNames) -> str | None:
     Exactly O = system:nodes and CN = system:node:NAME: an attribute more would be one that somebody believes.
     """
     common = names.values(COMMON_NAME)
-    if len(names.subject) != 2 or len(common) != 1 or names.values(ORGANIZATION) != (NODES,):
+    if len(names.subject) != 2 or len(common) != 1 or names.values(ORGANIZATION) != (NODES_GROUP,):
         return None
-    name = common[0].removeprefix(NODE_PREFIX)
+    name = common[0].removeprefix(NODE_USER)
     return name if name and name != common[0] else None
 
 
@@ -33,7 +34,7 @@ def may_ask(requested: Requested, name: str | None, rules: Rules) -> bool:
 
 def is_node(requested: Requested, name: str | None) -> bool:
     """True where the requester is the node *name* itself, by a certificate of before."""
-    return name is not None and NODES in requested.groups and requested.username == NODE_PREFIX + name
+    return name is not None and NODES_GROUP in requested.groups and requested.username == NODE_USER + name
 
 
 def client_problem(
