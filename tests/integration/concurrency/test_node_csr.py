@@ -50,18 +50,21 @@ def token(account: str) -> str:
     return sign(KEY, said, header={"typ": None})
 
 
-@pytest.fixture(scope="module")
-def service(start_service: StartService) -> ServiceProcess:
-    """Two workers with one CA, for one cluster."""
+def clusters() -> str:
+    """Return the setting that lets the two controllers of a cluster ask."""
     rule = {
         "cluster_id": "default",
         "issuer": ISSUER,
         "jwks": {"keys": [KEY.as_dict(private=False)]},
         "service_accounts": {duty: [f"itl:{name}"] for name, duty in DUTIES.items()},
     }
-    return start_service(
-        workers=2, ITL_ENROLLMENT_CA_UNENCRYPTED="true", ITL_KUBERNETES_CLUSTERS=json.dumps([rule])
-    )
+    return json.dumps([rule])
+
+
+@pytest.fixture(scope="module")
+def service(start_service: StartService) -> ServiceProcess:
+    """Two workers with one CA, for one cluster."""
+    return start_service(workers=2, ITL_ENROLLMENT_CA_UNENCRYPTED="true", ITL_KUBERNETES_CLUSTERS=clusters())
 
 
 def container(machine: Machine, keys: SoftwareNode, hostname: str) -> str:

@@ -21,6 +21,7 @@ from tests.fixtures.nginx import Nginx
 from tests.fixtures.operator_pki import OperatorCA
 from tests.fixtures.postgres import Server
 from tests.fixtures.service import Operator, ServiceProcess
+from tests.integration.concurrency.test_node_csr import clusters
 
 SKEWS = (-5, 0, 5)
 """Minutes by which the clocks of the hosts differ from the database's."""
@@ -118,6 +119,7 @@ def replicas(
         "ITL_OPERATOR_CA": str(directory / "ca.pem"),
         "ITL_OPERATOR_CERTIFICATES": "true",
         "ITL_DUAL_CONTROL_ROLES": "controlplane",
+        "ITL_KUBERNETES_CLUSTERS": clusters(),
     }
     started = tuple(
         ServiceProcess(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from attestation.api.node_csr import KUBELET_CLIENT, KUBELET_SERVING, NODE_CLIENT
+from attestation.appraisal.node_csr import Reason
 from attestation.errors import RequestInvalid
 from attestation_operator.actions import Action, Approve, DeleteNode, Deny, EmitEvent
 from attestation_operator.nodes.approver import Case, Outcome, asked, question, reconcile
@@ -90,14 +91,17 @@ def test_a_serving_certificate_is_asked_for_without_evidence() -> None:
         assert reconcile(case(signer=KUBELET_SERVING, has_evidence=False), policy).ask
 
 
-def test_what_is_judged_bad_is_denied_with_its_reason() -> None:
-    """The reason and the message are the service's, an Event says the same."""
-    looked = reconcile(case(answer=decision("deny", reason="KeyNotResident")), NodePolicy())
+@pytest.mark.parametrize("reason", [each.value for each in Reason if each is not Reason.TPM_ATTESTED])
+def test_what_is_judged_bad_is_denied_with_its_reason(reason: str) -> None:
+    """The reason and the message are the service's, an Event says the same; each of §22 (k)."""
+    answer = decision("deny", reason=reason)
+    looked = reconcile(case(answer=answer), NodePolicy())
     assert looked.outcome is Outcome.DENIED
     deny, event = looked.actions
     assert isinstance(deny, Deny)
     assert isinstance(event, EmitEvent)
-    assert (deny.reason, event.reason, event.type) == ("KeyNotResident", "KeyNotResident", "Warning")
+    assert (deny.reason, event.reason, event.type) == (reason, reason, "Warning")
+    assert deny.message == event.note == answer.message
     assert deny.target.resource_version == "7"
 
 
