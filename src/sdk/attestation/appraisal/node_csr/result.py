@@ -101,7 +101,7 @@ _WORDS: Final = {
     BOOT.name: "what booted is not shown to be as the policy of this machine expects",
     IDENTITY.name: "the identity shown is not that of this machine",
     MEMBERSHIP.name: "not a member of this cluster",
-    NODE.name: "a node of that name belongs to another machine",
+    NODE.name: "a Node of that name is there, and is not labelled as this machine's",
 }
 """Check -> what it means that it failed, for anybody: no measured value stands here, and none is added."""
 
