@@ -6,7 +6,7 @@ lightkube's own models leave out what they do not know; what is read here is wha
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ from lightkube.generic_resource import Generic, create_api_info
 from lightkube.types import PatchType
 
 from attestation_operator.errors import ClusterRefused, ClusterUnavailable, ObjectChanged
-from attestation_operator.objects import MANAGER, Key, Kind, Raw, Target
+from attestation_operator.objects import MANAGER, Key, Kind, Raw, Target, page_objects
 
 LEASE: Final = Kind(group="coordination.k8s.io", version="v1", kind="Lease", plural="leases")
 EVENT: Final = Kind(group="events.k8s.io", version="v1", kind="Event", plural="events")
@@ -30,7 +30,6 @@ ACCESS_REVIEW: Final = Kind(
     group="authorization.k8s.io", version="v1", kind="SubjectAccessReview", plural="subjectaccessreviews"
 )
 
-PAGE_OBJECTS: Final = 100
 TIMEOUT_SECONDS: Final = 10.0
 _PASSING: Final = frozenset({401, 408, 429})
 """Statuses below 500 that say nothing about the request: a token was changed, too much is asked at the moment."""
@@ -90,14 +89,21 @@ class KubernetesCluster:
         self, kind: Kind, *, labels: Mapping[str, str] | None = None, fields: Mapping[str, str] | None = None
     ) -> list[Raw]:
         """Return all objects of a kind, or those that the selectors choose."""
+        return [raw async for raw in self.each(kind, labels=labels, fields=fields)]
+
+    async def each(
+        self, kind: Kind, *, labels: Mapping[str, str] | None = None, fields: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Raw]:
+        """Yield what `list` returns, with no more than a page of it in memory."""
         with _told(kind.plural):
             pages = self._client.list(
                 _whole(kind),
-                chunk_size=PAGE_OBJECTS,
+                chunk_size=page_objects(kind),
                 labels=dict(labels) if labels else None,
                 fields=dict(fields) if fields else None,
             )
-            return [raw async for raw in pages]
+            async for raw in pages:
+                yield raw
 
     async def review(self, spec: Raw) -> bool:
         """Ask a SubjectAccessReview with this `spec`; True where it would be allowed."""

@@ -49,6 +49,16 @@ CLUSTER_ROLE_BINDING: Final = Kind(
 )
 
 
+PAGE_OBJECTS: Final = 100
+PAGE_REQUESTS: Final = 5
+"""Of certificate requests, each of which a stranger may make as large as an API server takes: a megabyte and more."""
+
+
+def page_objects(kind: Kind) -> int:
+    """Return how many objects of a kind are asked for at once: all of a page are in memory together."""
+    return PAGE_REQUESTS if kind == CSR else PAGE_OBJECTS
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
     """Name of an object, whatever is there under it."""

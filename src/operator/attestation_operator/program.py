@@ -31,7 +31,7 @@ from attestation_operator.probes import answering
 from attestation_operator.service import HTTPService
 from attestation_operator.settings import Settings
 from attestation_operator.watching import Watcher, connection
-from attestation_operator.work import WorkQueue, pause_seconds
+from attestation_operator.work import LONGEST_PAUSE_SECONDS, WorkQueue, pause_seconds
 
 FACTS_SECONDS: Final = 15.0
 END_SECONDS: Final = 25.0
@@ -258,14 +258,17 @@ class Program:
     ) -> None:
         """Have kopf watch; where it ends by itself, begin anew after a pause."""
         failures = 0
+        loop = asyncio.get_running_loop()
         while True:
             self.metrics.watches.inc()
+            begun = loop.time()
             try:
                 await Watcher(controller.watches, queue.add, login).run()
                 reason = "it ended"
             except Exception as e:  # noqa: BLE001 -- the border of kopf: whatever ended it, it begins anew
                 reason = f"{type(e).__name__}: {e}"
-            failures += 1
+            # One that ran for long was well: what ended it is not what ended the last one.
+            failures = 1 if loop.time() >= begun + LONGEST_PAUSE_SECONDS else failures + 1
             self._log.warning("watch.ended", reason=reason[:500])
             await asyncio.sleep(pause_seconds(failures, random.random()))  # noqa: S311 -- jitter
 
@@ -275,7 +278,7 @@ class Program:
             await asyncio.sleep(self._settings.relist_seconds)
             for kind in controller.watches:
                 try:
-                    for raw in await cluster.list(kind):
+                    async for raw in cluster.each(kind):
                         queue.add(Key(kind=kind, name=raw["metadata"]["name"]), raw)
                 except AttestationError as e:
                     self._log.warning("relist.failed", kind=kind.kind, code=e.code, reason=str(e))

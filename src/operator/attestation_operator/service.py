@@ -130,7 +130,7 @@ class HTTPService:
             self._metrics.asked.labels(operation, "refused").inc()
             raise TokenMissing(f"the service does not accept our token: {e}") from e
         except AttestationError as e:
-            away = isinstance(e, Unavailable) or (isinstance(e, APIError) and e.status in _NOT_DECIDED)
+            away = isinstance(e, Unavailable) or (isinstance(e, APIError) and _is_away(e))
             self._metrics.asked.labels(operation, "away" if away else "refused").inc()
             if away and not isinstance(e, Unavailable):
                 raise ServiceAway(f"the service answered {e.code}: {e}") from e
@@ -143,3 +143,8 @@ class HTTPService:
             return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
         except RuntimeError as e:  # the pool takes nothing any more
             raise ServiceUnreachable("this program ends", sent=False) from e
+
+
+def _is_away(error: APIError) -> bool:
+    """True where nothing was decided: the service could not, or somebody before it answered, as `404` without it."""
+    return error.status in _NOT_DECIDED or (error.status == 404 and error.code == "http-404")

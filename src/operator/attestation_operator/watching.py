@@ -15,7 +15,7 @@ from typing import Any, Final
 import kopf
 from lightkube.config.kubeconfig import SingleConfig
 
-from attestation_operator.objects import GROUP, MANAGER, Key, Kind, Raw
+from attestation_operator.objects import GROUP, MANAGER, Key, Kind, Raw, page_objects
 
 Told = Callable[[Key, Raw | None], None]
 
@@ -27,10 +27,11 @@ WATCH_SECONDS: Final = 300
 
 CLOSE_SECONDS: Final = 0.25
 
-PAGE_OBJECTS: Final = 100
+IDLE_SECONDS: Final = 0.1
+"""How long kopf keeps the task of an object, and with it the object as it was seen, after nothing more came of it."""
 
 
-def settings() -> kopf.OperatorSettings:
+def settings(kinds: Sequence[Kind]) -> kopf.OperatorSettings:
     """Return how kopf works: whatever it wants to keep goes into `status.kopf` of our own kinds, nothing elsewhere."""
     told = kopf.OperatorSettings()
     told.persistence.finalizer = f"{GROUP}/key-material"
@@ -44,7 +45,8 @@ def settings() -> kopf.OperatorSettings:
     told.scanning.disabled = True
     told.watching.server_timeout = WATCH_SECONDS
     told.watching.connect_timeout = 10.0
-    told.watching.chunk_size = PAGE_OBJECTS
+    told.watching.chunk_size = min(map(page_objects, kinds))
+    told.queueing.idle_timeout = IDLE_SECONDS
     told.networking.request_timeout = 30.0
     # What ends in time needs no end by force; the process is ended by whoever started it.
     told.process.ultimate_exiting_timeout = None
@@ -135,7 +137,7 @@ class Watcher:
                     standalone=True,
                     clusterwide=True,
                     stop_flag=self._stop,
-                    settings=settings(),
+                    settings=settings(self._kinds),
                     registry=registry(self._kinds, tell, self._login),
                 )
             finally:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from attestation.api.node_csr import KubernetesCSR, NodeCSRRequest
-from attestation.client import AnswerInvalid, ServiceUnreachable
+from attestation.client import AnswerInvalid, APIError, ServiceUnreachable
 from attestation.errors import AttestationError, Forbidden, Unavailable
 from attestation_operator.errors import ServiceAway, TokenMissing
 from attestation_operator.metrics import Metrics
-from attestation_operator.service import HTTPService
+from attestation_operator.service import HTTPService, _is_away
 from tests.unit.operator.doubles import AT
 
 DECISION = {"result_id": "0" * 32, "decision": "approve", "reason": "TpmAttested", "message": "ok"}
@@ -134,10 +134,12 @@ def _problem(status: int, code: str) -> tuple[int, dict[str, Any]]:
         (_problem(429, "rate-limited"), ServiceAway, "away"),
         (_problem(401, "unauthenticated"), TokenMissing, "refused"),
         (_problem(403, "forbidden"), Forbidden, "refused"),
+        ((404, b"default backend - 404"), ServiceAway, "away"),
+        ((413, b"<html>"), APIError, "refused"),
         ((200, b"<html>"), AnswerInvalid, "away"),
         ((302, b""), AnswerInvalid, "away"),
     ],
-    ids=["no answer", "503", "500", "429", "401", "403", "no JSON", "redirect"],
+    ids=["no answer", "503", "500", "429", "401", "403", "no backend", "413", "no JSON", "redirect"],
 )
 def test_a_failure_is_away_or_refused(
     token: Path, answer: Any, error: type[AttestationError], outcome: str
@@ -147,9 +149,15 @@ def test_a_failure_is_away_or_refused(
     service, metrics = _service(token, carrier)
     with pytest.raises(error) as found:
         asyncio.run(service.appraise(REQUEST))
-    assert isinstance(found.value, Unavailable) == (error is not Forbidden)
+    assert isinstance(found.value, Unavailable) == (outcome == "away" or error is TokenMissing)
     assert _asked(metrics) == {("appraise", outcome): 1.0}
     assert len(carrier.asked) == 1
+
+
+def test_a_404_of_the_service_itself_is_a_refusal() -> None:
+    """Only one without its explanation is that of somebody who stands before it."""
+    assert not _is_away(APIError(code="not-found", title="", detail="", status=404))
+    assert _is_away(APIError(code="http-404", title="", detail="", status=404))
 
 
 def _page(number: int, cursor: str | None) -> tuple[int, dict[str, Any]]:

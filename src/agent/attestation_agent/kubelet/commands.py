@@ -155,9 +155,15 @@ class Node:
     # What they share
 
     def _living(
-        self, once: Callable[[], Held], *, stay: bool, changed: Callable[[], None] = lambda: None
+        self, once: Callable[[], Held], *, stay: bool, changed: Callable[[], bool] = lambda: True
     ) -> int:
-        """Have a certificate, and where we stay, always a newer one in time; say so to the service manager."""
+        """Have a certificate, and where we stay, always a newer one in time; say so to the service manager.
+
+        Args:
+            once: Has one.
+            stay: Whether to go on.
+            changed: Called after a renewal, again and again until it returns True.
+        """
         rhythm = Rhythm(uniform=self._uniform, first_seconds=5.0)
         serial, failures = None, 0
         while True:
@@ -174,9 +180,9 @@ class Node:
             else:
                 if serial is None:
                     tell_manager("READY=1")
-                elif serial != held.current.issued.serial:
-                    changed()
-                serial = held.current.issued.serial
+                # A proxy that was not restarted goes on with the old certificate, until that ends.
+                if serial in (None, held.current.issued.serial) or changed():
+                    serial = held.current.issued.serial
                 failures = failures + 1 if held.failure else 0
                 pause = rhythm.after_failure(failures, None) if held.failure else LOOK_SECONDS
                 if not stay:
@@ -293,12 +299,15 @@ class Node:
                 self._log.warning("kubelet.key_lost", serial=present.issued.serial)
                 self._kept.forget()
 
-    def _restart(self) -> None:
-        if self._settings.restart_command:
-            seconds = self._chosen.shared["command_timeout_seconds"]
-            outcome = run_command(self._settings.restart_command, timeout_seconds=seconds)
-            if not outcome.ok:
-                self._log.warning("kubelet.restart_failed", outcome=outcome.text)
+    def _restart(self) -> bool:
+        """Run the restart command; False where it failed and is to be tried again."""
+        if not self._settings.restart_command:
+            return True
+        seconds = self._chosen.shared["command_timeout_seconds"]
+        outcome = run_command(self._settings.restart_command, timeout_seconds=seconds)
+        if not outcome.ok:
+            self._log.warning("kubelet.restart_failed", outcome=outcome.text)
+        return outcome.ok
 
     # The TPM
 

@@ -11,7 +11,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from attestation.api.node_csr import KUBELET_CLIENT, NODE_CLIENT
-from attestation.errors import AttestationError
+from attestation.errors import Unavailable
 from attestation_operator.crds.v1alpha1 import NodeAttestationSpec
 from attestation_operator.objects import NODE_ATTESTATION, Key, Raw
 
@@ -57,7 +57,7 @@ CLUSTER: Final = Key(kind=NODE_ATTESTATION, name="cluster")
 """The one NodeAttestation that counts."""
 
 
-class PolicyUnreadable(AttestationError):
+class PolicyUnreadable(Unavailable):
     """NodeAttestation/cluster says something that this program does not know: nothing is decided until it is mended."""
 
     code = "node-attestation-unreadable"

@@ -193,11 +193,34 @@ def test_the_manager_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         manager.bind(str(place))
         manager.settimeout(10)
         monkeypatch.setenv("NOTIFY_SOCKET", str(place))
-        code = node(tmp_path, wait)._living(once, stay=True, changed=lambda: changed.append(len(steps)))
+
+        def restarted() -> bool:
+            changed.append(len(steps))
+            return True
+
+        code = node(tmp_path, wait)._living(once, stay=True, changed=restarted)
         assert [manager.recv(100), manager.recv(100)] == [b"READY=1", b"STOPPING=1"]
     assert code == Exit.OK
     assert changed == [1]
     assert waited == [5.0, LOOK_SECONDS, LOOK_SECONDS, LOOK_SECONDS, LOOK_SECONDS]
+
+
+def test_a_restart_that_failed_is_tried_again(tmp_path: Path) -> None:
+    """Until it did not: the proxy would go on with a certificate that ends before the next renewal."""
+    first, second = certificates(tmp_path, 2)
+    steps, outcomes = [first, second, second, second, second], [False, False, True]
+    node(tmp_path, lambda _: not steps)._living(
+        lambda: steps.pop(0), stay=True, changed=lambda: outcomes.pop(0)
+    )
+    assert outcomes == []
+
+
+def test_what_the_restart_command_says_counts(tmp_path: Path) -> None:
+    """Its exit code; without one there is nothing to restart."""
+    for words, ok in (("true", True), ("false", False), (None, True)):
+        flags: dict[str, Any] = {"restart_command": words} if words else {}
+        chosen = settings("proxy", kubelet_dir=str(tmp_path / "node"), **flags)
+        assert Node(chosen, log=Events(), wait=lambda _: True)._restart() is ok
 
 
 def test_failures_are_answered_with_longer_pauses(tmp_path: Path) -> None:

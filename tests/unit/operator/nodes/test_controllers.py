@@ -245,8 +245,10 @@ class TestApprover:
         with pytest.raises(PolicyUnreadable):
             await controller.handle(wrong, None)
         assert world.health.facts["policy"].said.endswith("not allowed: inTreeApprover")
-        with pytest.raises(PolicyUnreadable):
+        with pytest.raises(PolicyUnreadable) as found:
             await controller.handle(at, None)
+        # The queue asks again soon: a request that came meanwhile does not wait for the next relist.
+        assert isinstance(found.value, Unavailable)
         strict = {"signers": [{"name": KUBELET_CLIENT, "onMissingEvidence": "deny"}]}
         world.cluster.put(raw_attestation(strict))
         await controller.handle(wrong, None)
