@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from attestation.api.base import HOSTNAME_PATTERN
 from attestation.endorsements import der
 from attestation.errors import MalformedEvidence
 from attestation.pki.names import NODE_USER
@@ -32,7 +33,7 @@ MAX_REQUEST_PEM_BYTES: Final = 24 << 10
 """Longest first block of `spec.request` that is read for its subject: 16 KiB of DER."""
 
 _OBJECT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-_NODE_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+_NODE_NAME: Final = re.compile(HOSTNAME_PATTERN)
 _MAX_NODE_NAME: Final = 253
 _COMMON_NAME: Final = "2.5.4.3"
 _ORGANIZATION: Final = "2.5.4.10"

@@ -23,7 +23,7 @@ from attestation.tpm import commands
 from attestation.tpm.commands import Entity, SessionType
 from attestation.tpm.constants import Alg, Attr, Curve, Hierarchy
 from attestation.tpm.key_file import STORAGE_TEMPLATE, TPMKey
-from attestation.tpm.public import Public, Scheme, parse_public
+from attestation.tpm.public import Public, Scheme, external_p256, parse_public
 from attestation.tpm.sessions import Password
 from attestation.tpm.signature import Signature, parse_signature
 from attestation.wire import Reader, sized, u16
@@ -75,7 +75,7 @@ def key_template(kind: KeyType, *, attributes: int = SIGNING_ATTRIBUTES) -> byte
 def external_key(key: ec.EllipticCurvePrivateKey) -> tuple[bytes, bytes]:
     """Return the TPM2B_PUBLIC and the TPMT_SENSITIVE of a software key, for TPM2_LoadExternal.
 
-    Attributes 00040040, userWithAuth and sign: a TPM refuses fixedTPM beside a private part. Coordinates of 32 bytes.
+    Coordinates of 32 bytes.
 
     Raises:
         DeviceError: The key is not on P-256.
@@ -83,18 +83,7 @@ def external_key(key: ec.EllipticCurvePrivateKey) -> tuple[bytes, bytes]:
     if not isinstance(key.curve, ec.SECP256R1):
         raise DeviceError(f"a key on {key.curve.name} cannot be certified, only one on P-256")
     point = key.public_key().public_numbers()
-    area = Public(
-        type=Alg.ECC,
-        name_alg=Alg.SHA256,
-        attributes=int(Attr.USER_WITH_AUTH | Attr.SIGN_ENCRYPT),
-        auth_policy=b"",
-        symmetric=None,
-        scheme=Scheme(alg=Alg.ECDSA, hash_alg=Alg.SHA256),
-        curve=Curve.NIST_P256,
-        x=point.x.to_bytes(32),
-        y=point.y.to_bytes(32),
-        tpmt=b"",
-    ).serialise()
+    area = external_p256(point.x.to_bytes(32), point.y.to_bytes(32))
     secret = key.private_numbers().private_value.to_bytes(32)
     # TPMT_SENSITIVE: type, authValue, seedValue, d (Part 2, 12.3.2.4).
     return sized(area), u16(Alg.ECC) + sized(b"") + sized(b"") + sized(secret)

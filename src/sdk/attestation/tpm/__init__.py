@@ -20,7 +20,7 @@ from attestation.tpm.names import (
     qualified_name_of_primary,
 )
 from attestation.tpm.pcr import PCRSelection
-from attestation.tpm.public import Public, Scheme, Symmetric, parse_public, parse_tpmt_public
+from attestation.tpm.public import Public, Scheme, Symmetric, external_p256, parse_public, parse_tpmt_public
 from attestation.tpm.signature import Signature, VerificationKey, parse_signature
 from attestation.tpm.templates import EK_TEMPLATES, EKTemplate, match_ek_template
 
@@ -52,6 +52,7 @@ __all__ = [
     "crypto_hash",
     "digest_size",
     "encapsulate",
+    "external_p256",
     "hash_new",
     "kdfa",
     "kdfe",

@@ -321,3 +321,26 @@ _WORDS: Final = (
     (Attr.SIGN_ENCRYPT, "sign"),
     (Attr.X509_SIGN, "x509sign"),
 )
+
+
+def external_p256(x: bytes, y: bytes) -> bytes:
+    """Return the TPMT_PUBLIC of a software key on P-256 for TPM2_LoadExternal (TPM.md §3.3).
+
+    Attributes 00040040, userWithAuth and sign: a TPM refuses fixedTPM beside a private part.
+
+    Args:
+        x: Coordinate, big-endian, at most 32 bytes; written as given, and the TPM names what is written.
+        y: Likewise.
+    """
+    return Public(
+        type=Alg.ECC,
+        name_alg=Alg.SHA256,
+        attributes=int(Attr.USER_WITH_AUTH | Attr.SIGN_ENCRYPT),
+        auth_policy=b"",
+        symmetric=None,
+        scheme=Scheme(alg=Alg.ECDSA, hash_alg=Alg.SHA256),
+        curve=Curve.NIST_P256,
+        x=x,
+        y=y,
+        tpmt=b"",
+    ).serialise()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import structlog
 
@@ -196,26 +196,14 @@ def keep(
     )
     if (trust.assurance, trust.chain_ok) == (machine.assurance, machine.tpm.ek_chain_ok):
         return machine
-    lowered = trust.assurance.level < machine.assurance.level
-    after = tx.machines.update(
+    return _with_level(
+        tx,
         machine,
-        assurance=trust.assurance,
-        tpm=replace(machine.tpm, ek_chain_ok=trust.chain_ok),
-        # What was believed of it was believed of a better vouched machine.
-        **({"trust_expires_at": None} if lowered else {}),
-    )
-    tx.audit.append(
-        AuditEvent(
-            operator_cn="service",
-            action="assurance_changed",
-            machine_id=machine.machine_id,
-            prev_state=machine.status,
-            new_state=after.status,
-            detail=f"{machine.assurance} to {trust.assurance}: {validation.reason}; bundle {validation.bundle_sha256}",
-        ),
+        trust.assurance,
+        f"{validation.reason}; bundle {validation.bundle_sha256}",
         at,
+        tpm=replace(machine.tpm, ek_chain_ok=trust.chain_ok),
     )
-    return after
 
 
 def level_of_ak(tx: Tx, machine: Machine, at: datetime, reason: str) -> Machine:
@@ -229,11 +217,19 @@ def level_of_ak(tx: Tx, machine: Machine, at: datetime, reason: str) -> Machine:
     level = Assurance.AK_CERTIFIED if certified else Assurance.TOFU
     if level is machine.assurance:
         return machine
+    return _with_level(tx, machine, level, reason, at)
+
+
+def _with_level(
+    tx: Tx, machine: Machine, level: Assurance, reason: str, at: datetime, **changes: Any
+) -> Machine:
+    """Give *machine* this level, and the audit its entry; return the machine after it."""
     after = tx.machines.update(
         machine,
         assurance=level,
         # What was believed of it was believed of a better vouched machine.
-        **({} if certified else {"trust_expires_at": None}),
+        **({"trust_expires_at": None} if level.level < machine.assurance.level else {}),
+        **changes,
     )
     tx.audit.append(
         AuditEvent(

@@ -18,7 +18,7 @@ from attestation.evidence.node_csr.container import (
     parse,
     parse_certify,
 )
-from attestation.evidence.node_csr.gke import external_p256, rebuilt_publics
+from attestation.evidence.node_csr.gke import rebuilt_publics
 
 __all__ = [
     "BUCKET_SECONDS",
@@ -31,7 +31,6 @@ __all__ = [
     "bucket_nonce",
     "build",
     "check_point",
-    "external_p256",
     "is_container",
     "parse",
     "parse_certify",

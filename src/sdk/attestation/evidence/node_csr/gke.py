@@ -12,7 +12,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from attestation.tpm import Alg, Attr, Curve, Public, Scheme, parse_tpmt_public
+from attestation.tpm import Public, external_p256, parse_tpmt_public
 
 _P256_BYTES: Final = 32
 
@@ -24,21 +24,4 @@ def rebuilt_publics(key: ec.EllipticCurvePublicKey) -> tuple[Public, ...]:
     numbers = key.public_numbers()
     padded = tuple(value.to_bytes(_P256_BYTES) for value in (numbers.x, numbers.y))
     minimal = tuple(value.lstrip(b"\0") for value in padded)
-    return tuple(external_p256(*point) for point in dict.fromkeys((padded, minimal)))
-
-
-def external_p256(x: bytes, y: bytes) -> Public:
-    """Return the public area of a software key with this point, its coordinates written as given."""
-    written = Public(
-        type=Alg.ECC,
-        name_alg=Alg.SHA256,
-        attributes=int(Attr.SIGN_ENCRYPT | Attr.USER_WITH_AUTH),
-        auth_policy=b"",
-        symmetric=None,
-        scheme=Scheme(alg=Alg.ECDSA, hash_alg=Alg.SHA256),
-        curve=Curve.NIST_P256,
-        x=x,
-        y=y,
-        tpmt=b"",
-    ).serialise()
-    return parse_tpmt_public(written)
+    return tuple(parse_tpmt_public(external_p256(*point)) for point in dict.fromkeys((padded, minimal)))
