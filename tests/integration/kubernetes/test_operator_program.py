@@ -11,7 +11,6 @@ import itertools
 import os
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -239,12 +238,11 @@ def test_a_node_is_patched_if_it_is_still_the_same(kube: KubeAPI, ask: Asking) -
 
 def test_two_say_their_parts_of_a_status(kube: KubeAPI, ask: Asking) -> None:
     """Each takes back its own alone; the list of conditions has one of each type."""
-    for _ in range(250):  # it is served a moment after it was made known
-        if ask.http.get(ONE).status_code == 200:
-            break
-        time.sleep(0.02)
-    else:
-        pytest.fail("our kind is not served")
+
+    async def served() -> bool:
+        return ask.http.get(ONE).status_code == 200
+
+    run(until(served))  # it is served a moment after it was made known
     ask.http.delete(f"{ONE}/cluster")
     raw = ask.make(
         ONE,

@@ -102,6 +102,7 @@ def test_each_action_is_one_request(action: Action, request_: tuple[str, Any]) -
     assert world.log.events == ["action.done"]
 
 
+@pytest.mark.threat("T189")
 def test_who_does_not_lead_does_nothing() -> None:
     """It is asked before each action: the lease may be lost between two."""
     world = World()

@@ -67,6 +67,9 @@ def test_the_first_has_it_and_the_second_waits() -> None:
         assert two.spec["holderIdentity"] == "b"
         assert two.spec["leaseTransitions"] == 1
         assert not await two.a.attempt()
+        two.steady.seconds += LEASE_SECONDS + 0.01
+        assert await two.a.attempt()
+        assert two.spec["leaseTransitions"] == 2
 
     asyncio.run(go())
 
@@ -139,6 +142,50 @@ def test_who_ends_gives_it_up() -> None:
         await two.a.release()
         assert not two.a.held
         assert two.spec["holderIdentity"] == ""
+        assert await two.b.attempt()
+
+    asyncio.run(go())
+
+
+@pytest.mark.threat("T189")
+def test_what_another_took_is_not_given_up() -> None:
+    """Who still believes to hold it reads first; a record that is gone, or not one's own, needs nothing."""
+
+    async def go() -> None:
+        two = Two()
+        assert await two.a.attempt()
+        assert two.leases.held is not None
+        two.leases.held["spec"]["holderIdentity"] = "b"
+        before = two.spec.copy()
+        assert two.a.held
+        await two.a.release()
+        assert (two.a.held, two.spec) == (False, before)
+        two.leases.held = None
+        assert await two.a.attempt()
+        two.leases.held = None
+        await two.a.release()
+        assert two.leases.held is None
+        # Who does not hold it asks nobody.
+        two.leases.failing = ClusterUnavailable("away")
+        await two.b.release()
+        assert "lease.not_released" not in two.log.events
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(("said", "waits"), [(60, 60), (None, LEASE_SECONDS)])
+def test_the_record_says_how_long_the_others_wait(said: int | None, waits: int) -> None:
+    """Its holder may be of another version; one that says nothing has it as long as we would."""
+
+    async def go() -> None:
+        two = Two()
+        assert await two.a.attempt()
+        assert two.leases.held is not None
+        two.leases.held["spec"]["leaseDurationSeconds"] = said
+        assert not await two.b.attempt()
+        two.steady.seconds += waits - 0.01
+        assert not await two.b.attempt()
+        two.steady.seconds += 0.02
         assert await two.b.attempt()
 
     asyncio.run(go())

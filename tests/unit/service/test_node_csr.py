@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from attestation.errors import SignerUnavailable, StoreUnavailable
-from attestation.store import RateLimit
+from attestation.machines import Status
+from attestation.store import RateLimit, Tx
 from attestation.wire import b64encode
 from attestation_service.authority import authority as authority_module
 from attestation_service.node_csr import handlers, judging
@@ -288,6 +289,35 @@ async def test_an_act_in_between_is_judged_again(service: Service, monkeypatch: 
     assert (await decision(service, content))["reason"] == "MachineNotAdmitted"
 
 
+@pytest.mark.threat("T186")
+async def test_a_policy_in_between_is_judged_again(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's record is what it was; what it is judged by is not."""
+    node = await admitted(service)
+    content = await approvable(service, node)
+    judge, judged = judging.judge, []
+
+    async def slowly(*args: Any) -> Any:
+        found = await judge(*args)
+        if not judged:
+            document = {
+                "format": "itl-tpm-policy/1",
+                "name": "strict",
+                "version": 1,
+                "bank": "sha256",
+                "pcrs": {"7": {"any_of": ["00" * 32]}},
+                "max_age_seconds": 120,
+            }
+            assert (await service.operator("POST", "/policies", document)).status_code == 201
+            path = f"/policies/assignments/machine/{node.machine_id}"
+            assert (await service.operator("PUT", path, {"policy": "strict@1"})).status_code == 200
+        judged.append(found.result.reason)
+        return found
+
+    monkeypatch.setattr(judging, "judge", slowly)
+    assert (await decision(service, content))["reason"] == "EvidenceStale"
+    assert judged == [APPROVED, "EvidenceStale"]
+
+
 async def test_a_machine_that_changes_all_the_time_is_undecided(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -510,6 +540,34 @@ async def test_a_signature_that_failed_is_made_again(
         patched.setattr(authority_module, "sign", away)
         assert (await ask(service, "sign", content)).status_code == 503
     await signed(service, content)
+
+
+@pytest.mark.threat("T187")
+@pytest.mark.parametrize("change", [{"status": Status.LOCKED}, {"hostname": "w-9"}], ids=str)
+async def test_an_act_while_it_is_being_signed(
+    service: Service, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    """Between the two units the machine is locked, or called otherwise: the certificate reaches nobody."""
+    node = await admitted(service)
+    content = await approvable(service, node)
+    await decision(service, content)
+    real = authority_module.sign
+
+    def act(tx: Tx) -> None:
+        machine = tx.machines.by_id(str(node.machine_id))
+        assert machine is not None
+        tx.machines.update(machine, **change)
+
+    def slow(*arguments: Any) -> bytes:
+        service.store.write_sync(act)
+        return real(*arguments)
+
+    monkeypatch.setattr(authority_module, "sign", slow)
+    answer = await ask(service, "sign", content)
+    assert (answer.status_code, answer.json()["type"]) == (403, "urn:itl:problem:node-request-denied")
+    items = (await service.operator("GET", f"/machines/{node.machine_id}/certificates")).json()["items"]
+    assert [each["state"] for each in items] == ["void"]
+    assert await service.audit(action="cert_issued", machine_id=node.machine_id) == []
 
 
 @pytest.mark.filterwarnings("ignore:Attribute.s length")

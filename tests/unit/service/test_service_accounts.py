@@ -130,6 +130,7 @@ NOW = int(HeldClock().at.timestamp())
 DAY = 24 * 3600
 
 
+@pytest.mark.threat("T185")
 @pytest.mark.parametrize(
     "changes",
     [

@@ -71,7 +71,10 @@ def test_the_issuing_key_itself_may_be_the_anchor() -> None:
 def wrong_answers() -> dict[str, str]:
     """Return answers that are no certificate for the request, by their fault."""
     leaf, ca = OUR_CA.leaf, OUR_CA
-    other = CA()
+    other, node = CA(), CA()
+    # A node's certificate for a client, under our CA, whose key signs another one.
+    node.key = key()
+    node.issuing = leaf(pkcs10(of=node.key))
     named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "system:node:cp-1")])
     more = x509.Name([*subject(), x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "x")])
     masters = subject(groups=("system:nodes", "system:masters"))
@@ -79,7 +82,7 @@ def wrong_answers() -> dict[str, str]:
         "empty": "",
         "no certificate": "ok",
         "not base64": "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n",
-        "too long": "x" * (65 << 10),
+        "too long": "x" * (65 << 10) + "\n" + pem(leaf(), ca.issuing),
         "another key": pem(leaf(pkcs10(of=key())), ca.issuing),
         "another node": pem(leaf(name=subject("cp-2")), ca.issuing),
         "another group": pem(leaf(name=masters), ca.issuing),
@@ -87,6 +90,7 @@ def wrong_answers() -> dict[str, str]:
         "more in the subject": pem(leaf(name=more), ca.issuing),
         "another ca": pem(other.leaf(), other.issuing, other.root),
         "another ca, with ours behind": pem(other.leaf(), other.issuing, ca.root),
+        "issued by a node": pem(node.leaf(), node.issuing, ca.issuing),
         "issuer left out": pem(leaf()),
         "order": pem(ca.issuing, leaf()),
         "the ca itself": pem(ca.issuing, ca.root),
@@ -102,6 +106,7 @@ def wrong_answers() -> dict[str, str]:
     }
 
 
+@pytest.mark.threat("T188")
 @pytest.mark.parametrize("fault", wrong_answers())
 def test_an_answer_that_was_not_asked_for_is_not_issued(fault: str) -> None:
     """2xx without a certificate for this key under our CA: an Event, no certificate, no Failed (§24 i)."""
@@ -124,6 +129,14 @@ def test_a_subject_that_is_no_node_is_not_issued(name: x509.Name) -> None:
     csr = read_csr(raw_csr(request, conditions=["Approved"]))
     with pytest.raises(CertificateUntrusted):
         certificate_for(csr, pem(OUR_CA.leaf(request), OUR_CA.issuing), anchors=ANCHORS, at=AT)
+
+
+def test_a_subject_that_is_only_taken_in_part_is_not_issued() -> None:
+    """The request asked for something else than what came."""
+    more = x509.Name([*subject(), x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "x")])
+    csr = read_csr(raw_csr(pkcs10(more), conditions=["Approved"]))
+    with pytest.raises(CertificateUntrusted, match="another subject"):
+        certificate_for(csr, OUR_CA.answer().certificate_pem, anchors=ANCHORS, at=AT)
 
 
 def test_the_administrator_may_want_shorter_lives() -> None:
