@@ -17,6 +17,7 @@ from attestation.machines import Status
 from attestation.store import RateLimit, Tx
 from attestation.wire import b64encode
 from attestation_service.authority import authority as authority_module
+from attestation_service.authority import issuance
 from attestation_service.node_csr import handlers, judging
 from attestation_service.process import maintenance
 from tests.unit.service.conftest import OPERATOR, HeldClock, Service, Starter
@@ -294,7 +295,8 @@ async def test_a_policy_in_between_is_judged_again(service: Service, monkeypatch
     """The machine's record is what it was; what it is judged by is not."""
     node = await admitted(service)
     content = await approvable(service, node)
-    judge, judged = judging.judge, []
+    judge = judging.judge
+    judged: list[str] = []
 
     async def slowly(*args: Any) -> Any:
         found = await judge(*args)
@@ -310,7 +312,8 @@ async def test_a_policy_in_between_is_judged_again(service: Service, monkeypatch
             assert (await service.operator("POST", "/policies", document)).status_code == 201
             path = f"/policies/assignments/machine/{node.machine_id}"
             assert (await service.operator("PUT", path, {"policy": "strict@1"})).status_code == 200
-        judged.append(found.result.reason)
+        assert found is not None
+        judged.append(str(found.result.reason))
         return found
 
     monkeypatch.setattr(judging, "judge", slowly)
@@ -551,7 +554,7 @@ async def test_an_act_while_it_is_being_signed(
     node = await admitted(service)
     content = await approvable(service, node)
     await decision(service, content)
-    real = authority_module.sign
+    real = issuance.sign
 
     def act(tx: Tx) -> None:
         machine = tx.machines.by_id(str(node.machine_id))

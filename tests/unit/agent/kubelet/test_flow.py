@@ -207,6 +207,19 @@ def test_an_intermediate_that_may_not_issue(cluster: Cluster) -> None:
         get(cluster)
 
 
+def test_an_intermediate_that_issued_another(cluster: Cluster) -> None:
+    """It is a CA under ours and has the name of the issuer, but not its key: refused."""
+    stranger, between = CA("between"), CA("between")
+    cross = cluster.ca.issue(between.key.public_key(), subject=between.name, ca=True, clients=False)
+
+    def decide(request: Request) -> None:
+        request.verdict, request.certificate = "Approved", stranger.issue(request.csr.public_key()) + cross
+
+    cluster.decide = decide
+    with pytest.raises(NoNodeCertificate, match="none of the CAs"):
+        get(cluster)
+
+
 def test_a_certificate_without_approval_is_not_taken(cluster: Cluster) -> None:
     """The API server accepts one on a request that nobody approved (§21)."""
 
