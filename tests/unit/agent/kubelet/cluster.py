@@ -48,7 +48,7 @@ class CA:
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self.certificate = self._signed(
-            self.name, self.key.public_key(), START - DAY, START + 3650 * DAY, ca=True, clients=False
+            self.name, self.key.public_key(), START - DAY, START + 3650 * DAY, ca=True, usages=[]
         )
         self.pem = self.certificate.public_bytes(Encoding.PEM)
 
@@ -61,15 +61,24 @@ class CA:
         subject: x509.Name | None = None,
         ca: bool = False,
         clients: bool = True,
+        servers: bool = False,
     ) -> bytes:
         """Return a certificate, PEM."""
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH] * clients + [ExtendedKeyUsageOID.SERVER_AUTH] * servers
         made = self._signed(
-            subject or subject_of("w-1"), public, begins, begins + lifetime, ca=ca, clients=clients
+            subject or subject_of("w-1"), public, begins, begins + lifetime, ca=ca, usages=usages
         )
         return made.public_bytes(Encoding.PEM)
 
     def _signed(
-        self, subject: x509.Name, public: Any, begins: datetime, ends: datetime, *, ca: bool, clients: bool
+        self,
+        subject: x509.Name,
+        public: Any,
+        begins: datetime,
+        ends: datetime,
+        *,
+        ca: bool,
+        usages: list[x509.ObjectIdentifier],
     ) -> x509.Certificate:
         builder = (
             x509.CertificateBuilder()
@@ -81,9 +90,8 @@ class CA:
             .not_valid_after(ends)
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
         )
-        if clients:
-            usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
-            builder = builder.add_extension(usage, critical=False)
+        if usages:
+            builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         return builder.sign(self.key, hashes.SHA256())
 
 

@@ -150,6 +150,7 @@ def test_a_machine_that_nobody_knows(cluster: Cluster) -> None:
         (lambda c, r: CA().issue(r.csr.public_key()), "none of the CAs"),
         (lambda c, r: c.ca.issue(r.csr.public_key(), ca=True), "not one of a client"),
         (lambda c, r: c.ca.issue(r.csr.public_key(), clients=False), "not one of a client"),
+        (lambda c, r: c.ca.issue(r.csr.public_key(), clients=False, servers=True), "not one of a client"),
         (lambda c, r: c.ca.issue(r.csr.public_key(), begins=START + HOUR), "not valid now"),
         (lambda c, r: c.ca.issue(r.csr.public_key(), begins=START - 2 * DAY), "not valid now"),
         (lambda c, r: b"", "cannot be read"),
