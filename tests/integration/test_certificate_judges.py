@@ -41,6 +41,7 @@ MACHINES = (ProfileName.NODE_CLIENT, ProfileName.NODE_SERVER)
 PURPOSES = {
     ProfileName.NODE_CLIENT: "sslclient",
     ProfileName.NODE_SERVER: "sslserver",
+    ProfileName.KUBERNETES_NODE: "sslclient",
     ProfileName.OPERATOR: "sslclient",
     ProfileName.OCSP_SIGNING: "ocsphelper",
 }

@@ -7,6 +7,7 @@ import itertools
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -472,7 +473,9 @@ def test_an_approver_beside_ours_holds_back(
             None,
         )
 
-    with attestation(admin, {}):
+    with ExitStack() as stack:
+        stack.callback(lambda: admin.delete(f"{RBAC}/clusterrolebindings/test-auto"))
+        stack.enter_context(attestation(admin, {}))
         with controller("approver", kube, service, tmp_path) as running:
             until(lambda: active() == "True")
             assert running.readyz().status_code == 503

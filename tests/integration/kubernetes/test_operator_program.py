@@ -276,6 +276,7 @@ def test_two_say_their_parts_of_a_status(kube: KubeAPI, ask: Asking) -> None:
     apply(kube, SetStatus(target=target, manager="two", status={}))
     found = {each["type"]: each["status"] for each in ask.get(f"{ONE}/cluster")["status"]["conditions"]}
     assert found == {"Ready": "False"}
+    assert ask.http.delete(f"{ONE}/cluster").status_code == 200
 
 
 def test_a_missing_right_is_a_refusal(kube: KubeAPI, ask: Asking) -> None:
