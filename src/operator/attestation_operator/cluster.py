@@ -66,7 +66,7 @@ class KubernetesCluster:
         )
         # Deleting with preconditions is the one request that lightkube has no words for.
         params = client_adapter.ConnectionParams(timeout=timeout, trust_env=False)
-        params.transport = transport  # type: ignore[assignment]  # it says so of both clients
+        params.transport = transport  # type: ignore[assignment]  # typed for the other client; this one hands it to an AsyncClient
         self._http = client_adapter.AsyncClient(config, params)
 
     async def aclose(self) -> None:

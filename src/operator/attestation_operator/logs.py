@@ -59,7 +59,7 @@ def configure(level: str, form: LogFormat = "auto") -> Any:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(_StandardError()),  # type: ignore[arg-type]  # it writes and flushes
+        logger_factory=structlog.WriteLoggerFactory(_StandardError()),  # type: ignore[arg-type]  # typed as a whole TextIO; structlog calls write and flush
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(_StandardError())

@@ -83,12 +83,9 @@ def _run(command: str) -> int:
     log = logs.configure(settings.log_level, settings.log_format)
     try:
         asyncio.run(run(command, settings, _maker(command, settings), clock=SystemClock(), log=log))
-    except SettingsInvalid as e:
+    except (SettingsInvalid, AttestationError, OSError) as e:
         log.error("operator.unusable", reason=str(e))  # noqa: TRY400 -- the reason is for operators, a trace is not
-        return EXIT_USAGE
-    except (AttestationError, OSError) as e:
-        log.error("operator.unusable", reason=str(e))  # noqa: TRY400 -- likewise
-        return EXIT_UNUSABLE
+        return EXIT_USAGE if isinstance(e, SettingsInvalid) else EXIT_UNUSABLE
     return 0
 
 

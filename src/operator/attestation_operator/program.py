@@ -37,6 +37,9 @@ FACTS_SECONDS: Final = 15.0
 END_SECONDS: Final = 25.0
 """From the word to stop until the process ends anyway; a pod has 30."""
 
+_SPREAD: Final = random.SystemRandom()
+"""Spreads pauses, so that replicas do not try again together."""
+
 Make = Callable[[Around], Controller]
 
 
@@ -190,12 +193,12 @@ class Program:
             except AttestationError as e:
                 failures += 1
                 self._log.warning("round.failed", round=each.name, code=e.code, reason=str(e))
-                await asyncio.sleep(min(each.seconds, pause_seconds(failures, random.random())))  # noqa: S311 -- jitter
+                await asyncio.sleep(min(each.seconds, pause_seconds(failures, _SPREAD.random())))
                 continue
             except Exception:  # noqa: BLE001 -- the border of a round: the next one may end better
                 failures += 1
                 self._log.exception("round.failed", round=each.name)
-                await asyncio.sleep(min(each.seconds, pause_seconds(failures, random.random())))  # noqa: S311 -- jitter
+                await asyncio.sleep(min(each.seconds, pause_seconds(failures, _SPREAD.random())))
                 continue
             failures = 0
             if each.everywhere:
@@ -270,7 +273,7 @@ class Program:
             # One that ran for long was well: what ended it is not what ended the last one.
             failures = 1 if loop.time() >= begun + LONGEST_PAUSE_SECONDS else failures + 1
             self._log.warning("watch.ended", reason=reason[:500])
-            await asyncio.sleep(pause_seconds(failures, random.random()))  # noqa: S311 -- jitter
+            await asyncio.sleep(pause_seconds(failures, _SPREAD.random()))
 
     async def _relist(self, cluster: KubernetesCluster, controller: Controller, queue: WorkQueue) -> None:
         """Look at everything again, from time to time: what a watch missed is found so."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import kopf
@@ -83,8 +84,7 @@ def connection(config: SingleConfig) -> kopf.ConnectionInfo:
     assert user is not None
     token = user.token
     if user.token_file is not None:
-        with open(user.token_file, encoding="ascii") as file:  # noqa: PTH123 -- a text, as lightkube has it
-            token = file.read().strip()
+        token = Path(user.token_file).read_text(encoding="ascii").strip()
 
     def path(named: str | None) -> str | None:
         return None if named is None else str(config.abs_file(named))

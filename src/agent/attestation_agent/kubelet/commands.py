@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -113,12 +114,9 @@ class Node:
         cluster = info.cluster or bootstrap.cluster
         held = self._ensure(Kubeconfig(cluster=cluster, user=bootstrap.user), resident=False)
         current = held.current
-        print(  # noqa: T201 -- the answer
-            exec_credential.answer(
-                current.issued.pem, current.key_pem, answer_until(current, self._clock.now())
-            ),
-            flush=True,
-        )
+        until = answer_until(current, self._clock.now())
+        sys.stdout.write(exec_credential.answer(current.issued.pem, current.key_pem, until) + "\n")
+        sys.stdout.flush()
         return Exit.OK
 
     def bootstrap(self, *, stay: bool) -> int:

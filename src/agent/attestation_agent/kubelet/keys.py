@@ -160,7 +160,7 @@ class ExternalSoftwareKey:
         """SubjectPublicKeyInfo, DER."""
         return spki_of(self.key.public_key())
 
-    def request(self, tpm: NodeKeyTPM, node_name: str) -> x509.CertificateSigningRequest:  # noqa: ARG002 -- of the protocol
+    def request(self, tpm: NodeKeyTPM, node_name: str) -> x509.CertificateSigningRequest:  # noqa: ARG002 -- only a resident key needs its TPM to sign
         """Return a request, signed here."""
         builder = x509.CertificateSigningRequestBuilder().subject_name(subject_of(node_name))
         return builder.sign(self.key, hashes.SHA256())
