@@ -14,7 +14,8 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   │   ├── AttestHeaderInvalid
     │   │   ├── SelectionMismatch
     │   │   ├── PCRDigestMismatch
-    │   │   └── KeyCertificationRejected  KeyNotResident
+    │   │   ├── KeyCertificationRejected  KeyNotResident
+    │   │   └── HardwareEvidenceRejected   a report or quote of confidential hardware, with every check that failed
     │   ├── EventLogRejected  IMALogRejected  ResultTokenRejected
     │   ├── EKCertificateRejected
     │   ├── EKTemplateRejected
@@ -57,6 +58,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── BaseConfigMissing  BaseConfigInvalid  DeadlineExceeded
     │   ├── StoreUnavailable           └── StoreBusy
     │   ├── CANotConfigured  CertificateNotConformant  ServiceBusy
+    │   ├── EndorsementMissing         what would vouch for hardware is not at hand, or has expired
     │   └── SignerUnavailable          a private key cannot sign now; it may later
     │       └── SignerBusy
     ├── KeyUnusable                    a key URI names no key that we can use; somebody must change something
@@ -73,7 +75,8 @@ Messages say what was expected and what was found; never a secret, a token or a 
 # Longer than 500 lines: one tree; a reader looks for a code, not for a module.
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 
 class AttestationError(Exception):
@@ -140,6 +143,22 @@ class KeyCertificationRejected(EvidenceRejected):
     """A statement that certifies a key is not about this key, or not by the key that should make it."""
 
     code = "key-certification-rejected"
+
+
+class HardwareEvidenceRejected(EvidenceRejected):
+    """A report or quote of confidential hardware proves nothing.
+
+    Args:
+        failed: Every check that failed, `attestation.results.Failed`, in order; at least one.
+    """
+
+    code = "hardware-evidence-rejected"
+
+    def __init__(self, failed: Sequence[Any]) -> None:
+        super().__init__(
+            "; ".join(f"{each.check}: expected {each.expected}, found {each.found}" for each in failed)
+        )
+        self.failed = tuple(failed)
 
 
 class KeyNotResident(EvidenceRejected):
@@ -638,6 +657,20 @@ class Unavailable(AttestationError):
     """We could not decide or serve now; nothing was released."""
 
     code = "unavailable"
+
+
+class EndorsementMissing(Unavailable):
+    """What would vouch for hardware is not at hand, or has expired: its evidence can be neither believed nor refused.
+
+    Args:
+        undecided: An outcome for each item that is missing, `attestation.results.Undecided`; at least one.
+    """
+
+    code = "endorsement-missing"
+
+    def __init__(self, undecided: Sequence[Any]) -> None:
+        super().__init__("; ".join(f"{each.check}: {each.reason}" for each in undecided))
+        self.undecided = tuple(undecided)
 
 
 class OperatorAccessNotConfigured(Unavailable):

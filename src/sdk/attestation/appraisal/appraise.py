@@ -6,7 +6,7 @@ may change what is known of the machine. Authentic evidence that is not as expec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NoReturn
@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 from attestation.appraisal.assurance import ASSURANCE, judge_assurance
 from attestation.appraisal.kind import Appraisal, Findings, Kind
 from attestation.appraisal.kinds import KINDS
-from attestation.errors import EvidenceRejected
+from attestation.errors import EndorsementMissing, EvidenceRejected, HardwareEvidenceRejected
 from attestation.machines import Role
 from attestation.reference import Policy
 from attestation.results import (
@@ -60,23 +60,34 @@ def appraise(evidence: Mapping[str, Any], case: Case, at: datetime) -> Appraisal
     outcomes: list[Outcome] = []
     found: dict[str, Findings] = {}
     digest: str | None = None
+    undecided = False
+    answered: set[str] = set()
     verified: list[tuple[Kind[Any, Any, Any], Any, Any, Any]] = []
     for name, expected in case.expected.items():
         kind, sent = KINDS[name], evidence.get(name)
         try:
             claims = kind.verify(sent, expected) if sent is not None else _absent(name)
+        except HardwareEvidenceRejected as error:
+            return _refused(at, policy, error.failed, error)
         except EvidenceRejected as error:
-            return _refused(at, policy, kind.check.failed(kind.expects, f"{error.code}: {error}"), error)
+            return _refused(at, policy, [kind.check.failed(kind.expects, f"{error.code}: {error}")], error)
+        except EndorsementMissing as missing:
+            # Neither believed nor refused: it tells nothing, and the verdict waits for what would vouch for it.
+            undecided = True
+            answered |= kind.answers(None)
+            outcomes += missing.undecided
+            continue
         verified.append((kind, claims, sent, expected))
+        answered |= kind.answers(claims)
         outcomes.append(kind.held)
         followed, told = kind.follow(claims, expected, policy)
         outcomes += followed
         found[name] = told
         digest = digest or told.digest
-    if not verified:
+    if not verified and not undecided:
         # No check is not success.
         nothing = EvidenceRejected("no evidence is expected of this machine")
-        return _refused(at, policy, EVIDENCE.failed("evidence of a kind", str(nothing)), nothing)
+        return _refused(at, policy, [EVIDENCE.failed("evidence of a kind", str(nothing))], nothing)
     subjects: tuple[Subject, ...] = ()
     if policy is None:
         outcomes.append(POLICY.undecided("no policy applies to this machine"))
@@ -89,7 +100,7 @@ def appraise(evidence: Mapping[str, Any], case: Case, at: datetime) -> Appraisal
             judged, compared = kind.judge(claims, sent, expected, policy)
             outcomes += judged
             subjects += compared
-        for name in policy.kinds.keys() - found.keys():
+        for name in policy.kinds.keys() - answered:
             # Rules about evidence that is not even expected hold for nobody.
             outcomes.append(EVIDENCE.told(name, "absent", report=policy.kinds[name]))
     verdict = conclude(outcomes)
@@ -108,12 +119,14 @@ def _absent(name: str) -> NoReturn:
     raise EvidenceRejected(f"no evidence of the kind {name}")
 
 
-def _refused(at: datetime, policy: Policy | None, outcome: Outcome, error: EvidenceRejected) -> Appraisal:
+def _refused(
+    at: datetime, policy: Policy | None, outcomes: Sequence[Outcome], error: EvidenceRejected
+) -> Appraisal:
     result = AttestationResult(
-        verdict=conclude([outcome]),
+        verdict=conclude(outcomes),
         at=at,
         policy=policy.ref if policy is not None else None,
-        outcomes=(outcome,),
+        outcomes=tuple(outcomes),
         boot_state_appraised=(),
         pcr_digest=None,
     )

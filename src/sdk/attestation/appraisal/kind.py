@@ -93,6 +93,7 @@ class Kind(Protocol[Unverified, Expected, Claims]):
 
         Raises:
             EvidenceRejected: It proves nothing.
+            EndorsementMissing: What would vouch for it is not at hand: it stays undecided.
         """
         ...
 
@@ -114,6 +115,10 @@ class Kind(Protocol[Unverified, Expected, Claims]):
             policy: The policy in force, which the challenge asked for.
         """
         ...
+
+    def answers(self, claims: Claims | None) -> frozenset[str]:  # noqa: ARG002 -- a kind that carries others uses it
+        """Return the blocks of policies that these claims were judged by; without claims, those that they might be."""
+        return frozenset((self.name,))
 
     def alike(self, found: Any, policy: Policy) -> str:  # noqa: ARG002 -- a kind that leaves something out uses it
         """Return what makes two results of such evidence alike: only another one is written down."""

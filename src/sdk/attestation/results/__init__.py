@@ -2,6 +2,7 @@
 
 from attestation.results.ar4si import TrustClaim
 from attestation.results.assurance import Assurance
+from attestation.results.codes import Code
 from attestation.results.result import (
     AttestationResult,
     Check,
@@ -20,6 +21,7 @@ __all__ = [
     "Assurance",
     "AttestationResult",
     "Check",
+    "Code",
     "Failed",
     "Flagged",
     "Outcome",

@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from attestation.results.ar4si import TrustClaim
+from attestation.results.codes import Code
 
 Says = tuple[TrustClaim, int]
 """A claim of the trust vector, and the value that an outcome gives it."""
@@ -109,6 +110,7 @@ class Check:
         claim: The claim it speaks of; None where it speaks of none, or of all.
         if_failed: The value that it gives the claim where it fails.
         if_passed, if_flagged: Likewise; None where such an outcome says nothing.
+        code: What a failure is called to machines (CONFIDENTIAL.md §12.4); None where its name says all.
     """
 
     name: str
@@ -116,6 +118,7 @@ class Check:
     if_failed: int = 96
     if_passed: int | None = None
     if_flagged: int | None = None
+    code: Code | None = None
 
     def passed(self, note: str = "") -> Passed:
         """Return that it held."""

@@ -31,6 +31,7 @@ from attestation.wire import b64decode
 MAX_QUOTE_BYTES: Final = 4096
 BOOT_STATE_NOT_APPRAISED: Final = tpm_checks.BOOT_STATE.flagged("boot state not appraised")
 _MEMBERS: Final = frozenset({"pcr_quote", "pcr_signature", "pcr_values"})
+_BLOCKS: Final = frozenset({"tpm"})
 _NOTHING: Final[Mapping[int, bytes]] = {}
 
 
@@ -102,6 +103,10 @@ class _TPM:
         if not subjects and not any(type(o) is Failed for o in boot):
             boot.append(BOOT_STATE_NOT_APPRAISED)
         return [*judge_firmware(claims, evidence.ek_certification, expected, policy), *boot], subjects
+
+    def answers(self, claims: QuoteClaims | None) -> frozenset[str]:  # noqa: ARG002 -- of every quote the same
+        """Return the block `tpm`."""
+        return _BLOCKS
 
     def alike(self, found: Found, policy: Policy) -> str:
         """Return boot, firmware and PCRs; without that of IMA, which every file that is opened first extends."""
