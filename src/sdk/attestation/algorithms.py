@@ -190,6 +190,7 @@ class Use(StrEnum):
     EVENT_LOG = "event-log"
     PROOF = "node-proof"
     EK_CERTIFICATE = "ek-certificate"
+    HARDWARE_EVIDENCE = "hardware-evidence"
     TRUST_BUNDLE = "trust-bundle"
     ENVELOPE = "sealed-configuration"
     SERVER_KEY = "server-made-key"
@@ -375,6 +376,23 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                     ),
                 ),
                 any_rsa=True,
+            ),
+            Entry(
+                use=Use.HARDWARE_EVIDENCE,
+                title="reports and quotes of confidential hardware, what vouches for them, and their report data",
+                algorithms=(
+                    *("rsa-2048", "rsa-4096", "ecdsa-p256", "ecdsa-p384"),
+                    *("sha256", "sha384", "sha512"),
+                ),
+                chooser=Chooser.HARDWARE,
+                parameters="ECDSA of processors and GPUs; RSA-PSS of AMD's chains; PKCS#1 v1.5 of Azure's vTPMs",
+                exemptions=(
+                    _exempt(
+                        "signed by the processor, GPU or vTPM and its vendor, as they are made",
+                        *("rsa-2048", "rsa-4096", "ecdsa-p256", "ecdsa-p384"),
+                        *("sha256", "sha512"),
+                    ),
+                ),
             ),
             Entry(
                 use=Use.TRUST_BUNDLE,

@@ -3,7 +3,7 @@
 The endpoint chooses the mode, never the evidence. All lengths are part of what is hashed, so no two inputs meet.
 """
 
-# Algorithms for: digest
+# Algorithms for: hardware-evidence
 from __future__ import annotations
 
 import hashlib

@@ -38,7 +38,7 @@ class IdentityRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollateralRules:
-    """Block `collateral`. `max_staleness_hours` (0-720) stretches nextUpdate of TCB info and identities, not of CRLs."""
+    """Block `collateral`. `max_staleness_hours` (0-720) stretches nextUpdate of TCB info and identities, not CRLs."""
 
     require_revocation: Demand[bool] = YES
     max_staleness_hours: int = 0
