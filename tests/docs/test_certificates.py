@@ -91,7 +91,7 @@ def test_the_table_of_rules_is_that_of_the_code() -> None:
 def test_levels_and_tiers_are_explained() -> None:
     """Every OID that a certificate may carry."""
     levels = sorted(Assurance, key=lambda level: level.level)
-    assert len(levels) == MAX_ASSURANCE + 1
+    assert {level.level for level in levels} == {*range(MAX_ASSURANCE + 1)}
     assert ", ".join(level.value for level in levels) in PAGE
     for tier, word in KEY_TIERS.items():
         assert f"| `<arc>.2.{tier}` | {word}: " in PAGE

@@ -218,7 +218,7 @@ class AttestRequest(Hardware):
         max_length=4, description="bank -> PCR -> hex: exactly the requested selection"
     )
     event_log: Annotated[str, Field(max_length=1_400_000)] | None = None
-    evidence: list[EvidenceItem] = Field(default_factory=list, max_length=8)
+    evidence: list[EvidenceItem] = Field(default_factory=list, max_length=16)
     want_result: bool = False
     node_nonce: NodeNonce | None = None
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
-from attestation.appraisal.assurance import ASSURANCE, judge_assurance
+from attestation.appraisal.assurance import ASSURANCE, judge_assurance, raised
+from attestation.appraisal.confidential import Hardware
 from attestation.appraisal.kind import Appraisal, Findings, Kind
 from attestation.appraisal.kinds import KINDS
 from attestation.errors import EndorsementMissing, EvidenceRejected, HardwareEvidenceRejected
@@ -59,6 +60,8 @@ def appraise(evidence: Mapping[str, Any], case: Case, at: datetime) -> Appraisal
     policy = case.policy
     outcomes: list[Outcome] = []
     found: dict[str, Findings] = {}
+    hardware: dict[str, Hardware] = {}
+    assurance = case.assurance
     digest: str | None = None
     undecided = False
     answered: set[str] = set()
@@ -68,9 +71,9 @@ def appraise(evidence: Mapping[str, Any], case: Case, at: datetime) -> Appraisal
         try:
             claims = kind.verify(sent, expected) if sent is not None else _absent(name)
         except HardwareEvidenceRejected as error:
-            return _refused(at, policy, error.failed, error)
+            return _refused(at, case, error.failed, error)
         except EvidenceRejected as error:
-            return _refused(at, policy, [kind.check.failed(kind.expects, f"{error.code}: {error}")], error)
+            return _refused(at, case, [kind.check.failed(kind.expects, f"{error.code}: {error}")], error)
         except EndorsementMissing as missing:
             # Neither believed nor refused: it tells nothing, and the verdict waits for what would vouch for it.
             undecided = True
@@ -80,6 +83,9 @@ def appraise(evidence: Mapping[str, Any], case: Case, at: datetime) -> Appraisal
         verified.append((kind, claims, sent, expected))
         answered |= kind.answers(claims)
         outcomes.append(kind.held)
+        seen = kind.hardware(claims)
+        if seen is not None:
+            hardware[name] = seen
         followed, told = kind.follow(claims, expected, policy)
         outcomes += followed
         found[name] = told
@@ -87,7 +93,7 @@ def appraise(evidence: Mapping[str, Any], case: Case, at: datetime) -> Appraisal
     if not verified and not undecided:
         # No check is not success.
         nothing = EvidenceRejected("no evidence is expected of this machine")
-        return _refused(at, policy, [EVIDENCE.failed("evidence of a kind", str(nothing))], nothing)
+        return _refused(at, case, [EVIDENCE.failed("evidence of a kind", str(nothing))], nothing)
     subjects: tuple[Subject, ...] = ()
     if policy is None:
         outcomes.append(POLICY.undecided("no policy applies to this machine"))
@@ -95,11 +101,15 @@ def appraise(evidence: Mapping[str, Any], case: Case, at: datetime) -> Appraisal
         # The challenge asked for the evidence of another policy; a new challenge asks for the right one.
         outcomes.append(POLICY.undecided(f"{policy.ref} replaced {case.requested_policy} meanwhile"))
     else:
-        outcomes += judge_assurance(case.assurance, case.role, policy)
+        ruled: list[Outcome] = []
         for kind, claims, sent, expected in verified:
             judged, compared = kind.judge(claims, sent, expected, policy)
-            outcomes += judged
+            ruled += judged
             subjects += compared
+            if kind.name in hardware:
+                assurance = raised(assurance, hardware[kind.name], expected.approved, judged, compared)
+        outcomes += judge_assurance(assurance, case.role, policy)
+        outcomes += ruled
         for name in policy.kinds.keys() - answered:
             # Rules about evidence that is not even expected hold for nobody.
             outcomes.append(EVIDENCE.told(name, "absent", report=policy.kinds[name]))
@@ -112,25 +122,23 @@ def appraise(evidence: Mapping[str, Any], case: Case, at: datetime) -> Appraisal
         boot_state_appraised=() if verdict is Verdict.INDETERMINATE else subjects,
         pcr_digest=digest,
     )
-    return Appraisal(result, None, found)
+    return Appraisal(result, None, found, hardware, assurance)
 
 
 def _absent(name: str) -> NoReturn:
     raise EvidenceRejected(f"no evidence of the kind {name}")
 
 
-def _refused(
-    at: datetime, policy: Policy | None, outcomes: Sequence[Outcome], error: EvidenceRejected
-) -> Appraisal:
+def _refused(at: datetime, case: Case, outcomes: Sequence[Outcome], error: EvidenceRejected) -> Appraisal:
     result = AttestationResult(
         verdict=conclude(outcomes),
         at=at,
-        policy=policy.ref if policy is not None else None,
+        policy=case.policy.ref if case.policy is not None else None,
         outcomes=tuple(outcomes),
         boot_state_appraised=(),
         pcr_digest=None,
     )
-    return Appraisal(result, error, {})
+    return Appraisal(result, error, {}, {}, case.assurance)
 
 
 def recalled(outcome: Outcome) -> Outcome:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
+from attestation.appraisal.confidential import Approved, Hardware
 from attestation.machines import Role
 from attestation.reference import Policy
-from attestation.results import Assurance, Check, Outcome, TrustClaim
+from attestation.results import Assurance, Check, Failed, Outcome, Subject, TrustClaim, Undecided
 
 ASSURANCE: Final = Check(name="assurance", claim=TrustClaim.INSTANCE_IDENTITY, if_failed=97)
 
@@ -20,6 +21,34 @@ def judge_assurance(found: Assurance, role: Role | None, policy: Policy) -> Sequ
     if stated is None or not stated.report:
         return (enforced,)
     return enforced, _judged(found, stated.level, "report")
+
+
+def raised(
+    known: Assurance,
+    seen: Hardware,
+    approved: Approved | None,
+    judged: Sequence[Outcome],
+    compared: Sequence[Subject],
+) -> Assurance:
+    """Return how well a machine is vouched for, with evidence of confidential hardware counted.
+
+    That raises it where an operator approved this very chip, a reference value that is enforced matched what was
+    launched, and nothing else of that kind is open.
+
+    Args:
+        known: Without it.
+        seen: What the evidence shows of the hardware.
+        approved: What an operator approved; None where nothing was.
+        judged: What the kind found under the policy.
+        compared: What is as the policy states it.
+    """
+    if approved is None or not any(seen.chip) or not compared:
+        return known
+    if (seen.chip, seen.csp_id) != (approved.chip, approved.csp_id):
+        return known
+    if any(isinstance(outcome, Failed | Undecided) for outcome in judged):
+        return known
+    return max(known, Assurance.TEE, key=lambda each: each.level)
 
 
 @lru_cache(maxsize=64)

@@ -3,9 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from attestation.errors import MalformedEvidence
+from attestation.wire import b64decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What authentic evidence shows of the hardware that made it, and of the guest.
+
+    Args:
+        tee: `sev-snp` or `tdx`, as report data names it.
+        chip: CHIP_ID (64 bytes; Turin 8) or PPID (16 bytes); empty where hardware hides it.
+        guest: HOST_DATA (32 bytes) or MRCONFIGID (48 bytes): what the launcher named the guest; zero where it did not.
+        csp_id: Of a VLEK; None where a VCEK signs.
+    """
+
+    tee: str
+    chip: bytes
+    guest: bytes
+    csp_id: str | None = None
+
+    @property
+    def names_the_guest(self) -> bool:
+        """True if chip and launcher name this guest; another one ends with its boot (PROTOCOL §9)."""
+        return any(self.chip) and any(self.guest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +68,28 @@ class Expected:
     nonce: bytes
     ak_public: bytes | None = None
     before: Mapping[str, Any] | None = None
+
+
+def members(item: object, limits: Mapping[str, int], *, required: AbstractSet[str]) -> dict[str, bytes]:
+    """Return the members of an item of the envelope (CONFIDENTIAL.md §7.1), as bytes.
+
+    Args:
+        item: What came, as JSON has it.
+        limits: Name of each member that may be there -> most bytes that it has.
+        required: Those that must be.
+
+    Raises:
+        MalformedEvidence: Not an object of base64; a member is unknown, missing, or too long.
+    """
+    if not isinstance(item, Mapping) or not required <= item.keys() <= limits.keys():
+        may = sorted(limits.keys() - required)
+        raise MalformedEvidence(
+            f"evidence has the members {', '.join(sorted(required))}"
+            + (f"; also {', '.join(may)}" if may else "")
+        )
+    found: dict[str, bytes] = {}
+    for name, text in item.items():
+        if not isinstance(text, str):
+            raise MalformedEvidence(f"{name}: not base64")
+        found[name] = b64decode(text, name, max_bytes=limits[name])
+    return found

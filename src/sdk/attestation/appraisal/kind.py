@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from attestation.appraisal.confidential import Hardware
 from attestation.errors import EvidenceRejected
 from attestation.machines import NodeEvent
 from attestation.reference import Policy
-from attestation.results import AttestationResult, Check, Outcome, Passed, Subject
+from attestation.results import Assurance, AttestationResult, Check, Outcome, Passed, Subject
 
 Unverified = TypeVar("Unverified")
 Expected = TypeVar("Expected", contravariant=True)
@@ -45,11 +46,15 @@ class Appraisal(NamedTuple):
         result: Verdict and every check.
         error: Set where the evidence is not authentic: it proves nothing, the sender is refused.
         found: Name of each kind -> what its evidence tells; empty where anything is not authentic.
+        hardware: Name of each kind of confidential hardware -> what of it was seen; empty likewise.
+        assurance: How well the machine is vouched for, this evidence counted.
     """
 
     result: AttestationResult
     error: EvidenceRejected | None
     found: Mapping[str, Findings]
+    hardware: Mapping[str, Hardware]
+    assurance: Assurance
 
 
 class Kind(Protocol[Unverified, Expected, Claims]):
@@ -119,6 +124,10 @@ class Kind(Protocol[Unverified, Expected, Claims]):
     def answers(self, claims: Claims | None) -> frozenset[str]:  # noqa: ARG002 -- a kind that carries others uses it
         """Return the blocks of policies that these claims were judged by; without claims, those that they might be."""
         return frozenset((self.name,))
+
+    def hardware(self, claims: Claims) -> Hardware | None:  # noqa: ARG002 -- a kind of confidential hardware uses it
+        """Return what of confidential hardware these claims show; None for a kind that has none."""
+        return None
 
     def alike(self, found: Any, policy: Policy) -> str:  # noqa: ARG002 -- a kind that leaves something out uses it
         """Return what makes two results of such evidence alike: only another one is written down."""

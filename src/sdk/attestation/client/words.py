@@ -31,6 +31,7 @@ _PCR = re.compile(r"pcr([0-9]{1,2})")
 ASSURANCE: dict[Assurance, str] = {
     Assurance.EK_ALLOWLIST: "this exact TPM is on the allow-list: an operator vouches for it",
     Assurance.EK_CHAIN: "the TPM's certificate leads to a known manufacturer",
+    Assurance.TEE: "an operator approved its processor, which vouches for what was launched, as its policy states it",
     Assurance.AK_CERTIFIED: "the TPM's attestation key has a certificate of a known authority",
     Assurance.TOFU: "trust on first use: no vendor vouches for this TPM; it is only proven to stay the same one",
     Assurance.NONE: "nothing was proven; it gets no configuration and no secret",

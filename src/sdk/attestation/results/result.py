@@ -45,6 +45,7 @@ class Subject(StrEnum):
     SYSTEM_EXTENSIONS = "system-extensions"
     SYSTEM_IDENTITY = "system-identity"
     FILES = "files"
+    LAUNCH = "launch"
 
 
 @dataclass(frozen=True, slots=True)

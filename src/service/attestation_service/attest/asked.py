@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from attestation.api import AttestRequest
@@ -20,6 +21,7 @@ class Asked(NamedTuple):
     policy: Policy
     challenge: Challenge
     res: Resources
+    at: datetime
 
 
 Gathered = tuple[Any, Any, Any]

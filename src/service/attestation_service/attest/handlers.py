@@ -237,7 +237,7 @@ def judge(
     try:
         # 2. What came of each kind that is expected: it means this machine, which has keys that could have signed.
         assert challenge.policy_ref is not None
-        asked = Asked(tx, request, machine, in_force, challenge, res)
+        asked = Asked(tx, request, machine, in_force, challenge, res, at)
         gathered: dict[str, Gathered] = {}
         evidence: dict[str, Any] = {}
         expected: dict[str, Any] = {}

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
 from attestation.appraisal import KINDS
+from attestation.appraisal.confidential import Expected
 from attestation.appraisal.tpm import TPM
-from attestation.errors import MalformedEvidence, Unavailable
-from attestation.machines import Identity
+from attestation.errors import AKNotActivated, MalformedEvidence, Unavailable
+from attestation.machines import Identity, Machine
+from attestation.report_data import report_data
+from attestation.tpm import parse_public
 from attestation_service.attest import tpm
 from attestation_service.attest.asked import Asked, Gathered
 
@@ -43,6 +46,63 @@ def item(name: str, media_type: str, expect: Callable[[Identity, bytes], Any]) -
         return evidence, expect(identity, asked.challenge.nonce), None
 
     return Side((media_type.removeprefix("application/vnd.itl."),), gather)
+
+
+def hardware(
+    name: str,
+    media_type: str,
+    says: Callable[[bytes, str, bytes], bytes],
+    *,
+    several: bool = False,
+) -> Side:
+    """Return the side of a kind of confidential hardware.
+
+    Args:
+        name: Of the kind.
+        media_type: Of its items.
+        says: From nonce, machine_id and SubjectPublicKeyInfo of the machine's key to what hardware must have signed.
+        several: A machine may send several items: they are parsed as a list.
+    """
+
+    def gather(identity: Identity | None, asked: Asked) -> Gathered:
+        sent = [each.value for each in asked.request.evidence if each.media_type == media_type]
+        if len(sent) > 1 and not several:
+            raise MalformedEvidence(f"evidence: {media_type} is there more than once")
+        evidence = KINDS[name].parse(sent if several else sent[0]) if sent else None
+        machine, nonce = asked.machine, asked.challenge.nonce
+        assert nonce is not None
+        expected = Expected(
+            at=asked.at,
+            report_data=says(nonce, machine.machine_id, subject_of(machine)),
+            endorsements=_endorsements(asked, name, evidence),
+            approved=None,
+            nonce=nonce,
+            ak_public=machine.tpm.ak_public,
+            before=identity.state if identity is not None else None,
+        )
+        return evidence, expected, None
+
+    return Side((media_type.removeprefix("application/vnd.itl."),), gather)
+
+
+def signs(kind: str) -> Callable[[bytes, str, bytes], bytes]:
+    """Return what report data of *kind* (`sev-snp`, `tdx`, `sgx`) is: mode itl-v1 (CONFIDENTIAL.md §7.2)."""
+    return lambda nonce, machine_id, spki: report_data(kind, nonce, machine_id, spki)
+
+
+def subject_of(machine: Machine) -> bytes:
+    """Return the SubjectPublicKeyInfo of the key that hardware vouches for: beside a TPM, of its AK.
+
+    Raises:
+        AKNotActivated: There is none.
+    """
+    if machine.tpm.ak_public is None:
+        raise AKNotActivated("this machine has no activated attestation key")
+    return parse_public(machine.tpm.ak_public).spki_der()
+
+
+def _endorsements(asked: Asked, name: str, evidence: Any) -> Any:  # noqa: ARG001 -- what vouches for hardware is not stored yet
+    return None
 
 
 class Sides(dict[str, Side]):

@@ -42,7 +42,7 @@ def gather(identity: TPMIdentity, asked: Asked) -> Gathered:
         AKNotActivated: The machine has no key that could have signed.
         MalformedEvidence, EvidenceRejected: It proves nothing.
     """
-    tx, request, machine, policy, challenge, res = asked
+    tx, request, machine, policy, challenge, res, _ = asked
     _same_ek(request.ek_fingerprint, identity)
     if identity.ak_public is None:
         raise AKNotActivated("this machine has no activated attestation key")

@@ -108,6 +108,9 @@ class _TPM:
         """Return the block `tpm`."""
         return _BLOCKS
 
+    def hardware(self, claims: QuoteClaims) -> None:
+        """Return None: a TPM says nothing of a processor."""
+
     def alike(self, found: Found, policy: Policy) -> str:
         """Return boot, firmware and PCRs; without that of IMA, which every file that is opened first extends."""
         clock, digest = found.clock, found.digest
