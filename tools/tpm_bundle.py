@@ -25,6 +25,8 @@ from attestation.tpm_bundle.pem import certificates
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = ROOT / "src/sdk/attestation/tpm_bundle"
 NOTICES: Final = (ROOT / "NOTICE", PACKAGE / "NOTICE")
+BESIDES: Final = ROOT / "src/sdk/attestation/tee_bundle/NOTICE"
+"""What NOTICE says of the certificates of the other bundle."""
 
 HEAD: Final = """\
 ITL attestation platform
@@ -71,7 +73,7 @@ def notice(entries: Sequence[BundleEntry]) -> str:
             f"    licence  {entry.licence or 'none stated'}",
             "",
         ]
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n" + BESIDES.read_text(encoding="utf-8")
 
 
 def write_notice(entries: Sequence[BundleEntry]) -> None:

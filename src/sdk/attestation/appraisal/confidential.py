@@ -6,10 +6,18 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from attestation.errors import MalformedEvidence
+from attestation.reference import Policy
+from attestation.reference.confidential import CollateralRules, IdentityRules
+from attestation.reference.rules import Demand
+from attestation.results import Check, Outcome
 from attestation.wire import b64decode
+
+T = TypeVar("T")
+_IDENTITY: Final = IdentityRules()
+_COLLATERAL: Final = CollateralRules()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,3 +101,61 @@ def members(item: object, limits: Mapping[str, int], *, required: AbstractSet[st
             raise MalformedEvidence(f"{name}: not base64")
         found[name] = b64decode(text, name, max_bytes=limits[name])
     return found
+
+
+def rules(policy: Policy | None, block: str, default: T) -> T:
+    """Return what *policy* states in *block*; where it states nothing there, *default*."""
+    return default if policy is None else policy.blocks.get(block, default)
+
+
+def identity_rules(policy: Policy | None) -> IdentityRules:
+    """Return the block `identity`."""
+    return rules(policy, "identity", _IDENTITY)
+
+
+def collateral_rules(policy: Policy | None) -> CollateralRules:
+    """Return the block `collateral`."""
+    return rules(policy, "collateral", _COLLATERAL)
+
+
+def demanded(
+    check: Check, demand: Demand[Any] | None, holds: bool, expected: str, found: str
+) -> list[Outcome]:
+    """Return the outcome of what a policy demands; nothing where it does not."""
+    if demand is None:
+        return []
+    return [check.passed() if holds else check.told(expected, found, report=demand.report)]
+
+
+def one_of(check: Check, demand: Demand[frozenset[bytes]] | None, found: bytes, what: str) -> list[Outcome]:
+    """Return whether *found* is one of the values that a policy names; nothing where it names none."""
+    if demand is None:
+        return []
+    accepted = sorted(value.hex() for value in demand.value)
+    words = f"{what} {accepted[0]}" if len(accepted) == 1 else f"{what}: one of {len(accepted)} values"
+    return demanded(check, demand, found in demand.value, words, found.hex())
+
+
+def judge_identity(check: Check, seen: Hardware, approved: Approved | None, policy: Policy | None) -> Outcome:
+    """Compare the hardware with what an operator approved for the machine (CONFIDENTIAL.md §2.4).
+
+    Args:
+        check: Its claim is `instance-identity`: 2 where it is equal, 97 where it is not.
+        seen: What authentic evidence shows.
+        approved: What an operator approved; None where nothing was.
+        policy: Its block `identity` says whether that is compared, or only recorded.
+    """
+    if identity_rules(policy).mode == "observed":
+        return check.flagged("recorded, not compared: the policy only observes the hardware")
+    if approved is None:
+        return check.undecided("no operator approved hardware for this machine yet")
+    if (seen.chip, seen.csp_id) != (approved.chip, approved.csp_id):
+        return check.failed(_named(approved.chip, approved.csp_id), _named(seen.chip, seen.csp_id))
+    if not any(seen.chip):
+        return check.undecided("the evidence hides which processor made it: it identifies no machine")
+    return check.passed()
+
+
+def _named(chip: bytes, csp_id: str | None) -> str:
+    name = f"processor {chip.hex()}" if any(chip) else "a processor that is not named"
+    return f"{name} of {csp_id}" if csp_id is not None else name
