@@ -24,8 +24,16 @@ from attestation.appraisal.tpm.again import Stored
 from attestation.appraisal.tpm.looks_away import WORDS
 from attestation.errors import ChallengeMismatch, EvidenceRejected, MalformedEvidence, PolicyInvalid
 from attestation.machines import Role
-from attestation.reference import IDENTITY_ONLY, Policy, compose, diff, effective_document, parse_policy
-from attestation.reference.blocks import BLOCKS
+from attestation.reference import (
+    IDENTITY_ONLY,
+    Demand,
+    Policy,
+    compose,
+    diff,
+    effective_document,
+    parse_policy,
+)
+from attestation.reference.blocks import BLOCKS, COMMON_BLOCKS
 from attestation.reference.schema import schema_2
 from attestation.results import Assurance, Failed, Outcome, Passed, Reported, Undecided, Verdict, conclude
 from attestation.tpm import PCRSelection
@@ -139,7 +147,9 @@ def test_each_kind_has_a_sample() -> None:
     """Whoever adds a kind adds its sample here; names and checks belong to one kind each."""
     assert SHIPPED | {TOY.name} == set(SAMPLES)
     assert all(name == kind.name for name, kind in KINDS.items())
-    assert set(BLOCKS) == set(KINDS) - {TPM.name}
+    # Each kind answers for the block of its name, or for those of the evidence that it carries.
+    assert {name for kind in KINDS.values() for name in kind.answers(None)} <= {TPM.name, *BLOCKS}
+    assert not COMMON_BLOCKS.keys() & (BLOCKS.keys() | KINDS.keys())
     assert all(kind.check in kind.checks and kind.held == kind.check.passed() for kind in KINDS.values())
     names = [check.name for kind in KINDS.values() for check in kind.checks]
     assert len(set(names) | {"policy", "assurance", "evidence"}) == len(names) + 3
@@ -397,7 +407,7 @@ def test_blocks_are_composed_compared_and_shown() -> None:
     fleet, narrow = policy("fleet", toy={"minimum": 3}), policy("narrow", "report", toy={"minimum": 9})
     boot = parse_policy({**_flat(), "bank": "sha384", "pcrs": {"7": {"any_of": ["aa" * 48]}}})
     both = compose([fleet, boot, narrow])
-    assert (both.blocks["toy"].value, both.blocks["toy"].report) == (9, True)
+    assert both.blocks["toy"].minimum == Demand(9, True)
     assert [rule.index for rule in both.tpm.rules] == [7]
     shown = effective_document(both)
     assert shown["toy"] == {"minimum": 9}

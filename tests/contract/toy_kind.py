@@ -1,19 +1,20 @@
 """A kind of evidence in one file: the level of a chip, under a key that we share with it.
 
-What a kind needs, and nothing else: an object, a reader of its block in policies, and a line in each table.
+What a kind needs, and nothing else: an object, the table of its block in policies, and a line in each table.
 """
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from attestation.appraisal.kind import Kind
-from attestation.errors import ChallengeMismatch, MalformedEvidence, PolicyInvalid, SignatureInvalid
+from attestation.errors import ChallengeMismatch, MalformedEvidence, SignatureInvalid
 from attestation.machines import Identity, NodeEvent
 from attestation.reference import Demand, Policy
-from attestation.reference.rules import Stated
+from attestation.reference.members import Member, Table, number
 from attestation.results import Check, Outcome, Subject, TrustClaim
 from attestation.wire import Reader, b64decode
 
@@ -93,28 +94,18 @@ class ToyKind(Kind[Unverified, Expected, int]):
         self, claims: int, evidence: Unverified, expected: Expected, policy: Policy
     ) -> tuple[Sequence[Outcome], tuple[Subject, ...]]:
         """The level is at least what the policy demands."""
-        demand = policy.blocks.get(self.name)
+        demand = policy.blocks.get(self.name, ToyRules()).minimum
         if demand is None or claims >= demand.value:
             return [] if demand is None else [MINIMUM.passed()], ()
         return [MINIMUM.told(f"at least {demand.value}", str(claims), report=demand.report)], ()
 
 
-class ToyBlock:
-    """What a policy says of the kind: `{"minimum": 3}`."""
+@dataclass(frozen=True)
+class ToyRules:
+    """What a policy says of the kind."""
 
-    def read(self, block: Mapping[str, object]) -> Mapping[str, object]:
-        """Judge the block."""
-        if block.keys() != {"minimum"} or type(block["minimum"]) is not int:
-            raise PolicyInvalid("toy: the member is minimum, a whole number")
-        return block
-
-    def build(self, members: Mapping[str, Stated]) -> Demand[object]:
-        """Return the lowest level."""
-        return Demand(members["minimum"].value, members["minimum"].source.report)
-
-    def schema(self) -> dict[str, object]:
-        """Return what `read` accepts."""
-        return {"required": ["minimum"], "properties": {"minimum": {}}, "additionalProperties": False}
+    minimum: Demand[int] | None = None
 
 
-TOY, TOY_BLOCK = ToyKind(), ToyBlock()
+TOY = ToyKind()
+TOY_BLOCK = Table(name=TOY.name, rules=ToyRules, members={"minimum": Member(type=number(0, 0xFFFF_FFFF))})

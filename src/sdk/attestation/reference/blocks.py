@@ -1,7 +1,8 @@
-"""The blocks of a policy document (format `itl-policy/2`) that are about other kinds of evidence than the TPM's.
+"""The blocks of a policy document (format `itl-policy/2`) beside `tpm`.
 
-Each has the name of its kind (`attestation.appraisal.kinds`). What a block says is merged member by member, like all
-else, when several policies apply together.
+A block of a kind has the kind's name (`attestation.appraisal.kinds`) and demands its evidence; a common one says
+more of whatever comes. What a block says is merged member by member, like all else, when several policies apply
+together.
 """
 
 from __future__ import annotations
@@ -9,22 +10,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from attestation.reference import cel_rules
+from attestation.reference.confidential_blocks import COLLATERAL, GPU, IDENTITY, SEV_SNP, SGX, TCB, TDX
 from attestation.reference.rules import Stated
 
 
 class Block(Protocol):
     """Reads one block."""
 
-    def read(self, block: Mapping[str, object]) -> Mapping[str, object]:
-        """Judge every member of the block; return each as read, by its name.
+    @property
+    def references(self) -> frozenset[str]:
+        """Paths of the members that are reference values; a block that has any states one where it is enforced."""
+        return frozenset()
+
+    @property
+    def loosening(self) -> frozenset[str]:
+        """Paths of the members that may accept more than where nothing is stated."""
+        return frozenset()
+
+    @property
+    def defaults(self) -> Mapping[str, object]:
+        """What holds where nothing is stated, by path and as it would be written."""
+        return {}
+
+    def read(self, block: object) -> Mapping[str, tuple[object, object]]:
+        """Judge every member of the block; return each, by its path, as read and as written.
 
         Raises:
             PolicyInvalid: With the member and the rule of the format that it breaks.
         """
         ...
 
-    def build(self, members: Mapping[str, Stated]) -> Any:
-        """Return the rules that members state, by name, of one policy or of several together."""
+    def build(self, members: Mapping[str, Stated], *, report: bool) -> Any:
+        """Return the rules that members state, by path, of one policy or of several together.
+
+        Args:
+            members: Path -> what is stated there.
+            report: What holds by default is only reported.
+        """
         ...
 
     def schema(self) -> dict[str, object]:
@@ -32,5 +55,10 @@ class Block(Protocol):
         ...
 
 
-BLOCKS: Final[dict[str, Block]] = {}
+BLOCKS: Final[dict[str, Block]] = {block.name: block for block in (SEV_SNP, TDX, SGX, GPU)}
 """Name of the kind -> its block."""
+COMMON_BLOCKS: Final[dict[str, Block]] = {
+    **{block.name: block for block in (TCB, COLLATERAL, IDENTITY)},
+    "rules": cel_rules.RULES,
+}
+"""Name -> a block that demands no kind of evidence, and says more of what comes."""

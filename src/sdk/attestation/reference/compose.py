@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from attestation.reference.blocks import BLOCKS
-from attestation.reference.document import IDENTITY_ONLY_NAME, flattened, read, refuse
+from attestation.reference.document import IDENTITY_ONLY_NAME, all_blocks, flattened, read, refuse
 from attestation.reference.policy import IDENTITY_ONLY, Policy, build
 from attestation.reference.rules import Source, Stated
 from attestation.tpm.hashes import bank_name
@@ -51,7 +50,8 @@ def compose_guarded(policies: Sequence[Policy], agreed: Sequence[bool], role: st
     """Return what *policies* demand of a machine in *role*, which is under dual control: one operator lowers nothing.
 
     What several agreed on is laid over what one assigned, and where it is silent, what one assigned may demand more but
-    takes back nothing: not the lowest assurance, not the end of trust, not the refusal of padded logs.
+    takes back nothing: not the lowest assurance, not the end of trust, not the refusal of padded logs, not what blocks
+    refuse by default. Reference values of confidential machines that one operator states decide nothing.
 
     Args:
         policies: As of `compose`.
@@ -84,6 +84,7 @@ class _Base:
 
     def over(self, members: dict[str, Stated], found: Policy) -> dict[str, Stated]:
         """Return *members* of the composed policy *found*, none of them weaker than this."""
+        members = dict(members)
         source = Source(policy=self.policy.ref, report=False)
         minimum = self.policy.assurance_minimum(self.role)
         stronger: dict[str, Stated] = {}
@@ -92,6 +93,16 @@ class _Base:
         if found.max_age_seconds > self.policy.max_age_seconds:
             age = self.policy.max_age_seconds
             stronger["max_age_seconds"] = Stated(age, age, source)
+        for name, block in all_blocks().items():
+            for path in (f"{name}.{member}" for member in block.loosening):
+                if path not in self.policy.sources:
+                    # What it would accept more is what the default refuses.
+                    members.pop(path, None)
+            for path in (f"{name}.{member}" for member in block.references):
+                if path in members and path not in self.policy.sources:
+                    # What is expected to run vouches for a machine (`Assurance.TEE`): one operator cannot say it.
+                    stated = members[path]
+                    members[path] = replace(stated, source=replace(stated.source, report=True))
         if found.tpm.log_padding_accepted and not self.policy.tpm.log_padding_accepted:
             stronger["log_padding"] = Stated("refused", "refused", source)
         return members | stronger
@@ -128,6 +139,8 @@ def _composed(policies: tuple[Policy, ...], base: _Base | None = None) -> Policy
             bank=bank,
             document=_effective_document(applied, members, ref, bank),
             parts=tuple(policy.ref for policy in applied),
+            # Nor does one operator turn what blocks demand by default into reports.
+            defaults_enforced=base is not None,
         )
 
     found = built(members)
@@ -149,7 +162,7 @@ def _in_force(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
 def _is_bound(path: str) -> bool:
     """True for a member that is about PCRs or logs, and so about one bank."""
     top = path.partition(".")[0]
-    return path not in _UNBOUND_MEMBERS and not path.startswith(_UNBOUND) and top not in BLOCKS
+    return path not in _UNBOUND_MEMBERS and not path.startswith(_UNBOUND) and top not in all_blocks()
 
 
 def _reconciled(members: dict[str, Stated]) -> dict[str, Stated]:
@@ -185,6 +198,8 @@ def _effective_document(
             assert isinstance(inner, dict)
             place = inner
         place[last] = stated.written
+    if isinstance(rules := document.get("rules"), dict):
+        document["rules"] = list(rules.values())
     return canonical_json(document)
 
 

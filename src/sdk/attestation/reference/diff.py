@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -123,7 +124,11 @@ def _words(written: object) -> str:
         return f"ignored ({written['ignore']})"
     if isinstance(written, dict) and "empty" in written:
         return "no measurement"
+    if isinstance(written, dict) and "expression" in written:
+        return str(written["expression"])
     values = _values(written)
+    if values is None and isinstance(written, dict):
+        return json.dumps(written, sort_keys=True)
     if values is None:
         return {True: "yes", False: "no"}[written] if isinstance(written, bool) else str(written)
     kind = "only events " if _kind(written) == "digests" else "one of " if isinstance(written, dict) else ""

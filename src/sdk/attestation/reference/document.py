@@ -21,7 +21,7 @@ from typing import Final, NoReturn
 
 from attestation.endorsements.vendors import VENDOR_NAMES
 from attestation.errors import MalformedEvidence, PolicyInvalid
-from attestation.reference.blocks import BLOCKS
+from attestation.reference.blocks import BLOCKS, COMMON_BLOCKS, Block
 from attestation.reference.patterns import (
     MAX_PATTERN,
     MAX_STARS,
@@ -127,7 +127,7 @@ def read(document: Mapping[str, object]) -> Document:
         refuse(f"format is neither {FORMAT} nor {FORMAT_2}")
     original, blocks = document, frozenset[str]()
     if document.get("format") == FORMAT_2:
-        blocks = frozenset(BLOCKS) & frozenset(document)
+        blocks = frozenset(all_blocks()) & frozenset(document)
         _judge_blocks(document, blocks)
         document = {"bank": "sha256", "pcrs": {}, **flattened(document)}
     names = frozenset(document) - blocks
@@ -157,11 +157,9 @@ def read(document: Mapping[str, object]) -> Document:
         if member in document:
             for path, value, written in reader(member, document[member], size):
                 members[path] = Stated(value, written, source)
-    for name_of_kind in sorted(blocks):
-        block = document[name_of_kind]
-        assert isinstance(block, Mapping)
-        for member, value in BLOCKS[name_of_kind].read(block).items():
-            members[f"{name_of_kind}.{member}"] = Stated(value, block[member], source)
+    for name_of_block in sorted(blocks):
+        for member, (value, as_written) in all_blocks()[name_of_block].read(document[name_of_block]).items():
+            members[f"{name_of_block}.{member}"] = Stated(value, as_written, source)
     # Every member was judged by now: what is written holds no number that JSON could not carry.
     written = canonical_json(original)
     if len(written) > MAX_POLICY_BYTES:
@@ -180,15 +178,19 @@ def read(document: Mapping[str, object]) -> Document:
 def _judge_blocks(document: Mapping[str, object], blocks: frozenset[str]) -> None:
     """Refuse what is neither a common member nor the block of a kind, and what stands in another place."""
     _no_stranger(frozenset(document), COMMON | blocks | {TPM}, "")
-    for name in (TPM, *blocks):
-        if name in document and (not isinstance(document[name], Mapping) or not document[name]):
-            refuse(f"{name} is not an object that states something")
-    tpm = document.get(TPM)
-    if isinstance(tpm, Mapping):
+    if TPM in document:
+        tpm = document[TPM]
+        if not isinstance(tpm, Mapping) or not tpm:
+            refuse(f"{TPM} is not an object that states something")
         _no_stranger(frozenset(tpm), (_REQUIRED | frozenset(_READERS)) - COMMON, f"{TPM}: ")
         for name in ("bank", "pcrs"):
             if name not in tpm:
                 refuse(f"member {TPM}.{name} is missing")
+
+
+def all_blocks() -> Mapping[str, Block]:
+    """Return every block beside `tpm`, by name."""
+    return BLOCKS | COMMON_BLOCKS
 
 
 def flattened(document: Mapping[str, object]) -> Mapping[str, object]:
@@ -200,7 +202,7 @@ def flattened(document: Mapping[str, object]) -> Mapping[str, object]:
 
 def nested(members: Mapping[str, object]) -> dict[str, object]:
     """Return the document of format 2 with *members*, which stand as in format 1, and blocks of other kinds."""
-    beside = COMMON | frozenset(BLOCKS)
+    beside = COMMON | all_blocks().keys()
     common = {name: value for name, value in members.items() if name in beside}
     return {**common, "format": FORMAT_2, TPM: {n: v for n, v in members.items() if n not in beside}}
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from attestation.reference.blocks import BLOCKS
+from attestation.reference.blocks import BLOCKS, COMMON_BLOCKS
 from attestation.reference.document import COMMON, FORMAT, IDENTITY_ONLY_NAME, TPM, load, read, refuse
 from attestation.reference.patterns import Glob
 from attestation.reference.rules import (
@@ -116,7 +116,8 @@ class Policy:
         parts: The policies it is made of, widest first; itself where it is one.
         demands: It demands more than clock and age: there is a reason to have it.
         reports: At least one rule is only reported.
-        blocks: Name of each other kind of evidence of which it states something -> the rules of that kind.
+        blocks: Name of each other kind of evidence of which it states something -> the rules of that kind; of each
+            common block likewise, and of those with defaults where it states something of any other kind.
         kinds: Name of each kind of which it states something, `tpm` too -> whether all of that is only reported.
     """
 
@@ -182,6 +183,11 @@ def _parse(document: Mapping[str, object]) -> Policy:
     if found.name != IDENTITY_ONLY_NAME and not policy.demands:
         refuse("no PCR is compared and nothing else is demanded; only identity-only may do without")
     stated = found.members.get("event_log")
+    if not found.report:
+        for name in BLOCKS.keys() & policy.blocks.keys():
+            references = sorted(f"{name}.{path}" for path in BLOCKS[name].references)
+            if references and not any(path in found.members for path in references):
+                refuse(f"{name}: who enforces says what is expected to run: {', '.join(references)}")
     if policy.tpm.log_pcrs and stated is not None and stated.value == "accepted":
         refuse("event_log accepted contradicts the rules that read it")
     return policy
@@ -196,8 +202,12 @@ def build(
     bank: str,
     document: bytes,
     parts: tuple[str, ...],
+    defaults_enforced: bool = False,
 ) -> Policy:
     """Return the policy that states *members*, path -> what is stated there; *bank* by name, all else as in `Policy`.
+
+    What blocks demand by default is enforced unless all that is stated beside it is only reported; with
+    *defaults_enforced* also then.
 
     Raises:
         PolicyInvalid: Two members contradict each other.
@@ -226,11 +236,7 @@ def build(
     selected = {rule.index for rule in rules} | set(log_pcrs)
     if ima is not None:
         selected |= {_IMA_PCR, *_BOOT_AGGREGATE}
-    blocks = {
-        name: block.build({path.removeprefix(f"{name}."): stated for path, stated in table.under(f"{name}.")})
-        for name, block in BLOCKS.items()
-        if table.has(f"{name}.")
-    }
+    blocks = _blocks(table, enforced=defaults_enforced)
     by_value = tuple(rule for rule in rules if rule.approved is None)
     compared = tuple((rule.index, rule.any_of) for rule in by_value if rule.any_of is not None)
     tpm = TPMRules(
@@ -276,12 +282,26 @@ def build(
     )
 
 
+def _blocks(table: _Members, *, enforced: bool) -> Mapping[str, Any]:
+    """Return what `Policy.blocks` is."""
+    kinds = [stated for name in BLOCKS for _, stated in table.under(f"{name}.")]
+    blocks: dict[str, Any] = {}
+    for name, block in (BLOCKS | COMMON_BLOCKS).items():
+        mine = {path.removeprefix(f"{name}."): stated for path, stated in table.under(f"{name}.")}
+        # A common block holds by default for what the kinds' blocks say, and in their mode.
+        beside = list(mine.values()) or (kinds if name in COMMON_BLOCKS and block.defaults else [])
+        if beside:
+            report = not enforced and all(stated.source.report for stated in beside)
+            blocks[name] = block.build(mine, report=report)
+    return blocks
+
+
 def _kinds(members: Mapping[str, Stated]) -> Mapping[str, bool]:
     """Return what `Policy.kinds` is. What is neither a common member nor in a block is about TPMs."""
     kinds: dict[str, bool] = {}
     for path, stated in members.items():
         top = path.partition(".")[0]
-        if top not in COMMON:
+        if top not in COMMON and top not in COMMON_BLOCKS:
             kind = top if top in BLOCKS else TPM
             kinds[kind] = kinds.get(kind, True) and stated.source.report
     return kinds

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from attestation.reference.blocks import BLOCKS
 from attestation.reference.document import (
     BANKS,
     FORMAT,
@@ -23,6 +22,7 @@ from attestation.reference.document import (
     REATTEST,
     TPM,
     VENDORS,
+    all_blocks,
 )
 from attestation.reference.patterns import MAX_PATTERN
 from attestation.results import Assurance
@@ -49,8 +49,8 @@ def schema() -> _Schema:
 
 
 def schema_2() -> _Schema:
-    """Return the schema of `itl-policy/2`, likewise: common members, and a block for each kind of evidence."""
-    blocks = {name: block.schema() for name, block in BLOCKS.items()}
+    """Return the schema of `itl-policy/2`, likewise: common members and blocks, and one block per kind."""
+    blocks = {name: block.schema() for name, block in all_blocks().items()}
     tpm = _object(_tpm(), "bank", "pcrs") | _banks()
     return {
         **_head(SCHEMA_2_ID, "Appraisal policy"),
