@@ -357,6 +357,25 @@ def test_what_is_demanded_of_a_tpm_holds_for_nobody_without_one(
     assert found.result.verdict is Verdict.VERIFIED
 
 
+def test_rules_read_what_every_kind_shows() -> None:
+    """And of the machine its role, its cluster and how well it is vouched for."""
+    shown = (
+        "tpm.pcrs['sha256']['0'].size() == 64 && tpm.clock_safe && tpm.reset_count >= 0",
+        "size(tpm.firmware_version) == 16 && tpm.restart_count >= 0",
+        "machine.role == 'worker-app' && machine.cluster == 'c1' && machine.assurance == 'ek-chain'",
+        "tpm.pcrs.sha512['0'] == ''",
+    )
+    applied = policy(rules=[{"name": f"r{i}", "expression": text} for i, text in enumerate(shown)])
+    tpm = SAMPLES["tpm"]
+    case = {"policy": applied, "requested_policy": applied.ref, "cluster": "c1"}
+    found = judged({"tpm": tpm.item}, {"tpm": tpm.expected}, **case)
+    told = [type(o) for o in found.result.outcomes if o.check == "rule"]
+    assert told == [Passed, Passed, Passed, Failed]
+    assert TOY.shown(judged({"toy": SAMPLES["toy"].item}, {"toy": SAMPLES["toy"].expected}).found["toy"]) == {
+        "level": 7
+    }
+
+
 def test_stored_evidence_says_nothing_of_another_kind() -> None:
     """A policy with a block of a kind of which nothing is stored does not hold for it, nor does it fail."""
     kept = Stored(

@@ -15,6 +15,7 @@ from attestation.appraisal.assurance import ASSURANCE, judge_assurance, raised
 from attestation.appraisal.confidential import Hardware
 from attestation.appraisal.kind import Appraisal, Findings, Kind
 from attestation.appraisal.kinds import KINDS
+from attestation.appraisal.ruled import RULE, judge_rules
 from attestation.errors import EndorsementMissing, EvidenceRejected, HardwareEvidenceRejected
 from attestation.machines import Role
 from attestation.reference import Policy
@@ -43,6 +44,7 @@ class Case:
         policy: The policy in force now; None where there is none.
         assurance: How well the machine's identity is vouched for.
         role: What an operator lets it become; None before the approval.
+        cluster: Id of the cluster that it belongs to; empty where it belongs to none.
     """
 
     expected: Mapping[str, Any]
@@ -50,6 +52,7 @@ class Case:
     policy: Policy | None
     assurance: Assurance
     role: Role | None
+    cluster: str = ""
 
 
 def appraise(evidence: Mapping[str, Any], case: Case, at: datetime) -> Appraisal:
@@ -63,7 +66,7 @@ def appraise(evidence: Mapping[str, Any], case: Case, at: datetime) -> Appraisal
     hardware: dict[str, Hardware] = {}
     assurance = case.assurance
     digest: str | None = None
-    undecided = False
+    undecided: set[str] = set()
     answered: set[str] = set()
     verified: list[tuple[Kind[Any, Any, Any], Any, Any, Any]] = []
     for name, expected in case.expected.items():
@@ -76,7 +79,7 @@ def appraise(evidence: Mapping[str, Any], case: Case, at: datetime) -> Appraisal
             return _refused(at, case, [kind.check.failed(kind.expects, f"{error.code}: {error}")], error)
         except EndorsementMissing as missing:
             # Neither believed nor refused: it tells nothing, and the verdict waits for what would vouch for it.
-            undecided = True
+            undecided.add(name)
             answered |= kind.answers(None)
             outcomes += missing.undecided
             continue
@@ -110,6 +113,10 @@ def appraise(evidence: Mapping[str, Any], case: Case, at: datetime) -> Appraisal
                 assurance = raised(assurance, hardware[kind.name], expected.approved, judged, compared)
         outcomes += judge_assurance(assurance, case.role, policy)
         outcomes += ruled
+        if "rules" in policy.blocks:
+            machine = {"role": case.role or "", "cluster": case.cluster, "assurance": assurance.value}
+            shown = {kind.name: kind.shown(found[kind.name]) for kind, *_ in verified}
+            outcomes += judge_rules(policy, {"machine": machine, **shown}, frozenset(undecided))
         for name in policy.kinds.keys() - answered:
             # Rules about evidence that is not even expected hold for nobody.
             outcomes.append(EVIDENCE.told(name, "absent", report=policy.kinds[name]))
@@ -143,7 +150,7 @@ def _refused(at: datetime, case: Case, outcomes: Sequence[Outcome], error: Evide
 
 def recalled(outcome: Outcome) -> Outcome:
     """Return an *outcome* that was stored, with what it says of trust: that follows from its check."""
-    for check in (POLICY, ASSURANCE, EVIDENCE):
+    for check in (POLICY, ASSURANCE, EVIDENCE, RULE):
         if check.name == outcome.check:
             return check.again(outcome)
     for kind in KINDS.values():

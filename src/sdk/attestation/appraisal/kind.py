@@ -129,6 +129,10 @@ class Kind(Protocol[Unverified, Expected, Claims]):
         """Return what of confidential hardware these claims show; None for a kind that has none."""
         return None
 
+    def shown(self, found: Any) -> Mapping[str, object]:
+        """Return what rules of policies may read of these findings, as JSON has it."""
+        return found.state or {}
+
     def alike(self, found: Any, policy: Policy) -> str:  # noqa: ARG002 -- a kind that leaves something out uses it
         """Return what makes two results of such evidence alike: only another one is written down."""
         return str(found.digest)

@@ -250,6 +250,7 @@ def judge(
             policy=in_force,
             assurance=machine.assurance,
             role=machine.role,
+            cluster=machine.cluster_id or "",
         )
         # 3. Authentic? Then as expected? Then what the table says.
         appraisal = appraise(evidence, case, at)

@@ -11,7 +11,7 @@ from attestation.appraisal.sev_snp.judge import CHECKS, IDENTITY, REGRESSED, jud
 from attestation.endorsements.amd.cert_table import MAX_TABLE_BYTES
 from attestation.endorsements.amd.vek import MAX_VEK_BYTES
 from attestation.evidence import sev_snp
-from attestation.evidence.sev_snp import REPORT, REPORT_BYTES, SevSnpClaims, UnverifiedSevSnp
+from attestation.evidence.sev_snp import REPORT, REPORT_BYTES, SevSnpClaims, SigningKey, UnverifiedSevSnp
 from attestation.machines import NodeEvent
 from attestation.reference import Policy
 from attestation.results import Outcome, Subject
@@ -43,6 +43,11 @@ def state_of(claims: SevSnpClaims) -> dict[str, Any]:
         "id_key_digest": report.id_key_digest.hex(),
         "author_key_digest": report.author_key_digest.hex() if report.author_key_en else "",
         "policy": report.policy,
+        "debug": report.allows(19),
+        "migration_agent": report.allows(18),
+        "smt": report.allows(16),
+        "single_socket": report.allows(20),
+        "signing_key": "vlek" if report.signing_key == SigningKey.VLEK else "vcek",
         "guest_svn": report.guest_svn,
         "vmpl": report.vmpl,
         "platform_info": report.platform_info,

@@ -26,6 +26,7 @@ from attestation.machines import ClockState, NodeEvent
 from attestation.reference import Policy
 from attestation.results import Failed, Outcome, Subject, tpm_checks
 from attestation.results.appraised import appraised
+from attestation.tpm.hashes import bank_name
 from attestation.wire import b64decode
 
 MAX_QUOTE_BYTES: Final = 4096
@@ -110,6 +111,19 @@ class _TPM:
 
     def hardware(self, claims: QuoteClaims) -> None:
         """Return None: a TPM says nothing of a processor."""
+
+    def shown(self, found: Found) -> Mapping[str, object]:
+        """Return quoted PCRs by bank and index, and what the quote says of firmware and clock."""
+        return {
+            "pcrs": {
+                bank_name(bank): {str(index): value.hex() for index, value in values.items()}
+                for bank, values in found.claims.pcrs.items()
+            },
+            "firmware_version": f"{found.clock.firmware_version:016x}",
+            "reset_count": found.clock.reset_count,
+            "restart_count": found.clock.restart_count,
+            "clock_safe": found.clock.safe,
+        }
 
     def alike(self, found: Found, policy: Policy) -> str:
         """Return boot, firmware and PCRs; without that of IMA, which every file that is opened first extends."""
