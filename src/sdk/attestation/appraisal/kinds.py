@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from attestation.appraisal.kind import Kind
+from attestation.appraisal.sev_snp import SEV_SNP
 from attestation.appraisal.tpm import TPM
 
-KINDS: Final[dict[str, Kind[Any, Any, Any]]] = {kind.name: kind for kind in (TPM,)}
+KINDS: Final[dict[str, Kind[Any, Any, Any]]] = {kind.name: kind for kind in (TPM, SEV_SNP)}
 """Name -> kind."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
+from attestation import tee_bundle
 from attestation.appraisal import KINDS
 from attestation.appraisal.confidential import Expected
+from attestation.appraisal.sev_snp import SEV_SNP
 from attestation.appraisal.tpm import TPM
+from attestation.endorsements import amd
 from attestation.errors import AKNotActivated, MalformedEvidence, Unavailable
+from attestation.evidence import sev_snp
 from attestation.machines import Identity, Machine
 from attestation.report_data import report_data
 from attestation.tpm import parse_public
@@ -101,8 +105,8 @@ def subject_of(machine: Machine) -> bytes:
     return parse_public(machine.tpm.ak_public).spki_der()
 
 
-def _endorsements(asked: Asked, name: str, evidence: Any) -> Any:  # noqa: ARG001 -- what vouches for hardware is not stored yet
-    return None
+def _endorsements(asked: Asked, name: str, evidence: Any) -> Any:  # noqa: ARG001 -- nothing but the anchors yet
+    return amd.Endorsements(lines=tee_bundle.load().amd)
 
 
 class Sides(dict[str, Side]):
@@ -113,7 +117,12 @@ class Sides(dict[str, Side]):
         raise Unavailable(f"evidence of the kind {name} is expected, which this version does not know")
 
 
-SIDES: Final = Sides({TPM.name: Side((), tpm.gather)})
+SIDES: Final = Sides(
+    {
+        TPM.name: Side((), tpm.gather),
+        SEV_SNP.name: hardware(SEV_SNP.name, sev_snp.MEDIA_TYPE, signs("sev-snp")),
+    }
+)
 """What a challenge asks of a TPM follows from the policy (`verifier.challenges`)."""
 
 

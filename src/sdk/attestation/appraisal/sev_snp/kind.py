@@ -51,12 +51,10 @@ def state_of(claims: SevSnpClaims) -> dict[str, Any]:
         "guest_svn": report.guest_svn,
         "vmpl": report.vmpl,
         "platform_info": report.platform_info,
-        "tcb": {
-            "reported": claims.reported.components(),
-            "committed": claims.committed.components(),
-            "current": claims.current.components(),
-            "launch": claims.launch.components(),
-        },
+        "reported_tcb": claims.reported.components(),
+        "committed_tcb": claims.committed.components(),
+        "current_tcb": claims.current.components(),
+        "launch_tcb": claims.launch.components(),
     }
 
 
@@ -64,7 +62,7 @@ def regressed(claims: SevSnpClaims, before: Mapping[str, Any] | None) -> list[Ou
     """Return that firmware is older than at the last verified evidence: the host may do that, operators should know."""
     if before is None or before.get("chip_id") != claims.chip.hex():
         return []
-    known = before["tcb"]["reported"]
+    known = before["reported_tcb"]
     lower = [
         f"{name} {value}, was {known[name]}"
         for name, value in claims.reported.components().items()
