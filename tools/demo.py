@@ -206,7 +206,7 @@ class Show:
         with NodeClient(self._service.url) as client:
             answer = client.introduce(request)
             guess = ActivateRequest(
-                challenge_id=answer.activation.challenge_id, proof=b64encode(secrets.token_bytes(32))
+                challenge_id=answer.credential().challenge_id, proof=b64encode(secrets.token_bytes(32))
             )
             try:
                 client.activate(answer.machine_id, guess)

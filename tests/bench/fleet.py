@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from attestation.machines import ClockState, Machine, Role, Status, TPMIdentity
+from attestation.machines import Anchor, ClockState, Machine, Role, Status
 from attestation.results import Assurance, Verdict
 from attestation.store import Tx, is_postgresql, migrate, open_store
 from attestation.store.copying import copy, source, tables_of, target
@@ -112,7 +112,7 @@ def _row(machine_id: str, fingerprint: str, ek: Public, ak: Public, at: datetime
         status=Status.ATTESTED,
         role=Role.WORKER_APP,
         cluster_id="default",
-        tpm=TPMIdentity(
+        anchor=Anchor(
             ek_fingerprint=fingerprint,
             ek_public=ek.tpm2b(),
             ek_source="pub",

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from attestation.machines import ClockState, EKCertificateInfo, Machine, Role, Status, TPMIdentity
+from attestation.machines import Anchor, ClockState, EKCertificateInfo, Machine, Role, SeenHardware, Status
 from attestation.results import (
     Assurance,
     AttestationResult,
@@ -74,8 +74,8 @@ def a_machine(number: int = 1, **changes: Any) -> Machine:
         "desired_cluster_id": "default",
     }
     fields |= changes
-    tpm = TPMIdentity(**{each.name: fields.pop(each.name) for each in dataclasses.fields(TPMIdentity)})
-    return Machine(**fields, tpm=tpm)
+    tpm = Anchor(**{each.name: fields.pop(each.name) for each in dataclasses.fields(Anchor)})
+    return Machine(**fields, anchor=tpm)
 
 
 def a_full_machine(number: int = 1) -> Machine:
@@ -119,6 +119,8 @@ def a_full_machine(number: int = 1) -> Machine:
         last_result_key="key",
         trust_expires_at=NOW + 8 * MINUTE,
         event_log_sha256="cd" * 32,
+        hardware=SeenHardware(kind="sev_snp", chip=b"\x07" * 64, guest=b"\x01" * 32, csp_id="CN=a"),
+        vouched_by_hardware=True,
         heartbeat_missed_at=NOW + 9 * MINUTE,
         firmware_attested=(1 << 64) - 3,
         firmware_blocked="CVE-2017-15361",

@@ -201,7 +201,7 @@ def test_each_kind_has_a_sample() -> None:
     assert not COMMON_BLOCKS.keys() & (BLOCKS.keys() | KINDS.keys())
     assert all(kind.check in kind.checks and kind.held == kind.check.passed() for kind in KINDS.values())
     names = [check.name for kind in KINDS.values() for check in kind.checks]
-    assert len(set(names) | {"policy", "assurance", "evidence"}) == len(names) + 3
+    assert len(set(names) | {"policy", "assurance", "evidence", "guest-name"}) == len(names) + 4
 
 
 def test_good_evidence(sample: Sample) -> None:

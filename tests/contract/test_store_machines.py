@@ -20,7 +20,7 @@ from attestation.errors import (
     NameInUse,
     RequestInvalid,
 )
-from attestation.machines import ClockState, EKCertificateInfo, Identity, Machine, Role, Status
+from attestation.machines import ClockState, EKCertificateInfo, Identity, Machine, Role, SeenHardware, Status
 from attestation.machines.names import names_of
 from attestation.results import Assurance, Verdict
 from attestation.store import FLEET, MachineFilter, Page, PolicyAssignment, Store, StoredPolicy, Tx, machines
@@ -99,9 +99,9 @@ CHANGES: list[dict[str, Any]] = [
     {"wipe_pending": True, "wiped_at": NOW + MINUTE},
     {"clock": None},
     {"clock": RENEWAL["clock"], "assurance": Assurance.EK_CHAIN, "desired_role": None},
-    {"tpm": dataclasses.replace(a_full_machine().tpm, ek_certificate=None)},
+    {"anchor": dataclasses.replace(a_full_machine().tpm, ek_certificate=None)},
     {
-        "tpm": dataclasses.replace(
+        "anchor": dataclasses.replace(
             a_full_machine().tpm,
             ek_certificate=EKCertificateInfo(
                 subject="s", manufacturer="m", model="o", firmware="f", sha256="00"
@@ -109,9 +109,13 @@ CHANGES: list[dict[str, Any]] = [
         )
     },
     {
-        "tpm": dataclasses.replace(a_full_machine().tpm, ak_public=None, ak_name=None, ak_activated_at=None),
+        "anchor": dataclasses.replace(
+            a_full_machine().tpm, ak_public=None, ak_name=None, ak_activated_at=None
+        ),
         "last_verdict": None,
     },
+    {"hardware": SeenHardware(kind="tdx", chip=b"", guest=b"2", csp_id=None), "vouched_by_hardware": False},
+    {"hardware": None},
     {},
 ]
 
@@ -178,8 +182,8 @@ def test_a_renewal_stores_the_result_and_keeps_the_version(store: Store) -> None
     "meanwhile",
     [
         {"status": Status.LOCKED},
-        {"tpm": a_machine(ak_name=b"other").tpm},
-        {"tpm": a_machine(ak_name=None).tpm},
+        {"anchor": a_machine(ak_name=b"other").tpm},
+        {"anchor": a_machine(ak_name=None).tpm},
         {"role": Role.CONTROLPLANE},
         {"assurance": Assurance.NONE},
         {"hostname": "other"},

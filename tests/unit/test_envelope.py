@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.concatkdf import ConcatKDFHash
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
-from attestation.envelope import FORMAT, Envelope, EnvelopeNotForUs, open_envelope, seal
+from attestation.envelope import (
+    FORMAT,
+    Envelope,
+    EnvelopeNotForUs,
+    SubjectEnvelope,
+    open_envelope,
+    open_with_subject,
+    seal,
+    seal_to_subject,
+    subject_key,
+    subject_name,
+)
 from attestation.errors import MalformedEvidence
 from attestation.tpm import Public, parse_public
 from attestation.tpm.credential import unwrap_identity
@@ -191,3 +205,99 @@ def test_what_cannot_be_sealed_to_gets_nothing(symmetric: bytes) -> None:
     ek = parse_public(forge.ek_public("L-2", symmetric=symmetric))
     with pytest.raises(MalformedEvidence):
         seal(CONFIG, ek=ek, ak_name=NAME, machine_id=MACHINE, token_id=TOKEN)
+
+
+# To a subject key, without a TPM (PROTOCOL §9)
+
+
+def _subject() -> tuple[ec.EllipticCurvePrivateKey, bytes]:
+    key = ec.generate_private_key(ec.SECP384R1())
+    return key, key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def test_to_a_subject_key_and_back() -> None:
+    """By the key alone that it was sealed to, and each time anew."""
+    key, spki = _subject()
+    sealed = seal_to_subject(b"secret", spki=spki, machine_id="m", token_id="t")
+    assert open_with_subject(sealed, key, machine_id="m") == b"secret"
+    assert seal_to_subject(b"secret", spki=spki, machine_id="m", token_id="t").epk != sealed.epk
+    with pytest.raises(EnvelopeNotForUs):
+        open_with_subject(sealed, _subject()[0], machine_id="m")
+    with pytest.raises(EnvelopeNotForUs):
+        open_with_subject(sealed, key, machine_id="other")
+    assert len(subject_name(spki)) == 48
+
+
+def test_it_is_made_as_the_protocol_says() -> None:
+    """Opened by the words of PROTOCOL §9, step by step."""
+    key, spki = _subject()
+    sealed = seal_to_subject(b"secret", spki=spki, machine_id="m", token_id="t")
+    aad = f"tee-p384-aes256gcm-v1\nm\nt\n{sealed.config_sha256}\n".encode()
+    epk = load_der_public_key(sealed.epk)
+    assert isinstance(epk, ec.EllipticCurvePublicKey)
+    shared = key.exchange(ec.ECDH(), epk)
+    extracted = hmac.digest(b"", shared, "sha384")
+    agreed = hmac.digest(extracted, aad + b"\x01", "sha384")[:32]
+    assert AESGCM(agreed).decrypt(sealed.iv, sealed.ciphertext, aad) == b"secret"
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"token_id": "u"}, EnvelopeNotForUs),
+        ({"config_sha256": "00" * 32}, EnvelopeNotForUs),
+        ({"ciphertext": bytes(22)}, EnvelopeNotForUs),
+        ({"iv": bytes(12)}, EnvelopeNotForUs),
+        ({"iv": bytes(11)}, MalformedEvidence),
+        ({"ciphertext": bytes(15)}, MalformedEvidence),
+        ({"epk": b"x"}, MalformedEvidence),
+        ({"epk": _subject()[1]}, EnvelopeNotForUs),
+    ],
+)
+def test_what_was_changed_does_not_open(changed: dict[str, Any], error: type[Exception]) -> None:
+    """Any member; what has no form is malformed."""
+    key, spki = _subject()
+    sealed = seal_to_subject(b"secret", spki=spki, machine_id="m", token_id="t")
+    with pytest.raises(error):
+        open_with_subject(replace(sealed, **changed), key, machine_id="m")
+
+
+def test_what_was_announced_otherwise_does_not_leave() -> None:
+    """Good under the key, but of another digest than the additional data name."""
+    key, spki = _subject()
+    ephemeral, epk = _subject()
+    aad = b"tee-p384-aes256gcm-v1\nm\nt\nother\n"
+    peer = load_der_public_key(spki)
+    assert isinstance(peer, ec.EllipticCurvePublicKey)
+    extracted = hmac.digest(b"", ephemeral.exchange(ec.ECDH(), peer), "sha384")
+    agreed = hmac.digest(extracted, aad + b"\x01", "sha384")[:32]
+    sealed = SubjectEnvelope(
+        machine_id="m",
+        token_id="t",
+        epk=epk,
+        iv=bytes(12),
+        ciphertext=AESGCM(agreed).encrypt(bytes(12), b"secret", aad),
+        config_sha256="other",
+    )
+    with pytest.raises(EnvelopeNotForUs, match="announced"):
+        open_with_subject(sealed, key, machine_id="m")
+
+
+@pytest.mark.parametrize("how", ["no key", "RSA", "P-256", "trailing", "compressed"])
+def test_what_is_no_subject_key(how: str) -> None:
+    """P-384, in the one form that names it: another spelling would have another name."""
+    key, spki = _subject()
+    x_y = key.public_key().public_numbers()
+    compressed = bytes.fromhex("3046301006072a8648ce3d020106052b81040022033200") + bytes([2 + x_y.y % 2])
+    rsa_key = rsa.generate_private_key(65537, 2048).public_key()
+    given = {
+        "no key": b"x",
+        "RSA": rsa_key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
+        "P-256": ec.generate_private_key(ec.SECP256R1())
+        .public_key()
+        .public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
+        "trailing": spki + b"\0",
+        "compressed": compressed + x_y.x.to_bytes(48),
+    }[how]
+    with pytest.raises(MalformedEvidence):
+        subject_key(given)

@@ -86,7 +86,7 @@ class Introducing(Standing):
             **read_hardware(self._settings.sysfs),
         }
         introduced, further = self._introduce(members, registration_token, self._further_eks())
-        offered = introduced.activation
+        offered = introduced.credential()
         secret = tpm.activate(
             b64decode(offered.credential_blob, "credential_blob"),
             b64decode(offered.encrypted_secret, "encrypted_secret"),
@@ -212,7 +212,7 @@ class Introducing(Standing):
 
     def _further_proofs(self, introduced: IntroduceResponse, further: tuple[FurtherEK, ...]) -> list[str]:
         """Prove each further EK by the credential that was sealed to it; where one fails none counts, nor is sent."""
-        offered, tpm, proofs = introduced.activation, self._open_tpm(), []
+        offered, tpm, proofs = introduced.credential(), self._open_tpm(), []
         if len(offered.alternatives) != len(further):
             return []
         try:

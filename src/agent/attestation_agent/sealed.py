@@ -26,8 +26,8 @@ def opened(tpm: TPM, envelope: ConfigEnvelope, *, machine_id: str) -> bytes:
         sealed = Envelope(
             machine_id=envelope.machine_id,
             token_id=envelope.token_id,
-            credential_blob=b64decode(envelope.credential_blob, "credential_blob"),
-            encrypted_secret=b64decode(envelope.encrypted_secret, "encrypted_secret"),
+            credential_blob=b64decode(envelope.credential_blob or "", "credential_blob"),
+            encrypted_secret=b64decode(envelope.encrypted_secret or "", "encrypted_secret"),
             iv=b64decode(envelope.iv, "iv"),
             ciphertext=b64decode(envelope.ciphertext, "ciphertext", max_bytes=2 << 20),
             config_sha256=envelope.config_sha256,

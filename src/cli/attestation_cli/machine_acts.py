@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +59,11 @@ def reason_of(text: str) -> str:
 
 def described(machine: MachineDetail) -> str:
     """Return *machine* as a question names it: what it is called, and where it stands."""
+    from attestation.client.words import hardware_words
+
     role = f", {machine.role}" if machine.role else ""
-    return f"{name_of(machine)} [{machine.status}, {machine.trust}, {machine.assurance}{role}]"
+    hardware = f", {hardware_words(machine.hardware)}" if machine.hardware is not None else ""
+    return f"{name_of(machine)} [{machine.status}, {machine.trust}, {machine.assurance}{role}{hardware}]"
 
 
 def print_done(session: Session, what: str, machine: MachineDetail) -> None:
@@ -96,6 +99,7 @@ def machine_act(
     done: str,
     *,
     question: str | None = None,
+    seen: Callable[[MachineDetail], Mapping[str, Any]] = lambda _: {},
 ) -> Callable[[Callable[[], None]], click.Command]:
     """Make a command of an act on one machine; its options follow from what *operation* takes and answers.
 
@@ -103,6 +107,7 @@ def machine_act(
         operation: It takes a machine and perhaps a reason; others may have to agree.
         done: What is printed of the machine.
         question: What is asked before, `{}` being the machine; None asks nothing.
+        seen: What else the operation takes: what is shown of the machine, so that nothing else is acted on.
     """
     takes = operation.signature.parameters.get("reason")
     explained = takes is not None and takes.default is takes.empty
@@ -113,7 +118,7 @@ def machine_act(
             if question is not None:
                 session.confirm(question.format(described(detail)), yes=yes)
             why = {"reason": reason_of(reason or "")} if reason or explained else {}
-            answer = operation(client, detail.machine_id, **why)
+            answer = operation(client, detail.machine_id, **why, **seen(detail))
         print_concluded(session, done, detail, answer)
 
     def make(words: Callable[[], None]) -> click.Command:

@@ -98,7 +98,7 @@ def _wanted(proposal: ProposalDetail) -> Iterator[Row]:
 
 def _machine(client: OperatorClient, machine_id: str) -> Iterator[Row]:
     """Yield what is known of the machine; the votes bind a digest of it, so it is looked at beside them."""
-    from attestation.client.words import ASSURANCE, NEVER_JUDGED
+    from attestation.client.words import ASSURANCE, NEVER_JUDGED, hardware_words
 
     try:
         machine = client.machine(machine_id)
@@ -112,6 +112,8 @@ def _machine(client: OperatorClient, machine_id: str) -> Iterator[Row]:
     yield "vouched for", cell(f"{machine.assurance}: {ASSURANCE[machine.assurance]}")
     yield "TPM", cell(f"{tpm.manufacturer} {tpm.model} {tpm.firmware}" if tpm else "without a certificate")
     yield from _chain(client, machine)
+    if machine.hardware is not None:
+        yield "processor", cell(hardware_words(machine.hardware))
     yield "hardware", cell(f"{machine.hw_product}, serial {machine.hw_serial}")
     yield "UUID, MAC", cell(f"{machine.hw_uuid}, {machine.hw_mac}")
     yield "came from", cell(machine.registered_from or "unknown")

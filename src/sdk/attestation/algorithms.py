@@ -405,10 +405,11 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
             Entry(
                 use=Use.ENVELOPE,
                 title="sealed configurations",
-                algorithms=("aes-256-gcm", "sha256"),
+                algorithms=("aes-256-gcm", "sha256", "ecdh-p384", "hkdf-sha384", "sha384"),
                 chooser=Chooser.WE,
-                parameters="ek-aes256gcm-v2: fresh key and IV; the key travels as a credential for EK and AK",
-                enforced="by the EK: see its row",
+                parameters="ek-aes256gcm-v2: fresh key and IV; the key travels as a credential for EK and AK. "
+                "tee-p384-aes256gcm-v1: the key is agreed with the subject key of a confidential machine",
+                enforced="by the EK: see its row; without a TPM P-384 alone",
                 exemptions=(_exempt(f"digest inside what AES-256-GCM authenticates; {_FORMAT}", "sha256"),),
             ),
             Entry(

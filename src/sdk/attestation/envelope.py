@@ -5,6 +5,11 @@ has both keys in its TPM. The additional data binds format, machine, token and p
 
     "ek-aes256gcm-v2\n" machine_id "\n" token_id "\n" config_sha256 "\n"
 
+Without a TPM it is `tee-p384-aes256gcm-v1` (PROTOCOL §9): the AES-256 key is HKDF-SHA384, salt empty, of an ECDH
+between a fresh P-384 key and the subject key, which a confidential machine keeps in its guest; info is the additional
+data, with this
+format's name.
+
 And `itl-server-key-v1`, for compatibility only: a private key for one TPM-resident RSA decryption key (FAULTS R10).
 RSA-2048 with OAEP carries 190 bytes, and private keys have more or nearly so: the PKCS#8 DER is encrypted under a
 fresh AES-256 key, and that one is wrapped. The additional data:
@@ -21,15 +26,18 @@ import secrets
 from dataclasses import dataclass
 from typing import Final
 
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
 from attestation.errors import EvidenceRejected, MalformedEvidence
 from attestation.tpm import Public, make_credential
 
 FORMAT: Final = "ek-aes256gcm-v2"
+TEE_FORMAT: Final = "tee-p384-aes256gcm-v1"
 KEY_FORMAT: Final = "itl-server-key-v1"
 KEY_BYTES: Final = 32
 IV_BYTES: Final = 12
@@ -85,13 +93,14 @@ def seal(plaintext: bytes, *, ek: Public, ak_name: bytes, machine_id: str, token
     iv = secrets.token_bytes(IV_BYTES)
     config_sha256 = hashlib.sha256(plaintext).hexdigest()
     credential = make_credential(ek, ak_name, key)
+    data = _additional_data(FORMAT, machine_id, token_id, config_sha256)
     return Envelope(
         machine_id=machine_id,
         token_id=token_id,
         credential_blob=credential.credential_blob,
         encrypted_secret=credential.encrypted_secret,
         iv=iv,
-        ciphertext=AESGCM(key).encrypt(iv, plaintext, _additional_data(machine_id, token_id, config_sha256)),
+        ciphertext=AESGCM(key).encrypt(iv, plaintext, data),
         config_sha256=config_sha256,
     )
 
@@ -113,17 +122,126 @@ def open_envelope(envelope: Envelope, key: bytes, *, machine_id: str) -> bytes:
     if envelope.machine_id != machine_id:
         raise EnvelopeNotForUs("the envelope is for another machine")
     try:
-        data = _additional_data(envelope.machine_id, envelope.token_id, envelope.config_sha256)
-        plaintext = AESGCM(key).decrypt(envelope.iv, envelope.ciphertext, data)
-    except (InvalidTag, UnicodeEncodeError) as e:
+        data = _additional_data(FORMAT, envelope.machine_id, envelope.token_id, envelope.config_sha256)
+    except UnicodeEncodeError as e:
         raise EnvelopeNotForUs("the envelope does not open under this key") from e
-    if not hmac.compare_digest(hashlib.sha256(plaintext).hexdigest(), envelope.config_sha256):
+    return _opened(key, envelope.iv, envelope.ciphertext, data, envelope.config_sha256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectEnvelope:
+    """A configuration sealed to a subject key.
+
+    Args:
+        machine_id: UUID text.
+        token_id: 16 hex digits.
+        epk: SubjectPublicKeyInfo, DER, of the ephemeral key.
+        iv: 12 bytes.
+        ciphertext: AES-256-GCM, the tag of 16 bytes appended.
+        config_sha256: SHA-256 of the plaintext, hex.
+    """
+
+    machine_id: str
+    token_id: str
+    epk: bytes
+    iv: bytes
+    ciphertext: bytes
+    config_sha256: str
+
+
+def subject_key(spki: bytes) -> ec.EllipticCurvePublicKey:
+    """Return the subject key in a SubjectPublicKeyInfo, DER: P-384, in the one form that names it.
+
+    Raises:
+        MalformedEvidence: Another key, or written otherwise.
+    """
+    try:
+        key = load_der_public_key(spki)
+    except (ValueError, UnsupportedAlgorithm) as e:
+        raise MalformedEvidence("subject key: no SubjectPublicKeyInfo") from e
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+        raise MalformedEvidence("subject key: not on P-384")
+    if _spki(key) != spki:
+        raise MalformedEvidence("subject key: not the canonical form")
+    return key
+
+
+def subject_name(spki: bytes) -> bytes:
+    """Return what a binding calls a subject key: SHA-384 of its SubjectPublicKeyInfo, 48 bytes."""
+    return hashlib.sha384(spki).digest()
+
+
+def seal_to_subject(plaintext: bytes, *, spki: bytes, machine_id: str, token_id: str) -> SubjectEnvelope:
+    """Seal *plaintext* to a subject key; keys and IV are fresh for every envelope.
+
+    Args:
+        plaintext: The configuration.
+        spki: SubjectPublicKeyInfo, DER, of the machine's subject key.
+        machine_id: UUID text.
+        token_id: 16 hex digits.
+
+    Raises:
+        MalformedEvidence: It is no subject key; nothing was released.
+    """
+    ephemeral, iv = ec.generate_private_key(ec.SECP384R1()), secrets.token_bytes(IV_BYTES)
+    config_sha256 = hashlib.sha256(plaintext).hexdigest()
+    data = _additional_data(TEE_FORMAT, machine_id, token_id, config_sha256)
+    agreed = _agreed(ephemeral, subject_key(spki), data)
+    return SubjectEnvelope(
+        machine_id=machine_id,
+        token_id=token_id,
+        epk=_spki(ephemeral.public_key()),
+        iv=iv,
+        ciphertext=AESGCM(agreed).encrypt(iv, plaintext, data),
+        config_sha256=config_sha256,
+    )
+
+
+def open_with_subject(
+    envelope: SubjectEnvelope, key: ec.EllipticCurvePrivateKey, *, machine_id: str
+) -> bytes:
+    """Return the plaintext; tag first, then digest, before anything leaves this function.
+
+    Args:
+        envelope: As received.
+        key: Our subject key.
+        machine_id: Our own id; an envelope for another machine is refused.
+
+    Raises:
+        MalformedEvidence: Ephemeral key, IV or ciphertext of a wrong form.
+        EnvelopeNotForUs: For another machine, or changed anywhere.
+    """
+    if len(envelope.iv) != IV_BYTES or len(envelope.ciphertext) < TAG_BYTES:
+        raise MalformedEvidence("envelope: iv or ciphertext has a wrong length")
+    if envelope.machine_id != machine_id:
+        raise EnvelopeNotForUs("the envelope is for another machine")
+    data = _additional_data(TEE_FORMAT, envelope.machine_id, envelope.token_id, envelope.config_sha256)
+    agreed = _agreed(key, subject_key(envelope.epk), data)
+    return _opened(agreed, envelope.iv, envelope.ciphertext, data, envelope.config_sha256)
+
+
+def _agreed(ours: ec.EllipticCurvePrivateKey, theirs: ec.EllipticCurvePublicKey, info: bytes) -> bytes:
+    derivation = HKDF(algorithm=hashes.SHA384(), length=KEY_BYTES, salt=None, info=info)
+    return derivation.derive(ours.exchange(ec.ECDH(), theirs))
+
+
+def _spki(key: ec.EllipticCurvePublicKey) -> bytes:
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _opened(key: bytes, iv: bytes, ciphertext: bytes, data: bytes, config_sha256: str) -> bytes:
+    try:
+        plaintext = AESGCM(key).decrypt(iv, ciphertext, data)
+    except InvalidTag as e:
+        raise EnvelopeNotForUs("the envelope does not open under this key") from e
+    # Their digests as bytes: what was announced may have any characters.
+    if not hmac.compare_digest(hashlib.sha256(plaintext).hexdigest().encode(), config_sha256.encode()):
         raise EnvelopeNotForUs("the configuration is not the one that was announced")
     return plaintext
 
 
-def _additional_data(machine_id: str, token_id: str, config_sha256: str) -> bytes:
-    return f"{FORMAT}\n{machine_id}\n{token_id}\n{config_sha256}\n".encode()
+def _additional_data(name: str, machine_id: str, token_id: str, config_sha256: str) -> bytes:
+    return f"{name}\n{machine_id}\n{token_id}\n{config_sha256}\n".encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

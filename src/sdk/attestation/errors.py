@@ -33,7 +33,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── ResultUnknown  TrustCertificateUnknown
     │   └── CertificateUnknown  IssuerUnknown  ExtensionUnknown
     ├── Conflict                       it exists, but not in a state that allows this
-    │   ├── ChallengeUsed  AKConflict  EKConflict  TransitionForbidden
+    │   ├── ChallengeUsed  AKConflict  EKConflict  TPMRequired  TransitionForbidden
     │   ├── MachineChanged  AlreadyExists  AssuranceTooLow  RotationForbidden  NameInUse
     │   ├── ActInProgress  AnswerNotKept  ProposalDiffers  ProposalRival
     │   └── NodeRequestDiffers
@@ -426,6 +426,18 @@ class AKConflict(Conflict):
     """Another attestation key is already activated for this EK; only an operator resets it."""
 
     code = "ak-conflict"
+
+
+class TPMRequired(Conflict):
+    """The machine is known by confidential hardware; what was asked for needs a TPM."""
+
+    code = "tpm-required"
+
+
+class EphemeralForbidden(NotAuthentic):
+    """Nothing names this guest beyond its boot, and no rule lets such machines in."""
+
+    code = "ephemeral-forbidden"
 
 
 class EKConflict(Conflict):

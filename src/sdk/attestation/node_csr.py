@@ -29,7 +29,7 @@ from attestation.endorsements import der
 from attestation.errors import MalformedEvidence
 from attestation.evidence import node_csr
 from attestation.evidence.key_certification import csr_binding
-from attestation.machines import Machine, Status, TPMIdentity
+from attestation.machines import Anchor, Machine, Status
 from attestation.pki.names import NODE_USER, NODES_GROUP
 from attestation.pki.requested import COMMON_NAME, ORGANIZATION
 from attestation.reference import Policy
@@ -187,7 +187,7 @@ def offline_case(
         status=Status.ATTESTED,
         role=None,
         cluster_id=cluster_id,
-        tpm=TPMIdentity(
+        anchor=Anchor(
             ek_fingerprint=ek.fingerprint(),
             ek_public=ek_public,
             ek_source="pub",

@@ -220,6 +220,8 @@ class Settings(BaseSettings):
     introduced_mib_per_network: Annotated[int, Field(ge=1, le=10_240)] = 32
     registration_nets: Annotated[tuple[Network, ...], *CommaList] = ()
 
+    tee_ephemeral_roles: Annotated[tuple[Role, ...], *CommaList] = ()
+
     # Extensions
     extensions: Annotated[tuple[str, ...], *CommaList] = ()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from attestation.appraisal.node_csr import BOOTSTRAPPERS, Case, NodeCSRResult, Requested, Rules, appraise
 from attestation.evidence import node_csr
-from attestation.machines import Machine, Role, Status, TPMIdentity
+from attestation.machines import Anchor, Machine, Role, Status
 from attestation.reference import Policy, parse_policy
 from attestation.results import Assurance, Verdict
 from attestation.tpm import PCRSelection
@@ -54,7 +54,7 @@ def machine(node: SoftwareNode = NODE, **changes: Any) -> Machine:
             status=Status.ATTESTED,
             role=Role.WORKER_APP,
             cluster_id=CLUSTER,
-            tpm=TPMIdentity(
+            anchor=Anchor(
                 ek_fingerprint=node.ek.public.fingerprint(),
                 ek_public=node.ek.public.tpm2b(),
                 ek_source="pub",

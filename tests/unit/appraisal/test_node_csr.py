@@ -202,10 +202,10 @@ def test_2_a_subject_of_no_node_has_no_node_that_renews() -> None:
             if status not in (Status.ATTESTED, Status.REGISTERED)
         ),
         {"machine": machine(status=Status.REGISTERED), "first_certificate": False},
-        {"machine": machine(tpm=replace(machine().tpm, ak_public=None))},
+        {"machine": machine(anchor=replace(machine().anchor, ak_public=None))},
         # A certificate for the key counts in the layout that carries it, nowhere else.
         {
-            "machine": machine(tpm=replace(machine().tpm, ak_public=None)),
+            "machine": machine(anchor=replace(machine().anchor, ak_public=None)),
             "certified_ak": NODE.ak.public.spki_der(),
         },
     ],
@@ -608,8 +608,8 @@ def test_gke_signers_outside_of_a_tpm() -> None:
     seed = node_csr.parse(vectors.fixture("gke-activated"))
     the_case = vectors.case_of("gke-activated")
     assert the_case.machine is not None
-    tpm = replace(the_case.machine.tpm, ak_public=ak.public.tpm2b())
-    the_case = replace(the_case, machine=replace(the_case.machine, tpm=tpm))
+    tpm = replace(the_case.machine.anchor, ak_public=ak.public.tpm2b())
+    the_case = replace(the_case, machine=replace(the_case.machine, anchor=tpm))
     key = ec.derive_private_key(3, ec.SECP256R1())
     (public,) = node_csr.rebuilt_publics(key.public_key())
     for name in (ak.qualified_name, b"", ak.public.name):

@@ -360,7 +360,7 @@ def endorsement(machine_id: str, *, ok: bool) -> dict[str, Any]:
     }
 
 
-GATED = ("/approve", "/unlock", "/role", "/ak-reset", "/redeliver")
+GATED = ("/approve", "/unlock", "/role", "/ak-reset", "/redeliver", "/approve-hardware")
 STATS = {
     "at": NOW,
     "machines": 1205,

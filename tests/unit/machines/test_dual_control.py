@@ -840,6 +840,6 @@ def test_an_offline_bundle_concerns_every_role(role: Role | None) -> None:
     assert (
         proposal.digest()
         != of_offline_bundle(
-            dataclasses.replace(machine, tpm=dataclasses.replace(machine.tpm, ak_name=None)), MEASURED
+            dataclasses.replace(machine, anchor=dataclasses.replace(machine.anchor, ak_name=None)), MEASURED
         ).digest()
     )

@@ -10,32 +10,32 @@ from attestation.machines import ALLOWED, Role, Status, Transition, next_status
 NO, SHUT = "forbidden", "machine-rejected"
 COLUMNS = (
     "activate", "attest", "acknowledge", "approve", "reject", "lock", "unlock", "revoke", "ak_reset", "redeliver",
-    "role_change",
+    "role_change", "approve_hardware",
 )  # fmt: skip
 EXPECTED = {
     "pending_approval": (
         "pending_approval", "pending_approval", NO, "registered", "rejected", NO, NO, NO, "pending_approval", NO,
-        NO,
+        NO, NO,
     ),
     "registered": (
         "registered", "attested", NO, NO, NO, NO, NO, "revoked", "registered", NO,
-        "registered",
+        "registered", "registered",
     ),
     "attested": (
         "attested", "attested", "attested", NO, NO, "locked", NO, "revoked", "attested", "attested",
-        "attested",
+        "attested", "attested",
     ),
     "locked": (
         "locked", "locked", "locked", NO, NO, NO, "attested", "revoked", "locked", NO,
-        "locked",
+        "locked", "locked",
     ),
     "revoked": (
         "revoked", "revoked", "revoked", NO, NO, NO, NO, NO, NO, NO,
-        NO,
+        NO, NO,
     ),
     "rejected": (
         "rejected", SHUT, SHUT, NO, NO, NO, NO, NO, NO, NO,
-        NO,
+        NO, NO,
     ),
 }  # fmt: skip
 PAIRS = [
@@ -46,10 +46,10 @@ PAIRS = [
 
 
 def test_the_expected_table_is_complete() -> None:
-    """Six statuses, eleven transitions, sixty-six pairs; the words are API."""
+    """Six statuses, twelve transitions, seventy-two pairs; the words are API."""
     assert [s.value for s in Status] == [*list(EXPECTED)[:3], "rejected", "locked", "revoked"]
     assert tuple(o.value for o in Transition) == COLUMNS
-    assert len(PAIRS) == 66
+    assert len(PAIRS) == 72
 
 
 @pytest.mark.threat("T24")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from attestation.machines import Machine, NodeEvent, Status, TPMIdentity, Trust
+from attestation.machines import Anchor, Machine, NodeEvent, Status, Trust
 from attestation.results import Assurance, Verdict
 from tests.vectors import forge
 
@@ -21,7 +21,7 @@ def machine(verdict: Verdict | None, expires_at: datetime | None) -> Machine:
         status=Status.ATTESTED,
         role=None,
         cluster_id="c1",
-        tpm=TPMIdentity(
+        anchor=Anchor(
             ek_fingerprint="ab" * 48,
             ek_public=forge.ek_public("L-1"),
             ek_source="nv",

@@ -237,6 +237,8 @@ class SoftwareNode:
     def open(self, envelope: Mapping[str, Any]) -> bytes:
         """Open a sealed configuration as the agent does."""
         wire = ConfigEnvelope.model_validate(envelope)
+        assert wire.credential_blob is not None
+        assert wire.encrypted_secret is not None
         found = Envelope(
             machine_id=wire.machine_id,
             token_id=wire.token_id,

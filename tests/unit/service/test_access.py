@@ -39,6 +39,7 @@ MACHINE_ROUTES = {
     ("POST", "/api/v1/self-register"),
     ("POST", "/api/v1/register"),
     ("POST", "/api/v1/machines/{machine_id}/ak-activate"),
+    ("POST", "/api/v1/machines/{machine_id}/tee-activate"),
     ("GET", "/api/v1/attest/challenge"),
     ("POST", "/api/v1/attest"),
     ("POST", "/api/v1/machines/{machine_id}/ack"),

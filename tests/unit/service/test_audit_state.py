@@ -230,6 +230,8 @@ UNTOLD = {
         *("clock_ms", "reset_count", "restart_count", "clock_safe", "firmware_version", "event_log_sha256"),
         *("heartbeat_missed_at", "firmware_attested", "firmware_blocked"),
         *("desired_cluster_id", "alarm", "kept_bytes", "pinned_keys"),
+        # What was seen gives nothing: an operator's approval makes it an identity's.
+        *("hardware_kind", "hardware_chip", "hardware_guest", "hardware_csp_id", "vouched_by_hardware"),
     },
     "ak-binding": {"bound_at"},
     "chip-mark": {"ended_at"},

@@ -56,7 +56,7 @@ GCE = "1.3.6.1.4.1.11129.2.1.21"
 CA = CertificateAuthority("Instances", seed=1)
 OTHER_CA = CertificateAuthority("Others", seed=2)
 KNOWN = machine()
-UNACTIVATED = replace(KNOWN, tpm=replace(KNOWN.tpm, ak_public=None, ak_name=None))
+UNACTIVATED = replace(KNOWN, anchor=replace(KNOWN.anchor, ak_public=None, ak_name=None))
 VM = VMIdentity(zone="europe-west1-b", id=1234, name="node-1", project_id=4711, project_name="our-project")
 
 

@@ -126,6 +126,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_PENDING_DAYS": ("7", 7),
     "ITL_INTRODUCED_MIB": ("5", 5),
     "ITL_INTRODUCED_MIB_PER_NETWORK": ("6", 6),
+    "ITL_TEE_EPHEMERAL_ROLES": ("worker-app, generic", ("worker-app", "generic")),
     "ITL_REGISTRATION_NETS": ("10.0.0.0/8", ("10.0.0.0/8",)),
     "ITL_TRUSTED_PROXIES": ("10.0.0.0/8, fd00::/8,", ("10.0.0.0/8", "fd00::/8")),
     "ITL_RESULT_HISTORY": ("9", 9),

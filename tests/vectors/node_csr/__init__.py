@@ -86,8 +86,8 @@ def _machine(keys: Mapping[str, str], changes: Mapping[str, Any]) -> Machine:
     which = changes.get("ak", "ak")
     ak = None if which is None else base64.b64decode(keys[which])
     ek = base64.b64decode(keys[changes.get("ek", "ek")])
-    tpm = replace(machine.tpm, ak_public=ak, ek_public=ek)
+    tpm = replace(machine.anchor, ak_public=ak, ek_public=ek)
     unattested: dict[str, Any] = {}
     if changes.get("never_attested"):
         unattested = {"last_verdict": None, "trust_expires_at": None}
-    return replace(machine, tpm=tpm, status=Status(changes.get("status", Status.ATTESTED)), **unattested)
+    return replace(machine, anchor=tpm, status=Status(changes.get("status", Status.ATTESTED)), **unattested)

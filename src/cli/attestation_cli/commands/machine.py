@@ -8,7 +8,7 @@ from attestation_cli.commands.machine_admission import approve, reject, replace,
 from attestation_cli.commands.machine_certificates import certificates_, request_cert
 from attestation_cli.commands.machine_delivery import offline_bundle, redeliver
 from attestation_cli.commands.machine_end import delete, lock, revoke, unlock, wipe
-from attestation_cli.commands.machine_keys import ak_activate, ak_reset
+from attestation_cli.commands.machine_keys import ak_activate, ak_reset, approve_hardware
 from attestation_cli.commands.machine_labels import label_
 from attestation_cli.commands.machine_list import list_, watch
 from attestation_cli.commands.machine_results import event_log, results
@@ -35,6 +35,6 @@ for command in (
     *(list_, watch, get, explain_, results, event_log, label_),
     *(approve, reject, role, replace, approvals, withdraw),
     *(lock, unlock, revoke, wipe, delete),
-    *(ak_activate, ak_reset, redeliver, offline_bundle, certificates_, request_cert),
+    *(ak_activate, ak_reset, approve_hardware, redeliver, offline_bundle, certificates_, request_cert),
 ):
     group.add_command(command)

@@ -166,3 +166,24 @@ def ak_reset() -> None:
     Examples:
       attestation machine ak-reset worker-2 -r "the firmware cleared its TPM"
     """
+
+
+@machine_act(
+    OperatorAPI.approve_hardware,
+    "hardware approved",
+    question="Believe {} on this processor from now on?",
+    seen=lambda machine: {
+        "chip": (machine.hardware.chip or "") if machine.hardware is not None else "",
+        "expected_version": machine.version,
+    },
+)
+def approve_hardware() -> None:
+    """Approve the confidential hardware that an admitted machine was seen on last.
+
+    For a processor that was replaced, and for a machine that was admitted before its hardware was seen. From then on
+    the machine must prove it.
+
+    \b
+    Examples:
+      attestation machine approve-hardware worker-2 -r "board replaced, ticket 4711"
+    """

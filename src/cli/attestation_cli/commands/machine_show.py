@@ -40,6 +40,8 @@ def _show(session: Session, m: MachineDetail) -> None:
     if session.json:
         session.emit_json(m)
         return
+    from attestation.client.words import hardware_words
+
     now = datetime.now(UTC)
     last, tpm, owed = m.last_result, m.ek_certificate, m.configuration_not_delivered
     wish = m.desired_cluster_id
@@ -89,6 +91,7 @@ def _show(session: Session, m: MachineDetail) -> None:
             if m.ak_activated_at
             else cell("none"),
         ),
+        *([("processor", cell(hardware_words(m.hardware)))] if m.hardware is not None else []),
         ("hardware", cell(f"{m.hw_product}, serial {m.hw_serial}")),
         ("UUID, MAC", cell(f"{m.hw_uuid}, {m.hw_mac}")),
         (

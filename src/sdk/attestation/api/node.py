@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from attestation.api.base import (
     Base64,
@@ -17,6 +17,7 @@ from attestation.api.base import (
     NodeNonce,
     Wire,
 )
+from attestation.errors import MalformedEvidence
 from attestation.machines import DEFAULT_CLUSTER, Role, Status
 
 __all__ = [
@@ -34,10 +35,12 @@ __all__ = [
     "EKAlternative",
     "EKChallenge",
     "EvidenceItem",
+    "HardwareChallenge",
     "IntroduceRequest",
     "IntroduceResponse",
     "QuoteChallenge",
     "RegisterRequest",
+    "TEEActivateRequest",
 ]
 
 NEXT_KEYS = "Compact JWS `itl-keys+jwt`: the key set to pin from now on, signed by a key that is pinned now"
@@ -67,7 +70,7 @@ class EKAlternative(Wire):
 class IntroduceRequest(Hardware):
     """`POST /api/v1/self-register` (PROTOCOL §1)."""
 
-    ek_public: Base64 = Field(description="TPM2B_PUBLIC of the EK, base64")
+    ek_public: Base64 | None = Field(default=None, description="TPM2B_PUBLIC of the EK, base64")
     ek_source: Literal["cert", "pub"] = "cert"
     ek_cert_pem: Base64 | None = Field(
         default=None, description="Base64 of the EK certificate, PEM or DER; required with ek_source=cert"
@@ -78,10 +81,29 @@ class IntroduceRequest(Hardware):
     ek_alternatives: list[EKAlternative] = Field(
         default_factory=list, max_length=3, description="Other EKs of the same chip"
     )
-    ek_fingerprint: Fingerprint
-    ak_public: Base64 = Field(description="TPM2B_PUBLIC of the AK, base64")
+    ek_fingerprint: Fingerprint | None = None
+    ak_public: Base64 | None = Field(default=None, description="TPM2B_PUBLIC of the AK, base64")
+    tee: Literal["sev-snp", "tdx"] | None = Field(
+        default=None, description="Its hardware, where it has no TPM; in place of ek_* and ak_public (§9)"
+    )
+    subject_key: Base64 | None = Field(
+        default=None, description="SubjectPublicKeyInfo, DER, of a P-384 key that the guest made and keeps"
+    )
     desired_role: Role | None = Field(default=None, description="A wish; recorded, never obeyed")
     cluster_id: ClusterId = Field(default=DEFAULT_CLUSTER, description="A wish; recorded, never obeyed")
+
+    @model_validator(mode="after")
+    def _by_one_of_both(self) -> Self:
+        """A machine is known by its TPM or by its hardware: what belongs to the other one means another machine."""
+        named = self.model_fields_set
+        tee = {name for name in ("tee", "subject_key") if getattr(self, name) is not None}
+        if not tee and None in (self.ek_public, self.ak_public, self.ek_fingerprint):
+            raise ValueError(
+                "ek_public, ek_fingerprint and ak_public belong to a TPM; tee and subject_key stand for them"
+            )
+        if tee and (len(tee) == 1 or any(name.startswith(("ek_", "ak_")) for name in named)):
+            raise ValueError("tee and subject_key stand in place of everything of a TPM")
+        return self
 
 
 class RegisterRequest(IntroduceRequest):
@@ -110,6 +132,14 @@ class ActivationChallenge(Wire):
     )
 
 
+class HardwareChallenge(Wire):
+    """What the hardware of a machine without a TPM is to sign: its report data is over this nonce."""
+
+    challenge_id: ChallengeId
+    nonce: Base64 = Field(description="32 random bytes")
+    expires_at: datetime
+
+
 class IntroduceResponse(Wire):
     """Answer to an introduction. Nothing has been stored but the challenge."""
 
@@ -117,7 +147,18 @@ class IntroduceResponse(Wire):
     status: Status
     role: Role | None
     message: str
-    activation: ActivationChallenge
+    activation: ActivationChallenge | None = Field(default=None, description="With a TPM")
+    challenge: HardwareChallenge | None = Field(default=None, description="Without one")
+
+    def credential(self) -> ActivationChallenge:
+        """Return what is for a TPM.
+
+        Raises:
+            MalformedEvidence: The answer is not for a machine with one.
+        """
+        if self.activation is None:
+            raise MalformedEvidence("the answer to the introduction carries no credential for a TPM")
+        return self.activation
 
 
 Proof = Annotated[str, Field(max_length=64, description="HMAC-SHA256 over the context, base64")]
@@ -155,6 +196,23 @@ class ActivateRequest(Wire):
     ak_certificate: AKCertificate | None = Field(
         default=None, description="Somebody vouches for the AK; counts where no maker vouches for the EK"
     )
+
+
+class EvidenceItem(Wire):
+    """Further evidence of any kind, named by its media type."""
+
+    media_type: Annotated[str, Field(max_length=128)]
+    value: Base64 | Annotated[dict[Annotated[str, Field(max_length=64)], Base64], Field(max_length=8)] = (
+        Field(description="Base64, or an object of base64 members, as the kind has it")
+    )
+
+
+class TEEActivateRequest(Wire):
+    """`POST /api/v1/machines/{machine_id}/tee-activate` (PROTOCOL §9)."""
+
+    challenge_id: ChallengeId
+    evidence: list[EvidenceItem] = Field(min_length=1, max_length=1, description="Of the processor, fresh")
+    node_nonce: NodeNonce | None = None
 
 
 class ActivateResponse(Wire):
@@ -197,25 +255,18 @@ class QuoteChallenge(Wire):
     )
 
 
-class EvidenceItem(Wire):
-    """Further evidence of any kind, named by its media type."""
-
-    media_type: Annotated[str, Field(max_length=128)]
-    value: Base64 | Annotated[dict[Annotated[str, Field(max_length=64)], Base64], Field(max_length=8)] = (
-        Field(description="Base64, or an object of base64 members, as the kind has it")
-    )
-
-
 class AttestRequest(Hardware):
     """`POST /api/v1/attest` (PROTOCOL §4)."""
 
     machine_id: MachineId
     ek_fingerprint: Fingerprint
     nonce_id: ChallengeId
-    pcr_quote: Base64 = Field(description="TPMS_ATTEST, exactly the signed bytes")
-    pcr_signature: Base64 = Field(description="TPMT_SIGNATURE")
-    pcr_values: PCRValues = Field(
-        max_length=4, description="bank -> PCR -> hex: exactly the requested selection"
+    pcr_quote: Base64 | None = Field(
+        default=None, description="TPMS_ATTEST, exactly the signed bytes; absent without a TPM"
+    )
+    pcr_signature: Base64 | None = Field(default=None, description="TPMT_SIGNATURE; likewise")
+    pcr_values: Annotated[PCRValues, Field(max_length=4)] | None = Field(
+        default=None, description="bank -> PCR -> hex: exactly the requested selection; likewise"
     )
     event_log: Annotated[str, Field(max_length=1_400_000)] | None = None
     evidence: list[EvidenceItem] = Field(default_factory=list, max_length=16)
@@ -247,13 +298,14 @@ class AttestResponse(Wire):
 
 
 class ConfigEnvelope(Wire):
-    """The configuration sealed to one TPM and one AK (PROTOCOL §5)."""
+    """The configuration sealed to one TPM and one AK (PROTOCOL §5), or to one subject key (§9)."""
 
-    format: Literal["ek-aes256gcm-v2"]
+    format: Literal["ek-aes256gcm-v2", "tee-p384-aes256gcm-v1"]
     machine_id: MachineId
     token_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    credential_blob: Base64
-    encrypted_secret: Base64
+    credential_blob: Base64 | None = Field(default=None, description="TPM2B_ID_OBJECT; with a TPM")
+    encrypted_secret: Base64 | None = Field(default=None, description="TPM2B_ENCRYPTED_SECRET; with a TPM")
+    epk: Base64 | None = Field(default=None, description="SPKI of an ephemeral P-384 key; without a TPM")
     iv: Base64
     ciphertext: Base64
     config_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -266,8 +318,11 @@ class AckRequest(Wire):
     directive_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     outcome: Literal["done", "failed"]
     detail: Annotated[str, Field(max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$")] | None = None
-    pcr_quote: Base64
-    pcr_signature: Base64
+    pcr_quote: Base64 | None = Field(default=None, description="Absent without a TPM")
+    pcr_signature: Base64 | None = Field(default=None, description="Likewise")
+    evidence: list[EvidenceItem] = Field(
+        default_factory=list, max_length=1, description="In place of a quote, without a TPM"
+    )
 
 
 class AckResponse(Wire):

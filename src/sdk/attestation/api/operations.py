@@ -56,6 +56,12 @@ class NodeAPI:
     def activate(self, machine_id: str, request: api.ActivateRequest) -> api.ActivateResponse:
         """Prove that the AK lives in the introduced TPM (§2)."""
 
+    @operation("tee_activate", "POST /machines/{machine_id}/tee-activate",
+               e.MalformedEvidence, e.EvidenceRejected, e.EphemeralForbidden, e.RegistrationTokenInvalid,
+               *CHALLENGED[1:], e.AKConflict, e.MachineChanged, e.PendingQuotaExceeded, e.Unavailable)
+    def tee_activate(self, machine_id: str, request: api.TEEActivateRequest) -> api.ActivateResponse:
+        """Prove that confidential hardware vouches for the subject key (§9)."""
+
     @operation("attest_challenge", "GET /attest/challenge", e.MachineUnknown, e.Unavailable)
     def challenge(self, machine_id: str) -> api.QuoteChallenge:
         """Fetch a fresh challenge (§3)."""
@@ -185,6 +191,12 @@ class OperatorAPI:
     @operation("reset_ak", "POST /machines/{machine_id}/ak-reset", *ACT)
     def ak_reset(self, machine_id: str, reason: str) -> api.MachineDetail | api.PendingApproval:
         """Let the machine activate another attestation key, or vote for it where others must agree."""
+
+    @operation("approve_hardware", "POST /machines/{machine_id}/approve-hardware", *ACT, e.RequestInvalid)
+    def approve_hardware(
+        self, machine_id: str, reason: str, chip: str | None = None, expected_version: int | None = None
+    ) -> api.MachineDetail | api.PendingApproval:
+        """Approve the confidential hardware that a machine was seen on last, or vote for it where others must agree."""
 
     @operation("redeliver_config", "POST /machines/{machine_id}/redeliver", *ACT)
     def redeliver(self, machine_id: str) -> api.MachineDetail | api.PendingApproval:

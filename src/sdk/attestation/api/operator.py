@@ -30,6 +30,8 @@ __all__ = [
     "CheckDetail",
     "ConfigurationNotDelivered",
     "EKCertificateDetail",
+    "HardwareDetail",
+    "HardwareRequest",
     "KeyBindingDetail",
     "KeysDetail",
     "LabelsRequest",
@@ -113,16 +115,36 @@ class ConfigurationNotDelivered(Wire):
     since: datetime = Field(description="From when on it was to have it: attested first, or ordered anew")
 
 
+class HardwareDetail(Wire):
+    """What confidential hardware a machine was seen on last, by authentic evidence; hex."""
+
+    kind: str = Field(description="Kind of the evidence", examples=["sev_snp", "tdx"])
+    chip: str | None = Field(description="CHIP_ID or PPID; null where it is hidden")
+    guest: str | None = Field(description="HOST_DATA or MRCONFIGID; null where nothing names the guest")
+    csp_id: str | None = Field(description="Whose VLEK signed; null where the chip's own key did")
+    ephemeral: bool = Field(description="The machine is known by nothing that outlasts its boot")
+    approved_chip: str | None = Field(
+        description="The chip that operators approved, empty where it was hidden; null before, and in lists"
+    )
+    approved_csp_id: str | None = Field(description="Likewise")
+    vouches: bool = Field(description="Its last verified evidence gives the level `tee`")
+
+
 class MachineDetail(Wire):
     """One machine; never a token, nonce or key."""
 
     machine_id: str
     version: int
     ek_fingerprint: str
-    ek_source: Literal["cert", "pub"]
+    ek_source: Literal["cert", "pub", "sev-snp", "tdx"] = Field(
+        description="`sev-snp`, `tdx`: it has no TPM; ek_* and ak_* are of its hardware and its subject key"
+    )
     ek_template: str
     ek_certificate: EKCertificateDetail | None
     assurance: Assurance
+    hardware: HardwareDetail | None = Field(
+        default=None, description="Confidential hardware; null where none was seen"
+    )
     ek_chain_ok: bool
     ek_allow_listed: bool
     hw_uuid: str
@@ -309,6 +331,17 @@ class ReasonRequest(Wire):
     """An act that must be explained."""
 
     reason: Reason
+
+
+class HardwareRequest(ReasonRequest):
+    """What an operator saw of a machine's hardware, and why it shall be believed from now on."""
+
+    chip: Annotated[str, Field(pattern=r"^[0-9a-f]*$", max_length=128)] | None = Field(
+        default=None, description="CHIP_ID or PPID as it was shown, hex; compared"
+    )
+    expected_version: int | None = Field(
+        default=None, ge=1, description="Refuse with 409 unless the machine is still at this version"
+    )
 
 
 class LockRequest(Wire):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
-from attestation.appraisal.assurance import ASSURANCE, judge_assurance, raised
+from attestation.appraisal.assurance import ASSURANCE, GUEST, judge_assurance, judge_guest, raised
 from attestation.appraisal.confidential import Hardware
 from attestation.appraisal.kind import Appraisal, Findings, Kind
 from attestation.appraisal.kinds import KINDS
@@ -89,6 +89,7 @@ def appraise(evidence: Mapping[str, Any], case: Case, at: datetime) -> Appraisal
         seen = kind.hardware(claims)
         if seen is not None:
             hardware[name] = seen
+            outcomes += judge_guest(seen, expected.guest)
         followed, told = kind.follow(claims, expected, policy)
         outcomes += followed
         found[name] = told
@@ -150,7 +151,7 @@ def _refused(at: datetime, case: Case, outcomes: Sequence[Outcome], error: Evide
 
 def recalled(outcome: Outcome) -> Outcome:
     """Return an *outcome* that was stored, with what it says of trust: that follows from its check."""
-    for check in (POLICY, ASSURANCE, EVIDENCE, RULE):
+    for check in (POLICY, ASSURANCE, EVIDENCE, RULE, GUEST):
         if check.name == outcome.check:
             return check.again(outcome)
     for kind in KINDS.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
@@ -10,8 +11,12 @@ from attestation.appraisal.confidential import Approved, Hardware
 from attestation.machines import Role
 from attestation.reference import Policy
 from attestation.results import Assurance, Check, Failed, Outcome, Subject, TrustClaim, Undecided
+from attestation.results.codes import Code
 
 ASSURANCE: Final = Check(name="assurance", claim=TrustClaim.INSTANCE_IDENTITY, if_failed=97)
+GUEST: Final = Check(
+    name="guest-name", claim=TrustClaim.INSTANCE_IDENTITY, if_failed=97, code=Code.MACHINE_NOT_ALLOWED
+)
 
 
 def judge_assurance(found: Assurance, role: Role | None, policy: Policy) -> Sequence[Outcome]:
@@ -21,6 +26,20 @@ def judge_assurance(found: Assurance, role: Role | None, policy: Policy) -> Sequ
     if stated is None or not stated.report:
         return (enforced,)
     return enforced, _judged(found, stated.level, "report")
+
+
+def judge_guest(seen: Hardware, guest: bytes | None) -> Sequence[Outcome]:
+    """Compare what the launcher calls this guest with what it was called when it was introduced.
+
+    Args:
+        seen: What the evidence shows of the hardware.
+        guest: HOST_DATA or MRCONFIGID then; None where the machine is known by its TPM.
+    """
+    if guest is None:
+        return ()
+    if hmac.compare_digest(seen.guest, guest):
+        return (GUEST.passed(),)
+    return (GUEST.failed(guest.hex(), seen.guest.hex()),)
 
 
 def raised(

@@ -67,6 +67,7 @@ class Expected:
         nonce: The challenge itself, 32 bytes, for a vTPM's quote.
         ak_public: TPM2B_PUBLIC of the AK that is the machine's, where a vTPM is beside the hardware.
         before: What the last verified evidence told (`Findings.state`); None before the first.
+        guest: HOST_DATA or MRCONFIGID with which a machine without a TPM was introduced; None beside a TPM.
     """
 
     at: datetime
@@ -76,6 +77,7 @@ class Expected:
     nonce: bytes
     ak_public: bytes | None = None
     before: Mapping[str, Any] | None = None
+    guest: bytes | None = None
 
 
 def members(item: object, limits: Mapping[str, int], *, required: AbstractSet[str]) -> dict[str, bytes]:

@@ -159,6 +159,7 @@ _ACTS: Final[Mapping[str, Callable[[_Asked], BaseModel | None]]] = {
     Transition.UNLOCK: lambda asked: asked.client.unlock(asked.machine, asked.said),
     Transition.ROLE_CHANGE: _role,
     Transition.AK_RESET: lambda asked: asked.client.ak_reset(asked.machine, asked.reason),
+    Transition.APPROVE_HARDWARE: lambda asked: asked.client.approve_hardware(asked.machine, asked.reason),
     Transition.REDELIVER: lambda asked: asked.client.redeliver(asked.machine),
     kinds.REPLACE: _replace,
     kinds.OFFLINE_BUNDLE: lambda asked: asked.client.offline_bundle(asked.machine),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attestation.api import (
         CheckDetail,
         ConfigurationNotDelivered,
+        HardwareDetail,
         MachineDetail,
         PCRChange,
         ResultDetail,
@@ -35,6 +36,29 @@ ASSURANCE: dict[Assurance, str] = {
     Assurance.AK_CERTIFIED: "the TPM's attestation key has a certificate of a known authority",
     Assurance.TOFU: "trust on first use: no vendor vouches for this TPM; it is only proven to stay the same one",
     Assurance.NONE: "nothing was proven; it gets no configuration and no secret",
+}
+
+
+def hardware_words(seen: HardwareDetail) -> str:
+    """Return confidential hardware as people read it: what it is, whose it is, and whether anybody decided about it."""
+    chip = f"chip {seen.chip[:16]}" if seen.chip is not None else "a chip that hides its id"
+    words = f"{TEE_WORDS.get(seen.kind, clean(seen.kind))}, {chip}"
+    words += f", guest {seen.guest[:16]}" if seen.guest is not None else ", a guest without a name"
+    words += f", provider {clean(seen.csp_id)}" if seen.csp_id is not None else ""
+    words += ", ends with its boot" if seen.ephemeral else ""
+    if seen.approved_chip is None:
+        return words
+    same = (seen.approved_chip, seen.approved_csp_id) == (seen.chip or "", seen.csp_id)
+    return words + (
+        ", approved" if same else f", NOT the approved one: {seen.approved_chip[:16] or 'hidden'}"
+    )
+
+
+TEE_WORDS: Final = {
+    "sev_snp": "AMD SEV-SNP",
+    "tdx": "Intel TDX",
+    "azure_hcl": "Azure, with a vTPM",
+    "svsm": "SVSM",
 }
 NEVER_JUDGED: Final = "it has never sent a quote that could be judged"
 

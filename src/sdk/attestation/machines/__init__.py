@@ -4,17 +4,25 @@ from attestation.machines.events import Event, NodeEvent, OperatorEvent, event_n
 from attestation.machines.lifecycle import ALLOWED, Role, Status, Transition, next_status
 from attestation.machines.machine import (
     DEFAULT_CLUSTER,
+    EPHEMERAL,
+    NAMED_GUEST,
+    TEES,
+    Anchor,
     ClockState,
     EKCertificateInfo,
     Identity,
     Machine,
-    TPMIdentity,
+    SeenHardware,
     Trust,
 )
 
 __all__ = [
     "ALLOWED",
     "DEFAULT_CLUSTER",
+    "EPHEMERAL",
+    "NAMED_GUEST",
+    "TEES",
+    "Anchor",
     "ClockState",
     "EKCertificateInfo",
     "Event",
@@ -23,8 +31,8 @@ __all__ = [
     "NodeEvent",
     "OperatorEvent",
     "Role",
+    "SeenHardware",
     "Status",
-    "TPMIdentity",
     "Transition",
     "Trust",
     "event_named",

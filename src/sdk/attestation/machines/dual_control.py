@@ -27,7 +27,14 @@ FORMAT = "itl-proposal/2"
 """Names the set of members that enters the digest; a new set gets a new name."""
 
 MACHINE_ACTIONS = frozenset(
-    {Transition.APPROVE, Transition.UNLOCK, Transition.ROLE_CHANGE, Transition.AK_RESET, Transition.REDELIVER}
+    {
+        Transition.APPROVE,
+        Transition.UNLOCK,
+        Transition.ROLE_CHANGE,
+        Transition.AK_RESET,
+        Transition.REDELIVER,
+        Transition.APPROVE_HARDWARE,
+    }
 )
 """The acts on a machine after which it can get credentials, or other ones than before."""
 
@@ -178,9 +185,9 @@ def of_machine(
     `measured`: what it will be measured against in that role; `accepts_ek`: its EK is admitted by name (allow-list),
     whoever vouches for it.
     """
-    terms: dict[str, str | int | None] = {"accepts_ek": machine.tpm.ek_fingerprint} if accepts_ek else {}
+    terms: dict[str, str | int | None] = {"accepts_ek": machine.fingerprint} if accepts_ek else {}
     if replaces is not None:
-        terms |= {"replaces": replaces.machine_id, "replaces_ek": replaces.tpm.ek_fingerprint}
+        terms |= {"replaces": replaces.machine_id, "replaces_ek": replaces.fingerprint}
     return Proposal(
         action=transition.value if replaces is None else REPLACE,
         machine_id=machine.machine_id,
@@ -212,8 +219,8 @@ def of_offline_bundle(machine: Machine, measured: Measured | None) -> Proposal:
 def _state(machine: Machine, measured: Measured | None) -> dict[str, Any]:
     """Return the members of a proposal about *machine* that say what is the case, not what is asked for."""
     return {
-        "ek_fingerprint": machine.tpm.ek_fingerprint,
-        "ak_name": machine.tpm.ak_name.hex() if machine.tpm.ak_name is not None else None,
+        "ek_fingerprint": machine.fingerprint,
+        "ak_name": machine.key_name.hex() if machine.key_name is not None else None,
         "current_role": machine.role,
         "current_hostname": machine.hostname,
         "current_assigned_ip": machine.assigned_ip,
@@ -376,7 +383,7 @@ def of_policy_assignment(
     return replace(
         proposal,
         machine_id=machine.machine_id if machine is not None else None,
-        ek_fingerprint=machine.tpm.ek_fingerprint if machine is not None else None,
+        ek_fingerprint=machine.fingerprint if machine is not None else None,
         current_role=current,
         cluster_id=subject if scope == "cluster" else None,
     )
@@ -500,16 +507,19 @@ def evidence_digest(machine: Machine) -> str:
     It stays the same while attestations find nothing new; a reboot, other PCRs, another policy, verdict or
     certificate change it, and with it every proposal about the machine.
     """
-    certificate = machine.tpm.ek_certificate
-    shown = {
+    certificate, seen = machine.anchor.ek_certificate, machine.hardware
+    shown: dict[str, object] = {
         "ek_certificate_sha256": certificate.sha256 if certificate is not None else None,
-        "ek_source": machine.tpm.ek_source,
+        "ek_source": machine.anchor.ek_source,
         "assurance": machine.assurance,
         "last_verdict": machine.last_verdict,
         "last_policy": machine.last_policy,
         "last_failed": machine.last_failed,
         "last_result_key": machine.last_result_key,
     }
+    if seen is not None:
+        # What an approval makes the chip that this machine must run on.
+        shown["hardware"] = [seen.kind, seen.chip.hex(), seen.guest.hex(), seen.csp_id]
     return hashlib.sha256(canonical_json(shown)).hexdigest()
 
 

@@ -53,6 +53,7 @@ class Transition(StrEnum):
     AK_RESET = "ak_reset"
     REDELIVER = "redeliver"
     ROLE_CHANGE = "role_change"
+    APPROVE_HARDWARE = "approve_hardware"
 
 
 MACHINE_TRANSITIONS = frozenset({Transition.ACTIVATE, Transition.ATTEST, Transition.ACKNOWLEDGE})
@@ -73,7 +74,14 @@ ALLOWED: Mapping[Status, Mapping[Transition, Status]] = MappingProxyType(
             {_T.ACTIVATE: _P, _T.ATTEST: _P, _T.APPROVE: _G, _T.REJECT: _X, _T.AK_RESET: _P}
         ),
         _G: MappingProxyType(
-            {_T.ACTIVATE: _G, _T.ATTEST: _A, _T.REVOKE: _R, _T.AK_RESET: _G, _T.ROLE_CHANGE: _G}
+            {
+                _T.ACTIVATE: _G,
+                _T.ATTEST: _A,
+                _T.REVOKE: _R,
+                _T.AK_RESET: _G,
+                _T.ROLE_CHANGE: _G,
+                _T.APPROVE_HARDWARE: _G,
+            }
         ),
         _A: MappingProxyType(
             {
@@ -85,6 +93,7 @@ ALLOWED: Mapping[Status, Mapping[Transition, Status]] = MappingProxyType(
                 _T.AK_RESET: _A,
                 _T.REDELIVER: _A,
                 _T.ROLE_CHANGE: _A,
+                _T.APPROVE_HARDWARE: _A,
             }
         ),
         _L: MappingProxyType(
@@ -96,6 +105,7 @@ ALLOWED: Mapping[Status, Mapping[Transition, Status]] = MappingProxyType(
                 _T.REVOKE: _R,
                 _T.AK_RESET: _L,
                 _T.ROLE_CHANGE: _L,
+                _T.APPROVE_HARDWARE: _L,
             }
         ),
         _R: MappingProxyType({_T.ACTIVATE: _R, _T.ATTEST: _R, _T.ACKNOWLEDGE: _R}),

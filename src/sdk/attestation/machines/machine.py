@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from attestation.errors import TPMRequired
 from attestation.machines.lifecycle import Role, Status
 from attestation.results import Assurance, Verdict
 
@@ -55,10 +56,14 @@ class EKCertificateInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TPMIdentity:
-    """Who a machine is to TPM evidence: its EK, by which it is known, and the AK that is bound to it.
+class Anchor:
+    """What a machine is known by, and the key that is bound to it: EK and AK of its TPM.
 
     `ek_chain_ok`: a pinned vendor anchor vouches for the EK; `ek_allow_listed`: an operator did, in advance.
+
+    A confidential machine without a TPM (PROTOCOL §9) is known by its hardware: `ek_source` is `sev-snp` or `tdx`,
+    `ek_fingerprint` its hardware fingerprint, `ek_public` empty, `ek_template` says what the fingerprint names;
+    `ak_public` is the SubjectPublicKeyInfo of its subject key, DER, and `ak_name` the SHA-384 of that.
     """
 
     ek_fingerprint: str
@@ -73,6 +78,13 @@ class TPMIdentity:
     ak_activated_at: datetime | None
 
 
+TEES: Final = frozenset({"sev-snp", "tdx"})
+"""What a confidential machine may be known by in place of a TPM."""
+NAMED_GUEST: Final = "guest"
+EPHEMERAL: Final = "boot"
+"""`Anchor.ek_template`: the fingerprint names a guest of a chip, or nothing that outlasts a boot."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """Who a machine is to another kind of evidence.
@@ -80,15 +92,39 @@ class Identity:
     Args:
         value: What names its hardware; no two machines have the same of a kind.
         state: What its last verified evidence told, as its kind wants it; None before the first.
+        guest: HOST_DATA or MRCONFIGID with which a machine without a TPM was introduced; None beside a TPM.
+        approved_chip: The chip that operators approved, from what was seen: CHIP_ID or PPID, empty where it is hidden;
+            None before.
+        approved_csp_id: Likewise whose VLEK may sign in place of the chip's own key.
     """
 
     value: bytes
     state: Mapping[str, Any] | None = None
+    guest: bytes | None = None
+    approved_chip: bytes | None = None
+    approved_csp_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenHardware:
+    """What authentic evidence showed last of the hardware that a machine runs on; nobody decided about it thereby.
+
+    Args:
+        kind: The kind of evidence, by its name.
+        chip: CHIP_ID or PPID; empty where it is hidden.
+        guest: HOST_DATA or MRCONFIGID.
+        csp_id: Of a VLEK; None where a VCEK signs.
+    """
+
+    kind: str
+    chip: bytes
+    guest: bytes
+    csp_id: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One physical machine. What its TPM proves of it stands in `tpm`; other kinds of evidence have an `Identity`.
+    """One machine. What it is known by stands in `anchor`; kinds of evidence besides a TPM's have an `Identity`.
 
     `version` grows with every operator's or status change: whoever decides about version n cannot thereby
     change version n + 1.
@@ -104,6 +140,8 @@ class Machine:
     `config_owed_since` is from when on it was to have a configuration that it has not acknowledged to have applied, or
     None; `config_failure` says in words why it has not, where more is known than that it did not fetch it yet.
     `shares_names` is True where another machine of its cluster had its host name or address before these became unique.
+    `hardware` is what was seen last of confidential hardware; `vouched_by_hardware`: its last verified evidence came
+    from the chip that operators approved, and matched a reference value (level `tee`).
     """
 
     machine_id: str
@@ -111,7 +149,7 @@ class Machine:
     status: Status
     role: Role | None
     cluster_id: str
-    tpm: TPMIdentity
+    anchor: Anchor
     assurance: Assurance
     hw_uuid: str
     hw_mac: str
@@ -148,6 +186,45 @@ class Machine:
     pinned_keys: bytes | None = None
     shares_names: bool = False
     config_failure: str | None = None
+    hardware: SeenHardware | None = None
+    vouched_by_hardware: bool = False
+
+    @property
+    def fingerprint(self) -> str:
+        """The name of its TPM or its hardware, 96 lower-case hex: what a statement is addressed to."""
+        return self.anchor.ek_fingerprint
+
+    @property
+    def key_name(self) -> bytes | None:
+        """The Name of its AK, or the SHA-384 of its subject key's SubjectPublicKeyInfo; None before it has one."""
+        return self.anchor.ak_name
+
+    @property
+    def tee(self) -> str | None:
+        """`sev-snp` or `tdx` where that is what it is known by; None where it has a TPM."""
+        return self.anchor.ek_source if self.anchor.ek_source in TEES else None
+
+    @property
+    def ephemeral(self) -> bool:
+        """True if nothing that it is known by outlasts its boot."""
+        return self.tee is not None and self.anchor.ek_template == EPHEMERAL
+
+    @property
+    def tpm(self) -> Anchor:
+        """EK and AK.
+
+        Raises:
+            TPMRequired: It has no TPM: what was asked for needs one.
+        """
+        if self.tee is not None:
+            raise TPMRequired("this machine is known by its confidential hardware: it has no TPM")
+        return self.anchor
+
+    @property
+    def vouched_as(self) -> Assurance:
+        """How well it is vouched for, its hardware counted."""
+        best = Assurance.TEE if self.vouched_by_hardware else Assurance.NONE
+        return max(self.assurance, best, key=lambda level: level.level)
 
     def trust(self, at: datetime) -> Trust:
         """Return what the last result is worth at *at*; age and failure only lower it."""

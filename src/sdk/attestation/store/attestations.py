@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sqlalchemy import and_, bindparam, select
 
-from attestation.machines import Identity, Machine, TPMIdentity
+from attestation.machines import Anchor, Identity, Machine
 from attestation.reference.document import TPM
 from attestation.store import challenges, machines, policies
 from attestation.store.challenges import Challenge
@@ -40,7 +40,7 @@ class AttestationCase(NamedTuple):
     """
 
     machine: Machine
-    identities: Mapping[str, TPMIdentity | Identity]
+    identities: Mapping[str, Anchor | Identity]
     challenge: Challenge | None
     policies: tuple[str, ...]
     revision: int
@@ -94,7 +94,7 @@ class Attestations:
         end = _MACHINE_COLUMNS + _CHALLENGE_COLUMNS
         challenge = row[_MACHINE_COLUMNS:end]
         machine = machines.decode(row[:_MACHINE_COLUMNS])
-        identities: dict[str, TPMIdentity | Identity] = {TPM: machine.tpm}
+        identities: dict[str, Anchor | Identity] = {} if machine.tee is not None else {TPM: machine.tpm}
         if row[-1]:
             # None of them stands for its TPM, whatever it is called.
             identities |= Identities(self._sql).of(machine_id) | identities

@@ -75,7 +75,9 @@ AUTHORITY: Final = {
             "ek_fingerprint ek_public status role cluster_id hostname assigned_ip ek_allow_listed ek_chain_ok "
             "assurance ak_public ak_name name_key address_key shares_names wipe_pending wiped_at unlock_pending",
         ),
-        _table("identity", MachineIdentityRow, "kind value", "machine_id"),
+        _table(
+            "identity", MachineIdentityRow, "kind value", "machine_id guest approved_chip approved_csp_id"
+        ),
         _table("ak-binding", AKBindingRow, "ak_name", "ek_fingerprint machine_id"),
         _table("chip-mark", ChipMarkRow, "kind value machine_id", "ended_as ended_believed"),
         _table(

@@ -24,6 +24,11 @@ _RENEW = Prepared(
     .where(_C.machine_id == bindparam("of_machine"), _C.kind == bindparam("of_kind"))
     .values(state=bindparam("state"))
 )
+_APPROVE = Prepared(
+    update(_T)
+    .where(_C.machine_id == bindparam("of_machine"), _C.kind == bindparam("of_kind"))
+    .values(approved_chip=bindparam("approved_chip"), approved_csp_id=bindparam("approved_csp_id"))
+)
 
 
 def has_any(machine_id: ColumnElement[str]) -> ColumnElement[bool]:
@@ -43,14 +48,18 @@ class Identities:
         """Return who a machine is to each kind, by the name of the kind."""
         return {row[0]: _ROW.decode(row) for row in self._sql.rows(_OF, machine_id=machine_id)}
 
-    def add(self, machine: Machine, kind: str, value: bytes) -> Machine:
-        """Expect evidence of *kind* of *machine* from now on; return it at its next version.
+    def add(self, machine: Machine, kind: str, value: bytes, *, guest: bytes | None = None) -> Machine:
+        """Give *machine* an identity of *kind*; return it at its next version.
 
         Raises:
             AlreadyExists: It has one of this kind, or another machine has this one.
             MachineChanged: Somebody changed the machine since it was read.
         """
-        held = {"kind": kind, "machine_id": machine.machine_id, **_ROW.encode(Identity(value=value))}
+        held = {
+            "kind": kind,
+            "machine_id": machine.machine_id,
+            **_ROW.encode(Identity(value=value, guest=guest)),
+        }
         if self._sql.run(_ADD, **held) != 1:
             raise AlreadyExists(
                 f"this machine has an identity of the kind {kind}, or another machine has this one"
@@ -61,3 +70,8 @@ class Identities:
     def renew(self, machine_id: str, kind: str, state: Mapping[str, Any]) -> None:
         """Store what verified evidence of *kind* told."""
         self._sql.do(_RENEW, of_machine=machine_id, of_kind=kind, **_ROW.stored({"state": state}))
+
+    def approve(self, machine_id: str, kind: str, *, chip: bytes, csp_id: str | None) -> None:
+        """Store what operators approved of the hardware that was seen."""
+        approved = _ROW.stored({"approved_chip": chip, "approved_csp_id": csp_id})
+        self._sql.do(_APPROVE, of_machine=machine_id, of_kind=kind, **approved)

@@ -251,6 +251,11 @@ class MachineRow(Base):
     address_key: Mapped[str | None]
     config_owed_since: Mapped[datetime | None]
     config_failure: Mapped[str | None]
+    hardware_kind: Mapped[str | None]
+    hardware_chip: Mapped[bytes | None]
+    hardware_guest: Mapped[bytes | None]
+    hardware_csp_id: Mapped[str | None]
+    vouched_by_hardware: Mapped[bool] = mapped_column(server_default=false())
 
 
 class MachineLabelRow(Base):
@@ -280,6 +285,9 @@ class MachineIdentityRow(Base):
     value: Mapped[bytes] = mapped_column(primary_key=True)
     machine_id: Mapped[str] = mapped_column(ForeignKey("machines.machine_id"))
     state: Mapped[Payload | None]
+    guest: Mapped[bytes | None]
+    approved_chip: Mapped[bytes | None]
+    approved_csp_id: Mapped[str | None]
 
 
 class AKBindingRow(Base):

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from attestation.api import AckRequest, AckResponse
+from attestation.appraisal.confidential import Hardware
 from attestation.appraisal.tpm import parse_quote
 from attestation.audit import AuditEvent
 from attestation.errors import (
@@ -20,6 +21,7 @@ from attestation.errors import (
     MachineRejected,
     MalformedEvidence,
     TransitionForbidden,
+    Unavailable,
 )
 from attestation.evidence import tpm_quote
 from attestation.keys import acknowledgement
@@ -29,13 +31,21 @@ from attestation.wire import hexdecode
 from attestation_service.attest.handlers import denied
 from attestation_service.border import limits
 from attestation_service.context.request import From, Origin
+from attestation_service.entitlements import hardware
 from attestation_service.entitlements.attempts import until_unchanged
 from attestation_service.entitlements.events import emit
 from attestation_service.resources import Res, Resources
 from attestation_service.routing.parameters import Id
 from attestation_service.verifier import challenges
 
-REFUSALS = (MalformedEvidence, EvidenceRejected, AKNotActivated, MachineRejected, TransitionForbidden)
+REFUSALS = (
+    MalformedEvidence,
+    EvidenceRejected,
+    AKNotActivated,
+    MachineRejected,
+    TransitionForbidden,
+    Unavailable,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,20 +113,26 @@ def _judge(
     try:
         # 1. By this machine's key, for this challenge, directive and outcome. Otherwise anybody could say
         #    that a stolen machine was wiped.
-        if machine.tpm.ak_public is None:
+        key = machine.anchor.ak_public
+        if key is None:
             raise AKNotActivated("this machine has no activated attestation key")
-        quote = parse_quote(request.pcr_quote, request.pcr_signature)
         said = acknowledgement(challenge.nonce, directive, request.outcome)
-        if res.settings.compat_protocol_1:
-            # Had no prefix of its own. Nothing is believed by looking: the signature decides below.
-            older = hashlib.sha256(challenge.nonce + directive + request.outcome.encode("ascii")).digest()
-            said = older if quote.attest.extra_data == older else said
-        tpm_quote.verify_acknowledgement(
-            quote,
-            qualifying_data=said,
-            key=tpm_quote.enrolled_key(machine.tpm.ak_public, machine.tpm.ek_public),
-            selection=challenges.selection(challenge),
-        )
+        if machine.tee is not None:
+            _demand_same(
+                machine,
+                hardware.statement(
+                    tx,
+                    machine.tee,
+                    request.evidence,
+                    nonce=said,
+                    machine_id=machine_id,
+                    spki=key,
+                    res=res,
+                    at=at,
+                ),
+            )
+        else:
+            _verify_quote(machine, request, said, challenge, directive, res)
         # 2. For the keys that it is told of. It believes them, or says so: to whoever knows the AK, it is the same.
         if request.outcome == "done" and hmac.compare_digest(directive, res.signer.sha256):
             if machine.status is Status.REJECTED:
@@ -129,6 +145,37 @@ def _judge(
     except REFUSALS as refusal:
         return _Judged(machine=machine, challenge=challenge, refusal=refusal)
     return _Judged(machine=machine, challenge=challenge)
+
+
+def _verify_quote(
+    machine: Machine,
+    request: AckRequest,
+    said: bytes,
+    challenge: Challenge,
+    directive: bytes,
+    res: Resources,
+) -> None:
+    assert challenge.nonce is not None
+    assert machine.tpm.ak_public is not None
+    if request.pcr_quote is None or request.pcr_signature is None or request.evidence:
+        raise MalformedEvidence("a machine with a TPM acknowledges by a quote")
+    quote = parse_quote(request.pcr_quote, request.pcr_signature)
+    if res.settings.compat_protocol_1:
+        # Had no prefix of its own. Nothing is believed by looking: the signature decides below.
+        older = hashlib.sha256(challenge.nonce + directive + request.outcome.encode("ascii")).digest()
+        said = older if quote.attest.extra_data == older else said
+    tpm_quote.verify_acknowledgement(
+        quote,
+        qualifying_data=said,
+        key=tpm_quote.enrolled_key(machine.tpm.ak_public, machine.tpm.ek_public),
+        selection=challenges.selection(challenge),
+    )
+
+
+def _demand_same(machine: Machine, found: Hardware) -> None:
+    """Check that the guest is called as it was last: its key alone would not tell a copy of its disk."""
+    if machine.hardware is None or found.guest != machine.hardware.guest:
+        raise EvidenceRejected("another guest than the one that attested last")
 
 
 def _record_keys(tx: Tx, machine: Machine, pinned: bytes) -> AckResponse:

@@ -28,6 +28,7 @@ from attestation.errors import (
     AKNotActivated,
     AttestationError,
     EKFingerprintMismatch,
+    EphemeralForbidden,
     EvidenceRejected,
     MachineChanged,
     MachineRejected,
@@ -36,7 +37,7 @@ from attestation.errors import (
 )
 from attestation.evidence.ek_key_attestation import KeyCertificationClaims
 from attestation.keys import DIRECTIVE_TYP
-from attestation.machines import Machine, NodeEvent
+from attestation.machines import Machine, NodeEvent, SeenHardware
 from attestation.reference import Policy
 from attestation.results import Verdict
 from attestation.results.ear import TYP as EAR_TYPE
@@ -44,14 +45,14 @@ from attestation.results.ear import ear_claims
 from attestation.store import Challenge, Tx
 from attestation.wire import b64encode
 from attestation_service import __version__
-from attestation_service.attest import key_attestation, tpm
+from attestation_service.attest import hardware, key_attestation, tpm
 from attestation_service.attest.asked import Asked, Gathered
 from attestation_service.attest.decision import Decision, decide
 from attestation_service.attest.key_attestation import Offered
-from attestation_service.attest.kinds import SIDES, asked_of
+from attestation_service.attest.kinds import SIDES, asked_of, expected_of
 from attestation_service.border import limits
 from attestation_service.context.request import From, Origin
-from attestation_service.entitlements import config_tokens, leases
+from attestation_service.entitlements import config_tokens, ephemeral, leases
 from attestation_service.entitlements.attempts import until_unchanged
 from attestation_service.entitlements.events import emit
 from attestation_service.keys import statements
@@ -66,6 +67,7 @@ REFUSALS: Final = (
     EvidenceRejected,
     EKFingerprintMismatch,
     AKNotActivated,
+    EphemeralForbidden,
     MachineRejected,
 )
 """What ends an appraisal but still spends the challenge."""
@@ -87,6 +89,7 @@ class Appraised(NamedTuple):
     remembered: measurements.Remembered | None = None
     certified: KeyCertificationClaims | None = None
     refusal: AttestationError | None = None
+    seen: SeenHardware | None = None
 
     @property
     def event_log_known(self) -> bool:
@@ -123,8 +126,8 @@ async def challenge(machine_id: Annotated[MachineId, Query()], *, res: Res, orig
         limits.check(tx, counted, at)
         machine = tx.machines.require(machine_id)
         known = machine.event_log_sha256 is not None
-        besides = asked_of(tx.identities.of(machine_id))
         in_force = policy.in_force(tx, machine, res.settings)
+        besides = asked_of(machine, tx.identities.of(machine_id), in_force)
         return key_attestation.offer_first(
             challenges.make(machine, in_force, res.settings, at, event_log_known=known, besides=besides),
             machine,
@@ -174,7 +177,7 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
             res.settings,
             at,
             event_log_known=judged.event_log_known,
-            besides=asked_of(judged.identities),
+            besides=asked_of(judged.machine, judged.identities, judged.policy),
         ),
         judged.machine,
         judged.policy,
@@ -200,7 +203,7 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
         answer = await res.store.write(conclude)
     if isinstance(answer, AttestationError):
         raise answer
-    if judged.machine.tpm.ek_chain_ok or judged.machine.tpm.ek_allow_listed:
+    if judged.machine.anchor.ek_chain_ok or judged.machine.anchor.ek_allow_listed:
         res.room.prove(origin.address)
     return answer
 
@@ -237,11 +240,12 @@ def judge(
     try:
         # 2. What came of each kind that is expected: it means this machine, which has keys that could have signed.
         assert challenge.policy_ref is not None
+        ephemeral.demand_allowed(machine, machine.role, res.settings)
         asked = Asked(tx, request, machine, in_force, challenge, res, at)
         gathered: dict[str, Gathered] = {}
         evidence: dict[str, Any] = {}
         expected: dict[str, Any] = {}
-        for name, identity in loaded.identities.items():
+        for name, identity in expected_of(asked, loaded.identities).items():
             gathered[name] = each = SIDES[name].gather(identity, asked)
             evidence[name], expected[name], _ = each
         case = Case(
@@ -259,12 +263,17 @@ def judge(
         # In protocol 1 an unlock was no order: such an agent believes the status.
         told = machine if request.node_nonce is not None else replace(machine, unlock_pending=False)
         decision = decide(told, appraisal, in_force)
+        seen = hardware.seen_in(asked, appraisal, expected)
+        if machine.tee is not None:
+            return found._replace(
+                appraisal=appraisal, decision=decision, remembered=measurements.Remembered(None), seen=seen
+            )
         besides = tpm.besides_of(gathered)
         remembered = tpm.remembered(asked, besides, appraisal, at, changed=decision.changed)
     except REFUSALS as refusal:
         return found._replace(refusal=refusal)
     return found._replace(
-        appraisal=appraisal, decision=decision, remembered=remembered, certified=besides.certified
+        appraisal=appraisal, decision=decision, remembered=remembered, certified=besides.certified, seen=seen
     )
 
 
@@ -289,10 +298,12 @@ def record(
         # Could not decide: nothing becomes trust, nothing is taken away; the lease runs out by itself. A log of
         # an earlier boot is forgotten, so that every further challenge asks for the new one.
         changes: dict[str, Any] = {} if judged.event_log_known else {"event_log_sha256": None}
+        changes |= hardware.learned(machine, appraisal, judged.seen)
         if signed.directive_sha256 is not None:
             changes["directive_sha256"] = signed.directive_sha256
         if any(getattr(machine, name) != value for name, value in changes.items()):
-            tx.machines.update(machine, **changes)
+            machine = tx.machines.update(machine, **changes)
+        hardware.keep_identity(tx, machine, judged.seen)
         return
     logs = judged.remembered
     assert logs is not None
@@ -302,7 +313,7 @@ def record(
             tx.logs.put(log, at)
     affirming = result.verdict is Verdict.VERIFIED
     trust: dict[str, Any] = {
-        "clock": tpm.found_in(appraisal).clock if affirming else machine.clock,
+        "clock": tpm.found_in(appraisal).clock if affirming and machine.tee is None else machine.clock,
         "last_verdict": result.verdict,
         "last_result_at": at,
         "last_policy": result.policy,
@@ -313,6 +324,7 @@ def record(
         "heartbeat_missed_at": None if affirming else machine.heartbeat_missed_at,
     }
     learned = key_attestation.learned(machine, appraisal, judged.certified)
+    learned |= hardware.learned(machine, appraisal, judged.seen)
     trust |= learned
     if decision.status is machine.status and decision.action == "none" and not learned:
         # The hot path: only columns that an operator's act does not touch.
@@ -336,6 +348,7 @@ def record(
         for name, found in appraisal.found.items():
             if found.state is not None:
                 tx.identities.renew(machine.machine_id, name, found.state)
+    hardware.keep_identity(tx, after, judged.seen)
     if affirming and machine.heartbeat_missed_at is not None:
         leases.resumed(tx, machine, origin, at)
     if decision.changed:
@@ -437,8 +450,8 @@ def _ear(judged: Appraised, appraisal: Appraisal, res: Resources) -> dict[str, A
     return ear_claims(
         result,
         machine_id=machine.machine_id,
-        ek_fingerprint=machine.tpm.ek_fingerprint,
-        assurance=machine.assurance,
+        ek_fingerprint=machine.fingerprint,
+        assurance=appraisal.assurance,
         nonce=b64encode(judged.challenge.nonce),
         issuer=res.settings.service_url,
         expires_at=result.at + timedelta(seconds=judged.policy.max_age_seconds),

@@ -43,6 +43,8 @@ def offer_first(challenge: Challenge, machine: Machine) -> Offered:
     It is offered where the firmware that the machine ran last was never proven, also where no policy asks: the
     answer costs the node two commands, and operators then know the firmware from the TPM's maker's own key.
     """
+    if machine.tee is not None:
+        return Offered(challenge, None)
     now = machine.clock.firmware_version if machine.clock is not None else None
     unproven = machine.firmware_attested is None or machine.firmware_attested != now
     return _offer(challenge, machine) if unproven else Offered(challenge, None)
@@ -59,7 +61,7 @@ def offer_next(
 
     Not to everybody: sealing a key costs more than all the rest of an answer, and most machines never need it.
     """
-    if policy.tpm.ek_key_attestation is None or appraisal is None:
+    if policy.tpm.ek_key_attestation is None or appraisal is None or machine.tee is not None:
         return Offered(challenge, None)
     known = machine.firmware_attested if certified is None else certified.firmware_version
     if known == found_in(appraisal).clock.firmware_version:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
-from attestation import tee_bundle
 from attestation.appraisal import KINDS
-from attestation.appraisal.confidential import Expected
+from attestation.appraisal.confidential import Approved, Expected
 from attestation.appraisal.sev_snp import SEV_SNP
 from attestation.appraisal.tpm import TPM
-from attestation.endorsements import amd
-from attestation.errors import AKNotActivated, MalformedEvidence, Unavailable
+from attestation.errors import AKNotActivated, EKFingerprintMismatch, MalformedEvidence, Unavailable
 from attestation.evidence import sev_snp
 from attestation.machines import Identity, Machine
+from attestation.reference import Policy
 from attestation.report_data import report_data
 from attestation.tpm import parse_public
 from attestation_service.attest import tpm
 from attestation_service.attest.asked import Asked, Gathered
+from attestation_service.entitlements.hardware import endorsements
 
 
 class Side(NamedTuple):
@@ -26,10 +27,14 @@ class Side(NamedTuple):
     Attributes:
         asks: What a challenge names beside the quote, so that the machine makes such evidence.
         gather: From an identity and a request to the evidence and what is expected of it.
+        hardware: Media type of confidential hardware's items; None for another kind.
+        one: No other such item may come beside it: a machine has one processor to speak of.
     """
 
     asks: tuple[str, ...]
     gather: Callable[[Any, Asked], Gathered]
+    hardware: str | None = None
+    one: bool = False
 
 
 def item(name: str, media_type: str, expect: Callable[[Identity, bytes], Any]) -> Side:
@@ -75,18 +80,21 @@ def hardware(
         evidence = KINDS[name].parse(sent if several else sent[0]) if sent else None
         machine, nonce = asked.machine, asked.challenge.nonce
         assert nonce is not None
+        if machine.tee is not None:
+            _same_hardware(asked)
         expected = Expected(
             at=asked.at,
             report_data=says(nonce, machine.machine_id, subject_of(machine)),
-            endorsements=_endorsements(asked, name, evidence),
-            approved=None,
+            endorsements=endorsements(asked.res, asked.tx, name, evidence, asked.at),
+            approved=approved_of(identity),
             nonce=nonce,
-            ak_public=machine.tpm.ak_public,
+            ak_public=None if machine.tee is not None else machine.tpm.ak_public,
             before=identity.state if identity is not None else None,
+            guest=identity.guest if identity is not None else None,
         )
         return evidence, expected, None
 
-    return Side((media_type.removeprefix("application/vnd.itl."),), gather)
+    return Side((media_type.removeprefix("application/vnd.itl."),), gather, media_type, not several)
 
 
 def signs(kind: str) -> Callable[[bytes, str, bytes], bytes]:
@@ -100,13 +108,27 @@ def subject_of(machine: Machine) -> bytes:
     Raises:
         AKNotActivated: There is none.
     """
-    if machine.tpm.ak_public is None:
+    held = machine.anchor.ak_public
+    if held is None:
         raise AKNotActivated("this machine has no activated attestation key")
-    return parse_public(machine.tpm.ak_public).spki_der()
+    return held if machine.tee is not None else parse_public(held).spki_der()
 
 
-def _endorsements(asked: Asked, name: str, evidence: Any) -> Any:  # noqa: ARG001 -- nothing but the anchors yet
-    return amd.Endorsements(lines=tee_bundle.load().amd)
+def approved_of(identity: Identity | None) -> Approved | None:
+    """Return what operators approved of a machine's hardware; None where they approved nothing."""
+    if identity is None or identity.approved_chip is None:
+        return None
+    return Approved(chip=identity.approved_chip, csp_id=identity.approved_csp_id)
+
+
+def _same_hardware(asked: Asked) -> None:
+    """Check whom a request of a machine without a TPM names, and that it brings nothing of a TPM."""
+    request = asked.request
+    named = request.ek_fingerprint.lower().encode("ascii")
+    if not hmac.compare_digest(named, asked.machine.fingerprint.encode("ascii")):
+        raise EKFingerprintMismatch("ek_fingerprint is not that of this machine")
+    if (request.pcr_quote, request.pcr_signature, request.pcr_values, request.event_log) != (None,) * 4:
+        raise MalformedEvidence("this machine has no TPM: a quote belongs to another one")
 
 
 class Sides(dict[str, Side]):
@@ -126,6 +148,57 @@ SIDES: Final = Sides(
 """What a challenge asks of a TPM follows from the policy (`verifier.challenges`)."""
 
 
-def asked_of(identities: Mapping[str, Any]) -> list[str]:
-    """Return what a challenge to a machine with these *identities* names beside the quote."""
-    return [word for name in identities for word in SIDES[name].asks]
+def asked_of(machine: Machine, identities: Mapping[str, Any], policy: Policy) -> list[str]:
+    """Return what a challenge names beside the quote: what this machine has, and what *policy* has rules for."""
+    names = [
+        *identities,
+        *(name for name in _ruled(policy) if machine.tee is None and name not in identities),
+    ]
+    return [word for name in names for word in SIDES[name].asks]
+
+
+def expected_of(asked: Asked, identities: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the kinds of evidence that must come, each with who the machine is to it, or None.
+
+    What was seen of hardware beside a TPM and approved by nobody is expected where the policy has rules for it: whoever
+    shows more than was asked for is not worse off. What the policy has rules for and came is judged by them.
+
+    Raises:
+        MalformedEvidence: There are items of two processors.
+    """
+    sent = sent_of(asked)
+    ruled = _ruled(asked.policy)
+    found = {
+        name: identity
+        for name, identity in identities.items()
+        if asked.machine.tee is not None
+        or SIDES[name].hardware is None
+        or name in ruled
+        or identity.approved_chip is not None
+    }
+    if asked.machine.tee is None:
+        found |= {name: None for name in sent if name in ruled and name not in found}
+    return found
+
+
+def sent_of(asked: Asked) -> list[str]:
+    """Return the kinds of confidential hardware of which a request brings items.
+
+    Raises:
+        MalformedEvidence: There are items of two processors.
+    """
+    types = {each.media_type for each in asked.request.evidence}
+    names = [name for name, side in SIDES.items() if side.hardware in types]
+    if sum(SIDES[name].one for name in names) > 1:
+        raise MalformedEvidence("evidence: there is more than one item of a processor")
+    return names
+
+
+def _ruled(policy: Policy) -> frozenset[str]:
+    """Return the kinds of confidential hardware that *policy* has rules for."""
+    wanted = policy.kinds.keys()
+    return frozenset(
+        name
+        for name, side in SIDES.items()
+        if side.hardware is not None and not KINDS[name].answers(None).isdisjoint(wanted)
+    )

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from attestation.appraisal import Appraisal
 from attestation.appraisal.tpm import TPM, Expected, UnverifiedEvidence, found_in
-from attestation.errors import AKNotActivated, EKFingerprintMismatch
+from attestation.errors import AKNotActivated, EKFingerprintMismatch, RequestInvalid
 from attestation.evidence.ek_key_attestation import KeyCertificationClaims
-from attestation.machines import Machine, TPMIdentity
+from attestation.machines import Anchor, Machine
 from attestation.reference import Policy
 from attestation.store import Challenge, StoredEvidence, Tx
 from attestation.tpm.hashes import bank_name
@@ -34,7 +34,7 @@ class Besides(NamedTuple):
     certified: KeyCertificationClaims | None
 
 
-def gather(identity: TPMIdentity, asked: Asked) -> Gathered:
+def gather(identity: Anchor, asked: Asked) -> Gathered:
     """Return the quote of a request with the logs that explain it, and what is expected of the TPM.
 
     Raises:
@@ -48,6 +48,8 @@ def gather(identity: TPMIdentity, asked: Asked) -> Gathered:
         raise AKNotActivated("this machine has no activated attestation key")
     crypto_policy.demand_keys_of(crypto_policy.of(res.settings), identity.ek_public, identity.ak_public)
     assert challenge.nonce is not None
+    if request.pcr_quote is None or request.pcr_signature is None or request.pcr_values is None:
+        raise RequestInvalid("pcr_quote, pcr_signature and pcr_values are what this machine is known by")
     quoted = TPM.parse(
         {
             "pcr_quote": request.pcr_quote,
@@ -116,6 +118,10 @@ def stored(
     certified: KeyCertificationClaims | None,
 ) -> StoredEvidence:
     """Return what a result was judged from."""
+    if machine.tee is not None:
+        return StoredEvidence(
+            policy_sha256=policy.sha256, assurance=appraisal.assurance, nonce=challenge.nonce
+        )
     vouched = tx.ek_certificates.get(machine.machine_id)
     claims, bank = found_in(appraisal).claims, policy.tpm.bank
     return StoredEvidence(
@@ -124,14 +130,14 @@ def stored(
         event_log_sha256=logs.event_log_sha256 or logs.astray_sha256,
         ima_log_sha256=logs.ima_log_sha256,
         policy_sha256=policy.sha256,
-        assurance=machine.assurance,
+        assurance=appraisal.assurance,
         bundle_sha256=vouched.validation.bundle_sha256 if vouched is not None else None,
         nonce=challenge.nonce,
         ek_key_attested=certified is not None,
     )
 
 
-def _same_ek(sent: str, identity: TPMIdentity) -> None:
+def _same_ek(sent: str, identity: Anchor) -> None:
     """Check whom the request names; the older form is SHA-384 over the public area as sent (PROTOCOL §0)."""
     named = sent.lower().encode("ascii")
     if hmac.compare_digest(named, identity.ek_fingerprint.encode("ascii")):

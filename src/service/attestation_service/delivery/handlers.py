@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from attestation.api import ConfigEnvelope
 from attestation.audit import AuditEvent
-from attestation.envelope import FORMAT, Envelope, seal
+from attestation.envelope import FORMAT, TEE_FORMAT, Envelope, SubjectEnvelope, seal, seal_to_subject
 from attestation.errors import (
     AgentTooOld,
     BaseConfigMissing,
@@ -133,12 +133,12 @@ async def fetch(
         # What was prepared is of the machine as it was: another role or name since then is another configuration.
         if now.repeat is None and now.machine.version != due.machine.version:
             return Pending("attest again " + now.machine.machine_id[:4])
-        assert due.machine.tpm.ak_name is not None
+        assert due.machine.key_name is not None
         # What is stored for repeats is sealed; plaintext never rests in the database.
         sealed = wanted == "sealed"
         stored, first = tx.config_tokens.consume(
             digest,
-            ak_name=due.machine.tpm.ak_name,
+            ak_name=due.machine.key_name,
             answer=answer if sealed else b"",
             answer_until=at + timedelta(seconds=res.settings.config_repeat_seconds if sealed else 0),
             at=at,
@@ -222,7 +222,7 @@ def _load(tx: Tx, digest: bytes, settings: Settings, at: datetime) -> _Due | Pen
         machine.trust(at) is Trust.VERIFIED
         and machine.last_policy == policy.in_force(tx, machine, settings).ref
     )
-    if not fresh or machine.tpm.ak_name != token.ak_name:
+    if not fresh or machine.key_name != token.ak_name:
         return Pending("attest again " + machine.machine_id[:4])
     return _Due(token, machine, repeat)
 
@@ -251,7 +251,7 @@ def configuration(machine: Machine, settings: Settings) -> bytes:
         load_base(settings.config_cache_dir, machine.role, machine.cluster_id),
         Overrides(
             machine_id=machine.machine_id,
-            ek_fingerprint=machine.tpm.ek_fingerprint,
+            ek_fingerprint=machine.fingerprint,
             hostname=machine.hostname,
             assigned_ip=machine.assigned_ip,
             installer_image=settings.installer_image,
@@ -263,35 +263,50 @@ def _prepare(due: _Due, wanted: Wanted, res: Resources) -> tuple[bytes, str]:
     """Build the configuration and seal it; return the answer and the SHA-256 of the plaintext, hex."""
     machine = due.machine
     config = configuration(machine, res.settings)
-    assert machine.tpm.ak_name is not None
     try:
-        envelope = seal(
-            config,
-            ek=parse_public(machine.tpm.ek_public),
-            ak_name=machine.tpm.ak_name,
-            machine_id=machine.machine_id,
-            token_id=due.token.token_id,
-        )
+        envelope = sealed_for(machine, config, due.token.token_id)
     except MalformedEvidence as e:
         # It was checked when it was introduced: the fault is ours, and nothing leaves.
-        raise Unavailable("the configuration cannot be sealed to this EK") from e
+        raise Unavailable("the configuration cannot be sealed to this machine") from e
     return (wire(envelope) if wanted == "sealed" else config), envelope.config_sha256
 
 
-def wire(envelope: Envelope) -> bytes:
+def sealed_for(machine: Machine, config: bytes, token_id: str) -> Envelope | SubjectEnvelope:
+    """Seal a configuration to what *machine* proved last that it has: EK and AK, or its subject key.
+
+    Raises:
+        MalformedEvidence: It has no key that can be sealed to.
+    """
+    key, key_name = machine.anchor.ak_public, machine.key_name
+    assert key is not None
+    assert key_name is not None
+    if machine.tee is not None:
+        return seal_to_subject(config, spki=key, machine_id=machine.machine_id, token_id=token_id)
+    ek = parse_public(machine.tpm.ek_public)
+    return seal(config, ek=ek, ak_name=key_name, machine_id=machine.machine_id, token_id=token_id)
+
+
+def wire(envelope: Envelope | SubjectEnvelope) -> bytes:
     """Return *envelope* as it travels: JSON of a `ConfigEnvelope`."""
+    keys: dict[str, Any] = (
+        {"format": TEE_FORMAT, "epk": b64encode(envelope.epk)}
+        if isinstance(envelope, SubjectEnvelope)
+        else {
+            "format": FORMAT,
+            "credential_blob": b64encode(envelope.credential_blob),
+            "encrypted_secret": b64encode(envelope.encrypted_secret),
+        }
+    )
     return (
         ConfigEnvelope(
-            format=FORMAT,
+            **keys,
             machine_id=envelope.machine_id,
             token_id=envelope.token_id,
-            credential_blob=b64encode(envelope.credential_blob),
-            encrypted_secret=b64encode(envelope.encrypted_secret),
             iv=b64encode(envelope.iv),
             ciphertext=b64encode(envelope.ciphertext),
             config_sha256=envelope.config_sha256,
         )
-        .model_dump_json()
+        .model_dump_json(exclude_unset=True)
         .encode("ascii")
     )
 

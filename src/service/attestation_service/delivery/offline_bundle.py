@@ -161,12 +161,12 @@ def _gate(
 
 
 def _seal(plaintext: bytes, machine: Machine, token_id: str) -> Envelope:
-    assert machine.tpm.ak_name is not None
+    assert machine.key_name is not None
     try:
         return seal(
             plaintext,
             ek=parse_public(machine.tpm.ek_public),
-            ak_name=machine.tpm.ak_name,
+            ak_name=machine.key_name,
             machine_id=machine.machine_id,
             token_id=token_id,
         )
@@ -194,7 +194,7 @@ def _bundle(
         machine_id=machine.machine_id,
         role=machine.role,
         status=machine.status,
-        ek_fingerprint=machine.tpm.ek_fingerprint,
+        ek_fingerprint=machine.fingerprint,
         hostname=machine.hostname,
         assigned_ip=machine.assigned_ip,
         iso_url=res.settings.iso_url or None,

@@ -190,7 +190,7 @@ def _verify(
         certificate, b64decode(request.nonce_signature, "nonce_signature", max_bytes=1024), expected
     )
     # 6. The EK it names is that of the machine, as we know it now; one without it is refused (R15).
-    if ek_fingerprints(certificate) != [machine.tpm.ek_fingerprint]:
+    if ek_fingerprints(certificate) != [machine.fingerprint]:
         raise CertificateUntrusted("the certificate does not name the EK of this machine")
 
 

@@ -60,7 +60,7 @@ def sound(
         NodeEvent.ALARM,
         machine_id,
         {
-            "ek_fingerprint": machine.tpm.ek_fingerprint if machine is not None else None,
+            "ek_fingerprint": machine.fingerprint if machine is not None else None,
             "timestamp": rfc3339(at),
             "node": {
                 "machine_id": machine_id,

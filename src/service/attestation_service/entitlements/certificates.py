@@ -97,7 +97,7 @@ def admitted(tx: Tx, machine: Machine, settings: Settings, at: datetime) -> Subj
     if machine.status is not Status.ATTESTED or machine.role is None:
         raise MachineNotAdmitted(f"the machine is {machine.status}, not attested")
     # 2. With an AK: whose certification would it be?
-    if machine.tpm.ak_name is None:
+    if machine.key_name is None:
         raise AKNotActivated("this machine has no activated attestation key")
     # 3. Verified lately, and by what counts now: a verdict under another policy says nothing about it.
     trust = machine.trust(at)
@@ -107,8 +107,8 @@ def admitted(tx: Tx, machine: Machine, settings: Settings, at: datetime) -> Subj
         raise MachineNotAdmitted("another policy applies since the last result: attest, then ask again")
     return Subject(
         machine_id=machine.machine_id,
-        ek_fingerprint=machine.tpm.ek_fingerprint,
-        ak_name=machine.tpm.ak_name,
+        ek_fingerprint=machine.fingerprint,
+        ak_name=machine.key_name,
         role=machine.role,
         hostname=machine.hostname,
         assigned_ip=machine.assigned_ip,
@@ -186,7 +186,7 @@ def wanted(
         machine_id=machine.machine_id,
         key_tier=key_tier,
         assurance=machine.assurance,
-        uris=(EK_URI + machine.tpm.ek_fingerprint,),
+        uris=(EK_URI + machine.fingerprint,),
         dns_names=(machine.hostname,) if server and machine.hostname is not None else (),
         ip_addresses=(ip_interface(machine.assigned_ip).ip,) if server and machine.assigned_ip else (),
         renews=renews,

@@ -40,7 +40,7 @@ def issue(tx: Tx, machine: Machine, settings: Settings, at: datetime) -> IssuedT
 
 def make(machine: Machine, settings: Settings, at: datetime) -> MadeToken:
     """Make a config token for the activated AK of *machine*."""
-    assert machine.tpm.ak_name is not None
+    assert machine.key_name is not None
     token = secrets.token_urlsafe(TOKEN_BYTES)
     return MadeToken(
         IssuedToken(token, f"{settings.service_url}/api/v1/config/{token}"),
@@ -48,7 +48,7 @@ def make(machine: Machine, settings: Settings, at: datetime) -> MadeToken:
             token_id=secrets.token_hex(8),
             token_sha256=sha256(token),
             machine_id=machine.machine_id,
-            ak_name=machine.tpm.ak_name,
+            ak_name=machine.key_name,
             issued_at=at,
             expires_at=at + timedelta(seconds=settings.config_token_ttl_seconds),
         ),

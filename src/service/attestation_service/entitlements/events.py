@@ -32,7 +32,7 @@ def emit(
         meta: About the event itself.
     """
     payload = {
-        "ek_fingerprint": machine.tpm.ek_fingerprint,
+        "ek_fingerprint": machine.fingerprint,
         "timestamp": rfc3339(at),
         "node": {
             "machine_id": machine.machine_id,

@@ -184,7 +184,7 @@ def drop(tx: Tx, machine: Machine, at: datetime, *, action: str, why: str) -> No
             action=action,
             machine_id=machine.machine_id,
             prev_state=machine.status,
-            detail=f"{why}; EK {machine.tpm.ek_fingerprint}",
+            detail=f"{why}; EK {machine.fingerprint}",
         ),
         at,
     )

@@ -36,7 +36,7 @@ def claims(machine: Machine, node_nonce: str | None, at: datetime, **more: Any) 
 
 def binding(machine: Machine) -> Binding:
     """Return the TPM of *machine*, whose AK is activated."""
-    assert machine.tpm.ak_name is not None
+    assert machine.key_name is not None
     return Binding(
-        machine_id=machine.machine_id, ek_fingerprint=machine.tpm.ek_fingerprint, ak_name=machine.tpm.ak_name
+        machine_id=machine.machine_id, ek_fingerprint=machine.fingerprint, ak_name=machine.key_name
     )

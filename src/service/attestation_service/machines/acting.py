@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from attestation.api import (
     MachineDetail,
@@ -19,6 +19,7 @@ from attestation.machines import (
     Machine,
     NodeEvent,
     Role,
+    SeenHardware,
     Status,
     Transition,
     next_status,
@@ -27,10 +28,10 @@ from attestation.machines.dual_control import MACHINE_ACTIONS, of_machine
 from attestation.results import Assurance
 from attestation.store import AllowListRow, Tx
 from attestation_service.auth import Operator
-from attestation_service.entitlements import fates, names
+from attestation_service.entitlements import ephemeral, fates, names
 from attestation_service.entitlements.events import emit
 from attestation_service.entitlements.fates import Fate
-from attestation_service.machines.presentation import machine_detail
+from attestation_service.machines.presentation import approved_of, machine_detail
 from attestation_service.operators import dual_control, votes
 from attestation_service.resources import Resources
 from attestation_service.settings import Settings
@@ -46,6 +47,9 @@ UNTRUSTED: dict[str, Any] = {
 }
 """After these the next attestation is the first again."""
 
+
+APPROVES_HARDWARE: Final = frozenset({Transition.APPROVE, Transition.APPROVE_HARDWARE})
+"""After these the machine must prove the hardware that it was seen on: what a vote saw, the proposal binds."""
 
 Answer = MachineDetail | PendingApproval
 """The machine after the act, or what the act still waits for."""
@@ -114,7 +118,7 @@ async def perform(
             return agreed
         # 5. All or nothing.
         after = carry_out(tx, before, act, status, agreed, operator, at)
-        return machine_detail(after, [], tx.labels.of(machine_id), at)
+        return machine_detail(after, [], tx.labels.of(machine_id), at, approved_of(tx, after))
 
     answer = await dual_control.write(work, res=res, operator=operator, at=at, machine_id=machine_id)
     make_lists(res)
@@ -153,6 +157,9 @@ def carry_out(
             "status": status,
         },
     )
+    if act.transition in APPROVES_HARDWARE and before.hardware is not None:
+        seen = before.hardware
+        tx.identities.approve(before.machine_id, seen.kind, chip=seen.chip, csp_id=seen.csp_id)
     ended = tx.approvals.void(before.machine_id, at)
     if act.withdraws or moves:
         tx.config_tokens.withdraw(before.machine_id, at)
@@ -189,12 +196,13 @@ def demand_assurance(tx: Tx, before: Machine, act: Act, settings: Settings) -> N
     role = act.changes.get("role")
     if role is None:
         return
+    ephemeral.demand_allowed(before, role, settings)
     level: Assurance = act.changes.get("assurance", before.assurance)
     alone = level is Assurance.EK_ALLOWLIST and _is_word_of_one(tx, before, act, role, settings)
     if alone:
-        vouched = tx.ak_certificates.vouches(before.machine_id, before.tpm.ak_name)
+        vouched = tx.ak_certificates.vouches(before.machine_id, before.key_name)
         level = Assurance.AK_CERTIFIED if vouched else Assurance.TOFU
-        level = Assurance.EK_CHAIN if before.tpm.ek_chain_ok else level
+        level = Assurance.EK_CHAIN if before.anchor.ek_chain_ok else level
     after = replace(before, role=role, cluster_id=act.changes["cluster_id"])
     minimum = policy.in_force(tx, after, settings).assurance_minimum(role)
     if level.level < minimum.level and alone:
@@ -215,7 +223,7 @@ def _is_word_of_one(tx: Tx, before: Machine, act: Act, role: Role, settings: Set
     if not rule.is_on or role not in rule.roles:
         return False
     # Several agree to this very EK in the act itself, or did when it was listed for such a role.
-    entry = tx.allow_list.get(before.tpm.ek_fingerprint)
+    entry = tx.allow_list.get(before.fingerprint)
     return not act.accepts_ek and (entry is None or entry.role not in rule.roles)
 
 
@@ -235,7 +243,7 @@ def _demand_names(tx: Tx, before: Machine, act: Act, settings: Settings) -> None
 
 def _admitted(machine: Machine, act: Act, operator: Operator, at: datetime) -> AllowListRow:
     return AllowListRow(
-        ek_fingerprint=machine.tpm.ek_fingerprint,
+        ek_fingerprint=machine.fingerprint,
         role=act.changes["role"],
         hostname=act.changes["hostname"],
         assigned_ip=act.changes["assigned_ip"],
@@ -288,6 +296,12 @@ def told(granted: dict[str, Any], cluster_id: str) -> str:
         for name, value in granted.items()
         if value is not None and (name, value) != ("cluster_id", cluster_id)
     )
+
+
+def told_of(seen: SeenHardware) -> str:
+    """Return the hardware that an act approves, for the audit."""
+    chip = f"chip {seen.chip.hex()}" if any(seen.chip) else "chip hidden"
+    return f"{seen.kind} {chip}" + (f", provider {seen.csp_id}" if seen.csp_id is not None else "")
 
 
 def because(detail: str, reason: str | None) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from attestation.api import (
     ApproveRequest,
+    HardwareRequest,
     LabelsRequest,
     LockRequest,
     MachineDetail,
@@ -50,8 +51,9 @@ from attestation_service.machines.acting import (
     perform,
     perform_alone,
     told,
+    told_of,
 )
-from attestation_service.machines.presentation import machine_detail
+from attestation_service.machines.presentation import approved_of, machine_detail
 from attestation_service.machines.reading import detail_of
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res
@@ -121,14 +123,16 @@ def _admission(
     request: ApproveRequest | ReplaceRequest,
     instead: str | None = None,
 ) -> Act:
-    accepted = {"assurance": Assurance.EK_ALLOWLIST, "tpm": replace(machine.tpm, ek_allow_listed=True)}
+    accepted = {"assurance": Assurance.EK_ALLOWLIST, "anchor": replace(machine.anchor, ek_allow_listed=True)}
     why = "; ".join(word for word in (instead, request.reason) if word is not None) or None
     return Act(
         transition=Transition.APPROVE,
         action="approve",
         changes=granted | {"alarm": None} | (accepted if request.accept_ek else {}),
         detail=because(
-            told(granted, DEFAULT_CLUSTER) + ("; EK accepted" if request.accept_ek else ""),
+            told(granted, DEFAULT_CLUSTER)
+            + ("; EK accepted" if request.accept_ek else "")
+            + (f"; {told_of(machine.hardware)}" if machine.hardware is not None else ""),
             why,
         ),
         reason=request.reason,
@@ -235,12 +239,12 @@ async def ak_reset(machine_id: Id, request: ReasonRequest, *, res: Res, operator
     """
 
     def act(machine: Machine) -> Act:
-        old = machine.tpm.ak_name.hex() if machine.tpm.ak_name else "none"
+        old = machine.key_name.hex() if machine.key_name else "none"
         return Act(
             transition=Transition.AK_RESET,
             action="ak_reset",
             changes={
-                "tpm": replace(machine.tpm, ak_public=None, ak_name=None, ak_activated_at=None),
+                "anchor": replace(machine.anchor, ak_public=None, ak_name=None, ak_activated_at=None),
                 # Who vouched for the machine vouched for this key.
                 **({"assurance": Assurance.TOFU} if machine.assurance is Assurance.AK_CERTIFIED else {}),
                 "clock": None,
@@ -250,6 +254,39 @@ async def ak_reset(machine_id: Id, request: ReasonRequest, *, res: Res, operator
             reason=request.reason,
             withdraws=True,
             certificates=fates.OTHER_KEY,
+        )
+
+    return await perform(machine_id, act, res, operator)
+
+
+async def approve_hardware(
+    machine_id: Id, request: HardwareRequest, *, res: Res, operator: VoterDep
+) -> Answer:
+    """Approve the confidential hardware that an admitted machine was seen on last.
+
+    After a processor was replaced, or where the machine was admitted before its hardware was seen. The machine must
+    prove it from then on.
+
+    Raises:
+        RequestInvalid: No authentic evidence of such hardware came yet, or it is not the one that is named.
+    """
+
+    def act(machine: Machine) -> Act:
+        next_status(machine.status, Transition.APPROVE_HARDWARE)
+        seen = machine.hardware
+        if seen is None:
+            raise RequestInvalid("no confidential hardware of this machine was seen yet")
+        if request.chip is not None and request.chip != seen.chip.hex():
+            raise RequestInvalid("the machine was seen on another chip than the one named")
+        return Act(
+            transition=Transition.APPROVE_HARDWARE,
+            action="approve_hardware",
+            # What was believed of it was believed of another chip.
+            changes={"trust_expires_at": None, "vouched_by_hardware": False},
+            detail=f"{request.reason}; {told_of(seen)}",
+            reason=request.reason,
+            withdraws=True,
+            expected_version=request.expected_version,
         )
 
     return await perform(machine_id, act, res, operator)
@@ -340,7 +377,7 @@ async def take_over(machine_id: Id, request: ReplaceRequest, *, res: Res, operat
         why = RevokeRequest(reason=f"replaced by machine {new.machine_id}")
         carry_out(tx, old, _end(why, at), ended, agreed, operator, at)
         after = carry_out(tx, new, admission, admitted, agreed, operator, at)
-        return machine_detail(after, [], tx.labels.of(after.machine_id), at)
+        return machine_detail(after, [], tx.labels.of(after.machine_id), at, approved_of(tx, after))
 
     answer = await dual_control.write(work, res=res, operator=operator, at=at, machine_id=request.new)
     make_lists(res)
@@ -377,7 +414,7 @@ async def delete(machine_id: Id, *, res: Res, operator: OperatorDep) -> None:
                 f"only a rejected or wiped machine can be deleted; this one is {machine.status}"
             )
         fates.decide(tx, machine_id, fates.GONE, "delete", operator, at)
-        believed = machine.tpm.ek_chain_ok or machine.tpm.ek_allow_listed or machine.role is not None
+        believed = machine.anchor.ek_chain_ok or machine.anchor.ek_allow_listed or machine.role is not None
         tx.chip_marks.end(machine_id, machine.status, at, believed=believed)
         tx.machines.delete(machine_id)
         tx.audit.append(
@@ -385,7 +422,7 @@ async def delete(machine_id: Id, *, res: Res, operator: OperatorDep) -> None:
                 "delete",
                 machine_id=machine_id,
                 prev_state=machine.status,
-                detail=f"EK {machine.tpm.ek_fingerprint}",
+                detail=f"EK {machine.fingerprint}",
             ),
             at,
         )

@@ -27,7 +27,7 @@ from attestation.machines import (
 from attestation.machines.chips import MarkKind
 from attestation.machines.labels import MAX_SELECTOR
 from attestation.store import MachineFilter, Tx
-from attestation_service.machines.presentation import machine_detail
+from attestation_service.machines.presentation import approved_of, machine_detail
 from attestation_service.operators import dual_control
 from attestation_service.resources import Res, Resources
 from attestation_service.routing.parameters import Cursor, Id, Limit
@@ -123,19 +123,19 @@ async def get_keys(machine_id: Id, *, res: Res) -> KeysDetail:
         eks = [mark.value for mark in tx.chip_marks.of(machine_id) if mark.kind is MarkKind.EK]
         return KeysDetail(
             machine_id=machine_id,
-            ek_fingerprint=machine.tpm.ek_fingerprint,
-            ek_template=machine.tpm.ek_template,
-            ek_alternatives=[ek for ek in eks if ek != machine.tpm.ek_fingerprint],
-            ak_name=machine.tpm.ak_name.hex() if machine.tpm.ak_name else None,
-            ak_activated_at=machine.tpm.ak_activated_at,
+            ek_fingerprint=machine.fingerprint,
+            ek_template=machine.anchor.ek_template,
+            ek_alternatives=[ek for ek in eks if ek != machine.fingerprint],
+            ak_name=machine.key_name.hex() if machine.key_name else None,
+            ak_activated_at=machine.anchor.ak_activated_at,
             earlier=[
                 KeyBindingDetail(ak_name=b.ak_name.hex(), machine_id=b.machine_id, bound_at=b.bound_at)
-                for b in tx.ak_bindings.of_ek(machine.tpm.ek_fingerprint)
-                if b.ak_name != machine.tpm.ak_name
+                for b in tx.ak_bindings.of_ek(machine.fingerprint)
+                if b.ak_name != machine.key_name
             ],
             activations=[
                 OpenActivation(issued_at=c.issued_at, expires_at=c.expires_at)
-                for c in tx.challenges.open_of(machine.tpm.ek_fingerprint, "activate", at)
+                for c in tx.challenges.open_of(machine.fingerprint, "activate", at)
             ],
             ak_certificate=_vouching(tx, machine),
         )
@@ -149,7 +149,7 @@ def _vouching(tx: Tx, machine: Machine) -> AKVouchingDetail | None:
     if stored is None:
         return None
     read = parse_certificate(stored.certificate)
-    counts = stored.ak_name == machine.tpm.ak_name
+    counts = stored.ak_name == machine.key_name
     return AKVouchingDetail(
         subject=read.subject,
         issuer=read.issuer,
@@ -165,7 +165,7 @@ def detail_of(tx: Tx, machine: Machine, res: Resources, at: datetime) -> Machine
     """Return what operators see of *machine*."""
     votes = tx.approvals.live_of([machine.machine_id], at).get(machine.machine_id, [])
     shown = dual_control.shown(tx, votes, res.settings, at)
-    return machine_detail(machine, shown, tx.labels.of(machine.machine_id), at)
+    return machine_detail(machine, shown, tx.labels.of(machine.machine_id), at, approved_of(tx, machine))
 
 
 def _relatives(tx: Tx, machine: Machine) -> list[RelativeDetail]:
@@ -181,7 +181,7 @@ def _relatives(tx: Tx, machine: Machine) -> list[RelativeDetail]:
         for each in tx.chip_marks.relatives(machine.machine_id, tx.chip_marks.of(machine.machine_id))
     ]
     known = {machine.machine_id, *(each.machine_id for each in found)}
-    purged = [each for each, _ in tx.ak_bindings.machines_of(machine.tpm.ek_fingerprint) if each not in known]
+    purged = [each for each, _ in tx.ak_bindings.machines_of(machine.fingerprint) if each not in known]
     return found + [
         RelativeDetail(machine_id=each, mark=MarkKind.EK, same_chip=True, status=None, deleted_at=None)
         for each in purged

@@ -126,7 +126,7 @@ def _before(tx: Tx, cluster_id: str, csr_uid: str) -> NodeCSR | None:
     if (
         machine is not None
         and machine.status in (Status.REGISTERED, Status.ATTESTED)
-        and (machine.hostname, machine.cluster_id, machine.tpm.ak_name)
+        and (machine.hostname, machine.cluster_id, machine.key_name)
         == (row.node_name, row.cluster_id, row.ak_name)
     ):
         return row
@@ -211,7 +211,7 @@ def _row(
         machine_id=machine.machine_id if machine is not None else None,
         node_name=machine.hostname if approved and machine is not None else None,
         assurance=machine.assurance.value if machine is not None else None,
-        ak_name=machine.tpm.ak_name if approved and machine is not None else None,
+        ak_name=machine.key_name if approved and machine is not None else None,
         at=at,
     )
 

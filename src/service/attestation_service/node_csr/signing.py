@@ -224,7 +224,7 @@ def _demand_admitted(tx: Tx, decided: NodeCSR, settings: Settings, at: datetime)
     machine = tx.machines.by_id(_machine_of(decided))
     if machine is None:
         raise NodeRequestDenied("the machine of this request is gone")
-    same = (machine.hostname, machine.cluster_id, machine.tpm.ak_name)
+    same = (machine.hostname, machine.cluster_id, machine.key_name)
     if same != (decided.node_name, decided.cluster_id, decided.ak_name):
         raise NodeRequestDenied("the machine was changed since this request was approved")
     try:

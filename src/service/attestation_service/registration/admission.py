@@ -14,11 +14,12 @@ from attestation.errors import (
 )
 from attestation.machines import (
     DEFAULT_CLUSTER,
+    Anchor,
     Machine,
     NodeEvent,
     Role,
+    SeenHardware,
     Status,
-    TPMIdentity,
     Transition,
     next_status,
 )
@@ -150,8 +151,13 @@ def create(
     vouching: Vouching,
     res: Resources,
     at: datetime,
+    *,
+    seen: SeenHardware | None = None,
 ) -> Machine:
-    """Return a new machine, written down: admitted, or waiting for operators."""
+    """Return a new machine, written down: admitted, or waiting for operators.
+
+    *seen* is the hardware of one without a TPM. Who is on the allow-list is there with this chip.
+    """
     # Asked again: what was trusted at the introduction may be distrusted since.
     validation = endorsed_by(tx, introduction, res, at)
     kinship = kinship_shown(tx, machine_id, introduction, proven)
@@ -166,7 +172,7 @@ def create(
         status=admission.status,
         role=admission.role,
         cluster_id=admission.cluster_id or DEFAULT_CLUSTER,
-        tpm=TPMIdentity(
+        anchor=Anchor(
             ek_fingerprint=introduction.ek_fingerprint,
             ek_public=introduction.ek_public,
             ek_source=introduction.ek_source,
@@ -206,13 +212,19 @@ def create(
         directive_sha256=None,
         alarm=kinship.alarm or admission.alarm,
         kept_bytes=introduction.kept_bytes,
+        hardware=seen,
     )
     tx.machines.add(machine)
+    if seen is not None:
+        value = bytes.fromhex(introduction.ek_fingerprint)
+        machine = tx.identities.add(machine, seen.kind, value, guest=seen.guest)
+        if admission.status is Status.REGISTERED and admission.allow_listed:
+            tx.identities.approve(machine.machine_id, seen.kind, chip=seen.chip, csp_id=seen.csp_id)
     tx.chip_marks.put(machine_id, introduction.marks(proven))
     if kinship.alarm is not None:
         _sound_kinship(tx, machine, kinship, introduction.source, at)
     if admission.alarm is not None:
-        subject = machine.tpm.ek_fingerprint
+        subject = machine.fingerprint
         alarms.sound(tx, admission.alarm, at, subject=subject, machine=machine, source=introduction.source)
     vouching.keep(tx, machine_id, at)
     machine = _kept(tx, machine, introduction, validation, at)
@@ -253,13 +265,15 @@ def confirm(
     vouching: Vouching,
     res: Resources,
     at: datetime,
+    *,
+    seen: SeenHardware | None = None,
 ) -> Machine:
     """Take the AK where an operator reset it; hardware hints are compared, never overwritten.
 
     A certificate of the EK that came this time is judged and kept: chips get theirs by firmware updates, too.
     """
     status = next_status(machine.status, Transition.ACTIVATE)
-    detail, replaced = "AK confirmed", machine.tpm.ak_name is None
+    detail, replaced = "AK confirmed", machine.key_name is None
     if replaced:
         identity = replace(
             machine.tpm,
@@ -267,18 +281,20 @@ def confirm(
             ak_name=introduction.ak_name,
             ak_activated_at=at,
         )
-        machine = tx.machines.update(machine, tpm=identity)
+        machine = tx.machines.update(machine, anchor=identity)
         detail = "AK replaced after a reset"
+    if seen is not None and seen != machine.hardware:
+        machine = tx.machines.update(machine, hardware=seen)
     detail += vouching.told
     vouching.keep(tx, machine.machine_id, at)
     validation = endorsed_by(tx, introduction, res, at)
     # What a vendor said of this EK stays true, whatever is shown later: nothing worse takes its place.
-    if validation is not None and (validation.ok or not machine.tpm.ek_chain_ok):
-        known, shown = machine.tpm.ek_certificate, introduction.certificate
+    if validation is not None and (validation.ok or not machine.anchor.ek_chain_ok):
+        known, shown = machine.anchor.ek_certificate, introduction.certificate
         assert shown is not None  # it was judged
         if known is None or known.sha256 != shown.sha256:
-            identity = replace(machine.tpm, ek_certificate=shown, ek_source=introduction.ek_source)
-            machine = tx.machines.update(machine, tpm=identity)
+            identity = replace(machine.anchor, ek_certificate=shown, ek_source=introduction.ek_source)
+            machine = tx.machines.update(machine, anchor=identity)
             detail += (
                 f"; EK certificate {shown.sha256[:16]} instead of {known.sha256[:16] if known else 'none'}"
             )

@@ -68,7 +68,7 @@ def _is_undecided(tx: Tx, bound: AKBinding) -> bool:
     if holder is not None and holder.status is not Status.PENDING_APPROVAL:
         return False
     # 2. Nobody vouches for it.
-    if holder is not None and (holder.tpm.ek_chain_ok or holder.tpm.ek_allow_listed):
+    if holder is not None and (holder.anchor.ek_chain_ok or holder.anchor.ek_allow_listed):
         return False
     if tx.allow_list.get(bound.ek_fingerprint) is not None:
         return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,20 +22,26 @@ from attestation.api import (
     IntroduceRequest,
     IntroduceResponse,
     RegisterRequest,
+    TEEActivateRequest,
 )
 from attestation.audit import AuditEvent
 from attestation.errors import (
     ActivationFailed,
     AKConflict,
     AttestationError,
+    ChallengeUnknown,
+    EphemeralForbidden,
+    EvidenceRejected,
     MalformedEvidence,
     RegistrationForbidden,
+    Unavailable,
 )
 from attestation.evidence import ak_activation
 from attestation.evidence.ak_activation import SECRET_BYTES, Offer
 from attestation.keys import WELCOME_TYP
 from attestation.machines import (
     Machine,
+    SeenHardware,
     Status,
 )
 from attestation.store import AKBinding, Challenge, Tx
@@ -46,7 +52,7 @@ from attestation_service.context.request import From, Origin
 from attestation_service.entitlements import alarms, config_tokens, pending
 from attestation_service.entitlements.config_tokens import IssuedToken
 from attestation_service.keys import crypto_policy, statements
-from attestation_service.registration import vouching
+from attestation_service.registration import confidential, vouching
 from attestation_service.registration.admission import admit, confirm, create, endorsed_by
 from attestation_service.registration.binding import (
     ELSEWHERE,
@@ -58,6 +64,7 @@ from attestation_service.registration.binding import (
     sound_stolen,
 )
 from attestation_service.registration.introduction import Alternative, Introduction, judge
+from attestation_service.registration.vouching import NOBODY
 from attestation_service.resources import Res, Resources
 from attestation_service.routing.parameters import Id
 
@@ -101,6 +108,17 @@ async def introduce(
     def prepare(tx: Tx) -> tuple[Challenge, IntroduceResponse, str | None]:
         # 1. Not too often: parsing and sealing cost more than asking.
         limits.check(tx, limits.of_client(res.settings, origin.address), at)
+        if request.tee is not None:
+            told = confidential.prepare(
+                tx,
+                request,
+                MESSAGES,
+                registration_token_sha256=token_sha256,
+                source=origin.address,
+                res=res,
+                at=at,
+            )
+            return *told, None
         # 2. Everything that can be checked without the TPM.
         introduction, keys, others = judge(
             request,
@@ -128,7 +146,7 @@ async def introduce(
         if machine is None:
             waits = kinship_shown(tx, "", introduction, ()).waits
             admit(tx, introduction, validation, res, at, waits=waits)
-        elif machine.tpm.ak_name not in (None, introduction.ak_name):
+        elif machine.key_name not in (None, introduction.ak_name):
             raise AKConflict("another attestation key is activated for this EK; an operator resets it")
         # 5. A secret for this TPM and AK only, and one for each further EK; we keep what the right answers hash to.
         machine_id = machine.machine_id if machine else str(uuid.uuid4())
@@ -222,18 +240,12 @@ async def activate(machine_id: Id, request: ActivateRequest, *, res: Res, origin
     counted = limits.of_client(res.settings, origin.address, machine_id)
     await res.store.read(lambda tx: limits.check(tx, counted, at))
 
-    def conclude(tx: Tx) -> tuple[Machine, IssuedToken | None] | AttestationError:
+    def conclude(tx: Tx) -> _Concluded:
         limits.take(tx, counted, at)
         # 1. Single use: the second of two racers fails here. Spent whatever follows, and what it held is erased.
-        challenge = tx.challenges.get(request.challenge_id)
-        tx.challenges.redeem(request.challenge_id, "activate", machine_id, at)
-        assert challenge is not None
-        assert challenge.proof_sha256 is not None
-        assert challenge.payload is not None
-        introduction = Introduction.from_json(challenge.payload)
-        pending.give_room(
-            tx, res.settings, introduction.source, len(challenge.payload), ek=introduction.vouched_ek
-        )
+        challenge, introduction = _redeemed(tx, request.challenge_id, machine_id, res, at)
+        if challenge.proof_sha256 is None:
+            return ChallengeUnknown("this challenge is for confidential hardware")
         # 2. Only the TPM that holds EK and AK knows the secret. A wrong proof changes nothing else.
         try:
             ak_activation.verify(
@@ -246,54 +258,131 @@ async def activate(machine_id: Id, request: ActivateRequest, *, res: Res, origin
         except (MalformedEvidence, ActivationFailed) as e:
             limits.audit_denied(tx, _denied(machine_id, e, origin), at)
             return e
-        # 3. Asked again, like all that follows: another machine may have been faster.
-        stolen = bound_elsewhere(tx, introduction)
-        if stolen is not None and not gives_way(
-            tx, stolen, introduction, endorsed_by(tx, introduction, res, at), proven
-        ):
-            conflict = AKConflict(ELSEWHERE)
-            sound_stolen(tx, introduction, stolen, at, proven)
-            limits.audit_denied(tx, _denied(machine_id, conflict, origin), at)
-            return conflict
-        # 4. New, or known with this AK.
-        machine = tx.machines.by_ek(introduction.ek_fingerprint)
-        if machine is not None and machine.tpm.ak_name not in (None, introduction.ak_name):
-            conflict = AKConflict("another attestation key is activated for this EK; an operator resets it")
-            limits.audit_denied(tx, _denied(machine.machine_id, conflict, origin), at)
-            return conflict
-        displaced = displace(tx, stolen, introduction, at) if stolen is not None else None
-        # 5. Who vouches for the AK: for this very activation. Nobody is no reason to refuse it.
-        vouched = vouching.judge(
-            tx, shown, introduction, machine_id=machine_id, request=request, anchors=res.anchors.ak, at=at
+        # 3. Who vouches for the AK: for this very activation. Nobody is no reason to refuse it.
+        return _admitted(
+            tx,
+            machine_id,
+            introduction,
+            proven,
+            lambda: vouching.judge(
+                tx, shown, introduction, machine_id=machine_id, request=request, anchors=res.anchors.ak, at=at
+            ),
+            None,
+            res,
+            origin,
+            at,
         )
-        if machine is None:
-            machine = create(tx, machine_id, introduction, proven, vouched, res, at)
-        else:
-            machine = confirm(tx, machine, introduction, proven, vouched, res, at)
-        if displaced is not None:
-            alarms.sound(
-                tx,
-                displaced,
-                at,
-                subject=machine.tpm.ek_fingerprint,
-                machine=machine,
-                source=introduction.source,
-            )
-        # 6. A token only where an operator admitted it already; delivery still needs an attestation.
-        token = None
-        if machine.status is Status.REGISTERED:
-            token = config_tokens.issue(tx, machine, res.settings, at)
-        return machine, token
 
     async with limits.CountRefusals(res.store, counted, at):
         # What cannot be read spends nothing: the machine may come again without it.
         shown = vouching.parse(request.ak_certificate)
         concluded = await res.store.write(conclude)
-    if isinstance(concluded, AttestationError):
-        raise concluded
-    if concluded[0].tpm.ek_chain_ok or concluded[0].tpm.ek_allow_listed:
-        res.room.prove(origin.address)
-    return await _activated(*concluded, request, res, at)
+    return await _answered(concluded, request, res, origin, at)
+
+
+async def tee_activate(
+    machine_id: Id, request: TEEActivateRequest, *, res: Res, origin: From
+) -> ActivateResponse:
+    """Prove that confidential hardware vouches for the introduced key.
+
+    Spend the challenge; create the machine or confirm its key.
+
+    Raises:
+        ChallengeUnknown, ChallengeUsed, ChallengeExpired: The challenge cannot be answered.
+        MalformedEvidence, EvidenceRejected: The evidence proves nothing; the challenge is spent.
+        EphemeralForbidden: Nothing names the guest beyond this boot, and no rule lets such machines in.
+        Unavailable: What vouches for the hardware is not at hand; the challenge is spent.
+        AKConflict: Another key was activated for this hardware; the challenge is spent.
+        RegistrationTokenInvalid, PendingQuotaExceeded: What admitted it at introduction is gone.
+        RateLimited: Too often.
+    """
+    at = res.clock.now()
+    counted = limits.of_client(res.settings, origin.address, machine_id)
+
+    def judge(tx: Tx) -> confidential.Proven | AttestationError:
+        limits.check(tx, counted, at)
+        try:
+            return confidential.verify(tx, machine_id, request, res=res, at=at)
+        except (MalformedEvidence, EvidenceRejected, EphemeralForbidden, Unavailable) as refusal:
+            return refusal
+
+    def conclude(tx: Tx) -> _Concluded:
+        limits.take(tx, counted, at)
+        _redeemed(tx, request.challenge_id, machine_id, res, at)
+        if isinstance(judged, AttestationError):
+            limits.audit_denied(tx, _denied(machine_id, judged, origin, "tee-activate"), at)
+            return judged
+        return _admitted(
+            tx, machine_id, judged.introduction, (), lambda: NOBODY, judged.seen, res, origin, at
+        )
+
+    async with limits.CountRefusals(res.store, counted, at):
+        judged = await res.store.read(judge)
+        concluded = await res.store.write(conclude)
+    return await _answered(concluded, request, res, origin, at)
+
+
+_Concluded = tuple[Machine, IssuedToken | None] | AttestationError
+
+
+def _redeemed(
+    tx: Tx, challenge_id: str, machine_id: str, res: Resources, at: datetime
+) -> tuple[Challenge, Introduction]:
+    """Spend a challenge, and give back the room that it took."""
+    challenge = tx.challenges.get(challenge_id)
+    tx.challenges.redeem(challenge_id, "activate", machine_id, at)
+    assert challenge is not None
+    assert challenge.payload is not None
+    introduction = Introduction.from_json(challenge.payload)
+    pending.give_room(
+        tx, res.settings, introduction.source, len(challenge.payload), ek=introduction.vouched_ek
+    )
+    return challenge, introduction
+
+
+def _admitted(
+    tx: Tx,
+    machine_id: str,
+    introduction: Introduction,
+    proven: Sequence[Alternative],
+    vouch: Callable[[], vouching.Vouching],
+    seen: SeenHardware | None,
+    res: Resources,
+    origin: Origin,
+    at: datetime,
+) -> _Concluded:
+    """Return the machine that proved what it is, written down, and its config token where it was admitted already."""
+    # 1. Asked again, like all that follows: another machine may have been faster.
+    stolen = bound_elsewhere(tx, introduction)
+    what = "ak-activate" if seen is None else "tee-activate"
+    if stolen is not None and not gives_way(
+        tx, stolen, introduction, endorsed_by(tx, introduction, res, at), proven
+    ):
+        conflict = AKConflict(ELSEWHERE)
+        sound_stolen(tx, introduction, stolen, at, proven)
+        limits.audit_denied(tx, _denied(machine_id, conflict, origin, what), at)
+        return conflict
+    # 2. New, or known with this key.
+    machine = tx.machines.by_ek(introduction.ek_fingerprint)
+    if machine is not None and machine.key_name not in (None, introduction.ak_name):
+        conflict = AKConflict("another attestation key is activated for this EK; an operator resets it")
+        limits.audit_denied(tx, _denied(machine.machine_id, conflict, origin, what), at)
+        return conflict
+    displaced = displace(tx, stolen, introduction, at) if stolen is not None else None
+    vouched = vouch()
+    if machine is None:
+        machine = create(tx, machine_id, introduction, proven, vouched, res, at, seen=seen)
+    else:
+        machine = confirm(tx, machine, introduction, proven, vouched, res, at, seen=seen)
+    if displaced is not None:
+        alarms.sound(
+            tx, displaced, at, subject=machine.fingerprint, machine=machine, source=introduction.source
+        )
+    # 3. A token only where an operator admitted it already; delivery still needs an attestation.
+    token = None
+    if machine.status is Status.REGISTERED:
+        token = config_tokens.issue(tx, machine, res.settings, at)
+    return machine, token
 
 
 def _proven(introduction: Introduction, proofs: Sequence[str]) -> tuple[Alternative, ...]:
@@ -318,18 +407,38 @@ def _proven(introduction: Introduction, proofs: Sequence[str]) -> tuple[Alternat
     return introduction.alternatives
 
 
-def _denied(machine_id: str, error: AttestationError, origin: Origin) -> AuditEvent:
+def _denied(
+    machine_id: str, error: AttestationError, origin: Origin, what: str = "ak-activate"
+) -> AuditEvent:
     return AuditEvent(
         operator_cn="unknown",
         action="denied",
         machine_id=machine_id,
-        detail=f"ak-activate: {error.code}",
+        detail=f"{what}: {error.code}",
         source_ip=origin.address,
     )
 
 
+async def _answered(
+    concluded: _Concluded,
+    request: ActivateRequest | TEEActivateRequest,
+    res: Resources,
+    origin: Origin,
+    at: datetime,
+) -> ActivateResponse:
+    if isinstance(concluded, AttestationError):
+        raise concluded
+    if concluded[0].anchor.ek_chain_ok or concluded[0].anchor.ek_allow_listed:
+        res.room.prove(origin.address)
+    return await _activated(*concluded, request, res, at)
+
+
 async def _activated(
-    machine: Machine, token: IssuedToken | None, request: ActivateRequest, res: Resources, at: datetime
+    machine: Machine,
+    token: IssuedToken | None,
+    request: ActivateRequest | TEEActivateRequest,
+    res: Resources,
+    at: datetime,
 ) -> ActivateResponse:
     """Answer, with a welcome where the machine can tell whether it is meant: only that changes who it is."""
     offers: dict[str, str] = {}

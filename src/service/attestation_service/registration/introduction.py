@@ -48,7 +48,7 @@ class Introduction:
     Args:
         ek_public: TPM2B_PUBLIC of the EK, as sent.
         ek_fingerprint: SHA-384 of its SPKI, hex.
-        ek_source: `cert` or `pub`.
+        ek_source: `cert` or `pub`; of a machine without a TPM `sev-snp` or `tdx`, all else as in `machines.Anchor`.
         ek_template: Name of the template it equals.
         certificate: What its certificate says, or None.
         certificate_der: The certificate, without wrapper and padding.
@@ -157,6 +157,9 @@ def judge(
         RequestInvalid: `ek_source` and `ek_cert_pem` do not fit.
     """
     # 1. Two public areas that may be introduced as EK and AK.
+    assert request.ek_public is not None
+    assert request.ak_public is not None
+    assert request.ek_fingerprint is not None
     ek_public = b64decode(request.ek_public, "ek_public")
     ak_public = b64decode(request.ak_public, "ak_public")
     keys = ak_activation.check_keys(ek_public, ak_public)

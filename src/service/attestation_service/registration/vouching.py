@@ -71,6 +71,9 @@ class Vouching:
         )
 
 
+NOBODY: Final = Vouching(vouched=None, chain=(), told="")
+
+
 def parse(sent: AKCertificate | None) -> Shown | None:
     """Read what a machine sent; None where it sent nothing.
 
@@ -113,7 +116,7 @@ def judge(
         at: Now.
     """
     if shown is None:
-        return Vouching(vouched=None, chain=(), told="")
+        return NOBODY
     binding = ak_certificate.binding(
         machine_id=machine_id,
         challenge_id=request.challenge_id,

@@ -135,7 +135,7 @@ async def token(
     claims = ear_claims(
         result,
         machine_id=machine_id,
-        ek_fingerprint=machine.tpm.ek_fingerprint,
+        ek_fingerprint=machine.fingerprint,
         assurance=evidence.assurance,
         nonce=b64encode(evidence.nonce),
         issuer=res.settings.service_url,

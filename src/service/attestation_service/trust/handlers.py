@@ -252,10 +252,12 @@ async def endorsement(machine_id: Id, *, res: Res) -> EndorsementDetail:
             **_validation(stored.validation),
             machine_id=machine_id,
             assurance=machine.assurance,
-            ek_allow_listed=machine.tpm.ek_allow_listed,
+            ek_allow_listed=machine.anchor.ek_allow_listed,
             judged_at=stored.judged_at,
             certificate=b64encode(stored.certificate),
-            claimed_vendor=machine.tpm.ek_certificate.manufacturer if machine.tpm.ek_certificate else "",
+            claimed_vendor=machine.anchor.ek_certificate.manufacturer
+            if machine.anchor.ek_certificate
+            else "",
             unknown_issuer=_unknown_issuer(stored),
         )
 

@@ -76,17 +76,21 @@ def make(
     """
     random = _random.take(ID_BYTES + NONCE_BYTES)
     evidence = _WITH_IMA_LOG if policy.tpm.ima is not None else _QUOTE_ONLY
+    if machine.tee is not None:
+        evidence = _NOTHING
     return Challenge(
         challenge_id=random[:ID_BYTES].hex(),
         purpose="attest",
         machine_id=machine.machine_id,
-        ek_fingerprint=machine.tpm.ek_fingerprint,
+        ek_fingerprint=machine.fingerprint,
         nonce=random[ID_BYTES:],
-        pcr_selection=_written(policy.tpm.selection),
+        pcr_selection=_NO_PCRS if machine.tee is not None else _written(policy.tpm.selection),
         policy_ref=policy.ref,
         issued_at=at,
         expires_at=at + timedelta(seconds=settings.challenge_ttl_seconds),
-        event_log="required" if policy.tpm.event_log_required and not event_log_known else "accepted",
+        event_log="required"
+        if policy.tpm.event_log_required and not event_log_known and machine.tee is None
+        else "accepted",
         evidence=json.dumps([*_kinds(evidence), *besides]) if besides else evidence,
     )
 
@@ -107,7 +111,7 @@ def make_for_certificate(
         challenge_id=random[:ID_BYTES].hex(),
         purpose=purpose,
         machine_id=machine.machine_id,
-        ek_fingerprint=machine.tpm.ek_fingerprint,
+        ek_fingerprint=machine.fingerprint,
         nonce=random[ID_BYTES:],
         issued_at=at,
         expires_at=at + timedelta(seconds=settings.challenge_ttl_seconds),
@@ -137,7 +141,7 @@ def make_for_node(
     return NodeChallenge(
         challenge_id=random[:ID_BYTES].hex(),
         machine_id=machine.machine_id,
-        ek_fingerprint=machine.tpm.ek_fingerprint,
+        ek_fingerprint=machine.fingerprint,
         nonce=random[ID_BYTES:],
         pcr_selection=_written(policy.tpm.selection),
         event_log="required" if policy.tpm.event_log_required and not event_log_known else "accepted",
@@ -181,7 +185,7 @@ def show(challenge: Challenge, ek_challenge: EKChallenge | None = None) -> Quote
         nonce_id=challenge.challenge_id,
         nonce=b64encode(challenge.nonce),
         expires_at=challenge.expires_at,
-        pcr_selection=selection(challenge).to_names(),
+        pcr_selection=json.loads(challenge.pcr_selection or _NO_PCRS),
         event_log="required" if requires_event_log(challenge) else "accepted",
         evidence=list(_kinds(challenge.evidence or _QUOTE_ONLY)),
         ek_challenge=ek_challenge,
@@ -223,6 +227,8 @@ def requires_event_log(challenge: Challenge) -> bool:
     return challenge.event_log == "required"
 
 
+_NO_PCRS = json.dumps({})
+_NOTHING = json.dumps([])
 _QUOTE_ONLY = json.dumps([QUOTE])
 _WITH_IMA_LOG = json.dumps([QUOTE, IMA_LOG])
 

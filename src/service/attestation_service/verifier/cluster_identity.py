@@ -166,7 +166,7 @@ def _introduced(
     Raises:
         NodeIdentityRejected: None vouches for the AK that the machine has now.
     """
-    if kept is None or not kept.validation.ok or kept.ak_name != machine.tpm.ak_name:
+    if kept is None or not kept.validation.ok or kept.ak_name != machine.key_name:
         raise NodeIdentityRejected("no certificate of the attestation key is known", check=ABSENT)
     return _verified(kept.certificate, kept.chain, anchors, at)
 

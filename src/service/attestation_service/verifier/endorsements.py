@@ -190,11 +190,11 @@ def keep(
         )
     )
     trust = judge_ek_trust(
-        allow_listed=machine.tpm.ek_allow_listed,
+        allow_listed=machine.anchor.ek_allow_listed,
         chain=validation,
-        ak_certified=tx.ak_certificates.vouches(machine.machine_id, machine.tpm.ak_name),
+        ak_certified=tx.ak_certificates.vouches(machine.machine_id, machine.key_name),
     )
-    if (trust.assurance, trust.chain_ok) == (machine.assurance, machine.tpm.ek_chain_ok):
+    if (trust.assurance, trust.chain_ok) == (machine.assurance, machine.anchor.ek_chain_ok):
         return machine
     return _with_level(
         tx,
@@ -202,7 +202,7 @@ def keep(
         trust.assurance,
         f"{validation.reason}; bundle {validation.bundle_sha256}",
         at,
-        tpm=replace(machine.tpm, ek_chain_ok=trust.chain_ok),
+        anchor=replace(machine.anchor, ek_chain_ok=trust.chain_ok),
     )
 
 
@@ -213,7 +213,7 @@ def level_of_ak(tx: Tx, machine: Machine, at: datetime, reason: str) -> Machine:
     """
     if machine.assurance not in (Assurance.TOFU, Assurance.AK_CERTIFIED):
         return machine
-    certified = tx.ak_certificates.vouches(machine.machine_id, machine.tpm.ak_name)
+    certified = tx.ak_certificates.vouches(machine.machine_id, machine.key_name)
     level = Assurance.AK_CERTIFIED if certified else Assurance.TOFU
     if level is machine.assurance:
         return machine
@@ -286,7 +286,7 @@ async def rejudge(store: Store, anchors: Anchors, clock: Clock) -> None:
             for each in due:
                 machine = tx.machines.by_id(each.machine_id)
                 assert machine is not None  # its certificate goes with it
-                vendor = machine.tpm.ek_certificate.manufacturer if machine.tpm.ek_certificate else ""
+                vendor = machine.anchor.ek_certificate.manufacturer if machine.anchor.ek_certificate else ""
                 validation = anchors.judge(
                     tx,
                     each.certificate,

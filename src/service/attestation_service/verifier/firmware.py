@@ -32,5 +32,5 @@ def vendor_of(machine: Machine) -> str | None:
 
     A certificate that nobody vouches for says nothing: whoever made it would choose a maker without advisories.
     """
-    certificate = machine.tpm.ek_certificate
-    return certificate.manufacturer if certificate is not None and machine.tpm.ek_chain_ok else None
+    certificate = machine.anchor.ek_certificate
+    return certificate.manufacturer if certificate is not None and machine.anchor.ek_chain_ok else None
