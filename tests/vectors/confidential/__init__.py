@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from attestation.appraisal.sev_snp import CHECKS as SEV_SNP
+from attestation.appraisal.sgx import CHECKS as SGX
+from attestation.appraisal.tdx import CHECKS as TDX
 from attestation.results import Check
 from tests.vectors import SHARED as VECTORS
 
@@ -36,4 +38,4 @@ def vector(name: str) -> dict[str, Any]:
 
 def checks_by_name() -> dict[str, Check]:
     """Return every check of evidence of confidential hardware by its name."""
-    return {check.name: check for check in SEV_SNP}
+    return {check.name: check for check in (*SEV_SNP, *TDX, *SGX)}
