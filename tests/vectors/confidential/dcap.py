@@ -38,12 +38,13 @@ def at(entry: dict[str, Any]) -> datetime:
 
 def quote_of(entry: dict[str, Any]) -> bytes:
     """Return the quote of a vector."""
-    return (SHARED / next(name for name in entry["files"] if name.endswith(".quote.bin"))).read_bytes()
+    name: str = next(name for name in entry["files"] if name.endswith(".quote.bin"))
+    return (SHARED / name).read_bytes()
 
 
 def collateral_json(entry: dict[str, Any]) -> bytes:
     """Return the collateral of a vector, as an item carries it."""
-    whole = [name for name in entry["files"] if name.endswith(".collateral.json")]
+    whole: list[str] = [name for name in entry["files"] if name.endswith(".collateral.json")]
     if whole:
         return (SHARED / whole[0]).read_bytes()
 

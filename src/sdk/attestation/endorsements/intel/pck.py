@@ -4,7 +4,6 @@ Intel writes what a platform is into an extension of the PCK certificate. A chai
 with it is a candidate for the place in between, and a root in it is passed over.
 """
 
-# Algorithms for: hardware-evidence
 from __future__ import annotations
 
 import itertools
