@@ -46,7 +46,7 @@ from attestation.store import Challenge, Tx
 from attestation.wire import b64encode
 from attestation_service import __version__
 from attestation_service.attest import hardware, key_attestation, tpm
-from attestation_service.attest.asked import Asked, Gathered
+from attestation_service.attest.asked import Asked
 from attestation_service.attest.decision import Decision, decide
 from attestation_service.attest.key_attestation import Offered
 from attestation_service.attest.kinds import SIDES, asked_of, expected_of
@@ -242,12 +242,10 @@ def judge(
         assert challenge.policy_ref is not None
         ephemeral.demand_allowed(machine, machine.role, res.settings)
         asked = Asked(tx, request, machine, in_force, challenge, res, at)
-        gathered: dict[str, Gathered] = {}
-        evidence: dict[str, Any] = {}
-        expected: dict[str, Any] = {}
-        for name, identity in expected_of(asked, loaded.identities).items():
-            gathered[name] = each = SIDES[name].gather(identity, asked)
-            evidence[name], expected[name], _ = each
+        kinds = expected_of(asked, loaded.identities).items()
+        gathered = {name: SIDES[name].gather(identity, asked) for name, identity in kinds}
+        evidence = {name: each[0] for name, each in gathered.items()}
+        expected = {name: each[1] for name, each in gathered.items()}
         case = Case(
             expected=expected,
             requested_policy=challenge.policy_ref,
