@@ -6,7 +6,9 @@ from typing import Any, Final
 
 from attestation.appraisal.kind import Kind
 from attestation.appraisal.sev_snp import SEV_SNP
+from attestation.appraisal.sgx import SGX
+from attestation.appraisal.tdx import TDX
 from attestation.appraisal.tpm import TPM
 
-KINDS: Final[dict[str, Kind[Any, Any, Any]]] = {kind.name: kind for kind in (TPM, SEV_SNP)}
+KINDS: Final[dict[str, Kind[Any, Any, Any]]] = {kind.name: kind for kind in (TPM, SEV_SNP, TDX, SGX)}
 """Name -> kind."""

@@ -9,9 +9,11 @@ from typing import Any, Final, NamedTuple, NoReturn
 from attestation.appraisal import KINDS
 from attestation.appraisal.confidential import Approved, Expected
 from attestation.appraisal.sev_snp import SEV_SNP
+from attestation.appraisal.sgx import SGX
+from attestation.appraisal.tdx import TDX
 from attestation.appraisal.tpm import TPM
 from attestation.errors import AKNotActivated, EKFingerprintMismatch, MalformedEvidence, Unavailable
-from attestation.evidence import sev_snp
+from attestation.evidence import dcap, sev_snp
 from attestation.machines import Identity, Machine
 from attestation.reference import Policy
 from attestation.report_data import report_data
@@ -143,6 +145,8 @@ SIDES: Final = Sides(
     {
         TPM.name: Side((), tpm.gather),
         SEV_SNP.name: hardware(SEV_SNP.name, sev_snp.MEDIA_TYPE, signs("sev-snp")),
+        TDX.name: hardware(TDX.name, dcap.TDX_MEDIA_TYPE, signs("tdx")),
+        SGX.name: hardware(SGX.name, dcap.SGX_MEDIA_TYPE, signs("sgx")),
     }
 )
 """What a challenge asks of a TPM follows from the policy (`verifier.challenges`)."""

@@ -10,7 +10,8 @@ from attestation import tee_bundle
 from attestation.api import EvidenceItem
 from attestation.appraisal import KINDS
 from attestation.appraisal.confidential import Expected, Hardware
-from attestation.endorsements import amd
+from attestation.endorsements import amd, intel
+from attestation.endorsements.certificate import parse_certificate
 from attestation.errors import EndorsementMissing, MalformedEvidence, Unavailable
 from attestation.machines import SeenHardware
 from attestation.report_data import report_data
@@ -35,7 +36,10 @@ TEE_KINDS: Final = {
 
 def endorsements(res: Resources, tx: Tx, kind: str, evidence: Any, at: datetime) -> Any:  # noqa: ARG001 -- nothing but the anchors yet
     """Return what vouches for the hardware that made *evidence*, as its kind wants it."""
-    return amd.Endorsements(lines=tee_bundle.load().amd)
+    anchors = tee_bundle.load()
+    if kind in ("tdx", "sgx"):
+        return intel.Endorsements(root=parse_certificate(anchors.intel), collateral=None)
+    return amd.Endorsements(lines=anchors.amd)
 
 
 def statement(
