@@ -49,6 +49,7 @@ class EffectivePolicy(Wire):
     machine_id: str
     policy: str = Field(description="`name@version` of each that is in force, widest first, joined by `+`")
     sha256: str = Field(description="Of the effective document, canonical JSON")
+    identifier: str = Field(default="", description="`ni:///sha-384;…`, equal exactly when the same is asked")
     assigned: list[EffectivePart] = Field(
         description="What is assigned, widest first; empty: the shipped one"
     )

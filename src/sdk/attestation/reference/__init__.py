@@ -3,6 +3,7 @@
 from attestation.reference.compose import EFFECTIVE_FORMAT, compose, compose_guarded, effective_document
 from attestation.reference.diff import Change, PolicyDiff, diff
 from attestation.reference.document import FORMAT, FORMAT_2
+from attestation.reference.identifier import identifier
 from attestation.reference.policy import (
     DEFAULT_SELECTION,
     IDENTITY_ONLY,
@@ -42,6 +43,7 @@ __all__ = [
     "default_minimum",
     "diff",
     "effective_document",
+    "identifier",
     "parse_policy",
     "schema",
 ]

@@ -144,6 +144,7 @@ def ear_claims(
     build: str,
     profile: Profile = Profile.EAR_04,
     policy_sha256: str | None = None,
+    policy_identifier: str | None = None,
     tell_checks: bool = False,
 ) -> dict[str, Any]:
     """Return the claims set of an EAR.
@@ -162,6 +163,7 @@ def ear_claims(
         build: Version of the verifier.
         profile: Which names the members have.
         policy_sha256: Hex digest of the effective policy's canonical JSON, where it is known.
+        policy_identifier: Of what it asked (`reference.identifier`), where that is known.
         tell_checks: Name every check. Only for operators: a node carries its own token, and is not told which
             check failed (PROTOCOL §4).
 
@@ -186,7 +188,7 @@ def ear_claims(
     if vector:
         submodule[names.vector] = {claim.value: value for claim, value in vector.items()}
     if result.policy is not None:
-        ids = list(policy_ids(result.policy, policy_sha256))
+        ids = list(policy_ids(result.policy, policy_sha256, policy_identifier))
         submodule[names.policies] = ids if profile is Profile.EAR_04 else result.policy
     submodule |= {names.attester: attester, names.verifier: verifier}
     claims = {
@@ -222,18 +224,21 @@ def ueid(ek_fingerprint: str) -> str:
     return base64.urlsafe_b64encode(b"\x01" + bytes.fromhex(ek_fingerprint)[:32]).rstrip(b"=").decode("ascii")
 
 
-def policy_ids(ref: str, sha256: str | None) -> tuple[str, ...]:
-    """Return the identifiers of a policy: `name@version` of each that it is composed of, widest first, then its URI.
+def policy_ids(ref: str, sha256: str | None, identifier: str | None = None) -> tuple[str, ...]:
+    """Return the identifiers of a policy: `name@version` of each that it is composed of, widest first, then its URIs.
 
     Args:
         ref: `name@version`, or several joined by `+`.
-        sha256: Hex SHA-256 of the effective policy: becomes `ni:///sha-256;…` (RFC 6920), equal exactly where
-            the same was asked.
+        sha256: Hex SHA-256 of the effective document: becomes `ni:///sha-256;…` (RFC 6920), equal exactly where
+            the same was written.
+        identifier: `ni:///sha-384;…`, equal exactly where the same was asked.
     """
     found = ref.split("+")
     if sha256 is not None:
         digest = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode("ascii")
         found.append(f"ni:///sha-256;{digest}")
+    if identifier is not None:
+        found.append(identifier)
     return tuple(found)
 
 

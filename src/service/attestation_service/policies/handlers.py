@@ -22,7 +22,7 @@ from attestation.api import PolicyAssignment as AssignmentDetail
 from attestation.appraisal import KINDS
 from attestation.errors import PolicyUnknown, RequestInvalid
 from attestation.machines.dual_control import AppliedPolicy, of_policy_assignment
-from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
+from attestation.reference import IDENTITY_ONLY, Policy, identifier, parse_policy
 from attestation.reference.compose import compose, effective_document
 from attestation.store import FLEET, PolicyAssignment, Scope, StoredPolicy, Tx
 from attestation_service.auth import Operator, VoterDep
@@ -277,6 +277,7 @@ async def effective(machine_id: Id, *, res: Res) -> EffectivePolicy:
             machine_id=machine_id,
             policy=found.ref,
             sha256=found.sha256,
+            identifier=identifier(found),
             assigned=[
                 EffectivePart(scope=each.scope, subject=each.subject, policy=each.policy, agreed=each.agreed)
                 for each in assigned

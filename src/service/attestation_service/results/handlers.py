@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated, Final, Literal
 
 from fastapi import Path, Query, Response
 
 from attestation.api import ResultPage, ResultReport
-from attestation.errors import PolicyInvalid, PolicyUnknown, ResultUnknown, StoreUnavailable
+from attestation.errors import PolicyInvalid, PolicyUnknown, ResultUnknown, StoreUnavailable, Unavailable
 from attestation.machines import Machine
-from attestation.reference import IDENTITY_ONLY
+from attestation.reference import IDENTITY_ONLY, identifier
 from attestation.results.ear import MEDIA_TYPE, TYP, Profile, ear_claims
 from attestation.store import StoredResult, Tx
 from attestation.wire import b64encode
@@ -123,12 +124,12 @@ async def token(
         ResultUnknown: No such result of it is kept, or it answered no challenge that is known.
     """
 
-    def load(tx: Tx) -> tuple[Machine, StoredResult, int]:
+    def load(tx: Tx) -> tuple[Machine, StoredResult, int, str | None]:
         machine = tx.machines.require(machine_id)
         found = tx.results.get(machine_id, result_id)
-        return machine, found, _max_age_seconds(tx, found)
+        return machine, found, _max_age_seconds(tx, found), _asked(tx, machine, found, res)
 
-    machine, stored, seconds = await res.store.read(load)
+    machine, stored, seconds, asked = await res.store.read(load)
     result, evidence = stored.result, stored.evidence
     if evidence.nonce is None or evidence.assurance is None:
         raise ResultUnknown("this result was kept without its challenge, so no token can be made of it")
@@ -143,6 +144,7 @@ async def token(
         build=__version__,
         profile=_PROFILES[profile],
         policy_sha256=evidence.policy_sha256,
+        policy_identifier=asked,
         tell_checks=checks,
     )
     signed = await asyncio.to_thread(res.signer.sign_jwt, claims, typ=TYP)
@@ -164,6 +166,15 @@ def _log(tx: Tx, sha256: str | None) -> bytes | None:
     except StoreUnavailable:
         # Not what we wrote. The result stands without it.
         return None
+
+
+def _asked(tx: Tx, machine: Machine, found: StoredResult, res: Resources) -> str | None:
+    """Return the identifier of what was asked; None where another policy has come into force since."""
+    with suppress(Unavailable):
+        in_force = policy.in_force(tx, machine, res.settings)
+        if in_force.sha256 == found.evidence.policy_sha256:
+            return identifier(in_force)
+    return None
 
 
 def _max_age_seconds(tx: Tx, found: StoredResult) -> int:
