@@ -86,7 +86,7 @@ def tdx(
     *,
     size: int = 584,
     version: int = 4,
-    status: str = UP,
+    status: str | None = UP,
     advisories: tuple[str, ...] = (),
     codes: frozenset[str] | None = None,
     info: Mapping[str, Any] | None = None,
@@ -166,8 +166,8 @@ def _zoo() -> dict[str, Case]:
             for status in (OLD, CONFIG, HARDEN, BOTH, OLD_CONFIG, REVOKED)
         },
         **{
-            f"{part} OutOfDate, platform {status}": tdx(status, status=whole, **{part: OLD})
-            for part in ("module_status", "qe")
+            f"{part} OutOfDate, platform {status}": tdx(status, *parts, status=whole)
+            for part, parts in (("module", (OLD, UP)), ("quoting enclave", (UP, OLD)))
             for status, whole in (
                 (UP, OLD),
                 (HARDEN, OLD),
