@@ -128,7 +128,8 @@ class Guest(SoftwareNode):
     """A guest of a confidential machine, with its subject key; like a `SoftwareNode` to a `Service`."""
 
     def __init__(self, *, chip: bytes = CHIP, guest: bytes = GUEST) -> None:
-        self.chip, self.guest, self.csp_id = chip, guest, None
+        self.chip, self.guest = chip, guest
+        self.csp_id: str | None = None
         self.launch = LAUNCH
         self.key = ec.generate_private_key(ec.SECP384R1())
         self.machine_id = ""

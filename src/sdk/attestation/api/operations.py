@@ -25,7 +25,7 @@ PEM: Final = "application/x-pem-file"
 CRL: Final = "application/pkix-crl"
 OCSP: Final = "application/ocsp-response"
 ACT: Final = (e.MachineUnknown, e.TransitionForbidden, e.MachineChanged)
-GRANT: Final = (*ACT, e.AssuranceTooLow, e.NameInUse)
+GRANT: Final = (*ACT, e.AssuranceTooLow, e.EphemeralForbidden, e.NameInUse)
 NO_RESULT: Final = (e.MachineUnknown, e.ResultUnknown)
 NO_CERTIFICATE: Final = (e.CertificateUnknown, e.TransitionForbidden)
 ASSIGNMENT: Final = (e.PolicyUnknown, e.PolicyInvalid, e.MachineUnknown, e.RequestInvalid)
@@ -68,17 +68,17 @@ class NodeAPI:
 
     @operation("attest", "POST /attest", *CHALLENGED, e.MachineChanged, e.MalformedEvidence, e.EvidenceRejected,
                e.EKFingerprintMismatch, e.AlgorithmForbidden, e.AKNotActivated, e.MachineRejected, e.AgentTooOld,
-               e.Unavailable)
+               e.EphemeralForbidden, e.RequestInvalid, e.Unavailable)
     def attest(self, request: api.AttestRequest) -> api.AttestResponse:
         """Send a quote (§4). The answer's `action` may not be obeyed, only its verified `directive`."""
 
     @operation("acknowledge", "POST /machines/{machine_id}/ack", *CHALLENGED, e.MachineChanged, e.MalformedEvidence,
-               e.EvidenceRejected, e.AKNotActivated, e.MachineRejected, e.TransitionForbidden)
+               e.EvidenceRejected, e.AKNotActivated, e.MachineRejected, e.TransitionForbidden, e.Unavailable)
     def ack(self, machine_id: str, request: api.AckRequest) -> api.AckResponse:
         """Acknowledge a directive (§6)."""
 
     @operation("certificate_challenge", "GET /machines/{machine_id}/challenge", e.MachineUnknown, e.CANotConfigured,
-               e.ClusterNotConfigured)
+               e.ClusterNotConfigured, e.TPMRequired)
     def certificate_challenge(
         self, machine_id: str, purpose: Literal["certify", "enroll", "node-csr"]
     ) -> api.CertificateChallenge:
@@ -86,7 +86,8 @@ class NodeAPI:
 
     @operation("request_certificate", "POST /machines/{machine_id}/request-cert", *CHALLENGED, *REFUSED,
                e.CSRInvalid, e.AlgorithmForbidden, e.AKNotActivated, e.RequestInvalid, e.MachineChanged, e.NameInUse,
-               e.CANotConfigured, e.CertificateNotConformant, e.KeyRefused, e.SignerUnavailable, e.SignerBusy)
+               e.CANotConfigured, e.CertificateNotConformant, e.KeyRefused, e.SignerUnavailable, e.SignerBusy,
+               e.TPMRequired)
     def request_certificate(self, machine_id: str, request: api.CertRequest) -> api.CertResponse:
         """Ask for a certificate for a key of the TPM (§8); again, to renew it."""
 

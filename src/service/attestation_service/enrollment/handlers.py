@@ -43,6 +43,7 @@ from attestation.errors import (
     NameInUse,
     RateLimited,
     RequestInvalid,
+    TPMRequired,
 )
 from attestation.evidence import key_certification
 from attestation.evidence.key_certification import CertifiedKey, KeyMode, UnverifiedKeyCertification
@@ -77,6 +78,7 @@ REFUSALS: Final = (
     MachineNotAdmitted,
     NameInUse,
     RequestInvalid,
+    TPMRequired,
     RateLimited,
 )
 """What is refused after the challenge is known: it is spent all the same."""
@@ -127,6 +129,7 @@ async def challenge(
         CANotConfigured: There are no certificates of ours; a Kubernetes cluster may have a CA of its own.
         ClusterNotConfigured: No rule says how requests of nodes of the machine's cluster are judged.
         MachineUnknown: No such machine.
+        TPMRequired: It has no TPM.
         RateLimited: Too often from this address or for this machine.
     """
     at = res.clock.now()
@@ -137,7 +140,7 @@ async def challenge(
 
     def prepare(tx: Tx) -> Challenge:
         limits.check(tx, counted, at)
-        return challenges.make_for_certificate(tx.machines.require(machine_id), purpose, res.settings, at)
+        return challenges.make_for_certificate(_with_tpm(tx, machine_id), purpose, res.settings, at)
 
     async with limits.CountRefusals(res.store, counted[:1], at):
         fresh = await res.store.read(prepare)
@@ -150,12 +153,24 @@ async def challenge(
     return challenges.show_for_certificate(fresh)
 
 
+def _with_tpm(tx: Tx, machine_id: str) -> Machine:
+    """Return a machine whose keys a TPM can certify; for another one no challenge is any good.
+
+    Raises:
+        MachineUnknown, TPMRequired: There is none.
+    """
+    machine = tx.machines.require(machine_id)
+    if machine.tee is not None:
+        raise TPMRequired("this machine has no TPM that could certify a key")
+    return machine
+
+
 async def _node_challenge(
     machine_id: str, counted: limits.Limits, res: Resources, at: datetime
 ) -> CertificateChallenge:
     def prepare(tx: Tx) -> tuple[NodeChallenge, str]:
         limits.check(tx, counted, at)
-        machine = tx.machines.require(machine_id)
+        machine = _with_tpm(tx, machine_id)
         rule = res.settings.cluster(machine.cluster_id)
         if rule is None:
             raise ClusterNotConfigured(

@@ -97,6 +97,8 @@ def admitted(tx: Tx, machine: Machine, settings: Settings, at: datetime) -> Subj
     if machine.status is not Status.ATTESTED or machine.role is None:
         raise MachineNotAdmitted(f"the machine is {machine.status}, not attested")
     # 2. With an AK: whose certification would it be?
+    if machine.tee is not None:
+        raise MachineNotAdmitted("the machine has no TPM that could certify a key")
     if machine.key_name is None:
         raise AKNotActivated("this machine has no activated attestation key")
     # 3. Verified lately, and by what counts now: a verdict under another policy says nothing about it.

@@ -162,8 +162,8 @@ def _demand_unchanged(tx: Tx, judged: Judged, res: Resources) -> None:
     then = judged.machine
     if (
         now is None
-        or (now.version, now.status, now.tpm, now.hostname, now.cluster_id, now.last_verdict)
-        != (then.version, then.status, then.tpm, then.hostname, then.cluster_id, then.last_verdict)
+        or (now.version, now.status, now.anchor, now.hostname, now.cluster_id, now.last_verdict)
+        != (then.version, then.status, then.anchor, then.hostname, then.cluster_id, then.last_verdict)
         or judged.policy_sha256 not in (None, policy.in_force(tx, now, res.settings).sha256)
     ):
         raise MachineChanged("the machine, or what it is judged by, was changed while its request was judged")

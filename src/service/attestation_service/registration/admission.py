@@ -276,7 +276,7 @@ def confirm(
     detail, replaced = "AK confirmed", machine.key_name is None
     if replaced:
         identity = replace(
-            machine.tpm,
+            machine.anchor,
             ak_public=introduction.ak_public,
             ak_name=introduction.ak_name,
             ak_activated_at=at,

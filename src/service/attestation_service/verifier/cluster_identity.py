@@ -104,7 +104,8 @@ class ClusterIdentities:
         if machine is None:
             return NOBODY
         mine = self._all[rule.cluster_id]
-        ak = None if machine.tpm.ak_public is None else parse_public(machine.tpm.ak_public).spki_der()
+        held = None if machine.tee is not None else machine.tpm.ak_public
+        ak = None if held is None else parse_public(held).spki_der()
         came = None if container is None else container.ak_certificate
         try:
             # 1. Of the key that must sign, or of one that vouched in its TPM for it. Without this, one machine could

@@ -57,6 +57,8 @@ def admitted(container: UnverifiedContainer, case: Case, steps: Steps) -> tuple[
     )
     if not admitted:
         steps.deny(MACHINE, Reason.MACHINE_NOT_ADMITTED, "an attested machine", machine.status)
+    if machine.tee is not None:
+        steps.deny(MACHINE, Reason.MACHINE_NOT_ADMITTED, "a machine with a TPM", machine.tee)
     if machine.tpm.ak_public is not None:
         ak = parse_public(machine.tpm.ak_public)
     elif container.layout is Layout.GKE_V1 and case.certified_ak is not None:
