@@ -15,6 +15,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote
 
+import cbor2
+from cbor2 import CBORTag
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_crl
@@ -92,7 +94,10 @@ from attestation.pki.ocsp import MAX_REQUEST_BYTES, parse_ocsp_request
 from attestation.pki.profiles import ProfileName
 from attestation.pki.request import MAX_CSR_BYTES, parse_csr, read_request
 from attestation.pki.requested import requested_names
-from attestation.reference import compose, diff, parse_policy
+from attestation.reference import compose, diff, identifier, parse_policy
+from attestation.reference.cel_rules import broken, compiled
+from attestation.reference.confidential import CelRule
+from attestation.reference.corim import CLASS_OID, PROFILE, parse_corim
 from attestation.reference.patterns import words_of
 from attestation.results import Assurance, AttestationResult, Subject, Verdict
 from attestation.results.ar4si import Tier, tier_of, worst
@@ -722,10 +727,54 @@ def policy(data: bytes) -> None:
             parsed.tpm.boot.command_lines.value if parsed.tpm.boot and parsed.tpm.boot.command_lines else ()
         ):
             pattern.matches(words_of(pattern.text) or ())
+        assert identifier(parsed).startswith("ni:///sha-384;")
         both = compose([parse_policy(POLICY), parsed])
         assert both.sources.keys() >= parsed.sources.keys()
 
 
+def corim(data: bytes) -> None:
+    """`parse_corim`; what it reads a policy demands."""
+    with contextlib.suppress(MalformedEvidence):
+        block = parse_corim(data).block
+        assert parse_policy({**TEES, "sev_snp": block}).blocks["sev_snp"].has_reference
+
+
+def _corims() -> list[bytes]:
+    found = _files("confidential/corim/*.cbor")
+    values = [{0: 641, 1: {2: [[7, b"\xaa" * 48]]}}, {0: 642, 1: {4: CBORTag(560, b"\xbb" * 32)}}]
+    environment = {0: {0: CBORTag(111, CLASS_OID)}}
+    tag = CBORTag(506, cbor2.dumps({1: {0: "a"}, 4: {0: [[environment, values]]}}))
+    return [*found, cbor2.dumps(CBORTag(501, {0: "id", 1: [tag], 3: CBORTag(32, PROFILE)}))]
+
+
+def cel_rule(data: bytes) -> None:
+    """An expression is refused, or judged in words; two readings of one are the same."""
+    text = data.decode(errors="replace")
+    rule = CelRule(name="rule", expression=text, message="", report=False)
+    shown = {"machine": {"role": "storage"}, "tdx": {"advisories": ["INTEL-SA-00001"] * 20, "debug": False}}
+    with contextlib.suppress(PolicyInvalid):
+        compiled(text)
+        assert broken(rule, shown) == broken(rule, shown)
+
+
+TEES: dict[str, Any] = {"format": "itl-policy/2", "name": "tees", "version": 1}
+EVERY_BLOCK = {
+    **TEES,
+    "sev_snp": {
+        "measurement": ["aa" * 48],
+        "id_block": {"require": True, "id_key_digests": ["bb" * 48]},
+        "min_tcb": {"turin": {"fmc": 1, "snp": 20}},
+        "platform_info": {"must_set": 1},
+        "signing_key": "any",
+    },
+    "tdx": {"mrtd": ["aa" * 48], "rtmr2": ["bb" * 48], "xfam": {"value": "00" * 8, "mask": "ff" * 8}},
+    "sgx": {"mrsigner": ["cc" * 32], "min_isv_svn": 2},
+    "gpu": {"driver_versions": ["550.90.07"], "rim_required": False},
+    "tcb": {"accepted_status": ["UpToDate"], "min_tcb_date": "2025-02-12T00:00:00Z"},
+    "collateral": {"max_staleness_hours": 48},
+    "identity": {"mode": "observed"},
+    "rules": [{"name": "no-debug", "expression": "!sev_snp.debug", "message": "why"}],
+}
 POLICY = {
     "format": "itl-tpm-policy/1",
     "name": "workers",
@@ -1409,7 +1458,15 @@ TARGETS: Final[dict[str, Target]] = {
         pcr_values,
         lambda: [json.dumps(json.loads(d)["pcr_values"]).encode() for d in _files("pcrs.json")[:1]],
     ),
-    "policy": Target(policy, lambda: [json.dumps(each).encode() for each in (POLICY, EVERY_RULE)], 8192),
+    "policy": Target(
+        policy, lambda: [json.dumps(each).encode() for each in (POLICY, EVERY_RULE, EVERY_BLOCK)], 8192
+    ),
+    "corim": Target(corim, _corims, 4096),
+    "cel_rule": Target(
+        cel_rule,
+        lambda: [b"!tdx.debug && size(tdx.advisories) < 3", b"tdx.advisories.all(a, a.startsWith('INTEL'))"],
+        512,
+    ),
     "key_uri": Target(
         key_uri,
         lambda: [

@@ -129,6 +129,7 @@ def test_the_issued_commands_exist() -> None:
         "policy rollback",
         "policy show",
         "policy test",
+        "policy import-corim",
         "policy validate",
     }
 

@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import cbor2
 import httpx
 import pytest
+from cbor2 import CBORTag
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from attestation.reference import parse_policy
+from attestation.reference.corim import CLASS_OID, PROFILE
 from attestation_cli.main import cli
 from attestation_cli.policy_file import read_policy
 from attestation_cli.session import Session
@@ -75,6 +78,36 @@ def test_validate_asks_nobody(tmp_path: Path) -> None:
     done = run(stub, "policy", "validate", str(path))
     assert done.exit_code == 2
     assert "p.yaml: bank is not" in done.stderr
+    assert stub.requests == []
+
+
+def test_a_policy_is_made_of_a_corim(tmp_path: Path) -> None:
+    """Printed, ready to be created; what is left out is named; a file that is none is refused by its name."""
+    value = {0: 641, 1: {2: [[7, b"\xaa" * 48]]}}
+    environment = {0: {0: CBORTag(111, CLASS_OID)}}
+    chip = {0: 3328, 1: {4: CBORTag(560, bytes(64))}}
+    comid = CBORTag(506, cbor2.dumps({1: {0: "a"}, 4: {0: [[environment, [value, chip]]]}}))
+    path = tmp_path / "guest.corim.cbor"
+    path.write_bytes(cbor2.dumps(CBORTag(501, {0: "an id", 1: [comid], 3: CBORTag(32, PROFILE)})))
+    stub = Stub()
+    done = run(stub, "policy", "import-corim", str(path), "--name", "guests", "-o", "json")
+    assert json.loads(done.stdout) == {
+        "format": "itl-policy/2",
+        "name": "guests",
+        "version": 1,
+        "description": "from CoRIM an id",
+        "sev_snp": {"measurement": ["aa" * 48]},
+    }
+    assert "CHIP_ID" in done.stderr
+    shown = run(stub, "policy", "import-corim", str(path), "--name", "guests", "--version", "7")
+    assert "version: 7" in shown.stdout
+    assert (
+        "guests@1" in run(stub, "policy", "import-corim", str(path), "--name", "guests", "-o", "csv").stdout
+    )
+    path.write_bytes(b"\x00")
+    done = run(stub, "policy", "import-corim", str(path), "--name", "guests")
+    assert done.exit_code == 2
+    assert "guest.corim.cbor: CoRIM: not tagged 501" in done.stderr
     assert stub.requests == []
 
 

@@ -10,7 +10,7 @@ import click
 
 from attestation.client.policy_words import signed_values
 from attestation.client.text import clean
-from attestation.errors import PolicyInvalid, PolicyUnknown, RequestInvalid
+from attestation.errors import MalformedEvidence, PolicyInvalid, PolicyUnknown, RequestInvalid
 from attestation_cli.commands.policy_assignment import activate, assign, history, rollback, unassign
 from attestation_cli.commands.policy_fleet import effective, learn, test
 from attestation_cli.complete import complete_policy
@@ -140,6 +140,48 @@ def validate(session: Session, file: Any) -> None:
         session.emit_json({"policy": policy.ref, "valid": True, "sha256": policy.sha256})
         return
     session.emit_fields(rows)
+
+
+@group.command("import-corim")
+@click.argument("file", type=click.File("rb"))
+@click.option("--name", required=True, help="Name of the policy.")
+@click.option("--version", type=click.IntRange(min=1), default=1, show_default=True, help="Its version.")
+@printing
+def import_corim(session: Session, file: Any, name: str, version: int) -> None:
+    """Make a policy of the reference values in a CoRIM for SEV-SNP, here, asking nobody.
+
+    FILE is CBOR: an unsigned CoRIM of AMD's profile. Nothing is stored: look at the document, then create it.
+    Whoever gave you the file decides what may run: make sure that it is theirs.
+
+    \b
+    Examples:
+      attestation policy import-corim guest.corim.cbor --name guests > guests.yaml
+    """
+    from attestation.reference import FORMAT_2, parse_policy
+    from attestation.reference.corim import MAX_CORIM_BYTES, parse_corim
+
+    try:
+        found = parse_corim(file.read(MAX_CORIM_BYTES + 1))
+    except MalformedEvidence as e:
+        raise RequestInvalid(f"{clean(file.name)}: {e}") from e
+    document = {
+        "format": FORMAT_2,
+        "name": name,
+        "version": version,
+        "description": f"from CoRIM {found.corim_id}",
+        "sev_snp": found.block,
+    }
+    parse_policy(document)
+    if session.json:
+        session.emit_json(document)
+    elif session.output != "csv":
+        session.emit(yaml_text(document))
+    else:
+        session.emit_fields([("policy", cell(f"{name}@{version}"))])
+    if found.left_out:
+        session.note(
+            f"Left out, a policy demands none of it: {', '.join(clean(each) for each in found.left_out)}"
+        )
 
 
 @group.command()
