@@ -13,10 +13,11 @@ from attestation.machines import Role, Status
 from attestation.reference import parse_policy
 from attestation.reference.schema import either
 from attestation.results import Verdict
-from attestation.store import PolicyAssignment, Scope, pack
+from attestation.store import PolicyAssignment, Scope, Tx, pack
 from attestation_service.policies import kept_logs, learning
 from attestation_testing import BootOptions, boot_log
 from attestation_testing.ima_logs import ima_log
+from tests.unit.appraisal.test_shown import SNP
 from tests.unit.service.conftest import Service, Starter
 from tests.unit.service.test_policies import a_policy
 from tests.unit.service.test_policy_trials import GOOD, OTHER, proven, tried
@@ -348,3 +349,49 @@ async def test_the_schema_is_served(service: Service) -> None:
     assert not {"$id", "$schema"} & {name for each in documented["schema"]["oneOf"] for name in each}
     formats = {parse_policy(each["value"]).document for each in documented["examples"].values()}
     assert {json.loads(each)["format"] for each in formats} == set(documented["examples"])
+
+
+async def showed(service: Service, number: int, state: dict[str, Any], values: Any = GOOD) -> str:
+    """Store a machine with what its SEV-SNP reports showed, beside a TPM or with nothing quoted."""
+    machine_id = await proven(service, number, values)
+
+    def work(tx: Tx) -> None:
+        tx.identities.add(tx.machines.require(machine_id), "sev_snp", bytes([number]) * 48)
+        tx.identities.renew(machine_id, "sev_snp", state)
+
+    await service.store.write(work)
+    return machine_id
+
+
+@pytest.mark.parametrize("values", [GOOD, None], ids=["beside a TPM", "alone"])
+async def test_what_confidential_machines_showed(service: Service, values: Any) -> None:
+    """Is learned into a block, tried on them, and a debug guest is named."""
+    for number in (1, 2):
+        await showed(service, number, SNP, values)
+    await showed(service, 3, SNP | {"debug": True}, values)
+    found = await learned(service, fleet=True, name="guests")
+    assert found["document"]["format"] == "itl-policy/2"
+    assert ("tpm" in found["document"]) is (values is not None)
+    assert found["document"]["sev_snp"]["measurement"] == [SNP["measurement"]]
+    assert [(o["machine"], o["reason"]) for o in found["outliers"]] == [("w-3", "sev_snp: a debug guest")]
+    trial = await tried(service, document=found["document"])
+    if values is not None:
+        assert [(m["hostname"], m["failed"]) for m in trial["failing"]] == [("w-3", "sev_snp.allow_debug")]
+        assert trial["checks"]["sev_snp.measurement"]["passed"] == 3
+
+
+async def test_what_is_learned_stands_beside_what_a_block_says_already(service: Service) -> None:
+    """Other members of it stay demanded."""
+    machine_id = await showed(service, 1, SNP, None)
+    base: dict[str, Any]
+    base = {"format": "itl-policy/2", "name": "guests", "version": 1, "max_age_seconds": 60}
+    base["sev_snp"] = {"measurement": ["ee" * 48], "min_report_version": 3}
+    assert (await service.operator("POST", "/policies", base)).status_code == 201
+    assigned = await service.operator("PUT", "/policies/assignments/fleet/*", {"policy": "guests@1"})
+    assert assigned.status_code == 200, assigned.text
+    document = (await learned(service, fleet=True, name="guests", version=2))["document"]
+    assert (document["max_age_seconds"], document["version"]) == (60, 2)
+    assert document["sev_snp"]["min_report_version"] == 3
+    assert document["sev_snp"]["measurement"] == [SNP["measurement"]]
+    shown = (await service.operator("GET", f"/machines/{machine_id}/policy")).json()
+    assert shown["identifier"].startswith("ni:///sha-384;")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from attestation.appraisal.confidential import Hardware
+from attestation.appraisal.shown import KINDS_SHOWN, judge_shown
 from attestation.errors import EvidenceRejected
 from attestation.machines import NodeEvent
 from attestation.reference import Policy
@@ -137,8 +138,10 @@ class Kind(Protocol[Unverified, Expected, Claims]):
         """Return what makes two results of such evidence alike: only another one is written down."""
         return str(found.digest)
 
-    def again(self, kept: Any, policy: Policy) -> Iterable[Outcome]:  # noqa: ARG002 -- a kind that keeps evidence uses them
+    def again(self, kept: Any, policy: Policy) -> Iterable[Outcome]:
         """Judge what is stored of such evidence under a policy that was not in force when it came."""
+        if self.name in KINDS_SHOWN and isinstance(kept, Mapping):
+            return tuple(judge_shown(self.name, kept, policy))
         return (self.check.undecided("no such evidence is stored"),)
 
     def looks_away(self, policy: Policy) -> tuple[str, ...]:  # noqa: ARG002 -- a kind with rules uses it

@@ -207,6 +207,19 @@ def nested(members: Mapping[str, object]) -> dict[str, object]:
     return {**common, "format": FORMAT_2, TPM: {n: v for n, v in members.items() if n not in beside}}
 
 
+def with_blocks(
+    document: Mapping[str, object], blocks: Mapping[str, Mapping[str, object]]
+) -> dict[str, object]:
+    """Return *document*, of either format, as one of format 2 with the members of *blocks* in place of its own."""
+    found = dict(document)
+    if document.get("format") != FORMAT_2 and "bank" in document:
+        found = nested(document)
+    for name, members in blocks.items():
+        before = found.get(name)
+        found[name] = {**before, **members} if isinstance(before, Mapping) else dict(members)
+    return {**found, "format": FORMAT_2}
+
+
 def refuse(message: str) -> NoReturn:
     """Raise `PolicyInvalid`."""
     raise PolicyInvalid(message)

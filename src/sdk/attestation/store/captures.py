@@ -13,10 +13,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
-from sqlalchemy import ColumnElement, and_, bindparam, func, select
+from sqlalchemy import ColumnElement, and_, bindparam, func, or_, select
 
 from attestation.clock import from_micros
-from attestation.machines import Role, Status
+from attestation.machines import TEES, Role, Status
 from attestation.results import Assurance, Verdict
 from attestation.store.columns import unsigned
 from attestation.store.pages import Page, before_id, checked_limit, encode_cursor
@@ -157,7 +157,11 @@ def _chosen(filters: tuple[str, ...]) -> ColumnElement[bool]:
 @lru_cache(maxsize=16)
 def _page(filters: tuple[str, ...], *, verified_only: bool) -> Prepared:
     other = _R.alias()
-    newest = select(other.c.id).where(other.c.machine_id == _MC.machine_id, other.c.pcr_bank.is_not(None))
+    newest = select(other.c.id).where(
+        other.c.machine_id == _MC.machine_id,
+        # A machine without a TPM quotes nothing.
+        or_(other.c.pcr_bank.is_not(None), *(_MC.ek_source == tee for tee in sorted(TEES))),
+    )
     if verified_only:
         newest = newest.where(other.c.verdict == Verdict.VERIFIED.value)
     newest_id = newest.order_by(other.c.id.desc()).limit(1).correlate(_M).scalar_subquery()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, exists, select, update
@@ -47,6 +47,15 @@ class Identities:
     def of(self, machine_id: str) -> dict[str, Identity]:
         """Return who a machine is to each kind, by the name of the kind."""
         return {row[0]: _ROW.decode(row) for row in self._sql.rows(_OF, machine_id=machine_id)}
+
+    def states(self, machine_ids: Sequence[str]) -> dict[str, dict[str, Mapping[str, Any]]]:
+        """Return what the last verified evidence of each machine told, by the name of the kind, where it told any."""
+        found: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for machine_id in machine_ids:
+            states = {k: each.state for k, each in self.of(machine_id).items() if each.state is not None}
+            if states:
+                found[machine_id] = states
+        return found
 
     def add(self, machine: Machine, kind: str, value: bytes, *, guest: bytes | None = None) -> Machine:
         """Give *machine* an identity of *kind*; return it at its next version.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import structlog
 
 from attestation.api import LearnedPolicy, LearnGroup, LearnOutlier, PolicyLearnRequest
+from attestation.appraisal.learn_shown import State, learn_shown
 from attestation.appraisal.tpm import learn as heart
 from attestation.errors import (
     MachineUnknown,
@@ -20,7 +22,8 @@ from attestation.errors import (
     StoreUnavailable,
 )
 from attestation.machines import Role
-from attestation.reference import IDENTITY_ONLY, Policy
+from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
+from attestation.reference.document import with_blocks
 from attestation.results import Verdict
 from attestation.store import Capture, CaptureFilter, Tx
 from attestation.store.policies import AGREED
@@ -59,7 +62,8 @@ async def learn(request: PolicyLearnRequest, *, res: Res, operator: OperatorDep)
     captures, left_out = await (_named(request, res) if request.machines else _filtered(request, res))
     logs = await _logs(captures, res)
     started = await res.store.scan(lambda tx: _started(tx, request, captures, res.settings))
-    proposal = await asyncio.to_thread(_proposed, request, captures, left_out, logs, started)
+    states = await res.store.scan(lambda tx: tx.identities.states([c.machine_id for c in captures]))
+    proposal = await asyncio.to_thread(_proposed, request, captures, left_out, logs, started, states)
     # Whoever activates such a policy later sees only hashes.
     if request.accept_unmeasured:
         event = operator.event("policy_learn", detail=f"{request.name}@{request.version} accept_unmeasured")
@@ -193,32 +197,44 @@ def _proposed(
     left_out: int,
     logs: dict[str, bytes],
     started: _Start,
+    states: Mapping[str, Mapping[str, State]],
 ) -> LearnedPolicy:
-    banks = Counter(c.pcr_bank for c in captures if c.pcr_bank is not None)
-    if not banks:
-        raise PolicyInvalid("there is no evidence to learn from")
-    [(bank, _)] = banks.most_common(1)
-    usable = [c for c in captures if c.pcr_bank in (bank, None)]
-    names = _names(usable)
-    replays = Replays(_REMEMBERED_BYTES)
-    proposal = heart.learn(
-        [_capture(c, names[c.machine_id], bank, logs, replays) for c in usable],
-        name=request.name,
-        version=request.version,
-        bank=bank,
-        base=started.base,
-        in_force=started.in_force,
-        guarded=started.guarded,
-        accept_unmeasured=request.accept_unmeasured,
+    names = _names(captures)
+    shown = learn_shown(
+        [(names[c.machine_id], states[c.machine_id]) for c in captures if c.machine_id in states]
     )
-    notes = list(proposal.notes)
+    quoted = [c for c in captures if c.pcr_bank is not None or c.machine_id not in states]
+    banks = Counter(c.pcr_bank for c in quoted if c.pcr_bank is not None)
+    if banks:
+        [(bank, _)] = banks.most_common(1)
+        usable = [c for c in quoted if c.pcr_bank in (bank, None)]
+        replays = Replays(_REMEMBERED_BYTES)
+        proposal = heart.learn(
+            [_capture(c, names[c.machine_id], bank, logs, replays) for c in usable],
+            name=request.name,
+            version=request.version,
+            bank=bank,
+            base=started.base,
+            in_force=started.in_force,
+            guarded=started.guarded,
+            accept_unmeasured=request.accept_unmeasured,
+        )
+        document, groups, outliers = dict(proposal.document), proposal.groups, proposal.outliers
+        notes = list(proposal.notes)
+        if len(usable) < len(quoted):
+            notes.append(f"left out, quoted in another bank than {bank}: {len(quoted) - len(usable)}")
+    elif shown.blocks:
+        document, groups, outliers, notes = _head(request, started.base), (), (), []
+    else:
+        raise PolicyInvalid("there is no evidence to learn from")
+    if shown.blocks:
+        document = with_blocks(document, shown.blocks)
+        parse_policy(document)
     if started.others:
         notes.append(
             f"another policy applies to {started.others} of these machines; this starts from {started.in_force.ref}"
         )
-    if len(usable) < len(captures):
-        notes.append(f"left out, quoted in another bank than {bank}: {len(captures) - len(usable)}")
-    failing = [names[c.machine_id] for c in usable if c.verdict is Verdict.FAILED]
+    failing = [names[c.machine_id] for c in captures if c.verdict is Verdict.FAILED]
     if failing:
         more = f" and {len(failing) - _NAMED} more" if len(failing) > _NAMED else ""
         notes.insert(
@@ -228,13 +244,22 @@ def _proposed(
         machines=len(captures),
         left_out=left_out,
         base=started.base.ref if started.base is not None else None,
-        document=dict(proposal.document),
+        document=document,
         groups=[
-            LearnGroup(subject=g.subject, value=g.value, machines=list(g.machines)) for g in proposal.groups
+            LearnGroup(subject=g.subject, value=g.value, machines=list(g.machines))
+            for g in (*groups, *shown.groups)
         ],
-        outliers=[LearnOutlier(machine=o.machine_id, reason=o.reason) for o in proposal.outliers],
-        notes=notes,
+        outliers=[LearnOutlier(machine=o.machine_id, reason=o.reason) for o in (*outliers, *shown.outliers)],
+        notes=[*notes, *shown.notes],
     )
+
+
+def _head(request: PolicyLearnRequest, base: Policy | None) -> dict[str, object]:
+    """Return the document that the proposal starts from where no TPM has anything to teach."""
+    kept: dict[str, object] = {}
+    if base is not None and base.name != IDENTITY_ONLY.name:
+        kept = json.loads(base.document)
+    return {**kept, "name": request.name, "version": request.version}
 
 
 def _capture(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from attestation.api import PolicyTestCounts, PolicyTestMachine, PolicyTestPage, PolicyTestRequest
 from attestation.appraisal.again import judge_again
@@ -46,6 +46,7 @@ class _Page:
     tried: Policy
     machines: int
     cases: tuple[tuple[Capture, Policy], ...]
+    states: Mapping[str, Mapping[str, Mapping[str, Any]]]
     logs: KeptLogs
     next_cursor: str | None
 
@@ -97,6 +98,7 @@ async def test(request: PolicyTestRequest, *, res: Res) -> PolicyTestPage:
             tried=tried,
             machines=machines,
             cases=tuple(cases),
+            states=tx.identities.states([capture.machine_id for capture, _ in cases]),
             logs=logs,
             next_cursor=page.next_cursor if whole else cases[-1][0].cursor,
         )
@@ -140,8 +142,10 @@ def _judged(page: _Page) -> PolicyTestPage:
         if capture.at is None or capture.verdict is None:
             sums["without_evidence"] += 1
             continue
-        kept = {TPM.name: _kept(capture, policy, page.logs)}
-        outcomes = judge_again(kept, capture.assurance, capture.role, policy)
+        kept: dict[str, Any] = dict(page.states.get(capture.machine_id, {}))
+        if capture.pcr_bank is not None or not kept:
+            kept[TPM.name] = _kept(capture, policy, page.logs)
+        outcomes = judge_again(kept, capture.assurance, capture.role, policy, capture.cluster_id)
         for outcome in outcomes:
             told = counts.setdefault(outcome.check, {})
             word = _WORDS[type(outcome)]
