@@ -41,7 +41,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   └── ChallengeExpired  ConfigTokenConsumed
     ├── RequestInvalid                 well-formed, but the values cannot be right
     │   ├── EKFingerprintMismatch  PolicyInvalid  ProofUnavailable
-    │   ├── BundleInvalid  IdempotencyKeyReused
+    │   ├── BundleInvalid  CollateralInvalid  IdempotencyKeyReused
     │   ├── BodyTooComplex             more members, or deeper, than any honest body
     │   └── CSRInvalid  AlgorithmForbidden  KeyRefused
     ├── RateLimited                    too often; `retry_after_seconds` says when again
@@ -558,6 +558,12 @@ class PolicyInvalid(RequestInvalid):
     """The policy document breaks a rule of its format."""
 
     code = "policy-invalid"
+
+
+class CollateralInvalid(RequestInvalid):
+    """Collateral under a name is not what the name says, or nobody whom we pinned vouches for it."""
+
+    code = "collateral-invalid"
 
 
 class BundleInvalid(RequestInvalid):

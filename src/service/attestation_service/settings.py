@@ -189,6 +189,14 @@ class Settings(BaseSettings):
     tpm_revocation: Literal["record", "fail-closed"] = "record"
     ek_expiry: Literal["record", "fail"] = "record"
 
+    # Who vouches for confidential hardware
+    collateral_fetch: bool = False
+    collateral_dir: Path | None = None
+    collateral_wait_seconds: Annotated[float, Field(ge=0, le=30)] = 3.0
+    amd_kds_url: str = "https://kdsintf.amd.com"
+    intel_pcs_url: str = "https://api.trustedservices.intel.com"
+    tee_test_anchors: Path | None = None
+
     # Delivery
     require_encrypted_delivery: bool = True
     config_token_ttl_seconds: Annotated[int, Field(ge=60, le=86_400)] = 900

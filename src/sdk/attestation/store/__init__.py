@@ -19,6 +19,7 @@ from attestation.store.captures import Capture, CaptureFilter
 from attestation.store.challenges import Challenge, Purpose
 from attestation.store.chips import AKBinding
 from attestation.store.chores import Chore
+from attestation.store.collateral import StoredCollateral
 from attestation.store.grants import grant
 from attestation.store.handovers import DeadLetter, Waiting
 from attestation.store.identity import DatabaseIdentity
@@ -142,6 +143,7 @@ __all__ = [
     "row_of",
     "sqlite_path",
     "wait",
+    "StoredCollateral",
 ]
 
 

@@ -494,6 +494,23 @@ class NodeCSRRow(Base):
     serial: Mapped[str | None]
 
 
+class CollateralRow(Base):
+    """What vouches for confidential hardware, by its name. `data` is empty where it was asked for and did not come yet."""
+
+    __tablename__ = "collateral"
+    __table_args__ = (Index(None, "ask_at"),)
+
+    name: Mapped[Key]
+    data: Mapped[bytes | None]
+    source: Mapped[str]
+    stored_at: Mapped[datetime | None]
+    begins_at: Mapped[datetime | None]
+    expires_at: Mapped[datetime | None]
+    ask_at: Mapped[datetime]
+    failure: Mapped[str | None]
+    failures: Mapped[int]
+
+
 class IssuerRow(Base):
     """The keys of our CAs, each with its certificate. At most one is active, and one is to come, of a kind.
 

@@ -16,6 +16,7 @@ from attestation.store.captures import Captures
 from attestation.store.challenges import Challenges
 from attestation.store.chips import AKBindings, ChipMarks
 from attestation.store.chores import Chores
+from attestation.store.collateral import CollateralItems
 from attestation.store.handovers import Handovers
 from attestation.store.identities import Identities
 from attestation.store.identity import Identity
@@ -64,6 +65,7 @@ class Tx:
         "challenges",
         "chip_marks",
         "chores",
+        "collateral",
         "config_tokens",
         "ek_certificates",
         "handovers",
@@ -119,6 +121,7 @@ class Tx:
         self.schema = Schema(sql)
         self.known_keys = KnownKeys(sql)
         self.chores = Chores(sql)
+        self.collateral = CollateralItems(sql)
         self.issuers = Issuers(sql)
         self.refused_keys = RefusedKeys(sql)
         self.issuances = Issuances(sql, self.issuers, self.refused_keys)
