@@ -682,13 +682,15 @@ class EndorsementMissing(Unavailable):
 
     Args:
         undecided: An outcome for each item that is missing, `attestation.results.Undecided`; at least one.
+        names: What could be asked for, by its names (`attestation.endorsements.collateral`).
     """
 
     code = "endorsement-missing"
 
-    def __init__(self, undecided: Sequence[Any]) -> None:
+    def __init__(self, undecided: Sequence[Any], names: Sequence[str] = ()) -> None:
         super().__init__("; ".join(f"{each.check}: {each.reason}" for each in undecided))
         self.undecided = tuple(undecided)
+        self.names = tuple(names)
 
 
 class OperatorAccessNotConfigured(Unavailable):

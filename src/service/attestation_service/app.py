@@ -46,6 +46,7 @@ from attestation_service.storage.chores import CHECKPOINTS, Chores
 from attestation_service.storage.write_probe import WriteProbe
 from attestation_service.transparency import Log, load_log_signer
 from attestation_service.verifier.cluster_identity import ClusterIdentities
+from attestation_service.verifier.collateral import Collateral
 from attestation_service.verifier.endorsements import Anchors
 from attestation_service.verifier.firmware import load_advisories
 from attestation_service.verifier.measurements import Replays
@@ -188,6 +189,7 @@ async def owned(
     mtls = None
     service_accounts = None
     cluster_identities = None
+    collateral = None
     parser = Parser()
     try:
         if settings.oidc:
@@ -216,6 +218,7 @@ async def owned(
             await service_accounts.start()
             cluster_identities = await asyncio.to_thread(ClusterIdentities, settings)
         chores = Chores(store, clock)
+        collateral = await asyncio.to_thread(Collateral, settings, clock, store)
         yield Resources(
             settings=settings,
             clock=clock,
@@ -232,6 +235,7 @@ async def owned(
             replays=Replays(settings.event_log_cache_mib << 20),
             room=Room(settings),
             parser=parser,
+            collateral=collateral,
             oidc=oidc,
             mtls=mtls,
             service_accounts=service_accounts,
@@ -248,6 +252,8 @@ async def owned(
             await oidc.aclose()
         if service_accounts is not None:
             await service_accounts.aclose()
+        if collateral is not None:
+            await collateral.aclose()
         if authority is not None:
             await authority.aclose()
         await store.aclose()

@@ -23,6 +23,7 @@ from attestation_service.storage.chores import Chores
 from attestation_service.storage.write_probe import WriteProbe
 from attestation_service.transparency import Log
 from attestation_service.verifier.cluster_identity import ClusterIdentities
+from attestation_service.verifier.collateral import Collateral
 from attestation_service.verifier.endorsements import Anchors
 from attestation_service.verifier.measurements import Replays
 
@@ -49,6 +50,7 @@ class Resources:
     replays: Replays
     room: Room
     parser: Parser
+    collateral: Collateral
     oidc: AccessTokens | None = None
     mtls: ClientCertificates | None = None
     service_accounts: ServiceAccounts | None = None

@@ -291,7 +291,15 @@ class Settings(BaseSettings):
         """The settings of extensions, by variable: what they mean, only the extensions know."""
         return self._extension_values
 
-    @field_validator("service_url", "iso_url", "oidc_issuer", "audit_timestamp_url", "pki_url")
+    @field_validator(
+        "service_url",
+        "iso_url",
+        "oidc_issuer",
+        "audit_timestamp_url",
+        "pki_url",
+        "amd_kds_url",
+        "intel_pcs_url",
+    )
     @classmethod
     def _plain_url(cls, url: str) -> str:
         if url and not url.startswith(("http://", "https://")):
@@ -371,6 +379,14 @@ class Settings(BaseSettings):
         if self.operator_certificates and self.enrollment_ca_algorithm == "ml-dsa-87":
             raise ValueError(
                 "ITL_OPERATOR_CERTIFICATES: no TLS knows ml-dsa-87; take hybrid, or another algorithm"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _software_only_for_development(self) -> Self:
+        if self.tee_test_anchors is not None and not self.tpm_allow_simulator:
+            raise ValueError(
+                "ITL_TEE_TEST_ANCHORS believes hardware that software imitates: only with ITL_TPM_ALLOW_SIMULATOR=true"
             )
         return self
 
@@ -531,6 +547,10 @@ class Settings(BaseSettings):
             (
                 self.tpm_allow_simulator,
                 "ITL_TPM_ALLOW_SIMULATOR=true: software TPMs are accepted; for development only",
+            ),
+            (
+                self.tee_test_anchors is not None,
+                "ITL_TEE_TEST_ANCHORS: confidential hardware made of software is believed; for development only",
             ),
             (
                 not self.tpm_verify_ca,

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from attestation.endorsements import amd, intel
@@ -117,7 +118,9 @@ def source_of(name: str) -> Source:
     if "ca" in parts:
         return Source("intel", intel.pck_crl_path(parts["ca"]), intel.PCK_CRL_CHAIN)
     if "fmspc" in parts:
-        return Source("intel", intel.tcb_info_path(parts["tee"].upper(), parts["fmspc"]), intel.TCB_INFO_CHAIN)
+        return Source(
+            "intel", intel.tcb_info_path(parts["tee"].upper(), parts["fmspc"]), intel.TCB_INFO_CHAIN
+        )
     return Source("intel", intel.identity_path(parts["qe"].upper()), intel.IDENTITY_CHAIN)
 
 
@@ -260,8 +263,14 @@ def for_amd(lines: Lines, product: Product | None, key: VEKKey | None, read: Rea
         lines=lines,
         vek=vek.data if vek is not None else None,
         source="kept" if vek is not None else "",
-        crls=CRLStore([parse_crl(each.data) for each in lists if each is not None]),
+        crls=_lists(tuple(each.data for each in lists if each is not None)),
     )
+
+
+@lru_cache(maxsize=64)
+def _lists(found: tuple[bytes, ...]) -> CRLStore:
+    """Return lists read; a function of their bytes, so read once."""
+    return CRLStore([parse_crl(each) for each in found])
 
 
 def needed_by_amd(product: Product | None, key: VEKKey | None) -> tuple[str, ...]:
@@ -275,6 +284,12 @@ def for_intel(root: Certificate, key: CollateralKey | None, read: Read) -> intel
     if key is None:
         return intel.Endorsements(root=root, collateral=None)
     info, identity, pck, ca_list = (read(name) for name in needed_by_intel(key))
+    return intel.Endorsements(root=root, collateral=_together(info, identity, pck, ca_list))
+
+
+@lru_cache(maxsize=256)
+def _together(info: Item | None, identity: Item | None, pck: Item | None, ca_list: Item | None) -> Collateral:
+    """Return pieces as one; a function of their bytes, so made once."""
     found: dict[str, bytes] = {}
     for item, member, name in ((info, "tcbInfo", "tcb_info"), (identity, "enclaveIdentity", "qe_identity")):
         if item is not None:
@@ -286,13 +301,18 @@ def for_intel(root: Certificate, key: CollateralKey | None, read: Read) -> intel
         found |= {"pck_crl": intel.crl_of_answer(answer), "pck_crl_issuer_chain": chain}
     if ca_list is not None:
         found["root_ca_crl"] = ca_list.data
-    return intel.Endorsements(root=root, collateral=Collateral(**found))
+    return Collateral(**found)
 
 
 def needed_by_intel(key: CollateralKey) -> tuple[str, str, str, str]:
     """Return the names of what a quote needs: TCB info, identity, list of its platforms, list of CAs."""
     tee = key.tee.lower()
-    return f"{tee}/{key.fmspc}/tcb-info.json", f"{tee}/qe-identity.json", f"crl/intel-{key.ca}.json", "crl/intel-root.der"
+    return (
+        f"{tee}/{key.fmspc}/tcb-info.json",
+        f"{tee}/qe-identity.json",
+        f"crl/intel-{key.ca}.json",
+        "crl/intel-root.der",
+    )
 
 
 def soonest(items: Iterable[Item]) -> datetime | None:

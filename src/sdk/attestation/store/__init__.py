@@ -123,6 +123,7 @@ __all__ = [
     "StoredAKCertificate",
     "StoredCRL",
     "StoredCheckpoint",
+    "StoredCollateral",
     "StoredDelegate",
     "StoredEKCertificate",
     "StoredEvidence",
@@ -143,7 +144,6 @@ __all__ = [
     "row_of",
     "sqlite_path",
     "wait",
-    "StoredCollateral",
 ]
 
 

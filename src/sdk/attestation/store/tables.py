@@ -495,7 +495,7 @@ class NodeCSRRow(Base):
 
 
 class CollateralRow(Base):
-    """What vouches for confidential hardware, by its name. `data` is empty where it was asked for and did not come yet."""
+    """What vouches for confidential hardware, by its name. `data` is empty where it was asked for and did not come."""
 
     __tablename__ = "collateral"
     __table_args__ = (Index(None, "ask_at"),)

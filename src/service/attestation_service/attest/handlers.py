@@ -21,6 +21,7 @@ from fastapi import Query
 from attestation.api import AttestRequest, AttestResponse, QuoteChallenge
 from attestation.api.base import MachineId
 from attestation.appraisal import Appraisal, Case, appraise
+from attestation.appraisal.confidential import collateral_rules
 from attestation.audit import AuditEvent
 from attestation.clock import rfc3339
 from attestation.errors import (
@@ -77,6 +78,7 @@ class Appraised(NamedTuple):
     """A case with its appraisal, ready to be written: `refusal` is set where it proves nothing.
 
     What it rests on is compared where it is written: the machine's version and the `revision` of what applies.
+    `wanted` names collateral that was missing and may be asked for.
     """
 
     machine: Machine
@@ -88,6 +90,7 @@ class Appraised(NamedTuple):
     decision: Decision | None = None
     remembered: measurements.Remembered | None = None
     certified: KeyCertificationClaims | None = None
+    wanted: tuple[str, ...] = ()
     refusal: AttestationError | None = None
     seen: SeenHardware | None = None
 
@@ -165,6 +168,8 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
     # Load and judge in one hop to the reader thread: pure, so it may run twice, and never on the loop.
     async with limits.CountRefusals(res.store, counted, at):
         judged = await res.store.read(lambda tx: judge(tx, request, counted, res, origin, at))
+        if judged.wanted and await res.collateral.fetch(judged.wanted):
+            judged = await res.store.read(lambda tx: judge(tx, request, counted, res, origin, at))
     judged, withheld = _without_orders(judged, request, res.settings)
     delivers = judged.decision is not None and judged.decision.deliver
     # The directive names its token, so it is made before anything is signed; it has no right yet.
@@ -258,6 +263,9 @@ def judge(
         appraisal = appraise(evidence, case, at)
         if appraisal.error is not None:
             raise appraisal.error
+        if appraisal.result.verdict is not Verdict.VERIFIED and collateral_rules(in_force).allow_fetch:
+            missing = (res.collateral.missing(tx, kind, each, at) for kind, each in evidence.items())
+            found = found._replace(wanted=tuple(name for names in missing for name in names))
         # In protocol 1 an unlock was no order: such an agent believes the status.
         told = machine if request.node_nonce is not None else replace(machine, unlock_pending=False)
         decision = decide(told, appraisal, in_force)

@@ -20,7 +20,6 @@ from attestation.report_data import report_data
 from attestation.tpm import parse_public
 from attestation_service.attest import tpm
 from attestation_service.attest.asked import Asked, Gathered
-from attestation_service.entitlements.hardware import endorsements
 
 
 class Side(NamedTuple):
@@ -87,7 +86,7 @@ def hardware(
         expected = Expected(
             at=asked.at,
             report_data=says(nonce, machine.machine_id, subject_of(machine)),
-            endorsements=endorsements(asked.res, asked.tx, name, evidence, asked.at),
+            endorsements=asked.res.collateral.endorsements(asked.tx, name, evidence),
             approved=approved_of(identity),
             nonce=nonce,
             ak_public=None if machine.tee is not None else machine.tpm.ak_public,

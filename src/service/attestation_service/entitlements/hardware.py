@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from attestation import tee_bundle
 from attestation.api import EvidenceItem
 from attestation.appraisal import KINDS
 from attestation.appraisal.confidential import Expected, Hardware
-from attestation.endorsements import amd, intel
-from attestation.endorsements.certificate import parse_certificate
 from attestation.errors import EndorsementMissing, MalformedEvidence, Unavailable
 from attestation.machines import SeenHardware
 from attestation.report_data import report_data
@@ -32,14 +29,6 @@ TEE_KINDS: Final = {
     "sev-snp": TEE("sev_snp", PREFIX + "sev-snp"),
     "tdx": TEE("tdx", PREFIX + "tdx-quote"),
 }
-
-
-def endorsements(res: Resources, tx: Tx, kind: str, evidence: Any, at: datetime) -> Any:  # noqa: ARG001 -- nothing but the anchors yet
-    """Return what vouches for the hardware that made *evidence*, as its kind wants it."""
-    anchors = tee_bundle.load()
-    if kind in ("tdx", "sgx"):
-        return intel.Endorsements(root=parse_certificate(anchors.intel), collateral=None)
-    return amd.Endorsements(lines=anchors.amd)
 
 
 def statement(
@@ -68,7 +57,8 @@ def statement(
     Raises:
         MalformedEvidence: Not one item of this hardware, or not of the form.
         EvidenceRejected: It proves nothing.
-        Unavailable: What would vouch for it is not at hand, or this version does not know such hardware.
+        EndorsementMissing: What would vouch for it is not at hand.
+        Unavailable: This version does not know such hardware.
     """
     kind, media_type = TEE_KINDS[tee]
     if [each.media_type for each in items] != [media_type]:
@@ -79,15 +69,15 @@ def statement(
     expected = Expected(
         at=at,
         report_data=report_data(tee, nonce, machine_id, spki),
-        endorsements=endorsements(res, tx, kind, evidence, at),
+        endorsements=res.collateral.endorsements(tx, kind, evidence),
         approved=None,
         nonce=nonce,
     )
     try:
         found = KINDS[kind].hardware(KINDS[kind].verify(evidence, expected))
     except EndorsementMissing as missing:
-        reasons = "; ".join(each.reason for each in missing.undecided)
-        raise Unavailable(f"the hardware cannot be judged yet: {reasons}") from missing
+        names = res.collateral.missing(tx, kind, evidence, at)
+        raise EndorsementMissing(missing.undecided, names) from missing
     assert found is not None
     return found
 

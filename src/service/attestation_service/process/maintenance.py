@@ -73,6 +73,7 @@ async def _for_all(res: Resources) -> None:
     await rejudge(res.store, res.anchors, res.clock)
     await rejudge_aks(res.store, res.anchors, res.settings, res.clock)
     await pending.purge(res)
+    await res.collateral.refresh()
     while await _forget_requests(res):
         pass
     purged = PURGE_BATCH

@@ -30,6 +30,7 @@ from attestation.errors import (
     AKConflict,
     AttestationError,
     ChallengeUnknown,
+    EndorsementMissing,
     EphemeralForbidden,
     EvidenceRejected,
     MalformedEvidence,
@@ -318,6 +319,8 @@ async def tee_activate(
 
     async with limits.CountRefusals(res.store, counted, at):
         judged = await res.store.read(judge)
+        if isinstance(judged, EndorsementMissing) and await res.collateral.fetch(judged.names):
+            judged = await res.store.read(judge)
         concluded = await res.store.write(conclude)
     return await _answered(concluded, request, res, origin, at)
 

@@ -151,15 +151,16 @@ def crl(
     revoked: Iterable[int] = (),
     this_update: datetime = START,
     next_update: datetime | None = None,
+    ends: bool = True,
 ) -> bytes:
-    """Return a revocation list of version 2, DER."""
+    """Return a revocation list of version 2, DER; one that does not end has no nextUpdate."""
     entries = [sequence(integer(serial), instant(this_update)) for serial in revoked]
     tbs = sequence(
         integer(1),
         _algorithm(signer),
         name(issuer),
         instant(this_update),
-        instant(next_update or this_update + timedelta(days=365)),
+        instant(next_update or this_update + timedelta(days=365)) if ends else b"",
         sequence(*entries) if entries else b"",
         tlv(
             0xA0,

@@ -5,7 +5,7 @@ A VEK is the key that signs reports: a VCEK is that of one chip at one TCB, a VL
 """
 
 from attestation.endorsements.amd.cert_table import CertTable, parse_cert_table
-from attestation.endorsements.amd.lines import Endorsements, Line, Lines, parse_line
+from attestation.endorsements.amd.lines import Endorsements, Line, Lines, common_names, parse_line
 from attestation.endorsements.amd.products import Product
 from attestation.endorsements.amd.tcb import TCB, parse_tcb
 from attestation.endorsements.amd.vek import VEK, VEKKey, parse_vek, verify_vek
@@ -19,6 +19,7 @@ __all__ = [
     "Lines",
     "Product",
     "VEKKey",
+    "common_names",
     "parse_cert_table",
     "parse_line",
     "parse_tcb",
