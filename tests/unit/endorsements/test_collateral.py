@@ -43,7 +43,7 @@ from attestation_testing.tee.intel import (
 AT = datetime(2026, 11, 23, tzinfo=UTC)
 GENOA, TURIN = Processor(pki=Pki(Product.GENOA)), Processor(pki=Pki(Product.TURIN))
 PKI, PLATFORM = shared_pki(), Platform()
-TRUSTED = Trusted(lines=GENOA.lines | dict(TURIN.lines), intel_root=parse_certificate(PKI.root))
+TRUSTED = Trusted(lines={**GENOA.lines, **TURIN.lines}, intel_root=parse_certificate(PKI.root))
 KEY = CollateralKey("TDX", "90C06F000000", "platform")
 
 

@@ -211,6 +211,7 @@ TOGETHER = {
     "ITL_OPERATOR_CRL",
     "ITL_OPERATOR_CERTIFICATES",
     "ITL_HIGH_ASSURANCE",
+    "ITL_TEE_TEST_ANCHORS",
 }
 """Settings that mean nothing alone; they have tests of their own."""
 
