@@ -31,6 +31,7 @@ from attestation.appraisal.tpm.again import Stored
 from attestation.appraisal.tpm.looks_away import WORDS
 from attestation.errors import (
     ChallengeMismatch,
+    EndorsementMissing,
     EvidenceRejected,
     HardwareEvidenceRejected,
     MalformedEvidence,
@@ -471,6 +472,32 @@ def test_rules_read_what_every_kind_shows() -> None:
     assert TOY.shown(judged({"toy": SAMPLES["toy"].item}, {"toy": SAMPLES["toy"].expected}).found["toy"]) == {
         "level": 7
     }
+
+
+def test_what_nobody_vouches_for_yet_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is neither believed nor refused: nothing is told of it, its block is answered, other kinds go on."""
+    check, tpm = TOY.check, SAMPLES["tpm"]
+
+    def missing(*_: object) -> int:
+        raise EndorsementMissing([check.undecided("the key of this chip is not at hand")])
+
+    monkeypatch.setattr(toy_kind.ToyKind, "verify", missing)
+    applied = policy(toy={"minimum": 7}, rules=[{"name": "one", "expression": "tpm.clock_safe"}])
+    items = {"toy": SAMPLES["toy"].item, "tpm": tpm.item}
+    expected = {"toy": SAMPLES["toy"].expected, "tpm": tpm.expected}
+    found = judged(items, expected, policy=applied, requested_policy=applied.ref)
+    assert (found.error, set(found.found)) == (None, {"tpm"})
+    assert found.result.verdict is Verdict.INDETERMINATE
+    told = {o.check: type(o) for o in found.result.outcomes}
+    assert (told[check.name], told["rule"], "evidence" in told) == (Undecided, Passed, False)
+    alone = judged({"toy": items["toy"]}, {"toy": expected["toy"]})
+    assert (alone.error, alone.result.verdict) == (None, Verdict.INDETERMINATE)
+
+
+def test_an_outcome_of_a_check_that_is_gone_stays() -> None:
+    """It says nothing of trust."""
+    gone = Failed("gone", "this", "that")
+    assert recalled(gone) is gone
 
 
 def test_stored_evidence_says_nothing_of_another_kind() -> None:

@@ -234,8 +234,13 @@ def test_what_differs_everywhere_is_no_reference_value() -> None:
     assert "9 different values" in learned.notes[0]
     two = [(str(i), {"sgx": SGX | {"isv_prod_id": i}}) for i in range(2)]
     assert "isv_prod_id" not in learn_shown(two).blocks["sgx"]
+    sizes = [
+        (str(i), {"sgx": SGX | {"mrenclave": f"{i:02x}" * 32, "tcb_status": None}}) for i in range(1, 10)
+    ]
+    assert learn_shown(sizes).blocks["sgx"].keys() == {"mrsigner", "isv_prod_id", "min_isv_svn"}
     vlek = learn_shown([("a", {"sev_snp": SNP | {"signing_key": "vlek", "guest_svn": 0}})])
     assert vlek.blocks["sev_snp"]["signing_key"] == "vlek"
+    assert "signing_key" not in learn_shown([("a", {"sev_snp": SNP})]).blocks["sev_snp"]
     assert "min_guest_svn" not in vlek.blocks["sev_snp"]
     assert learn_shown([("a", {"tdx": QUOTED | {"mrtd": "00" * 48, "rtmr": ["00" * 48] * 4}})]).blocks == {}
     again = [

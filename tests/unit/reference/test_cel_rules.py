@@ -101,6 +101,7 @@ def test_as_another_library_tells_it(expression: str, value: bool | None) -> Non
     assert told == value
 
 
+@pytest.mark.threat("T199")
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
@@ -132,6 +133,7 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
         compiled("machine.role == 'without the library'")
 
 
+@pytest.mark.threat("T199")
 def test_the_worst_that_is_accepted_is_quick() -> None:
     """Two lists inside each other, texts and deep expressions: all rules of a policy in seconds, with none past it."""
     ones = ",".join("1" * 120)

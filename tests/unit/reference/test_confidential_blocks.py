@@ -26,6 +26,7 @@ from attestation.reference.confidential import (
     TdxRules,
 )
 from attestation.reference.confidential_blocks import STATUSES
+from attestation.reference.document import with_blocks
 from attestation.reference.rules import Demand
 from attestation.reference.schema import schema_2
 
@@ -345,6 +346,28 @@ def test_composed_compared_shown() -> None:
     )
 
 
+def test_what_is_no_list_is_compared_as_it_is_written() -> None:
+    """Objects too."""
+    before = policy(sev_snp=SNP | {"min_tcb": {"milan": {"snp": 1}}})
+    after = policy(sev_snp=SNP | {"min_tcb": {"milan": {"snp": 2}}})
+    assert diff(before, after).words == ('sev snp: min tcb: {"milan": {"snp": 1}} -> {"milan": {"snp": 2}}',)
+
+
+def test_blocks_are_put_into_a_document() -> None:
+    """Of either format; members that are not named stay."""
+    flat = {"format": "itl-tpm-policy/1", "name": "a", "version": 1, "bank": "sha256", "pcrs": {}}
+    found = with_blocks(flat, {"sgx": SGX})
+    assert (found["format"], found["tpm"], found["sgx"]) == (
+        "itl-policy/2",
+        {"bank": "sha256", "pcrs": {}},
+        SGX,
+    )
+    again = with_blocks(found, {"sgx": {"isv_prod_id": 9}, "tcb": TCB})
+    assert again == found | {"sgx": SGX | {"isv_prod_id": 9}, "tcb": TCB}
+    assert with_blocks({"name": "a"}, {}) == {"name": "a", "format": "itl-policy/2"}
+
+
+@pytest.mark.threat("T200")
 def test_one_operator_loosens_nothing_of_a_machine_under_dual_control() -> None:
     """Not what several agreed on, nor what blocks refuse by default; to demand more is free."""
     agreed = policy("agreed", sev_snp={"measurement": [A48], "max_vmpl": 0})

@@ -21,17 +21,17 @@ class Block(Protocol):
     @property
     def references(self) -> frozenset[str]:
         """Paths of the members that are reference values; a block that has any states one where it is enforced."""
-        return frozenset()
+        ...
 
     @property
     def loosening(self) -> frozenset[str]:
         """Paths of the members that may accept more than where nothing is stated."""
-        return frozenset()
+        ...
 
     @property
     def defaults(self) -> Mapping[str, object]:
         """What holds where nothing is stated, by path and as it would be written."""
-        return {}
+        ...
 
     def read(self, block: object) -> Mapping[str, tuple[object, object]]:
         """Judge every member of the block; return each, by its path, as read and as written.
