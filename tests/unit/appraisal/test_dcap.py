@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -28,6 +29,7 @@ from attestation.reference.rules import Demand
 from attestation.results import Code, Failed, Flagged, Outcome, Passed, Reported, Subject, Undecided
 from attestation_testing.tee.intel import MRTD, Platform, module, platform_level, tcb_info, td_report
 from attestation_testing.tee.intel import level as svn_level
+from tests.unit.evidence import test_cc_event_log as log_kit
 from tests.unit.evidence.dcap_zoo import (
     AT,
     CONFIG,
@@ -408,3 +410,56 @@ def test_padding_is_told() -> None:
     assert "70 bytes" in str(told(ZOO["padding"], "tdx-notes"))
     assert told(tdx(), "tdx-notes") == []
     assert kinds(tdx(), "tdx-test-only") == [Flagged]
+
+
+def test_event_logs() -> None:
+    """A log that comes must be right, demanded or not; one that is demanded must come."""
+    register = log_kit.extended(log_kit.ONE)
+    good = log_kit.log(log_kit.event(1, 1, log_kit.ONE))
+    table = struct.pack("<4sI28sBBHQQ", b"CCEL", 56, bytes(28), 2, 0, 0, 4096, 0)
+    demands = policy(tdx=TdxRules(require_event_log=must(value=True)))
+
+    def found(case: Case, rules: Policy = IDENTITY_ONLY, **members: bytes) -> list[tuple[str, str]]:
+        evidence = TDX.parse(item(case.quote, **members))
+        compared = expected(case.quote, AT, case.collateral, root=ROOT)
+        judged, _ = TDX.judge(TDX.verify(evidence, compared), evidence, compared, rules)
+        names = ("tdx-event-log", "tdx-replay")
+        return [(each.check, type(each).__name__) for each in judged if each.check in names]
+
+    matching = tdx(rtmr0=register)
+    assert found(matching) == []
+    assert found(matching, demands) == [("tdx-event-log", "Failed")]
+    reports = policy(tdx=TdxRules(require_event_log=must(value=True, report=True)))
+    assert found(matching, reports) == [("tdx-event-log", "Reported")]
+    assert found(matching, policy(tdx=TdxRules(require_event_log=must(value=False)))) == []
+    for rules in (IDENTITY_ONLY, demands):
+        assert found(matching, rules, ccel=good) == [("tdx-replay", "Passed")]
+        assert found(matching, rules, ccel=good, ccel_table=table) == [("tdx-replay", "Passed")]
+        assert found(tdx(), rules, ccel=good) == [("tdx-replay", "Failed")]
+        assert found(matching, rules, ccel=b"x") == [("tdx-event-log", "Failed")]
+        assert found(matching, rules, ccel=good, ccel_table=b"x") == [("tdx-event-log", "Failed")]
+        other = table[:36] + b"\x01" + table[37:]
+        assert found(matching, rules, ccel=good, ccel_table=other) == [("tdx-event-log", "Failed")]
+
+
+def test_all_registers_with_their_log() -> None:
+    """MRTD and every RTMR pinned and replayed affirm all that ran: 2; less affirms the boot: 3."""
+    register = log_kit.extended(log_kit.ONE)
+    case = tdx(rtmr0=register)
+    evidence = TDX.parse(item(case.quote, ccel=log_kit.log(log_kit.event(1, 1, log_kit.ONE))))
+    bare = TDX.parse(item(case.quote))
+    compared = expected(case.quote, AT, case.collateral, root=ROOT)
+    zero = must(frozenset({bytes(48)}))
+    every = TdxRules(mrtd=must(frozenset({MRTD})), rtmr=(must(frozenset({register})), zero, zero, zero))
+    for sent, rules, value in (
+        (evidence, every, 2),
+        (bare, every, 3),
+        (evidence, replace(every, mrtd=None), 3),
+    ):
+        judged, subjects = TDX.judge(TDX.verify(sent, compared), sent, compared, policy(tdx=rules))
+        said = [
+            each.says[1] for each in judged if each.check in ("tdx-launch", "tdx-registers") and each.says
+        ]
+        assert (said, subjects) == ([value], (Subject.LAUNCH,))
+    wrong = TDX.parse(item(case.quote, ccel=log_kit.log(log_kit.event(2, 1, log_kit.ONE))))
+    assert TDX.judge(TDX.verify(wrong, compared), wrong, compared, policy(tdx=every))[1] == ()

@@ -164,6 +164,16 @@ def _chains() -> Iterator[tuple[str, bytes]]:
         "of another name": pki.certificate("Intel", key, pki.root_key, "Intel SGX Root CA", 2, ca=0),
     }.items():
         yield words, chained(pck, changed, pki.root)
+    stray = pki.certificate("Intel SGX Stray CA", key, pki.root_key, "Intel SGX Root CA", 2, ca=0)
+    under = pki.certificate(
+        "Intel SGX PCK Certificate",
+        PLATFORM.pck_key,
+        key,
+        "Intel SGX Stray CA",
+        77,
+        more=[PLATFORM.sgx_extension()],
+    )
+    yield "under a CA of Intel that is none of platforms", chained(under, stray, pki.root)
     nameless = pki.certificate(
         "Intel SGX PCK Certificate", PLATFORM.pck_key, key, "Intel SGX PCK Platform CA", 77
     )

@@ -10,11 +10,13 @@ from typing import Final
 
 from attestation.appraisal.confidential import demanded, one_of, rules
 from attestation.appraisal.dcap import judge_tcb, judged
+from attestation.errors import MalformedEvidence
+from attestation.evidence import cc_event_log
 from attestation.evidence.dcap import QuoteClaims, TDReport, module_fault, module_of
 from attestation.reference import Policy
 from attestation.reference.confidential import Masked, TdxRules
 from attestation.reference.rules import Demand
-from attestation.results import Check, Code, Failed, Outcome, Reported, Subject, TrustClaim
+from attestation.results import Check, Code, Failed, Outcome, Passed, Reported, Subject, TrustClaim
 
 NAMES: Final = judged("TDX")
 _CONFIGURATION: Final = TrustClaim.CONFIGURATION
@@ -50,6 +52,8 @@ MRSIGNERSEAM: Final = _reference("tdx-mrsignerseam")
 MRCONFIGID: Final = _reference("tdx-mrconfigid")
 MROWNER: Final = _reference("tdx-mrowner")
 MROWNERCONFIG: Final = _reference("tdx-mrownerconfig")
+LOG: Final = Check(name="tdx-event-log", code=Code.LOG_INVALID, claim=_EXECUTABLES, if_failed=33)
+REPLAY: Final = Check(name="tdx-replay", code=Code.REPLAY_MISMATCH, claim=_EXECUTABLES, if_failed=33)
 LAUNCH: Final = _reference("tdx-launch", if_passed=3)
 REGISTERS: Final = _reference("tdx-registers", if_passed=2)
 
@@ -69,7 +73,12 @@ _NO_DEBUG: Final = "a TD that cannot be debugged"
 
 
 def judge_claims(
-    claims: QuoteClaims, at: datetime, policy: Policy, *, replayed: bool = False
+    claims: QuoteClaims,
+    at: datetime,
+    policy: Policy,
+    *,
+    ccel: bytes | None = None,
+    ccel_table: bytes | None = None,
 ) -> tuple[list[Outcome], tuple[Subject, ...]]:
     """Return every outcome, and `launch` where a reference value is enforced and matched.
 
@@ -79,7 +88,8 @@ def judge_claims(
         claims: What the quote proves.
         at: The instant to judge at, UTC.
         policy: The policy in force.
-        replayed: An event log came, and its replay gives the registers.
+        ccel: The event log that came; None where none did.
+        ccel_table: The ACPI table that came with it.
     """
     report = td_of(claims)
     stated = rules(policy, "tdx", _DEFAULTS)
@@ -103,11 +113,14 @@ def judge_claims(
         ),
     ]
     outcomes += measured
+    logged = _event_log(report, stated, ccel, ccel_table)
+    outcomes += logged
     if not stated.has_reference:
         words = "what was launched is not compared: the policy names no reference value"
         return [*outcomes, LAUNCH.flagged(words)], ()
-    if any(isinstance(each, Failed | Reported) for each in measured):
+    if any(isinstance(each, Failed | Reported) for each in (*measured, *logged)):
         return outcomes, ()
+    replayed = any(isinstance(each, Passed) for each in logged)
     every = replayed and None not in (stated.mrtd, *stated.rtmr)
     return [*outcomes, (REGISTERS if every else LAUNCH).passed()], (Subject.LAUNCH,)
 
@@ -123,6 +136,27 @@ def _module(claims: QuoteClaims, report: TDReport) -> list[Outcome]:
     module = module_of(report, claims.vouched.info) if claims.vouched.info is not None else None
     fault = module_fault(report, module) if module is not None else None
     return [MODULE.failed("the TDX module that Intel signed", fault)] if fault is not None else []
+
+
+def _event_log(
+    report: TDReport, stated: TdxRules, ccel: bytes | None, ccel_table: bytes | None
+) -> list[Outcome]:
+    """Judge the event log by what its replay gives (§10). It must be right where it comes, demanded or not."""
+    demand = stated.require_event_log
+    if ccel is None:
+        if demand is None or not demand.value:
+            return []
+        return [LOG.told("the event log of the TD", "none", report=demand.report)]
+    try:
+        table = cc_event_log.parse_table(ccel_table) if ccel_table is not None else None
+        log = cc_event_log.parse(ccel)
+    except MalformedEvidence as e:
+        return [LOG.failed("an event log that can be read", str(e))]
+    if table is not None and table.tee != cc_event_log.TDX:
+        return [LOG.failed("an event log of TDX", f"one of type {table.tee}")]
+    wrong = log.mismatches(report.rtmrs)
+    words = "registers as the event log gives them"
+    return [REPLAY.failed(words, each) for each in wrong] or [REPLAY.passed(f"{len(log.events)} events")]
 
 
 def _guest_policy(report: TDReport, stated: TdxRules) -> list[Outcome]:

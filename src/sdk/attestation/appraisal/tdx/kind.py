@@ -119,12 +119,12 @@ class _TDX(Kind[UnverifiedTDX, Expected, QuoteClaims]):
     def judge(
         self,
         claims: QuoteClaims,
-        evidence: UnverifiedTDX,  # noqa: ARG002 -- all that counts of it is in the claims
+        evidence: UnverifiedTDX,
         expected: Expected,
         policy: Policy,
     ) -> tuple[Sequence[Outcome], tuple[Subject, ...]]:
         """Compare all else with the blocks `tdx` and `tcb`."""
-        return judge_claims(claims, expected.at, policy)
+        return judge_claims(claims, expected.at, policy, ccel=evidence.ccel, ccel_table=evidence.ccel_table)
 
     def hardware(self, claims: QuoteClaims) -> Hardware:
         """Return platform and guest."""
