@@ -164,6 +164,15 @@ def _chains() -> Iterator[tuple[str, bytes]]:
         "of another name": pki.certificate("Intel", key, pki.root_key, "Intel SGX Root CA", 2, ca=0),
     }.items():
         yield words, chained(pck, changed, pki.root)
+    renamed = pki.certificate(
+        "Intel SGX PCK Certificate",
+        PLATFORM.pck_key,
+        key,
+        "Intel SGX PCK Processor CA",
+        77,
+        more=[PLATFORM.sgx_extension()],
+    )
+    yield "signed by the right key under another name", chained(renamed, ca, pki.root)
     stray = pki.certificate("Intel SGX Stray CA", key, pki.root_key, "Intel SGX Root CA", 2, ca=0)
     under = pki.certificate(
         "Intel SGX PCK Certificate",
@@ -312,6 +321,28 @@ def test_collateral_is_signed_by_whom_it_must_be(name: str) -> None:
 
     pck = replace(COLLATERAL, **{chains[name]: PLATFORM.chain})
     assert any("not Intel SGX TCB Signing" in each for each in verify(collateral=pck).vouched.invalid)
+
+
+@pytest.mark.parametrize("name", ["tcb_info", "qe_identity"])
+def test_who_signed_each_object_is_looked_at(name: str) -> None:
+    """Its certificate may have expired, or be revoked, though that of the other object is good."""
+    pki, data = shared_pki(), getattr(COLLATERAL, name)
+    for serial, changed, revoked in (
+        (44, {}, True),
+        (45, {"not_after": datetime(2026, 1, 1, tzinfo=UTC)}, False),
+    ):
+        signer = pki.certificate(
+            "Intel SGX TCB Signing", pki.tcb_key, pki.root_key, "Intel SGX Root CA", serial, **changed
+        )
+        collateral = replace(
+            COLLATERAL,
+            **{f"{name}_issuer_chain": pki.chain(signer), "root_ca_crl": pki.crl("root", 44)},
+        )
+        assert data is not None
+        if revoked:
+            assert len(verify(collateral=collateral).vouched.revoked) == 1
+        else:
+            assert refused(collateral=collateral) == {"chain-invalid"}
 
 
 def test_lists_that_say_nothing() -> None:

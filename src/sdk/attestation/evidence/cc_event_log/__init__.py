@@ -55,13 +55,13 @@ class Event(NamedTuple):
     """One event as written.
 
     Attributes:
-        index: 0 MRTD, 1 to 4 RTMR0 to RTMR3.
+        register: 0 MRTD, 1 to 4 RTMR0 to RTMR3.
         event_type: u32.
         digest: SHA-384 that was extended.
         data: What it was of, as told: it counts only where its hash is recomputed.
     """
 
-    index: int
+    register: int
     event_type: int
     digest: bytes
     data: bytes
@@ -86,9 +86,9 @@ class UnverifiedCCEventLog:
         """
         values: list[bytes | None] = [None] * REGISTERS
         for event in self.events:
-            if event.event_type != _NO_ACTION and event.index:
-                before = values[event.index - 1] or bytes(REGISTER_BYTES)
-                values[event.index - 1] = hashlib.sha384(before + event.digest).digest()
+            if event.event_type != _NO_ACTION and event.register:
+                before = values[event.register - 1] or bytes(REGISTER_BYTES)
+                values[event.register - 1] = hashlib.sha384(before + event.digest).digest()
         return tuple(values)
 
     def mismatches(self, registers: Sequence[bytes]) -> list[str]:
