@@ -327,12 +327,9 @@ def test_collateral_is_signed_by_whom_it_must_be(name: str) -> None:
 def test_who_signed_each_object_is_looked_at(name: str) -> None:
     """Its certificate may have expired, or be revoked, though that of the other object is good."""
     pki, data = shared_pki(), getattr(COLLATERAL, name)
-    for serial, changed, revoked in (
-        (44, {}, True),
-        (45, {"not_after": datetime(2026, 1, 1, tzinfo=UTC)}, False),
-    ):
+    for serial, until, revoked in ((44, x509.FAR, True), (45, datetime(2026, 1, 1, tzinfo=UTC), False)):
         signer = pki.certificate(
-            "Intel SGX TCB Signing", pki.tcb_key, pki.root_key, "Intel SGX Root CA", serial, **changed
+            "Intel SGX TCB Signing", pki.tcb_key, pki.root_key, "Intel SGX Root CA", serial, not_after=until
         )
         collateral = replace(
             COLLATERAL,
