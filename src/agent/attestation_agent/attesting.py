@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Final
 
 from attestation.api import (
     AttestRequest,
@@ -18,9 +19,12 @@ from attestation.errors import (
     EKFingerprintMismatch,
     MachineUnknown,
     MalformedEvidence,
+    TEEDeviceError,
     TPMResponseError,
 )
 from attestation.evidence import ek_key_attestation
+from attestation.report_data import report_data
+from attestation.tpm import parse_public
 from attestation.wire import b64decode, b64encode
 from attestation_agent.directive import Request
 from attestation_agent.exits import (
@@ -31,6 +35,9 @@ from attestation_agent.introduction import Introducing
 from attestation_agent.measurements import IMA_KIND
 from attestation_agent.standing import selection
 from attestation_agent.state import KnownAs
+
+TEE_KINDS: Final = frozenset({"sev-snp", "tdx-quote"})
+"""How a challenge names what our hardware can say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,20 +86,12 @@ class Attesting(Introducing):
     def _attest_once(self, known: KnownAs) -> Exchange:
         challenge, nonce = self._challenge(known)
         asked = self._request(known.machine_id)
-        quote = self._open_tpm().quote(nonce, selection(challenge))
         evidence = AttestRequest.model_validate(
             {
                 "machine_id": known.machine_id,
                 "ek_fingerprint": known.ek_fingerprint,
                 "nonce_id": challenge.nonce_id,
-                "pcr_quote": b64encode(quote.attest),
-                "pcr_signature": b64encode(quote.signature),
-                "pcr_values": pcr_values_on_wire(quote),
-                "event_log": self._logs.boot(required=challenge.event_log == "required"),
-                "evidence": [
-                    *self._key_certification(challenge, nonce),
-                    *(self._logs.ima() if IMA_KIND in challenge.evidence else []),
-                ],
+                **self._proof(challenge, nonce, known),
                 "node_nonce": b64encode(asked.node_nonce),
                 **read_hardware(self._settings.sysfs),
             }
@@ -103,6 +102,46 @@ class Attesting(Introducing):
         self._next = answer.next_challenge
         self._logs.answered(answer.status)
         return Exchange(known=known, nonce=nonce, asked=asked, answer=answer)
+
+    def _proof(self, challenge: QuoteChallenge, nonce: bytes, known: KnownAs) -> dict[str, Any]:
+        """Return the members of an attestation that prove who we are and what we run."""
+        quote = self._open_tpm().quote(nonce, selection(challenge))
+        return {
+            "pcr_quote": b64encode(quote.attest),
+            "pcr_signature": b64encode(quote.signature),
+            "pcr_values": pcr_values_on_wire(quote),
+            "event_log": self._logs.boot(required=challenge.event_log == "required"),
+            "evidence": [
+                *self._key_certification(challenge, nonce),
+                *(self._logs.ima() if IMA_KIND in challenge.evidence else []),
+                *self._hardware(challenge, nonce, known),
+            ],
+        }
+
+    def _hardware(self, challenge: QuoteChallenge, nonce: bytes, known: KnownAs) -> list[dict[str, object]]:
+        """Bring what confidential hardware says of this AK: where it is asked for, and once unasked, to be seen.
+
+        A machine without is no reason to stay away: whether it must come is for the service's policy to say.
+        """
+        asked = not TEE_KINDS.isdisjoint(challenge.evidence)
+        if self._settings.tee != "auto" or not (asked or self._shows_hardware):
+            return []
+        self._shows_hardware = False
+        tee = self._edge.tee()
+        try:
+            named = tee.probe().tee
+            spki = parse_public(self._open_tpm().ak_public()).spki_der()
+            shown = tee.show(report_data(named, nonce, known.machine_id, spki))
+        except TEEDeviceError as e:
+            if asked:
+                self._edge.log.warning("hardware.not_shown", code=e.code, reason=str(e))
+            return []
+        return [
+            {
+                "media_type": shown.media_type,
+                "value": {name: b64encode(data) for name, data in shown.members.items()},
+            }
+        ]
 
     def _key_certification(self, challenge: QuoteChallenge, nonce: bytes) -> list[dict[str, object]]:
         """Answer the second protocol, where the challenge offers a key: the EK vouches for AK and firmware.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from attestation.clock import Clock
-from attestation.device import CertifiedAK, FurtherEK, Identity, KeyCertification, Quote
+from attestation.device import TEE, CertifiedAK, FurtherEK, Identity, KeyCertification, Quote
 from attestation.tpm import PCRSelection
 from attestation_agent.commands import Outcome
 from attestation_agent.rhythm import Rhythm
@@ -88,6 +88,7 @@ class Edge:
         run: Runs a command.
         rhythm: When to come again.
         log: Where events go.
+        tee: Opens the confidential hardware; nothing is asked of it yet.
         attested: Told after each round in which the service answered; returns at once, and raises nothing.
     """
 
@@ -97,4 +98,5 @@ class Edge:
     run: Callable[[tuple[str, ...]], Outcome]
     rhythm: Rhythm
     log: Log
+    tee: Callable[[], TEE] = TEE
     attested: Callable[[], object] = lambda: None

@@ -38,6 +38,7 @@ from attestation.machines import Status
 from attestation.tpm import parse_public
 from attestation.wire import b64decode, b64encode
 from attestation_agent import directive as directives
+from attestation_agent.directive import Request
 from attestation_agent.exits import (
     ServiceKeysChanged,
     UsageError,
@@ -67,11 +68,7 @@ class Introducing(Standing):
             presents_token: A registration token is presented. The keys that were given beside it are asked for
                 whenever none are pinned: also of a machine that was known before.
         """
-        registration_token = given_sha256 = None
-        if presents_token or self._state.service_keys() is None:
-            registration_token, given_sha256 = self._registration_token()
-        if not presents_token:
-            registration_token = None
+        registration_token, given_sha256 = self._token_to_present(presents_token=presents_token)
         identity, tpm = self._identify(), self._open_tpm()
         ak_public = tpm.ak_public()
         members: dict[str, Any] = {
@@ -115,7 +112,25 @@ class Introducing(Standing):
         except ChallengeExpired as e:
             self._hide_further(further, e)
             raise
-        # Until here nothing was signed. Who answers, for this TPM, under this id, now: this says so.
+        return self._welcomed(activated, asked, given_sha256, introduced.machine_id, offered.challenge_id)
+
+    def _token_to_present(self, *, presents_token: bool) -> tuple[str | None, str | None]:
+        """Return the token, where it is presented, and the digest of the service's keys that came beside it."""
+        if not presents_token and self._state.service_keys() is not None:
+            return None, None
+        registration_token, given_sha256 = self._registration_token()
+        return registration_token if presents_token else None, given_sha256
+
+    def _welcomed(
+        self,
+        activated: ActivateResponse,
+        asked: Request,
+        given_sha256: str | None,
+        machine_id: str,
+        challenge_id: str,
+    ) -> KnownAs:
+        """Return who we are from now on: only a welcome for us says so."""
+        # Until here nothing was signed. Who answers, for this machine, under this id, now: this says so.
         keys, pinned_by = self._keys_of(activated, given_sha256)
         if activated.next_keys is not None and (
             followed := self._next_keys(activated.next_keys, keys, asked)
@@ -123,10 +138,10 @@ class Introducing(Standing):
             # Whoever was away while the keys changed knows only the one before, and it names the one that signs now.
             keys, pinned_by = followed, pinned_by or "succession"
         status = directives.verify_welcome(
-            activated.welcome, keys=keys, asked=asked, challenge_id=offered.challenge_id
+            activated.welcome, keys=keys, asked=asked, challenge_id=challenge_id
         )
         self._pin(keys, pinned_by)
-        self._remember(KnownAs(machine_id=introduced.machine_id, ek_fingerprint=self._fingerprint()), status)
+        self._remember(KnownAs(machine_id=machine_id, ek_fingerprint=self._fingerprint()), status)
         known = self._state.known_as()
         assert known is not None
         return known

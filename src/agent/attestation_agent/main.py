@@ -280,8 +280,11 @@ def _run(flags: Mapping[str, Any]) -> int:
     settings = load(flags)
     from attestation.client import NodeClient, Retries, is_loopback
     from attestation.clock import SystemClock
+    from attestation.device import TEE
+    from attestation.device.tsm import TsmReport
     from attestation_agent.commands import run_command
     from attestation_agent.edge import Edge
+    from attestation_agent.guest import GuestAgent
     from attestation_agent.logs import configure
     from attestation_agent.node import Agent
     from attestation_agent.rhythm import Rhythm
@@ -313,6 +316,7 @@ def _run(flags: Mapping[str, Any]) -> int:
             ),
             rhythm=Rhythm(),
             log=log,
+            tee=lambda: TEE(TsmReport(settings.tsm_path).quote),
         )
         if settings.certificates or settings.signer_socket is not None:
             from attestation_agent.shared_tpm import SharedTPM
@@ -320,7 +324,8 @@ def _run(flags: Mapping[str, Any]) -> int:
             tpm = SharedTPM(open_tpm)
             edge = stack.enter_context(_with_certificates(settings, state, edge, tpm, client, stop.is_set))
         log.info("agent.starts", server_url=settings.server_url, tpm=settings.tpm, once=settings.once)
-        code = Agent(settings, state=state, client=stack.enter_context(client()), edge=edge).run()
+        kind = Agent if settings.tee in ("auto", "none") else GuestAgent
+        code = kind(settings, state=state, client=stack.enter_context(client()), edge=edge).run()
         log.info("agent.ends", exit_code=int(code), reason=code.name.lower())
     return code
 

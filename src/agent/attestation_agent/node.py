@@ -46,7 +46,7 @@ class Agent(Obeying):
         """
         edge, once = self._edge, self._settings.once
         try:
-            self._open_tpm()
+            self._begin()
             if not once and edge.wait(edge.rhythm.uniform(0.0, self._settings.splay_seconds)):
                 return Exit.OK
             failures = 0

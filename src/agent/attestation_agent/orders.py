@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
+from attestation.api import ConfigEnvelope
 from attestation.errors import (
     AttestationError,
     BaseConfigInvalid,
@@ -138,7 +139,7 @@ class Obeying(Attesting):
         """Open and apply a configuration and acknowledge how that went; return what went wrong, if anything."""
         envelope, failed = pending.envelope, None
         try:
-            config = sealed.opened(self._open_tpm(), envelope, machine_id=known.machine_id)
+            config = self._opened(envelope, known.machine_id)
             chosen = self._settings
             sealed.applied(config, chosen.config_path, chosen.apply_command, self._edge.run)
         except (ConfigNotOpened, ApplyFailed) as e:
@@ -158,6 +159,14 @@ class Obeying(Attesting):
         if not pending.acknowledged:
             self._try_to_acknowledge(known, _digest(pending.directive), str(failed) if failed else None)
         return failed
+
+    def _opened(self, envelope: ConfigEnvelope, machine_id: str) -> bytes:
+        """Return the configuration in an envelope that is for us.
+
+        Raises:
+            ConfigNotOpened: It is not, or was changed.
+        """
+        return sealed.opened(self._open_tpm(), envelope, machine_id=machine_id)
 
     # Lock and wipe
 

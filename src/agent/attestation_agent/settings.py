@@ -114,6 +114,19 @@ class Settings:
         "any",
         "which endorsement key is the machine: any (default), or strong (P-384, RSA from 3072 bits)",
     )
+    tee: str = _option(
+        "ITL_TEE",
+        _one_of("auto", "sev-snp", "tdx", "none"),
+        "auto",
+        "confidential hardware: sev-snp or tdx where it is what the machine is known by, without a TPM; auto shows it "
+        "beside the TPM (default); none",
+    )
+    tsm_path: Path = _option(
+        "ITL_TSM_PATH",
+        Path,
+        Path("/sys/kernel/config/tsm/report"),
+        "where the kernel makes reports of confidential hardware (default /sys/kernel/config/tsm/report)",
+    )
     state_dir: Path = _option(
         "ITL_STATE_DIR",
         Path,

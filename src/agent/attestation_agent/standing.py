@@ -83,12 +83,22 @@ class Standing:
         """Whether the second protocol is answered."""
         self._certified = False
         """Whether the last attestation answered it."""
+        self._shows_hardware = True
+        """Whether confidential hardware is shown unasked: once."""
         self._undelivered: AgentError | None = None
         """Why the configuration that is offered is not here yet."""
         self._apply_at: datetime | None = None
         self._apply_pause = APPLY_AGAIN_FIRST
 
     # The TPM
+
+    def _begin(self) -> None:
+        """Look whether what we are known by is there.
+
+        Raises:
+            DeviceError: It is not.
+        """
+        self._open_tpm()
 
     def _open_tpm(self) -> TPM:
         if self._tpm is None:
@@ -200,19 +210,23 @@ class Standing:
         outcome: Literal["done", "failed"] = "done" if failure is None else "failed"
         challenge, nonce = self._challenge(known)
         said = acknowledgement(nonce, digest, outcome)
-        quote = self._open_tpm().quote(said, selection(challenge))
-        self._client.ack(
-            known.machine_id,
-            AckRequest(
-                nonce_id=challenge.nonce_id,
-                directive_sha256=digest.hex(),
-                outcome=outcome,
-                detail=clean(failure)[:MAX_DETAIL] if failure is not None else None,
-                pcr_quote=b64encode(quote.attest),
-                pcr_signature=b64encode(quote.signature),
-            ),
+        request = AckRequest.model_validate(
+            {
+                "nonce_id": challenge.nonce_id,
+                "directive_sha256": digest.hex(),
+                "outcome": outcome,
+                "detail": clean(failure)[:MAX_DETAIL] if failure is not None else None,
+                **self._proof_of_outcome(said, challenge, known),
+            }
         )
+        self._client.ack(known.machine_id, request)
         self._edge.log.info("acknowledged", outcome=outcome)
+
+    def _proof_of_outcome(self, said: bytes, challenge: QuoteChallenge, known: KnownAs) -> dict[str, Any]:
+        """Return the members of an acknowledgement by which we say it."""
+        del known
+        quote = self._open_tpm().quote(said, selection(challenge))
+        return {"pcr_quote": b64encode(quote.attest), "pcr_signature": b64encode(quote.signature)}
 
 
 def selection(challenge: QuoteChallenge) -> PCRSelection:

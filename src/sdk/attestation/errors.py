@@ -855,6 +855,21 @@ class DeviceError(AttestationError):
     code = "device-error"
 
 
+class TEEDeviceError(DeviceError):
+    """Confidential hardware could not be asked, or answered what it may not answer (CONFIDENTIAL.md §6).
+
+    Args:
+        fault: `absent`, `denied`, `busy`, `no-provider` or `malformed`.
+        message: What was asked, and what came.
+    """
+
+    code = "tee-device-error"
+
+    def __init__(self, fault: str, message: str) -> None:
+        super().__init__(f"device-{fault}: {message}")
+        self.fault = fault
+
+
 class TPMResponseError(DeviceError):
     """The TPM refused a command.
 

@@ -1,4 +1,4 @@
-"""The only code that talks to a TPM: transports, the client over them, and what a node does with its TPM."""
+"""The only code that talks to a TPM or to confidential hardware: transports, the client, and what a node does."""
 
 from attestation.device.certified_aks import CertifiedAK
 from attestation.device.client import TPM, LiveSession
@@ -14,12 +14,14 @@ from attestation.device.node import (
     NodeTPM,
     Quote,
 )
+from attestation.device.tee import TEE, Shown
 from attestation.device.transport import Transport, open_transport
 from attestation.tpm.key_file import TPMKey
 
 __all__ = [
     "EK_PREFERENCE",
     "EK_STRONG",
+    "TEE",
     "TPM",
     "AKType",
     "CertifiedAK",
@@ -31,6 +33,7 @@ __all__ = [
     "LiveSession",
     "NodeTPM",
     "Quote",
+    "Shown",
     "TPMKey",
     "Transport",
     "open_transport",
