@@ -8,6 +8,8 @@ from pathlib import Path
 import httpx
 
 from attestation.client import NodeClient
+from attestation.device.tee import TEE
+from attestation.device.tsm import TsmReport
 from attestation_agent.commands import Outcome
 from attestation_agent.edge import TPM, Edge
 from attestation_agent.exits import Exit
@@ -39,6 +41,8 @@ class Rig:
         options: Settings by their flags.
     """
 
+    agent = Agent
+
     def __init__(
         self,
         service: InProcessService,
@@ -52,6 +56,8 @@ class Rig:
         self.address = f"192.0.2.{seed}"
         self.tpm = Simulated(seed)
         self.open_tpm = open_tpm or (lambda: self.tpm)
+        # No test looks at the processor of the host that it runs on.
+        self.tee: Callable[[], TEE] = lambda: TEE(TsmReport(tmp_path / "tsm").quote)
         self.config_path = tmp_path / f"config-{seed}.yaml"
         self.events = Events()
         self.commands: list[tuple[str, ...]] = []
@@ -113,9 +119,10 @@ class Rig:
             run=run,
             rhythm=Rhythm(),
             log=self.events,
+            tee=self.tee,
         )
         with NodeClient(BASE_URL, carrier=OverHTTPX(self.transport())) as client:
-            return Agent(
+            return self.agent(
                 load({**self.flags, "once": once}, environ={}), state=self.state, client=client, edge=edge
             ).run()
 

@@ -128,7 +128,7 @@ async def outcomes(service: Service, guest: SoftwareNode) -> dict[str, str]:
         {"ek_public": "AA=="},
         {"ek_fingerprint": "ab" * 48},
         {"ak_public": "AA=="},
-        {"ek_source": "pub"},
+        {"ek_cert_pem": "AA=="},
         {"tee": "sgx"},
     ],
     ids=str,

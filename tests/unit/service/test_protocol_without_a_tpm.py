@@ -13,6 +13,7 @@ import json
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +22,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
-from attestation_service.attest import kinds
-from attestation_service.entitlements import hardware
+from attestation.wire import pem
 from attestation_testing.tee import amd, intel
+from tests.unit.endorsements.test_collateral import GOOD
 from tests.unit.service.conftest import CANARY, Service, Starter
 
 pytestmark = pytest.mark.anyio
@@ -190,16 +191,26 @@ PROCESSOR = amd.Processor(pki=amd.Pki())
 PLATFORM = intel.Platform()
 
 
-def _endorse(_res: Any, _tx: Any, kind: str, _evidence: Any, _at: Any) -> Any:
-    return PROCESSOR.endorsements() if kind == "sev_snp" else PLATFORM.endorsements(PLATFORM.collateral())
+def believing(directory: Path) -> dict[str, Any]:
+    """Return settings of a service that believes the vendors of the test kit, with their collateral in a folder."""
+    anchors = directory / "anchors.pem"
+    made = [PROCESSOR.pki.ark, PROCESSOR.pki.ask, PROCESSOR.pki.asvk, intel.shared_pki().root]
+    anchors.write_text("".join(pem("CERTIFICATE", each) for each in made), encoding="ascii")
+    for name, data in GOOD.items():
+        path = directory / "collateral" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return {
+        "tee_test_anchors": anchors,
+        "tpm_allow_simulator": True,
+        "collateral_dir": directory / "collateral",
+    }
 
 
 @pytest.fixture
-async def service(start: Starter, monkeypatch: pytest.MonkeyPatch) -> Service:
+async def service(start: Starter, tmp_path: Path) -> Service:
     """A service that believes the vendors of the test kit."""
-    for module in (kinds, hardware):
-        monkeypatch.setattr(module, "endorsements", _endorse)
-    return await start()
+    return await start(**believing(tmp_path))
 
 
 def snp(service: Service, **changed: Any) -> Machine:

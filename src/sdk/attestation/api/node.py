@@ -95,13 +95,12 @@ class IntroduceRequest(Hardware):
     @model_validator(mode="after")
     def _by_one_of_both(self) -> Self:
         """A machine is known by its TPM or by its hardware: what belongs to the other one means another machine."""
-        named = self.model_fields_set
-        tee = {name for name in ("tee", "subject_key") if getattr(self, name) is not None}
-        if not tee and None in (self.ek_public, self.ak_public, self.ek_fingerprint):
-            raise ValueError(
-                "ek_public, ek_fingerprint and ak_public belong to a TPM; tee and subject_key stand for them"
-            )
-        if tee and (len(tee) == 1 or any(name.startswith(("ek_", "ak_")) for name in named)):
+        tpm = (self.ek_public, self.ek_fingerprint, self.ak_public)
+        tee = (self.tee, self.subject_key)
+        if tee == (None, None):
+            if None in tpm:
+                raise ValueError("ek_public, ek_fingerprint and ak_public are needed, or tee and subject_key")
+        elif None in tee or any((*tpm, self.ek_cert_pem, self.ek_chain, self.ek_alternatives)):
             raise ValueError("tee and subject_key stand in place of everything of a TPM")
         return self
 
