@@ -72,9 +72,11 @@ class GuestAgent(Agent):
             machine_id=machine_id, ek_fingerprint=self._fingerprint(), ak_name=subject_name(self._spki())
         )
 
-    def _statement(self, nonce: bytes, machine_id: str) -> list[dict[str, Any]]:
-        """Return the item in which our hardware states a nonce, our id and our key."""
-        return [item(self._edge.tee().show(report_data(self._settings.tee, nonce, machine_id, self._spki())))]
+    def _statement(self, nonce: bytes, machine_id: str, *, log: bool = False) -> list[dict[str, Any]]:
+        """Return the item in which our hardware states a nonce, our id and our key; its *log* only to be judged."""
+        data = report_data(self._settings.tee, nonce, machine_id, self._spki())
+        shown = self._edge.tee().show(data)
+        return [item(shown if log else shown.without_log())]
 
     # What is said instead of what a TPM says
 
@@ -107,7 +109,7 @@ class GuestAgent(Agent):
 
     def _proof(self, challenge: QuoteChallenge, nonce: bytes, known: KnownAs) -> dict[str, Any]:
         del challenge
-        return {"evidence": self._statement(nonce, known.machine_id)}
+        return {"evidence": self._statement(nonce, known.machine_id, log=True)}
 
     def _proof_of_outcome(self, said: bytes, challenge: QuoteChallenge, known: KnownAs) -> dict[str, Any]:
         del challenge

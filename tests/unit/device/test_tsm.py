@@ -31,7 +31,8 @@ def tdx(data: bytes) -> tuple[bytes, bytes]:
 
 
 def fake(**changed: Any) -> FakeTsm:
-    return FakeTsm(**({"root": ROOT, "provider": "sev_guest", "says": snp} | changed))
+    chosen: dict[str, Any] = {"root": ROOT, "provider": "sev_guest", "says": snp}
+    return FakeTsm(**(chosen | changed))
 
 
 def report(files: FakeTsm) -> TsmReport:
@@ -163,7 +164,7 @@ def test_what_should_be_a_number_or_a_name() -> None:
             found: bytes = value if path.name == name else read(path, most)
             return found
 
-        files.read = told  # type: ignore[method-assign]  # a kernel that says something else
+        files.read = told  # type: ignore[method-assign,assignment]  # a kernel that says something else
         assert fault(files) == "malformed"
 
 
@@ -205,6 +206,7 @@ def test_of_tdx(tmp_path: Path, log: bool) -> None:
     assert (shown.tee, shown.media_type) == ("tdx", "application/vnd.itl.tdx-quote")
     assert shown.members.keys() == ({"quote", "ccel_table", "ccel"} if log else {"quote"})
     assert (shown.chip, shown.guest) == (PLATFORM.ppid, NAME + bytes(16))
+    assert shown.without_log().members.keys() == {"quote"}
 
 
 def test_of_a_guest_without_a_name(tmp_path: Path) -> None:

@@ -46,6 +46,12 @@ class Shown(NamedTuple):
         """True if nothing in it names the guest beyond its boot."""
         return not (any(self.chip) and any(self.guest))
 
+    def without_log(self) -> Shown:
+        """Return it without the measurement log, which says nothing of who we are."""
+        return self._replace(
+            members={name: data for name, data in self.members.items() if not name.startswith("ccel")}
+        )
+
     def fingerprint(self, spki: bytes) -> str:
         """Return the name of the machine whose subject key this is, 96 hex (PROTOCOL §9)."""
         return hardware_fingerprint(self.tee, self.chip, self.guest, spki if self.ephemeral else None).hex()

@@ -31,4 +31,4 @@ async def register(request: RegisterRequest, *, res: Res, origin: From) -> Intro
 route(router, NodeAPI.self_register, "machine", self_register, omit="unset")
 route(router, NodeAPI.register, "machine", register, omit="unset")
 route(router, NodeAPI.activate, "machine", handlers.activate, omit="unset")
-route(router, NodeAPI.tee_activate, "machine", handlers.tee_activate, omit="unset")
+route(router, NodeAPI.tee_activate, "machine", handlers.tee_activate, omit="unset", logs=True)
