@@ -14,6 +14,10 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "audit": ("attestation_cli.commands.audit", "Read and verify the audit chain."),
     "witness": ("attestation_cli.commands.witness", "Cosign the checkpoints of somebody's audit log."),
     "policy": ("attestation_cli.commands.policy", "What machines are measured against."),
+    "collateral": (
+        "attestation_cli.commands.collateral",
+        "What vouches for confidential hardware, and until when.",
+    ),
     "ca": ("attestation_cli.commands.ca", "The CA: its keys, what they have signed, how they are rotated."),
     "node-csr": ("attestation_cli.commands.node_csr", "Certificate requests of Kubernetes nodes."),
     "operator-cert": (

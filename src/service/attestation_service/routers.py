@@ -12,6 +12,7 @@ from attestation_service.attest.routes import router as attest
 from attestation_service.audit.routes import public as audit_public
 from attestation_service.audit.routes import router as audit
 from attestation_service.ca.routes import router as ca
+from attestation_service.collateral.routes import router as collateral
 from attestation_service.delivery.routes import operators as delivery_operators
 from attestation_service.delivery.routes import router as delivery
 from attestation_service.discovery.routes import router as discovery
@@ -54,6 +55,7 @@ ROUTERS: Final = (
     node_csr,
     policies,
     trust,
+    collateral,
     ca,
     audit,
     audit_public,

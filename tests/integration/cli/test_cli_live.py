@@ -21,6 +21,7 @@ from attestation_cli.main import cli
 from attestation_cli.session import Session
 from attestation_cli.watch import Watch
 from attestation_testing import SoftwareNode, boot, boot_log
+from tests.fixtures.collateral import GOOD, write_anchors, write_export
 from tests.fixtures.in_process import InProcess, InProcessService, in_process_service
 from tests.fixtures.machine import Machine
 from tests.fixtures.over_httpx import OverHTTPX
@@ -111,6 +112,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess
         "enrollment_ca_unencrypted": True,
         "operator_certificates": True,
         "extensions": ("metrics",),
+        "tee_test_anchors": write_anchors(tmp_path / "anchors.pem"),
     }
     with in_process_service(tmp_path / "service", **settings) as found:
         yield found
@@ -431,6 +433,23 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert terminal.json("extension", "dead-letters", "metrics") == []
     assert terminal.json("extension", "retry", "metrics")["events"] == 0
 
+    # Collateral is carried over an air gap; nobody is asked for it.
+    carried, out = tmp_path / "carried", tmp_path / "out"
+    write_export(carried)
+    assert f"{len(GOOD)} kept" in terminal.ok("collateral", "import", str(carried))
+    assert "0 kept" in terminal.ok("collateral", "import", str(carried))
+    assert {c["name"]: c["current"] for c in terminal.json("collateral", "status")} == dict.fromkeys(
+        GOOD, True
+    )
+    terminal.ok("collateral", "export", str(out))
+    assert (out / "manifest.json").read_bytes() == (carried / "manifest.json").read_bytes()
+    refused = terminal.run("collateral", "refresh")
+    assert (refused.exit_code, "ITL_COLLATERAL_FETCH" in refused.output) == (6, True)
+    (carried / "crl/intel-root.der").write_bytes(b"other")
+    assert "not the file of the manifest" in terminal.run("collateral", "import", str(carried)).output
+    (carried / "manifest.json").write_text('{"../x": ""}')
+    assert "leads out" in terminal.run("collateral", "import", str(carried)).output
+
     # Everything is on record, and leaves the service as evidence.
     vkeys = tmp_path / "log.vkeys"
     vkeys.write_text(terminal.ok("audit", "keys"))
@@ -443,7 +462,7 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert "VALID" in terminal.ok("audit", "verify", str(export), "--vkeys-file", str(vkeys))
     assert "VALID" in terminal.ok("audit", "verify")
     actions = {e["action"] for e in terminal.json("audit", "list", "--limit", "0")}
-    assert {"approve", "lock", "unlock", "revoke", "reject", "wipe_ack"} <= actions
+    assert {"approve", "lock", "unlock", "revoke", "reject", "wipe_ack", "collateral_import"} <= actions
     assert len(terminal.json("audit", "list", "--machine-id", second)) >= 2
 
     assert terminal.used == commands()

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import pytest
 
 from attestation.endorsements import collateral, intel
 from attestation.endorsements.amd import Product, parse_vek
-from attestation.endorsements.certificate import parse_certificate
 from attestation.endorsements.collateral import (
     Item,
-    Trusted,
     for_amd,
     for_intel,
     kept_form,
@@ -24,7 +21,6 @@ from attestation.endorsements.collateral import (
     source_of,
     verify_item,
 )
-from attestation.endorsements.intel import CollateralKey
 from attestation.endorsements.revocation import Revocation
 from attestation.errors import CollateralInvalid
 from attestation.evidence import sev_snp
@@ -32,52 +28,23 @@ from attestation_testing.tee import x509
 from attestation_testing.tee.amd import Pki, Processor
 from attestation_testing.tee.intel import (
     ISSUED,
-    Platform,
-    exact,
     qe_identity,
-    raw_signature,
     shared_pki,
     tcb_info,
 )
-
-AT = datetime(2026, 11, 23, tzinfo=UTC)
-GENOA, TURIN = Processor(pki=Pki(Product.GENOA)), Processor(pki=Pki(Product.TURIN))
-PKI, PLATFORM = shared_pki(), Platform()
-TRUSTED = Trusted(lines={**GENOA.lines, **TURIN.lines}, intel_root=parse_certificate(PKI.root))
-KEY = CollateralKey("TDX", "90C06F000000", "platform")
-
-
-def vek_name(processor: Processor) -> str:
-    key = sev_snp.wanted(sev_snp.parse({"report": processor.report(bytes(64))}))
-    assert key is not None
-    return key.file
-
-
-def signed(value: dict[str, Any], member: str, **changed: bytes) -> bytes:
-    """Return what is kept of TCB info or an identity."""
-    body = exact(value)
-    signature = changed.get("signature", raw_signature(PKI.tcb_key, body))
-    answer = b'{"%s":%s,"signature":"%s"}' % (member.encode(), body, signature.hex().encode())
-    return kept_form("tdx/qe-identity.json", answer, PKI.chain(PKI.tcb_signing).decode())
-
-
-def pck_crl(ca: str = "platform") -> bytes:
-    issuer = PKI.platform_ca if ca == "platform" else PKI.processor_ca
-    return kept_form(f"crl/intel-{ca}.json", PKI.crl(ca), PKI.chain(issuer).decode().replace("\n", "%0A"))
-
-
-GOOD = {
-    vek_name(GENOA): GENOA.vek,
-    vek_name(TURIN): TURIN.vek,
-    "crl/amd-Genoa.der": GENOA.pki.crl(),
-    "crl/intel-root.der": PKI.crl(),
-    "crl/intel-platform.json": pck_crl(),
-    "crl/intel-processor.json": pck_crl("processor"),
-    "tdx/90C06F000000/tcb-info.json": signed(tcb_info(), "tcbInfo"),
-    "sgx/90C06F000000/tcb-info.json": signed(tcb_info("SGX"), "tcbInfo"),
-    "tdx/qe-identity.json": signed(qe_identity(), "enclaveIdentity"),
-    "sgx/qe-identity.json": signed(qe_identity("SGX"), "enclaveIdentity"),
-}
+from tests.fixtures.collateral import (
+    AT,
+    GENOA,
+    GOOD,
+    KEY,
+    PKI,
+    PLATFORM,
+    TRUSTED,
+    TURIN,
+    pck_crl,
+    signed,
+    vek_name,
+)
 
 
 @pytest.mark.parametrize("name", GOOD)

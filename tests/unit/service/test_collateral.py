@@ -24,7 +24,7 @@ from attestation_service.settings import Settings, SettingsInvalid
 from attestation_service.verifier.collateral import ABSENT, BACK_OFF, Collateral, load_anchors
 from attestation_testing.tee.amd import Pki, Processor
 from attestation_testing.tee.intel import ISSUED, Platform, raw_signature, shared_pki, td_report
-from tests.unit.endorsements.test_collateral import GOOD, vek_name
+from tests.fixtures.collateral import GOOD, vek_name
 from tests.unit.service.conftest import HeldClock
 
 pytestmark = pytest.mark.anyio

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from attestation.api.approvals import *  # noqa: F403 -- the package is the namespace of the schemas
     from attestation.api.audit import *  # noqa: F403 -- likewise
     from attestation.api.ca import *  # noqa: F403 -- likewise
+    from attestation.api.collateral import *  # noqa: F403 -- likewise
     from attestation.api.enrollment import *  # noqa: F403 -- likewise
     from attestation.api.extensions import *  # noqa: F403 -- likewise
     from attestation.api.node import *  # noqa: F403 -- likewise
@@ -39,6 +40,7 @@ _MODULES = (
     "operator_certificates",
     "extensions",
     "node_csr",
+    "collateral",
 )
 
 

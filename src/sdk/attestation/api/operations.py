@@ -436,6 +436,22 @@ class OperatorAPI:
     def endorsement(self, machine_id: str) -> api.EndorsementDetail:
         """Return who vouches for the TPM of a machine."""
 
+    # Who vouches for confidential hardware
+
+    @operation("list_collateral", "GET /collateral", e.RequestInvalid)
+    def collateral(
+        self, *, with_data: bool = False, page_size: int = PAGE_SIZE
+    ) -> Annotated[Iterator[api.CollateralDetail], api.CollateralPage]:
+        """Yield what is kept, by name; with the pieces themselves for an export."""
+
+    @operation("import_collateral", "POST /collateral/import")
+    def import_collateral(self, items: Sequence[Mapping[str, str]]) -> api.CollateralImported:
+        """Keep collateral that was carried here; each piece is verified."""
+
+    @operation("refresh_collateral", "POST /collateral/refresh")
+    def refresh_collateral(self) -> api.CollateralRefreshed:
+        """Ask vendors again for what is kept."""
+
     # The CAs
 
     @operation("show_ca", "GET /ca", e.CANotConfigured)

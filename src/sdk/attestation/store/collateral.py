@@ -5,7 +5,7 @@ Nothing here is believed: whoever loads a piece verifies it (`attestation.endors
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -64,6 +64,9 @@ _FAILED = Prepared(
         failures=_C.failures + 1,
     )
 )
+
+
+_HURRY = Prepared(update(_T).where(_C.name == bindparam("of_name")).values(ask_at=bindparam("ask_at")))
 
 
 def _claim(insert: Insert) -> ClauseElement:
@@ -125,6 +128,19 @@ class CollateralItems:
     def failed(self, name: str, why: str, ask_at: datetime) -> None:
         """Write down that asking for *name* failed, and when somebody may ask again; what is kept stays."""
         self._sql.run(_FAILED, of_name=name, failure=why, ask_at=to_micros(ask_at))
+
+    def hurry(self, at: datetime) -> Sequence[str]:
+        """Let vendors be asked at *at* for all that is kept, and return its names; refusals of theirs are respected."""
+        kept = [each.name for each in self._all() if each.data is not None and each.failure is None]
+        for name in kept:
+            self._sql.run(_HURRY, of_name=name, ask_at=to_micros(at))
+        return kept
+
+    def _all(self) -> Iterator[StoredCollateral]:
+        after = ""
+        while found := self.page(after):
+            yield from found
+            after = found[-1].name
 
     def put(self, item: StoredCollateral) -> None:
         """Store *item* in the place of what was there."""

@@ -167,8 +167,8 @@ class Collateral:
         if known is not None and known[0] > now:
             return known[1]
         stored = tx.collateral.get(name)
-        item = self._verified(name, stored.data if stored is not None else None)
-        offline = self._verified(name, self._offline(name))
+        item = self.verified(name, stored.data if stored is not None else None)
+        offline = self.verified(name, self._offline(name))
         if offline is not None and (item is None or offline.begins > item.begins):
             item = offline
         if len(self._loaded) >= REMEMBERED:
@@ -178,7 +178,8 @@ class Collateral:
             self._loaded[name] = (now + REMEMBERED_SECONDS, item)
         return item
 
-    def _verified(self, name: str, data: bytes | None) -> Item | None:
+    def verified(self, name: str, data: bytes | None) -> Item | None:
+        """Return what *data* under *name* is; None where nothing is, or nobody whom we pinned vouches for it."""
         if data is None:
             return None
         try:

@@ -1,0 +1,1 @@
+"""Collateral of confidential hardware in the hands of operators."""
