@@ -27,6 +27,7 @@ from tests.fixtures.machine import Machine
 from tests.fixtures.over_httpx import OverHTTPX
 from tests.fixtures.vendor import ROOT, vouched
 from tests.integration.agent.rig import Rig
+from tests.unit.reference.test_corim import MEASUREMENT, comid, corim
 from tests.unit.service.people import introduce
 
 OPERATORS = ("read", "act", "audit")
@@ -433,14 +434,20 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert terminal.json("extension", "dead-letters", "metrics") == []
     assert terminal.json("extension", "retry", "metrics")["events"] == 0
 
+    # What was never seen is not approved; reference values of somebody else become a policy.
+    unseen = terminal.run("machine", "approve-hardware", "w-1", "-r", "new board", "--yes")
+    assert (unseen.exit_code, "no confidential hardware" in unseen.output) == (2, True)
+    (tmp_path / "guest.corim").write_bytes(corim(comid(MEASUREMENT)))
+    assert "sev_snp" in terminal.ok(
+        "policy", "import-corim", str(tmp_path / "guest.corim"), "--name", "guests"
+    )
+
     # Collateral is carried over an air gap; nobody is asked for it.
     carried, out = tmp_path / "carried", tmp_path / "out"
     write_export(carried)
     assert f"{len(GOOD)} kept" in terminal.ok("collateral", "import", str(carried))
     assert "0 kept" in terminal.ok("collateral", "import", str(carried))
-    assert {c["name"]: c["current"] for c in terminal.json("collateral", "status")} == dict.fromkeys(
-        GOOD, True
-    )
+    assert {c["name"] for c in terminal.json("collateral", "status") if c["says"]} == set(GOOD)
     terminal.ok("collateral", "export", str(out))
     assert (out / "manifest.json").read_bytes() == (carried / "manifest.json").read_bytes()
     refused = terminal.run("collateral", "refresh")

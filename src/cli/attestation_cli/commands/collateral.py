@@ -109,7 +109,9 @@ def import_(session: Session, folder: Path) -> None:
     stored, older, refused = [], [], []
     with session.client() as client:
         for some in _batches(_files(folder)):
-            answer = client.import_collateral([{"name": name, "data": b64encode(data)} for name, data in some])
+            answer = client.import_collateral(
+                [{"name": name, "data": b64encode(data)} for name, data in some]
+            )
             stored += answer.stored
             older += answer.older
             refused += answer.refused

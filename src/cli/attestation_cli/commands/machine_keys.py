@@ -185,5 +185,5 @@ def approve_hardware() -> None:
 
     \b
     Examples:
-      attestation machine approve-hardware worker-2 -r "board replaced, ticket 4711"
+      attestation machine approve-hardware worker-2 -r "board replaced"
     """
