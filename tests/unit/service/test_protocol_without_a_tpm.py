@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from attestation.wire import pem
 from attestation_testing.tee import amd, intel
-from tests.unit.endorsements.test_collateral import GOOD
+from tests.fixtures.collateral import GOOD
 from tests.unit.service.conftest import CANARY, Service, Starter
 
 pytestmark = pytest.mark.anyio
