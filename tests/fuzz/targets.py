@@ -42,6 +42,15 @@ from attestation.endorsements.bundle import Manifest, TrustBundle, entry_of, for
 from attestation.endorsements.certificate import parse_certificate
 from attestation.endorsements.ek_trust import PathValidation
 from attestation.endorsements.firmware import parse_blocklist
+from attestation.endorsements.intel import Refused as CollateralRefused
+from attestation.endorsements.intel import (
+    parse_collateral,
+    parse_identity,
+    parse_platform,
+    parse_tcb_info,
+    split_signed,
+    verify_crl,
+)
 from attestation.endorsements.membership import parse_members
 from attestation.endorsements.missing import issuer_addresses
 from attestation.endorsements.node_identity import SHIPPED, IdentitySource, differing
@@ -59,6 +68,7 @@ from attestation.errors import (
     EventLogRejected,
     EvidenceRejected,
     Forbidden,
+    HardwareEvidenceRejected,
     IMALogRejected,
     KeyUnusable,
     KeyURIInvalid,
@@ -76,6 +86,8 @@ from attestation.errors import (
 from attestation.evidence import (
     ak_activation,
     ak_certificate,
+    cc_event_log,
+    dcap,
     ek_certificate,
     ek_key_attestation,
     event_log,
@@ -155,6 +167,7 @@ from attestation_testing.ak_certificates import (
 from attestation_testing.certificates import CertificateAuthority, EKCertificateOptions
 from attestation_testing.ek_zoo import Zoo
 from attestation_testing.software_keys import ak_template
+from attestation_testing.tee.intel import ISSUED, Platform, collateral_json, enclave_report, td_report
 from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.appraisal.node_csr_kit import AT as REQUESTED_AT
 from tests.unit.audit import log_kit
@@ -1227,6 +1240,96 @@ def vendor_crl(data: bytes) -> None:
         assert said is Revocation.UNKNOWN or (said is Revocation.REVOKED and crl.tbs == LIST_SIGNED)
 
 
+_INTEL: Final = Platform()
+_INTEL_COLLATERAL: Final = _INTEL.collateral()
+_INTEL_ROOT: Final = parse_certificate(_INTEL.pki.root)
+_INTEL_EXTENSION: Final = parse_certificate(_INTEL.pck).extensions["1.2.840.113741.1.13.1"].value
+_INTEL_QUOTES_WHOLE: Final = (
+    _INTEL.quote(td_report(bytes(64))),
+    _INTEL.quote(td_report(bytes(64), size=648), version=5),
+    _INTEL.quote(enclave_report({}), version=3, tee="SGX"),
+)
+_INTEL_QUOTES: Final = frozenset(dcap.parse_quote(each).signed for each in _INTEL_QUOTES_WHOLE)
+_CC_SPEC: Final = b"Spec ID Event03\0" + bytes(8) + b"\1\0\0\0" + b"\x0c\0\x30\0" + b"\0"
+_CC_LOG: Final = (
+    b"\1\0\0\0\3\0\0\0"
+    + bytes(20)
+    + len(_CC_SPEC).to_bytes(4, "little")
+    + _CC_SPEC
+    + b"\1\0\0\0\1\0\0\0\1\0\0\0\x0c\0"
+    + bytes(range(48))
+    + b"\4\0\0\0data"
+    + b"\xff" * 8
+)
+
+
+def dcap_quote(data: bytes) -> None:
+    """`parse_quote`, then `verify`: only the quote of the kit is authentic, and padding is no part of it."""
+    with contextlib.suppress(MalformedEvidence, HardwareEvidenceRejected):
+        found = dcap.parse_quote(data)
+        assert data.startswith(found.signed)
+        assert found.padding_bytes < len(data)
+        dcap.verify(
+            found,
+            sent=None,
+            endorsements=_INTEL.endorsements(_INTEL_COLLATERAL),
+            report_data=bytes(64),
+            at=ISSUED,
+            names=dcap.checks("TDX"),
+        )
+        assert found.signed in _INTEL_QUOTES
+
+
+def tcb_info_target(data: bytes) -> None:
+    """TCB info, and the answer that carries it: what is cut out of it stands in it."""
+    with contextlib.suppress(MalformedEvidence):
+        found, signature = split_signed(data, "tcbInfo")
+        assert found in data
+        assert len(signature) == 64
+    with contextlib.suppress(MalformedEvidence):
+        info = parse_tcb_info(data)
+        assert info.levels
+        assert all(info.newest.sgx >= level.sgx for level in info.levels)
+
+
+def enclave_identity(data: bytes) -> None:
+    """Identity of a quoting enclave: levels are there, the newest first."""
+    with contextlib.suppress(MalformedEvidence):
+        levels = parse_identity(data).levels
+        assert [each.svn for each in levels] == sorted((each.svn for each in levels), reverse=True)
+
+
+def dcap_collateral(data: bytes) -> None:
+    """Collateral that comes with evidence."""
+    with contextlib.suppress(MalformedEvidence):
+        found = parse_collateral(data)
+        assert all(
+            each is None or len(each) == 64
+            for each in (found.tcb_info_signature, found.qe_identity_signature)
+        )
+
+
+def pck_extension(data: bytes) -> None:
+    """What a PCK certificate says of its platform: each field has its length."""
+    with contextlib.suppress(MalformedEvidence):
+        found = parse_platform(data)
+        assert (len(found.ppid), len(found.fmspc), len(found.components)) == (16, 6, 16)
+
+
+def pck_crl(data: bytes) -> None:
+    """A revocation list of Intel's: only what the CA signed is believed."""
+    with contextlib.suppress(CollateralRefused):
+        assert verify_crl(data, _INTEL_ROOT).tbs in _INTEL.pki.crl()
+
+
+def cc_log(data: bytes) -> None:
+    """The event log of a TD: its replay has registers of the right length."""
+    with contextlib.suppress(MalformedEvidence):
+        found = cc_event_log.parse(data)
+        assert found.used_bytes <= len(data)
+        assert all(value is None or len(value) == 48 for value in found.replay())
+
+
 def ocsp_request(data: bytes) -> None:
     """A request for the status of a certificate: what was read stands in it, within the limits."""
     with contextlib.suppress(MalformedEvidence):
@@ -1536,6 +1639,13 @@ TARGETS: Final[dict[str, Target]] = {
     ),
     "certificate_lint": Target(certificate_lint, lambda: [_OUR_CERTIFICATE, _OUR_CA.certificate], 2048),
     "vendor_crl": Target(vendor_crl, lambda: [LIST, LIST_DER], 8192),
+    "dcap_quote": Target(dcap_quote, lambda: [*_INTEL_QUOTES_WHOLE], 8192),
+    "tcb_info": Target(tcb_info_target, lambda: [_INTEL_COLLATERAL.tcb_info or b""], 8192),
+    "enclave_identity": Target(enclave_identity, lambda: [_INTEL_COLLATERAL.qe_identity or b""], 2048),
+    "dcap_collateral": Target(dcap_collateral, lambda: [collateral_json(_INTEL_COLLATERAL)], 16384),
+    "pck_extension": Target(pck_extension, lambda: [_INTEL_EXTENSION], 1024),
+    "pck_crl": Target(pck_crl, lambda: [_INTEL.pki.crl(), _INTEL.pki.crl("root", 7, 9)], 2048),
+    "cc_log": Target(cc_log, lambda: [_CC_LOG], 4096),
     "revocation_list": Target(revocation_list, lambda: [OPERATORS.revoke(OPERATOR)], 8192),
     "event_log": Target(event_log_target, _event_logs, 8192),
     "ima_log": Target(

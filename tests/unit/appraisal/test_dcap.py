@@ -190,6 +190,7 @@ def test_enclaves() -> None:
         assert found == subjects
 
 
+@pytest.mark.threat("T195")
 def test_status_that_a_policy_accepts() -> None:
     """UpToDate passes; what is accepted beside it is a warning; nobody may accept Unsupported or Revoked."""
     old = tdx(OLD, status=OLD)

@@ -221,6 +221,8 @@ def test_identities_are_read_strictly(path: str, value: object) -> None:
         b"[" * 100000,
         b" " * 262145,
         b'{"id": ' + b"9" * 5000 + b"}",
+        b'{"id":"TDX",' + exact(tcb_info())[1:],
+        b'{"id":"TD_QE",' + exact(qe_identity())[1:],
     ],
 )
 def test_what_is_no_document(data: bytes) -> None:

@@ -32,7 +32,8 @@ from attestation.evidence import dcap
 from attestation.evidence.dcap import QuoteClaims, parse_enclave_report, parse_quote, parse_td_report, wanted
 from attestation.wire import pem
 from attestation_testing.tee import x509
-from attestation_testing.tee.intel import Pki, Platform, collateral_json, shared_pki, td_report
+from attestation_testing.tee.intel import ISSUED, Pki, Platform, collateral_json, shared_pki, td_report
+from attestation_testing.tee.intel import names as intel_names
 from tests.unit.evidence.dcap_zoo import AT, PLATFORM, TOLD, enclave, sgx, tdx
 from tests.vectors.confidential import checks_by_name, needs_vectors, vector
 from tests.vectors.confidential.dcap import at, collateral_of, quote_of, root
@@ -78,6 +79,7 @@ def chained(*certificates: bytes) -> bytes:
     return PLATFORM.quote(td_report(TOLD), chain=chain)
 
 
+@pytest.mark.threat("T193")
 def test_what_is_signed_over_and_by_whom() -> None:
     """Each link alone."""
     quote = parse_quote(GOOD)
@@ -309,6 +311,7 @@ def test_no_flipped_bit_of_collateral(name: str) -> None:
                 assert claims.tcb is None
 
 
+@pytest.mark.threat("T194")
 @pytest.mark.parametrize("name", ["tcb_info", "qe_identity"])
 def test_collateral_is_signed_by_whom_it_must_be(name: str) -> None:
     """A chain of another root is refused; another certificate of Intel's is not who signs collateral."""
@@ -344,7 +347,26 @@ def test_who_signed_each_object_is_looked_at(name: str) -> None:
 
 def test_lists_that_say_nothing() -> None:
     """Not DER, too long, no list, of another issuer: told, and nobody is cleared by them."""
-    for data in (b"", b"x", b"\x30\x00", b"\x30" + bytes(300000), shared_pki().crl("root"), PLATFORM.pck):
+    pki, stranger = shared_pki(), Pki("stranger")
+    platform = intel_names("Intel SGX PCK Platform CA")
+    processor = intel_names("Intel SGX PCK Processor CA")
+    made: dict[str, Any] = {
+        "revoked": (),
+        "this_update": ISSUED,
+        "next_update": datetime(2027, 1, 1, tzinfo=UTC),
+    }
+    good = x509.crl(issuer=platform, signer=pki.platform_key, **made)
+    assert not verify(collateral=replace(COLLATERAL, pck_crl=good)).vouched.invalid
+    for data in (
+        b"",
+        b"x",
+        b"\x30\x00",
+        b"\x30" + bytes(300000),
+        pki.crl("root"),
+        PLATFORM.pck,
+        x509.crl(issuer=platform, signer=stranger.platform_key, **made),
+        x509.crl(issuer=processor, signer=pki.platform_key, **made),
+    ):
         assert verify(collateral=replace(COLLATERAL, pck_crl=data)).vouched.invalid
 
 

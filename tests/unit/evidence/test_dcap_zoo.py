@@ -49,6 +49,7 @@ def theirs(quote: bytes, collateral: bytes, root: bytes, at: datetime) -> tuple[
     return report.status, tuple(sorted(report.advisory_ids))
 
 
+@pytest.mark.threat("T193", "T194", "T195")
 @pytest.mark.parametrize("name", ZOO)
 def test_each_case_of_the_zoo(name: str) -> None:
     """Codes under the defaults, status and advisories, as the procedure of §9.3 says."""

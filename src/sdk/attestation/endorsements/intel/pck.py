@@ -182,6 +182,7 @@ def platform_of(certificate: Certificate) -> Platform:
     return parse_platform(extension.value)
 
 
+@lru_cache(maxsize=1024)
 def parse_platform(data: bytes) -> Platform:
     """Read the extension: a SEQUENCE of SEQUENCE { OID, value }, DER.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import ge
 from typing import Final
 
 from attestation.endorsements.intel import (
@@ -143,16 +144,16 @@ def appraise_tcb(
         identity: What Intel says of its quoting enclave, verified.
     """
     qe = _enclave("quoting enclave", qe_report.isv_svn, identity.levels)
-    sgx = _platform(platform, info, None)
     if isinstance(body, EnclaveReport):
-        module, chosen = None, sgx
-        status = sgx.status
+        module, chosen = None, _platform(platform, info, None)
+        status = chosen.status
     else:
-        module, chosen = _module(body, info), _platform(platform, info, body)
+        module, chosen = _module(body, info), _platform(platform, info, body.tee_tcb_svn)
         status = chosen.status
         if module is not None:
             status = _converge(status, module.status)
-            status = _relaunch(body, info, status, sgx.status, chosen.status, module.status, qe.status)
+            if status in _OUT_OF_DATE and module.status is Status.OUT_OF_DATE:
+                status = _relaunch(body, platform, info, status, chosen.status, qe.status)
     status = _converge(status, qe.status)
     parts = [part for part in (chosen, module, qe) if part is not None]
     return Tcb(
@@ -167,7 +168,7 @@ def appraise_tcb(
 
 
 def _masked(value: bytes, mask: bytes) -> bytes:
-    return bytes(a & b for a, b in zip(value, mask, strict=True))
+    return (int.from_bytes(value) & int.from_bytes(mask)).to_bytes(len(mask))
 
 
 def _enclave(name: str, svn: int, levels: tuple[Level, ...]) -> Part:
@@ -210,17 +211,29 @@ def _module(body: TDReport, info: TcbInfo) -> Part | None:
     return _enclave(name, svn, module.levels)
 
 
-def _platform(platform: Platform, info: TcbInfo, body: TDReport | None) -> Part:
-    """Return the first level that a platform reaches (step 8); of TDX also by what the TD reports."""
-    tdx = body.tee_tcb_svn if body is not None else None
-    place = next((i for i, level in enumerate(info.levels) if not _short(platform, level, tdx)), None)
+def _place(platform: Platform, info: TcbInfo, tdx: bytes | None) -> int | None:
+    """Return which level a platform reaches first (step 8), of TDX also by what the TD reports; None for no one."""
+    # [0] and [1] are the module's, which has levels of its own where it has a version.
+    first = 2 if tdx is not None and tdx[1] else 0
+    for place, level in enumerate(info.levels):
+        if (
+            platform.pce_svn >= level.pce_svn
+            and all(map(ge, platform.components, level.sgx))
+            and (tdx is None or all(map(ge, tdx[first:], level.tdx[first:])))
+        ):
+            return place
+    return None
+
+
+def _platform(platform: Platform, info: TcbInfo, tdx: bytes | None) -> Part:
+    place = _place(platform, info, tdx)
     level = info.levels[place] if place is not None else None
     return Part(
         name="platform",
         status=level.status if level is not None else Status.UNSUPPORTED,
         date=level.date if level is not None else None,
         advisories=level.advisories if level is not None else (),
-        found=", ".join(_short(platform, info.newest, tdx)) or "nothing short of the newest level",
+        found=", ".join(_short(platform, info.newest, tdx)) if place != 0 else "nothing is short",
         newest=f"level of {info.newest.date:%Y-%m-%d}",
         overtaken=_overtaken(info.levels, place),
         behind=place if place is not None else len(info.levels),
@@ -233,7 +246,6 @@ def _short(platform: Platform, level: PlatformLevel, tdx: bytes | None) -> list[
     if platform.pce_svn < level.pce_svn:
         found.append(f"PCE SVN {platform.pce_svn} of {level.pce_svn}")
     if tdx is not None:
-        # [0] and [1] are the module's, which has levels of its own where it has a version.
         found += _lower("TDX component", tdx, level.tdx, 2 if tdx[1] else 0)
     return found
 
@@ -257,21 +269,24 @@ def _converge(status: Status, other: Status) -> Status:
 
 
 def _relaunch(
-    body: TDReport,
-    info: TcbInfo,
-    status: Status,
-    sgx: Status,
-    tdx: Status,
-    module: Status,
-    qe: Status,
+    body: TDReport, platform: Platform, info: TcbInfo, status: Status, tdx: Status, qe: Status
 ) -> Status:
-    """Return that only the TD is old, where the platform was mended under it (step 10): TDX 1.5 tells both."""
+    """Return that only the TD is old, where its module was replaced under it (step 10): TDX 1.5 tells both.
+
+    Args:
+        body: What the TD reports.
+        platform: What the PCK certificate says.
+        info: What Intel says of the platform.
+        status: OutOfDate or OutOfDateConfigurationNeeded, of platform and module, of which the module is OutOfDate.
+        tdx: Of the platform's level.
+        qe: Of the quoting enclave.
+    """
     now = body.tee_tcb_svn2
-    if now is None or status not in _OUT_OF_DATE or module is not Status.OUT_OF_DATE:
-        return status
-    # TDRelaunchAdvised and what is worse than it: then a relaunch alone does not help.
+    place = _place(platform, info, None)
+    sgx = info.levels[place].status if place is not None else Status.UNSUPPORTED
+    # From there on a relaunch alone does not help.
     worse = Status.OUT_OF_DATE.severity
-    if sgx.severity >= worse or qe.severity >= worse or not _newest(now, info):
+    if now is None or sgx.severity >= worse or qe.severity >= worse or not _newest(now, info):
         return status
     if {sgx, tdx} & _CONFIGURATION:
         return Status.TD_RELAUNCH_ADVISED_CONFIGURATION_NEEDED

@@ -206,13 +206,12 @@ def verify(
     """
     root = endorsements.root
     failed = [names.quote.failed(expected, found) for expected, found in _faults(quote, names.tee)]
-    leaf, chain, platform, ca = None, None, None, ""
+    chain, platform, ca = None, None, ""
     try:
-        leaf = parse_chain(quote.certification)[0]
         chain, platform, ca = _platform(quote, root, at)
     except (Refused, MalformedEvidence) as e:
         failed.append(names.chain.failed("a platform that Intel certified", str(e)))
-    fault = _signature_fault(quote, leaf)
+    fault = _signature_fault(quote, chain.leaf if chain is not None else _leaf(quote))
     if fault is not None:
         failed.append(names.signature.failed("signatures of platform, quoting enclave and quote", fault))
     if not hmac.compare_digest(quote.body.report_data, report_data):
@@ -270,6 +269,14 @@ def _platform(quote: UnverifiedQuote, root: Certificate, at: datetime) -> tuple[
     chain = verify_chain(quote.certification, root)
     chain.check_time(at)
     return chain, platform_of(chain.leaf), pck_ca(chain.issuer)
+
+
+def _leaf(quote: UnverifiedQuote) -> Certificate | None:
+    """Return the certificate that a quote shows, though its chain is invalid; None where none can be read."""
+    try:
+        return parse_chain(quote.certification)[0]
+    except MalformedEvidence:
+        return None
 
 
 def _signature_fault(quote: UnverifiedQuote, leaf: Certificate | None) -> str | None:
