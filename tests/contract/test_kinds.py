@@ -18,6 +18,7 @@ from attestation.appraisal import KINDS, Appraisal, Case, appraise, recalled
 from attestation.appraisal.again import judge_again
 from attestation.appraisal.confidential import Approved
 from attestation.appraisal.confidential import Expected as ExpectedHardware
+from attestation.appraisal.gpu import GPU
 from attestation.appraisal.kind import Kind
 from attestation.appraisal.sev_snp import SEV_SNP
 from attestation.appraisal.sgx import NAMES as SGX_NAMES
@@ -37,7 +38,7 @@ from attestation.errors import (
     MalformedEvidence,
     PolicyInvalid,
 )
-from attestation.evidence import sev_snp
+from attestation.evidence import nvidia_gpu, sev_snp
 from attestation.evidence.dcap import Checks
 from attestation.machines import Role
 from attestation.reference import (
@@ -67,6 +68,7 @@ from attestation.tpm import PCRSelection
 from attestation.wire import b64decode, b64encode
 from attestation_testing.tee.amd import Pki, Processor
 from attestation_testing.tee.intel import Platform, enclave_report, td_report
+from attestation_testing.tee.nvidia import SoftwareGPU
 from tests.contract import toy_kind
 from tests.contract.toy_kind import TOY, TOY_BLOCK
 from tests.vectors import forge
@@ -99,6 +101,7 @@ class Sample:
     other: Any
     binding: Check | None = None
     unsigned: int = 0
+    tolerated: int = 0
 
     @property
     def bound(self) -> str:
@@ -198,7 +201,24 @@ def _sgx() -> Sample:
     return _quote(SGX, "SGX", 3, body, SGX_NAMES.authentic)
 
 
-SAMPLES = {sample.kind.name: sample for sample in (_tpm(), _toy(), _sev_snp(), _tdx(), _sgx())}
+def _gpu() -> Sample:
+    gpu, told = SoftwareGPU(), bytes(range(32))
+    expected = ExpectedHardware(
+        at=AT, report_data=told, endorsements=gpu.endorsements, approved=None, nonce=forge.NONCE
+    )
+    return Sample(
+        kind=GPU,
+        item=gpu.item(told),
+        signed=("evidence",),
+        expected=expected,
+        later=replace(expected, report_data=bytes(32)),
+        other=replace(expected, report_data=bytes(reversed(told))),
+        binding=nvidia_gpu.BINDING,
+        tolerated=1,
+    )
+
+
+SAMPLES = {sample.kind.name: sample for sample in (_tpm(), _toy(), _sev_snp(), _tdx(), _sgx(), _gpu())}
 SHIPPED = set(KINDS)
 
 
@@ -276,7 +296,7 @@ def test_every_cut_and_every_byte_behind(sample: Sample) -> None:
     for name in sample.signed:
         whole = b64decode(sample.item[name], name, max_bytes=8192)
         # What carries a quote pads it: bytes behind it are cut off, and told of.
-        behind = () if sample.unsigned else (whole + b"\x00", whole * 2)
+        behind = () if sample.unsigned else (whole + b"\x00" * (sample.tolerated + 1), whole * 2)
         for data in (*(whole[:size] for size in range(len(whole))), *behind):
             with pytest.raises(MalformedEvidence):
                 sample.kind.parse({**sample.item, name: b64encode(data)})

@@ -96,6 +96,7 @@ from attestation.evidence import (
     node_csr,
     tpm_quote,
 )
+from attestation.evidence.nvidia_gpu import parse_measurements
 from attestation.keys import Binding, JWSRejected, KeySigner, statements
 from attestation.keys.uri import parse_key_uri
 from attestation.machines.labels import parse_selector, told
@@ -168,6 +169,7 @@ from attestation_testing.certificates import CertificateAuthority, EKCertificate
 from attestation_testing.ek_zoo import Zoo
 from attestation_testing.software_keys import ak_template
 from attestation_testing.tee.intel import ISSUED, Platform, collateral_json, enclave_report, td_report
+from attestation_testing.tee.nvidia import SoftwareGPU
 from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.appraisal.node_csr_kit import AT as REQUESTED_AT
 from tests.unit.audit import log_kit
@@ -758,6 +760,15 @@ def _corims() -> list[bytes]:
     environment = {0: {0: CBORTag(111, CLASS_OID)}}
     tag = CBORTag(506, cbor2.dumps({1: {0: "a"}, 4: {0: [[environment, values]]}}))
     return [*found, cbor2.dumps(CBORTag(501, {0: "id", 1: [tag], 3: CBORTag(32, PROFILE)}))]
+
+
+def gpu_measurements(data: bytes) -> None:
+    """`parse_measurements`; what was read stands in what is signed, and versions are text."""
+    with contextlib.suppress(MalformedEvidence):
+        read = parse_measurements(data)
+        assert data.startswith(read.signed)
+        assert read.nonce in read.signed
+        assert (read.vbios + read.text(3)).isascii()
 
 
 def cel_rule(data: bytes) -> None:
@@ -1564,6 +1575,7 @@ TARGETS: Final[dict[str, Target]] = {
     "policy": Target(
         policy, lambda: [json.dumps(each).encode() for each in (POLICY, EVERY_RULE, EVERY_BLOCK)], 8192
     ),
+    "gpu_measurements": Target(gpu_measurements, lambda: [SoftwareGPU().evidence(bytes(32))], 2048),
     "corim": Target(corim, _corims, 4096),
     "cel_rule": Target(
         cel_rule,

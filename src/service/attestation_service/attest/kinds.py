@@ -8,15 +8,16 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from attestation.appraisal import KINDS
 from attestation.appraisal.confidential import Approved, Expected
+from attestation.appraisal.gpu import GPU
 from attestation.appraisal.sev_snp import SEV_SNP
 from attestation.appraisal.sgx import SGX
 from attestation.appraisal.tdx import TDX
 from attestation.appraisal.tpm import TPM
 from attestation.errors import AKNotActivated, EKFingerprintMismatch, MalformedEvidence, Unavailable
-from attestation.evidence import dcap, sev_snp
+from attestation.evidence import dcap, nvidia_gpu, sev_snp
 from attestation.machines import Identity, Machine
 from attestation.reference import Policy
-from attestation.report_data import report_data
+from attestation.report_data import gpu_nonce, report_data
 from attestation.tpm import parse_public
 from attestation_service.attest import tpm
 from attestation_service.attest.asked import Asked, Gathered
@@ -146,6 +147,7 @@ SIDES: Final = Sides(
         SEV_SNP.name: hardware(SEV_SNP.name, sev_snp.MEDIA_TYPE, signs("sev-snp")),
         TDX.name: hardware(TDX.name, dcap.TDX_MEDIA_TYPE, signs("tdx")),
         SGX.name: hardware(SGX.name, dcap.SGX_MEDIA_TYPE, signs("sgx")),
+        GPU.name: hardware(GPU.name, nvidia_gpu.MEDIA_TYPE, lambda nonce, *_: gpu_nonce(nonce), several=True),
     }
 )
 """What a challenge asks of a TPM follows from the policy (`verifier.challenges`)."""

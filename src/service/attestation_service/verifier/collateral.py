@@ -23,7 +23,7 @@ import structlog
 
 from attestation import tee_bundle
 from attestation.clock import Clock
-from attestation.endorsements import amd
+from attestation.endorsements import amd, nvidia
 from attestation.endorsements import collateral as items
 from attestation.endorsements.amd import Product, parse_line
 from attestation.endorsements.amd.lines import TEST_ONLY
@@ -145,6 +145,8 @@ class Collateral:
         if kind == "sev_snp":
             product, vek = _of_amd(evidence)
             return items.for_amd(self.anchors.amd, product, vek, read)
+        if kind == "gpu":
+            return nvidia.endorsements(self.anchors.nvidia)
         return self.anchors
 
     def missing(self, tx: Tx, kind: str, evidence: Any, at: datetime) -> tuple[str, ...]:

@@ -14,8 +14,9 @@ from typing import Final
 
 from attestation.endorsements import der
 from attestation.endorsements.certificate import Certificate, parse_certificate
+from attestation.endorsements.chain import link_refusal
 from attestation.endorsements.intel.refusal import Refused
-from attestation.errors import MalformedEvidence, SignatureInvalid
+from attestation.errors import MalformedEvidence
 from attestation.results.codes import Code
 from attestation.wire import pem_blocks
 
@@ -119,7 +120,7 @@ def verify_chain(data: bytes, root: Certificate, *, ca: bool = False) -> Chain:
         raise Refused(Code.CHAIN_INVALID, "no certificate but roots")
     path = [*shown, root]
     for depth, (below, above) in enumerate(itertools.pairwise(path)):
-        refusal = _link_refusal(below, above, depth)
+        refusal = link_refusal(below, above, depth)
         if refusal is not None:
             raise Refused(Code.CHAIN_INVALID, f"{below.subject}: {refusal}")
     if shown[0].is_ca is not ca:
@@ -132,24 +133,6 @@ def verify_chain(data: bytes, root: Certificate, *, ca: bool = False) -> Chain:
         not_before=max(each.not_before for each in path),
         not_after=min(each.not_after for each in path),
     )
-
-
-def _link_refusal(below: Certificate, above: Certificate, depth: int) -> str | None:
-    """Return why *above* did not certify *below*, with *depth* CAs beneath it, or None (RFC 5280, 6.1)."""
-    if below.issuer_key != above.subject_key:
-        return f"issued by {below.issuer}, not by {above.subject}"
-    if not above.is_ca or above.key_usage is None or "key_cert_sign" not in above.key_usage:
-        return f"{above.subject} may not certify"
-    if above.path_length is not None and above.path_length < depth:
-        return f"{above.subject} certifies no CA that certifies"
-    for each in (below, above):
-        if each.critical_unknown is not None or each.repeated_extension is not None:
-            return f"{each.subject}: a critical extension is unknown, or one stands twice"
-    try:
-        below.verify_issued_by(above)
-    except SignatureInvalid as e:
-        return str(e)
-    return None
 
 
 def common_name(certificate: Certificate) -> str:
