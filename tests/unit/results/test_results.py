@@ -82,10 +82,11 @@ def test_what_failed_in_one_line() -> None:
 
 
 def test_assurance_levels() -> None:
-    """TPM.md §6: five words, five numbers."""
+    """TPM.md §6: five words, five numbers; `tee` beside a vendor's chain."""
     assert {a.value: a.level for a in Assurance} == {
         "ek-allowlist": 4,
         "ek-chain": 3,
+        "tee": 3,
         "ak-certified": 2,
         "tofu": 1,
         "none": 0,

@@ -24,15 +24,23 @@ from attestation.results.ar4si import (
     worst,
 )
 from attestation.results.assurance import Assurance
-from attestation.results.result import AttestationResult, Failed, Flagged, Passed, Reported, Undecided
-from attestation.results.vector import status_of, trust_vector
+from attestation.results.result import (
+    AttestationResult,
+    Failed,
+    Flagged,
+    Outcome,
+    Passed,
+    Reported,
+    Undecided,
+)
+from attestation.results.submods import TPM, parts_of
+from attestation.results.vector import status_of, vector_of
 
 TYP: Final = "eat+jwt"
 MEDIA_TYPE: Final = "application/eat+jwt"
 """RFC 9782: an EAT as JWT."""
 
 DEVELOPER: Final = "itl-attestation"
-SUBMOD: Final = "tpm"
 """Label of the one attester that we appraise: the machine behind its TPM."""
 
 NONCE_CHARACTERS: Final = range(8, 89)
@@ -113,7 +121,7 @@ class EAR:
         nonce: The challenge it answers, as text.
         developer: Who made the verifier.
         build: Which version of it.
-        submods: By label; ours has one, `tpm`.
+        submods: By label: `tpm`, `cpu0`, `gpu0`, as far as the machine has them.
     """
 
     profile: Profile
@@ -146,6 +154,7 @@ def ear_claims(
     policy_sha256: str | None = None,
     policy_identifier: str | None = None,
     tell_checks: bool = False,
+    codes: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the claims set of an EAR.
 
@@ -166,31 +175,35 @@ def ear_claims(
         policy_identifier: Of what it asked (`reference.identifier`), where that is known.
         tell_checks: Name every check. Only for operators: a node carries its own token, and is not told which
             check failed (PROTOCOL §4).
+        codes: Name of a check -> what its failure is called to machines (CONFIDENTIAL.md §12.4), told with it.
 
     Raises:
         ResultTokenRejected: The values cannot stand in a token; see `parse_ear`.
     """
     names = _NAMES[profile]
-    vector = trust_vector(result, assurance)
-    verifier: dict[str, Any] = {
-        "verdict": result.verdict.value,
-        "assurance": assurance.value,
-        "boot_state_appraised": [subject.value for subject in result.boot_state_appraised],
-    }
-    if tell_checks:
-        verifier["checks"] = [
-            {"code": outcome.check, "outcome": _OUTCOMES[type(outcome)]} for outcome in result.outcomes
-        ]
-    attester: dict[str, Any] = {"ueid": ueid(ek_fingerprint), "ek_fingerprint": ek_fingerprint}
-    if result.pcr_digest is not None:
-        attester["pcr_digest"] = result.pcr_digest
-    submodule: dict[str, Any] = {names.status: status_of(result.verdict, vector).value}
-    if vector:
-        submodule[names.vector] = {claim.value: value for claim, value in vector.items()}
-    if result.policy is not None:
-        ids = list(policy_ids(result.policy, policy_sha256, policy_identifier))
-        submodule[names.policies] = ids if profile is Profile.EAR_04 else result.policy
-    submodule |= {names.attester: attester, names.verifier: verifier}
+    submods: dict[str, Any] = {}
+    for part, (outcomes, appraised) in parts_of(result).items():
+        vector = vector_of(outcomes, appraised, assurance if part == TPM else None)
+        verifier: dict[str, Any] = {
+            "verdict": result.verdict.value,
+            "assurance": assurance.value,
+            "boot_state_appraised": [each.value for each in result.boot_state_appraised if each in appraised],
+        }
+        if tell_checks:
+            verifier["checks"] = [_check(outcome, codes or {}) for outcome in outcomes]
+        attester: dict[str, Any] = {"ueid": ueid(ek_fingerprint)}
+        if part == TPM:
+            attester["ek_fingerprint"] = ek_fingerprint
+            if result.pcr_digest is not None:
+                attester["pcr_digest"] = result.pcr_digest
+        # The machine is judged as one: no part of it is better than its verdict.
+        submodule: dict[str, Any] = {names.status: status_of(result.verdict, vector).value}
+        if vector:
+            submodule[names.vector] = {claim.value: value for claim, value in vector.items()}
+        if result.policy is not None:
+            ids = list(policy_ids(result.policy, policy_sha256, policy_identifier))
+            submodule[names.policies] = ids if profile is Profile.EAR_04 else result.policy
+        submods[part] = submodule | {names.attester: attester, names.verifier: verifier}
     claims = {
         "eat_profile": profile.value,
         "iss": issuer,
@@ -199,11 +212,18 @@ def ear_claims(
         "exp": int(expires_at.timestamp()),
         "eat_nonce": nonce,
         names.verifier_id: {"developer": DEVELOPER, "build": build},
-        "submods": {SUBMOD: submodule},
+        "submods": submods,
     }
     # What our own reader refuses is never signed.
     parse_ear(claims)
     return claims
+
+
+def _check(outcome: Outcome, codes: Mapping[str, str]) -> dict[str, str]:
+    """Return a check as operators are told: its name, its outcome and, where it did not pass, why to machines."""
+    told = {"code": outcome.check, "outcome": _OUTCOMES[type(outcome)]}
+    passed = isinstance(outcome, (Passed, Flagged))
+    return told if passed or outcome.check not in codes else told | {"reason": codes[outcome.check]}
 
 
 _OUTCOMES: Final = {

@@ -39,7 +39,7 @@ from attestation.errors import (
 from attestation.evidence.ek_key_attestation import KeyCertificationClaims
 from attestation.keys import DIRECTIVE_TYP
 from attestation.machines import Machine, NodeEvent, SeenHardware
-from attestation.reference import Policy
+from attestation.reference import Policy, identifier
 from attestation.results import Verdict
 from attestation.results.ear import TYP as EAR_TYPE
 from attestation.results.ear import ear_claims
@@ -463,6 +463,7 @@ def _ear(judged: Appraised, appraisal: Appraisal, res: Resources) -> dict[str, A
         expires_at=result.at + timedelta(seconds=judged.policy.max_age_seconds),
         build=__version__,
         policy_sha256=judged.policy.sha256,
+        policy_identifier=identifier(judged.policy),
     )
 
 

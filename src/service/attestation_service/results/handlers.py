@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 from fastapi import Path, Query, Response
 
 from attestation.api import ResultPage, ResultReport
+from attestation.appraisal import KINDS
 from attestation.errors import PolicyInvalid, PolicyUnknown, ResultUnknown, StoreUnavailable, Unavailable
 from attestation.machines import Machine
 from attestation.reference import IDENTITY_ONLY, identifier
@@ -146,9 +147,16 @@ async def token(
         policy_sha256=evidence.policy_sha256,
         policy_identifier=asked,
         tell_checks=checks,
+        codes=_CODES,
     )
     signed = await asyncio.to_thread(res.signer.sign_jwt, claims, typ=TYP)
     return Response(signed, media_type=MEDIA_TYPE)
+
+
+_CODES: Final = {
+    check.name: check.code.value for kind in KINDS.values() for check in kind.checks if check.code is not None
+}
+"""Name of a check -> what its failure is called to machines."""
 
 
 def _kept(tx: Tx, found: StoredResult) -> Kept:
