@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from attestation.appraisal.azure_hcl import AZURE_HCL
 from attestation.appraisal.gpu import GPU
 from attestation.appraisal.kind import Kind
 from attestation.appraisal.sev_snp import SEV_SNP
@@ -11,5 +12,5 @@ from attestation.appraisal.sgx import SGX
 from attestation.appraisal.tdx import TDX
 from attestation.appraisal.tpm import TPM
 
-KINDS: Final[dict[str, Kind[Any, Any, Any]]] = {kind.name: kind for kind in (TPM, SEV_SNP, TDX, SGX, GPU)}
+KINDS: Final[dict[str, Kind[Any, Any, Any]]] = {kind.name: kind for kind in (TPM, SEV_SNP, TDX, SGX, AZURE_HCL, GPU)}
 """Name -> kind."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
 from attestation.appraisal import KINDS
+from attestation.appraisal.azure_hcl import AZURE_HCL
 from attestation.appraisal.confidential import Approved, Expected
 from attestation.appraisal.gpu import GPU
 from attestation.appraisal.sev_snp import SEV_SNP
@@ -14,7 +15,7 @@ from attestation.appraisal.sgx import SGX
 from attestation.appraisal.tdx import TDX
 from attestation.appraisal.tpm import TPM
 from attestation.errors import AKNotActivated, EKFingerprintMismatch, MalformedEvidence, Unavailable
-from attestation.evidence import dcap, nvidia_gpu, sev_snp
+from attestation.evidence import azure_hcl, dcap, nvidia_gpu, sev_snp
 from attestation.machines import Identity, Machine
 from attestation.reference import Policy
 from attestation.report_data import gpu_nonce, report_data
@@ -147,6 +148,7 @@ SIDES: Final = Sides(
         SEV_SNP.name: hardware(SEV_SNP.name, sev_snp.MEDIA_TYPE, signs("sev-snp")),
         TDX.name: hardware(TDX.name, dcap.TDX_MEDIA_TYPE, signs("tdx")),
         SGX.name: hardware(SGX.name, dcap.SGX_MEDIA_TYPE, signs("sgx")),
+        AZURE_HCL.name: hardware(AZURE_HCL.name, azure_hcl.MEDIA_TYPE, lambda *_: bytes(64)),
         GPU.name: hardware(GPU.name, nvidia_gpu.MEDIA_TYPE, lambda nonce, *_: gpu_nonce(nonce), several=True),
     }
 )

@@ -23,6 +23,7 @@ import structlog
 
 from attestation import tee_bundle
 from attestation.clock import Clock
+from attestation.appraisal.azure_hcl import UnverifiedAzureHCL
 from attestation.endorsements import amd, nvidia
 from attestation.endorsements import collateral as items
 from attestation.endorsements.amd import Product, parse_line
@@ -139,6 +140,7 @@ class Collateral:
         def read(name: str) -> Item | None:
             return self.get(tx, name)
 
+        kind, evidence = _carried(kind, evidence)
         if kind in ("tdx", "sgx"):
             key = dcap.wanted(evidence.quote, self._root) if evidence is not None else None
             return items.for_intel(self._root, key, read)
@@ -151,6 +153,7 @@ class Collateral:
 
     def missing(self, tx: Tx, kind: str, evidence: Any, at: datetime) -> tuple[str, ...]:
         """Return the names of what *evidence* needs and is not at hand, or not current at *at*."""
+        kind, evidence = _carried(kind, evidence)
         if evidence is None:
             return ()
         names: tuple[str, ...] = ()
@@ -342,6 +345,13 @@ class _Refused(Exception):
             self.pause = ABSENT
         elif re.fullmatch(r"[0-9]{1,6}", wanted):
             self.pause = min(max(timedelta(seconds=int(wanted)), BACK_OFF[0]), timedelta(days=1))
+
+
+def _carried(kind: str, evidence: Any) -> tuple[str, Any]:
+    """Return the kind that is vouched for, and its evidence: what a vTPM carries, else what came."""
+    if isinstance(evidence, UnverifiedAzureHCL):
+        return evidence.kind, evidence.carried
+    return kind, evidence
 
 
 def _of_amd(evidence: Any) -> tuple[Product | None, amd.VEKKey | None]:
