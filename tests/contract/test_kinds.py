@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import hmac
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -11,11 +14,13 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attestation.appraisal import KINDS, Appraisal, Case, appraise, recalled
 from attestation.appraisal.again import judge_again
+from attestation.appraisal.azure_hcl import AZURE_HCL, FRESH
 from attestation.appraisal.confidential import Approved
 from attestation.appraisal.confidential import Expected as ExpectedHardware
 from attestation.appraisal.gpu import GPU
@@ -64,7 +69,7 @@ from attestation.results import (
     Verdict,
     conclude,
 )
-from attestation.tpm import PCRSelection
+from attestation.tpm import PCRSelection, parse_public
 from attestation.wire import b64decode, b64encode
 from attestation_testing.tee.amd import Pki, Processor
 from attestation_testing.tee.intel import Platform, enclave_report, td_report
@@ -201,6 +206,42 @@ def _sgx() -> Sample:
     return _quote(SGX, "SGX", 3, body, SGX_NAMES.authentic)
 
 
+def _azure_hcl() -> Sample:
+    processor = Processor(pki=Pki())
+    ak = parse_public(forge.AKS["rsassa"].public).key()
+    assert isinstance(ak, RSAPublicKey)
+    numbers = {"e": ak.public_numbers().e, "n": ak.public_numbers().n}
+    key = {
+        name: base64.urlsafe_b64encode(value.to_bytes((value.bit_length() + 7) // 8)).decode().rstrip("=")
+        for name, value in numbers.items()
+    }
+    runtime = json.dumps({"keys": [{"kid": "HCLAkPub", "kty": "RSA", **key}]}).encode()
+    told = hashlib.sha256(runtime).digest() + bytes(32)
+    report = b"HCLA" + bytes(28) + processor.report(told)
+    report += struct.pack("<IIIII", 20 + len(runtime), 1, 2, 1, len(runtime)) + runtime
+    attest, signature = forge.quote("rsassa")
+    expected = ExpectedHardware(
+        at=AT,
+        report_data=bytes(64),
+        endorsements=processor.endorsements(with_vek=True),
+        approved=Approved(chip=processor.chip_id),
+        nonce=forge.NONCE,
+        ak_public=forge.AKS["rsassa"].public,
+    )
+    return Sample(
+        kind=AZURE_HCL,
+        item={
+            "hcl_report": b64encode(report),
+            "tpm_quote": b64encode(len(attest).to_bytes(2) + attest + signature),
+        },
+        signed=("tpm_quote",),
+        expected=expected,
+        later=replace(expected, nonce=bytes(32)),
+        other=replace(expected, nonce=bytes(31) + b"\x01"),
+        binding=FRESH,
+    )
+
+
 def _gpu() -> Sample:
     gpu, told = SoftwareGPU(), bytes(range(32))
     expected = ExpectedHardware(
@@ -218,7 +259,8 @@ def _gpu() -> Sample:
     )
 
 
-SAMPLES = {sample.kind.name: sample for sample in (_tpm(), _toy(), _sev_snp(), _tdx(), _sgx(), _gpu())}
+MADE = (_tpm(), _toy(), _sev_snp(), _tdx(), _sgx(), _azure_hcl(), _gpu())
+SAMPLES = {sample.kind.name: sample for sample in MADE}
 SHIPPED = set(KINDS)
 
 
@@ -272,7 +314,9 @@ def test_good_evidence(sample: Sample) -> None:
     assert (found.result.verdict, found.error) == (Verdict.VERIFIED, None)
     assert found.result.outcomes[0] == sample.kind.held
     assert set(found.found) == {name}
-    known = {check.name for check in sample.kind.checks} | {"assurance"}
+    # What carries evidence of another kind is judged by the checks of that one.
+    carried = (KINDS[other] for other in sample.kind.answers(None))
+    known = {check.name for kind in (sample.kind, *carried) for check in kind.checks} | {"assurance"}
     for outcome in found.result.outcomes:
         assert outcome.check in known
         bare = type(outcome)(*(getattr(outcome, part) for part in outcome.__match_args__))

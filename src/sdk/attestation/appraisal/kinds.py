@@ -12,5 +12,7 @@ from attestation.appraisal.sgx import SGX
 from attestation.appraisal.tdx import TDX
 from attestation.appraisal.tpm import TPM
 
-KINDS: Final[dict[str, Kind[Any, Any, Any]]] = {kind.name: kind for kind in (TPM, SEV_SNP, TDX, SGX, AZURE_HCL, GPU)}
+KINDS: Final[dict[str, Kind[Any, Any, Any]]] = {
+    kind.name: kind for kind in (TPM, SEV_SNP, TDX, SGX, AZURE_HCL, GPU)
+}
 """Name -> kind."""

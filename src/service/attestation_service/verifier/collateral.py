@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 import structlog
 
 from attestation import tee_bundle
-from attestation.clock import Clock
 from attestation.appraisal.azure_hcl import UnverifiedAzureHCL
+from attestation.clock import Clock
 from attestation.endorsements import amd, nvidia
 from attestation.endorsements import collateral as items
 from attestation.endorsements.amd import Product, parse_line
