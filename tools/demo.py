@@ -51,6 +51,8 @@ from attestation.pki.request import parse_csr
 from attestation.tpm import parse_public
 from attestation.wire import b64decode, b64encode
 from attestation_testing import CertificateAuthority
+from tools.demo_confidential import Guests
+from tools.demo_confidential import prepare as prepare_confidential
 from tools.demo_kubernetes import NODES, Nodes
 from tools.demo_kubernetes import next_steps as next_steps_on_kubernetes
 from tools.kubernetes import Cluster, KubernetesMissing
@@ -139,15 +141,14 @@ class Show:
         self._ids: dict[str, str] = {}
         self._fingerprints: dict[str, str] = {}
 
-    def run(self) -> None:
-        """All steps, in order."""
+    def admit(self) -> None:
+        """All steps but the last, in order."""
         self.power_on()
         self.introduce_and_activate()
         self.impostor()
         self.approve()
         self.attest()
         self.certify()
-        self.verify_audit()
 
     def id_of(self, machine: Machine) -> str:
         """Return the id that the service gave a machine."""
@@ -535,6 +536,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="two machines become nodes of a real Kubernetes API, and a stranger with their token does not",
     )
+    parser.add_argument(
+        "--confidential",
+        action="store_true",
+        help="two guests of confidential hardware (software, TEST ONLY) join too, and three wrong ones do not",
+    )
     parser.add_argument("--exit-after-demo", action="store_true", help="stop after the last step")
     return parser
 
@@ -588,7 +594,8 @@ def run(options: argparse.Namespace) -> None:
         if options.postgres:
             database = stack.enter_context(_postgres(data))
             replicas = [free_port(0, but_not=port) for _ in range(REPLICAS)]
-        service = Service(data, port, identity.issuer, database=database, replicas=replicas)
+        more = prepare_confidential(data) if options.confidential else {}
+        service = Service(data, port, identity.issuer, database=database, replicas=replicas, more=more)
         service.prepare([role.value for role in Role])
         out.say("Is this the physical machine we expect, and may it join the cluster?")
         stack.callback(service.stop)
@@ -625,7 +632,11 @@ def run(options: argparse.Namespace) -> None:
                     name: logged_in.enter_context(OperatorClient(service.url, token))
                     for name, token in tokens.items()
                 }
-                Show(out, service, people, tokens["carol"], machines).run()
+                show = Show(out, service, people, tokens["carol"], machines)
+                show.admit()
+                if options.confidential:
+                    Guests(out, service, people["alice"], people["carol"], data).run()
+                show.verify_audit()
         if not options.exit_after_demo:
             next_steps(out, service, identity, machines, data)
             stay(out, service, identity, machines)
@@ -703,7 +714,9 @@ def main() -> int:
     """Run; return the exit status."""
     parser = _parser()
     options = parser.parse_args()
-    if options.kubernetes and (options.postgres or options.no_demo or options.machines != len(FLEET)):
+    if options.kubernetes and (
+        options.postgres or options.confidential or options.no_demo or options.machines != len(FLEET)
+    ):
         parser.error("--kubernetes has two machines, and a service on SQLite")
     if not 1 <= options.machines <= MAX_MACHINES:
         parser.error(f"--machines must be between 1 and {MAX_MACHINES}")

@@ -31,6 +31,7 @@ from attestation.errors import (
     EKFingerprintMismatch,
     EphemeralForbidden,
     EvidenceRejected,
+    HardwareEvidenceRejected,
     MachineChanged,
     MachineRejected,
     MachineUnknown,
@@ -497,12 +498,19 @@ def _answer(
     )
 
 
+def _expected(refusal: AttestationError) -> str:
+    """Return which checks of hardware failed, and what they expected; nothing that the sender wrote."""
+    if not isinstance(refusal, HardwareEvidenceRejected):
+        return ""
+    return "; " + "; ".join(f"{each.check}: expected {each.expected}" for each in refusal.failed)[:600]
+
+
 def denied(machine: Machine, refusal: AttestationError, origin: Origin, what: str = "attest") -> AuditEvent:
     """Return the audit event of evidence that proves nothing; the sub-code is for operators only."""
     return AuditEvent(
         operator_cn="unknown",
         action="denied",
         machine_id=machine.machine_id,
-        detail=f"{what}: {refusal.code}",
+        detail=f"{what}: {refusal.code}{_expected(refusal)}",
         source_ip=origin.address,
     )
