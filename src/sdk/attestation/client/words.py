@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from attestation.client.advice import advice
+from attestation.client.tee_words import tee_words
 from attestation.client.text import ago, clean, short_ids
-from attestation.machines import Status, Trust
+from attestation.machines import TEES, Status, Trust
 from attestation.results import Assurance, Verdict
 from attestation.results.vector import BOOTED
 
@@ -134,6 +135,10 @@ def explain(
         )
     elif looks_away:
         why.append(f"Its policy looks away: not compared are {clean('; '.join(looks_away))}.")
+    if newest is not None:
+        hardware, more = tee_words(newest.checks, short)
+        why += hardware
+        steps += more
     if machine.status not in (Status.REJECTED, Status.REVOKED) and machine.ak_activated_at is None:
         why.append("It has no activated attestation key; it must prove itself again before it can attest.")
         steps.append("The agent does this by itself at its next attestation; see that it runs.")
@@ -202,6 +207,23 @@ def _status(machine: MachineDetail, short: str, at: datetime) -> tuple[str, list
     match machine.status:
         case Status.PENDING_APPROVAL:
             wish = f" It wishes to be {machine.desired_role}." if machine.desired_role else ""
+            if machine.ek_source in TEES:
+                return (
+                    (
+                        "Its processor vouches for it and for its key; no operator has decided about it since "
+                        f"{ago(machine.registered_at, at)}.{wish}"
+                    ),
+                    [
+                        (
+                            f"Compare processor and guest (`attestation machine get {short}`) with what the owner of "
+                            "the host says of it."
+                        ),
+                        (
+                            f"`attestation machine approve {short} --role {machine.desired_role or 'ROLE'}` admits it "
+                            f"and approves this processor; `attestation machine reject {short} --reason …` refuses it."
+                        ),
+                    ],
+                )
             return (
                 (
                     f"It proved that its key lives in its TPM; no operator has decided about it since "
@@ -260,25 +282,28 @@ def _status(machine: MachineDetail, short: str, at: datetime) -> tuple[str, list
 def _trust(machine: MachineDetail, at: datetime) -> list[str]:
     """Return what its last result is worth."""
     last = machine.last_result
+    sent = "evidence" if machine.ek_source in TEES else "quote"
     if last is None:
-        return [f"{NEVER_JUDGED.capitalize()}."]
+        return [
+            f"{(NEVER_JUDGED if sent == 'quote' else NEVER_JUDGED.replace('a quote', sent)).capitalize()}."
+        ]
     when = ago(last.at, at)
     policy = f" under {clean(last.policy)}" if last.policy else ""
     if last.verdict is Verdict.FAILED:
         return [
-            f"Its last quote, {when}{policy}, was authentic but not as expected: {clean(last.failed or '?')}."
+            f"Its last {sent}, {when}{policy}, was authentic but not as expected: {clean(last.failed or '?')}."
         ]
     if last.verdict is Verdict.INDETERMINATE:
         return [
-            f"Its last quote, {when}{policy}, could not be judged: {clean(last.failed or 'no check was made')}."
+            f"Its last {sent}, {when}{policy}, could not be judged: {clean(last.failed or 'no check was made')}."
         ]
     if machine.trust is Trust.STALE and machine.trust_expires_at is None:
-        return [f"Its last good quote is from {when}; an operator's act ended the trust in it since."]
+        return [f"Its last good {sent} is from {when}; an operator's act ended the trust in it since."]
     if machine.trust is Trust.STALE:
         return [
             (
-                f"Its last good quote is from {when}; trust ended {ago(machine.trust_expires_at, at)}, "
+                f"Its last good {sent} is from {when}; trust ended {ago(machine.trust_expires_at, at)}, "
                 "because it did not attest again. See that its agent runs."
             )
         ]
-    return [f"Its last quote, {when}{policy}, was good; trust ends {ago(machine.trust_expires_at, at)}."]
+    return [f"Its last {sent}, {when}{policy}, was good; trust ends {ago(machine.trust_expires_at, at)}."]
