@@ -28,6 +28,7 @@ from attestation.appraisal.kind import Kind
 from attestation.appraisal.sev_snp import SEV_SNP
 from attestation.appraisal.sgx import NAMES as SGX_NAMES
 from attestation.appraisal.sgx import SGX
+from attestation.appraisal.svsm import SVSM
 from attestation.appraisal.tdx import NAMES as TDX_NAMES
 from attestation.appraisal.tdx import TDX
 from attestation.appraisal.tpm import TPM, no_advisories
@@ -174,6 +175,29 @@ def _sev_snp() -> Sample:
     )
 
 
+def _svsm() -> Sample:
+    processor, told, ek = Processor(pki=Pki()), bytes(range(64)), forge.ek_public("L-2")
+    manifest = ek[2:]
+    expected = ExpectedHardware(
+        at=AT,
+        report_data=told,
+        endorsements=processor.endorsements(with_vek=True),
+        approved=Approved(chip=processor.chip_id),
+        nonce=forge.NONCE,
+        ek_public=ek,
+    )
+    report = processor.report(hashlib.sha512(told + manifest).digest())
+    return Sample(
+        kind=SVSM,
+        item={"report": b64encode(report), "manifest": b64encode(manifest)},
+        signed=("report", "manifest"),
+        expected=expected,
+        later=replace(expected, report_data=bytes(64)),
+        other=replace(expected, report_data=bytes(reversed(told))),
+        binding=sev_snp.BINDING,
+    )
+
+
 def _quote(kind: Kind[Any, Any, Any], tee: str, version: int, body: bytes, names: Checks) -> Sample:
     platform, told = Platform(), bytes(range(64))
     quote = platform.quote(body, version=version, tee=tee)
@@ -259,7 +283,7 @@ def _gpu() -> Sample:
     )
 
 
-MADE = (_tpm(), _toy(), _sev_snp(), _tdx(), _sgx(), _azure_hcl(), _gpu())
+MADE = (_tpm(), _toy(), _sev_snp(), _tdx(), _sgx(), _azure_hcl(), _svsm(), _gpu())
 SAMPLES = {sample.kind.name: sample for sample in MADE}
 SHIPPED = set(KINDS)
 

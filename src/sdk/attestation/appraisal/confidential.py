@@ -66,6 +66,7 @@ class Expected:
         approved: What an operator approved; None where nothing was yet.
         nonce: The challenge itself, 32 bytes, for a vTPM's quote.
         ak_public: TPM2B_PUBLIC of the AK that is the machine's, where a vTPM is beside the hardware.
+        ek_public: TPM2B_PUBLIC of its EK, likewise.
         before: What the last verified evidence told (`Findings.state`); None before the first.
         guest: HOST_DATA or MRCONFIGID with which a machine without a TPM was introduced; None beside a TPM.
     """
@@ -76,6 +77,7 @@ class Expected:
     approved: Approved | None
     nonce: bytes
     ak_public: bytes | None = None
+    ek_public: bytes | None = None
     before: Mapping[str, Any] | None = None
     guest: bytes | None = None
 

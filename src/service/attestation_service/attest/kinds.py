@@ -12,6 +12,8 @@ from attestation.appraisal.confidential import Approved, Expected
 from attestation.appraisal.gpu import GPU
 from attestation.appraisal.sev_snp import SEV_SNP
 from attestation.appraisal.sgx import SGX
+from attestation.appraisal.svsm import MEDIA_TYPE as SVSM_MEDIA_TYPE
+from attestation.appraisal.svsm import SVSM
 from attestation.appraisal.tdx import TDX
 from attestation.appraisal.tpm import TPM
 from attestation.errors import AKNotActivated, EKFingerprintMismatch, MalformedEvidence, Unavailable
@@ -92,6 +94,7 @@ def hardware(
             approved=approved_of(identity),
             nonce=nonce,
             ak_public=None if machine.tee is not None else machine.tpm.ak_public,
+            ek_public=None if machine.tee is not None else machine.tpm.ek_public,
             before=identity.state if identity is not None else None,
             guest=identity.guest if identity is not None else None,
         )
@@ -150,6 +153,7 @@ SIDES: Final = Sides(
         SGX.name: hardware(SGX.name, dcap.SGX_MEDIA_TYPE, signs("sgx")),
         AZURE_HCL.name: hardware(AZURE_HCL.name, azure_hcl.MEDIA_TYPE, lambda *_: bytes(64)),
         GPU.name: hardware(GPU.name, nvidia_gpu.MEDIA_TYPE, lambda nonce, *_: gpu_nonce(nonce), several=True),
+        SVSM.name: hardware(SVSM.name, SVSM_MEDIA_TYPE, signs("sev-snp")),
     }
 )
 """What a challenge asks of a TPM follows from the policy (`verifier.challenges`)."""

@@ -23,6 +23,7 @@ import structlog
 
 from attestation import tee_bundle
 from attestation.appraisal.azure_hcl import UnverifiedAzureHCL
+from attestation.appraisal.svsm import UnverifiedSVSM
 from attestation.clock import Clock
 from attestation.endorsements import amd, nvidia
 from attestation.endorsements import collateral as items
@@ -349,7 +350,7 @@ class _Refused(Exception):
 
 def _carried(kind: str, evidence: Any) -> tuple[str, Any]:
     """Return the kind that is vouched for, and its evidence: what a vTPM carries, else what came."""
-    if isinstance(evidence, UnverifiedAzureHCL):
+    if isinstance(evidence, UnverifiedAzureHCL | UnverifiedSVSM):
         return evidence.kind, evidence.carried
     return kind, evidence
 
