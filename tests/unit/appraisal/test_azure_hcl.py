@@ -23,6 +23,8 @@ from attestation.evidence import azure_hcl
 from attestation.reference import IDENTITY_ONLY
 from attestation.results import Failed, Undecided
 from attestation.wire import b64encode
+from tests.contract.test_kinds import SAMPLES
+from tests.vectors import forge
 from tests.vectors.confidential import SHARED, checks_by_name, needs_vectors, vector
 from tests.vectors.confidential.dcap import root
 
@@ -101,6 +103,7 @@ def test_genuine_evidence(name: str) -> None:
         codes.add("collateral-unavailable")
     assert codes == set(vector(f"hcl-az-{name}")["expected"]["codes_default_policy"])
     assert found.state
+    assert {sent.kind} == AZURE_HCL.answers(claims)
     assert AZURE_HCL.answers(claims) == {"sev_snp" if name == "snp" else "tdx"}
     assert AZURE_HCL.answers(None) == {"sev_snp", "tdx"}
     seen = AZURE_HCL.hardware(claims)
@@ -124,6 +127,16 @@ def test_of_another_machine_altered_or_stale(name: str) -> None:
     assert refused(good | {"tpm_quote": flipped}, compared) == {"signature-invalid"}
     both = good | {"tpm_quote": flipped, "hcl_report": altered["hcl_report"]}
     assert refused(both, compared) == {"signature-invalid", "binding-mismatch"}
+
+
+def test_a_quote_that_no_tpm_made() -> None:
+    """Signed by the key, but without the mark that a TPM puts before its own statements."""
+    sample = SAMPLES["azure_hcl"]
+    attest, signature = forge.quote("rsassa", magic=0x12345678)
+    quote = b64encode(len(attest).to_bytes(2) + attest + signature)
+    with pytest.raises(HardwareEvidenceRejected) as error:
+        AZURE_HCL.verify(AZURE_HCL.parse({**sample.item, "tpm_quote": quote}), sample.expected)
+    assert [each.check for each in error.value.failed] == ["hcl-signature"]
 
 
 def test_a_tdreport_alone_proves_nothing() -> None:
