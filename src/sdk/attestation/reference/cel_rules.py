@@ -83,7 +83,10 @@ def broken(rule: CelRule, activation: Mapping[str, object]) -> str | None:
         value = compiled(rule.expression).execute({**{name: {} for name in NAMES}, **activation})
     except Exception as error:  # noqa: BLE001 -- whatever the library meets in the evidence
         return f"cannot be told: {type(error).__name__} {_line(error)}"
-    return None if value is True else str(value).lower()[:_SHOWN]
+    if value is True or value is False:
+        return None if value else "false"
+    # Not the value itself: a map has no order in which it would be told the same each time.
+    return f"no truth value: {type(value).__name__}"
 
 
 def _line(error: Exception) -> str:
