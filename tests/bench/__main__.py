@@ -12,6 +12,7 @@ from tests.bench.report import Measurement, as_json, table, write_results
 MODULES = {
     "quotes": "tests.bench.quotes",
     "tdx": "tests.bench.tdx",
+    "snp": "tests.bench.snp",
     "audit": "tests.bench.audit_verify",
     "jwt": "tests.bench.jwt",
     "steady": "tests.bench.steady_state",

@@ -38,8 +38,10 @@ from attestation.endorsements.ak_certificate import (
     parse_ak_certificate,
     verify_ak_certificate,
 )
+from attestation.endorsements.amd import parse_cert_table, parse_vek, verify_vek
 from attestation.endorsements.bundle import Manifest, TrustBundle, entry_of, format_manifest, parse_manifest
 from attestation.endorsements.certificate import parse_certificate
+from attestation.endorsements.collateral import verify_item
 from attestation.endorsements.ek_trust import PathValidation
 from attestation.endorsements.firmware import parse_blocklist
 from attestation.endorsements.intel import Refused as CollateralRefused
@@ -62,6 +64,7 @@ from attestation.errors import (
     BaseConfigInvalid,
     BodyTooComplex,
     BundleInvalid,
+    CollateralInvalid,
     CSRInvalid,
     EKCertificateRejected,
     EKTemplateRejected,
@@ -94,6 +97,7 @@ from attestation.evidence import (
     ima_log,
     key_certification,
     node_csr,
+    sev_snp,
     tpm_quote,
 )
 from attestation.evidence.nvidia_gpu import parse_measurements
@@ -168,8 +172,11 @@ from attestation_testing.ak_certificates import (
 from attestation_testing.certificates import CertificateAuthority, EKCertificateOptions
 from attestation_testing.ek_zoo import Zoo
 from attestation_testing.software_keys import ak_template
+from attestation_testing.tee.amd import Pki, Processor
 from attestation_testing.tee.intel import ISSUED, Platform, collateral_json, enclave_report, td_report
 from attestation_testing.tee.nvidia import SoftwareGPU
+from tests.fixtures.collateral import GOOD as COLLATERAL
+from tests.fixtures.collateral import TRUSTED as COLLATERAL_TRUSTED
 from tests.fixtures.operator_pki import OperatorCA
 from tests.unit.appraisal.node_csr_kit import AT as REQUESTED_AT
 from tests.unit.audit import log_kit
@@ -1274,6 +1281,45 @@ _CC_LOG: Final = (
 )
 
 
+_SNP: Final = Processor(pki=Pki())
+_SNP_AT: Final = datetime(2026, 11, 23, tzinfo=UTC)
+_SNP_REPORTS: Final = (_SNP.report(bytes(64), version=5), _SNP.report(bytes(64)))
+_SNP_VEKS: Final = (_SNP.vek, _SNP.certificate(serial=1))
+
+
+def snp_report(data: bytes) -> None:
+    """`parse`, then `verify`: only the report of the kit is authentic, and every bit of it counts."""
+    with contextlib.suppress(MalformedEvidence, HardwareEvidenceRejected):
+        found = sev_snp.parse({"report": data, "vek": _SNP.vek})
+        sev_snp.verify(found, endorsements=_SNP.endorsements(revoked=None), report_data=bytes(64), at=_SNP_AT)
+        assert data in _SNP_REPORTS
+
+
+def snp_cert_table(data: bytes) -> None:
+    """What the table carries stands in it."""
+    with contextlib.suppress(MalformedEvidence):
+        found = parse_cert_table(data)
+        assert (found.vcek or b"") in data
+        assert (found.vlek or b"") in data
+
+
+def snp_vek(data: bytes) -> None:
+    """A VEK names a chip or a provider; only that of the kit is vouched for."""
+    with contextlib.suppress(MalformedEvidence):
+        vek = parse_vek(data)
+        assert (vek.hwid is None) is vek.is_vlek
+        if verify_vek(vek, _SNP.pki.line, _SNP_AT) is None:
+            assert any(vek.certificate.tbs in each for each in _SNP_VEKS)
+
+
+def collateral_item(data: bytes) -> None:
+    """A name and what is kept under it, with a NUL between: only what the kit signed is believed."""
+    name, _, kept = data.partition(b"\0")
+    with contextlib.suppress(CollateralInvalid):
+        item = verify_item(name.decode("latin-1"), kept, COLLATERAL_TRUSTED)
+        assert item.says == verify_item(item.name, COLLATERAL[item.name], COLLATERAL_TRUSTED).says
+
+
 def dcap_quote(data: bytes) -> None:
     """`parse_quote`, then `verify`: only the quote of the kit is authentic, and padding is no part of it."""
     with contextlib.suppress(MalformedEvidence, HardwareEvidenceRejected):
@@ -1651,6 +1697,14 @@ TARGETS: Final[dict[str, Target]] = {
     ),
     "certificate_lint": Target(certificate_lint, lambda: [_OUR_CERTIFICATE, _OUR_CA.certificate], 2048),
     "vendor_crl": Target(vendor_crl, lambda: [LIST, LIST_DER], 8192),
+    "snp_report": Target(snp_report, lambda: [*_SNP_REPORTS], 1184),
+    "snp_cert_table": Target(snp_cert_table, lambda: [_SNP.cert_table()], 4096),
+    "snp_vek": Target(snp_vek, lambda: [*_SNP_VEKS], 4096),
+    "collateral_item": Target(
+        collateral_item,
+        lambda: [name.encode() + b"\0" + kept for name, kept in COLLATERAL.items()],
+        16384,
+    ),
     "dcap_quote": Target(dcap_quote, lambda: [*_INTEL_QUOTES_WHOLE], 8192),
     "tcb_info": Target(tcb_info_target, lambda: [_INTEL_COLLATERAL.tcb_info or b""], 8192),
     "enclave_identity": Target(enclave_identity, lambda: [_INTEL_COLLATERAL.qe_identity or b""], 2048),
