@@ -1260,6 +1260,7 @@ def vendor_crl(data: bytes) -> None:
 
 _INTEL: Final = Platform()
 _INTEL_COLLATERAL: Final = _INTEL.collateral()
+_INTEL_LISTS: Final = (_INTEL.pki.crl(), _INTEL.pki.crl("root", 7, 9))
 _INTEL_ROOT: Final = parse_certificate(_INTEL.pki.root)
 _INTEL_EXTENSION: Final = parse_certificate(_INTEL.pck).extensions["1.2.840.113741.1.13.1"].value
 _INTEL_QUOTES_WHOLE: Final = (
@@ -1376,7 +1377,7 @@ def pck_extension(data: bytes) -> None:
 def pck_crl(data: bytes) -> None:
     """A revocation list of Intel's: only what the CA signed is believed."""
     with contextlib.suppress(CollateralRefused):
-        assert verify_crl(data, _INTEL_ROOT).tbs in _INTEL.pki.crl()
+        assert any(verify_crl(data, _INTEL_ROOT).tbs in each for each in _INTEL_LISTS)
 
 
 def cc_log(data: bytes) -> None:
@@ -1710,7 +1711,7 @@ TARGETS: Final[dict[str, Target]] = {
     "enclave_identity": Target(enclave_identity, lambda: [_INTEL_COLLATERAL.qe_identity or b""], 2048),
     "dcap_collateral": Target(dcap_collateral, lambda: [collateral_json(_INTEL_COLLATERAL)], 16384),
     "pck_extension": Target(pck_extension, lambda: [_INTEL_EXTENSION], 1024),
-    "pck_crl": Target(pck_crl, lambda: [_INTEL.pki.crl(), _INTEL.pki.crl("root", 7, 9)], 2048),
+    "pck_crl": Target(pck_crl, lambda: [*_INTEL_LISTS], 2048),
     "cc_log": Target(cc_log, lambda: [_CC_LOG], 4096),
     "revocation_list": Target(revocation_list, lambda: [OPERATORS.revoke(OPERATOR)], 8192),
     "event_log": Target(event_log_target, _event_logs, 8192),
