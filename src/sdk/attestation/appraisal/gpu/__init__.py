@@ -28,6 +28,7 @@ MAX_GPUS: Final = 16
 DRIVER: Final = Check(name="gpu-driver", claim=TrustClaim.HARDWARE, code=Code.TCB_NOT_ALLOWED)
 VBIOS: Final = Check(name="gpu-vbios", claim=TrustClaim.HARDWARE, code=Code.TCB_NOT_ALLOWED)
 ARCH: Final = Check(name="gpu-arch", claim=TrustClaim.HARDWARE, code=Code.PLATFORM_UNSUPPORTED)
+TEST_ONLY: Final = Check(name="gpu-test-only", claim=TrustClaim.HARDWARE, if_flagged=32)
 RIM: Final = Check(name="gpu-rim", code=Code.COLLATERAL_UNAVAILABLE)
 _LIMITS: Final = {"evidence": MAX_EVIDENCE_BYTES, "certificate": MAX_CHAIN_BYTES}
 _ARCH: Final = re.compile(r"[A-Z][A-Z0-9_-]{2,31}")
@@ -48,7 +49,7 @@ class _GPU(Kind[tuple[UnverifiedGPU, ...], Expected, tuple[GPUClaims, ...]]):
     check: Final = REPORT
     held: Final = REPORT.passed()
     expects: Final = "fresh measurements of the machine's GPUs"
-    checks: Final = (*AUTHENTICITY, DRIVER, VBIOS, ARCH, RIM)
+    checks: Final = (*AUTHENTICITY, TEST_ONLY, DRIVER, VBIOS, ARCH, RIM)
 
     def parse(self, item: object) -> tuple[UnverifiedGPU, ...]:
         """Parse one item, or a list of one to sixteen: members `arch`, `evidence` and `certificate` each.
@@ -78,7 +79,11 @@ class _GPU(Kind[tuple[UnverifiedGPU, ...], Expected, tuple[GPUClaims, ...]]):
         policy: Policy | None,  # noqa: ARG002 -- nothing of it is compared here
     ) -> tuple[Sequence[Outcome], Found]:
         """Return what they tell."""
-        return [], Found({"gpus": [_state(each) for each in claims]})
+        made_up = any(each.test_only for each in claims)
+        outcomes = (
+            [TEST_ONLY.flagged("TEST ONLY: software made these measurements, no GPU did")] if made_up else []
+        )
+        return outcomes, Found({"gpus": [_state(each) for each in claims]})
 
     def judge(
         self,

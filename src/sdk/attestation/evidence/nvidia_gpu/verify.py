@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
+from attestation.endorsements.amd.lines import TEST_ONLY
 from attestation.endorsements.certificate import Certificate
 from attestation.endorsements.nvidia import DICE_TCB_INFO, Endorsements, chain_refusal
 from attestation.errors import HardwareEvidenceRejected
@@ -71,6 +72,7 @@ class GPUClaims:
         driver: Version of the driver; empty where it is not told.
         vbios: Version of the VBIOS, likewise.
         measurements: All of it.
+        test_only: Software made it: its root says TEST ONLY.
     """
 
     arch: str
@@ -80,6 +82,7 @@ class GPUClaims:
     driver: str
     vbios: str
     measurements: Measurements
+    test_only: bool
 
 
 def verify(
@@ -100,7 +103,7 @@ def verify(
     claims: list[GPUClaims] = []
     for place, gpu in enumerate(sent):
         failed += _failed(gpu, endorsements, nonce, at, f"GPU {place}: ")
-        claims.append(_claims(gpu))
+        claims.append(_claims(gpu, TEST_ONLY in endorsements.root.subject))
     if len({each.chain[0].spki_sha256 for each in sent}) < len(sent):
         failed.append(REPORT.failed("each GPU once", "evidence of one GPU twice"))
     if failed:
@@ -154,7 +157,7 @@ def _chip(leaf: Certificate) -> str:
     return names[0].partition(" ")[0] if len(names) == 1 else ""
 
 
-def _claims(gpu: UnverifiedGPU) -> GPUClaims:
+def _claims(gpu: UnverifiedGPU, test_only: bool) -> GPUClaims:
     chip, read = _chip(gpu.chain[0]), gpu.measurements
     return GPUClaims(
         arch=_ARCHES.get(chip[:3], ""),
@@ -164,4 +167,5 @@ def _claims(gpu: UnverifiedGPU) -> GPUClaims:
         driver=read.text(DRIVER),
         vbios=read.vbios,
         measurements=read,
+        test_only=test_only,
     )
