@@ -28,7 +28,7 @@ from attestation.keys import acknowledgement
 from attestation.machines import Machine, NodeEvent, Status, Transition, next_status
 from attestation.store import Challenge, Tx
 from attestation.wire import hexdecode
-from attestation_service.attest.handlers import denied
+from attestation_service.attest.refused import denied
 from attestation_service.border import limits
 from attestation_service.context.request import From, Origin
 from attestation_service.entitlements import hardware

@@ -31,7 +31,6 @@ from attestation.errors import (
     EKFingerprintMismatch,
     EphemeralForbidden,
     EvidenceRejected,
-    HardwareEvidenceRejected,
     MachineChanged,
     MachineRejected,
     MachineUnknown,
@@ -52,6 +51,7 @@ from attestation_service.attest.asked import Asked
 from attestation_service.attest.decision import Decision, decide
 from attestation_service.attest.key_attestation import Offered
 from attestation_service.attest.kinds import SIDES, asked_of, expected_of
+from attestation_service.attest.refused import denied
 from attestation_service.border import limits
 from attestation_service.context.request import From, Origin
 from attestation_service.entitlements import config_tokens, ephemeral, leases
@@ -495,22 +495,4 @@ def _answer(
         if decided
         else AGAIN_SECONDS,
         next_challenge=challenges.show(fresh.challenge, fresh.ek_challenge),
-    )
-
-
-def _expected(refusal: AttestationError) -> str:
-    """Return which checks of hardware failed, and what they expected; nothing that the sender wrote."""
-    if not isinstance(refusal, HardwareEvidenceRejected):
-        return ""
-    return "; " + "; ".join(f"{each.check}: expected {each.expected}" for each in refusal.failed)[:600]
-
-
-def denied(machine: Machine, refusal: AttestationError, origin: Origin, what: str = "attest") -> AuditEvent:
-    """Return the audit event of evidence that proves nothing; the sub-code is for operators only."""
-    return AuditEvent(
-        operator_cn="unknown",
-        action="denied",
-        machine_id=machine.machine_id,
-        detail=f"{what}: {refusal.code}{_expected(refusal)}",
-        source_ip=origin.address,
     )
