@@ -3,6 +3,7 @@
 What a TPM does in the classes above is done by a report here; all else, from the welcome to the wipe, is theirs.
 """
 
+# Algorithms for: sealed-configuration
 from __future__ import annotations
 
 from pathlib import Path
