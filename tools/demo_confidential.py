@@ -47,7 +47,7 @@ from attestation_testing.tee.tsm import FakeTsm
 from tools.stage import Failed, Service
 
 if TYPE_CHECKING:
-    from tools.demo import Narrator
+    from tools.demo_words import Narrator
 
 TSM_ROOT: Final = Path("/sys/kernel/config/tsm/report")
 DEBUG: Final = 1 << 19

@@ -3,6 +3,7 @@
 Everything is written from the tables of the specification, apart from the readers that judge it.
 """
 
+# Longer than 500 lines: one platform, and each thing of it that a test can ask to be wrong.
 from __future__ import annotations
 
 import copy
