@@ -236,6 +236,7 @@ RULES: dict[str, tuple[str, dict[str, Any], SevSnpRules, SevSnpRules]] = {
 }
 
 
+@pytest.mark.threat("T191")
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_holds_and_does_not(rule: str) -> None:
     """It alone decides; enforced it fails, in mode report it is told."""
@@ -261,6 +262,7 @@ def _reporting(rules: Any) -> Any:
     return replace(rules, **changed)
 
 
+@pytest.mark.threat("T191")
 @pytest.mark.parametrize(
     ("low", "high"), [("reported", "committed"), ("committed", "current"), ("launch", "current")]
 )
@@ -311,6 +313,7 @@ def test_bits_that_are_not_known_are_told() -> None:
     assert isinstance(outcomes(claims(platform_info=0x65), policy())["snp-notes"], Flagged)
 
 
+@pytest.mark.threat("T192")
 def test_withdrawn_intermediates() -> None:
     """Revoked fails under any policy; no list is undecided unless the policy does without."""
     lenient = CollateralRules(require_revocation=demand(False))
@@ -343,6 +346,7 @@ def follow(
     return {each.check: each for each in found}
 
 
+@pytest.mark.threat("T192")
 def test_the_processor_is_the_approved_one() -> None:
     """Equal passes; another fails; none approved, or one that hides itself, is undecided."""
     mine = Approved(chip=GENOA.chip_id)

@@ -98,6 +98,7 @@ FORM: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.threat("T190")
 @pytest.mark.parametrize("wrong", FORM)
 def test_a_report_of_another_form(wrong: str) -> None:
     """Signed by the right key, and still refused: nobody knows what it would mean."""
@@ -106,6 +107,7 @@ def test_a_report_of_another_form(wrong: str) -> None:
     assert set(found) - {"chain-invalid", "platform-unsupported"} == set(REPORT)
 
 
+@pytest.mark.threat("T190")
 def test_padding_that_is_not_signed_is_zero() -> None:
     """Behind R, behind S, and to the end."""
     report = GENOA.report(DATA)
@@ -124,6 +126,7 @@ def test_a_processor_that_was_told_not_to_sign() -> None:
     assert verify(GENOA.report(DATA, flags=2)).report.mask_chip_key
 
 
+@pytest.mark.threat("T190")
 def test_lines_that_do_not_fit() -> None:
     """Unknown by CPUID, that of another VEK, or not pinned."""
     unsupported = ["platform-unsupported"]
@@ -135,6 +138,7 @@ def test_lines_that_do_not_fit() -> None:
 CHAIN = ["chain-invalid"]
 
 
+@pytest.mark.threat("T190")
 def test_a_vek_that_nobody_vouches_for() -> None:
     """Malformed, by another issuer, of a VLEK, of another chip, for another TCB; by another key also the signature."""
     report = GENOA.report(DATA)
@@ -231,6 +235,7 @@ def test_only_the_length_is_malformed(size: int) -> None:
     sev_snp.parse({"report": bytes(1184)})
 
 
+@pytest.mark.threat("T190")
 @pytest.mark.parametrize("processor", [GENOA, TURIN], ids=["genoa", "turin"])
 def test_no_flipped_bit_is_accepted(processor: Processor) -> None:
     """Of what is signed, the signature, and what is not signed and must be zero; the code says where."""
