@@ -53,6 +53,7 @@ def refused(sent: dict[str, str], compared: Expected) -> list[str]:
 def test_the_vtpm_of_the_machine() -> None:
     """It is judged as the report is, by the block `sev_snp`."""
     compared, sent = expected(), SVSM.parse(item())
+    assert sent.kind == "sev_snp"
     claims = SVSM.verify(sent, compared)
     followed, found = SVSM.follow(claims, compared, None)
     assert [type(each) for each in followed] == [Passed]
@@ -113,7 +114,9 @@ def test_nobody_vouches_for_the_key_yet() -> None:
 
 
 @pytest.mark.parametrize(
-    "manifest", [b"", b"\x00", EK, EK[2:] + b"\x00", EK[2:-1], bytes(2049)], ids=lambda m: str(len(m))
+    "manifest",
+    [b"", b"\x00", EK, EK[2:] + b"\x00", EK[2:-1], bytes(2049), EK[2:-1] + bytes([EK[-1] ^ 1])],
+    ids=lambda m: str(len(m)),
 )
 def test_what_is_no_manifest(manifest: bytes) -> None:
     """TPMT_PUBLIC of a key that is one, and nothing else."""

@@ -104,6 +104,15 @@ def test_several_gpus_are_judged_together() -> None:
         GPU.verify(GPU.parse(stale), expected())
     (failed,) = caught.value.failed
     assert (failed.check, failed.found) == ("gpu-nonce", f"GPU 1: {'00' * 32}")
+    # The same GPU after a reset to other firmware: another leaf, another key, one device.
+    again = SoftwareGPU(seed="gpu 0", changed={0: {"key": OTHER_KEY}})
+    assert failing([good[0], again.item(NONCE, key=OTHER_KEY)]) == [Code.REPORT_INVALID]
+    # With a root where its own certificate stands: roots that come along are passed over.
+    leaf, *above = (pem("CERTIFICATE", each) for each in others[0].chain)
+    shuffled = "".join((leaf, above[-1], *above[:-1]))
+    disguised = good[0] | {"certificate": b64encode(shuffled.encode())}
+    assert failing(disguised) == []
+    assert failing([good[0], disguised]) == [Code.REPORT_INVALID]
     for wrong in ([], good[:1] * 17):
         with pytest.raises(MalformedEvidence, match="one to 16"):
             GPU.parse(wrong)

@@ -104,7 +104,8 @@ def verify(
     for place, gpu in enumerate(sent):
         failed += _failed(gpu, endorsements, nonce, at, f"GPU {place}: ")
         claims.append(_claims(gpu, TEST_ONLY in endorsements.root.subject))
-    if len({each.chain[0].spki_sha256 for each in sent}) < len(sent):
+    # By its own key: the leaf's is another after a reset to other firmware.
+    if len({each.device for each in claims}) < len(sent):
         failed.append(REPORT.failed("each GPU once", "evidence of one GPU twice"))
     if failed:
         raise HardwareEvidenceRejected(failed)
@@ -159,11 +160,13 @@ def _chip(leaf: Certificate) -> str:
 
 def _claims(gpu: UnverifiedGPU, test_only: bool) -> GPUClaims:
     chip, read = _chip(gpu.chain[0]), gpu.measurements
+    # As the chain is verified: roots that come along are anybody's, wherever they stand.
+    path = [each for each in gpu.chain if not each.self_issued] or gpu.chain
     return GPUClaims(
         arch=_ARCHES.get(chip[:3], ""),
         chip=chip,
         serial=f"{gpu.chain[0].serial:x}",
-        device=gpu.chain[min(1, len(gpu.chain) - 1)].spki_sha256,
+        device=path[min(1, len(path) - 1)].spki_sha256,
         driver=read.text(DRIVER),
         vbios=read.vbios,
         measurements=read,
