@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from attestation.endorsements.amd import Product
 from attestation.endorsements.collateral import source_of, verify_item
 from attestation.store import Store, migrate, open_store
 from attestation.wire import b64encode, pem
+from attestation_service.inspection.beyond import collateral as collateral_part
+from attestation_service.inspection.case import NOTHING, Case, Listen
 from attestation_service.settings import Settings, SettingsInvalid
 from attestation_service.verifier.collateral import ABSENT, BACK_OFF, Collateral, load_anchors
 from attestation_testing.tee.amd import Pki, Processor
@@ -318,3 +321,30 @@ async def test_a_production_start_refuses_software(anchors: Path, tmp_path: Path
     for path in (genuine, alone, tmp_path / "absent.pem", tmp_path / "empty"):
         with pytest.raises(SettingsInvalid, match="ITL_TEE_TEST_ANCHORS"):
             load_anchors(path)
+
+
+async def test_what_expires_is_told_before_it_bites(store: Store, anchors: Path) -> None:
+    """By `doctor` a week before, in numbers always; where nothing is kept nothing is said."""
+    listen = Listen(host="127.0.0.1", port=0, uds=None)
+
+    def told(at: datetime, found: Mapping[str, datetime]) -> list[tuple[str, str]]:
+        case = Case(
+            settings=settings(anchors), listen=listen, at=at, facts=replace(NOTHING, collateral=found)
+        )
+        return [
+            (each.level.value, each.what.partition(":")[0].partition(" ")[0])
+            for each in collateral_part(case)
+        ]
+
+    assert told(AT, {}) == []
+    assert list(collateral_part(Case(settings=settings(anchors), listen=listen, at=AT))) == []
+    async with process(store, anchors, Vendors()) as collateral:
+        await collateral.fetch(NEEDED)
+    found = await store.read(lambda tx: tx.collateral.expiring())
+    assert set(found) == {"vcek", "crl", "tcb-info", "qe-identity"}
+    assert found["tcb-info"] == ISSUED + timedelta(days=30)
+    assert {level for level, _ in told(AT, found)} == {"ok"}
+    soon = {kind: level for level, kind in told(ISSUED + timedelta(days=24), found)}
+    assert (soon["tcb-info"], soon["vcek"]) == ("warning", "ok")
+    over = {kind: level for level, kind in told(ISSUED + timedelta(days=31), found)}
+    assert over["tcb-info"] == "warning"

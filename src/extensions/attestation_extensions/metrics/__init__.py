@@ -153,6 +153,12 @@ def measure(tx: Tx, at: datetime) -> list[Metric]:
             "extension",
             {name: each.dead for name, each in handovers.items()},
         ),
+        _gauge(
+            "attestation_collateral_seconds_until_expiry",
+            "Until the first piece of collateral of each kind expires; negative where it has.",
+            "kind",
+            {kind: int((until - at).total_seconds()) for kind, until in tx.collateral.expiring().items()},
+        ),
         _counter(
             "attestation_events",
             "Events since the extension was enabled.",

@@ -5,7 +5,7 @@ Nothing here is believed: whoever loads a piece verifies it (`attestation.endors
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -13,7 +13,7 @@ from typing import Final
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.sql import ClauseElement
 
-from attestation.clock import to_micros
+from attestation.clock import from_micros, to_micros
 from attestation.store.codec import binds, codec
 from attestation.store.sql import Executor, Insert, Prepared
 from attestation.store.tables import CollateralRow, table_of
@@ -55,6 +55,7 @@ _PAGE = Prepared(select(_T).where(_C.name > bindparam("after")).order_by(_C.name
 _DUE = Prepared(
     select(_C.name).where(_C.ask_at <= bindparam("at")).order_by(_C.ask_at).limit(bindparam("rows"))
 )
+_EXPIRIES = Prepared(select(_C.name, _C.expires_at).where(_C.expires_at.is_not(None)))
 _FAILED = Prepared(
     update(_T)
     .where(_C.name == bindparam("of_name"))
@@ -105,6 +106,18 @@ class CollateralItems:
     def page(self, after: str = "", rows: int = MAX_PAGE) -> Sequence[StoredCollateral]:
         """Return the pieces behind *after*, by name."""
         return [_ROW.decode(row) for row in self._sql.rows(_PAGE, after=after, rows=rows)]
+
+    def expiring(self) -> Mapping[str, datetime]:
+        """Return when the first piece of each kind expires: `vcek`, `crl`, `tcb-info`, `qe-identity`."""
+        found: dict[str, datetime] = {}
+        for name, expires in self._sql.rows(_EXPIRIES):
+            folder, _, last = name.rpartition("/")
+            kind = (
+                last.removesuffix(".json") if folder.startswith(("tdx", "sgx")) else folder.partition("/")[0]
+            )
+            at = from_micros(expires)
+            found[kind] = min(at, found.get(kind, at))
+        return found
 
     def due(self, at: datetime, rows: int) -> Sequence[str]:
         """Return names that should be asked for at *at*, the longest waiting first."""

@@ -20,6 +20,9 @@ from attestation_service.settings import Settings
 OLD: Final = timedelta(days=2)
 """Of a backup."""
 
+ENDING: Final = timedelta(days=7)
+"""So long before it expires collateral is told of."""
+
 SKEWED: Final = 5.0
 """Seconds by which this computer may differ from the database."""
 
@@ -48,6 +51,25 @@ def backups(case: Case) -> Findings:
         )
     else:
         yield ok("backups", what=f"the newest is of {case.facts.backed_up}")
+
+
+def collateral(case: Case) -> Findings:
+    """What vouches for confidential hardware, before it expires; nothing where nothing is kept."""
+    if case.facts is None:
+        return
+    todo = (
+        "attestation collateral refresh or import; with ITL_COLLATERAL_FETCH=true the service asks by itself"
+    )
+    for kind, until in sorted(case.facts.collateral.items()):
+        left = until - case.at
+        if left < timedelta():
+            what = f"{kind}: a piece expired on {until:%Y-%m-%d}: machines that need it are undecided"
+            yield warning("collateral", what=what, todo=todo)
+        elif left < ENDING:
+            what = f"{kind}: the first piece expires on {until:%Y-%m-%d}: from then on machines are undecided"
+            yield warning("collateral", what=what, todo=todo)
+        else:
+            yield ok("collateral", what=f"{kind} holds until {until:%Y-%m-%d}")
 
 
 def database_clock(case: Case) -> Findings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -37,6 +37,7 @@ class Facts:
         newest: Instant of the newest audit entry, RFC 3339; None in an empty log.
         backed_up: Instant of the newest backup, RFC 3339; None where the audit tells of none.
         roles: Clusters and roles of the machines that get, or may get, a configuration.
+        collateral: Kind of collateral -> when the first piece of it expires.
     """
 
     issuers: tuple[Issuer, ...]
@@ -44,6 +45,7 @@ class Facts:
     newest: str | None
     backed_up: str | None
     roles: tuple[tuple[str, Role], ...]
+    collateral: Mapping[str, datetime]
 
     @classmethod
     def read(cls, tx: Tx, settings: Settings) -> Facts:
@@ -61,10 +63,11 @@ class Facts:
             newest=page[0][1].timestamp if page else None,
             backed_up=backups[0][1].timestamp if backups else None,
             roles=tuple(tx.machines.roles_in_use()),
+            collateral=tx.collateral.expiring(),
         )
 
 
-NOTHING: Final = Facts(issuers=(), lost=None, newest=None, backed_up=None, roles=())
+NOTHING: Final = Facts(issuers=(), lost=None, newest=None, backed_up=None, roles=(), collateral={})
 """What a database says that is still to be made."""
 
 

@@ -37,6 +37,7 @@ PARTS: Final[Mapping[str, Callable[[Case], Findings]]] = {
     "configurations": files.configurations,
     "secrets": files.secrets,
     "trust": files.trust,
+    "collateral": beyond.collateral,
     "extensions": _extensions,
     "clock": outside.clock,
     "database clock": beyond.database_clock,
