@@ -149,7 +149,7 @@ def test_each_check_fails_alone() -> None:
         (0, {"extensions": x509.ca_extensions()}),
         (0, {"extensions": [x509.extension("1.2.3.4", b"\x05\x00", critical=True)]}),
     ],
-    ids=str,
+    ids=lambda each: str(each) if isinstance(each, int) else next(iter(each)),
 )
 def test_a_chain_that_does_not_hold(place: int, fields: dict[str, Any]) -> None:
     """Names, signatures, times, CA flags, lengths of paths, extensions that nobody knows."""
