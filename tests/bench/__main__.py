@@ -13,6 +13,7 @@ MODULES = {
     "quotes": "tests.bench.quotes",
     "tdx": "tests.bench.tdx",
     "snp": "tests.bench.snp",
+    "gpu": "tests.bench.gpu",
     "audit": "tests.bench.audit_verify",
     "jwt": "tests.bench.jwt",
     "steady": "tests.bench.steady_state",
