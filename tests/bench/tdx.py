@@ -38,7 +38,7 @@ def measure() -> Iterator[Measurement]:
         ratio=value / floor,
         bar="<= 1.6 x bare verify",
         ok=value <= 1.6 * floor,
-        note="floor: `verify` of `cryptography` for QE report and quote, the key of the quote loaded",
+        note="floor: `verify` of `cryptography` for QE report and quote; we remember that of a QE report",
     )
 
 

@@ -21,6 +21,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -65,6 +66,9 @@ _HARDWARE: Final = TrustClaim.HARDWARE
 _NAMES: Final = {TEE_SGX: "SGX", TEE_TDX: "TDX"}
 TEST_ONLY: Final = "TEST ONLY"
 """In the subject of a root of the test kit."""
+
+_enclave_signed: Final = lru_cache(maxsize=4096)(signed_by)
+"""Remembered: a quoting enclave shows one report as long as it lives, and who signed it is a function of the bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +285,7 @@ def _leaf(quote: UnverifiedQuote) -> Certificate | None:
 
 def _signature_fault(quote: UnverifiedQuote, leaf: Certificate | None) -> str | None:
     """Return which link from the platform's key to the quote does not hold, or None (step 5)."""
-    if leaf is not None and not signed_by(leaf, quote.qe_signature, quote.qe_report_signed):
+    if leaf is not None and not _enclave_signed(leaf, quote.qe_signature, quote.qe_report_signed):
         return "the QE report is not signed by the platform's key"
     bound = hashlib.sha256(quote.attestation_key + quote.qe_auth_data).digest() + bytes(32)
     if not hmac.compare_digest(bound, quote.qe_report.report_data):
