@@ -26,6 +26,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── AKNotActivated
     │   ├── RegistrationTokenInvalid  RegistrationForbidden
     │   ├── CertificateUntrusted       a certificate of ours, presented: not ours, expired, revoked, of another
+    │   ├── EphemeralForbidden         nothing names this guest beyond its boot, and no rule lets it in
     │   └── MachineRejected  MachineNotAdmitted  NodeRequestDenied
     ├── Unknown                        it does not exist (any more)
     │   ├── ChallengeUnknown  MachineUnknown  ConfigTokenUnknown  RegistrationTokenUnknown
@@ -67,7 +68,8 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── ModuleUnusable             └── ModuleNotListed
     │   └── TokenAbsent  PINRejected
     └── DeviceError                    the TPM or its transport failed
-        └── TPMResponseError
+        ├── TPMResponseError
+        └── TEEDeviceError             confidential hardware could not be asked
 
 Messages say what was expected and what was found; never a secret, a token or a whole blob.
 """

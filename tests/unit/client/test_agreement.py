@@ -84,6 +84,7 @@ ASKED: dict[str, tuple[Proposal, str | None, str, Any]] = {
         f"POST {MACHINE}/role",
         WANTED | WHY | {"expected_version": None},
     ),
+    "approve-hardware": (_of(Transition.APPROVE_HARDWARE), None, f"POST {MACHINE}/approve-hardware", WHY),
     "ak-reset": (_of(Transition.AK_RESET), None, f"POST {MACHINE}/ak-reset", WHY),
     "redeliver": (_of(Transition.REDELIVER), None, f"POST {MACHINE}/redeliver", None),
     "bundle": (of_offline_bundle(ONE, None), None, f"POST {MACHINE}/offline-bundle", None),
