@@ -121,3 +121,20 @@ def test_operators_are_told_the_code() -> None:
         {"code": "snp-measurement", "outcome": "failed"},
     ]
     assert told["gpu0"]["ear_verifier_claims"]["checks"] == [{"code": "gpu-report", "outcome": "passed"}]
+
+
+def test_whether_a_guest_can_be_debugged() -> None:
+    """It says so of itself; where nothing was seen of it, and of a TPM, nothing is said."""
+    for kind in ("sev_snp", "tdx", "sgx"):
+        checks = {check.name.partition("-")[2]: check for check in KINDS[kind].checks}
+        memory, debug = checks["memory"], checks["debug"]
+        for told, status in (
+            ([memory.passed()], "disabled-since-boot"),
+            ([debug.flagged("accepted")], "enabled"),
+            ([debug.failed("no", "yes"), memory.failed("no", "yes")], "enabled"),
+            ([debug.told("no", "yes", report=True), memory.told("no", "yes", report=True)], "enabled"),
+            ([], None),
+        ):
+            found = submods(result(SNP.passed(), QUOTE.passed(), *told))
+            assert found["cpu0"]["ear_attester_claims"].get("dbgstat") == status
+            assert "dbgstat" not in found["tpm"]["ear_attester_claims"]

@@ -8,7 +8,7 @@ made and checked in `attestation.keys`.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -45,6 +45,10 @@ DEVELOPER: Final = "itl-attestation"
 
 NONCE_CHARACTERS: Final = range(8, 89)
 """How long an `eat_nonce` may be, in characters (RFC 9711 §4.1)."""
+
+_MEMORY: Final = frozenset({"snp-memory", "tdx-memory", "sgx-memory"})
+_DEBUG: Final = frozenset({"snp-debug", "tdx-debug", "sgx-debug"})
+"""Checks that are told where debugging is possible, and only there."""
 
 _LATEST: Final = 253_402_300_800
 """Seconds from 1970 to the year 10000, where dates end."""
@@ -196,6 +200,9 @@ def ear_claims(
             attester["ek_fingerprint"] = ek_fingerprint
             if result.pcr_digest is not None:
                 attester["pcr_digest"] = result.pcr_digest
+        debugged = debug_status(outcomes)
+        if debugged is not None:
+            attester["dbgstat"] = debugged
         # The machine is judged as one: no part of it is better than its verdict.
         submodule: dict[str, Any] = {names.status: status_of(result.verdict, vector).value}
         if vector:
@@ -242,6 +249,19 @@ def ueid(ek_fingerprint: str) -> str:
         ek_fingerprint: SHA-384 of the EK's SPKI, 96 hex: a digest of what no two TPMs share.
     """
     return base64.urlsafe_b64encode(b"\x01" + bytes.fromhex(ek_fingerprint)[:32]).rstrip(b"=").decode("ascii")
+
+
+def debug_status(outcomes: Iterable[Outcome]) -> str | None:
+    """Return `dbgstat` of a confidential guest (RFC 9711 §4.2.9): whether its memory can be read by a debugger.
+
+    That is fixed when a guest is launched. None where nothing was seen of it.
+    """
+    for outcome in outcomes:
+        if outcome.check in _MEMORY and isinstance(outcome, Passed):
+            return "disabled-since-boot"
+        if outcome.check in _DEBUG:
+            return "enabled"
+    return None
 
 
 def policy_ids(ref: str, sha256: str | None, identifier: str | None = None) -> tuple[str, ...]:
