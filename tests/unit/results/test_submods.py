@@ -131,7 +131,7 @@ def test_whether_a_guest_can_be_debugged() -> None:
         for told, status in (
             ([memory.passed()], "disabled-since-boot"),
             ([debug.flagged("accepted")], "enabled"),
-            ([debug.failed("no", "yes"), memory.failed("no", "yes")], "enabled"),
+            ([memory.failed("no", "yes"), debug.failed("no", "yes")], "enabled"),
             ([debug.told("no", "yes", report=True), memory.told("no", "yes", report=True)], "enabled"),
             ([], None),
         ):
