@@ -148,6 +148,15 @@ def test_a_tdreport_alone_proves_nothing() -> None:
     assert refused(good | {"hcl_report": changed}, compared) == {"binding-mismatch"}
 
 
+def test_the_operating_system_speaks_for_itself() -> None:
+    """Above VMPL 0 whoever asked for the report is not the paravisor, whatever a policy allows."""
+    sent = AZURE_HCL.parse(item(evidence("snp")))
+    above = replace(sent.carried, report=sent.carried.report._replace(vmpl=2))
+    with pytest.raises(HardwareEvidenceRejected) as error:
+        AZURE_HCL.verify(sent._replace(carried=above), expected("snp"))
+    assert [each.check for each in error.value.failed] == ["hcl-vmpl"]
+
+
 def test_members_of_the_other_hardware() -> None:
     """A quote beside SEV-SNP, a VEK beside TDX."""
     snp, tdx = evidence("snp"), evidence("tdx")

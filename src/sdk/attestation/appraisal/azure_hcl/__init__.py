@@ -41,7 +41,8 @@ RUNTIME: Final = Check(name="hcl-runtime-data", claim=_IDENTITY, if_failed=99, c
 KEY: Final = Check(name="hcl-attestation-key", claim=_IDENTITY, if_failed=99, code=Code.BINDING_MISMATCH)
 SIGNATURE: Final = Check(name="hcl-signature", claim=_IDENTITY, if_failed=99, code=Code.SIGNATURE_INVALID)
 FRESH: Final = Check(name="hcl-challenge", claim=_IDENTITY, if_failed=99, code=Code.BINDING_MISMATCH)
-CHECKS: Final = (REPORT, RUNTIME, KEY, SIGNATURE, FRESH)
+LEVEL: Final = Check(name="hcl-vmpl", claim=_IDENTITY, if_failed=99, code=Code.BINDING_MISMATCH)
+CHECKS: Final = (REPORT, RUNTIME, KEY, SIGNATURE, FRESH, LEVEL)
 
 
 class UnverifiedAzureHCL(NamedTuple):
@@ -184,6 +185,9 @@ def _binding(evidence: UnverifiedAzureHCL, expected: Expected) -> list[Failed]:
     failed, hcl, quote = [], evidence.hcl, evidence.quote
     if hcl.hardware is azure_hcl.Hardware.TDX and not hmac.compare_digest(hcl.told, hcl.report_data):
         failed.append(RUNTIME.failed("report data over the runtime data", hcl.told.hex()))
+    if hcl.hardware is azure_hcl.Hardware.SNP and evidence.carried.report.vmpl != 0:
+        # Whoever runs above the paravisor can name any key.
+        failed.append(LEVEL.failed("a report of VMPL 0", f"one of VMPL {evidence.carried.report.vmpl}"))
     public = parse_public(expected.ak_public) if expected.ak_public is not None else None
     if public is None or not hmac.compare_digest(public.spki_der(), hcl.ak_spki):
         failed.append(KEY.failed("the machine's attestation key", "a key of another vTPM"))
