@@ -32,6 +32,7 @@ MODULES = {
     "agent-signer": "tests.bench.agent_signer",
     "hostile": "tests.bench.hostile",
     "node_csr": "tests.bench.node_csr",
+    "tee_join": "tests.bench.tee_join",
 }
 LONG = {
     "replicas": "tests.bench.replicas",
