@@ -47,7 +47,7 @@ class Guest:
 
     async def join(self, connection: Connection) -> None:
         """Introduce and prove."""
-        body = {"tee": "sev-snp", "subject_key": _b64(self.spki)}
+        body: dict[str, Any] = {"tee": "sev-snp", "subject_key": _b64(self.spki)}
         status, answer = await connection.json("POST", "/api/v1/self-register", body)
         assert status == 200, (status, answer)
         self.machine_id, offered = answer["machine_id"], answer["challenge"]
