@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -163,6 +163,29 @@ def judge(cases: list[Case]) -> None:
             continue
         assert case.ours(), answer
         assert any(reason in answer for reason in case.otherwise), answer
+
+
+def of_a_wrong_vcek() -> Iterator[Case]:
+    """Give reports whose signature is right and whose VCEK is not: of another TCB, another chip, out of date."""
+    made = Processor(pki=AMDNames(Product.GENOA))
+    lower = replace(made, tcb=made.tcb | {"snp": 26})
+    other = replace(made, seed="other")
+    past = replace(made, not_after=AT - timedelta(days=1))
+    for wrong in (lower, other, past):
+        yield Case(
+            report=made.report(DATA),
+            vek=wrong.certificate(key=made.key),
+            lines=made.endorsements().lines,
+            at=AT,
+            data=DATA,
+        )
+
+
+def test_a_wrong_vcek() -> None:
+    """Both refuse them."""
+    cases = list(of_a_wrong_vcek())
+    assert not any(case.ours() for case in cases)
+    judge(cases)
 
 
 def test_reports_of_the_kit() -> None:
