@@ -324,7 +324,7 @@ async def test_a_production_start_refuses_software(anchors: Path, tmp_path: Path
 
 
 async def test_what_expires_is_told_before_it_bites(store: Store, anchors: Path) -> None:
-    """By `doctor` a week before, in numbers always; where nothing is kept nothing is said."""
+    """By `doctor` a week before, in numbers always."""
     listen = Listen(host="127.0.0.1", port=0, uds=None)
 
     def told(at: datetime, found: Mapping[str, datetime]) -> list[tuple[str, str]]:
@@ -336,7 +336,7 @@ async def test_what_expires_is_told_before_it_bites(store: Store, anchors: Path)
             for each in collateral_part(case)
         ]
 
-    assert told(AT, {}) == []
+    assert told(AT, {}) == [("ok", "none")]
     assert list(collateral_part(Case(settings=settings(anchors), listen=listen, at=AT))) == []
     async with process(store, anchors, Vendors()) as collateral:
         await collateral.fetch(NEEDED)

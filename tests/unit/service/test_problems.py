@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from attestation import errors
 from attestation.errors import AttestationError, EvidenceRejected, RateLimited
+from attestation.results import Check
 from attestation_service.border import problems
 from tests.unit.service.conftest import OPERATOR, Service, Starter
 from tests.unit.service.node import SoftwareNode
@@ -70,6 +71,12 @@ def raised(kind: type[AttestationError]) -> AttestationError:
     """Return an error of this class."""
     if issubclass(kind, RateLimited):
         return kind("text", retry_after_seconds=7)
+    if issubclass(kind, errors.HardwareEvidenceRejected):
+        return kind([Check(name="a").failed("text", "text")])
+    if issubclass(kind, errors.EndorsementMissing):
+        return kind([Check(name="a").undecided("text")])
+    if issubclass(kind, errors.TEEDeviceError):
+        return kind("absent", "text")
     return kind("text")
 
 

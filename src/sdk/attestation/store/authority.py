@@ -134,6 +134,7 @@ NOT_AUTHORITY: Final = {
     "schema_support": "says which code may run on the tables",
     "ek_certificates": "who vouches for a TPM: evidence, judged again by the bundle in force",
     "ak_certificates": "who vouches for an AK: evidence, judged again by the anchors in force",
+    "collateral": "who vouches for confidential hardware: verified under the pinned anchors whenever it is loaded",
     "measurement_logs": "evidence",
     "attestation_results": "what was judged; what it gave is in the machine's row",
     "challenges": "asks for evidence, and admits nobody without",
