@@ -348,3 +348,46 @@ async def test_what_expires_is_told_before_it_bites(store: Store, anchors: Path)
     assert (soon["tcb-info"], soon["vcek"]) == ("warning", "ok")
     over = {kind: level for level, kind in told(ISSUED + timedelta(days=31), found)}
     assert over["tcb-info"] == "warning"
+
+
+@pytest.mark.threat("T203")
+async def test_a_cache_that_lags_takes_nothing_back(store: Store, anchors: Path) -> None:
+    """An older list, genuine too, does not replace a newer one, and is not asked for again at once."""
+    vendors, name = Vendors(), "crl/amd-Genoa.der"
+    async with process(store, anchors, vendors) as collateral:
+        newer = verify_item(name, GENOA.pki.crl(at=AT - timedelta(days=1)), collateral.trusted)
+        await store.write(lambda tx: collateral.put(tx, newer, "import", AT - timedelta(days=1000)))
+        await store.write(lambda tx: tx.collateral.later(name, AT))
+        assert await collateral.refresh() == 1
+        kept = await store.read(lambda tx: tx.collateral.get(name))
+        assert kept is not None
+        assert (kept.data, kept.failure, kept.ask_at) == (newer.data, None, AT + BACK_OFF[1])
+
+
+@pytest.mark.threat("T201")
+async def test_what_never_came_is_not_refreshed_and_is_forgotten(store: Store, anchors: Path) -> None:
+    """A chip that a stranger made up costs one request, and a row for a day."""
+    vendors, clock = Vendors(), HeldClock(AT)
+    vendors.status = 404
+    async with process(store, anchors, vendors, clock) as collateral:
+        await collateral.fetch([NAME])
+        clock.advance(2 * ABSENT.total_seconds())
+        assert await collateral.refresh() == 0
+        assert vendors.asked.total() == 1
+        clock.advance(86_400)
+        await collateral.refresh()
+        assert await store.read(lambda tx: tx.collateral.get(NAME)) is None
+
+
+async def test_a_vendor_that_wants_fewer_requests_is_left_alone_for_all(store: Store, anchors: Path) -> None:
+    """429 for one piece means the next one too."""
+    vendors, clock = Vendors(), HeldClock(AT)
+    vendors.status, vendors.headers = 429, {"retry-after": "60"}
+    async with process(store, anchors, vendors, clock) as collateral:
+        await collateral.fetch([NAME])
+        await collateral.fetch(["crl/amd-Genoa.der"])
+        assert vendors.asked.total() == 1
+        vendors.status = 200
+        clock.advance(60)
+        assert await collateral.fetch(["crl/amd-Genoa.der"])
+        assert vendors.asked.total() == 2

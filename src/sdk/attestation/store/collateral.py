@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam, delete, select, update
 from sqlalchemy.sql import ClauseElement
 
 from attestation.clock import from_micros, to_micros
@@ -53,8 +53,12 @@ _ROW = codec(StoredCollateral, _C)
 _OF = Prepared(select(_T).where(_C.name == bindparam("of_name")))
 _PAGE = Prepared(select(_T).where(_C.name > bindparam("after")).order_by(_C.name).limit(bindparam("rows")))
 _DUE = Prepared(
-    select(_C.name).where(_C.ask_at <= bindparam("at")).order_by(_C.ask_at).limit(bindparam("rows"))
+    select(_C.name)
+    .where(_C.ask_at <= bindparam("at"), _C.data.is_not(None))
+    .order_by(_C.ask_at)
+    .limit(bindparam("rows"))
 )
+_FORGET = Prepared(delete(_T).where(_C.data.is_(None), _C.ask_at < bindparam("before")))
 _EXPIRIES = Prepared(select(_C.name, _C.expires_at).where(_C.expires_at.is_not(None)))
 _FAILED = Prepared(
     update(_T)
@@ -154,6 +158,14 @@ class CollateralItems:
         while found := self.page(after):
             yield from found
             after = found[-1].name
+
+    def later(self, name: str, ask_at: datetime) -> None:
+        """Let nobody ask for *name* before *ask_at*; what is kept stays, and nothing failed."""
+        self._sql.run(_HURRY, of_name=name, ask_at=to_micros(ask_at))
+
+    def forget(self, before: datetime) -> int:
+        """Forget what was asked for, never came, and might have been asked for again since *before*."""
+        return self._sql.run(_FORGET, before=to_micros(before))
 
     def put(self, item: StoredCollateral) -> None:
         """Store *item* in the place of what was there."""

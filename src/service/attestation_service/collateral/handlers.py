@@ -5,6 +5,8 @@ What an operator brings is believed as little as what a vendor's host answers: o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from attestation.api import (
     CollateralDetail,
     CollateralImport,
@@ -82,15 +84,10 @@ async def keep(request: CollateralImport, *, res: Res, operator: OperatorDep) ->
             refused.append(CollateralRefused(name=each.name, reason=str(e)))
 
     def work(tx: Tx) -> CollateralImported:
-        stored, older = [], []
+        stored: list[str] = []
+        older: list[str] = []
         for item in good:
-            known = tx.collateral.get(item.name)
-            held = res.collateral.verified(item.name, known.data) if known is not None else None
-            if held is not None and held.begins >= item.begins:
-                older.append(item.name)
-                continue
-            res.collateral.put(tx, item, "import", at)
-            stored.append(item.name)
+            (stored if res.collateral.put_newer(tx, item, "import", at) else older).append(item.name)
         if stored:
             told = f"{len(stored)} pieces of collateral: {', '.join(stored)}"
             tx.audit.append(operator.event("collateral_import", detail=told[:1000]), at)
@@ -99,7 +96,7 @@ async def keep(request: CollateralImport, *, res: Res, operator: OperatorDep) ->
     return await res.store.write(work)
 
 
-async def refresh(*, res: Res) -> CollateralRefreshed:
+async def refresh(*, res: Res, operator: OperatorDep) -> CollateralRefreshed:
     """Ask vendors again for what is kept.
 
     As far as they may be asked again; the answer does not wait for all of it.
@@ -107,6 +104,11 @@ async def refresh(*, res: Res) -> CollateralRefreshed:
     if not res.settings.collateral_fetch:
         return CollateralRefreshed(asked=0, fetching=False)
     at = res.clock.now()
-    names = await res.store.write(lambda tx: tx.collateral.hurry(at))
+
+    def work(tx: Tx) -> Sequence[str]:
+        tx.audit.append(operator.event("collateral_refresh"), at)
+        return tx.collateral.hurry(at)
+
+    names = await res.store.write(work)
     await res.collateral.fetch(names, wait_seconds=ASKING_SECONDS)
     return CollateralRefreshed(asked=len(names), fetching=True)

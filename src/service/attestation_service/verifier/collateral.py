@@ -54,6 +54,8 @@ ABSENT: Final = timedelta(hours=1)
 BACK_OFF: Final = (timedelta(seconds=10), timedelta(hours=1))
 """The first and the longest pause after a failure; each is twice the one before."""
 MAX_CHAIN_HEADER: Final = 16_384
+FORGOTTEN: Final = timedelta(days=1)
+"""So long after it might be asked for again what never came is forgotten."""
 REFRESHED_AT_ONCE: Final = 20
 
 
@@ -119,6 +121,7 @@ class Collateral:
         self.trusted: Final = Trusted(lines=self.anchors.amd, intel_root=self._root)
         self._loaded: dict[str, tuple[float, Item | None]] = {}
         self._flights: dict[str, asyncio.Task[None]] = {}
+        self._paused: dict[str, datetime] = {}
         self._http: httpx.AsyncClient | None = None
 
     async def aclose(self) -> None:
@@ -163,8 +166,15 @@ class Collateral:
             names = items.needed_by_intel(key) if key is not None else ()
         elif kind == "sev_snp":
             names = items.needed_by_amd(*_of_amd(evidence))
-        found = ((name, self.get(tx, name)) for name in names)
-        return tuple(name for name, item in found if item is None or not item.is_current(at))
+        return tuple(name for name in names if not self._is_at_hand(tx, name, at))
+
+    def _is_at_hand(self, tx: Tx, name: str, at: datetime) -> bool:
+        item = self.get(tx, name)
+        if item is not None and not item.is_current(at):
+            # Another process may have stored a newer one.
+            self._loaded.pop(name, None)
+            item = self.get(tx, name)
+        return item is not None and item.is_current(at)
 
     def get(self, tx: Tx, name: str) -> Item | None:
         """Return what is kept under *name*, in the database or the folder; None where nothing that verifies is."""
@@ -222,6 +232,16 @@ class Collateral:
         )
         self._loaded.pop(item.name, None)
 
+    def put_newer(self, tx: Tx, item: Item, source: str, at: datetime) -> bool:
+        """Keep it if it is newer than what is kept: a cache that lags takes nothing back; True if it was."""
+        known = tx.collateral.get(item.name)
+        held = self.verified(item.name, known.data) if known is not None else None
+        if held is not None and held.begins >= item.begins:
+            tx.collateral.later(item.name, at + BACK_OFF[1])
+            return False
+        self.put(tx, item, source, at)
+        return True
+
     async def fetch(self, names: Iterable[str], *, wait_seconds: float | None = None) -> bool:
         """Ask for *names*, each once among all processes, and wait for them a bounded time.
 
@@ -255,28 +275,46 @@ class Collateral:
         vendor = items.source_of(name).vendor
         host = urlsplit(self._url(vendor)).netloc
         until = at + timedelta(seconds=ASKING_SECONDS)
+        if self._paused.get(host, at) > at:
+            return
         if await self._store.write(lambda tx: tx.collateral.claim(name, host, at, until)):
             await self._ask(name, host)
             return
+        before = await self._store.read(lambda tx: tx.collateral.get(name))
         end = time.monotonic() + ASKING_SECONDS
-        while time.monotonic() < end:
+        # Somebody asks now; a pause after a failure is longer, or says why.
+        while (
+            before is not None
+            and before.failure is None
+            and before.ask_at <= until
+            and time.monotonic() < end
+        ):
             known = await self._store.read(lambda tx: tx.collateral.get(name))
-            if known is not None and (known.data is not None or known.failure is not None):
+            if known is None or (known.stored_at, known.failures) != (before.stored_at, before.failures):
                 return
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _ask(self, name: str, host: str) -> None:
         at = self._clock.now()
         try:
-            data = await self._answer(name)
+            # In all: a host that drips keeps nobody.
+            async with asyncio.timeout(ASKING_SECONDS):
+                data = await self._answer(name)
             item = items.verify_item(name, data, self.trusted)
         except _Refused as e:
             pause, why = e.pause, str(e)
+            if e.leave_alone:
+                self._paused[host] = at + (pause or BACK_OFF[0])
         except (CollateralInvalid, OSError, TimeoutError) as e:
             pause, why = None, f"{type(e).__name__}: {e}"[:200]
         else:
-            await self._store.write(lambda tx: self.put(tx, item, host, at))
-            log.info("collateral.stored", name=name, source=host, expires=item.expires.isoformat())
+            newer = await self._store.write(lambda tx: self.put_newer(tx, item, host, at))
+            log.info(
+                "collateral.stored" if newer else "collateral.not_newer",
+                name=name,
+                source=host,
+                expires=item.expires.isoformat(),
+            )
             return
         log.warning("collateral.not_fetched", name=name, source=host, reason=why)
 
@@ -330,6 +368,7 @@ class Collateral:
         if not self._settings.collateral_fetch:
             return 0
         at = self._clock.now()
+        await self._store.write(lambda tx: tx.collateral.forget(at - FORGOTTEN))
         due = await self._store.read(lambda tx: tx.collateral.due(at, REFRESHED_AT_ONCE))
         await self.fetch(due, wait_seconds=ASKING_SECONDS)
         return len(due)
@@ -342,6 +381,7 @@ class _Refused(Exception):
         super().__init__(f"HTTP {status}")
         wanted = headers.get("retry-after", "")
         self.pause: timedelta | None = None
+        self.leave_alone = status == 429
         if status == 404:
             self.pause = ABSENT
         elif re.fullmatch(r"[0-9]{1,6}", wanted):
