@@ -281,6 +281,7 @@ def _run(flags: Mapping[str, Any]) -> int:
     from attestation.client import NodeClient, Retries, is_loopback
     from attestation.clock import SystemClock
     from attestation.device import TEE
+    from attestation.device.guest_ioctl import GuestDevice, first_that_answers
     from attestation.device.tsm import TsmReport
     from attestation_agent.commands import run_command
     from attestation_agent.edge import Edge
@@ -316,7 +317,7 @@ def _run(flags: Mapping[str, Any]) -> int:
             ),
             rhythm=Rhythm(),
             log=log,
-            tee=lambda: TEE(TsmReport(settings.tsm_path).quote),
+            tee=lambda: TEE(first_that_answers(TsmReport(settings.tsm_path).quote, GuestDevice().quote)),
         )
         if settings.certificates or settings.signer_socket is not None:
             from attestation_agent.shared_tpm import SharedTPM
