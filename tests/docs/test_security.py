@@ -11,9 +11,7 @@ THREATS = threats(text("SECURITY.md"))
 def test_threats_are_numbered_once() -> None:
     """Each number from 1 on stands in one table once: an id is neither lost nor used for two things."""
     numbers = sorted(int(threat[1:]) for threat in THREATS)
-    assert len(set(numbers)) == len(numbers)
-    # Those of confidential machines were given out by subject; some are still to come.
-    assert [number for number in numbers if number < 190] == list(range(1, 190))
+    assert numbers == list(range(1, len(numbers) + 1))
 
 
 def test_every_threat_has_a_test() -> None:

@@ -116,6 +116,7 @@ def test_what_is_busy_is_tried_again() -> None:
     assert len(paused) == ATTEMPTS - 1
 
 
+@pytest.mark.threat("T198")
 @pytest.mark.parametrize("times", [1, ATTEMPTS])
 def test_a_writer_that_laps(times: int) -> None:
     """Whoever writes in between is noticed by the generation; five times, and it is busy."""
@@ -133,6 +134,7 @@ def test_a_writer_that_laps(times: int) -> None:
         assert fault(files) == "busy"
 
 
+@pytest.mark.threat("T198")
 def test_a_write_whose_error_was_lost() -> None:
     """It did not count up: nothing of it is read."""
     files = fake()
