@@ -11,6 +11,7 @@ from attestation.api import (
     QuoteChallenge,
 )
 from attestation.device import Quote
+from attestation.device.gpu_tool import gpu_evidence
 from attestation.errors import (
     AKNotActivated,
     ChallengeExpired,
@@ -23,7 +24,7 @@ from attestation.errors import (
     TPMResponseError,
 )
 from attestation.evidence import ek_key_attestation
-from attestation.report_data import report_data
+from attestation.report_data import gpu_nonce, report_data
 from attestation.tpm import parse_public
 from attestation.wire import b64decode, b64encode
 from attestation_agent.directive import Request
@@ -38,6 +39,7 @@ from attestation_agent.state import KnownAs
 
 TEE_KINDS: Final = frozenset({"sev-snp", "tdx-quote"})
 """How a challenge names what our hardware can say."""
+GPU_KIND = "nvidia-gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +117,23 @@ class Attesting(Introducing):
                 *self._key_certification(challenge, nonce),
                 *(self._logs.ima() if IMA_KIND in challenge.evidence else []),
                 *self._hardware(challenge, nonce, known),
+                *self._gpus(challenge, nonce),
             ],
         }
+
+    def _gpus(self, challenge: QuoteChallenge, nonce: bytes) -> list[dict[str, object]]:
+        """Bring what GPUs say, where it is asked for; a machine without is judged by its policy."""
+        if GPU_KIND not in challenge.evidence:
+            return []
+        if not self._settings.gpu_command:
+            self._edge.log.warning("gpus.not_shown", code="device-absent", reason="no --gpu-command is set")
+            return []
+        try:
+            found = gpu_evidence(self._settings.gpu_command, gpu_nonce(nonce))
+        except TEEDeviceError as e:
+            self._edge.log.warning("gpus.not_shown", code=e.code, reason=str(e))
+            return []
+        return [{"media_type": f"application/vnd.itl.{GPU_KIND}", "value": each} for each in found]
 
     def _hardware(self, challenge: QuoteChallenge, nonce: bytes, known: KnownAs) -> list[dict[str, object]]:
         """Bring what confidential hardware says of this AK: where it is asked for, and once unasked, to be seen.

@@ -109,8 +109,9 @@ class GuestAgent(Agent):
         return self._welcomed(activated, asked, given_sha256, introduced.machine_id, offered.challenge_id)
 
     def _proof(self, challenge: QuoteChallenge, nonce: bytes, known: KnownAs) -> dict[str, Any]:
-        del challenge
-        return {"evidence": self._statement(nonce, known.machine_id, log=True)}
+        return {
+            "evidence": [*self._statement(nonce, known.machine_id, log=True), *self._gpus(challenge, nonce)]
+        }
 
     def _proof_of_outcome(self, said: bytes, challenge: QuoteChallenge, known: KnownAs) -> dict[str, Any]:
         del challenge

@@ -127,6 +127,12 @@ class Settings:
         Path("/sys/kernel/config/tsm/report"),
         "where the kernel makes reports of confidential hardware (default /sys/kernel/config/tsm/report)",
     )
+    gpu_command: tuple[str, ...] = _option(
+        "ITL_GPU_COMMAND",
+        _command,
+        (),
+        "prints evidence of NVIDIA GPUs as JSON, the nonce being its last argument; without a shell (default none)",
+    )
     state_dir: Path = _option(
         "ITL_STATE_DIR",
         Path,
