@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from attestation.errors import HardwareEvidenceRejected, MalformedEvidence
 from attestation.evidence.dcap import EnclaveReport, TDReport, parse_quote, wanted
+from tests.fixtures.effort import often
 from tests.vectors.confidential import needs_vectors, vector, vectors
 from tests.vectors.confidential.dcap import (
     KINDS,
@@ -87,3 +89,16 @@ def test_a_quote_without_collateral_is_authentic_and_undecided() -> None:
     words = "; ".join(str(each) for each in found)
     assert "/tdx/certification/v4/tcb?fmspc=00806F050000" in words
     assert "/sgx/certification/v4/pckcrl?ca=platform" in words
+
+
+@pytest.mark.parametrize("name", QUOTES)
+def test_no_flipped_bit_of_a_genuine_quote_is_accepted(name: str) -> None:
+    """Of what is signed; every bit where there is time."""
+    entry = vector(name)
+    kind, quote = KINDS[entry["kind"]], quote_of(entry)
+    compared = expected(quote, at(entry), collateral_of(entry))
+    for place in range(0, len(parse_quote(quote).signed) * 8, often(257, 1)):
+        changed = bytearray(quote)
+        changed[place // 8] ^= 1 << place % 8
+        with pytest.raises((MalformedEvidence, HardwareEvidenceRejected)):
+            kind.verify(kind.parse(item(bytes(changed))), compared)

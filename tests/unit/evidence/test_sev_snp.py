@@ -196,6 +196,7 @@ def test_everything_that_is_wrong_is_told() -> None:
     ]
 
 
+@pytest.mark.threat("T209")
 def test_without_a_vek_nothing_can_be_said() -> None:
     """Undecided, and the item is named; what is wrong by itself is refused all the same."""
     for processor, words in (

@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from attestation import tee_bundle
-from attestation.appraisal.sev_snp.judge import judge_claims
+from attestation.appraisal.sev_snp.judge import REVOCATION, judge_claims, judge_revocation
 from attestation.endorsements.amd import Endorsements, parse_vek, verify_vek
 from attestation.endorsements.amd.products import Product
 from attestation.errors import HardwareEvidenceRejected
 from attestation.evidence import sev_snp
 from attestation.evidence.sev_snp import SevSnpClaims
 from attestation.reference import IDENTITY_ONLY
+from attestation.results import Code, Undecided
+from tests.fixtures.effort import often
 from tests.vectors.confidential import SHARED, checks_by_name, needs_vectors, vector, vectors
 
 pytestmark = needs_vectors
@@ -134,3 +136,37 @@ def test_the_pins_are_the_published_ones() -> None:
         found = [base64.b64decode(block) for block in blocks]
         assert found == [known.ask.der, known.ark.der, known.asvk.der]
     assert Path(str(tee_bundle.__file__)).with_name("NOTICE").is_file()
+
+
+GOOD = [each["id"] for each in vectors("sev-snp-report") if each["expected"].get("chain")]
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_where_revocation_is_required_it_is_missing(name: str) -> None:
+    """No list of AMD stands beside the vectors: undecided, and the line is named."""
+    claims = verified(vector(name))
+    (outcome,) = judge_revocation(claims, IDENTITY_ONLY)
+    assert isinstance(outcome, Undecided)
+    assert claims.product in outcome.reason
+    assert REVOCATION.code is Code.REVOKED
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_no_flipped_bit_of_a_genuine_report_is_accepted(name: str) -> None:
+    """Of what is signed, the signature and what must be zero; every bit where there is time."""
+    entry = vector(name)
+    sent = members(entry)
+    whole = sent["report"]
+    told = sev_snp.parse(sent).report.report_data
+    for place in range(0, len(whole) * 8, often(133, 1)):
+        changed = bytearray(whole)
+        changed[place // 8] ^= 1 << place % 8
+        with pytest.raises(HardwareEvidenceRejected) as refused:
+            sev_snp.verify(
+                sev_snp.parse({**sent, "report": bytes(changed)}),
+                endorsements=ENDORSEMENTS,
+                report_data=told,
+                at=at(entry),
+            )
+        found = {each.check for each in refused.value.failed}
+        assert "snp-signature" in found if place // 8 < 0x2A0 else found & {"snp-signature", "snp-report"}
