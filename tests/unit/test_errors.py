@@ -8,7 +8,7 @@ import re
 import pytest
 
 from attestation import errors
-from attestation.errors import AttestationError, RateLimited, TPMResponseError
+from attestation.errors import AttestationError, RateLimited, TEEDeviceError, TPMResponseError
 
 CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, AttestationError)]
 CODES = {
@@ -165,6 +165,12 @@ def test_retry_after_is_at_least_a_second() -> None:
     """A limited caller is never told to come back at once."""
     for given, told in ((0, 1), (-5, 1), (1, 1), (90, 90)):
         assert RateLimited("slow down", retry_after_seconds=given).retry_after_seconds == told
+
+
+def test_hardware_says_how_it_failed() -> None:
+    """In one word of a closed list, before the text."""
+    told = TEEDeviceError("absent", "no such device")
+    assert (told.fault, str(told)) == ("absent", "device-absent: no such device")
 
 
 def test_a_refused_command_says_which_and_why() -> None:

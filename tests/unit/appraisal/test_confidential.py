@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from attestation.appraisal.assurance import raised
-from attestation.appraisal.confidential import Approved, Hardware, members
+from attestation.appraisal.assurance import judge_guest, raised
+from attestation.appraisal.confidential import Approved, Hardware, demanded, members
 from attestation.errors import MalformedEvidence
-from attestation.results import Assurance, Check, Outcome, Subject
+from attestation.results import Assurance, Check, Failed, Outcome, Passed, Subject
 from attestation.wire import b64encode
 
 SEEN = Hardware(tee="sev-snp", chip=bytes([7] * 64), guest=bytes([1] * 32))
@@ -99,3 +99,15 @@ def test_what_is_no_item(item: Any) -> None:
     """Nothing else, nothing missing, nothing too long."""
     with pytest.raises(MalformedEvidence):
         members(item, LIMITS, required={"report"})
+
+
+def test_the_guest_is_still_called_as_it_was() -> None:
+    """By its launcher; a machine that is known by its TPM may be called anything."""
+    assert judge_guest(SEEN, None) == ()
+    assert [type(each) for each in judge_guest(SEEN, SEEN.guest)] == [Passed]
+    assert [type(each) for each in judge_guest(SEEN, bytes(32))] == [Failed]
+
+
+def test_what_nobody_demands_is_not_told() -> None:
+    """No rule, no outcome."""
+    assert demanded(CHECK, None, False, "a", "b") == []

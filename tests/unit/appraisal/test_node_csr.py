@@ -203,6 +203,7 @@ def test_2_a_subject_of_no_node_has_no_node_that_renews() -> None:
         ),
         {"machine": machine(status=Status.REGISTERED), "first_certificate": False},
         {"machine": machine(anchor=replace(machine().anchor, ak_public=None))},
+        {"machine": machine(anchor=replace(machine().anchor, ek_source="sev-snp"))},
         # A certificate for the key counts in the layout that carries it, nowhere else.
         {
             "machine": machine(anchor=replace(machine().anchor, ak_public=None)),

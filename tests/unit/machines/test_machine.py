@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from attestation.errors import TPMRequired
 from attestation.machines import Anchor, Machine, NodeEvent, Status, Trust
+from attestation.machines.machine import EPHEMERAL
 from attestation.results import Assurance, Verdict
 from tests.vectors import forge
 
@@ -99,3 +102,35 @@ def test_events_are_api() -> None:
         "heartbeat_missed", "role_changed", "cert_renewed", "attestation_failed", "locked", "unlocked",
         "rejected", "wiped", "firmware_changed", "rebooted", "approval_vote", "alarm",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "template", "tee", "ephemeral"),
+    [
+        ("nv", "L-1", None, False),
+        ("nv", EPHEMERAL, None, False),
+        ("sev-snp", "", "sev-snp", False),
+        ("tdx", EPHEMERAL, "tdx", True),
+    ],
+)
+def test_what_a_machine_is_known_by(source: str, template: str, tee: str | None, ephemeral: bool) -> None:
+    """Its TPM, or its hardware: then nothing of a TPM is to be had of it."""
+    known = machine(None, None)
+    known = replace(known, anchor=replace(known.anchor, ek_source=source, ek_template=template))
+    assert (known.tee, known.ephemeral) == (tee, ephemeral)
+    if tee is None:
+        assert known.tpm == known.anchor
+    else:
+        with pytest.raises(TPMRequired):
+            known.tpm  # noqa: B018 -- to ask is to fail
+
+
+def test_hardware_counts_where_it_is_better() -> None:
+    """And never less than what else vouches for the machine."""
+    known = machine(None, None)
+    assert known.vouched_as is Assurance.TOFU
+    assert replace(known, vouched_by_hardware=True).vouched_as is Assurance.TEE
+    assert (
+        replace(known, vouched_by_hardware=True, assurance=Assurance.EK_ALLOWLIST).vouched_as
+        is Assurance.EK_ALLOWLIST
+    )

@@ -163,6 +163,7 @@ def test_policy_ids_and_ueid() -> None:
     """Policies by name, widest first, then by digest; a UEID is 33 bytes of type 01."""
     assert policy_ids("a@1", None) == ("a@1",)
     assert policy_ids("a@1+b@22", None) == ("a@1", "b@22")
+    assert policy_ids("a@1", None, "ni:///sha-384;x") == ("a@1", "ni:///sha-384;x")
     assert ueid("ab" * 48) == UEID
     assert len(UEID) == 44
 
