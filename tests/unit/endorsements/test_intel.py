@@ -154,6 +154,9 @@ KIT_ROOT = parse_certificate(PLATFORM.pki.root)
         ("tcbLevels", []),
         ("tcbLevels", [platform_level()] * 257),
         ("tcbLevels.0.tcbStatus", "Fine"),
+        ("tcbLevels.0.tcbStatus", "TDRelaunchAdvised"),
+        ("tcbLevels.0.tcbStatus", "Unsupported"),
+        ("tdxModuleIdentities.0.tcbLevels.0.tcbStatus", "SWHardeningNeeded"),
         ("tcbLevels.0.tcbDate", "today"),
         ("tcbLevels.0.advisoryIDs", ["x" * 65]),
         ("tcbLevels.0.advisoryIDs", [1]),
@@ -191,6 +194,7 @@ def test_tcb_info_is_read_strictly(path: str, value: object) -> None:
         ("miscselect", None),
         ("attributesMask", "FF" * 15),
         ("tcbLevels", None),
+        ("tcbLevels.0.tcbStatus", "ConfigurationNeeded"),
     ],
 )
 def test_identities_are_read_strictly(path: str, value: object) -> None:

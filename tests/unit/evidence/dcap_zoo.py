@@ -65,13 +65,22 @@ def enclave(**changed: bytes) -> bytes:
     return enclave_report(fields | {int(name.removeprefix("at_")): value for name, value in changed.items()})
 
 
-def sgx(status: str = UP, *, version: int = 3, advisories: tuple[str, ...] = (), **changed: bytes) -> Case:
-    """Return the quote of an enclave on a platform with this status."""
+def sgx(
+    status: str = UP,
+    qe: str = UP,
+    *,
+    version: int = 3,
+    advisories: tuple[str, ...] = (),
+    **changed: bytes,
+) -> Case:
+    """Return the quote of an enclave whose platform and quoting enclave have these statuses."""
     info = tcb_info("SGX")
     info["tcbLevels"][0] |= {"tcbStatus": status} | ({"advisoryIDs": list(advisories)} if advisories else {})
     return Case(
         quote=PLATFORM.quote(enclave(**changed), version=version, tee="SGX"),
-        collateral=PLATFORM.collateral("SGX", info=info),
+        collateral=PLATFORM.collateral(
+            "SGX", info=info, identity=qe_identity("SGX", tcbLevels=[level(8, qe)])
+        ),
         status=status,
         advisories=advisories,
         codes=frozenset() if status == UP else frozenset({"tcb-not-allowed"}),

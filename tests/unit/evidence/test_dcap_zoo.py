@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import product
 
 import dcap_qvl
 import pytest
@@ -11,7 +12,21 @@ from attestation import tee_bundle
 from attestation.endorsements.certificate import parse_certificate
 from attestation.errors import HardwareEvidenceRejected
 from attestation_testing.tee.intel import collateral_json as as_json
-from tests.unit.evidence.dcap_zoo import PLATFORM, RELAUNCH, ZOO, Case
+from tests.unit.evidence.dcap_zoo import (
+    BOTH,
+    CONFIG,
+    HARDEN,
+    OLD,
+    OLD_CONFIG,
+    PLATFORM,
+    RELAUNCH,
+    REVOKED,
+    UP,
+    ZOO,
+    Case,
+    sgx,
+    tdx,
+)
 from tests.vectors.confidential import needs_vectors, vector, vectors
 from tests.vectors.confidential.dcap import (
     KINDS,
@@ -61,7 +76,7 @@ def test_each_case_of_the_zoo(name: str) -> None:
 DIFFERENT = {
     "no relaunch: the microcode is still old": (
         (RELAUNCH, ("INTEL-SA-2",)),
-        "it takes a level other than the newest; §9.3 step 10 wants component 2 at the newest level",
+        "it judges SVN2 by all levels, as Intel's newer library; step 10, as its older one, by the newest",
     ),
     "other PCEID": (("UpToDate", ()), "it compares FMSPC and leaves PCEID out; step 4 wants both"),
     "v5 of SGX": (
@@ -85,6 +100,23 @@ def test_dcap_qvl_agrees_on_the_zoo(name: str) -> None:
         assert failed, told
     else:
         assert (told, failed <= {"tcb-not-allowed"}) == (found, True)
+
+
+@pytest.mark.threat("T193")
+@pytest.mark.parametrize("platform", [UP, HARDEN, CONFIG, BOTH, OLD, OLD_CONFIG, REVOKED])
+def test_dcap_qvl_agrees_on_all_statuses_together(platform: str) -> None:
+    """Each status of a platform with each of its module and of its quoting enclave; it refuses what is revoked."""
+    of_part = (UP, OLD, REVOKED)
+    cases = [tdx(platform, *parts) for parts in product(of_part, of_part)]
+    cases += [sgx(platform, part) for part in of_part]
+    for case in cases:
+        told = theirs(case.quote, as_json(case.collateral), PLATFORM.pki.root, case.at)
+        _, found = ours(case)
+        if isinstance(told, str):
+            assert found is not None, told
+            assert found[0] == REVOKED, told
+        else:
+            assert told == found
 
 
 @needs_vectors

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -50,6 +50,15 @@ class Status(StrEnum):
 
 
 _SEVERITY: Final[Mapping[Status, int]] = {status: i for i, status in enumerate(Status)}
+# The others are conclusions of an appraisal; Intel's own library refuses a document that says them.
+_OF_PART: Final = (Status.UP_TO_DATE, Status.OUT_OF_DATE, Status.REVOKED)
+_OF_PLATFORM: Final = (
+    *_OF_PART,
+    Status.SW_HARDENING_NEEDED,
+    Status.CONFIGURATION_NEEDED,
+    Status.CONFIGURATION_AND_SW_HARDENING_NEEDED,
+    Status.OUT_OF_DATE_CONFIGURATION_NEEDED,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,14 +254,14 @@ def _levels(members: Mapping[str, Any]) -> tuple[Level, ...]:
     for each in _list(members.get("tcbLevels"), "tcbLevels"):
         level = _object(each, "tcbLevels")
         svn = _number(_object(level.get("tcb"), "tcb"), "isvsvn", 0xFFFF)
-        date, status, advisories = _worth(level)
+        date, status, advisories = _worth(level, _OF_PART)
         found.append(Level(svn=svn, date=date, status=status, advisories=advisories))
     return tuple(sorted(found, key=lambda each: each.svn, reverse=True))
 
 
 def _platform_level(level: Mapping[str, Any], *, tdx: bool) -> PlatformLevel:
     tcb = _object(level.get("tcb"), "tcb")
-    date, status, advisories = _worth(level)
+    date, status, advisories = _worth(level, _OF_PLATFORM)
     return PlatformLevel(
         sgx=_components(tcb, "sgxtcbcomponents"),
         pce_svn=_number(tcb, "pcesvn", 0xFFFF),
@@ -263,8 +272,8 @@ def _platform_level(level: Mapping[str, Any], *, tdx: bool) -> PlatformLevel:
     )
 
 
-def _worth(level: Mapping[str, Any]) -> tuple[datetime, Status, tuple[str, ...]]:
-    named = {status.value: status for status in Status}
+def _worth(level: Mapping[str, Any], allowed: Sequence[Status]) -> tuple[datetime, Status, tuple[str, ...]]:
+    named = {status.value: status for status in allowed}
     advisories = _list(level.get("advisoryIDs", []), "advisoryIDs", least=0)
     if not all(isinstance(each, str) and len(each) <= 64 for each in advisories):
         _bad("advisoryIDs", "not texts")
