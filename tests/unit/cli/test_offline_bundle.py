@@ -92,7 +92,7 @@ def test_the_file_is_for_its_owner_alone(service: Bundles, tmp_path: Path) -> No
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     found = json.loads(file.read_text())
     assert found["serial"] == "3f" * 20
-    assert found["machineconfig"]["format"] == "ek-aes256gcm-v2"
+    assert found["machineconfig"] == envelope()
     assert "3f" * 20 in done.stdout
     assert "t0ken" not in done.output
 

@@ -296,15 +296,25 @@ class AttestResponse(Wire):
     next_challenge: QuoteChallenge
 
 
+def _absent(member: str | None) -> bool:
+    return member is None
+
+
 class ConfigEnvelope(Wire):
     """The configuration sealed to one TPM and one AK (PROTOCOL §5), or to one subject key (§9)."""
 
     format: Literal["ek-aes256gcm-v2", "tee-p384-aes256gcm-v1"]
     machine_id: MachineId
     token_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    credential_blob: Base64 | None = Field(default=None, description="TPM2B_ID_OBJECT; with a TPM")
-    encrypted_secret: Base64 | None = Field(default=None, description="TPM2B_ENCRYPTED_SECRET; with a TPM")
-    epk: Base64 | None = Field(default=None, description="SPKI of an ephemeral P-384 key; without a TPM")
+    credential_blob: Base64 | None = Field(
+        default=None, exclude_if=_absent, description="TPM2B_ID_OBJECT; with a TPM"
+    )
+    encrypted_secret: Base64 | None = Field(
+        default=None, exclude_if=_absent, description="TPM2B_ENCRYPTED_SECRET; with a TPM"
+    )
+    epk: Base64 | None = Field(
+        default=None, exclude_if=_absent, description="SPKI of an ephemeral P-384 key; without a TPM"
+    )
     iv: Base64
     ciphertext: Base64
     config_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
