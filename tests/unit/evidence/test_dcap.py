@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -32,7 +32,16 @@ from attestation.evidence import dcap
 from attestation.evidence.dcap import QuoteClaims, parse_enclave_report, parse_quote, parse_td_report, wanted
 from attestation.wire import pem
 from attestation_testing.tee import x509
-from attestation_testing.tee.intel import ISSUED, Pki, Platform, collateral_json, shared_pki, td_report
+from attestation_testing.tee.intel import (
+    ISSUED,
+    Pki,
+    Platform,
+    collateral_json,
+    qe_identity,
+    shared_pki,
+    tcb_info,
+    td_report,
+)
 from attestation_testing.tee.intel import names as intel_names
 from tests.unit.evidence.dcap_zoo import AT, PLATFORM, TOLD, enclave, sgx, tdx
 from tests.vectors.confidential import checks_by_name, needs_vectors, vector
@@ -395,6 +404,32 @@ def test_collateral_that_came_is_preferred_object_by_object() -> None:
     assert (merged.root_ca_crl, merged.tcb_info, merged.tcb_info_signature) == (b"x", b"y", None)
     assert merged.qe_identity == COLLATERAL.qe_identity
     assert sent.over(None) is sent
+    assert COLLATERAL.over(replace(COLLATERAL, qe_identity=b"x")) == COLLATERAL
+
+
+@pytest.mark.threat("T203")
+def test_no_machine_brings_back_what_was_overtaken() -> None:
+    """Collateral in date, but issued before ours: a revoked platform stays revoked, and an old TCB old."""
+    later = ISSUED + timedelta(days=1)
+    ours = replace(
+        PLATFORM.collateral(
+            info=tcb_info(issued=later, tcbEvaluationDataNumber=21),
+            identity=qe_identity(issued=later, tcbEvaluationDataNumber=22),
+        ),
+        pck_crl=PLATFORM.pki.crl(PLATFORM.ca, 77, at=later),
+        root_ca_crl=PLATFORM.pki.crl("root", 4, at=later),
+    )
+    quote = parse_quote(GOOD)
+    for sent, stored in ((COLLATERAL, ours), (ours, COLLATERAL), (None, ours), (ours, None)):
+        known = Endorsements(root=ROOT, collateral=stored)
+        claims = dcap.verify(
+            quote, sent=sent, endorsements=known, report_data=TOLD, at=AT, names=TDX.authentic
+        )
+        assert len(claims.vouched.revoked) == 2
+        assert claims.vouched.info is not None
+        assert claims.vouched.identity is not None
+        assert claims.vouched.info.evaluation_number == 21
+        assert claims.vouched.identity.evaluation_number == 22
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ question of the instant, and asked every time.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -65,17 +66,46 @@ class Collateral:
     root_ca_crl: bytes | None = field(default=None, repr=False)
 
     def over(self, stored: Collateral | None) -> Collateral:
-        """Return these objects, and of *stored* those of which none is here: what belongs together stays together."""
+        """Return these objects, and of *stored* those of which none is here, or that Intel issued later.
+
+        A machine that could choose would bring a list from before its certificate was revoked. What belongs together
+        stays together.
+        """
         if stored is None:
             return self
-        groups = {"tcb_info": self.tcb_info, "qe_identity": self.qe_identity}
-        groups |= {"pck_crl": self.pck_crl, "root_ca_crl": self.root_ca_crl}
+        used = {name: _newer(name, getattr(self, name), getattr(stored, name)) for name in _ISSUED}
         return Collateral(
             **{
-                each.name: getattr(self if groups[_group(each.name)] is not None else stored, each.name)
+                each.name: getattr(self if used[_group(each.name)] else stored, each.name)
                 for each in fields(Collateral)
             }
         )
+
+
+_ISSUED: Final[Mapping[str, Callable[[bytes], datetime]]] = {
+    "tcb_info": lambda data: parse_tcb_info(data).issued,
+    "qe_identity": lambda data: parse_identity(data).issued,
+    "pck_crl": lambda data: parse_crl(data).this_update,
+    "root_ca_crl": lambda data: parse_crl(data).this_update,
+}
+"""When Intel issued an object, by its name; believed of what is verified after it was chosen."""
+
+
+@lru_cache(maxsize=256)
+def _issued(name: str, data: bytes) -> datetime | None:
+    """Return when *data* was issued; None where it cannot be read, which is told where it is verified."""
+    try:
+        return _ISSUED[name](data)
+    except MalformedEvidence:
+        return None
+
+
+def _newer(name: str, sent: bytes | None, stored: bytes | None) -> bool:
+    """Say whether what came counts, and not what is stored."""
+    if sent is None or stored is None or sent == stored:
+        return sent is not None
+    theirs, ours = _issued(name, sent), _issued(name, stored)
+    return theirs is None or ours is None or theirs >= ours
 
 
 def _group(name: str) -> str:

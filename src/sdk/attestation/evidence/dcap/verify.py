@@ -199,7 +199,7 @@ def verify(
 
     Args:
         quote: What came.
-        sent: Collateral that came with it; preferred, object by object, to what is stored.
+        sent: Collateral that came with it; object by object it counts unless what is stored was issued later.
         endorsements: The pinned root, and stored collateral.
         report_data: The 64 bytes that it must carry.
         at: The instant to judge at, UTC.
