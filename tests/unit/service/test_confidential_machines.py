@@ -333,6 +333,35 @@ async def test_another_processor_is_not_the_approved_one(service: Service) -> No
 
 
 @pytest.mark.threat("T207")
+async def test_before_an_approval_only_its_own_hardware_speaks(service: Service) -> None:
+    """Whoever knows a waiting machine's key shows another chip for it: what operators approve stays its own."""
+    guest = Guest()
+    await introduced(service, guest)
+    before, own, known_as = await service.detail(guest), guest.chip, guest.fingerprint
+    for chip, name in ((bytes([8] * 64), guest.guest), (own, bytes([3] * 32))):
+        stranger = Guest(chip=chip, guest=name)
+        stranger.key, stranger.machine_id = guest.key, guest.machine_id
+        answer = await service.try_attest(stranger, ek_fingerprint=known_as)
+        assert (answer.status_code, code(answer)) == (422, "ek-fingerprint-mismatch")
+        service.clock.advance(5)
+    assert await service.detail(guest) == before
+    assert before["hardware"]["chip"] == own.hex()
+    assert (await service.try_attest(guest)).status_code == 200
+
+
+@pytest.mark.threat("T207")
+async def test_another_chip_acknowledges_nothing(service: Service) -> None:
+    """The guest's name and key are no secrets: its chip must be the one that attested last."""
+    guest = Guest()
+    await admitted(service, guest)
+    challenge = await service.challenge(guest)
+    guest.chip = bytes([8] * 64)
+    body = guest.acknowledgement(challenge, "x")
+    answer = await service.post(f"/api/v1/machines/{guest.machine_id}/ack", body)
+    assert (answer.status_code, code(answer)) == (403, "evidence-rejected")
+
+
+@pytest.mark.threat("T207")
 async def test_another_name_of_the_guest_fails(service: Service) -> None:
     """The key of a copied disk is not the guest: its launcher calls it otherwise."""
     guest = Guest()

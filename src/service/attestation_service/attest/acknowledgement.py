@@ -118,7 +118,8 @@ def _judge(
             raise AKNotActivated("this machine has no activated attestation key")
         said = acknowledgement(challenge.nonce, directive, request.outcome)
         if machine.tee is not None:
-            _demand_same(
+            _demand_own(
+                tx,
                 machine,
                 hardware.statement(
                     tx,
@@ -172,10 +173,12 @@ def _verify_quote(
     )
 
 
-def _demand_same(machine: Machine, found: Hardware) -> None:
-    """Check that the guest is called as it was last: its key alone would not tell a copy of its disk."""
-    if machine.hardware is None or found.guest != machine.hardware.guest:
-        raise EvidenceRejected("another guest than the one that attested last")
+def _demand_own(tx: Tx, machine: Machine, found: Hardware) -> None:
+    """Check that the machine's own hardware says so: its key alone would not tell a copy of its disk."""
+    assert machine.tee is not None
+    identity = tx.identities.of(machine.machine_id).get(hardware.TEE_KINDS[machine.tee].kind)
+    if not hardware.is_own(machine, identity, found):
+        raise EvidenceRejected("other hardware than that of this machine")
 
 
 def _record_keys(tx: Tx, machine: Machine, pinned: bytes) -> AckResponse:

@@ -264,6 +264,7 @@ def judge(
         appraisal = appraise(evidence, case, at)
         if appraisal.error is not None:
             raise appraisal.error
+        hardware.demand_own(machine, loaded.identities, appraisal)
         if appraisal.result.verdict is not Verdict.VERIFIED and collateral_rules(in_force).allow_fetch:
             missing = (res.collateral.missing(tx, kind, each, at) for kind, each in evidence.items())
             found = found._replace(wanted=tuple(name for names in missing for name in names))

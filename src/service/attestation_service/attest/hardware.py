@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from attestation.appraisal import KINDS, Appraisal
-from attestation.errors import AttestationError
+from attestation.errors import AttestationError, EKFingerprintMismatch
 from attestation.machines import Machine, SeenHardware
 from attestation.report_data import hardware_fingerprint
 from attestation.results import Assurance, Verdict
 from attestation.store import Tx
 from attestation_service.attest.asked import Asked
-from attestation_service.attest.kinds import SIDES, sent_of, subject_of
-from attestation_service.entitlements.hardware import as_seen
+from attestation_service.attest.kinds import SIDES, approved_of, sent_of, subject_of
+from attestation_service.entitlements.hardware import as_seen, is_own
 
 
 def seen_in(asked: Asked, appraisal: Appraisal, expected: Mapping[str, Any]) -> SeenHardware | None:
@@ -33,6 +33,22 @@ def seen_in(asked: Asked, appraisal: Appraisal, expected: Mapping[str, Any]) -> 
             return None
         return as_seen(kind, found) if found is not None else None
     return None
+
+
+def demand_own(machine: Machine, identities: Mapping[str, Any], appraisal: Appraisal) -> None:
+    """Check that before an approval the hardware of a machine without a TPM is the one that it is known by.
+
+    After it another one is a finding: the processor may have been replaced, and operators approve what was seen.
+
+    Raises:
+        EKFingerprintMismatch: It is another machine's.
+    """
+    if machine.tee is None:
+        return
+    for kind, found in appraisal.hardware.items():
+        identity = identities.get(kind)
+        if approved_of(identity) is None and not is_own(machine, identity, found):
+            raise EKFingerprintMismatch("the evidence is of other hardware than that of this machine")
 
 
 def learned(machine: Machine, appraisal: Appraisal, seen: SeenHardware | None) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from attestation.api import EvidenceItem
 from attestation.appraisal import KINDS
 from attestation.appraisal.confidential import Expected, Hardware
 from attestation.errors import EndorsementMissing, MalformedEvidence, Unavailable
-from attestation.machines import SeenHardware
-from attestation.report_data import report_data
+from attestation.machines import Identity, Machine, SeenHardware
+from attestation.report_data import hardware_fingerprint, report_data
 from attestation.store import Tx
 from attestation_service.resources import Resources
 
@@ -80,6 +80,18 @@ def statement(
         raise EndorsementMissing(missing.undecided, names) from missing
     assert found is not None
     return found
+
+
+def is_own(machine: Machine, identity: Identity | None, found: Hardware) -> bool:
+    """Say whether *found* is the hardware of a machine without a TPM: approved, or before that what it is known by.
+
+    Chip, guest and subject key are no secrets: whoever has such hardware makes authentic evidence that names them all.
+    """
+    if identity is not None and identity.approved_chip is not None:
+        approved = (identity.approved_chip, identity.approved_csp_id, identity.guest)
+        return (found.chip, found.csp_id, found.guest) == approved
+    subject = machine.anchor.ak_public if machine.ephemeral else None
+    return hardware_fingerprint(found.tee, found.chip, found.guest, subject).hex() == machine.fingerprint
 
 
 def as_seen(kind: str, hardware: Hardware) -> SeenHardware:
