@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from fractions import Fraction
 from typing import Any
 
 import cbor2
@@ -150,6 +151,23 @@ def test_what_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(MalformedEvidence) as caught:
         parse_corim(data)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        corim(comid(MEASUREMENT), corim_id=1 << 20_000),
+        corim(comid(MEASUREMENT), corim_id=Fraction(1 << 20_000, 3)),
+        corim(comid({0: 1 << 20_000, 1: {}})),
+    ],
+    ids=["id", "fraction", "key"],
+)
+def test_a_number_of_more_digits_than_python_writes(data: bytes) -> None:
+    """It is refused in the one way; of triples that are left out nobody is told such a kind."""
+    with pytest.raises(MalformedEvidence):
+        parse_corim(data)
+    kind = cbor2.dumps({1: {0: "a"}, 4: {0: [[CLASS, [MEASUREMENT]]], 1 << 20_000: []}})
+    assert parse_corim(corim(CBORTag(506, kind))).left_out == ("triples of kind int",)
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

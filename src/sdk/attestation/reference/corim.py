@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from attestation.errors import MalformedEvidence
 
@@ -261,7 +262,9 @@ def _is_number(value: object, most: int) -> bool:
 
 
 def _shown(value: object) -> str:
-    return str(value)[:40] if isinstance(value, (int, str)) else type(value).__name__
+    # A number may have more digits than Python writes.
+    told = isinstance(value, str) or _is_number(value, 0xFFFF_FFFF)
+    return str(value)[:40] if told else type(value).__name__
 
 
 _ID: Final = re.compile(r"[ -~]{1,128}")
@@ -270,8 +273,8 @@ _ID: Final = re.compile(r"[ -~]{1,128}")
 def _id(value: object) -> str:
     if isinstance(value, str) and _ID.fullmatch(value):
         return value
-    # A UUID as bytes, or as the reader's own object.
-    text = value.hex() if isinstance(value, bytes) and len(value) == 16 else str(value)
-    if isinstance(value, (str, int)) or not re.fullmatch(r"[0-9a-f-]{32,36}", text):
-        raise MalformedEvidence("CoRIM: id is neither text of 1 to 128 printable characters nor a UUID")
-    return text
+    if isinstance(value, bytes) and len(value) == 16:
+        return value.hex()
+    if isinstance(value, UUID):
+        return str(value)
+    raise MalformedEvidence("CoRIM: id is neither text of 1 to 128 printable characters nor a UUID")
