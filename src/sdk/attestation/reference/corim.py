@@ -263,7 +263,7 @@ def _is_number(value: object, most: int) -> bool:
 
 def _shown(value: object) -> str:
     # A number may have more digits than Python writes.
-    told = isinstance(value, str) or _is_number(value, 0xFFFF_FFFF)
+    told = isinstance(value, str | bool) or _is_number(value, 0xFFFF_FFFF)
     return str(value)[:40] if told else type(value).__name__
 
 
