@@ -231,6 +231,23 @@ def test_defaults_hold_in_the_mode_of_what_is_stated() -> None:
     assert policy(tdx={"rtmr2": [A48]}).blocks["tdx"].rtmr == (None, None, hexes(A48), None)
 
 
+def test_a_report_about_one_member_is_none_about_the_defaults() -> None:
+    """Who tries a stricter TCB beside an enforced block loses nothing of what that block demands by default."""
+    enforced = policy("wide", tdx={"mrtd": [A48]})
+    tried = policy(
+        "narrow",
+        "report",
+        tcb={"min_tcb_evaluation_data_number": 9},
+        collateral={"max_staleness_hours": 0},
+    )
+    found = compose([enforced, tried]).blocks
+    assert found["tcb"].accepted_status == Demand(frozenset({"UpToDate"}), report=False)
+    assert found["tcb"].min_tcb_evaluation_data_number == Demand(9, report=True)
+    assert found["collateral"].require_revocation == Demand(True, report=False)
+    # Without such a block the defaults are enforced, too.
+    assert tried.blocks["tcb"].accepted_status == Demand(frozenset({"UpToDate"}), report=False)
+
+
 def test_common_blocks_demand_no_kind() -> None:
     """They say more of what comes; a policy of them alone is one."""
     found = policy(tcb=TCB, collateral=COLLATERAL, identity={"mode": "registered"}, rules=[RULE])

@@ -288,10 +288,12 @@ def _blocks(table: _Members, *, enforced: bool) -> Mapping[str, Any]:
     blocks: dict[str, Any] = {}
     for name, block in (BLOCKS | COMMON_BLOCKS).items():
         mine = {path.removeprefix(f"{name}."): stated for path, stated in table.under(f"{name}.")}
-        # A common block holds by default for what the kinds' blocks say, and in their mode.
-        beside = list(mine.values()) or (kinds if name in COMMON_BLOCKS and block.defaults else [])
+        # A common block holds by default for what the kinds' blocks say, and in their mode: who only reports on one
+        # member of it says nothing of the others.
+        of_kinds = kinds if name in COMMON_BLOCKS and block.defaults else list(mine.values())
+        beside = [*mine.values(), *of_kinds]
         if beside:
-            report = not enforced and all(stated.source.report for stated in beside)
+            report = not enforced and bool(of_kinds) and all(stated.source.report for stated in beside)
             blocks[name] = block.build(mine, report=report)
     return blocks
 
