@@ -75,10 +75,20 @@ def test_without_a_reference_value_nothing_launched_is_affirmed() -> None:
     assert {each.check for each in found if isinstance(each, Failed)} == {"snp-measurement"}
 
 
+def test_what_is_only_reported_not_to_match_affirms_no_launch() -> None:
+    """Another reference value that is enforced does not make up for it: nothing counts as appraised, no level `tee`."""
+    signed = IdBlockRules(id_key_digests=demand(frozenset({KEY})))
+    stated = SevSnpRules(measurement=demand(frozenset({OTHER}), report=True), id_block=signed)
+    found, subjects = judge_claims(claims(**ID_BLOCK), policy(stated))
+    assert subjects == ()
+    assert not any(isinstance(each, Failed) for each in found)
+    assert {each.check for each in found if isinstance(each, Reported)} == {"snp-measurement"}
+
+
 PROVISIONAL = {"current_tcb": tcb_bytes(Product.GENOA, GENOA.tcb | {"snp": 28})}
 LOWER = tcb_bytes(Product.GENOA, GENOA.tcb | {"tee": 0})
 MINIMUM = {"genoa": {"snp": 27, "microcode": 218}}
-ID_BLOCK = {
+ID_BLOCK: dict[str, Any] = {
     "id_key_digest": KEY,
     "author_key_digest": KEY,
     "flags": 1,

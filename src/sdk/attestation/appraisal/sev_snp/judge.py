@@ -15,7 +15,7 @@ from attestation.evidence.sev_snp.verify import AUTHENTICITY
 from attestation.reference import Policy
 from attestation.reference.confidential import IdBlockRules, SevSnpRules
 from attestation.reference.rules import Demand
-from attestation.results import Check, Code, Failed, Outcome, Subject, TrustClaim
+from attestation.results import Check, Code, Failed, Outcome, Reported, Subject, TrustClaim
 
 _CONFIGURATION: Final = TrustClaim.CONFIGURATION
 _EXECUTABLES: Final = TrustClaim.EXECUTABLES
@@ -106,7 +106,7 @@ def judge_claims(claims: SevSnpClaims, policy: Policy) -> tuple[list[Outcome], t
             *outcomes,
             LAUNCH.flagged("what was launched is not compared: the policy names no reference value"),
         ], ()
-    matched = not any(isinstance(each, Failed) for each in launched)
+    matched = not any(isinstance(each, Failed | Reported) for each in launched)
     return outcomes, (Subject.LAUNCH,) if matched else ()
 
 
