@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
 
+from attestation.appraisal import KINDS
 from attestation.appraisal.again import judge_again
+from attestation.appraisal.confidential import Expected
 from attestation.appraisal.learn_shown import learn_shown
 from attestation.appraisal.shown import judge_shown
+from attestation.endorsements.amd import Product
 from attestation.machines import Role
 from attestation.reference import IDENTITY_ONLY, Policy, parse_policy
 from attestation.results import Assurance, Failed, Passed, Reported, Undecided
+from attestation.wire import b64encode
+from attestation_testing.tee.amd import Pki, Processor
+from tests.unit.evidence.dcap_zoo import AT, PLATFORM, TOLD, sgx, tdx
 
 A48, B48, A32 = "aa" * 48, "bb" * 48, "aa" * 32
 TCB = {"bootloader": 4, "tee": 0, "snp": 23, "microcode": 213}
@@ -33,7 +40,7 @@ SNP: dict[str, Any] = {
     "guest_svn": 2,
     "vmpl": 0,
     "platform_info": 4,
-    "tcb": {name: dict(TCB) for name in ("reported", "committed", "current", "launch")},
+    **{f"{name}_tcb": dict(TCB) for name in ("reported", "committed", "current", "launch")},
 }
 QUOTED: dict[str, Any] = {
     "ppid": "dd" * 16,
@@ -160,10 +167,9 @@ def test_defaults_hold_under_every_policy(kind: str, key: str) -> None:
 
 def test_what_else_defaults_refuse() -> None:
     """Another VMPL, provisional firmware, memory that the host may remap."""
-    tcb = copy.deepcopy(SNP["tcb"]) | {"current": TCB | {"snp": 24}}
     for kind, state in (
         ("sev_snp", SNP | {"vmpl": 1}),
-        ("sev_snp", SNP | {"tcb": tcb}),
+        ("sev_snp", SNP | {"current_tcb": TCB | {"snp": 24}}),
         ("tdx", TDX | {"sept_ve_disable": False}),
         ("tdx", TDX | {"tcb_status": "OutOfDate"}),
     ):
@@ -191,10 +197,38 @@ def test_kinds_and_rules_are_judged_together() -> None:
     assert [type(o) for o in none if o.check == "rule"] == [Undecided]
 
 
+def _genuine(kind: str) -> dict[str, Any]:
+    """Return what evidence of the test kit leaves, as it is stored: JSON."""
+    known: Any
+    if kind == "sev_snp":
+        processor = Processor(pki=Pki(Product.GENOA))
+        item = {"report": processor.report(TOLD), "vek": processor.vek}
+        known = processor.endorsements()
+    else:
+        case = tdx() if kind == "tdx" else sgx()
+        item, known = {"quote": case.quote}, PLATFORM.endorsements(case.collateral)
+    side: Any = KINDS[kind]
+    expected = Expected(at=AT, report_data=TOLD, endorsements=known, approved=None, nonce=bytes(32))
+    read = side.parse({name: b64encode(data) for name, data in item.items()})
+    _, found = side.follow(side.verify(read, expected), expected, None)
+    return dict(json.loads(json.dumps(found.state)))
+
+
+@pytest.mark.parametrize("kind", ["sev_snp", "tdx", "sgx"])
+def test_what_evidence_leaves_is_enough(kind: str) -> None:
+    """It has what states in this file have: it teaches a policy, which it keeps, and nothing is undecided."""
+    state = _genuine(kind)
+    assert STATES[kind].keys() <= state.keys()
+    learned = learn_shown([("a", {kind: state})])
+    outcomes = list(judge_shown(kind, state, policy("enforce", **learned.blocks)))
+    assert outcomes
+    assert all(isinstance(o, Passed) for o in outcomes)
+
+
 def test_what_is_learned_holds() -> None:
     """The proposal is a policy that the machines keep which it was learned from; who stands out is named."""
     older = copy.deepcopy(SNP) | {"measurement": B48, "guest_svn": 1, "signing_key": "vlek", "vmpl": 1}
-    older["tcb"]["launch"]["snp"] = 20
+    older["launch_tcb"]["snp"] = 20
     behind = TDX | {"tcb_status": "OutOfDate", "rtmr": [A48, A48, "00" * 48, "00" * 48]}
     machines = [
         ("a", {"sev_snp": SNP, "sgx": SGX}),

@@ -90,10 +90,10 @@ def _sev_snp(lesson: _Lesson, rows: Sequence[Row]) -> dict[str, Any]:
     tcbs: dict[str, dict[str, int]] = {}
     for _, state in rows:
         # Reported is never above committed, nor is launch always as high: a policy asks all three.
-        line = tcbs.setdefault(state["product"].lower(), dict(state["tcb"]["reported"]))
+        line = tcbs.setdefault(state["product"].lower(), dict(state["reported_tcb"]))
         for name in line:
             line[name] = min(
-                line[name], *(state["tcb"][which][name] for which in ("reported", "committed", "launch"))
+                line[name], *(state[f"{which}_tcb"][name] for which in ("reported", "committed", "launch"))
             )
     block["min_tcb"] = tcbs
     keys = {state["signing_key"] for _, state in rows}

@@ -56,7 +56,7 @@ def _masked(found: str, demanded: Masked) -> bool:
 
 def _tcbs(state: State) -> tuple[str, Mapping[str, Mapping[str, int]]]:
     return state["product"].lower(), {
-        name: state["tcb"][name] for name in ("reported", "committed", "launch")
+        name: state[f"{name}_tcb"] for name in ("reported", "committed", "launch")
     }
 
 
@@ -90,7 +90,7 @@ _COMPARED: Final[Mapping[str, Mapping[str, _Compared]]] = {
         "platform_must_clear": _at("platform_info", lambda found, bits: not found & bits),
         "min_tcb": _Compared(_tcbs, _tcbs_least),
         "allow_provisional_firmware": _Compared(
-            lambda state: state["tcb"]["committed"] != state["tcb"]["current"], _allowed
+            lambda state: state["committed_tcb"] != state["current_tcb"], _allowed
         ),
         "allowed_chip_ids": _at("chip_id", _among),
         "signing_key": _at("signing_key", lambda found, key: key in (found, "any")),
