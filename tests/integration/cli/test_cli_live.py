@@ -450,10 +450,17 @@ def test_every_command_works_and_every_operator_route_is_reached(
     assert {c["name"] for c in terminal.json("collateral", "status") if c["says"]} == set(GOOD)
     terminal.ok("collateral", "export", str(out))
     assert (out / "manifest.json").read_bytes() == (carried / "manifest.json").read_bytes()
+    (full := tmp_path / "full").mkdir()
+    (full / "crl").write_bytes(b"in the way")
+    stopped = terminal.run("collateral", "export", str(full))
+    assert (stopped.exit_code, "cannot be written" in stopped.output) == (2, True), stopped.output
+    assert not (full / "manifest.json").exists()
     refused = terminal.run("collateral", "refresh")
     assert (refused.exit_code, "ITL_COLLATERAL_FETCH" in refused.output) == (6, True)
     (carried / "crl/intel-root.der").write_bytes(b"other")
     assert "not the file of the manifest" in terminal.run("collateral", "import", str(carried)).output
+    (carried / "manifest.json").write_text("[" * 100_000)
+    assert "cannot be read" in terminal.run("collateral", "import", str(carried)).output
     (carried / "manifest.json").write_text('{"../x": ""}')
     assert "leads out" in terminal.run("collateral", "import", str(carried)).output
 

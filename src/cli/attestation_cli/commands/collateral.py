@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from attestation.errors import CollateralInvalid, Unavailable
+from attestation.errors import CollateralInvalid, RequestInvalid, Unavailable
 from attestation.wire import b64decode, b64encode
 from attestation_cli.options import FOLDER_PATH, listing, printing
 from attestation_cli.render import Column, time_cell
@@ -88,11 +88,9 @@ def export(session: Session, folder: Path) -> None:
             if found.data is None:
                 continue
             data, path = b64decode(found.data, found.name), _inside(folder, found.name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+            _write(path, data)
             sums[found.name] = hashlib.sha256(data).hexdigest()
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MANIFEST).write_text(json.dumps(sums, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    _write(folder / MANIFEST, (json.dumps(sums, indent=1, sort_keys=True) + "\n").encode("utf-8"))
     session.emit_done(f"{len(sums)} pieces of collateral written to {folder}", {"written": len(sums)})
 
 
@@ -140,6 +138,14 @@ def refresh(session: Session) -> None:
     session.emit_done(f"asked for {answer.asked} pieces of collateral", {"asked": answer.asked})
 
 
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as e:
+        raise RequestInvalid(f"{path} cannot be written: {e.strerror}") from e
+
+
 def _inside(folder: Path, name: str) -> Path:
     """Return where *name* belongs; a service that names a place outside is not believed."""
     path = (folder / name).resolve()
@@ -152,7 +158,7 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each file that the manifest names, as it names it."""
     try:
         sums = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise CollateralInvalid(f"{folder / MANIFEST} cannot be read: {e}") from e
     if not isinstance(sums, dict):
         raise CollateralInvalid(f"{folder / MANIFEST} is no object of names and SHA-256")
