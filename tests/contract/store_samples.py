@@ -128,6 +128,7 @@ def a_full_machine(number: int = 1) -> Machine:
         alarm="two of it",
         unlock_pending=True,
         pinned_keys=b"\x0b" * 32,
+        last_result_from="2001:db8::9",
         shares_names=True,
         directive_sha256=b"d" * 32,
     )

@@ -37,6 +37,7 @@ RENEWAL: dict[str, Any] = {
     "trust_expires_at": NOW + 3 * MINUTE,
     "event_log_sha256": "ab" * 32,
     "heartbeat_missed_at": None,
+    "last_result_from": "10.0.0.9",
 }
 
 

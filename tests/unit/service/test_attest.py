@@ -248,6 +248,27 @@ async def test_a_policy_that_changed_meanwhile_decides_nothing(service: Service)
     assert (answer["status"], answer["action"]) == ("attested", "apply-config")
 
 
+async def test_where_a_result_came_from_is_kept_until_an_act_ends_it(service: Service) -> None:
+    """What is released to a machine at once goes to the address that its newest evidence came from."""
+
+    async def source() -> str | None:
+        return (await service.store.read(lambda tx: tx.machines.require(node.machine_id))).last_result_from
+
+    node = SoftwareNode()
+    await service.introduce(node)
+    await service.act(node, "approve", {"role": "worker-app"})
+    assert await source() is None
+    await service.attest(node)
+    assert await source() == "192.0.2.7"
+    await service.store.write(
+        lambda tx: tx.machines.update(tx.machines.require(node.machine_id), last_result_from="192.0.2.8")
+    )
+    await service.attest(node)
+    assert await source() == "192.0.2.7"
+    await service.act(node, "ak-reset", {"reason": "TPM cleared"})
+    assert await source() is None
+
+
 async def test_trust_ends_with_its_lease(service: Service) -> None:
     """Without a new result a verified machine becomes stale, and a token gets the pending answer."""
     node = SoftwareNode()

@@ -227,6 +227,7 @@ UNTOLD = {
         *("rejected_at", "config_owed_since", "config_failure", "ak_activated_at", "trust_expires_at"),
         *("ek_source", "ek_template", "desired_role", "directive_sha256"),
         *("last_verdict", "last_result_at", "last_policy", "last_failed", "last_result_key"),
+        "last_result_from",
         *("clock_ms", "reset_count", "restart_count", "clock_safe", "firmware_version", "event_log_sha256"),
         *("heartbeat_missed_at", "firmware_attested", "firmware_blocked"),
         *("desired_cluster_id", "alarm", "kept_bytes", "pinned_keys"),

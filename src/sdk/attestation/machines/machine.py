@@ -142,6 +142,7 @@ class Machine:
     `shares_names` is True where another machine of its cluster had its host name or address before these became unique.
     `hardware` is what was seen last of confidential hardware; `vouched_by_hardware`: its last verified evidence came
     from the chip that operators approved, and matched a reference value (level `tee`).
+    `last_result_from` is the address that the evidence of the last result came from.
     """
 
     machine_id: str
@@ -188,6 +189,7 @@ class Machine:
     config_failure: str | None = None
     hardware: SeenHardware | None = None
     vouched_by_hardware: bool = False
+    last_result_from: str | None = None
 
     @property
     def fingerprint(self) -> str:

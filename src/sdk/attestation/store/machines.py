@@ -129,6 +129,7 @@ class Renewed(TypedDict):
     trust_expires_at: datetime | None
     event_log_sha256: str | None
     heartbeat_missed_at: datetime | None
+    last_result_from: str | None
 
 
 def _renew(*besides: str) -> Prepared:

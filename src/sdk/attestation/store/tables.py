@@ -259,6 +259,7 @@ class MachineRow(Base):
     hardware_guest: Mapped[bytes | None]
     hardware_csp_id: Mapped[str | None]
     vouched_by_hardware: Mapped[bool] = mapped_column(server_default=false())
+    last_result_from: Mapped[str | None]
 
 
 class MachineLabelRow(Base):

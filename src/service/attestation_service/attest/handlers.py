@@ -330,6 +330,7 @@ def record(
         "trust_expires_at": at + timedelta(seconds=judged.policy.max_age_seconds) if affirming else None,
         "event_log_sha256": logs.event_log_sha256,
         "heartbeat_missed_at": None if affirming else machine.heartbeat_missed_at,
+        "last_result_from": origin.address,
     }
     learned = key_attestation.learned(machine, appraisal, judged.certified)
     learned |= hardware.learned(machine, appraisal, judged.seen)

@@ -44,6 +44,7 @@ UNTRUSTED: dict[str, Any] = {
     "last_failed": None,
     "last_result_key": None,
     "trust_expires_at": None,
+    "last_result_from": None,
 }
 """After these the next attestation is the first again."""
 
