@@ -36,7 +36,7 @@ def test_its_revisions_make_its_tables(extension: AttestationExtension, tmp_path
     settings = settings_for(tmp_path)
     migrate(settings.db_url)
     for _ in range(2):
-        extensions.migrate(settings, (extension,))
+        extensions.migrate(settings, extensions.Enabled(extensions=(extension,)))
     prefix = f"extension_{extension.name}_"
     with connection_to(settings.db_url) as connection:
         for metadata in {model.metadata for model in extension.get_models()}:

@@ -11,16 +11,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, ClassVar, Final, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Select
 from sqlalchemy.orm import DeclarativeBase
 
+from attestation.api import AttestRequest, ConfigEnvelope, PendingApproval
+from attestation.api.base import Wire
 from attestation.audit import AuditEvent
 from attestation.clock import Clock
 from attestation.errors import AttestationError
-from attestation.machines import Event, NodeEvent, OperatorEvent, Status, Trust
+from attestation.machines import Event, NodeEvent, OperatorEvent, Role, Status, Trust
 from attestation.store import OutboxEvent, Store, Tx
 from attestation.store.sql import Executor, Prepared
 
@@ -29,25 +33,34 @@ __all__ = [
     "GROUP",
     "Access",
     "AttestationExtension",
+    "AttestedMachine",
+    "AuditEvent",
     "Caller",
     "Confirm",
     "Context",
     "Event",
     "Executor",
     "Handler",
+    "MachineRequest",
     "Migrations",
     "NoSettings",
     "NodeEvent",
     "OperatorEvent",
     "OutboxEvent",
+    "PendingApproval",
     "Prepared",
+    "QueryTable",
     "Reply",
+    "Role",
     "Route",
     "Router",
+    "Sealed",
     "Status",
     "Store",
     "Trust",
     "Tx",
+    "Voter",
+    "Wire",
 ]
 
 CONTRACT: Final = 1
@@ -56,8 +69,8 @@ CONTRACT: Final = 1
 GROUP: Final = "attestation_extensions"
 """The entry points by which extensions are found; the name of the point is that of the extension."""
 
-Access = Literal["public", "read", "act", "audit", "known"]
-"""Who may ask: everybody, or operators with that right."""
+Access = Literal["public", "read", "act", "audit", "known", "machine"]
+"""Who may ask: everybody; operators with that right; a machine that proves itself in the request."""
 
 
 Confirm = Callable[[Tx], object]
@@ -88,12 +101,164 @@ class Caller(Protocol):
         ...
 
 
+class Voter(Caller, Protocol):
+    """The operator who asks for an act that several may have to agree to; the answer may be a `PendingApproval`."""
+
+    def agree(
+        self,
+        tx: Tx,
+        action: str,
+        at: datetime,
+        *,
+        terms: Mapping[str, str | int | None],
+        machine_id: str | None = None,
+        always: bool = False,
+    ) -> PendingApproval | None:
+        """Let the act go on (None), or count the caller's vote for it and say what is missing.
+
+        Args:
+            tx: The unit of the act: what is done here and there is one.
+            action: What is to be done, a word; `<name>.` is put before it.
+            at: Now.
+            terms: Everything else that the act rests on. Who votes for other terms votes for something else.
+            machine_id: The machine that it is about, whose role decides whether several must agree; without one it
+                concerns machines of every role.
+            always: Several must agree whatever the machine's role is.
+
+        Raises:
+            MachineUnknown: No such machine.
+            ProposalDiffers, ApprovalUnknown, ProposalRival, RateLimited, BreakGlassCannotVote, AuthenticationTooOld:
+                As for the acts of the service.
+        """
+        ...
+
+
+class MachineRequest(AttestRequest):
+    """What a machine sends with a POST: a quote over a fresh challenge (PROTOCOL §4); subclasses add members.
+
+    The TPM signs the challenge, not the members: who must be sure of them relies on TLS.
+    """
+
+
+class Sealed(Wire):
+    """An answer that one machine can open, and that it knows to be ours (PROTOCOL §5)."""
+
+    envelope: ConfigEnvelope
+    signature: str = Field(
+        description="Compact JWS `itl-sealed+jwt`: what, token_id, config_sha256, for this TPM and request"
+    )
+
+
+class AttestedMachine(Protocol):
+    """The machine that asks: attested, verified by the evidence in this request, and not locked.
+
+    With a GET it came with a client certificate for a key that its TPM certified, and was verified when it attested
+    last, within its lease.
+    """
+
+    @property
+    def machine_id(self) -> str:
+        """UUID."""
+        ...
+
+    @property
+    def hostname(self) -> str | None:
+        """What operators called it."""
+        ...
+
+    @property
+    def role(self) -> Role:
+        """What operators made of it."""
+        ...
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that operators put it into."""
+        ...
+
+    @property
+    def ek_fingerprint(self) -> str:
+        """Name of its TPM or its hardware, 96 lower-case hex."""
+        ...
+
+    @property
+    def assurance(self) -> str:
+        """How well its identity is vouched for (`Assurance`)."""
+        ...
+
+    @property
+    def vector(self) -> Mapping[str, int]:
+        """AR4SI trustworthiness claims of the evidence, the worst of its parts; empty with a certificate."""
+        ...
+
+    @property
+    def key_public(self) -> bytes:
+        """TPMT_PUBLIC of its AK; without a TPM, SPKI of its subject key, DER."""
+        ...
+
+    @property
+    def quoted_at(self) -> datetime:
+        """When the evidence that it is verified by was judged."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """Where the request came from; never identity."""
+        ...
+
+    @property
+    def certificate(self) -> str | None:
+        """Serial number of its client certificate, 40 hex; None where it sent a quote."""
+        ...
+
+    def still(self, tx: Tx) -> None:
+        """Check, in the unit that gives something to it, that it may still have it.
+
+        Raises:
+            MachineNotAdmitted: It was locked, revoked or replaced, or has proved something else, since it was judged.
+        """
+        ...
+
+    def event(self, action: str, **members: str | None) -> AuditEvent:
+        """Return the audit event of what it was given, for `tx.audit.append` in the unit that gives it."""
+        ...
+
+    async def seal(self, plaintext: bytes, *, token_id: str, what: str) -> Sealed:
+        """Seal *plaintext* to it, signed for this request.
+
+        Args:
+            plaintext: At most 1 MiB.
+            token_id: 16 lower-case hex, names what is sealed.
+            what: What it is, in a word; `<name>.` is put before it. The machine knows by it what it asked for.
+
+        Raises:
+            Unavailable: Nothing can be sealed to its key.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryTable:
+    """A table for the query language: a name and what is looked up, without secrets.
+
+    Args:
+        name: As it is written in a query, `WebhookDeliveries`.
+        statement: Columns with the names that they have there.
+        right: Who may ask for it.
+    """
+
+    name: str
+    statement: Select[Any]
+    right: Literal["read", "audit"] = "read"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer that is no JSON."""
+    """An answer that is no JSON, or has headers of its own."""
 
     body: bytes
     media_type: str
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +287,12 @@ class Router:
         """Add an operation.
 
         Args:
-            line: Method and path, `GET /things/{thing_id}`; the path begins with `/` or is empty.
+            line: Method and path, `GET /things/{thing_id}`. The path begins with `/` or is empty, and stands below the
+                extension's own prefix, or begins with one of `prefixes`.
             access: Who may ask. There is no default.
-            handler: Its parameters are the path, the query, at most one model as body, and a `Caller`; its answer is a
-                model, a `Reply`, or None. Its docstring is the documentation.
+            handler: Its parameters are the path, the query, at most one model as body, and who asks: a `Caller`, a
+                `Voter`, or on a route of machines an `AttestedMachine`, whose body is a `MachineRequest`. Its answer is
+                a model, a `Reply`, or None. Its docstring is the documentation.
             errors: What it ends in beside what every route can.
         """
         self.routes.append(Route(line=line, access=access, handler=handler, errors=errors))
@@ -157,6 +324,9 @@ class Context:
 
     store: Store
     clock: Clock
+    service_url: str
+    sign_jwt: Callable[[Mapping[str, Any], str], str]
+    """Sign claims with the service's key, with the header `typ`: P-384, about a millisecond, so on a thread."""
 
 
 class AttestationExtension(ABC):
@@ -173,6 +343,18 @@ class AttestationExtension(ABC):
     """The `CONTRACT` that it was written for."""
 
     migrations: ClassVar[Migrations | None] = None
+
+    prefixes: ClassVar[Sequence[str]] = ()
+    """Paths that its routes stand below, from the root; without any, `/api/v1/<name>` alone."""
+
+    tables: ClassVar[Sequence[str]] = ()
+    """Names of tables that do not begin with `extension_<name>_`."""
+
+    variables: ClassVar[Mapping[str, str]] = {}
+    """Variables of the environment that set a field of `Settings`, beside `ITL_EXT_<NAME>_<FIELD>`."""
+
+    cli_groups: ClassVar[Sequence[str]] = ()
+    """Command groups that operators get with it; without any, the name with `-` for `_`."""
 
     Settings: ClassVar[type[BaseModel]] = NoSettings
 
@@ -201,6 +383,10 @@ class AttestationExtension(ABC):
 
     def get_models(self) -> Sequence[type[DeclarativeBase]]:
         """Return the classes of its tables."""
+        return ()
+
+    def get_query_tables(self) -> Sequence[QueryTable]:
+        """Return what the query language may look up of it."""
         return ()
 
     def get_subscriptions(self) -> Mapping[Event, Handler]:

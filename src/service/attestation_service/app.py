@@ -84,7 +84,7 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
             log.info("settings.notice", notice=notice)
         async with (
             owned(chosen, clock, life, enabled) as resources,
-            extensions.running(enabled.extensions, resources),
+            extensions.running(enabled, resources),
         ):
             app.state.resources = resources
             door = Door(chosen, ServerTLS.of(chosen))
@@ -170,7 +170,7 @@ async def owned(
     """Open what the application owns, and close it: the store finishes every unit that it accepted."""
     await asyncio.to_thread(database.demand_present, settings)
     await asyncio.to_thread(migrate, settings.db_url)
-    await asyncio.to_thread(extensions.migrate, settings, enabled.extensions)
+    await asyncio.to_thread(extensions.migrate, settings, enabled)
     await asyncio.to_thread(crypto_policy.check_files, settings)
     anchors = await asyncio.to_thread(Anchors, settings)
     advisories = await asyncio.to_thread(load_advisories, settings)

@@ -270,7 +270,11 @@ class Settings(BaseSettings):
         ours = {k: v for k, v in found.items() if k.startswith(PREFIX) and not k.startswith(FOREIGN_PREFIXES)}
         extensions = {k: ours.pop(k) for k in sorted(ours) if k.startswith(cls.EXTENSION_PREFIX)}
         known = {PREFIX + name.upper(): name for name in cls.model_fields}
-        faults = [_unknown(variable, list(known)) for variable in sorted(ours.keys() - known.keys())]
+        unknown = sorted(ours.keys() - known.keys())
+        if ours.get(f"{PREFIX}EXTENSIONS"):  # then they may be an extension's; only those know
+            extensions |= {k: ours[k] for k in unknown}
+            unknown = []
+        faults = [_unknown(variable, list(known)) for variable in unknown]
         # An empty variable is an unset one: charts and compose files write `ITL_ISO_URL=""`.
         values: dict[str, Any] = {known[k]: v for k, v in ours.items() if k in known and v != ""}
         try:

@@ -18,7 +18,7 @@ from attestation.extension import CONTRACT, GROUP, AttestationExtension, NodeEve
 from attestation_service import extensions, main
 from attestation_service.app import create_app
 from attestation_service.auth import Operator
-from attestation_service.extensions import ExtensionInvalid
+from attestation_service.extensions import ExtensionInvalid, life, loading
 from attestation_service.inspection import Listen, inspect
 from attestation_service.process import dispatch, maintenance
 from attestation_service.process.preparation import prepare
@@ -94,6 +94,12 @@ class Mine:
 """
 
 
+@pytest.fixture(autouse=True)
+def ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that is installed is one of ours: nothing of it may fail."""
+    monkeypatch.setattr(loading, "_is_ours", lambda _: True)
+
+
 def enabled(site: Path, name: str, code: str = EMPTY, **more: Any) -> Settings:
     """Install an extension and return settings that enable it."""
     install(site, name, HEAD + SAID + code.format(name=name))
@@ -117,7 +123,7 @@ async def test_its_routes_obey_the_rules_of_ours(site: Path, start: Starter) -> 
     service = await start(extensions=("told",))
     listed = (await service.operator("GET", "/extensions")).json()
     assert listed == {
-        "extensions": [{**ABOUT, "name": "told", "pending": 0, "dead_letters": 0}],
+        "extensions": [{**ABOUT, "name": "told", "skipped": None, "pending": 0, "dead_letters": 0}],
         "total": 1,
     }
     answer = await service.get("/api/v1/told/open")
@@ -366,6 +372,7 @@ async def test_what_will_not_end_holds_nothing_up(
 ) -> None:
     """A handler and a hook that swallow their cancellation: the service ends without them, and says so."""
     monkeypatch.setattr(extensions, "HOOK_SECONDS", 0.001)
+    monkeypatch.setattr(life, "HOOK_SECONDS", 0.001)
     released = asyncio.Event()
 
     async def stubborn(*_: object) -> None:
@@ -449,12 +456,12 @@ def test_tables_are_made_whole_or_not_at_all(
     before = tables(database)
     for _ in range(2):
         if why is None:
-            extensions.migrate(settings, extensions.load(settings).extensions)
+            extensions.migrate(settings, extensions.load(settings))
         else:
             with pytest.raises(
                 ExtensionInvalid, match=f"tabled .* has tables that cannot be migrated: .*{why}"
             ):
-                extensions.migrate(settings, extensions.load(settings).extensions)
+                extensions.migrate(settings, extensions.load(settings))
     made = {"extension_tabled_things", "extension_tabled_version"}
     assert tables(database) - before == (made if why is None else set())
 
@@ -466,18 +473,18 @@ def test_tables_of_a_newer_version_are_left_alone(site: Path, migrated: Path) ->
     revision = REVISION.format(table="extension_tabled_things", more="")
     install(site, "tabled", code, files={"revisions/0001_first.py": revision})
     settings = settings_for(site, extensions=("tabled",))
-    extensions.migrate(settings, extensions.load(settings).extensions)
+    extensions.migrate(settings, extensions.load(settings))
     with closing(sqlite3.connect(site / "machines.db")) as db:
         db.execute("update extension_tabled_version set version_num = '0009'")
         db.commit()
         # They say that it may run on them, as during a rolling upgrade; then they do not.
-        extensions.migrate(settings, extensions.load(settings).extensions)
+        extensions.migrate(settings, extensions.load(settings))
         db.execute("delete from schema_support where branch = 'tabled'")
         db.commit()
     with pytest.raises(
         ExtensionInvalid, match=r"revision 0009, which this version does not know .*newest is 0001"
     ):
-        extensions.migrate(settings, extensions.load(settings).extensions)
+        extensions.migrate(settings, extensions.load(settings))
 
 
 def test_the_words_of_the_contract() -> None:

@@ -12,12 +12,14 @@ __all__ = ["DeadLetterDetail", "DeadLetterList", "ExtensionDetail", "ExtensionLi
 class ExtensionDetail(Wire):
     """One extension that is enabled.
 
+    `skipped`: why it cannot be used; then nothing is known of it, or it was left out when it began.
     `pending`: events on their way to it. `dead_letters`: those it could not handle, up to thirty days old.
     """
 
     name: str
-    version: str
-    description: str
+    version: str | None
+    description: str | None
+    skipped: str | None = None
     pending: int
     dead_letters: int
 

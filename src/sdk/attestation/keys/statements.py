@@ -30,6 +30,9 @@ DIRECTIVE_TYP: Final = "itl-directive+jwt"
 CONFIG_TYP: Final = "itl-config+jwt"
 """Header `typ` of a delivery: `token_id`, `config_sha256`. Anybody can seal to public keys (docs/adr/0013)."""
 
+SEALED_TYP: Final = "itl-sealed+jwt"
+"""Header `typ` of what an extension seals to a machine: `what`, `token_id`, `config_sha256`."""
+
 OFFLINE_TYP: Final = "itl-offline+jwt"
 """Header `typ` of what travels in a file: `what`, `token_id`, `config_sha256`. No request asked for it: no nonce."""
 

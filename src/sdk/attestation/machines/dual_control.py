@@ -49,6 +49,9 @@ CA_REVOCATION = "ca_revocation"
 OFFLINE_BUNDLE = "offline_bundle"
 REPLACE = "replace"
 
+EXTENSION = "."
+"""Stands in the names of acts of extensions, `<name>.<word>`, and in no other."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
@@ -136,6 +139,9 @@ class Proposal:
         """Return what it is about, in words for operators."""
         if self.action in (POLICY_ASSIGN, POLICY_UNASSIGN):
             return _policy_words(self.terms)
+        if EXTENSION in self.action:
+            told = [f"{name} {value}" for name, value in self.terms.items()]
+            return ", ".join([f"machine {self.machine_id}", *told] if self.machine_id else told)
         if self.action == TRUST_CERTIFICATE:
             return f"{self.terms['role']} of {self.terms['vendor']}, SHA-256 {self.terms['sha256']}"
         if self.action == CA_ROTATION:
@@ -216,6 +222,40 @@ def of_offline_bundle(machine: Machine, measured: Measured | None) -> Proposal:
     )
 
 
+def of_extension(
+    action: str,
+    machine: Machine | None,
+    measured: Measured | None,
+    *,
+    terms: Mapping[str, str | int | None],
+    always: bool,
+) -> Proposal:
+    """Return the proposal of an act of an extension, about *machine* or about none.
+
+    Args:
+        action: `<name>.<word>`.
+        machine: What it is about, or None; then it concerns machines of every role.
+        measured: What the machine is measured against.
+        terms: Everything else that it rests on.
+        always: Several must agree whatever the role of the machine is.
+    """
+    every = frozenset(Role)
+    if machine is None:
+        return _of_no_machine(action, terms=dict(terms), roles=every)
+    own = frozenset({machine.role}) if machine.role is not None else every
+    return Proposal(
+        action=action,
+        machine_id=machine.machine_id,
+        role=machine.role,
+        hostname=machine.hostname,
+        assigned_ip=machine.assigned_ip,
+        cluster_id=machine.cluster_id,
+        terms=terms,
+        roles=every if always else own,
+        **_state(machine, measured),
+    )
+
+
 def _state(machine: Machine, measured: Measured | None) -> dict[str, Any]:
     """Return the members of a proposal about *machine* that say what is the case, not what is asked for."""
     return {
@@ -258,11 +298,13 @@ def about(members: Mapping[str, Any]) -> tuple[str | None, ...]:
         members: As `Proposal.canonical` wrote them.
     """
     action, terms = members["action"], members["terms"]
+    # What an extension calls its terms, only the extension knows: with other terms it is about something else.
+    named = sorted(terms) if EXTENSION in action else _NAMED_BY.get(action, ())
     return (
         _SAME_KIND.get(action, action),
         members["machine_id"],
         members["role"] if action == REGISTRATION_TOKEN else None,
-        *(_folded(terms[name]) for name in _NAMED_BY.get(action, ())),
+        *(_folded(terms[name]) for name in named),
     )
 
 

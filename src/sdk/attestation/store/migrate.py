@@ -79,12 +79,14 @@ class Branch:
         scripts: Folder of the revisions, `package:folder`.
         head: The newest of them.
         tables: What is there at the newest.
+        besides: Names of tables that it takes beside those.
     """
 
     name: str
     scripts: str
     head: str
     tables: frozenset[str] = frozenset()
+    besides: frozenset[str] = frozenset()
 
     @property
     def prefix(self) -> str:
@@ -258,7 +260,9 @@ def _as_owner() -> Iterator[None]:
 def _not_of(branch: Branch, connection: Connection) -> frozenset[tuple[str, ...]]:
     """Return what is there, and how it was made, that is none of *branch*."""
     return frozenset(
-        row for row in catalogue(connection) if not row[0].startswith((branch.prefix, "sqlite_"))
+        row
+        for row in catalogue(connection)
+        if not row[0].startswith((branch.prefix, "sqlite_")) and row[0] not in branch.besides
     )
 
 

@@ -72,21 +72,8 @@ class MTLS:
             log.error("operator.crl_unusable", reason=str(e))  # noqa: TRY400 -- a trace says nothing more
 
     def presented(self, scope: Scope) -> bytes | None:
-        """Return the DER of the certificate with which the client of this request came; None without one.
-
-        Raises:
-            ClientCertificateUntrusted: Somebody who is not believed names one, or a proxy names two.
-            Unauthenticated: A proxy names one that cannot be read.
-        """
-        transport = transport_of(scope)
-        if transport.refused is not None:
-            raise ClientCertificateUntrusted("a client certificate is taken from a trusted proxy only")
-        if len(transport.forwarded) > 1:
-            # The proxy passed on what it should have overwritten.
-            raise ClientCertificateUntrusted("the proxy names more than one client certificate")
-        for name, value in transport.forwarded:
-            return parse_header(name, value)
-        return transport.certificate
+        """Return the DER of the certificate with which the client of this request came; see `presented`."""
+        return presented(scope)
 
     async def operator(self, der: bytes, origin: Origin, at: datetime) -> Operator:
         """Return who came with the certificate *der*.
@@ -228,6 +215,24 @@ class MTLS:
 
     def _variable(self, path: Path) -> str:
         return "ITL_OPERATOR_CA" if path == self._ca_file else "ITL_OPERATOR_CRL"
+
+
+def presented(scope: Scope) -> bytes | None:
+    """Return the DER of the certificate with which the client of this request came; None without one.
+
+    Raises:
+        ClientCertificateUntrusted: Somebody who is not believed names one, or a proxy names two.
+        Unauthenticated: A proxy names one that cannot be read.
+    """
+    transport = transport_of(scope)
+    if transport.refused is not None:
+        raise ClientCertificateUntrusted("a client certificate is taken from a trusted proxy only")
+    if len(transport.forwarded) > 1:
+        # The proxy passed on what it should have overwritten.
+        raise ClientCertificateUntrusted("the proxy names more than one client certificate")
+    for name, value in transport.forwarded:
+        return parse_header(name, value)
+    return transport.certificate
 
 
 def _issuer_and_serial(certificate: x509.Certificate) -> tuple[bytes, str]:

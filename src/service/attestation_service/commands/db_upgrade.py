@@ -24,7 +24,7 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
     """
     enabled = extensions.load(settings)
     migrate(settings.db_url)
-    extensions.migrate(settings, enabled.extensions)
+    extensions.migrate(settings, enabled)
     also = "".join(f", {each.name}" for each in enabled.extensions if each.migrations is not None)
     sys.stdout.write(f"the database is at revision {HEAD}{also}\n")
     if options.grant_to is not None:

@@ -95,7 +95,7 @@ async def enroll(request: EnrollRequest, *, res: Res, origin: From) -> EnrollRes
         # Single use: the second of two racers fails here, and nothing of its unit remains.
         tx.challenges.redeem(judged.challenge.challenge_id, "enroll", judged.machine.machine_id, at)
         # Judged again on what is true now: a lock or a revocation may have come between.
-        refusal = judged.refusal or _refused_now(tx, judged, at)
+        refusal = judged.refusal or _refused_now(tx, judged.machine, judged.row, at)
         if refusal is not None:
             limits.audit_denied(tx, _denied(judged, refusal, origin), at)
         return refusal
@@ -127,10 +127,9 @@ def _judge(tx: Tx, request: EnrollRequest, counted: limits.Limits, at: datetime)
     machine = tx.machines.require(row.machine_id or "")
     # 3. A challenge of its own, unspent. Without one, whoever saw an enrolment could repeat it.
     challenge = challenges.open_challenge(tx, request.nonce_id, machine.machine_id, at, "enroll")
-    judged = JudgedCertificate(machine=machine, challenge=challenge, row=row)
     try:
         _verify(certificate, request, challenge, machine)
-        refusal = _refused_now(tx, judged, at)
+        refusal = _refused_now(tx, machine, row, at)
     except REFUSALS as e:
         refusal = e
     return JudgedCertificate(machine=machine, challenge=challenge, row=row, refusal=refusal)
@@ -194,9 +193,30 @@ def _verify(
         raise CertificateUntrusted("the certificate does not name the EK of this machine")
 
 
-def _refused_now(tx: Tx, judged: JudgedCertificate, at: datetime) -> AttestationError | None:
+def holder(tx: Tx, der: bytes, at: datetime) -> tuple[Machine, Issuance]:
+    """Return whose client certificate *der* is, and its row; whoever sent it proved to hold the key.
+
+    Raises:
+        MalformedEvidence: It cannot be parsed.
+        CertificateUntrusted: Not ours, not of this machine's EK, not good now, or no TPM certified its key.
+        MachineUnknown, MachineRejected, MachineNotAdmitted: The machine is not attested.
+    """
+    if len(der) > MAX_CERTIFICATE_BYTES:
+        raise MalformedEvidence(f"client certificate: longer than {MAX_CERTIFICATE_BYTES} bytes")
+    row, certificate = _ours(tx, endorsements.parse_certificate(der))
+    machine = tx.machines.require(row.machine_id or "")
+    if row.key_tier is None:
+        raise CertificateUntrusted("no TPM certified the key of this certificate")
+    if [machine.fingerprint] != ek_fingerprints(certificate):
+        raise CertificateUntrusted("the certificate does not name the EK of this machine")
+    if (refusal := _refused_now(tx, machine, row, at)) is not None:
+        raise refusal
+    return machine, row
+
+
+def _refused_now(tx: Tx, judged: Machine, presented: Issuance, at: datetime) -> AttestationError | None:
     """Return why machine or certificate are not good at *at*, or None. Told only to who holds the key."""
-    machine, row = tx.machines.by_id(judged.machine.machine_id), tx.issuances.get(judged.row.serial)
+    machine, row = tx.machines.by_id(judged.machine_id), tx.issuances.get(presented.serial)
     # 7. Attested still. No certificate leads out of any other status.
     if machine is None or row is None:
         return MachineUnknown("no such machine")

@@ -21,8 +21,15 @@ def _settings(case: Case) -> Findings:
 
 
 def _extensions(case: Case) -> Findings:
-    for each in extensions.load(case.settings).extensions:
+    enabled = extensions.load(case.settings)
+    for each in enabled.extensions:
         yield ok("extensions", what=f"{each.name} {each.version}: {each.description}")
+    for name, why in enabled.skipped.items():
+        yield failed(
+            "extensions",
+            what=f"{name} is skipped: it {why}",
+            todo="mend it, or take it out of ITL_EXTENSIONS",
+        )
 
 
 PARTS: Final[Mapping[str, Callable[[Case], Findings]]] = {

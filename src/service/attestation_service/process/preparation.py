@@ -65,7 +65,7 @@ def _prepare(settings: Settings, keys: KeyHolder) -> None:
     database.demand_present(settings)
     _migrate(settings)
     _with_store(settings, _recognise)
-    extensions.migrate(settings, enabled.extensions)
+    extensions.migrate(settings, enabled)
     crypto_policy.check_files(settings)
     keys.open(make=True)
     signer = load_log_signer(settings, create=True)

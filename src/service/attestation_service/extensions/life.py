@@ -1,0 +1,68 @@
+"""They begin in each worker, and end in the opposite order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import structlog
+
+from attestation.extension import AttestationExtension, Context
+from attestation_service.extensions.enabled import Enabled, ExtensionInvalid
+from attestation_service.resources import Resources
+
+log = structlog.get_logger("attestation_service.extensions")
+
+HOOK_SECONDS: Final = 10.0
+
+
+@asynccontextmanager
+async def running(enabled: Enabled, res: Resources) -> AsyncIterator[None]:
+    """Begin them in this worker, in order, and end them in the opposite one.
+
+    Raises:
+        ExtensionInvalid: One of ours fails or hangs while it begins; those before it were ended. Others are skipped.
+    """
+    begun: list[AttestationExtension] = []
+
+    def sign(claims: Mapping[str, Any], typ: str) -> str:
+        return res.signer.sign_jwt(dict(claims), typ=typ)
+
+    context = Context(store=res.store, clock=res.clock, service_url=res.settings.service_url, sign_jwt=sign)
+    try:
+        for name, why in enabled.skipped.items():
+            log.error("extension.skipped", name=name, reason=why)
+        for each in enabled.extensions:
+            if each.name in enabled.skipped:
+                continue
+            begun.append(each)
+            try:
+                async with asyncio.timeout(HOOK_SECONDS):
+                    await each.on_startup(context)
+            except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's
+                # Its kind only: in the words of a connection that failed there may be a password.
+                invalid = ExtensionInvalid(each.name, f"cannot begin: {type(e).__name__}")
+                log.error(  # noqa: TRY400 -- no trace: it has the words
+                    "extension.skipped" if each.name in enabled.foreign else "service.unusable",
+                    reason=str(invalid),
+                )
+                enabled.skip(invalid)
+                continue
+            log.info("extension.started", name=each.name, version=each.version)
+        yield
+    finally:
+        for each in reversed(begun):
+            ending = asyncio.create_task(_end(each))
+            # Twice: it may swallow that it is cancelled after the first.
+            if (await asyncio.wait([ending], timeout=2 * HOOK_SECONDS))[1]:
+                log.error("extension.stop_failed", name=each.name, kind="TimeoutError")
+
+
+async def _end(made: AttestationExtension) -> None:
+    try:
+        async with asyncio.timeout(HOOK_SECONDS):
+            await made.on_shutdown()
+    except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's; the others must end too
+        log.error("extension.stop_failed", name=made.name, kind=type(e).__name__)  # noqa: TRY400 -- its words may be secret

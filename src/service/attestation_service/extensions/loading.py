@@ -1,0 +1,232 @@
+"""Which extensions are enabled, and whether they can be used: asked before the application is built."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import EntryPoint
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from attestation.api.said import said
+from attestation.extension import (
+    CONTRACT,
+    GROUP,
+    AttestationExtension,
+    Event,
+    Handler,
+    NodeEvent,
+    OperatorEvent,
+)
+from attestation_service.extensions.enabled import (
+    BUILT_IN,
+    NONE,
+    Enabled,
+    ExtensionInvalid,
+    groups_of,
+    prefixes_of,
+    words,
+)
+from attestation_service.extensions.mounting import routers_of
+from attestation_service.extensions.tables import demand_tables
+from attestation_service.settings import Settings, SettingsInvalid
+
+NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+def load(settings: Settings) -> Enabled:
+    """Make the extensions that *settings* enable, and ask what they add; nothing of any other is imported.
+
+    Of ours, each must work. What does not of others is left out, and `Enabled.skipped` says why.
+
+    Raises:
+        ExtensionInvalid: One is named twice or is not installed; one of ours fails, or does not keep the contract.
+        SettingsInvalid: A setting of an extension that is not enabled.
+    """
+    names = settings.extensions
+    if not names:
+        return NONE
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ExtensionInvalid(twice, "is named twice")
+    for name in names:
+        # Settings and tables of the one could be those of the other.
+        if other := next((each for each in names if name.startswith(f"{each}_")), None):
+            raise ExtensionInvalid(name, f"cannot be enabled with {other}: its name begins as that one's")
+    points = {name: _point(name) for name in names}
+    foreign = {name for name, point in points.items() if not _is_ours(point)}
+    found = Enabled(foreign=frozenset(foreign))
+    kinds: dict[str, type[AttestationExtension]] = {}
+    for name, point in points.items():
+        try:
+            kinds[name] = _import(name, point)
+        except ExtensionInvalid as e:
+            found.skip(e)
+    given = _settings_of(names, kinds, settings.extension_values)
+    made: list[AttestationExtension] = []
+    for name, kind in kinds.items():
+        try:
+            each = _make(name, kind, given[name])
+            _demand_free(each, made)
+        except ExtensionInvalid as e:
+            found.skip(e)
+        else:
+            made.append(each)
+    usable, routers = routers_of(made, found)
+    handlers = _subscriptions(usable, found)
+    return Enabled(
+        extensions=tuple(each for each in usable if each.name not in found.skipped),
+        routers=routers,
+        handlers=handlers,
+        foreign=found.foreign,
+        skipped=found.skipped,
+    )
+
+
+def _is_ours(point: EntryPoint) -> bool:
+    return point.dist is not None and point.dist.name == BUILT_IN
+
+
+def _point(name: str) -> EntryPoint:
+    if not NAME.fullmatch(name):
+        raise ExtensionInvalid(name, "has a name that none can have: small letters, digits and _")
+    from importlib.metadata import entry_points  # here: a service without extensions need not load it
+
+    points = list(entry_points(group=GROUP, name=name))
+    if not points:
+        found = ", ".join(sorted({each.name for each in entry_points(group=GROUP)})) or "none"
+        raise ExtensionInvalid(name, f"is not installed; installed: {found}")
+    if len(points) > 1:
+        raise ExtensionInvalid(name, f"is installed twice: {', '.join(each.value for each in points)}")
+    return points[0]
+
+
+def _import(name: str, point: EntryPoint) -> type[AttestationExtension]:
+    try:
+        kind = point.load()
+    # A stranger's code may do anything while it is imported, also try to end the program.
+    except (Exception, SystemExit) as e:
+        raise ExtensionInvalid(name, f"cannot be imported: {words(e)}") from e
+    if not isinstance(kind, type) or not issubclass(kind, AttestationExtension):
+        raise ExtensionInvalid(name, f"is no AttestationExtension: {point.value}")
+    if (contract := getattr(kind, "contract", None)) != CONTRACT:
+        raise ExtensionInvalid(name, f"was written for contract {contract}; this service has {CONTRACT}")
+    return kind
+
+
+def _make(name: str, kind: type[AttestationExtension], given: Mapping[str, str]) -> AttestationExtension:
+    try:
+        made = kind(_chosen(name, kind, given))
+        said_name, about = made.name, (made.version, made.description)
+        demand_tables(name, made)
+    except ExtensionInvalid:
+        raise
+    except (Exception, SystemExit) as e:
+        raise ExtensionInvalid(name, f"cannot be made: {words(e)}") from e
+    if said_name != name:
+        raise ExtensionInvalid(name, f"calls itself {said_name!r}")
+    if not all(about):
+        raise ExtensionInvalid(name, "says nothing of its version or of what it does")
+    return made
+
+
+def _demand_free(extension: AttestationExtension, others: Iterable[AttestationExtension]) -> None:
+    """Refuse what takes a table, a prefix or a command group that another one has."""
+    for other in others:
+        for what, ours, theirs in (
+            ("the table", _tables(extension), _tables(other)),
+            ("the prefix", prefixes_of(extension), prefixes_of(other)),
+            ("the command group", groups_of(extension), groups_of(other)),
+        ):
+            if both := sorted(set(ours) & set(theirs)):
+                raise ExtensionInvalid(extension.name, f"takes {what} {both[0]}, which {other.name} has")
+
+
+def _tables(extension: AttestationExtension) -> list[str]:
+    return [model.__tablename__ for model in extension.get_models()]
+
+
+# ---------------------------------------------------------------- settings
+
+
+def _settings_of(
+    names: Sequence[str], kinds: Mapping[str, type[AttestationExtension]], values: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
+    """Return the values of each of *names*, by the name of the field.
+
+    Raises:
+        SettingsInvalid: There is one that belongs to none of them.
+    """
+    found: dict[str, dict[str, str]] = {name: {} for name in names}
+    declared = {
+        variable: (name, field) for name, kind in kinds.items() for variable, field in kind.variables.items()
+    }
+    for variable, value in sorted(values.items()):
+        if variable in declared:
+            name, field = declared[variable]
+            found[name][field] = value
+            continue
+        rest = variable.removeprefix(Settings.EXTENSION_PREFIX).lower()
+        owner = next((each for each in names if rest.startswith(f"{each}_")), None)
+        if owner is None or not variable.startswith(Settings.EXTENSION_PREFIX):
+            if len(kinds) < len(names) and not variable.startswith(Settings.EXTENSION_PREFIX):
+                continue  # of one that cannot be imported, perhaps: it is told of
+            raise SettingsInvalid(f"unknown setting {variable}; it belongs to no extension of ITL_EXTENSIONS")
+        found[owner][rest.removeprefix(f"{owner}_")] = value
+    return found
+
+
+def _chosen(name: str, kind: type[AttestationExtension], given: Mapping[str, str]) -> BaseModel:
+    model = kind.Settings
+    spelled = {field: variable for variable, field in kind.variables.items()}
+
+    def variable(field: str) -> str:
+        return spelled.get(field, f"{Settings.EXTENSION_PREFIX}{name.upper()}_{field.upper()}")
+
+    if unknown := sorted(given.keys() - model.model_fields.keys()):
+        raise ExtensionInvalid(name, f"has no setting {variable(unknown[0])}")
+    try:
+        return model(**given)
+    except ValidationError as e:
+        # The variable, never its value: it may be a secret.
+        faults = [
+            f"{variable(str(each['loc'][0]) if each['loc'] else '')}: {said(each)}" for each in e.errors()
+        ]
+        raise ExtensionInvalid(name, "; ".join(faults)) from None
+
+
+# ---------------------------------------------------------------- events
+
+
+def _subscriptions(
+    extensions: Iterable[AttestationExtension], enabled: Enabled
+) -> dict[str, Mapping[Event, Handler]]:
+    """Return what handles which event, by extension; one that fails, or handles what is no event, is skipped."""
+    found: dict[str, Mapping[Event, Handler]] = {}
+    for each in extensions:
+        try:
+            wanted: dict[Any, Any] = dict(each.get_subscriptions())  # its word for it
+        except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's
+            enabled.skip(ExtensionInvalid(each.name, f"has no subscriptions: {words(e)}"))
+            continue
+        strange = [
+            event
+            for event, handler in wanted.items()
+            if not isinstance(event, NodeEvent | OperatorEvent) or not callable(handler)
+        ]
+        if strange:
+            why = f"subscribes to {strange[0]!r}, which is no event, or not with a function"
+            enabled.skip(ExtensionInvalid(each.name, why))
+        elif wanted:
+            found[each.name] = wanted
+    return found
+
+
+def by_event(subscribed: Mapping[str, Mapping[Event, Handler]]) -> dict[Event, list[str]]:
+    """Return who is told of which event."""
+    found: dict[Event, list[str]] = defaultdict(list)
+    for name, handlers in subscribed.items():
+        for event in handlers:
+            found[event].append(name)
+    return dict(found)

@@ -1,0 +1,229 @@
+"""Routes of extensions for machines: a quote over a fresh challenge, or nothing; what is given is sealed."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from attestation.extension import Sealed
+from attestation_service import extensions
+from attestation_service.app import create_app
+from attestation_service.attest.proving import prove
+from attestation_service.extensions import ExtensionInvalid, loading
+from tests.fixtures.extension import install, site
+from tests.unit.service.conftest import Service, Starter, settings_for
+from tests.unit.service.node import SoftwareNode
+from tests.unit.service.test_extensions import EMPTY, HEAD
+
+pytestmark = pytest.mark.anyio
+
+__all__ = ["site"]
+
+GIVING = (
+    "from attestation.extension import AttestedMachine, MachineRequest, PendingApproval, Sealed, Voter\n"
+    + HEAD
+    + """
+class Wish(MachineRequest):
+    wish: str = "none"
+
+class Done(BaseModel):
+    done: bool
+
+"""
+    + EMPTY.format(name="giving")
+    + """
+    prefixes = ("/api/v1/gifts", "/gifts")
+
+    def get_router(self):
+        router = Router()
+        router.add("POST /{gift}/read", "machine", self.give)
+        router.add("GET /gifts/{gift}", "machine", self.show)
+        router.add("POST /{gift}/release", "act", self.release)
+        return router
+
+    async def give(self, gift: str, request: Wish, machine: AttestedMachine) -> Sealed:
+        "Give."
+        at = self.context.clock.now()
+        def work(tx):
+            machine.still(tx)
+            tx.audit.append(machine.event("given", detail=gift), at)
+        await self.context.store.write(work)
+        text = f"{gift} {request.wish} {machine.role} {machine.vector}"
+        return await machine.seal(text.encode(), token_id="0123456789abcdef", what="gift")
+
+    async def show(self, gift: str, machine: AttestedMachine) -> Sealed:
+        "Show."
+        return await machine.seal(gift.encode(), token_id="0123456789abcdef", what="gift")
+
+    async def release(self, gift: str, who: Voter) -> Done | PendingApproval:
+        "Release."
+        at = self.context.clock.now()
+        def work(tx):
+            waiting = who.agree(tx, "release", at, terms={"gift": gift}, always=True)
+            if waiting is None:
+                tx.audit.append(who.event("released", detail=gift), at)
+            return waiting
+        return await self.context.store.write(work) or Done(done=True)
+"""
+)
+
+
+@pytest.fixture
+async def service(site: Path, start: Starter) -> Service:
+    """A service with an extension that gives."""
+    install(site, "giving", GIVING)
+    return await start(extensions=("giving",))
+
+
+async def ask(service: Service, node: SoftwareNode, **members: Any) -> httpx.Response:
+    """Ask for a gift with a fresh quote."""
+    body = node.attestation(await service.challenge(node), wish="a pony", **members)
+    return await service.post("/api/v1/gifts/toy/read", body)
+
+
+async def test_what_is_given_is_sealed_and_signed_for_this_request(service: Service) -> None:
+    """The machine opens it, and knows by the signature that it is what it asked for."""
+    node = SoftwareNode()
+    await service.admitted(node)
+    body = node.attestation(await service.challenge(node), wish="a pony")
+    answer = await service.post("/api/v1/gifts/toy/read", body)
+    assert answer.status_code == 200, answer.text
+    sealed = Sealed.model_validate(answer.json())
+    told = node.open(answer.json()["envelope"])
+    assert told.startswith(b"toy a pony worker-app {")
+    assert b"'instance-identity': " in told
+    assert [each["detail"] for each in await service.audit(action="given")] == ["toy"]
+    claims = json.loads(base64.urlsafe_b64decode(sealed.signature.split(".")[1] + "=="))
+    assert (claims["what"], claims["token_id"]) == ("giving.gift", "0123456789abcdef")
+    # Spent: nobody repeats it.
+    again = await service.post("/api/v1/gifts/toy/read", body)
+    assert (again.status_code, again.json()["type"]) == (409, "urn:itl:problem:challenge-used")
+
+
+async def test_only_who_is_attested_and_verified_now_is_given_anything(service: Service) -> None:
+    """Before the approval, locked, revoked, with other PCRs, with somebody else's quote: nothing, and no act."""
+    node, other = SoftwareNode(), SoftwareNode(rsa_ek=True)
+    await service.introduce(node)
+    refused = await ask(service, node)
+    assert (refused.status_code, refused.json()["type"]) == (403, "urn:itl:problem:machine-not-admitted")
+    await service.act(node, "approve", {"role": "worker-app"})
+    await service.admitted(other)
+    # Approved and verified: this quote is its first attestation, and the configuration stays owed.
+    assert (await ask(service, node)).status_code == 200
+    assert (await service.attest(node))["action"] == "apply-config"
+    foreign = await ask(service, node, ek_fingerprint=other.ek_fingerprint)
+    assert foreign.status_code in (403, 422)
+    body = other.attestation(await service.challenge(node)) | {"machine_id": node.machine_id}
+    assert (await service.post("/api/v1/gifts/toy/read", body)).status_code in (403, 422)
+    no_nonce = await ask(service, node, node_nonce=None)
+    assert (no_nonce.status_code, no_nonce.json()["type"]) == (426, "urn:itl:problem:agent-too-old")
+    for act in ("lock", "revoke"):
+        await service.act(node, act, {"reason": "x"})
+        assert (await ask(service, node)).status_code == 403
+    assert len(await service.audit(action="given")) == 1
+
+
+async def test_a_lock_between_the_quote_and_the_gift_is_noticed(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`still` compares in the unit that gives."""
+    node = SoftwareNode()
+    await service.admitted(node)
+
+    async def slow(*given: Any, **named: Any) -> Any:
+        proved = await prove(*given, **named)
+        await service.act(node, "lock", {"reason": "x"})
+        return proved
+
+    monkeypatch.setattr("attestation_service.extensions.asking.prove", slow)
+    refused = await ask(service, node)
+    assert (refused.status_code, refused.json()["type"]) == (403, "urn:itl:problem:machine-not-admitted")
+    assert await service.audit(action="given") == []
+
+
+async def test_who_comes_without_a_certificate_is_nobody(service: Service) -> None:
+    """A GET of machines needs one."""
+    answer = await service.get("/gifts/toy", headers={"Itl-Node-Nonce": "x"})
+    assert (answer.status_code, answer.json()["type"]) == (401, "urn:itl:problem:unauthenticated")
+
+
+WRONG = [
+    ("router.add('POST', 'machine', self.no_machine)", "a route of machines takes an AttestedMachine"),
+    ("router.add('POST', 'machine', self.no_proof)", "a POST of machines takes a MachineRequest"),
+    ("router.add('GET', 'machine', self.no_machine)", "a route of machines takes an AttestedMachine"),
+    (
+        "router.add('GET', 'read', self.no_proof)",
+        "a route of machines takes an AttestedMachine, and no other",
+    ),
+    ("router.add('PUT', 'machine', self.no_proof)", "a machine asks by POST with a quote"),
+    ("router.add('POST', 'act', self.proof)", "a POST of machines takes a MachineRequest, and nothing else"),
+]
+
+
+@pytest.mark.parametrize(("line", "why"), WRONG)
+def test_a_route_of_machines_looks_at_who_asks(
+    site: Path, line: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who forgets it has no route."""
+    monkeypatch.setattr(loading, "_is_ours", lambda _: True)
+    code = f"    def get_router(self):\n        router = Router()\n        {line}\n        return router\n"
+    handlers = """
+    async def no_machine(self, request: MachineRequest) -> None:
+        "Give."
+
+    async def no_proof(self, machine: AttestedMachine) -> None:
+        "Give."
+
+    async def proof(self, request: MachineRequest) -> None:
+        "Give."
+"""
+    head = "from attestation.extension import AttestedMachine, MachineRequest\n" + HEAD
+    install(site, "wrong", head + EMPTY.format(name="wrong") + code + handlers)
+    with pytest.raises(ExtensionInvalid, match=why):
+        create_app(settings_for(site, extensions=("wrong",)))
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("prefixes = ('/api/v1/machines/x',)", "has the name of routes of the service"),
+        ("prefixes = ('things',)", "which is no path"),
+        ("prefixes = ('/healthz',)", "has the name of routes of the service"),
+        ("raise ValueError('no')", "cannot be imported: ValueError"),
+    ],
+)
+async def test_what_a_stranger_breaks_is_left_out_and_shown(
+    site: Path, start: Starter, more: str, why: str
+) -> None:
+    """The service runs without it; operators read why."""
+    install(site, "broken", HEAD + EMPTY.format(name="broken") + f"    {more}\n")
+    service = await start(extensions=("broken",))
+    (told,) = (await service.operator("GET", "/extensions")).json()["extensions"]
+    assert told["name"] == "broken"
+    assert why in told["skipped"]
+
+
+async def test_a_stranger_that_cannot_begin_serves_nothing(site: Path, start: Starter) -> None:
+    """Its routes say so; the others work."""
+    hook = "\n    async def on_startup(self, context):\n        raise ValueError('canary')\n"
+    install(site, "giving", GIVING + hook)
+    service = await start(extensions=("giving",))
+    (told,) = (await service.operator("GET", "/extensions")).json()["extensions"]
+    assert told["skipped"] == "cannot begin: ValueError"
+    answer = await service.operator("POST", "/gifts/toy/release")
+    assert answer.status_code == 503
+    assert "canary" not in answer.text
+
+
+async def test_two_cannot_have_the_same(site: Path) -> None:
+    """Prefixes, tables and command groups: the second is left out."""
+    for name in ("one", "two"):
+        install(site, name, HEAD + EMPTY.format(name=name) + "    prefixes = ('/api/v1/things',)\n")
+    found = extensions.load(settings_for(site, extensions=("one", "two")))
+    assert found.skipped == {"two": "takes the prefix /api/v1/things, which one has"}
+    assert [each.name for each in found.extensions] == ["one"]
