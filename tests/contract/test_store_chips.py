@@ -76,3 +76,28 @@ def test_a_crowd_hides_nobody(store: Store) -> None:
         )
     first, *_ = store.read_sync(lambda tx: tx.chip_marks.relatives("", [SERIAL]))
     assert first.machine_id == a_machine(30).machine_id
+
+
+def test_who_has_a_uuid_is_found_in_both_orders_of_its_bytes(store: Store) -> None:
+    """Only whom operators admitted; of more than two, two: nobody asks how ambiguous it is."""
+    one, other = "33221100-5544-7766-8899-aabbccddeeff", "00112233-4455-6677-8899-aabbccddeeff"
+    statuses = (Status.PENDING_APPROVAL, Status.REJECTED, Status.REVOKED)
+    for number, status in enumerate(statuses, start=1):
+        add(store, a_machine(number, status=status), Mark(MarkKind.HW_UUID, one))
+    add(store, a_machine(4, status=Status.ATTESTED), Mark(MarkKind.HW_SERIAL, one))
+
+    def found() -> list[str]:
+        machines = store.read_sync(lambda tx: tx.chip_marks.admitted_with_uuid(one, other))
+        return [machine.machine_id for machine in machines]
+
+    assert found() == []
+    add(
+        store,
+        a_machine(5, status=Status.LOCKED),
+        Mark(MarkKind.HW_UUID, one),
+        Mark(MarkKind.HW_UUID, other),
+    )
+    assert found() == [a_machine(5).machine_id]
+    add(store, a_machine(6, status=Status.ATTESTED), Mark(MarkKind.HW_UUID, other))
+    add(store, a_machine(7, status=Status.REGISTERED), Mark(MarkKind.HW_UUID, other))
+    assert found() == [a_machine(5).machine_id, a_machine(6).machine_id]

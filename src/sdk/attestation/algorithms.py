@@ -203,6 +203,7 @@ class Use(StrEnum):
     KEY_ID = "key-identifier"
     KEY_FILE = "key-file"
     KEPT_KEY = "kept-key"
+    KEPT_SECRET = "kept-secret"  # noqa: S105 -- the name of a use
     DEVICE_KEY = "device-key"
     WRAPPING = "wrapped-key"
     PIN = "refused-pin"
@@ -538,6 +539,14 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 algorithms=("aes-256-gcm", "hkdf-sha384", "sha384"),
                 chooser=Chooser.WE,
                 parameters="itl-ocsp-delegate/v1: under a secret of the service's key, bound to certificate and CA key",
+            ),
+            Entry(
+                use=Use.KEPT_SECRET,
+                title="what extensions keep in the database, and disk keys that they seal for machines",
+                algorithms=("aes-256-gcm", "hmac-sha384"),
+                chooser=Chooser.WE,
+                parameters="random keys of 256 bits, wrapped under a key-encryption key that is named by URI; what is "
+                "encrypted is bound to whose it is",
             ),
             Entry(
                 use=Use.DEVICE_KEY,

@@ -24,17 +24,8 @@ from attestation.api.base import Wire
 from attestation.audit import AuditEvent
 from attestation.clock import Clock
 from attestation.errors import AttestationError
-from attestation.machines import (
-    Event,
-    ExtensionEvent,
-    NodeEvent,
-    OperatorEvent,
-    Role,
-    Status,
-    Trust,
-    event_named,
-)
-from attestation.store import OutboxEvent, Store, Tx
+from attestation.machines import Event, Machine, NodeEvent, OperatorEvent, Role, Status, Trust
+from attestation.store import OutboxEvent, RateLimit, Store, Tx
 from attestation.store.sql import Executor, Prepared
 
 __all__ = [
@@ -45,13 +36,13 @@ __all__ = [
     "AttestedMachine",
     "AuditEvent",
     "Caller",
+    "Clock",
     "Confirm",
     "Context",
-    "Emit",
     "Event",
     "Executor",
-    "ExtensionEvent",
     "Handler",
+    "Machine",
     "MachineRequest",
     "Migrations",
     "NoSettings",
@@ -61,6 +52,7 @@ __all__ = [
     "PendingApproval",
     "Prepared",
     "QueryTable",
+    "RateLimit",
     "Reply",
     "Role",
     "Route",
@@ -72,7 +64,6 @@ __all__ = [
     "Tx",
     "Voter",
     "Wire",
-    "event_named",
 ]
 
 CONTRACT: Final = 1
@@ -330,33 +321,6 @@ class Migrations:
     head: str
 
 
-class Emit(Protocol):
-    """Writes an event that the extension declares, in the unit of the change."""
-
-    def __call__(
-        self,
-        tx: Tx,
-        event: str,
-        at: datetime,
-        *,
-        machine_id: str | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Write *event* to the outbox: whoever subscribed is told after the commit.
-
-        Args:
-            tx: The unit of the change.
-            event: One of `events`.
-            at: Now.
-            machine_id: The machine that it is about, or None.
-            meta: More about it, JSON, thin and without secrets.
-
-        Raises:
-            ValueError: It is not declared.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """What an extension is given when the service starts; it is closed after `on_shutdown`."""
@@ -364,7 +328,6 @@ class Context:
     store: Store
     clock: Clock
     service_url: str
-    emit: Emit
     sign_jwt: Callable[[Mapping[str, Any], str], str]
     """Sign claims with the service's key, with the header `typ`: P-384, about a millisecond, so on a thread."""
 
@@ -392,9 +355,6 @@ class AttestationExtension(ABC):
 
     variables: ClassVar[Mapping[str, str]] = {}
     """Variables of the environment that set a field of `Settings`, beside `ITL_EXT_<NAME>_<FIELD>`."""
-
-    events: ClassVar[Sequence[str]] = ()
-    """What it tells of, `<word>.<word>`; others subscribe to it by that name. The first word is its own."""
 
     cli_groups: ClassVar[Sequence[str]] = ()
     """Command groups that operators get with it; without any, the name with `-` for `_`."""
@@ -432,11 +392,8 @@ class AttestationExtension(ABC):
         """Return what the query language may look up of it."""
         return ()
 
-    def get_subscriptions(self) -> Mapping[Event | str, Handler]:
-        """Return what handles which event; asked once, before the application is built.
-
-        Events of other extensions are named by their words, whether those are enabled or not.
-        """
+    def get_subscriptions(self) -> Mapping[Event, Handler]:
+        """Return what handles which event; asked once, before the application is built."""
         return {}
 
     async def on_startup(self, context: Context) -> None:

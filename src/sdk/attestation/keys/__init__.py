@@ -7,6 +7,7 @@ from attestation.keys.jws import (
     JWSRejected,
     verify_jwt,
 )
+from attestation.keys.kek import KEK, open_kek
 from attestation.keys.notes import NoteKey, load_ed25519, load_mldsa44
 from attestation.keys.open import KeyOptions, OpenKey, create_key, open_key
 from attestation.keys.signer import FileSigner, KeySigner, Signer, load_signer
@@ -34,6 +35,7 @@ __all__ = [
     "CONFIG_SIGNATURE_HEADER",
     "CONFIG_TYP",
     "DIRECTIVE_TYP",
+    "KEK",
     "KEYS_TYP",
     "NODE_NONCE_BYTES",
     "NODE_NONCE_HEADER",
@@ -57,6 +59,7 @@ __all__ = [
     "load_ed25519",
     "load_mldsa44",
     "load_signer",
+    "open_kek",
     "open_key",
     "parse_key_uri",
     "thumbprints",

@@ -9,9 +9,10 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, bindparam, case, delete, func, or_, select, update
 
 from attestation.clock import from_micros, to_micros
-from attestation.machines import Status
+from attestation.machines import Machine, Status
 from attestation.machines.chips import Mark, MarkKind, Relative
 from attestation.store.codec import binds, codec
+from attestation.store.machines import decode
 from attestation.store.sql import Executor, Prepared
 from attestation.store.tables import AKBindingRow, ChipMarkRow, MachineRow, table_of
 
@@ -125,6 +126,21 @@ _OTHERS = Prepared(
     )
     .limit(MOST_RELATIVES)
 )
+# Anybody can register under any UUID: who was never admitted makes it no less clear whose it is.
+_ADMITTED_WITH_UUID = Prepared(
+    select(_M)
+    .where(
+        _MC.machine_id.in_(
+            select(_KC.machine_id).where(
+                _KC.kind == MarkKind.HW_UUID.value,
+                or_(_KC.value == bindparam("one"), _KC.value == bindparam("other")),
+            )
+        ),
+        or_(*(_MC.status == each.value for each in (Status.REGISTERED, Status.ATTESTED, Status.LOCKED))),
+    )
+    .order_by(_MC.id)
+    .limit(2)
+)
 _OF_MACHINE = Prepared(
     select(_KC.kind, _KC.value).where(_KC.machine_id == bindparam("machine_id")).order_by(_KC.kind, _KC.value)
 )
@@ -158,6 +174,13 @@ class ChipMarks:
         return tuple(
             Mark(MarkKind(row[0]), row[1]) for row in self._sql.rows(_OF_MACHINE, machine_id=machine_id)
         )
+
+    def admitted_with_uuid(self, one: str, other: str) -> list[Machine]:
+        """Return the machines that operators admitted and whose firmware tables say *one* UUID or the *other*.
+
+        Two, where there are more. Both as `telling` returns them: one UUID in both orders of bytes.
+        """
+        return [*map(decode, self._sql.rows(_ADMITTED_WITH_UUID, one=one, other=other))]
 
     def relatives(self, machine_id: str, marks: Iterable[Mark]) -> list[Relative]:
         """Return the other machines that have one of *marks*, deleted ones too."""

@@ -1,0 +1,123 @@
+"""Key-encryption keys by URI: what extensions wrap the keys under that they keep in the database.
+
+A copy of the database without the KEK opens nothing, nor does the KEK without the database. In a file it is 64
+hexadecimal digits (`openssl rand -hex 32`), of mode 0600:
+
+    wrapped = nonce (12) ‖ AES-256-GCM of the plaintext ‖ tag (16)
+"""
+
+# Algorithms for: kept-secret
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from typing import Final, Protocol
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from attestation.errors import KeyUnsupported, KeyUnusable, UnwrapFailed
+from attestation.keys.file import read_private
+from attestation.keys.open import KeyOptions
+from attestation.keys.uri import FileRef, parse_key_uri
+
+KEK_BYTES: Final = 32
+MAX_PLAINTEXT_BYTES: Final = 64
+"""A KEK wraps keys: what is longer is encrypted under one of them."""
+_NONCE_BYTES: Final = 12
+_TAG_BYTES: Final = 16
+_TEXT: Final = re.compile(rb"([0-9A-Fa-f]{64})\r?\n?")
+
+
+class KEK(Protocol):
+    """A key-encryption key. Every method may ask a device and blocks: call them from a thread."""
+
+    @property
+    def key_id(self) -> str:
+        """Its name, at most 64 characters of ASCII: the same wherever it is opened, and of no other key."""
+        ...
+
+    def wrap(self, plaintext: bytes, aad: bytes) -> bytes:
+        """Return *plaintext*, 1 to 64 bytes, wrapped, and bound to *aad*: whose it is and what for.
+
+        Raises:
+            SignerUnavailable: The device does not answer now.
+        """
+        ...
+
+    def unwrap(self, wrapped: bytes, aad: bytes) -> bytes:
+        """Return what was wrapped with the same *aad*.
+
+        Raises:
+            UnwrapFailed: It was not wrapped so, or under another key.
+            SignerUnavailable: The device does not answer now.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of it; may be called twice."""
+        ...
+
+
+def open_kek(uri: str, options: KeyOptions | None = None) -> KEK:
+    """Open the KEK that *uri* names; in the process that uses it, not before a fork.
+
+    Raises:
+        KeyURIInvalid: The URI breaks a rule.
+        KeyNotFound: Nothing is there; nothing is made.
+        KeyUnusable: It is no KEK, or others may read it.
+    """
+    options = options or KeyOptions()
+    ref = parse_key_uri(uri)
+    if not isinstance(ref, FileRef):
+        raise KeyUnsupported("a KEK is named by file:/absolute/path")
+    if ref.passphrase_source is not None:
+        raise KeyUnsupported("the file of a KEK is not encrypted")
+    found = _TEXT.fullmatch(read_private(ref.path, copy=options.copies))
+    if found is None:
+        raise KeyUnusable(
+            f"{ref.path} holds no KEK: 64 hexadecimal digits, as `openssl rand -hex 32` writes them"
+        )
+    return LocalKEK(bytes.fromhex(found[1].decode("ascii")))
+
+
+class LocalKEK:
+    """A KEK in memory; see `KEK`.
+
+    Args:
+        key: 32 bytes.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != KEK_BYTES:
+            raise KeyUnusable(f"a KEK has {KEK_BYTES} bytes")
+        self._cipher = AESGCM(key)
+        self._key_id = hmac.digest(key, b"itl-kek-id/1", "sha384")[:16].hex()
+
+    @property
+    def key_id(self) -> str:
+        """The first 16 bytes of HMAC-SHA-384 of a fixed text under it, hex."""
+        return self._key_id
+
+    def wrap(self, plaintext: bytes, aad: bytes) -> bytes:
+        """Wrap under a fresh nonce."""
+        if not 0 < len(plaintext) <= MAX_PLAINTEXT_BYTES:
+            raise ValueError(f"a KEK wraps 1 to {MAX_PLAINTEXT_BYTES} bytes")
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, plaintext, aad)
+
+    def unwrap(self, wrapped: bytes, aad: bytes) -> bytes:
+        """Open, or refuse."""
+        if not _NONCE_BYTES + _TAG_BYTES < len(wrapped) <= _NONCE_BYTES + MAX_PLAINTEXT_BYTES + _TAG_BYTES:
+            raise UnwrapFailed("not a key that was wrapped under this KEK")
+        try:
+            return self._cipher.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], aad)
+        except InvalidTag:
+            raise UnwrapFailed("not a key that was wrapped under this KEK") from None
+
+    def close(self) -> None:
+        """Nothing is held but memory, which Python does not wipe."""
+
+    def __repr__(self) -> str:
+        return f"<LocalKEK {self._key_id}>"
