@@ -24,7 +24,17 @@ from attestation.api.base import Wire
 from attestation.audit import AuditEvent
 from attestation.clock import Clock
 from attestation.errors import AttestationError
-from attestation.machines import Event, Machine, NodeEvent, OperatorEvent, Role, Status, Trust
+from attestation.machines import (
+    Event,
+    ExtensionEvent,
+    Machine,
+    NodeEvent,
+    OperatorEvent,
+    Role,
+    Status,
+    Trust,
+    event_named,
+)
 from attestation.store import OutboxEvent, RateLimit, Store, Tx
 from attestation.store.sql import Executor, Prepared
 
@@ -39,8 +49,10 @@ __all__ = [
     "Clock",
     "Confirm",
     "Context",
+    "Emit",
     "Event",
     "Executor",
+    "ExtensionEvent",
     "Handler",
     "Machine",
     "MachineRequest",
@@ -64,6 +76,7 @@ __all__ = [
     "Tx",
     "Voter",
     "Wire",
+    "event_named",
 ]
 
 CONTRACT: Final = 1
@@ -321,6 +334,33 @@ class Migrations:
     head: str
 
 
+class Emit(Protocol):
+    """Writes an event that the extension declares, in the unit of the change."""
+
+    def __call__(
+        self,
+        tx: Tx,
+        event: str,
+        at: datetime,
+        *,
+        machine_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write *event* to the outbox: whoever subscribed is told after the commit.
+
+        Args:
+            tx: The unit of the change.
+            event: One of `events`.
+            at: Now.
+            machine_id: The machine that it is about, or None.
+            meta: More about it, JSON, thin and without secrets.
+
+        Raises:
+            ValueError: It is not declared.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """What an extension is given when the service starts; it is closed after `on_shutdown`."""
@@ -328,6 +368,7 @@ class Context:
     store: Store
     clock: Clock
     service_url: str
+    emit: Emit
     sign_jwt: Callable[[Mapping[str, Any], str], str]
     """Sign claims with the service's key, with the header `typ`: P-384, about a millisecond, so on a thread."""
 
@@ -355,6 +396,9 @@ class AttestationExtension(ABC):
 
     variables: ClassVar[Mapping[str, str]] = {}
     """Variables of the environment that set a field of `Settings`, beside `ITL_EXT_<NAME>_<FIELD>`."""
+
+    events: ClassVar[Sequence[str]] = ()
+    """What it tells of, `<word>.<word>`; others subscribe to it by that name. The first word is its own."""
 
     cli_groups: ClassVar[Sequence[str]] = ()
     """Command groups that operators get with it; without any, the name with `-` for `_`."""
@@ -392,8 +436,11 @@ class AttestationExtension(ABC):
         """Return what the query language may look up of it."""
         return ()
 
-    def get_subscriptions(self) -> Mapping[Event, Handler]:
-        """Return what handles which event; asked once, before the application is built."""
+    def get_subscriptions(self) -> Mapping[Event | str, Handler]:
+        """Return what handles which event; asked once, before the application is built.
+
+        Events of other extensions are named by their words, whether those are enabled or not.
+        """
         return {}
 
     async def on_startup(self, context: Context) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attestation.machines import NodeEvent, OperatorEvent, event_named
+from attestation.machines import ExtensionEvent, NodeEvent, OperatorEvent, event_named
 
 
 @pytest.mark.parametrize("event", [*NodeEvent, *OperatorEvent], ids=str)
@@ -13,14 +13,34 @@ def test_each_word_names_its_event(event: NodeEvent | OperatorEvent) -> None:
     assert event_named(event.value) is event
 
 
+def test_extensions_have_words_of_their_own() -> None:
+    """The first of them tells whose."""
+    event = event_named("secret.created")
+    assert isinstance(event, ExtensionEvent)
+    assert (event, event.value) == ("secret.created", "secret.created")
+
+
 def test_the_words_are_distinct() -> None:
     """A word that two kinds share would come back as the wrong one."""
     words = [event.value for event in (*NodeEvent, *OperatorEvent)]
     assert len(words) == len(set(words))
 
 
-@pytest.mark.parametrize("word", ["", "node", "operator.", "NODE.ONLINE", "machine.online"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "",
+        "node",
+        "operator.",
+        "NODE.ONLINE",
+        "node.onlin",
+        "audit.told",
+        "secret.Created",
+        "a.b.c",
+        "secret.x\n",
+    ],
+)
 def test_other_words_name_none(word: str) -> None:
     """A row that we did not write is an error, not a guess."""
-    with pytest.raises(ValueError, match="not a valid"):
+    with pytest.raises(ValueError, match="is no name of an event"):
         event_named(word)

@@ -14,7 +14,8 @@ from attestation.extension import Sealed
 from attestation_service import extensions
 from attestation_service.app import create_app
 from attestation_service.attest.proving import prove
-from attestation_service.extensions import ExtensionInvalid, loading
+from attestation_service.extensions import ExtensionInvalid, life, loading
+from attestation_service.process import dispatch, maintenance
 from tests.fixtures.extension import install, site
 from tests.unit.service.conftest import Service, Starter, settings_for
 from tests.unit.service.node import SoftwareNode
@@ -38,6 +39,7 @@ class Done(BaseModel):
     + EMPTY.format(name="giving")
     + """
     prefixes = ("/api/v1/gifts", "/gifts")
+    events = ("gift.given",)
 
     def get_router(self):
         router = Router()
@@ -52,6 +54,7 @@ class Done(BaseModel):
         def work(tx):
             machine.still(tx)
             tx.audit.append(machine.event("given", detail=gift), at)
+            self.context.emit(tx, "gift.given", at, machine_id=machine.machine_id, meta={"gift": gift})
         await self.context.store.write(work)
         text = f"{gift} {request.wish} {machine.role} {machine.vector}"
         return await machine.seal(text.encode(), token_id="0123456789abcdef", what="gift")
@@ -69,6 +72,19 @@ class Done(BaseModel):
                 tx.audit.append(who.event("released", detail=gift), at)
             return waiting
         return await self.context.store.write(work) or Done(done=True)
+"""
+)
+
+
+LISTENING = (
+    HEAD
+    + EMPTY.format(name="listening")
+    + """
+    def get_subscriptions(self):
+        return {"gift.given": self.told}
+
+    async def told(self, event):
+        print("told", event.event, event.machine_id, event.payload["node"]["role"], event.payload["meta"])
 """
 )
 
@@ -103,6 +119,27 @@ async def test_what_is_given_is_sealed_and_signed_for_this_request(service: Serv
     # Spent: nobody repeats it.
     again = await service.post("/api/v1/gifts/toy/read", body)
     assert (again.status_code, again.json()["type"]) == (409, "urn:itl:problem:challenge-used")
+
+
+async def test_what_an_extension_tells_of_reaches_others(
+    site: Path, start: Starter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the word, after the commit, as what the service tells of; what it does not declare, it cannot."""
+    install(site, "giving", GIVING)
+    install(site, "listening", LISTENING)
+    service = await start(extensions=("giving", "listening"))
+    node = SoftwareNode()
+    await service.admitted(node)
+    assert (await ask(service, node)).status_code == 200
+    await maintenance.once(service.resources)
+    enabled = extensions.load(service.resources.settings)
+    while await dispatch.once("listening", enabled.handlers["listening"], service.resources):
+        pass
+    told = f"told gift.given {node.machine_id} worker-app {{'gift': 'toy'}}"
+    assert told in capsys.readouterr().out
+    emit = life._emitting(enabled.extensions[0])
+    with pytest.raises(ValueError, match="giving does not declare the event"):
+        await service.store.write(lambda tx: emit(tx, "gift.taken", service.clock.now()))
 
 
 async def test_only_who_is_attested_and_verified_now_is_given_anything(service: Service) -> None:

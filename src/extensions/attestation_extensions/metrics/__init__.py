@@ -90,7 +90,7 @@ class Metrics(AttestationExtension):
         """Return the counters."""
         return (EventRow,)
 
-    def get_subscriptions(self) -> Mapping[Event, Handler]:
+    def get_subscriptions(self) -> Mapping[Event | str, Handler]:
         """Count every event."""
         return dict.fromkeys(EVENTS, self.count)
 

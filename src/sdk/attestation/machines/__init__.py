@@ -1,6 +1,6 @@
 """Machines and the rules of their admission, without a database."""
 
-from attestation.machines.events import Event, NodeEvent, OperatorEvent, event_named
+from attestation.machines.events import Event, ExtensionEvent, NodeEvent, OperatorEvent, event_named
 from attestation.machines.lifecycle import ALLOWED, Role, Status, Transition, next_status
 from attestation.machines.machine import (
     DEFAULT_CLUSTER,
@@ -26,6 +26,7 @@ __all__ = [
     "ClockState",
     "EKCertificateInfo",
     "Event",
+    "ExtensionEvent",
     "Identity",
     "Machine",
     "NodeEvent",

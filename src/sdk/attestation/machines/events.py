@@ -3,7 +3,9 @@
 They are written to the outbox in the unit of the change; who handles them is decided elsewhere.
 """
 
+import re
 from enum import StrEnum
+from typing import Final, Self
 
 
 class OperatorEvent(StrEnum):
@@ -35,17 +37,44 @@ class NodeEvent(StrEnum):
     ALARM = "node.alarm"
 
 
-Event = NodeEvent | OperatorEvent
+class ExtensionEvent(str):
+    """What an extension tells of: `<word>.<word>`, the first of which no event of the service has.
+
+    Raises:
+        ValueError: Not so.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, word: str) -> Self:
+        """Check that it is a name for one."""
+        if not _WORDS.fullmatch(word) or word.partition(".")[0] in _OURS:
+            raise ValueError(f"{word!r} is no name of an event of an extension")
+        return super().__new__(cls, word)
+
+    @property
+    def value(self) -> str:
+        """The word, as of a member of an enumeration."""
+        return str(self)
+
+
+_WORDS: Final = re.compile(r"[a-z][a-z0-9_]{0,31}\.[a-z][a-z0-9_]{0,31}")
+_OURS: Final = frozenset(each.partition(".")[0] for each in (*NodeEvent, *OperatorEvent)) | {
+    "audit",
+    "approval",
+}
+
+Event = NodeEvent | OperatorEvent | ExtensionEvent
 """Every event that the outbox carries."""
 
 
+_NAMED: Final[dict[str, Event]] = {each.value: each for each in (*NodeEvent, *OperatorEvent)}
+
+
 def event_named(word: str) -> Event:
-    """Return the event that *word* names.
+    """Return the event that *word* names; whether an extension tells of it, only those that are enabled know.
 
     Raises:
-        ValueError: None does.
+        ValueError: None can.
     """
-    try:
-        return NodeEvent(word)
-    except ValueError:
-        return OperatorEvent(word)
+    return _NAMED.get(word) or ExtensionEvent(word)

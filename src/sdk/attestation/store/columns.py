@@ -86,7 +86,7 @@ FLAG = Stored(Boolean(), bool, bool)
 INSTANT = Stored(BigInteger(), to_micros, from_micros)
 """Microseconds since 1970; see `attestation.clock`."""
 
-_EVENT = Stored(Text(), _VALUE, event_named)
+_EVENT = Stored(Text(), attrgetter("value"), event_named)
 EventWord = Annotated[Event, mapped_column(_EVENT)]
 
 _PAYLOAD = Stored(Text(), partial(json.dumps, separators=(",", ":")), json.loads)

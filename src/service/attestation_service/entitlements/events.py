@@ -34,15 +34,15 @@ def emit(
     payload = {
         "ek_fingerprint": machine.fingerprint,
         "timestamp": rfc3339(at),
-        "node": {
-            "machine_id": machine.machine_id,
-            "hostname": machine.hostname,
-            "role": machine.role,
-            **(node or {}),
-        },
+        "node": {**node_of(machine), **(node or {})},
         "meta": dict(meta or {}),
     }
     tx.outbox.add(event, machine.machine_id, payload, at)
+
+
+def node_of(machine: Machine) -> dict[str, str | None]:
+    """Return what every event says of *machine*."""
+    return {"machine_id": machine.machine_id, "hostname": machine.hostname, "role": machine.role}
 
 
 def hardware(machine: Machine) -> dict[str, str]:

@@ -68,3 +68,8 @@ def prefixes_of(extension: AttestationExtension) -> tuple[str, ...]:
 def groups_of(extension: AttestationExtension) -> tuple[str, ...]:
     """Return the command groups that operators get with it."""
     return tuple(extension.cli_groups) or (extension.name.replace("_", "-"),)
+
+
+def first_words(extension: AttestationExtension) -> tuple[str, ...]:
+    """Return the first words of the events that it tells of."""
+    return tuple(dict.fromkeys(event.partition(".")[0] for event in extension.events))

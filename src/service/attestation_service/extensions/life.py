@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, Final
 
 import structlog
 
-from attestation.extension import AttestationExtension, Context
+from attestation.clock import rfc3339
+from attestation.extension import AttestationExtension, Context, Emit, ExtensionEvent, Tx
+from attestation_service.entitlements import events
 from attestation_service.extensions.enabled import Enabled, ExtensionInvalid
 from attestation_service.resources import Resources
 
@@ -30,7 +33,6 @@ async def running(enabled: Enabled, res: Resources) -> AsyncIterator[None]:
     def sign(claims: Mapping[str, Any], typ: str) -> str:
         return res.signer.sign_jwt(dict(claims), typ=typ)
 
-    context = Context(store=res.store, clock=res.clock, service_url=res.settings.service_url, sign_jwt=sign)
     try:
         for name, why in enabled.skipped.items():
             log.error("extension.skipped", name=name, reason=why)
@@ -39,6 +41,13 @@ async def running(enabled: Enabled, res: Resources) -> AsyncIterator[None]:
                 continue
             begun.append(each)
             try:
+                context = Context(
+                    store=res.store,
+                    clock=res.clock,
+                    service_url=res.settings.service_url,
+                    emit=_emitting(each),
+                    sign_jwt=sign,
+                )
                 async with asyncio.timeout(HOOK_SECONDS):
                     await each.on_startup(context)
             except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's
@@ -58,6 +67,31 @@ async def running(enabled: Enabled, res: Resources) -> AsyncIterator[None]:
             # Twice: it may swallow that it is cancelled after the first.
             if (await asyncio.wait([ending], timeout=2 * HOOK_SECONDS))[1]:
                 log.error("extension.stop_failed", name=each.name, kind="TimeoutError")
+
+
+def _emitting(extension: AttestationExtension) -> Emit:
+    declared = frozenset(extension.events)
+
+    def emit(
+        tx: Tx,
+        event: str,
+        at: datetime,
+        *,
+        machine_id: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        if event not in declared:
+            raise ValueError(f"{extension.name} does not declare the event {event!r}")
+        machine = tx.machines.by_id(machine_id) if machine_id is not None else None
+        payload = {
+            "ek_fingerprint": machine.fingerprint if machine is not None else None,
+            "timestamp": rfc3339(at),
+            "node": events.node_of(machine) if machine is not None else {},
+            "meta": dict(meta or {}),
+        }
+        tx.outbox.add(ExtensionEvent(event), machine_id, payload, at)
+
+    return emit
 
 
 async def _end(made: AttestationExtension) -> None:

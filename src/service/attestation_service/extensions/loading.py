@@ -16,15 +16,16 @@ from attestation.extension import (
     GROUP,
     AttestationExtension,
     Event,
+    ExtensionEvent,
     Handler,
-    NodeEvent,
-    OperatorEvent,
+    event_named,
 )
 from attestation_service.extensions.enabled import (
     BUILT_IN,
     NONE,
     Enabled,
     ExtensionInvalid,
+    first_words,
     groups_of,
     prefixes_of,
     words,
@@ -120,6 +121,8 @@ def _make(name: str, kind: type[AttestationExtension], given: Mapping[str, str])
         made = kind(_chosen(name, kind, given))
         said_name, about = made.name, (made.version, made.description)
         demand_tables(name, made)
+        for event in made.events:
+            ExtensionEvent(event)
     except ExtensionInvalid:
         raise
     except (Exception, SystemExit) as e:
@@ -138,6 +141,7 @@ def _demand_free(extension: AttestationExtension, others: Iterable[AttestationEx
             ("the table", _tables(extension), _tables(other)),
             ("the prefix", prefixes_of(extension), prefixes_of(other)),
             ("the command group", groups_of(extension), groups_of(other)),
+            ("events called", first_words(extension), first_words(other)),
         ):
             if both := sorted(set(ours) & set(theirs)):
                 raise ExtensionInvalid(extension.name, f"takes {what} {both[0]}, which {other.name} has")
@@ -206,20 +210,24 @@ def _subscriptions(
     found: dict[str, Mapping[Event, Handler]] = {}
     for each in extensions:
         try:
-            wanted: dict[Any, Any] = dict(each.get_subscriptions())  # its word for it
+            told: dict[Any, Any] = dict(each.get_subscriptions())  # its word for it
         except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's
             enabled.skip(ExtensionInvalid(each.name, f"has no subscriptions: {words(e)}"))
             continue
-        strange = [
-            event
-            for event, handler in wanted.items()
-            if not isinstance(event, NodeEvent | OperatorEvent) or not callable(handler)
-        ]
-        if strange:
-            why = f"subscribes to {strange[0]!r}, which is no event, or not with a function"
-            enabled.skip(ExtensionInvalid(each.name, why))
-        elif wanted:
-            found[each.name] = wanted
+        wanted: dict[Event, Handler] = {}
+        for event, handler in told.items():
+            try:
+                wanted[event_named(event)] = handler
+                known = callable(handler)
+            except (ValueError, TypeError):
+                known = False
+            if not known:
+                why = f"subscribes to {event!r}, which is no event, or not with a function"
+                enabled.skip(ExtensionInvalid(each.name, why))
+                break
+        else:
+            if wanted:
+                found[each.name] = wanted
     return found
 
 
