@@ -221,7 +221,7 @@ def test_the_aes_key_is_destroyed(place: Place, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_session_is_lost(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the module answers then is no fault of the blob: it is opened in a new session."""
-    real = provision._find_kek
+    real = provision.find_kek
     died: list[Any] = []
 
     def dying(session: Any, name: Any) -> Any:
@@ -231,7 +231,7 @@ def test_the_session_is_lost(place: Place, monkeypatch: pytest.MonkeyPatch) -> N
             session.close()
         return found
 
-    monkeypatch.setattr(provision, "_find_kek", dying)
+    monkeypatch.setattr(provision, "find_kek", dying)
     assert place.unwrap(place.blob()).origin == "provisioned"
     assert len(died) == 1
 

@@ -1,9 +1,10 @@
 """Key-encryption keys by URI: what extensions wrap the keys under that they keep in the database.
 
-A copy of the database without the KEK opens nothing, nor does the KEK without the database. In a file it is 64
-hexadecimal digits (`openssl rand -hex 32`), of mode 0600:
+A copy of the database without the KEK opens nothing, nor does the KEK without the database.
 
-    wrapped = nonce (12) ‖ AES-256-GCM of the plaintext ‖ tag (16)
+    file:/…      64 hexadecimal digits (`openssl rand -hex 32`), mode 0600; wrapped = nonce (12) ‖ AES-256-GCM with tag
+    pkcs11:…     an RSA key on a token that unwraps and does nothing else; see `opener` for what is wrapped
+    tpm2:…       an RSA key in a TPM that decrypts; likewise
 """
 
 # Algorithms for: kept-secret
@@ -18,9 +19,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from attestation.errors import KeyUnsupported, KeyUnusable, UnwrapFailed
-from attestation.keys.file import read_private
+from attestation.keys.file import create_once, read_private
 from attestation.keys.open import KeyOptions
-from attestation.keys.uri import FileRef, parse_key_uri
+from attestation.keys.uri import PKCS11Ref, TPM2Ref, parse_key_uri
 
 KEK_BYTES: Final = 32
 MAX_PLAINTEXT_BYTES: Final = 64
@@ -70,8 +71,14 @@ def open_kek(uri: str, options: KeyOptions | None = None) -> KEK:
     """
     options = options or KeyOptions()
     ref = parse_key_uri(uri)
-    if not isinstance(ref, FileRef):
-        raise KeyUnsupported("a KEK is named by file:/absolute/path")
+    if isinstance(ref, PKCS11Ref):
+        from attestation.keys.pkcs11 import kek as token  # here: the package it needs may be missing
+
+        return token.open_kek(ref, options)
+    if isinstance(ref, TPM2Ref):
+        from attestation.keys.tpm2 import kek as tpm
+
+        return tpm.open_kek(ref, options)
     if ref.passphrase_source is not None:
         raise KeyUnsupported("the file of a KEK is not encrypted")
     found = _TEXT.fullmatch(read_private(ref.path, copy=options.copies))
@@ -80,6 +87,27 @@ def open_kek(uri: str, options: KeyOptions | None = None) -> KEK:
             f"{ref.path} holds no KEK: 64 hexadecimal digits, as `openssl rand -hex 32` writes them"
         )
     return LocalKEK(bytes.fromhex(found[1].decode("ascii")))
+
+
+def create_kek(uri: str, options: KeyOptions | None = None) -> KEK:
+    """Make a KEK where *uri* points unless one is there, and open it.
+
+    Raises:
+        KeyUnusable: Something else is there, or it cannot be made; subclasses say why.
+    """
+    options = options or KeyOptions()
+    ref = parse_key_uri(uri)
+    if isinstance(ref, PKCS11Ref):
+        from attestation.keys.pkcs11.provision import create_kek as on_token  # here, likewise
+
+        on_token(uri, options)
+    elif isinstance(ref, TPM2Ref):
+        from attestation.keys.tpm2 import kek as tpm
+
+        tpm.create_kek(ref, options)
+    else:
+        create_once(ref.path, lambda: f"{secrets.token_hex(KEK_BYTES)}\n".encode("ascii"))
+    return open_kek(uri, options)
 
 
 class LocalKEK:

@@ -66,13 +66,18 @@ BLOCK_BYTES: Final = 8
 """RFC 5649: semiblocks, one of them the integrity check; at least two."""
 MAX_WRAPPED_BYTES: Final = 16384
 
-_OAEP: Final[dict[OAEPHash, Any]] = {  # the binding's stubs know bytes only
+OAEP: Final[dict[OAEPHash, Any]] = {  # the binding's stubs know bytes only
     "sha256": (Mechanism.SHA256, MGF.SHA256, None),
     "sha1": (Mechanism.SHA_1, MGF.SHA1, None),
 }
 
 _NO_SUCH_PARAMETER: Final = frozenset(("ArgumentsBad", "MechanismParamInvalid", "MechanismInvalid"))
-"""What tokens answer to an OAEP hash that they do not have, whatever the blob."""
+
+
+def no_such_parameter(error: PKCS11Error) -> bool:
+    """Return True for what tokens answer to an OAEP hash that they do not have, whatever the blob."""
+    return name_of(error) in _NO_SUCH_PARAMETER
+
 
 _KEK_DEMANDED: Final[dict[Attribute, bool]] = {
     Attribute.TOKEN: True,
@@ -105,7 +110,7 @@ def create_kek(uri: str, options: KeyOptions) -> RSAPublicKey:
 
     def found_or_made(connection: threads.TokenSession) -> RSAPublicKey:
         try:
-            return _find_kek(connection.session, name)[1]
+            return find_kek(connection.session, name)[1]
         except KeyNotFound:
             return _generate_kek(connection.session, name)
 
@@ -219,7 +224,12 @@ def _generate_kek(session: pkcs11.Session, name: KeyName) -> RSAPublicKey:
     return public_key
 
 
-def _find_kek(session: pkcs11.Session, name: KeyName) -> tuple[pkcs11.UnwrapMixin, RSAPublicKey]:
+def find_kek(session: pkcs11.Session, name: KeyName) -> tuple[pkcs11.UnwrapMixin, RSAPublicKey]:
+    """Return the KEK *name* and its public half; it can unwrap, and nothing else.
+
+    Raises:
+        KeyNotFound, KeyAmbiguous, KeyUnusable: There is none, several are, or it is no KEK.
+    """
     alive(session)
     found = search(session, ObjectClass.PRIVATE_KEY, label=name.label, id=name.id)
     if not found:
@@ -253,7 +263,7 @@ def _unwrap(
     name: KeyName,
 ) -> pkcs11.Key:
     """Return the private key in *blob*, a token object that nobody has proven yet."""
-    kek, kek_public = _find_kek(session, kek_name)
+    kek, kek_public = find_kek(session, kek_name)
     offered = session.token.slot.get_mechanisms()
     for mechanism in (Mechanism.RSA_PKCS_OAEP, Mechanism.AES_KEY_WRAP_PAD):
         if mechanism not in offered:
@@ -270,7 +280,7 @@ def _unwrap(
                 KeyType.AES,
                 sealed,
                 mechanism=Mechanism.RSA_PKCS_OAEP,
-                mechanism_param=_OAEP[oaep_hash],
+                mechanism_param=OAEP[oaep_hash],
                 store=False,
                 capabilities=MechanismFlag.UNWRAP,
                 template={
@@ -281,7 +291,7 @@ def _unwrap(
             )
             return cast("pkcs11.UnwrapMixin", opened)
         except PKCS11Error as e:
-            if name_of(e) not in _NO_SUCH_PARAMETER:
+            if not no_such_parameter(e):
                 raise
             raise KeyUnsupported(
                 f"the token of {name.shown} does no OAEP with {oaep_hash}; SoftHSM 2.6.1 knows sha1 only, "

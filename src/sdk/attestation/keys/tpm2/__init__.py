@@ -117,7 +117,7 @@ def create_key(ref: KeyRef, algorithm: Algorithm, options: KeyOptions) -> OpenKe
         raise KeyUnsupported(f"a TPM makes no {algorithm} keys; ecdsa-p384 is what it can")
 
     def found_or_made(thread: TPMThread, ref: TPM2Ref, options: KeyOptions) -> OpenKey:
-        _make_once(thread, ref, options, key_template(kind))
+        make_once(thread, ref, options, key_template(kind))
         return _open(thread, ref, options)
 
     opened = _with_thread(ref, options, found_or_made)
@@ -146,15 +146,9 @@ def _with_thread(
 
 
 def _open(thread: TPMThread, ref: TPM2Ref, options: KeyOptions) -> OpenKey:
-    wrapped = _wrapped(thread, ref)
-    where: int | TPMKey
-    if wrapped is not None:
-        where, public = wrapped, parse_public(wrapped.public)
-    else:
-        assert ref.handle is not None
-        where, public = ref.handle, _persistent(thread, ref.handle, ref.shown)
+    where, public = found(thread, ref)
     _check(public, ref.shown)
-    auth = _auth(ref, options, empty=wrapped is not None and wrapped.empty_auth)
+    auth = auth_of(ref, options, where)
     stored = StoredKey(shown=ref.shown, where=where, name=public.name, auth=auth)
     private = delegated(TPMSigner(thread, stored), public.key(), ref.shown)
     self_test(private, private.public_key())
@@ -166,6 +160,24 @@ def _open(thread: TPMThread, ref: TPM2Ref, options: KeyOptions) -> OpenKey:
         backend="tpm2",
         close=lambda: release(thread),
     )
+
+
+def found(thread: TPMThread, ref: TPM2Ref) -> tuple[int | TPMKey, Public]:
+    """Return where the key lies, and its public area.
+
+    Raises:
+        KeyNotFound, KeyUnusable: As `_wrapped`.
+    """
+    wrapped = _wrapped(thread, ref)
+    if wrapped is not None:
+        return wrapped, parse_public(wrapped.public)
+    assert ref.handle is not None
+    return ref.handle, _persistent(thread, ref.handle, ref.shown)
+
+
+def auth_of(ref: TPM2Ref, options: KeyOptions, where: int | TPMKey) -> AuthValues:
+    """Return where the authValues of the key at *where* are read."""
+    return _auth(ref, options, empty=isinstance(where, TPMKey) and where.empty_auth)
 
 
 def _wrapped(thread: TPMThread, ref: TPM2Ref) -> TPMKey | None:
@@ -236,7 +248,7 @@ def _auth(ref: TPM2Ref, options: KeyOptions, *, empty: bool = False) -> AuthValu
 # Making
 
 
-def _make_once(thread: TPMThread, ref: TPM2Ref, options: KeyOptions, template: bytes) -> None:
+def make_once(thread: TPMThread, ref: TPM2Ref, options: KeyOptions, template: bytes) -> None:
     """Make a key where *ref* points, unless something is there."""
     auth_value, owner_auth = _auth(ref, options).read()
 
