@@ -195,6 +195,7 @@ class Use(StrEnum):
     ENVELOPE = "sealed-configuration"
     SERVER_KEY = "server-made-key"
     SERVICE_KEY = "service-key"
+    MACHINE_TOKEN = "machine-token"  # noqa: S105 -- a name
     ACCESS_TOKEN = "access-token"  # noqa: S105 -- a name
     OPERATOR_CERTIFICATE = "operator-certificate"
     CA = "ca-key"
@@ -432,6 +433,21 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                     _transition(
                         "ecdsa-p384",
                         why="agents and relying parties know ES384 only; JWS with ML-DSA is not built",
+                    ),
+                ),
+            ),
+            Entry(
+                use=Use.MACHINE_TOKEN,
+                title="identity tokens of machines",
+                algorithms=("ecdsa-p256", "rsa-4096", "sha256"),
+                chooser=Chooser.DEPLOYMENT,
+                parameters="JWS ES256 (r ‖ s) and RS256 (PKCS#1 v1.5), RFC 7518; thumbprints by RFC 7638",
+                exemptions=(
+                    _exempt(
+                        "clusters, secret stores and clouds verify ES256 and RS256; the service believes nothing by it",
+                        "ecdsa-p256",
+                        "rsa-4096",
+                        "sha256",
                     ),
                 ),
             ),

@@ -5,7 +5,7 @@ mode. Any EncryptedPrivateKeyInfo that cryptography can decrypt is read. It appe
 however many processes make it at the same time.
 """
 
-# Algorithms for: ca-key, key-file
+# Algorithms for: ca-key, machine-token, key-file
 from __future__ import annotations
 
 import fcntl
@@ -43,6 +43,7 @@ PBKDF2_ITERATIONS: Final = 210_000
 _ENCRYPTED: Final = "ENCRYPTED PRIVATE KEY"
 
 _MAKE: Final[dict[Algorithm, Callable[[], CAPrivateKey]]] = {
+    "ecdsa-p256": lambda: ec.generate_private_key(ec.SECP256R1()),
     "ecdsa-p384": lambda: ec.generate_private_key(ec.SECP384R1()),
     "rsa-4096": lambda: rsa.generate_private_key(public_exponent=65537, key_size=4096),
     "ml-dsa-87": MLDSA87PrivateKey.generate,

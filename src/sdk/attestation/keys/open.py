@@ -5,7 +5,7 @@ and `create_key(ref, algorithm, options)`, and is imported when the first key of
 service with keys in files loads no PKCS#11 library.
 """
 
-# Algorithms for: ca-key
+# Algorithms for: ca-key, machine-token
 from __future__ import annotations
 
 import importlib
@@ -33,7 +33,7 @@ from attestation.keys.secrets import SecretSource
 from attestation.keys.selftest import self_test
 from attestation.keys.uri import FileRef, KeyRef, PKCS11Ref, TPM2Ref, parse_key_uri
 
-Algorithm = Literal["ecdsa-p384", "rsa-4096", "ml-dsa-87"]
+Algorithm = Literal["ecdsa-p256", "ecdsa-p384", "rsa-4096", "ml-dsa-87"]
 """What is made. Others are opened, too: what a back-end cannot sign with is `KeyUnsupported`."""
 
 ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)

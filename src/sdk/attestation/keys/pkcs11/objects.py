@@ -45,9 +45,13 @@ _CURVES: Final[dict[bytes, EllipticCurve]] = {
 _SHOWN: Final = (ObjectClass.PUBLIC_KEY, ObjectClass.CERTIFICATE)
 """Objects that show the public half of a key."""
 
-_P384: Final = bytes.fromhex("06052b81040022")
+_EC_PARAMS: Final[dict[Algorithm, bytes]] = {
+    "ecdsa-p256": bytes.fromhex("06082a8648ce3d030107"),
+    "ecdsa-p384": bytes.fromhex("06052b81040022"),
+}
 
 _GENERATE: Final[dict[Algorithm, Mechanism]] = {
+    "ecdsa-p256": Mechanism.EC_KEY_PAIR_GEN,
     "ecdsa-p384": Mechanism.EC_KEY_PAIR_GEN,
     "rsa-4096": Mechanism.RSA_PKCS_KEY_PAIR_GEN,
 }
@@ -213,7 +217,7 @@ def generate(session: pkcs11.Session, algorithm: Algorithm, label: str, shown: s
         attribute: value for attribute, value in DEMANDED.items() if attribute is not Attribute.TOKEN
     }
     if mechanism is Mechanism.EC_KEY_PAIR_GEN:
-        curve = session.create_domain_parameters(KeyType.EC, {Attribute.EC_PARAMS: _P384}, local=True)
+        curve = session.create_domain_parameters(KeyType.EC, {Attribute.EC_PARAMS: _EC_PARAMS[algorithm]}, local=True)
         public_object, private_object = curve.generate_keypair(
             id=provisional, label=label, store=True, capabilities=uses, private_template=private
         )

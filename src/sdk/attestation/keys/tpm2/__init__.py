@@ -48,7 +48,7 @@ UNWRITTEN_SECONDS: Final = 5.0
 """After so long an NV index that nobody wrote was left by somebody who died."""
 _PAUSE_SECONDS: Final = 0.1
 
-_KINDS: Final[dict[Algorithm, KeyType]] = {"ecdsa-p384": KeyType.ECC_P384}
+_KINDS: Final[dict[Algorithm, KeyType]] = {"ecdsa-p256": KeyType.ECC_P256, "ecdsa-p384": KeyType.ECC_P384}
 _RESIDENT: Final = int(Attr.FIXED_TPM | Attr.FIXED_PARENT | Attr.SENSITIVE_DATA_ORIGIN)
 _NV_DEFINED: Final = 0x14C
 
@@ -114,7 +114,7 @@ def create_key(ref: KeyRef, algorithm: Algorithm, options: KeyOptions) -> OpenKe
     """
     kind = _KINDS.get(algorithm)
     if kind is None:
-        raise KeyUnsupported(f"a TPM makes no {algorithm} keys; ecdsa-p384 is what it can")
+        raise KeyUnsupported(f"a TPM makes no {algorithm} keys; ecdsa-p384 and ecdsa-p256 are what it can")
 
     def found_or_made(thread: TPMThread, ref: TPM2Ref, options: KeyOptions) -> OpenKey:
         make_once(thread, ref, options, key_template(kind))
