@@ -22,7 +22,7 @@ from sqlalchemy.orm import DeclarativeBase
 from attestation.api import AttestRequest, ConfigEnvelope, PendingApproval
 from attestation.api.base import Wire
 from attestation.audit import AuditEvent
-from attestation.clock import Clock
+from attestation.clock import Clock, from_micros, to_micros
 from attestation.errors import AttestationError
 from attestation.machines import (
     Event,
@@ -77,6 +77,8 @@ __all__ = [
     "Voter",
     "Wire",
     "event_named",
+    "from_micros",
+    "to_micros",
 ]
 
 CONTRACT: Final = 1
@@ -210,6 +212,11 @@ class AttestedMachine(Protocol):
     @property
     def key_public(self) -> bytes:
         """TPMT_PUBLIC of its AK; without a TPM, SPKI of its subject key, DER."""
+        ...
+
+    @property
+    def key_spki(self) -> bytes:
+        """SubjectPublicKeyInfo of the same key, DER."""
         ...
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -227,8 +227,10 @@ class Starter:
         return Service(app, http, held, self.directory)
 
 
-def settings_for(directory: Path, **changed: Any) -> Settings:
-    """Return settings of a service that lives in *directory*."""
+def settings_for(
+    directory: Path, *, extension_values: Mapping[str, str] | None = None, **changed: Any
+) -> Settings:
+    """Return settings of a service that lives in *directory*, and those of its extensions."""
     chosen: dict[str, Any] = {
         "db_url": f"sqlite:///{directory / 'machines.db'}",
         "enrollment_ca_dir": directory / "ca",
@@ -240,7 +242,9 @@ def settings_for(directory: Path, **changed: Any) -> Settings:
         "break_glass_per_minute": 1_000_000,
         "maintenance_seconds": 3600,
     }
-    return Settings(**(chosen | changed))
+    settings = Settings(**(chosen | changed))
+    settings.extension_values.update(extension_values or {})
+    return settings
 
 
 @functools.cache

@@ -37,6 +37,7 @@ from attestation.results import Verdict
 from attestation.results.submods import parts_of
 from attestation.results.vector import vector_of
 from attestation.store import Issuance
+from attestation.tpm import parse_public
 from attestation_service.attest.proving import prove
 from attestation_service.auth import Operator
 from attestation_service.auth.mtls import presented
@@ -115,6 +116,11 @@ class Asking:
         """Its AK or its subject key."""
         assert self.machine.anchor.ak_public is not None
         return self.machine.anchor.ak_public
+
+    @property
+    def key_spki(self) -> bytes:
+        """The same, as certificates have it."""
+        return self.key_public if self.machine.tee is not None else parse_public(self.key_public).spki_der()
 
     def still(self, tx: Tx) -> None:
         """Compare with what is true in this unit."""
