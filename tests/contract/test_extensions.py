@@ -14,6 +14,7 @@ from attestation.store import migrate
 from attestation.store.migrate import connection_to
 from attestation_service import extensions
 from attestation_service.app import create_app
+from attestation_service.settings import Settings
 from tests.unit.service.conftest import settings_for
 
 INSTALLED = sorted(point.name for point in entry_points(group=GROUP))
@@ -22,8 +23,17 @@ INSTALLED = sorted(point.name for point in entry_points(group=GROUP))
 @pytest.fixture(params=INSTALLED)
 def extension(request: pytest.FixtureRequest, tmp_path: Path) -> AttestationExtension:
     """Each of them, loaded as the service does."""
-    (made,) = extensions.load(settings_for(tmp_path, extensions=(request.param,))).extensions
+    (made,) = extensions.load(settings_with(request.param, tmp_path)).extensions
     return made
+
+
+def settings_with(name: str, folder: Path) -> Settings:
+    """Return settings that enable *name*, with those that it demands."""
+    demanded = {
+        "machine_identity": {"AUDIENCES": "openbao", "KEY": f"file:{folder}/identity.pem"},
+    }.get(name, {})
+    values = {f"ITL_EXT_{name.upper()}_{field}": value for field, value in demanded.items()}
+    return settings_for(folder, extensions=(name,), extension_values=values)
 
 
 def test_ours_are_found_like_anybody_s() -> None:
@@ -54,10 +64,16 @@ def test_its_revisions_make_its_tables(extension: AttestationExtension, tmp_path
 def test_its_routes_are_its_own(extension: AttestationExtension, tmp_path: Path) -> None:
     """Below its name, each with a right, each with a summary; nothing of ours changes."""
     plain = create_app(settings_for(tmp_path)).openapi()["paths"]
-    found = create_app(settings_for(tmp_path, extensions=(extension.name,))).openapi()["paths"]
+    found = create_app(settings_with(extension.name, tmp_path)).openapi()["paths"]
     assert {path: found[path] for path in plain} == plain
     for path in found.keys() - plain.keys():
-        assert path.split("/")[:4] in (["", "api", "v1", name] for name in (extension.name, "extensions"))
+        prefixes = extension.prefixes or (f"/api/v1/{extension.name}",)
+        assert path.startswith(
+            tuple(f"{prefix}/" for prefix in (*prefixes, "/api/v1/extensions"))
+        ) or path in (
+            *prefixes,
+            "/api/v1/extensions",
+        )
         for operation in found[path].values():
             assert operation["x-access"]
             assert operation["summary"]

@@ -8,11 +8,13 @@ import pkgutil
 import re
 import shlex
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 
 import click
 import pytest
 
 from attestation import evidence
+from attestation.extension import GROUP
 from attestation.machines import ALLOWED, Role, Transition
 from attestation_cli.main import cli
 from attestation_operator.settings import PREFIX
@@ -55,7 +57,12 @@ def test_no_setting_is_invented() -> None:
     )
     settings = {f"ITL_{name.upper()}" for name in Settings.model_fields}
     settings |= {f"{PREFIX}{name.upper()}" for name in OperatorSettings.model_fields}
-    for name in sorted(set(re.findall(r"\bITL_[A-Z0-9_]+\b", EVERYTHING))):
+    for point in entry_points(group=GROUP):
+        settings |= {
+            f"ITL_EXT_{point.name.upper()}_{field.upper()}" for field in point.load().Settings.model_fields
+        }
+    named = {name for name in re.findall(r"\bITL_[A-Z0-9_]+\b", EVERYTHING) if not name.endswith("_")}
+    for name in sorted(named):
         assert name in settings or name in sources, name
 
 

@@ -45,7 +45,9 @@ def settings(folder: Path, **changed: str) -> dict[str, Any]:
     values = {"audiences": AUDIENCES, "key": f"file:{folder}/identity.pem"} | changed
     return {
         "extensions": ("machine_identity",),
-        "extension_values": {f"ITL_EXT_MACHINE_IDENTITY_{name.upper()}": each for name, each in values.items()},
+        "extension_values": {
+            f"ITL_EXT_MACHINE_IDENTITY_{name.upper()}": each for name, each in values.items()
+        },
     }
 
 
@@ -63,7 +65,9 @@ async def node(service: Service) -> SoftwareNode:
     return found
 
 
-async def ask(service: Service, node: SoftwareNode, audience: str = "vault", **members: Any) -> httpx.Response:
+async def ask(
+    service: Service, node: SoftwareNode, audience: str = "vault", **members: Any
+) -> httpx.Response:
     """Ask for a token with a fresh quote."""
     body = node.attestation(await service.challenge(node), audience=audience, **members)
     return await service.post(f"{BASE}/token", body)
@@ -100,7 +104,9 @@ async def told(service: Service) -> None:
             pass
 
 
-async def test_an_attested_machine_has_a_token_that_others_verify(service: Service, node: SoftwareNode) -> None:
+async def test_an_attested_machine_has_a_token_that_others_verify(
+    service: Service, node: SoftwareNode
+) -> None:
     """Through discovery and the key set; it says who the machine is, for whom, and for ten minutes."""
     claims = await verified(service, await given(service, node))
     at = service.clock.now()
@@ -116,6 +122,7 @@ async def test_an_attested_machine_has_a_token_that_others_verify(service: Servi
     assert (entry["machine_id"], entry["detail"]) == (node.machine_id, f"audience vault, jti {claims['jti']}")
 
 
+@pytest.mark.threat("T254")
 async def test_a_token_is_bound_to_a_key_of_the_tpm(service: Service, node: SoftwareNode) -> None:
     """Without a certificate that is the AK, by the thumbprint of RFC 7638."""
     claims = await verified(service, await given(service, node))
@@ -124,13 +131,16 @@ async def test_a_token_is_bound_to_a_key_of_the_tpm(service: Service, node: Soft
     assert (claims["cnf"], claims["cnf_key"]) == ({"jkt": ECKey(key, key).thumbprint()}, "ak")
 
 
+@pytest.mark.threat("T249")
 async def test_an_audience_that_is_not_for_this_machine_is_none(service: Service, node: SoftwareNode) -> None:
     """Not listed, listed for another role, for another cluster: one answer, and nothing is noted."""
     answers = [await ask(service, node, audience) for audience in ("nobody", "https://other.test", "Vault")]
     told_by = {(a.status_code, a.json()["type"], a.json()["detail"]) for a in answers}
     assert told_by == {(403, "urn:itl:problem:audience-forbidden", "no token for this audience")}
     assert await service.audit(action="identity_token") == []
-    assert (await verified(service, await given(service, node, "https://kube.test")))["aud"] == "https://kube.test"
+    assert (await verified(service, await given(service, node, "https://kube.test")))[
+        "aud"
+    ] == "https://kube.test"
     malformed = [await ask(service, node, text) for text in ("", "two words", "a;b", "x" * 256)]
     assert {answer.status_code for answer in malformed} == {422}
 
@@ -224,6 +234,7 @@ async def test_a_token_counts_while_the_machine_is_what_it_says(service: Service
     assert not await active(service, claims)
 
 
+@pytest.mark.threat("T255")
 async def test_a_machine_has_so_many_tokens_within_an_hour(start: Starter, tmp_path: Path) -> None:
     """Each is an entry of the audit log. What is over is forgotten, so the table does not grow."""
     service = await start(**settings(tmp_path, tokens_per_hour="3"))
@@ -292,7 +303,9 @@ async def test_a_withdrawn_key_is_gone_with_all_that_it_signed(service: Service,
 
 
 @pytest.mark.threat("T252")
-async def test_who_writes_to_the_database_adds_no_key(service: Service, node: SoftwareNode, tmp_path: Path) -> None:
+async def test_who_writes_to_the_database_adds_no_key(
+    service: Service, node: SoftwareNode, tmp_path: Path
+) -> None:
     """The published halves come from the private keys: a row without one, or of another key, is none."""
     before = (await service.get(f"{BASE}/jwks.json")).json()
     at = service.clock.now()
@@ -356,7 +369,9 @@ def jwt_kid(token: str) -> str:
         ({"pkcs11_modules": "softhsm"}, "NAME=/path"),
     ],
 )
-def test_settings_that_cannot_be_meant_stop_the_start(tmp_path: Path, changed: dict[str, str], why: str) -> None:
+def test_settings_that_cannot_be_meant_stop_the_start(
+    tmp_path: Path, changed: dict[str, str], why: str
+) -> None:
     """With the variable that is wrong."""
     with pytest.raises(extensions.ExtensionInvalid, match="ITL_EXT_MACHINE_IDENTITY_") as refused:
         extensions.load(settings_for(tmp_path, **settings(tmp_path, **changed)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -227,9 +227,7 @@ class Starter:
         return Service(app, http, held, self.directory)
 
 
-def settings_for(
-    directory: Path, *, extension_values: Mapping[str, str] | None = None, **changed: Any
-) -> Settings:
+def settings_for(directory: Path, *, extension_values: Any = None, **changed: Any) -> Settings:
     """Return settings of a service that lives in *directory*, and those of its extensions."""
     chosen: dict[str, Any] = {
         "db_url": f"sqlite:///{directory / 'machines.db'}",

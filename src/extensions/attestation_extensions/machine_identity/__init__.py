@@ -4,6 +4,7 @@ A token lives ten minutes, for one audience of the deployment's list, and is bou
 find the issuer by discovery and verify with its key set; `status/{jti}` and `revoked` say what ended before its time.
 """
 
+# Algorithms for: machine-token
 from __future__ import annotations
 
 import asyncio
@@ -43,7 +44,14 @@ from attestation.keys import KeyOptions, parse_key_uri
 from attestation_extensions.machine_identity import tokens
 from attestation_extensions.machine_identity.audiences import AUDIENCE, Audience, parse_audiences
 from attestation_extensions.machine_identity.keys import JWKS_SECONDS, OVERLAP, JWSAlgorithm, Keys
-from attestation_extensions.machine_identity.records import TOKENS, Issued, KeyRow, Records, StoredKey, TokenRow
+from attestation_extensions.machine_identity.records import (
+    TOKENS,
+    Issued,
+    KeyRow,
+    Records,
+    StoredKey,
+    TokenRow,
+)
 
 PREFIX: Final = "/api/v1/identity"
 HOUR: Final = timedelta(hours=1)
@@ -103,7 +111,9 @@ class IdentitySettings(NoSettings):
     def _issuer(cls, text: str) -> str:
         parts = urlsplit(text)
         # Discovery 1.0 §3: https, and nothing behind the path. Loopback is for trials.
-        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost")):
+        if parts.scheme != "https" and not (
+            parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost")
+        ):
             raise ValueError("an https URL is needed")
         if not parts.hostname or parts.query or parts.fragment or "@" in parts.netloc or text.endswith("/"):
             raise ValueError("a URL without user, query, fragment and slash at its end is needed")
@@ -113,7 +123,9 @@ class IdentitySettings(NoSettings):
 class TokenRequest(MachineRequest):
     """A proof, and who the token is for."""
 
-    audience: str = Field(pattern=rf"^{AUDIENCE.pattern}$", description="Who is to believe the token; one of the list")
+    audience: str = Field(
+        pattern=rf"^{AUDIENCE.pattern}$", description="Who is to believe the token; one of the list"
+    )
 
 
 class MachineToken(Wire):
@@ -321,7 +333,9 @@ class Extension(AttestationExtension):
         """
         at = self.context.clock.now()
         issued, active = await self.context.store.read(lambda tx: _looked_up(tx, jti, at))
-        return TokenStatus(active=active, expires_at=issued.expires_at if issued is not None and active else None)
+        return TokenStatus(
+            active=active, expires_at=issued.expires_at if issued is not None and active else None
+        )
 
     async def revoked(self) -> RevokedTokens:
         """List the tokens that ended before their time, for consumers that would rather not ask for each."""
@@ -360,7 +374,7 @@ class Extension(AttestationExtension):
             RequestInvalid: The key's URI leaves no room for others.
         """
         at = self.context.clock.now()
-        before = await self.context.store.read(lambda tx: tx.of(Records).keys())
+        before = await self.context.store.read(lambda tx: tx.of(Records).all_keys())
         number = before[-1].number + 1
         try:
             made = await self._keys.prepare(number)
@@ -373,7 +387,7 @@ class Extension(AttestationExtension):
 
         def work(tx: Tx) -> None:
             records = tx.of(Records)
-            newest = records.keys()[-1]
+            newest = records.all_keys()[-1]
             if newest.number >= number or (newest.signs_at > at and not request.withdraw):
                 raise Conflict("a key is being exchanged already; `keys` shows which")
             records.add_key(key)
@@ -416,7 +430,7 @@ def _looked_up(tx: Tx, jti: str, at: datetime) -> tuple[Issued | None, bool]:
     if issued is None or issued.revoked_at is not None or issued.expires_at <= at:
         return issued, False
     # A withdrawn key may be somebody else's by now.
-    if any(each.kid == issued.kid and each.withdrawn_at is not None for each in tx.of(Records).keys()):
+    if any(each.kid == issued.kid and each.withdrawn_at is not None for each in tx.of(Records).all_keys()):
         return issued, False
     # The event that ends it may not have been handled yet: what the machine is now decides as well.
     machine = tx.machines.by_id(issued.machine_id)

@@ -82,7 +82,9 @@ class SigningKey:
             SignerUnavailable: The device that holds the key does not sign now.
         """
         header = {"alg": self.algorithm, "kid": self.kid, "typ": "JWT"}
-        signed = b".".join(_b64(json.dumps(part, separators=(",", ":")).encode()) for part in (header, claims))
+        signed = b".".join(
+            _b64(json.dumps(part, separators=(",", ":")).encode()) for part in (header, claims)
+        )
         return b".".join((signed, _b64(self._signature(signed)))).decode()
 
     def _signature(self, signed: bytes) -> bytes:
@@ -131,14 +133,12 @@ class Keys:
         Raises:
             AttestationError: It can be neither made nor opened.
         """
-        if not await self._store.read(lambda tx: tx.of(Records).keys()):
+        if not await self._store.read(lambda tx: tx.of(Records).all_keys()):
             first = await asyncio.to_thread(self._make, 1)
 
             def add(tx: Any) -> None:
-                if not tx.of(Records).keys():
-                    tx.of(Records).add_key(
-                        StoredKey(number=1, kid=first.kid, published_at=at, signs_at=at)
-                    )
+                if not tx.of(Records).all_keys():
+                    tx.of(Records).add_key(StoredKey(number=1, kid=first.kid, published_at=at, signs_at=at))
 
             await self._store.write(add)
             first.close()
@@ -146,7 +146,7 @@ class Keys:
 
     async def published(self, at: datetime) -> list[Published]:
         """Return the keys that consumers are shown at *at*; what cannot be opened here is missing, and logged."""
-        stored = await self._store.read(lambda tx: tx.of(Records).keys())
+        stored = await self._store.read(lambda tx: tx.of(Records).all_keys())
         signing = _signing(stored, at)
         found = []
         for each in _shown(stored, at, self._lifetime):
@@ -185,11 +185,15 @@ class Keys:
     async def _open(self, stored: StoredKey) -> SigningKey:
         async with self._opening:
             if (known := self._opened.get(stored.number)) is None:
-                known = SigningKey(await asyncio.to_thread(open_key, self._name(stored.number), self._options))
+                known = SigningKey(
+                    await asyncio.to_thread(open_key, self._name(stored.number), self._options)
+                )
                 self._opened[stored.number] = known
         if known.kid != stored.kid:
             # Replicas share their keys; what lies here is another one's.
-            raise KeyMismatch(f"the key {stored.number} here is {known.kid}, and the service has {stored.kid}")
+            raise KeyMismatch(
+                f"the key {stored.number} here is {known.kid}, and the service has {stored.kid}"
+            )
         return known
 
     def _make(self, number: int) -> SigningKey:
@@ -202,7 +206,9 @@ class Keys:
 
 def _signing(stored: Sequence[StoredKey], at: datetime) -> StoredKey | None:
     """Return the newest key that signs by now and was not withdrawn."""
-    return next((each for each in reversed(stored) if each.signs_at <= at and each.withdrawn_at is None), None)
+    return next(
+        (each for each in reversed(stored) if each.signs_at <= at and each.withdrawn_at is None), None
+    )
 
 
 def _shown(stored: Sequence[StoredKey], at: datetime, lifetime: timedelta) -> list[StoredKey]:

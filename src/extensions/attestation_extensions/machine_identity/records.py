@@ -103,7 +103,11 @@ _WITHDRAW: Final = Prepared(
     .where(_K.c.number < bindparam("before"), _K.c.withdrawn_at.is_(None))
     .values(withdrawn_at=bindparam("at"))
 )
-_ADD: Final = Prepared(insert(_T).values({name: bindparam(name) for name in _T.c.keys() if name != "revoked_at"}))
+_ADD: Final = Prepared(
+    insert(_T).values(
+        {name: bindparam(name) for name in (column.name for column in _T.c) if name != "revoked_at"}
+    )
+)
 _GET: Final = Prepared(select(_T).where(_T.c.jti == bindparam("of_jti")))
 _SINCE: Final = Prepared(
     select(func.count(), func.min(_T.c.issued_at)).where(_OF_MACHINE, _T.c.issued_at > bindparam("since"))
@@ -124,7 +128,14 @@ _REVOKED: Final = Prepared(
 )
 
 TOKENS: Final = select(
-    _T.c.jti, _T.c.machine_id, _T.c.audience, _T.c.role, _T.c.cluster_id, _T.c.issued_at, _T.c.expires_at, _T.c.revoked_at
+    _T.c.jti,
+    _T.c.machine_id,
+    _T.c.audience,
+    _T.c.role,
+    _T.c.cluster_id,
+    _T.c.issued_at,
+    _T.c.expires_at,
+    _T.c.revoked_at,
 )
 """What the query language sees of them."""
 
@@ -137,7 +148,7 @@ class Records:
 
     # Keys
 
-    def keys(self) -> list[StoredKey]:
+    def all_keys(self) -> list[StoredKey]:
         """Return all that there were, the oldest first."""
         return [
             StoredKey(

@@ -32,5 +32,7 @@ def upgrade() -> None:
         sa.Column("revoked_at", sa.BigInteger(), nullable=True),
     )
     op.create_index(
-        "extension_machine_identity_tokens_machine", "extension_machine_identity_tokens", ["machine_id", "issued_at"]
+        "extension_machine_identity_tokens_machine",
+        "extension_machine_identity_tokens",
+        ["machine_id", "issued_at"],
     )

@@ -217,7 +217,9 @@ def generate(session: pkcs11.Session, algorithm: Algorithm, label: str, shown: s
         attribute: value for attribute, value in DEMANDED.items() if attribute is not Attribute.TOKEN
     }
     if mechanism is Mechanism.EC_KEY_PAIR_GEN:
-        curve = session.create_domain_parameters(KeyType.EC, {Attribute.EC_PARAMS: _EC_PARAMS[algorithm]}, local=True)
+        curve = session.create_domain_parameters(
+            KeyType.EC, {Attribute.EC_PARAMS: _EC_PARAMS[algorithm]}, local=True
+        )
         public_object, private_object = curve.generate_keypair(
             id=provisional, label=label, store=True, capabilities=uses, private_template=private
         )
