@@ -220,7 +220,7 @@ class Extension(AttestationExtension):
         """Let operators look up which tokens were issued."""
         return (QueryTable(name="MachineTokens", statement=TOKENS),)
 
-    def get_subscriptions(self) -> Mapping[Event, Handler]:
+    def get_subscriptions(self) -> Mapping[Event | str, Handler]:
         """End the tokens of whoever is no longer what they say."""
         return dict.fromkeys(ENDING, self.end)
 
