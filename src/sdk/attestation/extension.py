@@ -10,7 +10,7 @@ extension runs inside the service, with its rights: there is no sandbox. See doc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Final, Literal, Protocol
@@ -24,6 +24,7 @@ from attestation.api.base import Wire
 from attestation.audit import AuditEvent
 from attestation.clock import Clock, from_micros, to_micros
 from attestation.errors import AttestationError
+from attestation.keys import KeyOptions
 from attestation.machines import (
     Event,
     ExtensionEvent,
@@ -35,8 +36,10 @@ from attestation.machines import (
     Trust,
     event_named,
 )
+from attestation.reference.cel_rules import broken, compiled
 from attestation.store import OutboxEvent, RateLimit, Store, Tx
 from attestation.store.sql import Executor, Prepared
+from attestation.wire import canonical_json
 
 __all__ = [
     "CONTRACT",
@@ -55,6 +58,7 @@ __all__ = [
     "ExtensionEvent",
     "Handler",
     "Machine",
+    "MachineFacts",
     "MachineRequest",
     "Migrations",
     "NoSettings",
@@ -69,6 +73,7 @@ __all__ = [
     "Role",
     "Route",
     "Router",
+    "Rule",
     "Sealed",
     "Status",
     "Store",
@@ -76,6 +81,7 @@ __all__ = [
     "Tx",
     "Voter",
     "Wire",
+    "canonical_json",
     "event_named",
     "from_micros",
     "to_micros",
@@ -292,6 +298,7 @@ class Route:
     access: Access
     handler: Callable[..., Awaitable[BaseModel | Reply | None]]
     errors: tuple[type[AttestationError], ...]
+    done: int = 200
 
 
 class Router:
@@ -306,6 +313,7 @@ class Router:
         access: Access,
         handler: Callable[..., Awaitable[BaseModel | Reply | None]],
         *errors: type[AttestationError],
+        done: int = 200,
     ) -> None:
         """Add an operation.
 
@@ -317,8 +325,9 @@ class Router:
                 `Voter`, or on a route of machines an `AttestedMachine`, whose body is a `MachineRequest`. Its answer is
                 a model, a `Reply`, or None. Its docstring is the documentation.
             errors: What it ends in beside what every route can.
+            done: The status of a model: 201 where it made something.
         """
-        self.routes.append(Route(line=line, access=access, handler=handler, errors=errors))
+        self.routes.append(Route(line=line, access=access, handler=handler, errors=errors, done=done))
 
 
 class NoSettings(BaseModel):
@@ -369,12 +378,63 @@ class Emit(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """What is known of a machine that operators admitted: what a rule about machines is tried on.
+
+    Args:
+        machine_id: UUID.
+        hostname: What operators called it.
+        role: What operators made of it.
+        cluster_id: Its cluster.
+        status: Where it stands.
+        trust: What its last result is worth now.
+        assurance: How well its identity is vouched for.
+        vector: AR4SI trustworthiness claims of its last result, the worst of its parts.
+        quoted_at: When that was judged; None before the first.
+    """
+
+    machine_id: str
+    hostname: str | None
+    role: Role | None
+    cluster_id: str
+    status: Status
+    trust: Trust
+    assurance: str
+    vector: Mapping[str, int]
+    quoted_at: datetime | None
+
+
+class Rule:
+    """An expression of CEL over what it names, bounded so that it holds up nothing (docs/adr/0138).
+
+    Args:
+        expression: At most 512 characters.
+        names: What it may read, each a map or a value.
+
+    Raises:
+        PolicyInvalid: It is no such expression; in words.
+    """
+
+    def __init__(self, expression: str, names: tuple[str, ...]) -> None:
+        compiled(expression, names)
+        self.expression, self.names = expression, names
+
+    def broken(self, values: Mapping[str, object]) -> str | None:
+        """Return why it does not hold over *values*; None where it does. An error is a rule that does not hold."""
+        return broken(self.expression, values, self.names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """What an extension is given when the service starts; it is closed after `on_shutdown`."""
 
     store: Store
     clock: Clock
     service_url: str
+    key_options: KeyOptions
+    """What keys are opened with: the PKCS#11 modules of the service."""
+    fleet: Callable[[Tx], Iterable[MachineFacts]]
+    """Goes through the machines that operators admitted, in a unit that reads."""
     emit: Emit
     sign_jwt: Callable[[Mapping[str, Any], str], str]
     """Sign claims with the service's key, with the header `typ`: P-384, about a millisecond, so on a thread."""

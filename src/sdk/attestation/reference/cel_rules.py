@@ -44,8 +44,8 @@ _SHOWN: Final = 120
 
 
 @lru_cache(maxsize=1024)
-def compiled(expression: str) -> Program:
-    """Return *expression* ready to be evaluated.
+def compiled(expression: str, names: tuple[str, ...] = NAMES) -> Program:
+    """Return *expression* over *names* ready to be evaluated.
 
     Raises:
         PolicyInvalid: It is no CEL, or more than this module allows; in words.
@@ -68,19 +68,22 @@ def compiled(expression: str) -> Program:
     unknown = {name for name in program.functions() if name[0].isalpha()} - _FUNCTIONS
     if unknown:
         refuse(f"an expression has no function {min(unknown)}; it has {', '.join(sorted(_FUNCTIONS))}")
-    unknown = set(program.variables()) - {*NAMES, *_TYPES, *_BOUND.findall(expression)}
+    unknown = set(program.variables()) - {*names, *_TYPES, *_BOUND.findall(expression)}
     if unknown:
-        refuse(f"nothing is named {min(unknown)}; expressions read {', '.join(NAMES)}")
+        refuse(f"nothing is named {min(unknown)}; expressions read {', '.join(names)}")
     return program
 
 
-def broken(rule: CelRule, activation: Mapping[str, object]) -> str | None:
+def broken(
+    rule: CelRule | str, activation: Mapping[str, object], names: tuple[str, ...] = NAMES
+) -> str | None:
     """Return why *rule* does not hold over *activation*, name -> what it has; None where it does.
 
     A key that is missing, or any other error, is a rule that does not hold; so is a value that is not true.
     """
+    expression = rule if isinstance(rule, str) else rule.expression
     try:
-        value = compiled(rule.expression).execute({**{name: {} for name in NAMES}, **activation})
+        value = compiled(expression, names).execute({**{name: {} for name in names}, **activation})
     except Exception as error:  # noqa: BLE001 -- whatever the library meets in the evidence
         return f"cannot be told: {type(error).__name__} {_line(error)}"
     if value is True or value is False:

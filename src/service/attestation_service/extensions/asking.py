@@ -15,7 +15,6 @@ from fastapi import Request
 
 from attestation.api import AttestRequest, ConfigEnvelope, PendingApproval
 from attestation.api.base import NODE_NONCE_PATTERN
-from attestation.appraisal import Appraisal
 from attestation.audit import AuditEvent
 from attestation.errors import (
     AgentTooOld,
@@ -34,8 +33,6 @@ from attestation.extension import Sealed, Tx
 from attestation.keys import NODE_NONCE_HEADER, SEALED_TYP
 from attestation.machines import Machine, Role, Status, dual_control
 from attestation.results import Verdict
-from attestation.results.submods import parts_of
-from attestation.results.vector import vector_of
 from attestation.store import Issuance
 from attestation.tpm import parse_public
 from attestation_service.attest.proving import prove
@@ -45,6 +42,7 @@ from attestation_service.border import limits
 from attestation_service.context.request import Origin
 from attestation_service.delivery.handlers import sealed_for, wire
 from attestation_service.enrollment.presented import holder
+from attestation_service.extensions.fleet import worst_of
 from attestation_service.keys import statements
 from attestation_service.operators.dual_control import always as always_rule
 from attestation_service.operators.dual_control import gate
@@ -187,22 +185,13 @@ async def by_quote(
     return Asking(
         machine=proved.machine,
         extension=extension,
-        vector=_vector(proved.appraisal),
+        vector=worst_of(proved.appraisal.result, proved.appraisal.assurance),
         quoted_at=proved.at,
         address=origin.address,
         certificate=None,
         node_nonce=request.node_nonce,
         res=res,
     )
-
-
-def _vector(appraisal: Appraisal) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for part, (outcomes, subjects) in parts_of(appraisal.result).items():
-        vouched = appraisal.assurance if part == "tpm" else None
-        for claim, value in vector_of(outcomes, subjects, vouched).items():
-            found[claim.value] = max(value, found.get(claim.value, value))
-    return found
 
 
 async def by_certificate(

@@ -12,7 +12,10 @@ import structlog
 
 from attestation.clock import rfc3339
 from attestation.extension import AttestationExtension, Context, Emit, ExtensionEvent, Tx
+from attestation.keys import KeyOptions
+from attestation.keys.pkcs11 import parse_modules
 from attestation_service.entitlements import events
+from attestation_service.extensions import fleet
 from attestation_service.extensions.enabled import Enabled, ExtensionInvalid
 from attestation_service.resources import Resources
 
@@ -45,6 +48,8 @@ async def running(enabled: Enabled, res: Resources) -> AsyncIterator[None]:
                     store=res.store,
                     clock=res.clock,
                     service_url=res.settings.service_url,
+                    key_options=KeyOptions(modules=parse_modules(res.settings.pkcs11_modules)),
+                    fleet=lambda tx: fleet.facts(tx, res.clock.now()),
                     emit=_emitting(each),
                     sign_jwt=sign,
                 )

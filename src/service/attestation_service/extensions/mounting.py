@@ -156,6 +156,7 @@ def _mount(extension: AttestationExtension, added: Route, enabled: Enabled) -> A
         operation,
         added.access,
         serving.endpoint(),
+        done=added.done,
         logs=added.access == "machine" and method == "POST",
     )
     demand_access(router)
