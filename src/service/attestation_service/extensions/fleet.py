@@ -12,7 +12,7 @@ from attestation.results.submods import TPM, parts_of
 from attestation.results.vector import vector_of
 from attestation.store import MAX_LIMIT, MachineFilter
 
-_ADMITTED = frozenset({Status.PROVISIONED, Status.ATTESTED, Status.LOCKED})
+_ADMITTED = frozenset({Status.REGISTERED, Status.ATTESTED, Status.LOCKED})
 
 
 def worst_of(result: AttestationResult, assurance: Assurance) -> dict[str, int]:
