@@ -83,6 +83,7 @@ PRIMITIVES: Final = {
     r"MLDSA44\w+|ML_DSA_44": r"ml-dsa-44",
     r"MLDSA65\w+": r"ml-dsa-65",
     r"MLDSA87\w+|ML_DSA_87": r"ml-dsa-87",
+    r"hashlib\.scrypt": r"scrypt",
     r"hashlib\.sha1": r"sha1",
     r"hashlib\.sha256": r"sha256|hmac-sha256",
     r"hashlib\.sha384": r"sha384|hmac-sha384",

@@ -110,6 +110,7 @@ ALGORITHMS: Final[Mapping[str, Algorithm]] = MappingProxyType(
             _algorithm("hmac-sha384", Primitive.MAC, "12", "FIPS 198-1"),
             _algorithm("hmac-sha512", Primitive.MAC, "2", "FIPS 198-1"),
             _algorithm("pbkdf2-hmac-sha384", Primitive.DERIVATION, "12", "RFC 8018 §5.2"),
+            _algorithm("scrypt", Primitive.DERIVATION, "", "RFC 7914"),
             _algorithm("hkdf-sha384", Primitive.DERIVATION, "12", "RFC 5869"),
             _algorithm("aes-128-cfb", Primitive.CIPHER, "", "FIPS 197, SP 800-38A"),
             _algorithm("aes-256-cfb", Primitive.CIPHER, "12", "FIPS 197, SP 800-38A"),
@@ -205,6 +206,7 @@ class Use(StrEnum):
     KEY_FILE = "key-file"
     KEPT_KEY = "kept-key"
     KEPT_SECRET = "kept-secret"  # noqa: S105 -- the name of a use
+    MASTER_KEY = "master-key"
     DEVICE_KEY = "device-key"
     WRAPPING = "wrapped-key"
     PIN = "refused-pin"
@@ -563,6 +565,16 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 chooser=Chooser.WE,
                 parameters="random keys of 256 bits, wrapped under a key-encryption key that is named by URI; what is "
                 "encrypted is bound to whose it is",
+            ),
+            Entry(
+                use=Use.MASTER_KEY,
+                title="the master key of secrets, where it is a passphrase",
+                algorithms=("scrypt",),
+                chooser=Chooser.DEPLOYMENT,
+                parameters="N 65536, r 8, p 1, salt of 16 bytes; a key-encryption key by URI needs none",
+                exemptions=(
+                    _exempt("a passphrase is a choice; a key-encryption key by URI is the other", "scrypt"),
+                ),
             ),
             Entry(
                 use=Use.DEVICE_KEY,

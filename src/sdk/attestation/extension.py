@@ -7,6 +7,7 @@ Installed is not enabled: the service loads those that `ITL_EXTENSIONS` names, a
 extension runs inside the service, with its rights: there is no sandbox. See docs/extend/writing-an-extension.md.
 """
 
+# Longer than 500 lines: all that the author of an extension has to read.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod

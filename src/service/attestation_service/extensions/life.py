@@ -11,12 +11,13 @@ from typing import Any, Final
 import structlog
 
 from attestation.clock import rfc3339
+from attestation.errors import AttestationError
 from attestation.extension import AttestationExtension, Context, Emit, ExtensionEvent, Tx
 from attestation.keys import KeyOptions
 from attestation.keys.pkcs11 import parse_modules
 from attestation_service.entitlements import events
 from attestation_service.extensions import fleet
-from attestation_service.extensions.enabled import Enabled, ExtensionInvalid
+from attestation_service.extensions.enabled import Enabled, ExtensionInvalid, words
 from attestation_service.resources import Resources
 
 log = structlog.get_logger("attestation_service.extensions")
@@ -56,8 +57,9 @@ async def running(enabled: Enabled, res: Resources) -> AsyncIterator[None]:
                 async with asyncio.timeout(HOOK_SECONDS):
                     await each.on_startup(context)
             except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's
-                # Its kind only: in the words of a connection that failed there may be a password.
-                invalid = ExtensionInvalid(each.name, f"cannot begin: {type(e).__name__}")
+                # In the words of a connection that failed there may be a password; ours are made to be shown.
+                told = words(e) if isinstance(e, AttestationError) else type(e).__name__
+                invalid = ExtensionInvalid(each.name, f"cannot begin: {told}")
                 log.error(  # noqa: TRY400 -- no trace: it has the words
                     "extension.skipped" if each.name in enabled.foreign else "service.unusable",
                     reason=str(invalid),

@@ -1,0 +1,153 @@
+"""How a machine gets a value: it has proved itself in this request, may have it, and nobody else can open it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import NoReturn
+
+from attestation.errors import NotAuthentic, PolicyInvalid, UnwrapFailed
+from attestation.extension import AttestedMachine, Tx
+from attestation_extensions.secret_vault import sealing, wire
+from attestation_extensions.secret_vault.desk import SecretUnknown
+from attestation_extensions.secret_vault.keys import Vault
+from attestation_extensions.secret_vault.records import SHARED, Secret, Secrets, Version, terms_of_grant
+from attestation_extensions.secret_vault.rules import rule_of, values_of
+
+ACCESSED = "secret.accessed"
+REFUSED = "secret.refused"
+
+
+class SecretForbidden(NotAuthentic):
+    """This machine may not have this secret now. It learns no more; the audit log has the reason."""
+
+    code = "secret-forbidden"
+
+
+class Release:
+    """The handlers of the vault's routes for machines."""
+
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+
+    async def read(
+        self,
+        machine_id: str,
+        name: str,
+        request: wire.ReadSecret,  # noqa: ARG002 -- the proof, which the service took
+        machine: AttestedMachine,
+    ) -> wire.SealedSecret:
+        """Give a machine a secret of its own, sealed to it, for a fresh quote."""
+        return await self._own(machine_id, name, machine)
+
+    async def fetch(self, machine_id: str, name: str, machine: AttestedMachine) -> wire.SealedSecret:
+        """Give a machine a secret of its own, sealed to it, for a certificate of a key that its TPM certified."""
+        return await self._own(machine_id, name, machine)
+
+    async def read_shared(
+        self,
+        name: str,
+        request: wire.ReadSharedSecret,  # noqa: ARG002 -- likewise
+        machine: AttestedMachine,
+    ) -> wire.SealedSecret:
+        """Give a machine a shared secret, sealed to it, for a fresh quote."""
+        return await self._given(SHARED, name, machine)
+
+    async def fetch_shared(self, name: str, machine: AttestedMachine) -> wire.SealedSecret:
+        """Give a machine a shared secret, sealed to it, for a certificate of a key that its TPM certified."""
+        return await self._given(SHARED, name, machine)
+
+    async def _own(self, machine_id: str, name: str, machine: AttestedMachine) -> wire.SealedSecret:
+        if machine_id != machine.machine_id:
+            raise SecretForbidden("not a secret of this machine")
+        return await self._given(machine_id, name, machine)
+
+    async def _given(self, owner: str, name: str, machine: AttestedMachine) -> wire.SealedSecret:
+        context, keys = self._vault.context, self._vault.keys
+        at = context.clock.now()
+
+        def load(tx: Tx) -> tuple[Secret, Version | None, str | None]:
+            secret = tx.of(Secrets).by_name(owner, name)
+            if secret is None:
+                raise SecretUnknown("no such secret")
+            version = tx.of(Secrets).version(secret.secret_id, secret.newest)
+            return secret, version, self._refusal(tx, secret, machine, at)
+
+        secret, version, why = await context.store.read(load)
+        if why is not None or version is None:
+            await self._refuse(secret, machine, at, why or "its value is not kept")
+        kek = keys.of(version.kept.kek_id)
+        # 1. Opened for this place alone: what was moved from another secret, machine or version opens nothing.
+        try:
+            value = await asyncio.to_thread(sealing.unseal, version.kept, secret.place(version.version), kek)
+        except UnwrapFailed:
+            await self._refuse(secret, machine, at, "what is kept was not sealed for this secret")
+        # 2. Sealed to its TPM, signed for this request.
+        kind = "shared" if owner == SHARED else "machine"
+        sealed = await machine.seal(value, token_id=version.kept.key_id.hex(), what=f"{kind}/{name}")
+
+        def work(tx: Tx) -> None:
+            # 3. All of it still holds where it is written down that it went out, or it does not go out.
+            machine.still(tx)
+            secrets = tx.of(Secrets)
+            if secrets.by_id(secret.secret_id) is None or self._refusal(tx, secret, machine, at) is not None:
+                raise SecretForbidden("this machine may not have this secret")
+            if not secrets.accessed(secret, at):
+                raise SecretForbidden("the value was exchanged at this moment: ask again")
+            if owner == SHARED:
+                secrets.grant_used(secret.secret_id, machine.machine_id, at)
+            detail = f"{name} ({secret.secret_id}), version {version.version}"
+            tx.audit.append(machine.event("secret_accessed", detail=detail), at)
+            context.emit(
+                tx,
+                ACCESSED,
+                at,
+                machine_id=machine.machine_id,
+                meta={"secret_id": secret.secret_id, "name": name, "version": version.version},
+            )
+
+        await context.store.write(work)
+        return wire.SealedSecret(
+            envelope=sealed.envelope,
+            signature=sealed.signature,
+            version=version.version,
+            expires_at=secret.expires_at,
+        )
+
+    def _refusal(self, tx: Tx, secret: Secret, machine: AttestedMachine, at: datetime) -> str | None:
+        """Return why *machine* may not have *secret*; None where it may."""
+        keys = self._vault.keys
+        if not keys.vouches(secret.mark, secret.terms):
+            return "its terms were not written by the vault"
+        if secret.is_expired(at):
+            return "it has expired"
+        if secret.owner == SHARED:
+            mark = tx.of(Secrets).mark_of_grant(secret.secret_id, machine.machine_id)
+            if mark is None:
+                return "not granted"
+            if not keys.vouches(mark, terms_of_grant(secret.secret_id, machine.machine_id)):
+                return "its grant was not written by the vault"
+        if secret.rule is None:
+            return None
+        try:
+            broken = rule_of(secret.rule).broken(values_of(machine, at))
+        except PolicyInvalid as e:
+            broken = str(e)
+        return None if broken is None else f"its rule: {broken}"
+
+    async def _refuse(self, secret: Secret, machine: AttestedMachine, at: datetime, why: str) -> NoReturn:
+        context = self._vault.context
+
+        def work(tx: Tx) -> None:
+            detail = f"{secret.name} ({secret.secret_id}): {why}"
+            tx.audit.append(machine.event("secret_refused", detail=detail), at)
+            context.emit(
+                tx,
+                REFUSED,
+                at,
+                machine_id=machine.machine_id,
+                meta={"secret_id": secret.secret_id, "name": secret.name},
+            )
+
+        await context.store.write(work)
+        raise SecretForbidden("this machine may not have this secret")
