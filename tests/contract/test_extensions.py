@@ -27,14 +27,18 @@ def extension(request: pytest.FixtureRequest, tmp_path: Path) -> AttestationExte
     return made
 
 
-def settings_with(name: str, folder: Path) -> Settings:
-    """Return settings that enable *name*, with those that it demands."""
-    demanded = {
+def demanded(name: str, folder: Path) -> dict[str, str]:
+    """Return the variables that *name* cannot do without."""
+    fields = {
         "secret_vault": {"KEK": f"file:{folder}/vault.kek"},
         "machine_identity": {"AUDIENCES": "openbao", "KEY": f"file:{folder}/identity.pem"},
     }.get(name, {})
-    values = {f"ITL_EXT_{name.upper()}_{field}": value for field, value in demanded.items()}
-    return settings_for(folder, extensions=(name,), extension_values=values)
+    return {f"ITL_EXT_{name.upper()}_{field}": value for field, value in fields.items()}
+
+
+def settings_with(name: str, folder: Path) -> Settings:
+    """Return settings that enable *name*, with those that it demands."""
+    return settings_for(folder, extensions=(name,), extension_values=demanded(name, folder))
 
 
 def test_ours_are_found_like_anybody_s() -> None:

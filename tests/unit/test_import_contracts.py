@@ -18,7 +18,7 @@ MEMBERS = (
 )
 PURE = "the heart is pure: no network, no database, no clock, no environment, no async"
 STORE = "only the service and extensions see the store"
-CONTRACT = "extensions see the contract and its errors, all else only through it"
+CONTRACT = "extensions see the contract, its errors and keys by URI, all else only through it"
 HTTPX = "only the service asks others over httpx: what runs on machines and laptops is installed without it"
 KINDS = "kinds of evidence are independent of each other"
 SERVICE_LAYERS = "the layers of the service; its features are independent of each other"

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from attestation.errors import RequestInvalid
+from attestation_testing import new_extension
 from attestation_testing.ek_zoo import TEMPLATES, Zoo, write
 
 VENDORS = ("AMD", "IFX", "INTC", "MSFT", "NSG", "NTC", "STM")
@@ -18,11 +19,12 @@ VENDORS = ("AMD", "IFX", "INTC", "MSFT", "NSG", "NTC", "STM")
 
 @click.group("dev")
 def group() -> None:
-    """Material for testing verifiers; nothing of it may be trusted.
+    """Material for testing verifiers, of which nothing may be trusted, and a beginning for extensions.
 
     \b
     Examples:
       attestation dev ek-zoo ./zoo
+      attestation dev new-extension visits
     """  # noqa: D301 -- \b is click's mark for lines that stay as they are
 
 
@@ -65,3 +67,28 @@ def write_ek_zoo(
     good = sum(entry.accepted for entry in entries)
     click.echo(f"{len(entries)} EK certificates, {good} to accept and {len(entries) - good} to refuse")
     click.echo(f"{len(zoo.held)} authorities; what is expected of each stands in {directory}/expected.json")
+
+
+@group.command("new-extension")
+@click.argument("name")
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder to write, which must not exist or be empty [./attestation-NAME].",
+)
+def write_new_extension(name: str, folder: Path | None) -> None:
+    """Write an extension of the service called NAME: a package that works, with its tests.
+
+    It has settings, a table, routes for operators and for machines, a handler of an event, a table for queries, and a
+    group of commands; its tests are the suite that every extension passes. NAME has small letters, digits and _.
+
+    \b
+    Examples:
+      attestation dev new-extension visits
+      attestation dev new-extension visits --to ./src/visits
+    """  # noqa: D301 -- as above
+    folder = folder or Path(f"attestation-{name.replace('_', '-')}")
+    for path in new_extension.write(name, folder):
+        click.echo(path)
+    click.echo(f"next: pip install {folder}, then ITL_EXTENSIONS={name} attestation-service --check")

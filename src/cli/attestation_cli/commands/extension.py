@@ -48,7 +48,7 @@ def group() -> None:
 @group.command("list")
 @listing
 def list_(session: Session) -> None:
-    """List the extensions that are enabled, and how many events wait for each.
+    """List the extensions that are enabled, how many events wait for each, and why one is skipped.
 
     \b
     Examples:
@@ -62,7 +62,8 @@ def list_(session: Session) -> None:
                 Column("VERSION"): lambda e: e.version,
                 Column("PENDING"): lambda e: e.pending,
                 Column("DEAD LETTERS"): lambda e: e.dead_letters,
-                Column("DESCRIPTION", drop=1): lambda e: e.description,
+                Column("SKIPPED", drop=1): lambda e: e.skipped,
+                Column("DESCRIPTION", drop=2): lambda e: e.description,
             },
             "No extensions.",
         )
