@@ -1,0 +1,127 @@
+"""The gRPC server of one worker: two methods, bytes in, bytes out, bounded before anything is looked up.
+
+Imported in a worker only: gRPC begins threads, and no thread survives a fork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from attestation.errors import MalformedEvidence, RateLimited, Unavailable
+from attestation_extensions.disk_kms.judging import peer_address
+from attestation_extensions.disk_kms.keeping import Keeping, Refused
+from attestation_extensions.disk_kms.messages import MAX_BYTES, Request, encode_response, parse_request
+
+SERVICE: Final = "sidero.kms.KMSService"
+CALL_SECONDS: Final = 8.0
+"""Talos waits ten."""
+STOP_SECONDS: Final = 5.0
+AT_ONCE: Final = 64
+OPTIONS: Final = (
+    ("grpc.so_reuseport", 1),
+    ("grpc.max_receive_message_length", MAX_BYTES),
+    ("grpc.max_send_message_length", MAX_BYTES),
+    ("grpc.max_metadata_size", 8 << 10),
+    ("grpc.absolute_max_metadata_size", 16 << 10),
+    ("grpc.max_concurrent_streams", 8),
+    # A node connects, asks once and goes: who stays, or pings, wants something else.
+    ("grpc.max_connection_idle_ms", 30_000),
+    ("grpc.max_connection_age_ms", 60_000),
+    ("grpc.max_connection_age_grace_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 60_000),
+    ("grpc.http2.max_ping_strikes", 2),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.default_compression_algorithm", 0),
+)
+"""Every worker listens at the same address, and the system deals connections out."""
+NOWHERE: Final = "unix"
+DENIED: Final = "no disk key is given"
+"""All that is told of a refusal."""
+
+log = logging.getLogger("attestation_extensions.disk_kms")
+Answering = Callable[[Request, str], Awaitable[bytes]]
+
+
+async def serve(keeping: Keeping, address: str, certificate: tuple[Path, Path] | None) -> grpc.aio.Server:
+    """Listen at *address*.
+
+    Args:
+        keeping: What answers.
+        address: `host:port`.
+        certificate: PEM files of a chain and of its key, read again at each handshake, so that a renewed one is used;
+            None serves without TLS.
+
+    Raises:
+        OSError: Nobody can listen there, or the files cannot be read.
+    """
+    server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=AT_ONCE)
+    methods = {
+        "Seal": _method(keeping.seal),
+        "Unseal": _method(keeping.unseal),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+    try:
+        port = (
+            server.add_insecure_port(address)
+            if certificate is None
+            else server.add_secure_port(address, _credentials(*certificate))
+        )
+    except RuntimeError as e:
+        raise OSError(f"cannot listen at {address}") from e
+    if port == 0:
+        raise OSError(f"cannot listen at {address}")
+    await server.start()
+    return server
+
+
+def _method(answer: Answering) -> grpc.RpcMethodHandler:
+    async def answering(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        return await _answer(answer, data, context)
+
+    # Without a deserializer the bytes come as they are: they are read by us.
+    return grpc.unary_unary_rpc_method_handler(answering)
+
+
+async def _answer(answer: Answering, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+    """Answer one call. The statuses tell of the request, of our state, or nothing: a refusal has no reason."""
+    # Over a Unix socket nobody has an address, and no machine has quoted from there.
+    address = peer_address(context.peer()) or NOWHERE
+    status, text = grpc.StatusCode.INTERNAL, "internal error"
+    try:
+        request = parse_request(data)
+        async with asyncio.timeout(CALL_SECONDS):
+            return encode_response(await answer(request, address))
+    except (MalformedEvidence, ValueError):
+        status, text = grpc.StatusCode.INVALID_ARGUMENT, "not a request of this protocol"
+    except Refused:
+        status, text = grpc.StatusCode.PERMISSION_DENIED, DENIED
+    except RateLimited:
+        status, text = grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests"
+    except (Unavailable, TimeoutError) as e:
+        log.warning("a disk key could not be served: %s", type(e).__name__)
+        status, text = grpc.StatusCode.UNAVAILABLE, "not now"
+    except Exception as e:  # noqa: BLE001 -- the outermost border: gRPC would send the words of the error
+        log.error("a request for a disk key failed: %s", type(e).__name__)  # noqa: TRY400 -- may quote a row
+    await context.abort(status, text)
+    raise AssertionError  # abort raises
+
+
+def _credentials(chain: Path, key: Path) -> grpc.ServerCredentials:
+    def read() -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(key.read_bytes(), chain.read_bytes())])
+
+    def again() -> grpc.ServerCertificateConfiguration | None:
+        try:
+            return read()
+        except OSError as e:
+            log.warning("the certificate of the KMS cannot be read: %s", e.strerror)
+            return None  # what was read before still serves
+
+    return grpc.dynamic_ssl_server_credentials(read(), again)
