@@ -1,10 +1,12 @@
-"""docs/extend/adding-an-evidence-kind.md names every file that the newest kind touched, and tests that exist."""
+"""docs/extend: the newest kind of evidence and the newest extension are what the pages say."""
 
 from __future__ import annotations
 
 import re
 
 from attestation.appraisal.kind import Kind
+from attestation_testing.extension_suite import ExtensionSuite
+from attestation_testing.new_extension import rendered
 from tests.docs.pages import ROOT, text
 
 PAGE = text("docs/extend/adding-an-evidence-kind.md")
@@ -54,3 +56,22 @@ def test_what_it_refers_to_exists() -> None:
         assert list((ROOT / "src").glob(f"sdk/attestation/{name.removeprefix('attestation/')}")), name
     for name in ("errors.py", "problems.py", "measurements.py"):
         assert list((ROOT / "src").rglob(name)), name
+
+
+EXTENSION = text("docs/extend/extensions.md")
+
+
+def test_the_page_of_an_extension_shows_what_the_command_writes() -> None:
+    """Each file whole, but for its README: what the integration test installs and runs is what people read."""
+    shown = dict(
+        re.findall(r"^`([\w/.]+)`:\n\n```\w+\n(.*?)^```$", EXTENSION, flags=re.MULTILINE | re.DOTALL)
+    )
+    written = dict(rendered("arrivals"))
+    assert "ITL_EXT_ARRIVALS_MOST" in written.pop("README.md")
+    assert shown == written
+
+
+def test_the_page_of_an_extension_names_every_test_of_the_suite() -> None:
+    """In their order."""
+    told = re.findall(r"^\| `(test_\w+)` \|", EXTENSION, flags=re.MULTILINE)
+    assert told == [name for name in vars(ExtensionSuite) if name.startswith("test_")]

@@ -223,7 +223,7 @@ class ExtensionSuite:
         made = self.made(tmp_path)
         assert _NAME.fullmatch(self.name)
         assert made.name == self.name, f"it calls itself {made.name}"
-        assert made.contract == CONTRACT
+        assert made.contract == CONTRACT, f"it was written for contract {made.contract}"
         assert _VERSION.fullmatch(made.version), f"{made.version} is no semantic version"
         assert len(made.description.split()) > 2, "its description is no sentence"
 

@@ -144,6 +144,7 @@ def _tell_mine(machine: Machine) -> httpx.Response:
     return machine.post("/arrivals/mine", machine.evidence(machine.challenge()))
 
 
+@pytest.mark.threat("T213")
 def test_it_serves_and_leaves_its_table_when_it_goes(installed: Environment, service: ServiceProcess) -> None:
     """Routes of operators and machines, table, handler, commands; removed, the service is as before."""
     service.start()
@@ -172,6 +173,13 @@ def test_it_serves_and_leaves_its_table_when_it_goes(installed: Environment, ser
     gone = installed.run("attestation", "arrivals", "show", machine.machine_id, **_at(service))
     assert "No such command" in gone.stderr
     assert service.rows("select times from extension_arrivals_machines") == [{"times": 0}]
+
+
+def test_its_own_tests_pass(installed: Environment, wheel: Path) -> None:
+    """The suite, and the one that comes with it, as its author runs them."""
+    done = installed.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", wheel.parents[1] / "tests")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "11 passed, 1 skipped" in done.stdout  # no PostgreSQL: it is told of none
 
 
 HEAD = """
@@ -236,6 +244,7 @@ IN_A_HOOK = """
 """
 
 
+@pytest.mark.threat("T216")
 def test_what_a_stranger_breaks_is_left_out_and_shown(installed: Environment, tmp_path: Path) -> None:
     """The service serves, machines attest, the good one counts; operators read which is left out, and why."""
     for name, (more, _) in BROKEN.items():

@@ -142,6 +142,7 @@ async def test_what_an_extension_tells_of_reaches_others(
         await service.store.write(lambda tx: emit(tx, "gift.taken", service.clock.now()))
 
 
+@pytest.mark.threat("T213")
 async def test_only_who_is_attested_and_verified_now_is_given_anything(service: Service) -> None:
     """Before the approval, locked, revoked, with other PCRs, with somebody else's quote: nothing, and no act."""
     node, other = SoftwareNode(), SoftwareNode(rsa_ek=True)
@@ -165,6 +166,7 @@ async def test_only_who_is_attested_and_verified_now_is_given_anything(service: 
     assert len(await service.audit(action="given")) == 1
 
 
+@pytest.mark.threat("T214")
 async def test_a_lock_between_the_quote_and_the_gift_is_noticed(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +247,7 @@ async def test_what_a_stranger_breaks_is_left_out_and_shown(
     assert why in told["skipped"]
 
 
+@pytest.mark.threat("T216")
 async def test_a_stranger_that_cannot_begin_serves_nothing(site: Path, start: Starter) -> None:
     """Its routes say so; the others work."""
     hook = "\n    async def on_startup(self, context):\n        raise ValueError('canary')\n"
@@ -257,6 +260,7 @@ async def test_a_stranger_that_cannot_begin_serves_nothing(site: Path, start: St
     assert "canary" not in answer.text
 
 
+@pytest.mark.threat("T215")
 async def test_two_cannot_have_the_same(site: Path) -> None:
     """Prefixes, tables and command groups: the second is left out."""
     for name in ("one", "two"):
