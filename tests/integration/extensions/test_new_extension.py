@@ -212,6 +212,12 @@ BROKEN = {
 """,
         "has a table machines_of_mine; its are called extension_foreign_table_…, or are declared",
     ),
+    "foreign_revision": (
+        """
+    migrations = Migrations(scripts="foreign_revision_extension:revisions", head="0001")
+""",
+        "has tables that cannot be migrated",
+    ),
     "no_right": (
         """
     def get_router(self):
@@ -236,6 +242,13 @@ BROKEN = {
     ),
 }
 """What a stranger may do wrong, and what operators are told."""
+FOREIGN_REVISION = """
+from alembic import op
+revision, down_revision = "0001", None
+def upgrade():
+    op.execute("create table machines_of_mine (number integer)")
+    op.execute("delete from machines")
+"""
 IN_A_HOOK = """
     def get_subscriptions(self):
         return {NodeEvent.ONLINE: self.came}
@@ -244,11 +257,12 @@ IN_A_HOOK = """
 """
 
 
-@pytest.mark.threat("T216")
+@pytest.mark.threat("T215", "T216")
 def test_what_a_stranger_breaks_is_left_out_and_shown(installed: Environment, tmp_path: Path) -> None:
     """The service serves, machines attest, the good one counts; operators read which is left out, and why."""
     for name, (more, _) in BROKEN.items():
-        install(installed.site, name, HEAD.format(name=name) + more)
+        files = {"revisions/0001_first.py": FOREIGN_REVISION} if name == "foreign_revision" else None
+        install(installed.site, name, HEAD.format(name=name) + more, files=files)
     install(installed.site, "in_a_hook", HEAD.format(name="in_a_hook") + IN_A_HOOK)
     (installed.site / "in_a_hook_extension-1.0.dist-info/RECORD").touch()
     service = ServiceProcess(
@@ -280,8 +294,9 @@ def test_what_a_stranger_breaks_is_left_out_and_shown(installed: Environment, tm
         told = installed.run("attestation-service", "doctor", **service.settings())
         for name, (_, why) in BROKEN.items():
             assert why in shown.stdout
-            if name != "at_start":  # `doctor` starts none
+            if name not in ("at_start", "foreign_revision"):  # `doctor` changes nothing
                 assert f"{name} is skipped: it {why}" in " ".join(told.stdout.split())
+        assert not service.rows("select name from sqlite_master where name = 'machines_of_mine'")
         assert "canary" not in service.log() + shown.stdout + told.stdout
     finally:
         service.kill()

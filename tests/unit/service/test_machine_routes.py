@@ -204,6 +204,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.threat("T213")
 @pytest.mark.parametrize(("line", "why"), WRONG)
 def test_a_route_of_machines_looks_at_who_asks(
     site: Path, line: str, why: str, monkeypatch: pytest.MonkeyPatch
