@@ -267,6 +267,7 @@ def test_what_a_stranger_breaks_is_left_out_and_shown(installed: Environment, tm
     (installed.site / "in_a_hook_extension-1.0.dist-info/RECORD").touch()
     service = ServiceProcess(
         directory=tmp_path,
+        workers=2,  # the tables are made in a process of its own: what is learned there must reach them
         environment={
             "ITL_EXTENSIONS": ",".join((*BROKEN, "in_a_hook", "arrivals")),
             "ITL_MAINTENANCE_SECONDS": "0.1",
