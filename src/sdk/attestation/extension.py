@@ -22,6 +22,7 @@ from sqlalchemy.orm import DeclarativeBase
 
 from attestation.api import AttestRequest, ConfigEnvelope, PendingApproval
 from attestation.api.base import Wire
+from attestation.api.node import Action
 from attestation.audit import AuditEvent
 from attestation.clock import Clock, from_micros, to_micros
 from attestation.errors import AttestationError
@@ -46,9 +47,11 @@ __all__ = [
     "CONTRACT",
     "GROUP",
     "Access",
+    "Action",
     "AttestationExtension",
     "AttestedMachine",
     "AuditEvent",
+    "Bearer",
     "Caller",
     "Clock",
     "Confirm",
@@ -64,6 +67,7 @@ __all__ = [
     "Migrations",
     "NoSettings",
     "NodeEvent",
+    "Observer",
     "OperatorEvent",
     "OutboxEvent",
     "PendingApproval",
@@ -94,7 +98,7 @@ CONTRACT: Final = 1
 GROUP: Final = "attestation_extensions"
 """The entry points by which extensions are found; the name of the point is that of the extension."""
 
-Access = Literal["public", "read", "act", "audit", "known", "machine"]
+Access = Literal["public", "read", "act", "audit", "metrics", "known", "machine"]
 """Who may ask: everybody; operators with that right; a machine that proves itself in the request."""
 
 
@@ -106,6 +110,27 @@ Handler = Callable[[OutboxEvent], Awaitable[Confirm | None]]
 """What handles an event. It may come again, with the same `id`: what the handler does to others must bear that. What it
 returns is done once. It has ten seconds; what it raises brings the event back later, and after the last time to the
 dead letters."""
+
+
+class Observer(Protocol):
+    """Counts what was done: told on the event loop, in the path of requests, so it does nothing else."""
+
+    def __call__(self, what: str, how: Mapping[str, str], value: float = 1) -> None:
+        """Count.
+
+        Args:
+            what: A word.
+            how: Words of closed lists, by the name of the list.
+            value: What was measured, where it is no count.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bearer:
+    """The token that a request on a public route carries in `Authorization: Bearer`; nobody has judged it yet."""
+
+    token: str | None = field(repr=False)
 
 
 class Caller(Protocol):
@@ -323,8 +348,8 @@ class Router:
                 extension's own prefix, or begins with one of `prefixes`.
             access: Who may ask. There is no default.
             handler: Its parameters are the path, the query, at most one model as body, and who asks: a `Caller`, a
-                `Voter`, or on a route of machines an `AttestedMachine`, whose body is a `MachineRequest`. Its answer is
-                a model, a `Reply`, or None. Its docstring is the documentation.
+                `Voter`, the `Bearer` of a public route, or on a route of machines an `AttestedMachine`, whose body is a
+                `MachineRequest`. Its answer is a model, a `Reply`, or None. Its docstring is the documentation.
             errors: What it ends in beside what every route can.
             done: The status of a model: 201 where it made something.
         """
@@ -437,6 +462,12 @@ class Context:
     fleet: Callable[[Tx], Iterable[MachineFacts]]
     """Goes through the machines that operators admitted, in a unit that reads."""
     emit: Emit
+    observe: Observer
+    """Tell those who count what no event and no entry of the audit log tells."""
+    high_assurance: bool
+    """No control may be weakened (`ITL_HIGH_ASSURANCE`)."""
+    provider_keys_stale: Callable[[], bool]
+    """True where this worker has no keys of the identity provider, or older ones than it should."""
     sign_jwt: Callable[[Mapping[str, Any], str], str]
     """Sign claims with the service's key, with the header `typ`: P-384, about a millisecond, so on a thread."""
 
@@ -510,6 +541,10 @@ class AttestationExtension(ABC):
         Events of other extensions are named by their words, whether those are enabled or not.
         """
         return {}
+
+    def get_observer(self) -> Observer | None:
+        """Return what counts; asked once, before the application is built."""
+        return None
 
     async def on_startup(self, context: Context) -> None:
         """Begin in this worker; at most ten seconds."""

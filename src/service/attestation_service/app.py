@@ -242,6 +242,8 @@ async def owned(
             cluster_identities=cluster_identities,
             authority=authority,
             subscribers=extensions.by_event(enabled.handlers),
+            observers=enabled.observers,
+            provider_keys_stale=lambda: oidc is not None and oidc.stale,
             revocation=Revocation(settings, store, clock, authority, service_keys.secret(PURPOSE))
             if authority is not None
             else None,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import structlog
 from fastapi import Depends, Request
 
 from attestation.clock import Clock
@@ -27,6 +28,8 @@ from attestation_service.verifier.collateral import Collateral
 from attestation_service.verifier.endorsements import Anchors
 from attestation_service.verifier.measurements import Replays
 
+log = structlog.get_logger("attestation_service.extensions")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
@@ -34,6 +37,8 @@ class Resources:
 
     Args:
         subscribers: The extensions that are told of an event.
+        observers: What counts, of extensions.
+        provider_keys_stale: Whether keys of the identity provider are missing here, or older than they should be.
         running: The acts that this process is carrying out, by their tickets' keys.
     """
 
@@ -58,7 +63,17 @@ class Resources:
     authority: Authority | None = None
     revocation: Revocations | None = None
     subscribers: Mapping[Event, Sequence[str]] = field(default_factory=dict)
+    observers: Sequence[Callable[[str, Mapping[str, str], float], None]] = ()
+    provider_keys_stale: Callable[[], bool] = lambda: False
     running: set[bytes] = field(default_factory=set)
+
+    def observe(self, what: str, how: Mapping[str, str], value: float = 1) -> None:
+        """Tell those who count that *what* was done."""
+        for each in self.observers:
+            try:
+                each(what, how, value)
+            except Exception as e:  # noqa: BLE001 -- a stranger's; it only counts
+                log.warning("observer.failed", what=what, kind=type(e).__name__)
 
     @property
     def signer(self) -> ServiceKeys:

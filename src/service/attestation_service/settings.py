@@ -110,6 +110,7 @@ class Settings(BaseSettings):
     oidc_operator_role: Annotated[str, Field(min_length=1)] = "attestation-operator"
     oidc_viewer_role: Annotated[str, Field(min_length=1)] = "attestation-viewer"
     oidc_auditor_role: Annotated[str, Field(min_length=1)] = "attestation-auditor"
+    oidc_metrics_role: Annotated[str, Field(min_length=1)] = "attestation-metrics"
     oidc_leeway_seconds: Annotated[int, Field(ge=0, le=120)] = 30
     oidc_jwks_seconds: Annotated[int, Field(ge=10, le=3600)] = 300
     oidc_ca_file: Path | None = None
@@ -368,10 +369,17 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _operators_consistent(self) -> Self:
-        roles = (self.oidc_operator_role, self.oidc_viewer_role, self.oidc_auditor_role)
+        roles = (
+            self.oidc_operator_role,
+            self.oidc_viewer_role,
+            self.oidc_auditor_role,
+            self.oidc_metrics_role,
+        )
         if len(set(roles)) != len(roles):
             # One word for two duties would let whoever reads also act.
-            raise ValueError("ITL_OIDC_OPERATOR_ROLE, _VIEWER_ROLE and _AUDITOR_ROLE must differ")
+            raise ValueError(
+                "ITL_OIDC_OPERATOR_ROLE, _VIEWER_ROLE, _AUDITOR_ROLE and _METRICS_ROLE must differ"
+            )
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("ITL_TLS_CERT_FILE and ITL_TLS_KEY_FILE belong together; set both or none")
         if self.operator_crl is not None and self.operator_ca is None:

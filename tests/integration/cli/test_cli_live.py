@@ -30,7 +30,7 @@ from tests.integration.agent.rig import Rig
 from tests.unit.reference.test_corim import MEASUREMENT, comid, corim
 from tests.unit.service.people import introduce
 
-OPERATORS = ("read", "act", "audit")
+OPERATORS = ("read", "act", "audit", "metrics")
 """What `x-access` says of a route for operators."""
 FOR_OTHER_CLIENTS = {
     "/api/v1/audit/tile/{path}": "clients of transparency logs; operators take `audit export`",

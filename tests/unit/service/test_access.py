@@ -91,7 +91,8 @@ WHO_MAY: dict[Right, set[Duty]] = {
     Right.READ: {Duty.VIEWER, Duty.OPERATOR},
     Right.ACT: {Duty.OPERATOR},
     Right.AUDIT: {Duty.AUDITOR},
-    Right.KNOWN: {Duty.VIEWER, Duty.OPERATOR, Duty.AUDITOR},
+    Right.METRICS: {Duty.METRICS, Duty.VIEWER, Duty.OPERATOR},
+    Right.KNOWN: {Duty.METRICS, Duty.VIEWER, Duty.OPERATOR, Duty.AUDITOR},
 }
 """Written out once more, by hand: whoever changes `RIGHTS` shall meet this table."""
 
@@ -432,7 +433,12 @@ async def test_the_token_may_have_any_length(start: Starter) -> None:
 async def test_who_asks_who_they_are_leaves_nothing_in_the_audit(service: Service) -> None:
     """Name, method, roles and rights, for each duty; before, a look at what one may not see was an entry each time."""
     service.app.state.resources, people = introduce(service.resources)
-    rights = {Duty.OPERATOR: ["read", "act"], Duty.VIEWER: ["read"], Duty.AUDITOR: ["audit"]}
+    rights = {
+        Duty.OPERATOR: ["read", "act", "metrics"],
+        Duty.VIEWER: ["read", "metrics"],
+        Duty.AUDITOR: ["audit"],
+        Duty.METRICS: ["metrics"],
+    }
     before = [entry["action"] for entry in await service.audit()]
     for duty in Duty:
         answer = await service.get("/api/v1/whoami", headers=people.headers(f"{duty}-1", duty))
@@ -443,4 +449,4 @@ async def test_who_asks_who_they_are_leaves_nothing_in_the_audit(service: Servic
     assert [entry["action"] for entry in await service.audit()] == before
     broken = (await service.get("/api/v1/whoami", headers=OPERATOR)).json()
     assert (broken["name"], broken["subject"], broken["method"]) == ("SYSTEM", None, "break_glass")
-    assert (broken["roles"], broken["rights"]) == ([], ["read", "act", "audit"])
+    assert (broken["roles"], broken["rights"]) == ([], ["read", "act", "audit", "metrics"])

@@ -64,6 +64,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_OIDC_OPERATOR_ROLE": ("ops", "ops"),
     "ITL_OIDC_VIEWER_ROLE": ("view", "view"),
     "ITL_OIDC_AUDITOR_ROLE": ("audit", "audit"),
+    "ITL_OIDC_METRICS_ROLE": ("scraper", "scraper"),
     "ITL_OIDC_LEEWAY_SECONDS": ("5", 5),
     "ITL_OIDC_JWKS_SECONDS": ("600", 600),
     "ITL_OIDC_CA_FILE": ("/sts.pem", Path("/sts.pem")),

@@ -73,7 +73,7 @@ class WhoAmI(Wire):
         description="What stays the same when names change: issuer and `sub`, or the key of a certificate"
     )
     method: Literal["oidc", "certificate", "break_glass"]
-    roles: list[str] = Field(description="`operator`, `viewer`, `auditor`; empty for break-glass")
+    roles: list[str] = Field(description="`operator`, `viewer`, `auditor`, `metrics`; empty for break-glass")
     rights: list[str] = Field(description="As routes declare them in `x-access`: `read`, `act`, `audit`")
 
 

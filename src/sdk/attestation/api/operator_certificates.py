@@ -18,7 +18,7 @@ __all__ = [
     "OperatorCertificateRequest",
 ]
 
-DutyWord = Literal["operator", "viewer", "auditor"]
+DutyWord = Literal["operator", "viewer", "auditor", "metrics"]
 OperatorName = Annotated[
     str,
     Field(

@@ -41,7 +41,7 @@ MACHINE_UNITS: Final = frozenset(
 )
 """OU of a machine: its role."""
 
-OPERATOR_UNITS: Final = frozenset({"operator", "viewer", "auditor"})
+OPERATOR_UNITS: Final = frozenset({"operator", "viewer", "auditor", "metrics"})
 """OU of a person: their duty."""
 
 KEY_TIERS: Final[Mapping[int, str]] = MappingProxyType(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import bindparam, func, insert, select
 
 from attestation.audit import GENESIS_HASH, AuditEntry, AuditEvent, canonical_members, linked
 from attestation.audit.authority import MARK, Change, with_changes
@@ -52,6 +52,11 @@ _LAST = Prepared(select(_C.id, _C.entry_hash, _C.timestamp).order_by(_C.id.desc(
 _APPEND = Prepared(insert(_T).values(binds(_C)))
 _HASHED = tuple(c.name for c in _C)[1:-1]
 _AFTER = Prepared(select(_T).where(_C.id > bindparam("after")).order_by(_C.id).limit(bindparam("rows")))
+_TALLY = Prepared(
+    select(_C.action, _C.new_state, func.count(), func.max(_C.id))
+    .where(_C.id > bindparam("after"), _C.id <= bindparam("until"))
+    .group_by(_C.action, _C.new_state)
+)
 
 _TELLS = select(_C.id).where(_C.detail.contains(MARK)).limit(1)
 _TELLS_AT_ALL = Prepared(_TELLS)
@@ -155,6 +160,11 @@ class Audit:
     def entries(self, after_id: int, limit: int) -> list[tuple[int, AuditEntry]]:
         """Return the *limit* entries after row *after_id* in ascending order, for a verifier that walks."""
         return [_decode(row) for row in self._sql.rows(_AFTER, after=after_id, rows=limit)]
+
+    def tally(self, after: int, limit: int) -> tuple[int, dict[tuple[str, str | None], int]]:
+        """Count the *limit* entries after *after*: return the last of them, and how many by action and new state."""
+        rows = self._sql.rows(_TALLY, after=after, until=after + limit)
+        return max((row[3] for row in rows), default=after), {(row[0], row[1]): row[2] for row in rows}
 
     def authority_after(self, entry_id: int) -> bool:
         """Return True if an entry after *entry_id* tells of an act, not of a machine's own, on a row of authority."""

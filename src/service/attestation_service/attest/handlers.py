@@ -161,7 +161,11 @@ async def _attest(request: AttestRequest, res: Resources, origin: Origin) -> Att
     async with limits.CountRefusals(res.store, counted, at):
         answer = await res.store.write(conclude)
     if isinstance(answer, AttestationError):
+        res.observe("machine_attestations", {"action": "refused", "status": judged.machine.status})
         raise answer
+    res.observe("machine_attestations", {"action": answer.action, "status": answer.status})
+    # No quote is older than what it was made over.
+    res.observe("quote_age_seconds", {}, (at - judged.challenge.issued_at).total_seconds())
     if judged.machine.anchor.ek_chain_ok or judged.machine.anchor.ek_allow_listed:
         res.room.prove(origin.address)
     return answer

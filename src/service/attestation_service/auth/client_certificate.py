@@ -7,7 +7,7 @@ proven there. What it says is believed only after `verify`:
 2. it is for clients, and no CA itself; its key is strong enough;
 3. it is not revoked: where `ITL_OPERATOR_CRL` is set, an up-to-date list of exactly this CA must say so. A list
    that is stale, unreadable or of somebody else decides nothing, and then nobody is let in (503);
-4. its OU names a duty: `operator`, `viewer`, `auditor`;
+4. its OU names a duty: `operator`, `viewer`, `auditor`, `metrics`;
 5. its CN is a name that can stand in the audit.
 
 Machines' certificates have another CA; this one must never sign for them.
@@ -268,7 +268,7 @@ def verify(certificate: x509.Certificate, trust: Trust, at: datetime) -> Operato
     units = set(_values(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME))
     duties = frozenset(duty for duty in Duty if duty.value in units)
     if not duties:
-        raise Forbidden("the client certificate's OU is neither operator, viewer nor auditor")
+        raise Forbidden("the client certificate's OU is neither operator, viewer, auditor nor metrics")
     # 5. One name, that is not one of ours: `SYSTEM` in the audit must mean break-glass.
     names = _values(certificate, NameOID.COMMON_NAME)
     cn = clean_name(names[0]) if len(names) == 1 else ""

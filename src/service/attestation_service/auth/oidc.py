@@ -259,6 +259,7 @@ def rules_of(settings: Settings) -> Rules:
             settings.oidc_operator_role: Duty.OPERATOR,
             settings.oidc_viewer_role: Duty.VIEWER,
             settings.oidc_auditor_role: Duty.AUDITOR,
+            settings.oidc_metrics_role: Duty.METRICS,
         },
         leeway_seconds=settings.oidc_leeway_seconds,
     )

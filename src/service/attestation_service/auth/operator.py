@@ -189,6 +189,7 @@ def _demand(needed: Right, who: Operator, settings: Settings) -> None:
         Duty.OPERATOR: settings.oidc_operator_role,
         Duty.VIEWER: settings.oidc_viewer_role,
         Duty.AUDITOR: settings.oidc_auditor_role,
+        Duty.METRICS: settings.oidc_metrics_role,
     }
     giving = " or ".join(roles[duty] for duty, rights in RIGHTS.items() if needed in rights)
     raise Forbidden(f"{who.cn} may not do this: the role {giving} is needed")

@@ -24,6 +24,8 @@ class Right(StrEnum):
     READ = "read"
     ACT = "act"
     AUDIT = "audit"
+    METRICS = "metrics"
+    """To count: numbers, and nothing that they are about."""
     KNOWN = "known"
     """To be told who one is."""
 
@@ -34,6 +36,7 @@ class Duty(StrEnum):
     OPERATOR = "operator"
     VIEWER = "viewer"
     AUDITOR = "auditor"
+    METRICS = "metrics"
 
 
 class Method(StrEnum):
@@ -46,9 +49,10 @@ class Method(StrEnum):
 
 RIGHTS: Final[Mapping[Duty, frozenset[Right]]] = MappingProxyType(
     {
-        Duty.OPERATOR: frozenset({Right.READ, Right.ACT, Right.KNOWN}),
-        Duty.VIEWER: frozenset({Right.READ, Right.KNOWN}),
+        Duty.OPERATOR: frozenset({Right.READ, Right.ACT, Right.METRICS, Right.KNOWN}),
+        Duty.VIEWER: frozenset({Right.READ, Right.METRICS, Right.KNOWN}),
         Duty.AUDITOR: frozenset({Right.AUDIT, Right.KNOWN}),
+        Duty.METRICS: frozenset({Right.METRICS, Right.KNOWN}),
     }
 )
 """What each duty may; everything absent is forbidden."""

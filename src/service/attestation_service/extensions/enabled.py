@@ -8,7 +8,7 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from attestation.extension import AttestationExtension, Event, Handler
+from attestation.extension import AttestationExtension, Event, Handler, Observer
 from attestation_service.settings import SettingsInvalid
 
 BUILT_IN: Final = "itl-attestation-extensions"
@@ -31,6 +31,7 @@ class Enabled:
         extensions: Those that can be used.
         routers: Theirs, and that of the list of them.
         handlers: By extension.
+        observers: What counts.
         foreign: Names of those that are not ours: what fails of them is left out, and the service runs.
         skipped: Which are left out, and why. It grows until requests are served.
     """
@@ -38,6 +39,7 @@ class Enabled:
     extensions: tuple[AttestationExtension, ...] = ()
     routers: tuple[APIRouter, ...] = ()
     handlers: Mapping[str, Mapping[Event, Handler]] = field(default_factory=dict)
+    observers: tuple[Observer, ...] = ()
     foreign: frozenset[str] = frozenset()
     skipped: dict[str, str] = field(default_factory=dict)
 

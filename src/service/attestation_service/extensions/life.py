@@ -52,6 +52,9 @@ async def running(enabled: Enabled, res: Resources) -> AsyncIterator[None]:
                     key_options=KeyOptions(modules=parse_modules(res.settings.pkcs11_modules)),
                     fleet=lambda tx: fleet.facts(tx, res.clock.now()),
                     emit=_emitting(each),
+                    observe=res.observe,
+                    high_assurance=res.settings.high_assurance,
+                    provider_keys_stale=res.provider_keys_stale,
                     sign_jwt=sign,
                 )
                 async with asyncio.timeout(HOOK_SECONDS):

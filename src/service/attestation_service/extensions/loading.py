@@ -18,6 +18,7 @@ from attestation.extension import (
     Event,
     ExtensionEvent,
     Handler,
+    Observer,
     event_named,
 )
 from attestation_service.extensions.enabled import (
@@ -76,10 +77,12 @@ def load(settings: Settings) -> Enabled:
             made.append(each)
     usable, routers = routers_of(made, found)
     handlers = _subscriptions(usable, found)
+    observers = _observers(usable, found)
     return Enabled(
         extensions=tuple(each for each in usable if each.name not in found.skipped),
         routers=routers,
         handlers=handlers,
+        observers=observers,
         foreign=found.foreign,
         skipped=found.skipped,
     )
@@ -229,6 +232,22 @@ def _subscriptions(
             if wanted:
                 found[each.name] = wanted
     return found
+
+
+def _observers(extensions: Iterable[AttestationExtension], enabled: Enabled) -> tuple[Observer, ...]:
+    """Return what counts; an extension that fails, or whose observer is no function, is skipped."""
+    found: list[Observer] = []
+    for each in extensions:
+        try:
+            observer: Any = each.get_observer()  # its word for it
+        except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's
+            enabled.skip(ExtensionInvalid(each.name, f"has no observer: {words(e)}"))
+            continue
+        if callable(observer):
+            found.append(observer)
+        elif observer is not None:
+            enabled.skip(ExtensionInvalid(each.name, "has an observer that is no function"))
+    return tuple(found)
 
 
 def by_event(subscribed: Mapping[str, Mapping[Event, Handler]]) -> dict[Event, list[str]]:

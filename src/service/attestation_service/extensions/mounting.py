@@ -7,9 +7,9 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import wraps
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final, get_args
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
@@ -21,6 +21,7 @@ from attestation.extension import (
     Access,
     AttestationExtension,
     AttestedMachine,
+    Bearer,
     Caller,
     MachineRequest,
     Reply,
@@ -234,4 +235,15 @@ class _Serving:
         return answering
 
 
-_OF: Final[dict[Any, Any]] = {Caller: OperatorDep, Voter: VoterDep}
+async def _bearer(request: Request) -> Bearer:
+    """Return what the one `Authorization` carries, unjudged."""
+    presented = request.headers.getlist("authorization")
+    scheme, _, token = presented[0].partition(" ") if len(presented) == 1 else ("", "", "")
+    return Bearer(token=token.strip() or None if scheme.lower() == "bearer" else None)
+
+
+_OF: Final[dict[Any, Any]] = {
+    Caller: OperatorDep,
+    Voter: VoterDep,
+    Bearer: Annotated[Bearer, Depends(_bearer)],
+}
