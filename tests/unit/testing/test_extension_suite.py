@@ -20,7 +20,7 @@ __all__ = ["site"]
 HEAD = """
 from sqlalchemy import bindparam, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from attestation.extension import AttestationExtension, Migrations, NodeEvent, NoSettings, Prepared
+from attestation.extension import AttestationExtension, Migrations, NodeEvent, NoSettings, Prepared, QueryTable
 
 class Base(DeclarativeBase): ...
 
@@ -79,6 +79,14 @@ def test_what_it_says_of_itself(site: Path, tmp_path: Path, more: str, why: str)
         suite.test_it_is_found_and_says_what_it_is(tmp_path)
 
 
+def test_a_name_that_no_extension_has(site: Path, tmp_path: Path) -> None:
+    install(site, "tried", HEAD.replace('"tried"', '"Tried"'))
+    info = site / "tried_extension-1.0.dist-info/entry_points.txt"
+    info.write_text(info.read_text().replace("tried =", "Tried ="))
+    with pytest.raises(AssertionError, match="Tried is no name"):
+        type("Other", (Suite,), {"name": "Tried"})().test_it_is_found_and_says_what_it_is(tmp_path)
+
+
 def test_one_that_is_not_installed(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="tried is installed 0 times"):
         Suite().test_it_is_found_and_says_what_it_is(tmp_path)
@@ -90,7 +98,9 @@ def test_one_that_is_not_installed(tmp_path: Path) -> None:
         "    prefixes = ('things',)\n",
         "    events = ('machine',)\n",
         "    def get_models(self):\n        Row.__tablename__ = 'rows_of_mine'\n        return [Row]\n",
+        "    def get_models(self):\n        Row.__tablename__ = 'extension_tried_' + 48 * 'x'\n        return [Row]\n",
         "    def get_subscriptions(self):\n        return {'node.unheard_of.event': print}\n",
+        "    def get_query_tables(self):\n        return [QueryTable(name='rows;', statement=None)]\n",
     ],
 )
 def test_names_that_are_not_its_own(site: Path, tmp_path: Path, more: str) -> None:
@@ -118,6 +128,37 @@ def test_revisions_that_make_other_tables(site: Path, tmp_path: Path) -> None:
     suite = tried(site, revision=REVISION.replace(")\n", ", sa.Column('more', sa.Integer()))\n", 1))
     with pytest.raises(AssertionError):
         suite.test_its_revisions_make_its_tables(tmp_path)
+
+
+def test_tables_that_nothing_makes(site: Path, tmp_path: Path) -> None:
+    suite = tried(site, "    migrations = None\n")
+    with pytest.raises(AssertionError, match="nothing makes its tables"):
+        suite.test_its_revisions_make_its_tables(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import click\ngroup = click.Group('tried')\n", None),
+        ("import click, sqlalchemy\ngroup = click.Group('tried')\n", "attestation tried imports sqlalchemy"),
+        ("group = 1\n", "no command"),
+        ("raise ValueError\n", "ValueError"),
+    ],
+)
+def test_commands(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, why: str | None
+) -> None:
+    """They are imported by another Python, in which nothing else is."""
+    suite = tried(site)
+    (site / "tried_commands.py").write_text(code)
+    with (site / "tried_extension-1.0.dist-info/entry_points.txt").open("a") as points:
+        points.write("[attestation_cli_plugins]\ntried = tried_commands:group\nother = nowhere:group\n")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    if why is None:
+        suite.test_its_commands_need_no_service(tmp_path)
+    else:
+        with pytest.raises(AssertionError, match=why):
+            suite.test_its_commands_need_no_service(tmp_path)
 
 
 COUNTS = """
@@ -156,10 +197,16 @@ class Told(RunningService):
         return Answer(status=self.answers[path], body=b"")
 
 
-def told(access: str, status: int, path: str = "/api/v1/tried/x", skipped: str | None = None) -> Told:
+def told(
+    access: str,
+    status: int,
+    path: str = "/api/v1/tried/x",
+    skipped: str | None = None,
+    summary: str = "Show",
+) -> Told:
     """Return a service with one route."""
     found = Told(folder=Path(), environment={})
-    operation = {"tags": ["extension: tried"], "x-access": access, "summary": "Show"}
+    operation = {"tags": ["extension: tried"], "x-access": access, "summary": summary}
     found.answers = {path: status}
     found.document = {
         "/openapi.json": {"paths": {path: {"post": operation}}},
@@ -174,7 +221,12 @@ def test_routes_that_let_anybody_in(site: Path, tmp_path: Path) -> None:
     suite.test_no_route_is_open_by_mistake(told("act", 401), tmp_path)
     suite.test_who_has_no_fresh_quote_is_no_machine(told("machine", 422), tmp_path)
     suite.test_the_service_takes_it(told("act", 401))
-    for open_one in (told("act", 200), told("read", 404), told("act", 401, path="/api/v1/things")):
+    for open_one in (
+        told("act", 200),
+        told("read", 404),
+        told("act", 401, path="/api/v1/things"),
+        told("act", 401, summary=""),
+    ):
         with pytest.raises(AssertionError):
             suite.test_no_route_is_open_by_mistake(open_one, tmp_path)
     for status in (200, 500, 503):
