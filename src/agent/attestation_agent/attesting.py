@@ -88,7 +88,19 @@ class Attesting(Introducing):
     def _attest_once(self, known: KnownAs) -> Exchange:
         challenge, nonce = self._challenge(known)
         asked = self._request(known.machine_id)
-        evidence = AttestRequest.model_validate(
+        evidence = self._evidence(challenge, nonce, known, asked)
+        answer = self._answered(lambda: self._client.attest(evidence))
+        if answer.machine_id != known.machine_id:
+            raise AnswerRefused("the service answered about another machine")
+        self._next = answer.next_challenge
+        self._logs.answered(answer.status)
+        return Exchange(known=known, nonce=nonce, asked=asked, answer=answer)
+
+    def _evidence(
+        self, challenge: QuoteChallenge, nonce: bytes, known: KnownAs, asked: Request
+    ) -> AttestRequest:
+        """Return what proves who we are and what we run, in answer to *challenge*."""
+        return AttestRequest.model_validate(
             {
                 "machine_id": known.machine_id,
                 "ek_fingerprint": known.ek_fingerprint,
@@ -98,12 +110,6 @@ class Attesting(Introducing):
                 **read_hardware(self._settings.sysfs),
             }
         )
-        answer = self._answered(lambda: self._client.attest(evidence))
-        if answer.machine_id != known.machine_id:
-            raise AnswerRefused("the service answered about another machine")
-        self._next = answer.next_challenge
-        self._logs.answered(answer.status)
-        return Exchange(known=known, nonce=nonce, asked=asked, answer=answer)
 
     def _proof(self, challenge: QuoteChallenge, nonce: bytes, known: KnownAs) -> dict[str, Any]:
         """Return the members of an attestation that prove who we are and what we run."""

@@ -14,12 +14,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
-from attestation.api import ConfigEnvelope
+from attestation.api import ConfigEnvelope, Sealed
 from attestation.keys import (
     CONFIG_TYP,
     DIRECTIVE_TYP,
     KEYS_TYP,
     OFFLINE_TYP,
+    SEALED_TYP,
     TRUST_BUNDLE_TYP,
     WELCOME_TYP,
     Binding,
@@ -136,6 +137,29 @@ def verify_delivery(
     if order.token_id != envelope.token_id:
         raise DirectiveRejected("the configuration is not the one that was ordered")
     return _number(claims, "iat")
+
+
+def verify_sealed(sealed: Sealed, *, what: str, keys: Mapping[str, Any], asked: Request) -> None:
+    """Check that the service sealed this for this machine now, and that it is what was asked for.
+
+    Args:
+        sealed: As received.
+        what: Its name, with that of the extension.
+        keys: The pinned JWK set.
+        asked: What we asked.
+
+    Raises:
+        DirectiveRejected: With the reason.
+    """
+    claims = _statement(sealed.signature, SEALED_TYP, keys, asked, what)
+    wanted = {
+        "what": what,
+        "token_id": sealed.envelope.token_id,
+        "config_sha256": sealed.envelope.config_sha256,
+    }
+    for name, value in wanted.items():
+        if not hmac.compare_digest(_text(claims, name).encode(), value.encode()):
+            raise DirectiveRejected(f"the {what} is not the one that was signed: another {name}")
 
 
 def verify_file(

@@ -22,6 +22,7 @@ from attestation_agent.settings import (
     CERTIFICATE_OPTIONS,
     OFFLINE_OPTIONS,
     OPTIONS,
+    PROVING_OPTIONS,
     SIGNER_OPTIONS,
     TPM_OPTIONS,
     Parser,
@@ -78,6 +79,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     certificate.add_argument("--certificate-to", type=Path, help="directory for key.pem, cert.pem and ca.pem")
     certificate.add_argument("--no-certificate", action="store_true", help="drop key and certificate")
     offline.add_argument("file", type=Path, help="what `attestation machine offline-bundle` wrote")
+    secret = commands.add_parser("secret", help="secrets that the service keeps for this machine")
+    below = secret.add_subparsers(dest="secret", required=True, parser_class=Parser, metavar="COMMAND")
+    get = below.add_parser("get", help="prove this machine, and print a secret")
+    add_options(get, PROVING_OPTIONS)
+    get.add_argument("name", metavar="NAME", help="of the secret")
+    get.add_argument("--shared", action="store_true", help="one that several machines may have")
+    get.add_argument(
+        "--to", type=Path, help="new file, readable by its owner only, instead of standard output"
+    )
+    get.add_argument(
+        "--exec", nargs=argparse.REMAINDER, default=[], help="program that reads it from standard input"
+    )
     _add_kubelet(commands)
     run = commands.add_parser("run", help="introduce, attest, obey, come again", epilog=EPILOG)
     _add_run_options(run)
@@ -145,6 +158,7 @@ def _guarded(flags: Mapping[str, Any]) -> int:
         "cert": _cert,
         "sign": _sign,
         "offline": _offline,
+        "secret": _secret,
         "kubelet": _kubelet,
     }
     command = {**commands, "run": _run}[flags["command"]]
@@ -234,6 +248,42 @@ def _offline(flags: Mapping[str, Any]) -> int:
         )
         take(bundle, place, at=SystemClock().now())
     return Exit.OK
+
+
+def _secret(flags: Mapping[str, Any]) -> int:
+    settings = load(flags)
+    from attestation.client import NodeClient, Retries
+    from attestation_agent import secret
+    from attestation_agent.proving import Proving
+    from attestation_agent.state import State
+
+    retries = Retries(attempts=2)
+    with NodeClient(settings.server_url, ca_file=settings.ca_file, retries=retries) as client:
+        node = Proving(settings, state=State(settings.state_dir), client=client, edge=_edge_of(settings))
+        value = secret.get(node, client, flags["name"], shared=flags["shared"])
+    return secret.give(value, flags["to"], flags["exec"])
+
+
+def _edge_of(settings: Settings) -> Edge:
+    """Return the world of a command that ends by itself; its log is for standard error."""
+    from attestation.clock import SystemClock
+    from attestation.device import TEE
+    from attestation.device.guest_ioctl import GuestDevice, first_that_answers
+    from attestation.device.tsm import TsmReport
+    from attestation_agent.commands import run_command
+    from attestation_agent.edge import Edge
+    from attestation_agent.logs import configure
+    from attestation_agent.rhythm import Rhythm
+
+    return Edge(
+        clock=SystemClock(),
+        wait=lambda _: False,
+        open_tpm=lambda: _open({"tpm": settings.tpm, "ak": settings.ak, "ek": settings.ek}),
+        run=lambda command: run_command(command, timeout_seconds=settings.command_timeout_seconds),
+        rhythm=Rhythm(),
+        log=configure("warning", settings.log_format),
+        tee=lambda: TEE(first_that_answers(TsmReport(settings.tsm_path).quote, GuestDevice().quote)),
+    )
 
 
 def _kubelet(flags: Mapping[str, Any]) -> int:

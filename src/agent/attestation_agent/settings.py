@@ -283,6 +283,8 @@ OFFLINE_OPTIONS: Final = _options(
     "tpm", "ak", "ek", "state_dir", "config_path", "apply_command", "command_timeout_seconds"
 )
 """What `offline` needs to know."""
+PROVING_OPTIONS: Final = _options("server_url", "ca_file", "state_dir", "tpm", "ak", "ek")
+"""What a command needs to know that proves this machine."""
 
 
 class Parser(argparse.ArgumentParser):

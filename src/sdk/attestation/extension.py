@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Final, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Select
 from sqlalchemy.orm import DeclarativeBase
 
-from attestation.api import AttestRequest, ConfigEnvelope, PendingApproval
+from attestation.api import AttestRequest, PendingApproval, Sealed
 from attestation.api.base import Wire
 from attestation.api.node import Action
 from attestation.audit import AuditEvent
@@ -188,15 +188,6 @@ class MachineRequest(AttestRequest):
 
     The TPM signs the challenge, not the members: who must be sure of them relies on TLS.
     """
-
-
-class Sealed(Wire):
-    """An answer that one machine can open, and that it knows to be ours (PROTOCOL §5)."""
-
-    envelope: ConfigEnvelope
-    signature: str = Field(
-        description="Compact JWS `itl-sealed+jwt`: what, token_id, config_sha256, for this TPM and request"
-    )
 
 
 class AttestedMachine(Protocol):

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NoReturn
 
 from attestation.errors import NotAuthentic, PolicyInvalid, UnwrapFailed
-from attestation.extension import AttestedMachine, Tx
+from attestation.extension import AttestedMachine, Sealed, Tx
 from attestation_extensions.secret_vault import sealing, wire
 from attestation_extensions.secret_vault.desk import SecretUnknown
 from attestation_extensions.secret_vault.keys import Vault
@@ -36,11 +36,11 @@ class Release:
         name: str,
         request: wire.ReadSecret,  # noqa: ARG002 -- the proof, which the service took
         machine: AttestedMachine,
-    ) -> wire.SealedSecret:
+    ) -> Sealed:
         """Give a machine a secret of its own, sealed to it, for a fresh quote."""
         return await self._own(machine_id, name, machine)
 
-    async def fetch(self, machine_id: str, name: str, machine: AttestedMachine) -> wire.SealedSecret:
+    async def fetch(self, machine_id: str, name: str, machine: AttestedMachine) -> Sealed:
         """Give a machine a secret of its own, sealed to it, for a certificate of a key that its TPM certified."""
         return await self._own(machine_id, name, machine)
 
@@ -49,20 +49,20 @@ class Release:
         name: str,
         request: wire.ReadSharedSecret,  # noqa: ARG002 -- likewise
         machine: AttestedMachine,
-    ) -> wire.SealedSecret:
+    ) -> Sealed:
         """Give a machine a shared secret, sealed to it, for a fresh quote."""
         return await self._given(SHARED, name, machine)
 
-    async def fetch_shared(self, name: str, machine: AttestedMachine) -> wire.SealedSecret:
+    async def fetch_shared(self, name: str, machine: AttestedMachine) -> Sealed:
         """Give a machine a shared secret, sealed to it, for a certificate of a key that its TPM certified."""
         return await self._given(SHARED, name, machine)
 
-    async def _own(self, machine_id: str, name: str, machine: AttestedMachine) -> wire.SealedSecret:
+    async def _own(self, machine_id: str, name: str, machine: AttestedMachine) -> Sealed:
         if machine_id != machine.machine_id:
             raise SecretForbidden("not a secret of this machine")
         return await self._given(machine_id, name, machine)
 
-    async def _given(self, owner: str, name: str, machine: AttestedMachine) -> wire.SealedSecret:
+    async def _given(self, owner: str, name: str, machine: AttestedMachine) -> Sealed:
         context, keys = self._vault.context, self._vault.keys
         at = context.clock.now()
 
@@ -107,12 +107,7 @@ class Release:
             )
 
         await context.store.write(work)
-        return wire.SealedSecret(
-            envelope=sealed.envelope,
-            signature=sealed.signature,
-            version=version.version,
-            expires_at=secret.expires_at,
-        )
+        return sealed
 
     def _refusal(self, tx: Tx, secret: Secret, machine: AttestedMachine, at: datetime) -> str | None:
         """Return why *machine* may not have *secret*; None where it may."""

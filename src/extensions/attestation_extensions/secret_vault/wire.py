@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from attestation.extension import MachineRequest, Sealed, Wire
+from attestation.extension import MachineRequest, Wire
 from attestation_extensions.secret_vault.rules import MAX_RULE
 from attestation_extensions.secret_vault.sealing import MAX_VALUE_BYTES
 
@@ -216,10 +216,3 @@ class ReadSecret(MachineRequest):
 
 class ReadSharedSecret(MachineRequest):
     """A proof."""
-
-
-class SealedSecret(Sealed):
-    """A value, sealed to the machine that asked: `what` is `secret_vault.machine/NAME`, or `….shared/NAME`."""
-
-    version: int
-    expires_at: datetime | None

@@ -40,6 +40,7 @@ __all__ = [
     "IntroduceResponse",
     "QuoteChallenge",
     "RegisterRequest",
+    "Sealed",
     "TEEActivateRequest",
 ]
 
@@ -318,6 +319,15 @@ class ConfigEnvelope(Wire):
     iv: Base64
     ciphertext: Base64
     config_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Sealed(Wire):
+    """An answer that one machine can open, and that it knows to be ours (PROTOCOL §5)."""
+
+    envelope: ConfigEnvelope
+    signature: str = Field(
+        description="Compact JWS `itl-sealed+jwt`: what, token_id, config_sha256, for this TPM and request"
+    )
 
 
 class AckRequest(Wire):

@@ -1,0 +1,1 @@
+"""Commands of the extensions: plug-ins of the command line, which need neither service nor database."""
