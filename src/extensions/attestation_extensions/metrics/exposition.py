@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -136,7 +136,9 @@ def _ever(events: Mapping[str, int], totals: Mapping[str, Mapping[str, int]]) ->
             f"attestation_{name}",
             help_text,
             tuple(OBSERVED[name]),
-            {tuple(words.split(" ")): total for words, total in totals.get(name, {}).items()},
+            # All from the beginning: an increase from nothing to one is none to Prometheus.
+            dict.fromkeys(product(*OBSERVED[name].values()), 0)
+            | {tuple(words.split(" ")): total for words, total in totals.get(name, {}).items()},
         )
 
 
