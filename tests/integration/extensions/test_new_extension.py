@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import sysconfig
@@ -159,9 +160,11 @@ def test_it_serves_and_leaves_its_table_when_it_goes(installed: Environment, ser
         operator.act(machine.machine_id, "lock", reason="x")
         assert code(_tell_mine(machine)) == "machine-not-admitted"
     shown = installed.run("attestation", "arrivals", "show", machine.machine_id, **_at(service))
-    assert (shown.stdout, shown.stderr) == ("1\n", ""), shown
-    cleared = installed.run("attestation", "arrivals", "clear", machine.machine_id, **_at(service))
-    assert cleared.stdout == "0\n", cleared
+    assert (shown.stdout, shown.stderr) == (f"{machine.machine_id}: 1\n", ""), shown
+    cleared = installed.run(
+        "attestation", "arrivals", "clear", machine.machine_id, "-o", "json", **_at(service)
+    )
+    assert json.loads(cleared.stdout) == {"machine_id": machine.machine_id, "times": 0}, cleared
     service.stop()
 
     installed.installer("uninstall", "attestation-arrivals")
