@@ -146,6 +146,8 @@ from attestation_agent.kubelet.kubeconfig import KubeconfigRejected, written
 from attestation_agent.kubelet.kubeconfig import parse as parse_kubeconfig
 from attestation_agent.signer import Refused, parse_request
 from attestation_agent.tpm_keys import DIGEST_BYTES
+from attestation_extensions.disk_kms.messages import encode_response
+from attestation_extensions.disk_kms.messages import parse_request as parse_kms_request
 from attestation_operator.nodes.objects import has_evidence, requested_node
 from attestation_service.auth import Duty, access_token, service_account
 from attestation_service.auth import client_certificate as operator_certificate
@@ -279,6 +281,16 @@ def json_body(data: bytes) -> None:
     """`load_json`: bounded, refused, or no JSON."""
     with contextlib.suppress(BodyTooComplex, RequestValidationError):
         assert _size(load_json(data, Bounds(values=16, depth=6))) <= 16
+
+
+def kms_request(data: bytes) -> None:
+    """`disk_kms.messages.parse_request`: what is read is read again from what a compiler of the format writes."""
+    with contextlib.suppress(MalformedEvidence):
+        found = parse_kms_request(data)
+        fields = ((b"\x0a", found.node_uuid.encode()), (b"\x12", found.data))
+        assert len(data) >= sum(len(each) for _, each in fields)
+        written = b"".join(tag + encode_response(each)[1:] for tag, each in fields if each)
+        assert parse_kms_request(written) == found
 
 
 # ---------------------------------------------------------------- TPM structures
@@ -1676,6 +1688,11 @@ TARGETS: Final[dict[str, Target]] = {
         json_body,
         lambda: [b'{"a": [1, {"b": "\\\\\\"[{,"}, null], "c": 1e5}', b"[[[[[[]]]]]]", b'{"a":NaN}'],
         2048,
+    ),
+    "kms_request": Target(
+        kms_request,
+        lambda: [b"\x0a\x24" + b"4c4c4544-0042-3510-8052-b4c04f4d3132" + b"\x12\x45" + bytes(69)],
+        1100,
     ),
     "token_text": Target(token_text, _tokens, 17_000),
     "token_claims": Target(token_claims, lambda: [json.dumps(GOOD_CLAIMS).encode()], 4096),

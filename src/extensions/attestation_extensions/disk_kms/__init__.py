@@ -96,7 +96,8 @@ class DiskKMS(AttestationExtension):
         await super().on_startup(context)
         settings = self.settings
         opened = [
-            await asyncio.to_thread(open_kek, uri) for uri in (settings.kek, *settings.kek_previous.split())
+            await asyncio.to_thread(open_kek, uri, context.key_options)
+            for uri in (settings.kek, *settings.kek_previous.split())
         ]
         self._keks = {each.key_id: each for each in opened}
         self.keeping = Keeping(

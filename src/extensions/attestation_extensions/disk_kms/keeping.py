@@ -104,11 +104,11 @@ class Keeping:
         refusal = refusal or failed
 
         def conclude(tx: Tx) -> Refusal | None:
-            for key, limit in _limits(asked):
-                tx.rate_limits.take(key, at, limit)
             # Once more, in the unit that writes: what was changed meanwhile counts, and of two racers for one release
             # one is refused.
             now = self._load(tx, asked, at)
+            for key, limit in _limits(asked):
+                tx.rate_limits.take(key, at, limit)
             if made is not None and now.key is None:
                 tx.of(DiskKeys).add(made)
             elif made is not None or (case.key is not None and now.key != case.key):
@@ -190,9 +190,12 @@ class Keeping:
             ),
             at,
         )
-        event = REFUSED if refusal is not None else RELEASED
-        if refusal is not None or asked.operation == "unseal":
-            self.emit(tx, HELD if refusal is Refusal.HELD else event, at, machine_id=machine_id, meta=detail)
+        if refusal is None or refusal is Refusal.HELD:
+            if refusal is not None or asked.operation == "unseal":
+                self.emit(tx, HELD if refusal else RELEASED, at, machine_id=machine_id, meta=detail)
+            return
+        # Named, but not looked up: that would be a statement which nobody's UUID does not cost.
+        self.emit(tx, REFUSED, at, meta=detail | ({"machine_id": machine_id} if machine_id else {}))
 
 
 def new_key(kek: KEK, machine_id: str, at: datetime) -> Key:

@@ -304,7 +304,8 @@ def about(members: Mapping[str, Any]) -> tuple[str | None, ...]:
         _SAME_KIND.get(action, action),
         members["machine_id"],
         members["role"] if action == REGISTRATION_TOKEN else None,
-        *(_folded(terms[name]) for name in named),
+        # Those of an extension may be numbers, or nothing.
+        *(_folded(str(terms[name])) for name in named),
     )
 
 
