@@ -95,7 +95,11 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
                 asyncio.create_task(maintenance.run(resources)),
                 asyncio.create_task(resources.transparency.run()),
                 asyncio.create_task(resources.service_keys.look()),
-                *(asyncio.create_task(dispatch.run(*each, resources)) for each in enabled.handlers.items()),
+                *(
+                    asyncio.create_task(dispatch.run(name, handlers, resources))
+                    for name, handlers in enabled.handlers.items()
+                    if name not in enabled.skipped  # what it is told of waits until it can begin
+                ),
             ]
             if resources.revocation is not None:
                 await resources.revocation.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attestation.errors import RequestInvalid
 from attestation_testing.extension_suite import Answer, ExtensionSuite, RunningService
@@ -242,6 +245,18 @@ def test_names_that_no_extension_has(name: str, tmp_path: Path) -> None:
     with pytest.raises(RequestInvalid):
         write(name, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@given(st.text(max_size=30) | st.from_regex("[a-z0-9_]{1,30}", fullmatch=True))
+def test_a_name_is_refused_or_stands_in_code_as_it_is(name: str) -> None:
+    """Nothing that is typed becomes a path beside the folder, or another statement."""
+    with contextlib.suppress(RequestInvalid):
+        for path, text in rendered(name).items():
+            assert set(Path(path).parts).isdisjoint(("..", "/"))
+            if path.endswith(".py"):
+                compile(text, path, "exec")
+            else:
+                assert "$" not in text
 
 
 @pytest.mark.parametrize("name", ["a", "visits", "a1_b2_c3", "x" * 24])
