@@ -51,6 +51,8 @@ from attestation.wire import b64decode, b64encode
 from attestation_testing import CertificateAuthority
 from tools.demo_confidential import Guests
 from tools.demo_confidential import prepare as prepare_confidential
+from tools.demo_extensions import Extras
+from tools.demo_extensions import prepare as prepare_extensions
 from tools.demo_kubernetes import NODES, Nodes
 from tools.demo_kubernetes import next_steps as next_steps_on_kubernetes
 from tools.demo_words import Narrator
@@ -124,7 +126,7 @@ class Show:
             "so the service seals a secret that only the TPM holding both keys can open. Opening it proves that the AK "
             "lives in that TPM. What the machine says about itself beside that is a hint, never believed.",
         )
-        self._round()
+        self.round()
         for machine in self._machines:
             found = self._find(machine)
             self._ids[machine.name] = found.machine_id
@@ -251,7 +253,7 @@ class Show:
             "The configuration arrives encrypted with a key that opens only inside this TPM, with this AK. The agent "
             "checks it, writes it with mode 0600, and runs the apply command.",
         )
-        self._round()
+        self.round()
         for machine in self._machines:
             found = self._find(machine)
             if found.status is not Status.ATTESTED or not machine.config_path.exists():
@@ -361,7 +363,8 @@ class Show:
             return
         raise Failed("a forged copy of the audit log was believed")
 
-    def _round(self) -> None:
+    def round(self) -> None:
+        """Let every agent come once."""
         for machine in self._machines:
             machine.start_agent(once=True)
         for machine in self._machines:
@@ -540,7 +543,8 @@ def run(options: argparse.Namespace) -> None:
         if options.postgres:
             database = stack.enter_context(_postgres(data))
             replicas = [free_port(0, but_not=port) for _ in range(REPLICAS)]
-        more = prepare_confidential(data) if options.confidential else {}
+        more = prepare_extensions(data, free_port(0, but_not=port))
+        more |= prepare_confidential(data) if options.confidential else {}
         service = Service(data, port, identity.issuer, database=database, replicas=replicas, more=more)
         service.prepare([role.value for role in Role])
         out.say("Is this the physical machine we expect, and may it join the cluster?")
@@ -580,6 +584,9 @@ def run(options: argparse.Namespace) -> None:
                 }
                 show = Show(out, service, people, tokens["carol"], machines)
                 show.admit()
+                if options.machines > 1:
+                    ids = [show.id_of(machine) for machine in machines]
+                    Extras(out, service, people["alice"], machines, ids, show.round).run()
                 if options.confidential:
                     Guests(out, service, people["alice"], people["carol"], data).run()
                 show.verify_audit()
