@@ -16,8 +16,9 @@ from attestation.client import OperatorClient
 from attestation.keys import create_kek
 from attestation_extensions.commands.secrets_api import Vault
 from attestation_extensions.secret_vault import wire
+from tools.demo_people import write_private
 from tools.demo_words import Narrator
-from tools.stage import BIN, Failed, Machine, Service, environment, write_private
+from tools.stage import BIN, Failed, Machine, Service, environment
 
 FRESH_SECONDS: Final = 10
 NAMES: Final = ("disk_kms", "metrics", "secret_vault")
