@@ -16,7 +16,7 @@ FRAMES = (
     ("service/attestation_service/attest/handlers.py", "attest", "handler"),
     ("service/attestation_service/attest/handlers.py", "_attest", "_attest"),
     ("service/attestation_service/attest/judging.py", "judge", "judge"),
-    ("sdk/attestation/appraisal/appraise.py", "appraise", "appraise"),
+    ("sdk/attestation/appraisal/appraise.py", "appraise", "res.appraise"),
     ("sdk/attestation/appraisal/tpm/kind.py", "_TPM.verify", "kind.verify"),
     ("sdk/attestation/evidence/tpm_quote.py", "verify", "tpm_quote.verify"),
 )

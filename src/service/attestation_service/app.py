@@ -15,7 +15,9 @@ from collections.abc import AsyncIterator
 import structlog
 from fastapi import FastAPI
 from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.types import ASGIApp
 
+from attestation.appraisal import appraise
 from attestation.clock import Clock
 from attestation.store import StoreSettings, migrate, open_store
 from attestation_service import __version__, extensions
@@ -144,13 +146,19 @@ def create_app(settings: Settings | None = None, clock: Clock | None = None) -> 
     outermost = app.build_middleware_stack()
     assert isinstance(outermost, ServerErrorMiddleware)
     app.state.life = life
-    app.middleware_stack = Border(
+    hot = lanes(*HOT)
+    border: ASGIApp = Border(
         outermost.app,
         settings=chosen,
         life=life,
-        lanes=lanes(*HOT),
+        lanes=hot,
         bodies=AllowedBodies(*routers).of,
     )
+    if chosen.traces_url:
+        from attestation_service.process.tracing import Route  # here: what is not asked for is not loaded
+
+        border = Route(border, hot)
+    app.middleware_stack = border
     return app
 
 
@@ -187,7 +195,12 @@ async def owned(
         ),
     )
     clock = clock or opened.clock
-    store = ActStore(opened, clock)
+    tracing = None
+    if settings.traces_url:
+        from attestation_service.process.tracing import Tracing  # here: what is not asked for is not loaded
+
+        tracing = Tracing(settings)
+    store = ActStore(tracing.store(opened) if tracing else opened, clock)
     oidc = None
     authority = None
     mtls = None
@@ -246,6 +259,8 @@ async def owned(
             cluster_identities=cluster_identities,
             authority=authority,
             subscribers=extensions.by_event(enabled.handlers),
+            appraise=tracing.appraise(appraise) if tracing else appraise,
+            tracing=tracing,
             observers=enabled.observers,
             provider_keys_stale=lambda: oidc is not None and oidc.stale,
             revocation=Revocation(settings, store, clock, authority, service_keys.secret(PURPOSE))
@@ -263,3 +278,5 @@ async def owned(
         if authority is not None:
             await authority.aclose()
         await store.aclose()
+        if tracing is not None:
+            await tracing.aclose()

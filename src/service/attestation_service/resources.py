@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Annotated, Any
 
 import structlog
 from fastapi import Depends, Request
 
+from attestation.appraisal import Appraisal, Case, appraise
 from attestation.clock import Clock
 from attestation.endorsements.firmware import Blocklist
 from attestation.machines import Event
@@ -28,6 +30,9 @@ from attestation_service.verifier.collateral import Collateral
 from attestation_service.verifier.endorsements import Anchors
 from attestation_service.verifier.measurements import Replays
 
+Appraise = Callable[[Mapping[str, Any], Case, datetime], Appraisal]
+"""What judges evidence."""
+
 log = structlog.get_logger("attestation_service.extensions")
 
 
@@ -37,6 +42,8 @@ class Resources:
 
     Args:
         subscribers: The extensions that are told of an event.
+        appraise: What judges evidence; another one only to see how long it takes.
+        tracing: What makes spans; only their own middleware knows what that is.
         observers: What counts, of extensions.
         provider_keys_stale: Whether keys of the identity provider are missing here, or older than they should be.
         running: The acts that this process is carrying out, by their tickets' keys.
@@ -63,6 +70,8 @@ class Resources:
     authority: Authority | None = None
     revocation: Revocations | None = None
     subscribers: Mapping[Event, Sequence[str]] = field(default_factory=dict)
+    appraise: Appraise = appraise
+    tracing: object | None = None
     observers: Sequence[Callable[[str, Mapping[str, str], float], None]] = ()
     provider_keys_stale: Callable[[], bool] = lambda: False
     running: set[bytes] = field(default_factory=set)

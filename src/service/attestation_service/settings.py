@@ -13,6 +13,7 @@ import difflib
 import ipaddress
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
@@ -52,6 +53,14 @@ FOREIGN_PREFIXES = (
 )
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def is_loopback(host: str) -> bool:
+    """Return True for an address that only this computer has."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class SettingsInvalid(Exception):
@@ -243,6 +252,8 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: LogFormat = "auto"
     access_log: bool = True
+    traces_url: str = ""
+    traces_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
 
     @classmethod
     def settings_customise_sources(
@@ -301,6 +312,7 @@ class Settings(BaseSettings):
         "iso_url",
         "oidc_issuer",
         "audit_timestamp_url",
+        "traces_url",
         "pki_url",
         "amd_kds_url",
         "intel_pcs_url",
@@ -309,6 +321,20 @@ class Settings(BaseSettings):
     def _plain_url(cls, url: str) -> str:
         if url and not url.startswith(("http://", "https://")):
             raise ValueError("must begin with http:// or https://")
+        return url
+
+    @field_validator("traces_url")
+    @classmethod
+    def _traces_go_to_whom_they_are_for(cls, url: str) -> str:
+        if not url:
+            return url
+        parts = urlsplit(url)
+        if parts.username is not None or parts.query or parts.fragment or not parts.hostname:
+            raise ValueError("a URL without user, query and fragment is needed")
+        if parts.scheme == "http" and not is_loopback(parts.hostname):
+            raise ValueError("plain http is for this computer alone; https is needed")
+        if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter") is None:
+            raise ValueError("needs the extra traces: itl-attestation-service[traces]")
         return url
 
     @field_validator("service_url", "iso_url", "pki_url")
@@ -495,11 +521,7 @@ class Settings(BaseSettings):
     @property
     def is_development(self) -> bool:
         """True where the service's address is one that only this computer has: nobody else can rely on it."""
-        host = urlsplit(self.service_url).hostname or ""
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return host == "localhost"
+        return is_loopback(urlsplit(self.service_url).hostname or "")
 
     @property
     def ca_organization(self) -> str:

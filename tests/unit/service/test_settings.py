@@ -87,6 +87,8 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "ITL_AUDIT_CHECKPOINT_ENTRIES": ("10", 10),
     "ITL_AUDIT_CHECKPOINT_SECONDS": ("5", 5),
     "ITL_AUDIT_WITNESSES": ("w+0a+AA https://w.example", ("w+0a+AA https://w.example",)),
+    "ITL_TRACES_URL": ("http://127.0.0.1:4318/v1/traces", "http://127.0.0.1:4318/v1/traces"),
+    "ITL_TRACES_RATIO": ("0.1", 0.1),
     "ITL_AUDIT_TIMESTAMP_URL": ("https://tsa.example/", "https://tsa.example/"),
     "ITL_AUDIT_TIMESTAMP_CA": ("/tsa.pem", Path("/tsa.pem")),
     "ITL_CHALLENGE_TTL_SECONDS": ("50", 50),

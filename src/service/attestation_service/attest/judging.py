@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from attestation.api import AttestRequest
-from attestation.appraisal import Appraisal, Case, appraise
+from attestation.appraisal import Appraisal, Case
 from attestation.appraisal.confidential import collateral_rules
 from attestation.errors import (
     AKNotActivated,
@@ -119,7 +119,7 @@ def judge(
             cluster=machine.cluster_id or "",
         )
         # 3. Authentic? Then as expected? Then what the table says.
-        appraisal = appraise(evidence, case, at)
+        appraisal = res.appraise(evidence, case, at)
         if appraisal.error is not None:
             raise appraisal.error
         hardware.demand_own(machine, loaded.identities, appraisal)
