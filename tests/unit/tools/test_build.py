@@ -159,8 +159,8 @@ assert dict(os.environ) == before
 """
 EXTRAS = {"alembic", "pkcs11", "psycopg", "sqlalchemy"}
 """What the SDK needs for those who ask for an extra of it."""
-OWN_EXTRAS = {"extensions": {"grpc"}, "service": {"opentelemetry"}}
-"""What modules of a member need that are imported by those who asked for its extra."""
+OWN_EXTRAS = {"extensions": {"attestation_cli", "click", "grpc"}, "service": {"opentelemetry"}}
+"""What modules of a member need that only the command line imports, or those who asked for an extra."""
 
 
 @pytest.mark.parametrize("member", locks.INSTALLABLES)
