@@ -369,9 +369,11 @@ async def test_a_release_counts_once_and_soon(site: Site) -> None:
     await site.kms("POST", f"/machines/{node.machine_id}/release", {})
     both = await asyncio.gather(site.unseal(board, blob), site.unseal(board, blob), return_exceptions=True)
     assert sorted(type(each).__name__ for each in both) == ["Refused", "bytes"]
+    assert await site.refused(board, blob) == "held"
     await site.kms("POST", f"/machines/{node.machine_id}/release", {"uses": 2})
     await site.service.attest(node)
     assert [await site.unseal(board, blob) for _ in range(2)] == [DISK_KEY] * 2
+    assert (await site.kms("GET", "/holds"))["waiting"] == []  # it has what it waited for
     assert await site.refused(board, blob) == "held"
     await site.kms("POST", f"/machines/{node.machine_id}/release", {"uses": 1})
     site.service.clock.advance(600)
@@ -379,6 +381,7 @@ async def test_a_release_counts_once_and_soon(site: Site) -> None:
     assert await site.refused(board, blob) == "held"
     await site.kms("POST", f"/holds/machine/{node.machine_id}/end")
     assert await site.unseal(board, blob) == DISK_KEY
+    assert (await site.kms("GET", "/holds"))["waiting"] == []
     actions = [each["action"] for each in await site.service.audit() if each["action"].startswith("kms_")]
     assert actions.count("kms_release") == 3
     assert actions[:2] == ["kms_unseal", "kms_unhold"]
@@ -466,6 +469,11 @@ async def test_a_new_kek_takes_over_what_lay_under_the_old(begin: Callable[..., 
             break
         await asyncio.sleep(0.05)
     assert await both.unseal(board, blob) == DISK_KEY
+    assert await both.kms("POST", "/rewrap") == {"rewrapped": 0, "unreachable": 0}
+    assert await site.kms("POST", "/rewrap") == {
+        "rewrapped": 0,
+        "unreachable": 1,
+    }  # it does not know the new one
     new = await begin(kek="new")
     assert await new.unseal(board, blob) == DISK_KEY
 

@@ -78,7 +78,7 @@ class DiskKMS(AttestationExtension):
         super().__init__(settings)
         self._server: Any = None
         self._keks: dict[str, KEK] = {}
-        self._rewrapping: asyncio.Task[None] | None = None
+        self._rewrapping: asyncio.Task[tuple[int, int]] | None = None
 
     def get_models(self) -> Sequence[type[DeclarativeBase]]:
         """Return keys, holds, and who waits."""
@@ -111,7 +111,7 @@ class DiskKMS(AttestationExtension):
         )
         certificate = (settings.tls_certificate, settings.tls_key) if settings.tls_certificate else None
         self._server = await server.serve(self.keeping, settings.address, certificate)
-        self._rewrapping = asyncio.create_task(self._rewrap())
+        self._rewrapping = asyncio.create_task(self.rewrap())
 
     async def on_shutdown(self) -> None:
         """Finish what was asked, and let go of the keys."""
@@ -131,10 +131,14 @@ class DiskKMS(AttestationExtension):
         """Return a fresh key of a machine, which is not kept yet."""
         return await asyncio.to_thread(keeping.new_key, self._keks[self.keeping.newest], machine_id, at)
 
-    async def _rewrap(self) -> None:
-        """Bring what lies under a previous KEK under the newest; several workers may do so at the same time."""
+    async def rewrap(self) -> tuple[int, int]:
+        """Bring what lies under a previous KEK under the newest; several workers may do so at the same time.
+
+        Returns:
+            How many keys this was, and how many lie under a KEK that is not set, or does not answer.
+        """
         new = self._keks[self.keeping.newest]
-        store = self.context.store
+        store, done, left = self.context.store, 0, 0
 
         async def further(after: bytes) -> list[Key]:
             return await store.scan(
@@ -147,16 +151,19 @@ class DiskKMS(AttestationExtension):
                 old = self._keks.get(key.kek_id)
                 if old is None:
                     log.error("a key of machine %s lies under a KEK that is not set", key.machine_id)
+                    left += 1
                     continue
                 try:
                     wrapped = await asyncio.to_thread(keeping.rewrapped, key, old, new)
                 except AttestationError as e:
                     # The others are brought over, this one at the next start. Its words may be secret: no trace.
                     log.error("a key of machine %s is not wrapped anew: %s", key.machine_id, type(e).__name__)  # noqa: TRY400 -- see above
+                    left += 1
                     continue
 
-                def keep(tx: Tx, key: Any = key, wrapped: bytes = wrapped) -> None:
-                    tx.of(DiskKeys).rewrap(key, kek_id=new.key_id, wrapped=wrapped)
+                def keep(tx: Tx, key: Key = key, wrapped: bytes = wrapped) -> bool:
+                    return tx.of(DiskKeys).rewrap(key, kek_id=new.key_id, wrapped=wrapped)
 
-                await store.write(keep)
+                done += await store.write(keep)
             found = await further(found[-1].key_id)
+        return done, left

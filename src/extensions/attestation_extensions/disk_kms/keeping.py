@@ -116,10 +116,12 @@ class Keeping:
                     Refusal.NOT_ITS_KEY
                 )  # another worker made one, or it was retired or wrapped anew: asked again
             found = refusal or judge(asked, now, at, fresh=self.fresh)
-            if found is None and now.held and asked.operation == "unseal":
-                assert now.machine is not None
-                if not tx.of(DiskKeys).use(now.machine.machine_id, at):
+            if found is None and asked.operation == "unseal" and now.machine is not None:
+                machine_id = now.machine.machine_id
+                if now.held and not tx.of(DiskKeys).use(machine_id, at):
                     found = Refusal.HELD
+                elif now.waiting is not None:
+                    tx.of(DiskKeys).stop_waiting(machine_id, held=now.held)
             self._tell(tx, asked, now, found, at)
             return found
 

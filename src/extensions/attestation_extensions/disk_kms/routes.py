@@ -4,72 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal, Protocol
-
-from pydantic import Field
+from typing import Any, Literal, Protocol
 
 from attestation.errors import MachineUnknown, RequestInvalid
-from attestation.extension import Caller, Context, PendingApproval, Router, Tx, Voter, Wire
+from attestation.extension import Caller, Context, PendingApproval, Router, Tx, Voter
 from attestation_extensions.disk_kms.tables import DiskKeys, Hold, Key, Waiting
-
-MOST_USES = 8
-
-
-class KMSHold(Wire):
-    """A machine, or all machines of a cluster, that get no disk key without an operator."""
-
-    scope: Literal["machine", "cluster"]
-    subject: str = Field(description="Machine id, or name of the cluster")
-    placed_at: datetime
-    placed_by: str
-
-
-class KMSWaiting(Wire):
-    """A machine that is held and asked for its disk key."""
-
-    machine_id: str
-    source_ip: str = Field(description="Where it asked from last")
-    first_at: datetime
-    last_at: datetime
-    uses: int = Field(description="How many disk keys it may still get")
-    released_until: datetime | None
-    released_by: str | None
-
-
-class KMSHolds(Wire):
-    """What is held, and who waits."""
-
-    holds: list[KMSHold]
-    waiting: list[KMSWaiting]
-
-
-class KMSHoldRequest(Wire):
-    """Hold a machine or a cluster."""
-
-    scope: Literal["machine", "cluster"]
-    subject: str = Field(min_length=1, max_length=64)
-
-
-class KMSReleaseRequest(Wire):
-    """Let a machine that waits have disk keys."""
-
-    uses: Annotated[int, Field(ge=1, le=MOST_USES)] = 1
-    """One for each encrypted volume: STATE asks first, EPHEMERAL after it."""
-
-
-class KMSKey(Wire):
-    """A key of a machine; the newest that is not retired seals."""
-
-    key_id: str = Field(description="16 hex")
-    created_at: datetime
-    retired_at: datetime | None
-
-
-class KMSKeys(Wire):
-    """The keys of a machine, the newest first."""
-
-    machine_id: str
-    keys: list[KMSKey]
+from attestation_extensions.disk_kms.wire import (
+    KMSHold,
+    KMSHoldRequest,
+    KMSHolds,
+    KMSKey,
+    KMSKeys,
+    KMSReleaseRequest,
+    KMSRewrapped,
+    KMSWaiting,
+)
 
 
 class KMS(Protocol):
@@ -80,6 +29,10 @@ class KMS(Protocol):
 
     async def new_key(self, machine_id: str, at: datetime) -> Key:
         """Return a fresh key of a machine, which is not kept yet."""
+        ...
+
+    async def rewrap(self) -> tuple[int, int]:
+        """Bring what lies under a previous KEK under the newest; return how many it was, and how many it could not."""
         ...
 
 
@@ -209,6 +162,16 @@ class Desk:
 
         return await context.store.write(work)
 
+    async def rewrap(self, who: Caller) -> KMSRewrapped:
+        """Bring what lies under a previous key-encryption key under the newest, which each start does too."""
+        context = self._extension.context
+        done, unreachable = await self._extension.rewrap()
+        told = f"{done} keys, {unreachable} not"
+        await context.store.write(
+            lambda tx: tx.audit.append(who.event("kms_rewrap", detail=told), context.clock.now())
+        )
+        return KMSRewrapped(rewrapped=done, unreachable=unreachable)
+
 
 def router(extension: KMS) -> Router:
     """Return the routes."""
@@ -217,6 +180,7 @@ def router(extension: KMS) -> Router:
     found.add("POST /holds", "act", desk.hold, MachineUnknown)
     found.add("POST /holds/{scope}/{subject}/end", "act", desk.unhold, MachineUnknown)
     found.add("POST /machines/{machine_id}/release", "act", desk.release, MachineUnknown)
+    found.add("POST /rewrap", "act", desk.rewrap)
     found.add("GET /machines/{machine_id}/keys", "read", desk.keys)
     found.add("POST /machines/{machine_id}/rotate", "act", desk.rotate, MachineUnknown)
     found.add(

@@ -201,7 +201,9 @@ _USE = Prepared(
 )
 _WAITING_OF = Prepared(select(_WAITING).where(_W.machine_id == bindparam("machine_id")))
 _ALL_WAITING = Prepared(select(_WAITING).order_by(_W.last_at.desc(), _W.machine_id).limit(MOST_LISTED))
-_STOP_WAITING = Prepared(delete(_WAITING).where(_W.machine_id == bindparam("machine_id")))
+_STOP_WAITING = Prepared(
+    delete(_WAITING).where(_W.machine_id == bindparam("machine_id"), _W.uses <= bindparam("uses"))
+)
 
 
 class DiskKeys:
@@ -301,11 +303,12 @@ class DiskKeys:
         """Use up one of what was released; of two at the same time, with one left, one gets False."""
         return self._sql.run(_USE, of_machine=machine_id, at=_micros(at)) == 1
 
-    def stop_waiting(self, machine_id: str) -> None:
-        """Forget that a machine waits."""
-        self._sql.do(_STOP_WAITING, machine_id=machine_id)
+    def stop_waiting(self, machine_id: str, *, held: bool) -> None:
+        """Forget that a machine waited: it got its key; while it is *held*, only if that was the last it may have."""
+        self._sql.do(_STOP_WAITING, machine_id=machine_id, uses=0 if held else _MOST)
 
 
+_MOST: Final = (1 << 31) - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
