@@ -429,6 +429,15 @@ async def test_two_release_where_the_role_asks_for_two(begin: Callable[..., Any]
             await site.unseal(board, blob)
         assert (await committee.ask("two", "POST", path, body)).status_code == 200
         assert await site.unseal(board, blob) == DISK_KEY
+    # A cluster may have machines of any role.
+    cluster = (await site.service.detail(node))["cluster_id"]
+    await committee.ask("one", "POST", "/kms/holds", {"scope": "cluster", "subject": cluster})
+    path = f"/kms/holds/cluster/{cluster}/end"
+    assert (await committee.ask("one", "POST", path)).status_code == 202
+    with pytest.raises(Refused):
+        await site.unseal(board, blob)
+    assert (await committee.ask("two", "POST", path)).status_code == 200
+    assert await site.unseal(board, blob) == DISK_KEY
 
 
 # What is kept
