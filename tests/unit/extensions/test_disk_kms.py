@@ -333,6 +333,32 @@ async def test_a_refusal_costs_what_an_answer_costs(site: Site, monkeypatch: pyt
 
 
 @pytest.mark.anyio
+@pytest.mark.threat("T244")
+async def test_a_refusal_is_not_told_at_once() -> None:
+    """What the work took is lost in what all of them wait."""
+
+    class Call:
+        told: tuple[Any, str] | None = None
+
+        def peer(self) -> str:
+            return "ipv4:192.0.2.7:4711"
+
+        async def abort(self, *told: Any) -> None:
+            self.told = told
+            raise asyncio.CancelledError
+
+    async def refuse(_request: Request, _address: str) -> bytes:
+        raise Refused("no disk key is given")
+
+    loop, call = asyncio.get_running_loop(), Call()
+    began = loop.time()
+    with pytest.raises(asyncio.CancelledError):
+        await server._answer(refuse, b"", cast("Any", call))
+    assert loop.time() - began >= server.REFUSED_SECONDS
+    assert call.told == (server.grpc.StatusCode.PERMISSION_DENIED, server.DENIED)
+
+
+@pytest.mark.anyio
 @pytest.mark.threat("T248")
 async def test_who_asks_too_often_is_told_so_and_fills_no_log(site: Site) -> None:
     """One refusal a minute is written for each UUID; a flood from elsewhere does not keep the machine from its key."""
