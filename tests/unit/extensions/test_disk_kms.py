@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import grpc
 import httpx
 import pytest
 from google.protobuf.message import DecodeError
@@ -355,7 +356,7 @@ async def test_a_refusal_is_not_told_at_once() -> None:
     with pytest.raises(asyncio.CancelledError):
         await server._answer(refuse, b"", cast("Any", call))
     assert loop.time() - began >= server.REFUSED_SECONDS
-    assert call.told == (server.grpc.StatusCode.PERMISSION_DENIED, server.DENIED)
+    assert call.told == (grpc.StatusCode.PERMISSION_DENIED, server.DENIED)
 
 
 @pytest.mark.anyio
