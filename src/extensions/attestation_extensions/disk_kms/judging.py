@@ -45,6 +45,8 @@ class Refusal(StrEnum):
     """Sealed under a key that an operator retired."""
     KEK_MISSING = "kek_missing"
     """The key that wraps its key is not among those that are set."""
+    ROW_CHANGED = "row_changed"
+    """What is kept of its key was not wrapped so by us: somebody wrote to the database."""
     HELD = "held"
     """An operator must release it."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from attestation.errors import AttestationError, RateLimited
+from attestation.errors import AttestationError, RateLimited, UnwrapFailed
 from attestation.extension import AuditEvent, Clock, Emit, RateLimit, Store, Tx
 from attestation.keys import KEK
 from attestation_extensions.disk_kms import sealing
@@ -153,7 +153,10 @@ class Keeping:
         wrapped, unusable = case.key or self.decoy, None
         if wrapped.kek_id not in self.keks:
             wrapped, unusable = self.decoy, Refusal.KEK_MISSING
-        key = self.keks[wrapped.kek_id].unwrap(wrapped.wrapped, _wrapping(wrapped))
+        try:
+            key = self.keks[wrapped.kek_id].unwrap(wrapped.wrapped, _wrapping(wrapped))
+        except UnwrapFailed:
+            return None, Refusal.ROW_CHANGED
         machine_id = case.machine.machine_id if case.machine else _AS_NOBODY
         bound_to = sealing.additional_data(machine_id, asked.readings[0])
         if asked.operation == "seal":
