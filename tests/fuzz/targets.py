@@ -148,6 +148,7 @@ from attestation_agent.signer import Refused, parse_request
 from attestation_agent.tpm_keys import DIGEST_BYTES
 from attestation_extensions.disk_kms.messages import encode_response
 from attestation_extensions.disk_kms.messages import parse_request as parse_kms_request
+from attestation_extensions.metrics.listening import parse as parse_metrics_request
 from attestation_operator.nodes.objects import has_evidence, requested_node
 from attestation_service.auth import Duty, access_token, service_account
 from attestation_service.auth import client_certificate as operator_certificate
@@ -281,6 +282,16 @@ def json_body(data: bytes) -> None:
     """`load_json`: bounded, refused, or no JSON."""
     with contextlib.suppress(BodyTooComplex, RequestValidationError):
         assert _size(load_json(data, Bounds(values=16, depth=6))) <= 16
+
+
+def metrics_request(data: bytes) -> None:
+    """`metrics.listening.parse`: a status for whatever comes, and a credential only of what asks for the one path."""
+    status, authorization = parse_metrics_request(data)
+    assert status in (200, 400, 404, 405)
+    if status == 200:
+        assert data.startswith(b"GET /metrics")
+    else:
+        assert authorization is None
 
 
 def kms_request(data: bytes) -> None:
@@ -1687,6 +1698,14 @@ TARGETS: Final[dict[str, Target]] = {
     "json_body": Target(
         json_body,
         lambda: [b'{"a": [1, {"b": "\\\\\\"[{,"}, null], "c": 1e5}', b"[[[[[[]]]]]]", b'{"a":NaN}'],
+        2048,
+    ),
+    "metrics_request": Target(
+        metrics_request,
+        lambda: [
+            b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer x\r\n\r\n",
+            b"POST / HTTP/1.0\r\n\r\n",
+        ],
         2048,
     ),
     "kms_request": Target(

@@ -220,7 +220,7 @@ def test_words_that_are_on_no_list_are_one() -> None:
         note(pending, "webhook_deliveries", {"event_type": word, "status": word}, 1)
         note(pending, word, {}, 1)
     assert {name for name, _ in pending} == {"webhook_deliveries"}
-    assert {words.split(" ")[0] for _, words in pending} == {"other", "node.online", "extension"}
+    assert {words for _, words in pending} == {"other other", "node.online other", "extension other"}
 
 
 @pytest.mark.parametrize(
@@ -295,8 +295,8 @@ async def test_a_token_that_could_be_guessed_stops_the_start(start: Starter, con
         await start(extensions=("metrics",), extension_values={"ITL_METRICS_TOKEN_FILE": str(file)})
 
 
-@pytest.mark.threat("T238")
-async def test_open_is_said_and_not_under_high_assurance(
+@pytest.mark.threat("T239")
+async def test_open_is_said_and_measured_once_a_second(
     start: Starter, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Everybody reads; the log says that they may; asked often, it is measured once a second."""
@@ -383,3 +383,36 @@ async def test_a_listener_of_its_own(start: Starter) -> None:
         assert (good.status_code, good.headers["connection"]) == (200, "close")
         assert "attestation_machines_by_status" in good.text
         assert (await client.get("/api/v1/machines")).status_code == 404
+
+
+async def said_by_listener(start: Starter, said: bytes) -> bytes:
+    """Say *said* to a listener and return what comes."""
+    port = free_port()
+    await start(extensions=("metrics",), extension_values={"ITL_METRICS_LISTEN": f"127.0.0.1:{port}"})
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(said)
+        async with asyncio.timeout(10):
+            return await reader.read()
+    except ConnectionResetError:  # closed before what we said was read
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.threat("T239")
+async def test_who_says_nothing_to_the_listener_is_sent_away(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection is nobody's to keep."""
+    monkeypatch.setattr("attestation_extensions.metrics.listening.SECONDS", 0.1)
+    answer = await said_by_listener(start, b"GET /metrics HTTP/1.1\r\n")
+    assert answer == b""
+
+
+@pytest.mark.threat("T239")
+async def test_the_listener_has_few_connections(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes beyond them is closed at once."""
+    monkeypatch.setattr("attestation_extensions.metrics.listening.AT_ONCE", 0)
+    answer = await said_by_listener(start, b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert answer == b""
