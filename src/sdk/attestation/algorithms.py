@@ -207,6 +207,7 @@ class Use(StrEnum):
     KEPT_KEY = "kept-key"
     KEPT_SECRET = "kept-secret"  # noqa: S105 -- the name of a use
     MASTER_KEY = "master-key"
+    WEBHOOK = "webhook"
     DEVICE_KEY = "device-key"
     WRAPPING = "wrapped-key"
     PIN = "refused-pin"
@@ -575,6 +576,14 @@ USES: Final[Mapping[Use, Entry]] = MappingProxyType(
                 exemptions=(
                     _exempt("a passphrase is a choice; a key-encryption key by URI is the other", "scrypt"),
                 ),
+            ),
+            Entry(
+                use=Use.WEBHOOK,
+                title="signatures of webhooks",
+                algorithms=("hmac-sha256",),
+                chooser=Chooser.PROTOCOL,
+                parameters="Standard Webhooks 1.0.0, `v1`; secrets of 32 bytes",
+                exemptions=(_exempt("Standard Webhooks knows no other MAC", "hmac-sha256"),),
             ),
             Entry(
                 use=Use.DEVICE_KEY,

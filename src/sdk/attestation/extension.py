@@ -24,7 +24,7 @@ from attestation.api import AttestRequest, PendingApproval, Sealed
 from attestation.api.base import Wire
 from attestation.api.node import Action
 from attestation.audit import AuditEvent
-from attestation.clock import Clock, from_micros, to_micros
+from attestation.clock import Clock, from_micros, rfc3339, to_micros
 from attestation.errors import AttestationError
 from attestation.keys import KeyOptions
 from attestation.machines import (
@@ -89,6 +89,7 @@ __all__ = [
     "canonical_json",
     "event_named",
     "from_micros",
+    "rfc3339",
     "to_micros",
 ]
 

@@ -1,0 +1,167 @@
+"""Webhooks: events go to endpoints of operators' choice, signed, tried again until they are there, and nowhere inside.
+
+See docs/operate/webhooks.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from pydantic import Field, field_validator
+from sqlalchemy.orm import DeclarativeBase
+
+from attestation.errors import KeyUnusable, KeyURIInvalid
+from attestation.extension import (
+    AttestationExtension,
+    Context,
+    Event,
+    Handler,
+    Migrations,
+    NoSettings,
+    QueryTable,
+    Router,
+    Tx,
+)
+from attestation.keys import KEK, open_kek, parse_key_uri
+from attestation_extensions.webhooks import delivering, messages, routes
+from attestation_extensions.webhooks.addresses import Network, WebhookURLInvalid, read_url
+from attestation_extensions.webhooks.delivering import Deliverer
+from attestation_extensions.webhooks.records import DELIVERIES, DeliveryRow, WebhookRow, Webhooks
+from attestation_extensions.webhooks.sending import Sender
+
+FORGET_SECONDS: Final = 3600.0
+
+
+class WebhookSettings(NoSettings):
+    """`ITL_EXT_WEBHOOKS_…`, and `ITL_WEBHOOK_ALLOW_NETS`."""
+
+    kek: str
+    """URI of the key that wraps the secrets: `file:`, `pkcs11:` or `tpm2:`."""
+    previous_keks: Sequence[str] = ()
+    """URIs of those before it, separated by blanks."""
+    allow_nets: Sequence[Network] = ()
+    """Networks beside the public internet that may be connected to, separated by commas."""
+    allow_http: bool = False
+    """URLs may be of http: what is told is read on the way."""
+    egress_proxy: str | None = None
+    """URL of a proxy that connects in our place."""
+    ca_file: Path | None = None
+    """PEM file with the only CAs that endpoints are believed by."""
+    poll_seconds: float = Field(default=1.0, ge=0.05, le=60)
+    """How often a worker looks for what is due."""
+
+    @field_validator("allow_nets", mode="before")
+    @classmethod
+    def _nets(cls, text: str) -> Sequence[Network]:
+        return tuple(ip_network(each.strip()) for each in text.split(",") if each.strip())
+
+    @field_validator("previous_keks", mode="before")
+    @classmethod
+    def _listed(cls, text: str) -> Sequence[str]:
+        return tuple(text.split())
+
+    @field_validator("kek")
+    @classmethod
+    def _uri(cls, text: str) -> str:
+        try:
+            parse_key_uri(text)
+        except KeyURIInvalid as e:
+            raise ValueError(str(e)) from None
+        return text
+
+    @field_validator("egress_proxy")
+    @classmethod
+    def _proxy(cls, text: str) -> str:
+        try:
+            return read_url(text, allow_http=True).url
+        except WebhookURLInvalid as e:
+            raise ValueError(str(e)) from None
+
+
+class Extension(AttestationExtension):
+    """The extension."""
+
+    contract = 1
+    name = "webhooks"
+    version = "1.0.0"
+    description = "Events for endpoints of your choice, signed as Standard Webhooks has it."
+    migrations = Migrations(scripts="attestation_extensions.webhooks:revisions", head="0001")
+    tables = ("extension_webhooks", "extension_webhook_deliveries")
+    variables: ClassVar[Mapping[str, str]] = {"ITL_WEBHOOK_ALLOW_NETS": "allow_nets"}
+    cli_groups = ("webhook",)
+    events = (messages.DISABLED,)
+    Settings = WebhookSettings
+
+    settings: WebhookSettings
+    kek: KEK
+
+    def __init__(self, settings: Any) -> None:
+        super().__init__(settings)
+        self.allow_http: bool = settings.allow_http
+        self._keks: dict[str, KEK] = {}
+        self._running: list[asyncio.Task[None]] = []
+
+    def get_models(self) -> Sequence[type[DeclarativeBase]]:
+        """Return the tables."""
+        return (WebhookRow, DeliveryRow)
+
+    def get_query_tables(self) -> Sequence[QueryTable]:
+        """Let operators look up what was delivered."""
+        return (QueryTable(name="WebhookDeliveries", statement=DELIVERIES),)
+
+    def get_subscriptions(self) -> Mapping[Event | str, Handler]:
+        """Hear of everything that an endpoint can be told of."""
+        return dict.fromkeys(messages.SOURCES.values(), delivering.fan_out)
+
+    def get_router(self) -> Router:
+        """Return the routes."""
+        return routes.router(self)
+
+    async def on_startup(self, context: Context) -> None:
+        """Open the keys and begin to deliver, in this worker."""
+        await super().on_startup(context)
+        settings = self.settings
+        for uri in (settings.kek, *settings.previous_keks):
+            opened = await asyncio.to_thread(open_kek, uri, context.key_options)
+            self._keks.setdefault(opened.key_id, opened)
+        self.kek = next(iter(self._keks.values()))
+        used = {each.kek_id for each in await context.store.scan(lambda tx: tx.of(Webhooks).all())}
+        if missing := used - self._keks.keys():
+            raise KeyUnusable(f"secrets lie under a key-encryption key that is not set: {min(missing)}")
+        try:
+            trust = ssl.create_default_context(cafile=settings.ca_file)
+        except OSError as e:
+            raise KeyUnusable(f"{settings.ca_file}: {e.strerror or type(e).__name__}") from None
+        sender = Sender(allowed=settings.allow_nets, trust=trust, proxy=settings.egress_proxy)
+        deliverer = Deliverer(context, sender, self._keks, allow_http=self.allow_http)
+        self._running = [
+            asyncio.create_task(deliverer.run(settings.poll_seconds)),
+            asyncio.create_task(self._forget()),
+        ]
+
+    async def on_shutdown(self) -> None:
+        """Stop delivering; what was claimed becomes due again."""
+        for task in self._running:
+            task.cancel()
+        for task in self._running:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        for kek in self._keks.values():
+            kek.close()
+        self._keks, self._running = {}, []
+
+    async def _forget(self) -> None:
+        """Forget deliveries that have been over for a month."""
+        while True:
+            with contextlib.suppress(Exception):  # the next round does it
+                await self.context.store.write(self._forget_once)
+            await asyncio.sleep(FORGET_SECONDS)
+
+    def _forget_once(self, tx: Tx) -> None:
+        tx.of(Webhooks).forget(self.context.clock.now())
