@@ -1,27 +1,33 @@
-"""What extensions do in `./dev run`: a secret for one machine, a disk key that is held, numbers that move."""
+"""What extensions do in `./dev run`: a secret for one machine, a disk key that is held, events and numbers."""
 
 from __future__ import annotations
 
 import secrets
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Self
 
 import grpc
 import httpx
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
+from attestation.api.operation import operation
 from attestation.client import OperatorClient
 from attestation.keys import create_kek
 from attestation_extensions.commands.secrets_api import Vault
 from attestation_extensions.secret_vault import wire
+from attestation_extensions.webhooks.routes import CreateWebhook, WebhookList, WebhookSecret
 from tools.demo_people import write_private
 from tools.demo_words import Narrator
 from tools.stage import BIN, Failed, Machine, Service, environment
 
 FRESH_SECONDS: Final = 10
-NAMES: Final = ("disk_kms", "metrics", "secret_vault")
+NAMES: Final = ("disk_kms", "metrics", "secret_vault", "webhooks")
+TOLD: Final = ("secret.accessed", "secret.refused")
 SECRET: Final = "registry-token"
 COUNTED: Final = ("attestation_machine_attestations_total", "attestation_secret_operations_total")
 COUNTING_SECONDS: Final = 20
@@ -31,6 +37,7 @@ def prepare(data: Path, kms_port: int) -> dict[str, str]:
     """Make the keys of the extensions; return the settings that enable them."""
     create_kek(f"file:{data / 'vault.kek'}").close()
     create_kek(f"file:{data / 'disk.kek'}").close()
+    create_kek(f"file:{data / 'webhooks.kek'}").close()
     token = data / "metrics-token"
     if not token.exists():
         write_private(token, secrets.token_urlsafe(32) + "\n")
@@ -38,6 +45,9 @@ def prepare(data: Path, kms_port: int) -> dict[str, str]:
         "ITL_EXTENSIONS": ",".join(NAMES),
         "ITL_METRICS_TOKEN_FILE": str(token),
         "ITL_EXT_SECRET_VAULT_KEK": f"file:{data / 'vault.kek'}",
+        "ITL_EXT_WEBHOOKS_KEK": f"file:{data / 'webhooks.kek'}",
+        "ITL_EXT_WEBHOOKS_ALLOW_HTTP": "true",
+        "ITL_WEBHOOK_ALLOW_NETS": "127.0.0.0/8",
         "ITL_EXT_DISK_KMS_KEK": f"file:{data / 'disk.kek'}",
         "ITL_EXT_DISK_KMS_ADDRESS": f"127.0.0.1:{kms_port}",
         "ITL_EXT_DISK_KMS_INSECURE": "true",
@@ -73,9 +83,39 @@ class Extras:
     def run(self) -> None:
         """All steps, in order."""
         before = self._counted()
-        self.secret()
-        self.disk_key()
+        with Receiver() as receiver:
+            self.listen(receiver)
+            self.secret()
+            self.disk_key()
+            self.told(receiver)
         self.numbers(before)
+
+    def listen(self, receiver: Receiver) -> None:
+        """Have a program outside told of what happens to secrets."""
+        for each in self._alice.ask(Hooks.all).webhooks:
+            self._alice.ask(Hooks.delete, each.webhook_id)  # of a demo before, whose receiver is gone
+        made = self._alice.ask(Hooks.create, CreateWebhook(url=receiver.url, events=list(TOLD)))
+        receiver.secret = made.secret
+
+    def told(self, receiver: Receiver) -> None:
+        """Show what the program outside received, and that it knows from whom."""
+        self._out.step(
+            "A webhook receiver is told, and verifies",
+            "Events leave after the commit, signed as Standard Webhooks has it; what fails comes again. Here a small "
+            "program on loopback verifies each with the secret that it was given, and would refuse all else.",
+        )
+        end = time.monotonic() + COUNTING_SECONDS
+        while len(receiver.verified) < len(self._machines):
+            if time.monotonic() > end:
+                raise Failed(
+                    f"the receiver verified {len(receiver.verified)} events only; refused: {receiver.refused}"
+                )
+            time.sleep(0.2)
+        names = {
+            machine_id: machine.name for machine_id, machine in zip(self._ids, self._machines, strict=True)
+        }
+        for event in receiver.verified:
+            self._out.fact("receiver", f"verified {event['type']} of {names.get(event['machine_id'], '?')}")
 
     def secret(self) -> None:
         """Keep a shared secret, grant it to one machine, and let all of them ask."""
@@ -168,6 +208,61 @@ class Extras:
             raise Failed(f"/metrics: {answer.status_code}")
         lines = (line.rpartition(" ") for line in answer.text.splitlines() if line.startswith(COUNTED))
         return {name: float(value) for name, _, value in lines}
+
+
+class Receiver:
+    """A program that webhooks are sent to, on loopback."""
+
+    def __init__(self) -> None:
+        self.secret = ""
+        self.verified: list[dict[str, Any]] = []
+        self.refused = 0
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(min(int(self.headers["content-length"]), 1 << 16))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                try:
+                    receiver.verified.append(Webhook(receiver.secret).verify(body, headers))
+                except WebhookVerificationError:
+                    receiver.refused += 1
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class Hooks:
+    """What the demo asks of webhooks."""
+
+    @operation("webhooks_create", "POST /webhooks/")
+    def create(self, request: CreateWebhook) -> WebhookSecret:
+        """Add an endpoint."""
+        raise NotImplementedError
+
+    @operation("webhooks_all", "GET /webhooks/")
+    def all(self) -> WebhookList:
+        """List the endpoints."""
+        raise NotImplementedError
+
+    @operation("webhooks_delete", "DELETE /webhooks/{webhook_id}")
+    def delete(self, webhook_id: str) -> None:
+        """Remove an endpoint."""
 
 
 class _Talos:

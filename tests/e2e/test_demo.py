@@ -76,6 +76,8 @@ def test_three_machines_go_from_nothing_to_an_applied_configuration(tmp_path: Pa
     assert len(re.findall(r"(?:infra-1|app-1) +refused: secret-forbidden", said)) == 2
     assert re.search(r"infra-1 +last quoted 10 s ago: no disk key is given", said)
     assert re.search(r"cp-1 +attests, and its disk opens", said)
+    assert re.search(r"receiver +verified secret\.accessed of cp-1", said)
+    assert len(re.findall(r"receiver +verified secret\.refused of (?:infra-1|app-1)", said)) == 2
     assert re.search(r'secret_operations_total\{operation="read",status="done"\} 0 → 1', said)
     assert "chain valid" in said
     assert re.search(r"checkpoint +\d+ entries, root [0-9a-f]{16}…, 2 signatures", said)
