@@ -193,7 +193,8 @@ def _tried(talos: Talos, blob: bytes) -> bytes | None:
     try:
         return talos.unseal(blob)
     except grpc.RpcError as e:
-        assert (e.code().name, e.details()) == DENIED
+        if e.code() is not grpc.StatusCode.PERMISSION_DENIED:
+            raise
         return None
     finally:
         talos.close()
