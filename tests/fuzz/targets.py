@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import cbor2
+import httpx
 from cbor2 import CBORTag
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -149,6 +150,8 @@ from attestation_agent.tpm_keys import DIGEST_BYTES
 from attestation_extensions.disk_kms.messages import encode_response
 from attestation_extensions.disk_kms.messages import parse_request as parse_kms_request
 from attestation_extensions.metrics.listening import parse as parse_metrics_request
+from attestation_extensions.webhooks.addresses import WebhookURLInvalid
+from attestation_extensions.webhooks.addresses import read_url as read_webhook_url
 from attestation_operator.nodes.objects import has_evidence, requested_node
 from attestation_service.auth import Duty, access_token, service_account
 from attestation_service.auth import client_certificate as operator_certificate
@@ -282,6 +285,15 @@ def json_body(data: bytes) -> None:
     """`load_json`: bounded, refused, or no JSON."""
     with contextlib.suppress(BodyTooComplex, RequestValidationError):
         assert _size(load_json(data, Bounds(values=16, depth=6))) <= 16
+
+
+def webhook_url(data: bytes) -> None:
+    """`webhooks.addresses.read_url`: what is read has the host that the client would connect to."""
+    text = data.decode("latin-1")
+    with contextlib.suppress(WebhookURLInvalid):
+        found = read_webhook_url(text, allow_http=True)
+        url = httpx.URL(text)
+        assert (url.host, url.scheme, url.userinfo) == (found.host, found.scheme, b"")
 
 
 def metrics_request(data: bytes) -> None:
@@ -1698,6 +1710,11 @@ TARGETS: Final[dict[str, Target]] = {
     "json_body": Target(
         json_body,
         lambda: [b'{"a": [1, {"b": "\\\\\\"[{,"}, null], "c": 1e5}', b"[[[[[[]]]]]]", b'{"a":NaN}'],
+        2048,
+    ),
+    "webhook_url": Target(
+        webhook_url,
+        lambda: [b"https://hooks.example.com:8443/itl?x=1", b"https://[2606:4700::1]/", b"http://192.0.2.1/"],
         2048,
     ),
     "metrics_request": Target(
