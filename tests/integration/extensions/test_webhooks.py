@@ -17,7 +17,6 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from attestation.keys import create_kek
 from tests.fixtures.service import ServiceProcess
-from tests.fixtures.stores import NewDatabase
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -59,12 +58,12 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def operates(tmp_path: Path, new_database: NewDatabase) -> Iterator[Operates]:
-    """Two workers that may send to loopback; return what `attestation -o json …` prints."""
+def operates(tmp_path: Path) -> Iterator[Operates]:
+    """A service that may send to loopback; return what `attestation -o json …` prints."""
     create_kek(f"file:{tmp_path}/webhooks.kek").close()
     service = ServiceProcess(
         directory=tmp_path,
-        workers=2,
+        workers=1,
         environment={
             "ITL_EXTENSIONS": "webhooks",
             "ITL_EXT_WEBHOOKS_KEK": f"file:{tmp_path}/webhooks.kek",
@@ -72,7 +71,6 @@ def operates(tmp_path: Path, new_database: NewDatabase) -> Iterator[Operates]:
             "ITL_WEBHOOK_ALLOW_NETS": "127.0.0.0/8",
             "ITL_EXT_WEBHOOKS_POLL_SECONDS": "0.2",
         },
-        server_url=new_database(),
     )
     service.start()
     token = tmp_path / "admin.token"
@@ -117,7 +115,6 @@ def test_an_operator_has_a_receiver_told(operates: Operates, receiver: Receiver)
     assert operates("replay", webhook_id, sent) == {"deliveries": 1}
     assert receiver.got.get(timeout=WAIT)[0]["webhook-id"] == sent
     assert [each["delivery_id"] for each in operates("deliveries", webhook_id)] == [sent]
-    assert operates("deliveries", webhook_id, "--status", "dead") == []
     assert operates("replay", webhook_id) == {"deliveries": 0}
     # Both secrets sign.
     newer = operates("rotate", webhook_id)["secret"]
@@ -126,9 +123,6 @@ def test_an_operator_has_a_receiver_told(operates: Operates, receiver: Receiver)
     for each in (secret, newer):
         Webhook(each).verify(body, headers)
     assert operates("update", webhook_id, "--disable", "-e", "*")["enabled"] is False
-    (listed,) = operates("list")
-    assert (listed["events"], listed["enabled"]) == (["*"], False)
     operates("update", webhook_id, code=2)
     operates("delete", webhook_id, "--yes")
     assert operates("list") == []
-    assert operates("create", "-u", url, "-e", "*")["webhook"]["events"] == ["*"]

@@ -100,7 +100,9 @@ def list_(session: Session) -> None:
         Column("ENABLED"): lambda w: "yes" if w.enabled else "no",
         Column("ATTEMPTS", drop=1): lambda w: w.trigger_count,
         Column("FAILED"): lambda w: w.failure_count,
-        Column("LAST", drop=1): lambda w: time_cell(w.last_triggered_at, now) if w.last_triggered_at else "never",
+        Column("LAST", drop=1): lambda w: (
+            time_cell(w.last_triggered_at, now) if w.last_triggered_at else "never"
+        ),
         Column("WHY", wide=True): lambda w: w.disabled_why or "-",
         Column("BY", wide=True): lambda w: w.created_by,
     }
@@ -115,7 +117,9 @@ def events_(session: Session) -> None:
 
     with session.client() as client:
         found = client.ask(Webhooks.events).events
-    session.emit_list(iter([{"event": each} for each in found]), {Column("EVENT"): lambda e: e["event"]}, "None.")
+    session.emit_list(
+        iter([{"event": each} for each in found]), {Column("EVENT"): lambda e: e["event"]}, "None."
+    )
 
 
 @group.command("get")
@@ -132,7 +136,9 @@ def get(session: Session, webhook: str) -> None:
 @group.command("update")
 @click.argument("webhook")
 @click.option("-u", "--url", help="Where it is from now on.")
-@click.option("-e", "--events", multiple=True, metavar="NAME", help="What it is told of, in place of what it was.")
+@click.option(
+    "-e", "--events", multiple=True, metavar="NAME", help="What it is told of, in place of what it was."
+)
 @click.option("--enable/--disable", "enabled", default=None, help="Whether it is told anything.")
 @printing
 def update(
@@ -232,4 +238,6 @@ def replay(session: Session, webhook: str, delivery: str | None) -> None:
             sent = client.ask(Webhooks.replay_dead, webhook)
         else:
             sent = client.ask(Webhooks.replay, webhook, delivery)
-    session.emit_done(f"{clean(webhook)}: {sent.deliveries} on the way again", {"deliveries": sent.deliveries})
+    session.emit_done(
+        f"{clean(webhook)}: {sent.deliveries} on the way again", {"deliveries": sent.deliveries}
+    )

@@ -46,7 +46,9 @@ class Webhooks:
         """Send a test event."""
 
     @operation("webhooks_deliveries", f"GET {_ONE}/deliveries")
-    def deliveries(self, webhook_id: str, status: wire.Status | None = None, limit: int = 100) -> wire.DeliveryList:
+    def deliveries(
+        self, webhook_id: str, status: wire.Status | None = None, limit: int = 100
+    ) -> wire.DeliveryList:
         """List the newest deliveries."""
 
     @operation("webhooks_replay", f"POST {_ONE}/deliveries/{{delivery_id}}/replay")
