@@ -40,11 +40,13 @@ def group() -> None:
 _yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
-def _show(session: Session, found: wire.WebhookResponse, secret: str | None = None) -> None:
+def _show(session: Session, shown: wire.WebhookResponse | wire.WebhookSecret) -> None:
     if session.json:
-        shown = found.model_dump(mode="json")
-        session.emit_done("", shown if secret is None else {"webhook": shown, "secret": secret})
+        session.emit_json(shown)
         return
+    made: Any = shown
+    secret: str | None = getattr(made, "secret", None)
+    found: wire.WebhookResponse = getattr(made, "webhook", made)
     now = datetime.now(UTC)
     rows = [
         ("webhook id", cell(found.webhook_id)),
@@ -72,7 +74,7 @@ def _add(session: Session, url: str, events: tuple[str, ...]) -> None:
     request = checked(lambda: wire.CreateWebhook(url=url, events=named))
     with session.client() as client:
         made = client.ask(Webhooks.create, request)
-    _show(session, made.webhook, made.secret)
+    _show(session, made)
 
 
 for _name in ("add", "create"):
@@ -182,7 +184,7 @@ def rotate(session: Session, webhook: str) -> None:
 
     with session.client() as client:
         made = client.ask(Webhooks.rotate, webhook)
-    _show(session, made.webhook, made.secret)
+    _show(session, made)
 
 
 @group.command("test")
