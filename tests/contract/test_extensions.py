@@ -31,6 +31,7 @@ def demanded(name: str, folder: Path) -> dict[str, str]:
     """Return the variables that *name* cannot do without."""
     fields = {
         "disk_kms": {"KEK": f"file:{folder}/disk.kek", "ADDRESS": "127.0.0.1:4050", "INSECURE": "true"},
+        "hooks": {"MODULES": "tests.fixtures.hooks"},
         "webhooks": {"KEK": f"file:{folder}/webhooks.kek"},
         "secret_vault": {"KEK": f"file:{folder}/vault.kek"},
         "machine_identity": {"AUDIENCES": "openbao", "KEY": f"file:{folder}/identity.pem"},

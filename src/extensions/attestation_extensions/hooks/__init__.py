@@ -1,0 +1,106 @@
+"""Hooks: functions of yours are called with what happened to a machine, after it is committed (`attestation.hooks`).
+
+See docs/extend/hooks.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib import import_module
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from attestation.extension import (
+    AttestationExtension,
+    Context,
+    Event,
+    Handler,
+    NodeEvent,
+    NoSettings,
+    OutboxEvent,
+    Tx,
+    rfc3339,
+)
+from attestation.hooks import NodeEventPayload, bus
+
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+class HookSettings(NoSettings):
+    """`ITL_EXT_HOOKS_…`."""
+
+    modules: Sequence[str] = Field(
+        description="Modules that register hooks, separated by commas; they are imported when the service starts"
+    )
+
+    @field_validator("modules", mode="before")
+    @classmethod
+    def _named(cls, text: str) -> Sequence[str]:
+        found = tuple(each.strip() for each in text.split(",") if each.strip())
+        if not found or not all(_MODULE.fullmatch(each) for each in found):
+            raise ValueError("names of modules, separated by commas, are expected")
+        return found
+
+
+class Hooks(AttestationExtension):
+    """The extension."""
+
+    contract = 1
+    name = "hooks"
+    version = "1.0.0"
+    description = "Functions of yours, called with what happened to a machine."
+    Settings = HookSettings
+
+    def __init__(self, settings: Any) -> None:
+        super().__init__(settings)
+        for module in settings.modules:
+            import_module(module)
+
+    def get_subscriptions(self) -> Mapping[Event | str, Handler]:
+        """Hear of everything that happens to machines."""
+        return dict.fromkeys(NodeEvent, self.handle)
+
+    async def on_startup(self, context: Context) -> None:
+        """Let hooks write events."""
+        await super().on_startup(context)
+        bus.write = self._write
+
+    async def on_shutdown(self) -> None:
+        """Stop that."""
+        bus.write = None
+
+    async def handle(self, event: OutboxEvent) -> None:
+        """Call the hooks; what they raise is theirs, so the event is handled when they are done."""
+        payload = event.payload
+        await bus.emit(
+            NodeEventPayload(
+                event=event.event,
+                event_id=event.id,
+                ek_fingerprint=str(payload.get("ek_fingerprint", "")),
+                timestamp=event.created_at,
+                node=_mapping(payload.get("node")),
+                meta=_mapping(payload.get("meta")),
+            )
+        )
+
+    def _write(self, payload: NodeEventPayload) -> None:
+        machine_id = payload.node.get("machine_id")
+        body = {
+            "ek_fingerprint": payload.ek_fingerprint,
+            "timestamp": rfc3339(payload.timestamp),
+            "node": dict(payload.node),
+            "meta": dict(payload.meta),
+        }
+
+        def work(tx: Tx) -> None:
+            at: datetime = self.context.clock.now()
+            tx.outbox.add(payload.event, machine_id if isinstance(machine_id, str) else None, body, at)
+
+        self.context.store.write_sync(work)
+
+
+def _mapping(found: object) -> Mapping[str, Any]:
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,148 @@
+"""Hooks: who is called with what, once it is committed, and what a bad one does to others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attestation import hooks
+from attestation.hooks import CONTEXTS, EventBus, EventContext, NodeEventPayload
+from attestation.machines import NodeEvent
+from attestation_service import extensions
+from attestation_service.process import dispatch, maintenance
+from tests.fixtures.extension import site
+from tests.unit.service.conftest import Service, Starter, migrated, start
+from tests.unit.service.node import SoftwareNode
+
+__all__ = ["migrated", "site", "start"]
+
+pytestmark = pytest.mark.anyio
+
+MODULE = """
+from attestation.hooks import bus, on_any_event, on_decommissioned, on_online, on_registered
+
+@on_registered
+async def registered(context):
+    print("registered", context.ip_address, context.hardware, context.tpm_available)
+
+@on_online
+async def online(context):
+    print("online", context.hostname, context.role, context.first_seen_at is not None)
+
+@on_decommissioned
+async def gone(context):
+    print("gone", context.hostname, context.reason)
+
+@on_any_event
+async def broken(context):
+    raise RuntimeError("secret words")
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Run the asynchronous tests on asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """The bus of the process as it was."""
+    before = {event: list(found) for event, found in hooks.bus._of.items()}, list(hooks.bus._of_any)
+    yield
+    hooks.bus._of, hooks.bus._of_any = before
+
+
+@pytest.fixture
+async def service(site: Path, start: Starter, monkeypatch: pytest.MonkeyPatch) -> Service:
+    """A service that calls the hooks of a module."""
+    monkeypatch.delitem(sys.modules, "our_hooks", raising=False)
+    (site / "our_hooks.py").write_text(MODULE)
+    return await start(extensions=("hooks",), extension_values={"ITL_EXT_HOOKS_MODULES": "our_hooks"})
+
+
+async def told(service: Service) -> None:
+    """Let the events reach the hooks."""
+    await maintenance.once(service.resources)
+    enabled = extensions.load(service.resources.settings)
+    while await dispatch.once("hooks", enabled.handlers["hooks"], service.resources):
+        pass
+
+
+@pytest.mark.threat("T217")
+async def test_hooks_are_called_with_their_contexts(
+    service: Service, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a broken one raises stops no other, is told without its words, and keeps no event back."""
+    node = SoftwareNode()
+    await service.admitted(node, hostname="w-1")
+    await service.act(node, "revoke", {"reason": "worn out"})
+    with caplog.at_level(logging.ERROR, "attestation.eventbus"):
+        await told(service)
+    printed = capsys.readouterr().out
+    assert "registered 192.0.2.7 {'hw_uuid'" in printed
+    assert "online w-1 worker-app True" in printed
+    assert "gone w-1 worn out" in printed
+    assert "the hook broken failed on node.online: RuntimeError" in caplog.text
+    assert "secret words" not in caplog.text
+    waiting = await service.operator("GET", "/extensions")
+    (shown,) = waiting.json()["extensions"]
+    assert (shown["pending"], shown["dead_letters"]) == (0, 0)
+
+
+async def test_a_hook_can_write_an_event(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    """From a thread; it goes the way of all."""
+    payload = NodeEventPayload(event=NodeEvent.ONLINE, node={"hostname": "made up", "attested_at": "now"})
+    await asyncio.to_thread(hooks.bus.emit_nowait, payload)
+    await told(service)
+    assert "online made up None True" in capsys.readouterr().out
+    with pytest.raises(RuntimeError):
+        EventBus().emit_nowait(payload)
+
+
+@pytest.mark.threat("T217")
+async def test_none_waits_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its time, at the same time; one that ends the program ends itself."""
+    monkeypatch.setattr(hooks, "HOOK_SECONDS", 0.2)
+    bus, done = EventBus(), []
+
+    @bus.on("node.online", "node.locked")
+    async def slow(context: EventContext) -> None:
+        await asyncio.sleep(10)
+
+    @bus.on(NodeEvent.ONLINE)
+    async def leaving(context: EventContext) -> None:
+        raise SystemExit
+
+    @bus.on_any()
+    async def good(context: EventContext) -> None:
+        done.append((context.event_id, asyncio.get_running_loop().time()))
+
+    began = asyncio.get_running_loop().time()
+    await bus.emit(NodeEventPayload(event=NodeEvent.ONLINE, event_id="x"))
+    assert done[0][0] == "x"
+    assert done[0][1] - began < 0.15
+    assert bus.failed == 2
+    with pytest.raises(ValueError, match="nothing"):
+        bus.on("nothing")(good)
+
+
+@pytest.mark.parametrize("event", list(NodeEvent))
+def test_every_event_has_a_context(event: NodeEvent) -> None:
+    """Also of a payload that has nothing in it; `raw` is all of it."""
+    payload = NodeEventPayload(event=event, event_id="x")
+    context: Any = CONTEXTS.get(event, EventContext).of(payload)
+    assert (context.event, context.event_id, context.raw) == (event, "x", payload)
+
+
+@pytest.mark.parametrize("modules", ["", "no such", "no_such_module_here"])
+async def test_modules_that_cannot_be_meant_stop_the_start(start: Starter, modules: str) -> None:
+    """They are named by the setting, so somebody wants them."""
+    with pytest.raises(extensions.ExtensionInvalid):
+        await start(extensions=("hooks",), extension_values={"ITL_EXT_HOOKS_MODULES": modules})
