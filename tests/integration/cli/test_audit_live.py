@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from click.testing import CliRunner, Result
 from attestation.audit import checkpoint
 from attestation.audit.merkle import leaf_hash, verify_inclusion
 from attestation.audit.note import parse_vkey
-from attestation.wire import b64decode
+from attestation.wire import b64decode, b64encode
 from attestation_cli.main import cli
 from attestation_cli.session import Session
 from attestation_cli.witness import Server, Witness, make
@@ -159,3 +160,47 @@ def test_tampering_is_named(auditor: Auditor) -> None:
         assert (done.exit_code, found["valid"], found["code"]) == (1, False, "log-broken"), name
         assert found["first_invalid_id"] == entry, found
         assert f"{entry}" in auditor.run("audit", "verify", f"@{name}", *LOG, offline=True).stdout
+
+
+def test_checkpoints_are_published_in_git(auditor: Auditor) -> None:
+    """Each is a commit; a log that was rewritten is refused, and nothing else that is staged goes in."""
+    tree = auditor.directory / "evidence"
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(tree), *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    publish = ("audit", "publish", "--git", "@evidence", "--vkeys-file", "@log.vkeys")
+    tree.mkdir()
+    assert "git" in auditor.run(*publish).output
+    git("init", "--quiet")
+    git("config", "user.email", "auditor@example.test")
+    git("config", "user.name", "auditor")
+    auditor.act(1)
+    auditor.ok(*publish)
+    (tree / "other").write_text("half done")
+    git("add", "other")
+    auditor.act(1)
+    auditor.ok(*publish)
+    assert "published before" in auditor.ok(*publish)
+    said = git("log", "--format=%s").splitlines()
+    assert len(said) == 2
+    assert all(line.startswith("checkpoint of ") for line in said)
+    assert git("diff", "--cached", "--name-only") == "other"
+    (latest,) = tree.glob("checkpoints/*/latest")
+    auditor.ok(
+        "audit",
+        "checkpoint",
+        "--vkeys-file",
+        "@log.vkeys",
+        "--since",
+        f"@{latest.relative_to(auditor.directory)}",
+    )
+    # The same size under another root: what a service shows that wrote its log anew.
+    lines = latest.read_text().split("\n")
+    lines[2] = b64encode(bytes(32))
+    latest.write_text("\n".join(lines))
+    refused = auditor.run(*publish)
+    assert refused.exit_code != 0
+    assert len(git("log", "--format=%s").splitlines()) == 2

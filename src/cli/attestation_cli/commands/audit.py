@@ -14,7 +14,7 @@ from attestation.client.text import clean
 from attestation.errors import RequestInvalid
 from attestation.wire import b64encode
 from attestation_cli.audit_screen import emit_checked, emit_verdict, signers_cell
-from attestation_cli.options import EXISTING_FILE, FILE_PATH, listing, printing
+from attestation_cli.options import EXISTING_FILE, FILE_PATH, FOLDER_PATH, listing, printing
 from attestation_cli.render import Cell, cell
 from attestation_cli.session import Session
 
@@ -367,3 +367,55 @@ def _verify_at_service(ctx: click.Context, session: Session) -> NoReturn:
         verdict = client.verify_audit()
     emit_verdict(session, verdict)
     ctx.exit(0 if verdict.valid else 1)
+
+
+@group.command()
+@click.option("--git", "tree", type=FOLDER_PATH, required=True, help="The Git work tree that it goes into.")
+@click.option("--push", is_flag=True, help="Push it, too.")
+@trust_options
+@printing
+def publish(
+    session: Session,
+    tree: Path,
+    vkeys: tuple[str, ...],
+    vkeys_file: Path | None,
+    witnesses: tuple[str, ...],
+    witnesses_file: Path | None,
+    quorum: int | None,
+    *,
+    push: bool,
+) -> None:
+    """Commit the newest checkpoint to a Git work tree, once it is proven that the log only grew.
+
+    It is written to checkpoints/ORIGIN/SIZE.checkpoint and checkpoints/ORIGIN/latest. The one that was the latest is
+    what the log must begin with: a service that rewrote it is refused, and nothing is committed.
+
+    \b
+    Examples:
+      attestation audit publish --git evidence --vkeys-file log.vkeys --push
+    """
+    from attestation_cli import audit_file, audit_git, audit_proof
+
+    pinned = audit_file.pinned(
+        audit_file.read_vkeys(vkeys, vkeys_file), audit_file.read_vkeys(witnesses, witnesses_file), quorum
+    )
+    if pinned is None:
+        raise RequestInvalid("give the log's keys: --vkey or --vkeys-file")
+    with session.client() as client:
+        note = client.audit_checkpoint()
+        head = audit_proof.read_head(note, pinned)
+        origin, size = head.checkpoint.origin, head.checkpoint.size
+        folder = audit_git.folder_of(tree, origin)
+        before = folder / audit_git.LATEST
+        old = audit_file.read_checkpoint(before) if before.exists() else None
+        if old is not None:
+            audit_proof.grew(client, old, head, pinned)
+    new = not (folder / f"{size:012d}.checkpoint").exists()
+    if new:
+        audit_git.publish(tree, folder, note, size=size, origin=origin)
+    if push:
+        audit_git.git(tree, "push", "--quiet")
+    words = f"{size} entries of {clean(origin)}" + ("" if new else ": published before")
+    session.emit_done(
+        words + (", pushed" if push else ""), {"origin": origin, "size": size, "published": new}
+    )
