@@ -80,3 +80,10 @@ def test_no_spelling_of_an_inner_address_passes(network: object, offset: int) ->
     ):
         with pytest.raises(AddressRefused):
             demand_allowed(str(each), ())
+
+
+@pytest.mark.parametrize("text", ["https://[::1]-/", "https://[::1]:-/", "https://a:/", "https://a:+1/"])
+def test_what_other_readers_take_otherwise_is_refused(text: str) -> None:
+    """Found by fuzzing: what follows a bracket is a port or nothing."""
+    with pytest.raises(WebhookURLInvalid):
+        read_url(text, allow_http=True)

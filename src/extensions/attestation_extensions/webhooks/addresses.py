@@ -21,6 +21,7 @@ Address = IPv4Address | IPv6Address
 MAX_URL: Final = 2048
 _VISIBLE: Final = re.compile(rf"[\x21-\x7e]{{1,{MAX_URL}}}")
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\.?")
+_AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?")
 _PUBLIC6: Final = ip_network("2000::/3")
 _EMBEDDING: Final = tuple(map(ip_network, ("2001::/23", "2002::/16", "2001:db8::/32", "3fff::/20")))
 """Of 2000::/3, what is no host of its own: Teredo and other protocols, 6to4, documentation."""
@@ -69,7 +70,8 @@ def read_url(text: str, *, allow_http: bool) -> Target:
         raise WebhookURLInvalid("https is needed")
     if "@" in parts.netloc or "#" in text:
         raise WebhookURLInvalid("a URL without user and fragment is needed")
-    if port == 0 or parts.netloc.endswith(":"):
+    # One spelling only, so that no other reader finds another host or port.
+    if port == 0 or not _AUTHORITY.fullmatch(parts.netloc):
         raise WebhookURLInvalid("a port from 1 to 65535 is needed")
     address = _literal(host)
     if address is None and not (_HOST.fullmatch(host) and _is_name(host)):
