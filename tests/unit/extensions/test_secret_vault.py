@@ -393,6 +393,24 @@ async def test_of_two_changes_at_once_one_is_told(
     assert await value_of(await read_own(service, node), node) == b"theirs"
 
 
+async def test_a_machine_that_reads_is_no_other_change(
+    service: Service, node: SoftwareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value that a whole fleet reads can be exchanged meanwhile."""
+    secret = await made(service, node)
+    seal = sealing.seal
+    loop = asyncio.get_running_loop()
+
+    def slow(*arguments: Any) -> sealing.Kept:
+        monkeypatch.setattr(sealing, "seal", seal)
+        assert asyncio.run_coroutine_threadsafe(read_own(service, node), loop).result(10).status_code == 200
+        return seal(*arguments)
+
+    monkeypatch.setattr(sealing, "seal", slow)
+    answer = await service.operator("PUT", f"{OWN}/{secret['secret_id']}", {"value": "ours"})
+    assert (answer.status_code, answer.json()["version"]) == (200, 2)
+
+
 async def test_names_are_taken_once_and_values_have_a_size(service: Service, node: SoftwareNode) -> None:
     """For each machine, and for what is shared; binary values come in base64."""
     await made(service, node)

@@ -22,7 +22,7 @@ from attestation.keys import create_kek
 from attestation_extensions.webhooks import addresses, delivering, messages
 from attestation_extensions.webhooks.addresses import AddressRefused, Target, WebhookURLInvalid, read_url
 from attestation_extensions.webhooks.records import Webhooks
-from attestation_extensions.webhooks.sending import Sender
+from attestation_extensions.webhooks.sending import Resolver, Sender
 from attestation_service import extensions
 from attestation_service.process import dispatch, maintenance
 from tests.unit.service.conftest import HeldClock, Service, Starter, migrated, start
@@ -433,8 +433,12 @@ async def test_without_leave_loopback_is_out_of_reach(
 async def test_a_receiver_that_is_not_there_is_told_in_words(receiver: Receiver) -> None:
     """And one that says nothing sensible."""
     target = Target(url="http://127.0.0.1:1/", scheme="http", host="127.0.0.1", port=1)
-    sender = Sender(allowed=(ip_network("127.0.0.0/8"),), trust=ssl.create_default_context())
-    outcome = await sender.send(target, [], b"{}")
+    resolver = Resolver()
+    allowed = (ip_network("127.0.0.0/8"),)
+    outcome = await Sender(allowed=allowed, trust=ssl.create_default_context(), resolver=resolver).send(
+        target, [], b"{}"
+    )
+    resolver.close()
     assert outcome.error is not None
     assert outcome.status is None
 

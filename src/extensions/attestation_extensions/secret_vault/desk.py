@@ -335,7 +335,9 @@ class Desk:
 
         def work(tx: Tx) -> None:
             secrets = tx.of(Secrets)
-            if secrets.by_id(before.secret_id) != before or not secrets.change(before, after):
+            now = secrets.by_id(before.secret_id)
+            # That a machine read it meanwhile changes nothing of what the operator saw.
+            if now is None or now.said != before.said or not secrets.change(before, after):
                 raise Conflict("the secret was changed at this moment: look at it again")
             if version is not None:
                 secrets.add_version(version)

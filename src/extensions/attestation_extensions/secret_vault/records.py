@@ -126,6 +126,11 @@ class Secret:
         expires = None if self.expires_at is None else to_micros(self.expires_at)
         return ("secret", self.secret_id, self.owner, self.name, self.rule, expires, self.newest)
 
+    @property
+    def said(self) -> tuple[str | int | None, ...]:
+        """All that operators say of it."""
+        return (*self.terms, self.description)
+
     def place(self, version: int) -> Place:
         """Return what the encryption of a version is bound to."""
         return Place(secret_id=self.secret_id, owner=self.owner, name=self.name, version=version)

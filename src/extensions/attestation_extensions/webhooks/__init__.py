@@ -33,7 +33,7 @@ from attestation_extensions.webhooks import delivering, messages, routes
 from attestation_extensions.webhooks.addresses import Network, WebhookURLInvalid, read_url
 from attestation_extensions.webhooks.delivering import Deliverer
 from attestation_extensions.webhooks.records import DELIVERIES, DeliveryRow, WebhookRow, Webhooks
-from attestation_extensions.webhooks.sending import Sender
+from attestation_extensions.webhooks.sending import Resolver, Sender
 
 FORGET_SECONDS: Final = 3600.0
 
@@ -106,6 +106,7 @@ class Extension(AttestationExtension):
         self.allow_http: bool = settings.allow_http
         self._keks: dict[str, KEK] = {}
         self._running: list[asyncio.Task[None]] = []
+        self._resolver: Resolver | None = None
 
     def get_models(self) -> Sequence[type[DeclarativeBase]]:
         """Return the tables."""
@@ -138,7 +139,10 @@ class Extension(AttestationExtension):
             trust = ssl.create_default_context(cafile=settings.ca_file)
         except OSError as e:
             raise KeyUnusable(f"{settings.ca_file}: {e.strerror or type(e).__name__}") from None
-        sender = Sender(allowed=settings.allow_nets, trust=trust, proxy=settings.egress_proxy)
+        self._resolver = Resolver()
+        sender = Sender(
+            allowed=settings.allow_nets, trust=trust, proxy=settings.egress_proxy, resolver=self._resolver
+        )
         deliverer = Deliverer(context, sender, self._keks, allow_http=self.allow_http)
         self._running = [
             asyncio.create_task(deliverer.run(settings.poll_seconds)),
@@ -152,9 +156,11 @@ class Extension(AttestationExtension):
         for task in self._running:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        if self._resolver is not None:
+            self._resolver.close()
         for kek in self._keks.values():
             kek.close()
-        self._keks, self._running = {}, []
+        self._keks, self._running, self._resolver = {}, [], None
 
     async def _forget(self) -> None:
         """Forget deliveries that have been over for a month."""

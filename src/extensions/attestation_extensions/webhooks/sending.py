@@ -7,6 +7,7 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -19,6 +20,8 @@ from attestation_extensions.webhooks.addresses import AddressRefused, Network, T
 ATTEMPT_SECONDS: Final = 15.0
 CONNECT_SECONDS: Final = 5.0
 MAX_ANSWER_BYTES: Final = 4096
+RESOLVING: Final = 4
+"""Names that one worker resolves at the same time."""
 LONGEST_RETRY_AFTER: Final = 86_400
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -48,10 +51,23 @@ class Outcome:
         return self.status is not None and 200 <= self.status < 300
 
 
-async def resolve(host: str, port: int) -> list[str]:
-    """Return the addresses of *host*."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(each[4][0]) for each in found]
+def _addresses(host: str, port: int) -> list[str]:
+    return [str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
+class Resolver:
+    """Finds the addresses of hosts on threads of its own: a name server that drips holds up nobody else's work."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(RESOLVING, thread_name_prefix="webhooks-resolve")
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        """Return the addresses of *host*."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _addresses, host, port)
+
+    def close(self) -> None:
+        """Wait for none of them."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class _Checked(httpcore.AsyncNetworkBackend):
@@ -93,7 +109,7 @@ class Sender:
         allowed: Sequence[Network],
         trust: ssl.SSLContext,
         proxy: str | None = None,
-        resolver: Resolve = resolve,
+        resolver: Resolve,
     ) -> None:
         self._allowed, self._trust, self._proxy, self._resolver = allowed, trust, proxy, resolver
 
