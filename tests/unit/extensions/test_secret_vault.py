@@ -240,6 +240,38 @@ async def test_a_grant_taken_back_between_the_quote_and_the_value_is_noticed(
     assert refused(await read_shared(service, node)) == FORBIDDEN
 
 
+@pytest.mark.threat("T222")
+async def test_a_rule_written_between_the_quote_and_the_value_decides(
+    service: Service, node: SoftwareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What operators say last is asked, not what they said when the machine began."""
+    secret = await made(service, node)
+    unseal = sealing.unseal
+    loop = asyncio.get_running_loop()
+
+    def slow(*arguments: Any) -> bytes:
+        body = {"rule": 'machine.role == "controlplane"'}
+        changing = service.operator("PUT", f"{OWN}/{secret['secret_id']}", body)
+        assert asyncio.run_coroutine_threadsafe(changing, loop).result(10).status_code == 200
+        return unseal(*arguments)
+
+    monkeypatch.setattr(sealing, "unseal", slow)
+    assert refused(await read_own(service, node)) == FORBIDDEN
+
+
+@pytest.mark.threat("T223")
+async def test_a_value_under_a_key_of_another_replica_is_not_here_now(
+    start: Starter, service: Service, node: SoftwareNode, tmp_path: Path
+) -> None:
+    """While the key-encryption key is being exchanged, a replica that has the former one alone says 503."""
+    create_kek(f"file:{tmp_path}/next").close()
+    uris = {"KEK": f"file:{tmp_path}/next", "PREVIOUS_KEKS": f"file:{tmp_path}/kek"}
+    newer = await start(service.clock, **settings(tmp_path, **uris))
+    await made(newer, node)
+    assert refused(await read_own(service, node)) == (503, "urn:itl:problem:unavailable")
+    assert (await read_own(newer, node)).status_code == 200
+
+
 async def test_a_secret_ends(service: Service, node: SoftwareNode) -> None:
     """By its own time, and when it is deleted: then nothing of it is left but that it was."""
     at = service.clock.now()

@@ -6,7 +6,7 @@ import asyncio
 from datetime import datetime
 from typing import NoReturn
 
-from attestation.errors import NotAuthentic, PolicyInvalid, UnwrapFailed
+from attestation.errors import KeyUnusable, NotAuthentic, PolicyInvalid, Unavailable, UnwrapFailed
 from attestation.extension import AttestedMachine, Sealed, Tx
 from attestation_extensions.secret_vault import sealing, wire
 from attestation_extensions.secret_vault.desk import SecretUnknown
@@ -76,7 +76,10 @@ class Release:
         secret, version, why = await context.store.read(load)
         if why is not None or version is None:
             await self._refuse(secret, machine, at, why or "its value is not kept")
-        kek = keys.of(version.kept.kek_id)
+        try:
+            kek = keys.of(version.kept.kek_id)
+        except KeyUnusable as e:
+            raise Unavailable(str(e)) from e
         # 1. Opened for this place alone: what was moved from another secret, machine or version opens nothing.
         try:
             value = await asyncio.to_thread(sealing.unseal, version.kept, secret.place(version.version), kek)
@@ -90,7 +93,8 @@ class Release:
             # 3. All of it still holds where it is written down that it went out, or it does not go out.
             machine.still(tx)
             secrets = tx.of(Secrets)
-            if secrets.by_id(secret.secret_id) is None or self._refusal(tx, secret, machine, at) is not None:
+            now = secrets.by_id(secret.secret_id)
+            if now is None or self._refusal(tx, now, machine, at) is not None:
                 raise SecretForbidden("this machine may not have this secret")
             if not secrets.accessed(secret, at):
                 raise SecretForbidden("the value was exchanged at this moment: ask again")
