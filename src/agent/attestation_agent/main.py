@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from attestation.client import NodeClient
     from attestation_agent.edge import Edge
     from attestation_agent.offered import Offered
+    from attestation_agent.proving import Proving
     from attestation_agent.settings import Settings
     from attestation_agent.shared_tpm import SharedTPM
     from attestation_agent.state import State
@@ -91,6 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     get.add_argument(
         "--exec", nargs=argparse.REMAINDER, default=[], help="program that reads it from standard input"
     )
+    identity = commands.add_parser("identity", help="who this machine is, for others to verify")
+    below = identity.add_subparsers(dest="identity", required=True, parser_class=Parser, metavar="COMMAND")
+    token = below.add_parser("token", help="prove this machine, and print a token for one audience")
+    add_options(token, PROVING_OPTIONS)
+    token.add_argument("--audience", required=True, help="who is to believe it")
+    token.add_argument("--to", type=Path, help="file, readable by its owner only, instead of standard output")
     _add_kubelet(commands)
     run = commands.add_parser("run", help="introduce, attest, obey, come again", epilog=EPILOG)
     _add_run_options(run)
@@ -159,6 +166,7 @@ def _guarded(flags: Mapping[str, Any]) -> int:
         "sign": _sign,
         "offline": _offline,
         "secret": _secret,
+        "identity": _identity,
         "kubelet": _kubelet,
     }
     command = {**commands, "run": _run}[flags["command"]]
@@ -251,17 +259,34 @@ def _offline(flags: Mapping[str, Any]) -> int:
 
 
 def _secret(flags: Mapping[str, Any]) -> int:
+    from attestation_agent import secret
+
+    with _proving(flags) as (node, client):
+        value = secret.get(node, client, flags["name"], shared=flags["shared"])
+    return secret.give(value, flags["to"], flags["exec"])
+
+
+def _identity(flags: Mapping[str, Any]) -> int:
+    from attestation_agent import identity, secret
+
+    with _proving(flags) as (node, client):
+        found = identity.token(node, client, flags["audience"])
+    return secret.give(f"{found.token}\n".encode("ascii"), flags["to"], ())
+
+
+@contextlib.contextmanager
+def _proving(flags: Mapping[str, Any]) -> Iterator[tuple[Proving, NodeClient]]:
+    """Yield this machine, which can prove itself, and the service."""
     settings = load(flags)
     from attestation.client import NodeClient, Retries
-    from attestation_agent import secret
     from attestation_agent.proving import Proving
     from attestation_agent.state import State
 
-    retries = Retries(attempts=2)
-    with NodeClient(settings.server_url, ca_file=settings.ca_file, retries=retries) as client:
-        node = Proving(settings, state=State(settings.state_dir), client=client, edge=_edge_of(settings))
-        value = secret.get(node, client, flags["name"], shared=flags["shared"])
-    return secret.give(value, flags["to"], flags["exec"])
+    with NodeClient(settings.server_url, ca_file=settings.ca_file, retries=Retries(attempts=2)) as client:
+        yield (
+            Proving(settings, state=State(settings.state_dir), client=client, edge=_edge_of(settings)),
+            client,
+        )
 
 
 def _edge_of(settings: Settings) -> Edge:
