@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -469,6 +470,10 @@ def test_every_command_works_and_every_operator_route_is_reached(
     vkeys.write_text(terminal.ok("audit", "keys"))
     terminal.ok("audit", "checkpoint", "--vkeys-file", str(vkeys), "-f", str(tmp_path / "old"))
     terminal.ok("audit", "proof", "1", "--vkeys-file", str(vkeys))
+    subprocess.run(["git", "init", "--quiet", str(tmp_path / "tree")], check=True)
+    for name in ("user.name", "user.email"):
+        subprocess.run(["git", "-C", str(tmp_path / "tree"), "config", name, "auditor"], check=True)
+    terminal.ok("audit", "publish", "--git", str(tmp_path / "tree"), "--vkeys-file", str(vkeys))
     terminal.ok("machine", "redeliver", "w-1")
     terminal.ok("audit", "checkpoint", "--vkeys-file", str(vkeys), "--since", str(tmp_path / "old"))
     export = tmp_path / "audit.jsonl"

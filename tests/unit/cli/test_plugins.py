@@ -20,7 +20,7 @@ def group() -> None:
 @group.command("list")
 def list_() -> None:
     "List them."
-    click.echo("one webhook")
+    click.echo("one gadget")
 
 @group.command()
 def crash() -> None:
@@ -72,22 +72,22 @@ def attestation(site: Path, *args: str, **environment: str) -> subprocess.Comple
 
 def test_a_plugin_adds_a_command(site: Path) -> None:
     """It is listed with its origin, helps, and runs."""
-    install(site, "itl-webhooks", "itl_webhooks", GOOD, webhook="itl_webhooks:group")
+    install(site, "itl-gadgets", "itl_gadgets", GOOD, gadget="itl_gadgets:group")
     listed = attestation(site, "--help")
     assert "Commands of plug-ins" in listed.stdout
-    assert "From itl-webhooks." in listed.stdout
-    assert "one webhook" in attestation(site, "webhook", "list").stdout
-    assert "List them." in attestation(site, "webhook", "--help").stdout
+    assert "From itl-gadgets." in listed.stdout
+    assert "one gadget" in attestation(site, "gadget", "list").stdout
+    assert "List them." in attestation(site, "gadget", "--help").stdout
     assert listed.stderr == ""
 
 
 def test_a_plugin_is_not_imported_before_it_is_used(site: Path) -> None:
     """Neither by --help nor by other commands."""
     loud = "import sys; print('loaded', file=sys.stderr)\n" + GOOD
-    install(site, "itl-webhooks", "itl_webhooks", loud, webhook="itl_webhooks:group")
+    install(site, "itl-gadgets", "itl_gadgets", loud, gadget="itl_gadgets:group")
     for args in (["--help"], ["machine", "--help"], ["config", "path"]):
         assert "loaded" not in attestation(site, *args).stderr
-    assert "loaded" in attestation(site, "webhook", "list").stderr
+    assert "loaded" in attestation(site, "gadget", "list").stderr
 
 
 @pytest.mark.parametrize(
@@ -104,14 +104,14 @@ def test_a_plugin_is_not_imported_before_it_is_used(site: Path) -> None:
 def test_a_broken_plugin_breaks_nothing(site: Path, code: str | None, value: str) -> None:
     """It is named once on stderr, without a trace, when it is asked for; everything else works."""
     install(site, "itl-broken", "broken", code, broken=value)
-    install(site, "itl-webhooks", "itl_webhooks", GOOD, webhook="itl_webhooks:group")
+    install(site, "itl-gadgets", "itl_gadgets", GOOD, gadget="itl_gadgets:group")
     asked = attestation(site, "broken", "list")
     assert asked.returncode == 2
     assert asked.stderr.count("note: plug-in broken is left out") == 1
     assert "Traceback" not in asked.stderr
     assert "\x1b" not in asked.stderr
     assert "No such command 'broken'" in asked.stderr
-    for args in (["--help"], ["webhook", "list"], ["machine", "--help"], ["config", "path"]):
+    for args in (["--help"], ["gadget", "list"], ["machine", "--help"], ["config", "path"]):
         assert attestation(site, *args).returncode == 0
 
 
@@ -121,7 +121,7 @@ def test_a_plugin_cannot_take_the_place_of_a_built_in_command(site: Path) -> Non
     install(site, "itl-thief", "thief", GOOD, machine="thief:group", auth="thief:group")
     done = attestation(site, "machine", "--help")
     assert "List, judge and explain machines" in done.stdout
-    assert "webhook" not in done.stdout.lower()
+    assert "gadget" not in done.stdout.lower()
     listed = attestation(site, "--help")
     assert "plug-in machine is left out: itl-thief may not replace" in listed.stderr
     assert "itl-thief" not in listed.stdout
@@ -129,9 +129,9 @@ def test_a_plugin_cannot_take_the_place_of_a_built_in_command(site: Path) -> Non
 
 def test_two_plugins_of_one_name(site: Path) -> None:
     """The second is left out, and both are named."""
-    install(site, "itl-one", "one", GOOD, webhook="one:group")
-    install(site, "itl-two", "two", GOOD, webhook="two:group")
-    done = attestation(site, "webhook", "list")
+    install(site, "itl-one", "one", GOOD, gadget="one:group")
+    install(site, "itl-two", "two", GOOD, gadget="two:group")
+    done = attestation(site, "gadget", "list")
     assert done.returncode == 0
     assert "itl-one" in done.stderr
     assert "itl-two" in done.stderr
@@ -139,7 +139,7 @@ def test_two_plugins_of_one_name(site: Path) -> None:
 
 def test_metadata_that_cannot_be_read_breaks_nothing(site: Path) -> None:
     """A damaged distribution of anybody is not our end."""
-    install(site, "itl-webhooks", "itl_webhooks", GOOD, webhook="itl_webhooks:group")
+    install(site, "itl-gadgets", "itl_gadgets", GOOD, gadget="itl_gadgets:group")
     (site / "damaged-1.0.dist-info").mkdir()
     (site / "damaged-1.0.dist-info" / "entry_points.txt").write_bytes(
         b"[attestation_cli_plugins\nx = \xff\n=\n"
@@ -150,24 +150,24 @@ def test_metadata_that_cannot_be_read_breaks_nothing(site: Path) -> None:
 
 def test_an_error_inside_a_plugin_is_told_as_the_plugin_s(site: Path) -> None:
     """What happened and whose it is, no trace; an error of ours keeps its meaning."""
-    install(site, "itl-webhooks", "itl_webhooks", GOOD, webhook="itl_webhooks:group")
-    crashed = attestation(site, "webhook", "crash")
+    install(site, "itl-gadgets", "itl_gadgets", GOOD, gadget="itl_gadgets:group")
+    crashed = attestation(site, "gadget", "crash")
     assert crashed.returncode == 6
-    assert "the plug-in webhook (itl-webhooks) failed: ValueError: inner" in crashed.stderr
+    assert "the plug-in gadget (itl-gadgets) failed: ValueError: inner" in crashed.stderr
     assert "Traceback" not in crashed.stderr
     assert "\x1b[2J" not in crashed.stderr
-    assert attestation(site, "webhook", "refuse").returncode == 2
-    usage = attestation(site, "webhook", "list", "--no-such-option")
+    assert attestation(site, "gadget", "refuse").returncode == 2
+    usage = attestation(site, "gadget", "list", "--no-such-option")
     assert usage.returncode == 2
     assert "No such option" in usage.stderr
 
 
 def test_a_plugin_completes(site: Path) -> None:
     """Its commands are offered by the shell as ours are."""
-    install(site, "itl-webhooks", "itl_webhooks", GOOD, webhook="itl_webhooks:group")
+    install(site, "itl-gadgets", "itl_gadgets", GOOD, gadget="itl_gadgets:group")
     offered = attestation(
         site,
-        COMP_WORDS="attestation webhook ",
+        COMP_WORDS="attestation gadget ",
         COMP_CWORD="2",
         _ATTESTATION_COMPLETE="bash_complete",
     )

@@ -28,6 +28,7 @@ from attestation.machines.dual_control import (
     of_allow_list,
     of_ca_revocation,
     of_ca_rotation,
+    of_extension,
     of_machine,
     of_offline_bundle,
     of_operator_certificate,
@@ -843,3 +844,19 @@ def test_an_offline_bundle_concerns_every_role(role: Role | None) -> None:
             dataclasses.replace(machine, anchor=dataclasses.replace(machine.anchor, ak_name=None)), MEASURED
         ).digest()
     )
+
+
+def test_acts_of_extensions_are_gated_by_the_role_of_their_machine() -> None:
+    """Of none, or always, by every role; the terms make the proposal another one."""
+    machine = dataclasses.replace(a_full_machine(), role=Role.CONTROLPLANE)
+    terms: dict[str, str | int | None] = {"uses": 1, "source_ip": "192.0.2.1"}
+
+    def of(of_machine: Machine | None, *, always: bool = False, **more: int) -> Proposal:
+        return of_extension("disk_kms.release", of_machine, MEASURED, terms=terms | more, always=always)
+
+    assert of(machine).roles == frozenset({Role.CONTROLPLANE})
+    assert of(machine, always=True).roles == of(None).roles == frozenset(Role)
+    assert of(dataclasses.replace(machine, role=None)).roles == frozenset(Role)
+    assert of(machine).digest() != of(machine, uses=2).digest()
+    assert of(machine).subject == f"machine {machine.machine_id}, uses 1, source_ip 192.0.2.1"
+    assert of(None).subject == "uses 1, source_ip 192.0.2.1"

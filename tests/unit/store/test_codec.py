@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from sqlalchemy import BigInteger, Column, Text
 
 import attestation.store
-from attestation.machines import Machine
+from attestation.machines import ExtensionEvent, Machine
 from attestation.results import Verdict
 from attestation.store.codec import Codec, codec
 from attestation.store.columns import INSTANT, Stored, word
@@ -54,6 +54,8 @@ def like(kind: Any) -> st.SearchStrategy[Any]:
     if dataclasses.is_dataclass(kind):
         fields = {name: like(each) for name, each in get_type_hints(kind).items()}
         return st.fixed_dictionaries(fields).map(lambda values: kind(**values))  # type: ignore[operator]  # a class
+    if issubclass(kind, ExtensionEvent):
+        return st.from_regex(r"\Aext_[a-z]{1,8}\.[a-z]{1,8}\Z").map(kind)
     if issubclass(kind, Enum):
         return st.sampled_from(list(kind))
     plain = {

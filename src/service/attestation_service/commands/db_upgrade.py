@@ -25,11 +25,14 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
     enabled = extensions.load(settings)
     migrate(settings.db_url)
     extensions.migrate(settings, enabled)
-    also = "".join(f", {each.name}" for each in enabled.extensions if each.migrations is not None)
+    for name, why in enabled.skipped.items():
+        sys.stderr.write(f"{name} is left out: it {why}\n")
+    done = (each for each in enabled.extensions if each.name not in enabled.skipped)
+    also = "".join(f", {each.name}" for each in done if each.migrations is not None)
     sys.stdout.write(f"the database is at revision {HEAD}{also}\n")
     if options.grant_to is not None:
         count = grant(settings.db_url, options.grant_to)
         sys.stdout.write(
             f"{options.grant_to} may do there what the running service does, on {count} tables\n"
         )
-    return 0
+    return 1 if enabled.skipped else 0

@@ -4,7 +4,7 @@ The service knows the contract (`attestation.extension`) and no extension.
 """
 
 from attestation_service.extensions.enabled import NONE, Enabled, ExtensionInvalid
-from attestation_service.extensions.life import HOOK_SECONDS, running
+from attestation_service.extensions.life import HOOK_SECONDS, running, tell_skipped
 from attestation_service.extensions.loading import by_event, load
 from attestation_service.extensions.tables import branch_of, migrate
 
@@ -18,4 +18,5 @@ __all__ = [
     "load",
     "migrate",
     "running",
+    "tell_skipped",
 ]

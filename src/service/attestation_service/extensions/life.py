@@ -25,6 +25,12 @@ log = structlog.get_logger("attestation_service.extensions")
 HOOK_SECONDS: Final = 10.0
 
 
+def tell_skipped(enabled: Enabled) -> None:
+    """Log which extensions are left out, and why."""
+    for name, why in enabled.skipped.items():
+        log.error("extension.skipped", name=name, reason=why)
+
+
 @asynccontextmanager
 async def running(enabled: Enabled, res: Resources) -> AsyncIterator[None]:
     """Begin them in this worker, in order, and end them in the opposite one.
@@ -38,8 +44,7 @@ async def running(enabled: Enabled, res: Resources) -> AsyncIterator[None]:
         return res.signer.sign_jwt(dict(claims), typ=typ)
 
     try:
-        for name, why in enabled.skipped.items():
-            log.error("extension.skipped", name=name, reason=why)
+        tell_skipped(enabled)
         for each in enabled.extensions:
             if each.name in enabled.skipped:
                 continue

@@ -66,6 +66,7 @@ def _prepare(settings: Settings, keys: KeyHolder) -> None:
     _migrate(settings)
     _with_store(settings, _recognise)
     extensions.migrate(settings, enabled)
+    extensions.tell_skipped(enabled)
     crypto_policy.check_files(settings)
     keys.open(make=True)
     signer = load_log_signer(settings, create=True)
