@@ -107,6 +107,27 @@ def test_dead_letters_come_back_in_order(store: Store) -> None:
     assert [each for each in seen if each[0] == "a"] == sorted(each for each in seen if each[0] == "a")
 
 
+def test_one_dead_letter_is_seen_and_comes_back_alone(store: Store) -> None:
+    """Of this subscriber; before what waits of its machine; what is no dead letter is none of them."""
+    fill(store, "a", "a", "b")
+    fill(store, "a", subscriber="two")
+    letters = claim(store)
+    for letter in letters:
+        store.write_sync(functools.partial(_fail, letter))
+    first = next(each for each in letters if each.machine_id == "a")
+    found = store.read_sync(lambda tx: tx.handovers.dead_letter("one", first.id))
+    assert found is not None
+    assert (found.event.id, found.event.attempts, found.error) == (first.id, 1, "E")
+    assert store.read_sync(lambda tx: tx.handovers.dead_letter("two", first.id)) is None
+    assert store.write_sync(lambda tx: tx.handovers.retry("two", [first.id])) == 0
+    assert store.write_sync(lambda tx: tx.handovers.retry("one", [])) == 0
+    assert store.write_sync(lambda tx: tx.handovers.retry("one", [first.id, first.id, "none"])) == 1
+    assert store.read_sync(lambda tx: tx.handovers.dead_letter("one", first.id)) is None
+    assert store.read_sync(lambda tx: tx.handovers.waiting()["one"].dead) == 1
+    (again,) = claim(store)
+    assert (again.id, again.attempts) == (first.id, 1)
+
+
 def test_rows_of_an_earlier_version_come_in_order(store: Store) -> None:
     """There all were due, and only the first was taken: so it is still."""
     fill(store, "a", "a")

@@ -49,6 +49,7 @@ CODES = {
     "ConfigTokenUnknown": "config-token-unknown",
     "Conflict": "conflict",
     "CrossSiteRequest": "cross-site-request",
+    "DeadLetterUnknown": "dead-letter-unknown",
     "DeadlineExceeded": "deadline-exceeded",
     "DeviceError": "device-error",
     "EKCertificateRejected": "ek-certificate-rejected",

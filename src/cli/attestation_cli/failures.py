@@ -189,6 +189,7 @@ ADVICE: Mapping[str, str] = {
     "certificate-unknown": "`attestation ca certificates` shows what was issued",
     "issuer-unknown": "`attestation ca show` shows the keys there are",
     "extension-unknown": "`attestation extension list` shows those that ITL_EXTENSIONS of the service names",
+    "dead-letter-unknown": "`attestation extension dead-letters NAME -o wide` shows those there are, with their ids",
     "ca-rotation-forbidden": "`attestation ca show` tells where a rotation stands and what is possible",
     "key-not-found": "check the place that is named; `attestation ca show` tells where each key is",
     "pin-rejected": "check passphrase or PIN; a token is not asked again until it changes",

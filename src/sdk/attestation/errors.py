@@ -32,7 +32,7 @@ One class per meaning that a caller treats differently; each leaf has a stable `
     │   ├── ChallengeUnknown  MachineUnknown  ConfigTokenUnknown  RegistrationTokenUnknown
     │   ├── AllowListEntryUnknown  PolicyUnknown  ApprovalUnknown
     │   ├── ResultUnknown  TrustCertificateUnknown
-    │   └── CertificateUnknown  IssuerUnknown  ExtensionUnknown
+    │   └── CertificateUnknown  IssuerUnknown  ExtensionUnknown  DeadLetterUnknown
     ├── Conflict                       it exists, but not in a state that allows this
     │   ├── ChallengeUsed  AKConflict  EKConflict  TPMRequired  TransitionForbidden
     │   ├── MachineChanged  AlreadyExists  AssuranceTooLow  RotationForbidden  NameInUse
@@ -398,6 +398,12 @@ class ExtensionUnknown(Unknown):
     """No extension of that name is enabled."""
 
     code = "extension-unknown"
+
+
+class DeadLetterUnknown(Unknown):
+    """The extension gave up no such event, or has it again already."""
+
+    code = "dead-letter-unknown"
 
 
 class PolicyUnknown(Unknown):

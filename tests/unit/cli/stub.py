@@ -245,6 +245,10 @@ class Stub:
                 return httpx.Response(
                     200, json={"items": [{**letter, "created_at": NOW, "error": "ConnectError"}]}
                 )
+            case "GET", "/extensions/webhooks/dead-letters/e1":
+                letter = {"event_id": "e1", "event": "node.online", "machine_id": "m1", "attempts": 6}
+                more = {"created_at": NOW, "error": "ConnectError", "payload": {"node": {"role": "generic"}}}
+                return httpx.Response(200, json={**letter, **more})
             case "POST", "/extensions/webhooks/retry":
                 return httpx.Response(200, json={"events": 1})
             case "GET", "/whoami":

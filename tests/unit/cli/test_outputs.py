@@ -50,6 +50,7 @@ DETAILS = (
     "policy show workers@1",
     "policy test workers@2",
     "policy learn --fleet",
+    "extension dead-letter webhooks e1",
     "policy diff workers@1 tests/unit/cli/a_policy.yaml",
 )
 ACTS = (
@@ -68,6 +69,7 @@ ACTS = (
     "approval withdraw 17 --yes",
     "token create --role generic",
     "extension retry webhooks",
+    "extension retry webhooks e1 e2",
     "token revoke t1 --yes",
     "policy assign workers@1 --fleet",
     "policy activate workers@1 --role worker-app",

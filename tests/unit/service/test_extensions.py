@@ -161,6 +161,44 @@ async def test_the_example_of_the_page_works(site: Path, start: Starter) -> None
     assert (await service.operator("GET", path)).json() == {"times": 1}
 
 
+async def test_one_dead_letter_is_inspected_and_replayed(site: Path, start: Starter) -> None:
+    """With what it says; of those that are named all come back or none, and the audit log names them."""
+    install_example(site)
+    service = await start(extensions=("visits",))
+    at = service.clock.now()
+
+    def give_up(tx: Tx) -> list[str]:
+        given = []
+        for machine in "ab":
+            tx.outbox.add(NodeEvent.ONLINE, machine, {"node": {"hostname": machine}}, at)
+            (event,) = tx.outbox.claim(1, at)
+            tx.handovers.add("visits", event, at)
+            (handover,) = tx.handovers.claim("visits", 1, at, hold=dispatch.HOLD)
+            tx.handovers.failed("visits", handover, None, "ValueError")
+            given.append(event.id)
+        return given
+
+    first, second = await service.store.write(give_up)
+    letters, retry = "/extensions/visits/dead-letters", "/extensions/visits/retry"
+    letter = (await service.operator("GET", f"{letters}/{first}")).json()
+    assert (letter["event_id"], letter["attempts"], letter["error"]) == (first, 1, "ValueError")
+    assert letter["payload"] == {"node": {"hostname": "a"}}
+    for refused in (
+        await service.operator("POST", retry, {"event_ids": [second, "none"]}),
+        await service.operator("GET", f"{letters}/none"),
+    ):
+        assert (refused.status_code, refused.json()["type"]) == (404, "urn:itl:problem:dead-letter-unknown")
+    assert len((await service.operator("GET", letters)).json()["items"]) == 2
+    assert await service.audit(action="extension_retry") == []
+    for wrong in ([], ["x" * 65], ["x"] * 101):
+        assert (await service.operator("POST", retry, {"event_ids": wrong})).status_code == 422
+    assert (await service.operator("POST", retry, {"event_ids": [first, first]})).json() == {"events": 1}
+    (left,) = (await service.operator("GET", letters)).json()["items"]
+    assert left["event_id"] == second
+    assert [e["detail"] for e in await service.audit(action="extension_retry")] == [f"visits: 1 events: {first}"]
+    assert (await service.operator("GET", "/extensions/other/dead-letters/x")).status_code == 404
+
+
 async def test_operators_see_dead_letters_and_have_them_handled_again(site: Path, start: Starter) -> None:
     """Which event, how often, what kind of failure; who had it told again stands in the audit log."""
     install_example(site)

@@ -58,7 +58,8 @@ async def test_a_lapse_is_noticed_once(service: Service) -> None:
     assert entry["detail"] == "trust ended 2026-11-21T12:03:00.000000Z"
     (event,) = events(service, "node.heartbeat_missed")
     assert event["node"]["machine_id"] == node.machine_id
-    assert event["meta"] == {"trust_expired_at": "2026-11-21T12:03:00.000000Z"}
+    assert event["node"]["last_seen_at"] == "2026-11-21T12:00:00.000000Z"
+    assert event["meta"] == {"trust_expired_at": "2026-11-21T12:03:00.000000Z", "missed_count": 1}
     assert (await service.detail(node))["status"] == "attested"
 
 

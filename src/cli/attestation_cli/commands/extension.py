@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,8 +13,8 @@ import click
 from attestation.client.text import clean
 from attestation.errors import ExtensionUnknown
 from attestation_cli.options import listing, printing
-from attestation_cli.render import Column, time_cell
-from attestation_cli.session import Session
+from attestation_cli.render import Column, cell, moment_cell, time_cell
+from attestation_cli.session import Session, checked
 
 if TYPE_CHECKING:
     from attestation.client import OperatorClient
@@ -41,6 +42,7 @@ def group() -> None:
     Examples:
       attestation extension list
       attestation extension dead-letters webhooks
+      attestation extension dead-letter webhooks 5e0c1a5c-3c5e-4a52-9a0d-0b8c7f1d2e3f
       attestation extension retry webhooks
     """
 
@@ -95,18 +97,53 @@ def dead_letters(session: Session, name: str) -> None:
         )
 
 
+@group.command("dead-letter")
+@click.argument("name")
+@click.argument("event_id")
+@printing
+def dead_letter(session: Session, name: str, event_id: str) -> None:
+    """Show one event that the extension NAME gave up: why, after how many attempts, and what it says.
+
+    \b
+    Examples:
+      attestation extension dead-letter webhooks 5e0c1a5c-3c5e-4a52-9a0d-0b8c7f1d2e3f
+    """
+    now = datetime.now(UTC)
+    with _client(session) as client:
+        found = client.dead_letter(name, event_id)
+    if session.json:
+        session.emit_json(found)
+        return
+    session.emit_fields(
+        [
+            ("event", cell(found.event)),
+            ("event ID", cell(found.event_id)),
+            ("machine", cell(found.machine_id)),
+            ("created", moment_cell(found.created_at, now)),
+            ("attempts", cell(found.attempts)),
+            ("error", cell(found.error)),
+            ("payload", cell(json.dumps(found.payload, sort_keys=True))),
+        ]
+    )
+
+
 @group.command()
 @click.argument("name")
+@click.argument("event_ids", metavar="[EVENT_ID]…", nargs=-1)
 @printing
-def retry(session: Session, name: str) -> None:
-    """Have the extension NAME handle all its dead letters again.
+def retry(session: Session, name: str, event_ids: tuple[str, ...]) -> None:
+    """Have the extension NAME handle its dead letters again: all, or those of each EVENT_ID, all or none of them.
 
     \b
     Examples:
       attestation extension retry webhooks
+      attestation extension retry webhooks 5e0c1a5c-3c5e-4a52-9a0d-0b8c7f1d2e3f
     """
+    from attestation.api import RetryRequest
+
+    request = checked(lambda: RetryRequest(event_ids=list(event_ids))) if event_ids else None
     with _client(session) as client:
-        again = client.retry_dead_letters(name).events
+        again = client.retry_dead_letters(name, request).events
     session.emit_done(
         f"{clean(name)}: {again} event{'' if again == 1 else 's'} on the way again",
         {"extension": name, "events": again},

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from attestation.api.base import Wire
 
-__all__ = ["DeadLetterDetail", "DeadLetterList", "ExtensionDetail", "ExtensionList", "Retried"]
+__all__ = [
+    "DeadLetter",
+    "DeadLetterDetail",
+    "DeadLetterList",
+    "ExtensionDetail",
+    "ExtensionList",
+    "Retried",
+    "RetryRequest",
+]
+
+MAX_IDS = 100
 
 
 class ExtensionDetail(Wire):
@@ -42,10 +55,24 @@ class DeadLetterDetail(Wire):
     error: str
 
 
+class DeadLetter(DeadLetterDetail):
+    """`GET /api/v1/extensions/{name}/dead-letters/{event_id}`: one of them. `payload`: what the event says."""
+
+    payload: dict[str, Any]
+
+
 class DeadLetterList(Wire):
     """`GET /api/v1/extensions/{name}/dead-letters`: the newest hundred."""
 
     items: list[DeadLetterDetail]
+
+
+class RetryRequest(Wire):
+    """`POST /api/v1/extensions/{name}/retry`: which ones; without `event_ids` all."""
+
+    event_ids: list[Annotated[str, Field(max_length=64)]] | None = Field(
+        default=None, min_length=1, max_length=MAX_IDS
+    )
 
 
 class Retried(Wire):

@@ -534,6 +534,11 @@ class ExtensionAPI:
     def dead_letters(self, name: str) -> api.DeadLetterList:
         """Return the newest hundred events that an extension could not handle."""
 
-    @operation("retry_dead_letters", "POST /extensions/{name}/retry", e.ExtensionUnknown)
-    def retry_dead_letters(self, name: str) -> api.Retried:
-        """Have an extension handle all of them again."""
+    @operation("get_dead_letter", "GET /extensions/{name}/dead-letters/{event_id}", e.ExtensionUnknown,
+               e.DeadLetterUnknown)
+    def dead_letter(self, name: str, event_id: str) -> api.DeadLetter:
+        """Return one of them, with what the event says."""
+
+    @operation("retry_dead_letters", "POST /extensions/{name}/retry", e.ExtensionUnknown, e.DeadLetterUnknown)
+    def retry_dead_letters(self, name: str, request: api.RetryRequest | None = None) -> api.Retried:
+        """Have an extension handle them again: all, or those that are named."""

@@ -7,7 +7,7 @@ letter stays visible and holds nothing up; one subscriber never waits for anothe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -62,6 +62,9 @@ _FAILED = Prepared(
     update(_T).where(*_THIS).values(next_attempt_at=bindparam("again_at"), error=bindparam("error"))
 )
 _AGAIN = Prepared(update(_T).where(_OURS, _DEAD).values(attempts=0, next_attempt_at=BEHIND))
+_LETTER = (_OURS, _DEAD, _C.id == bindparam("of_event"))
+_ONE_AGAIN = Prepared(update(_T).where(*_LETTER).values(attempts=0, next_attempt_at=BEHIND))
+_ONE = Prepared(select(*_EVENT, _C.error).where(*_LETTER))
 _FIRST = ~exists().where(
     _BEFORE.subscriber == _C.subscriber,
     _BEFORE.machine_id == _C.machine_id,
@@ -140,9 +143,14 @@ class Handovers:
         self._sql.do(NEXT, subscriber=subscriber, machine_id=event.machine_id)
         return True
 
-    def retry(self, subscriber: str) -> int:
-        """Let *subscriber* have all its dead letters again; return how many."""
-        again = self._sql.run(_AGAIN, subscriber=subscriber)
+    def retry(self, subscriber: str, event_ids: Collection[str] | None = None) -> int:
+        """Let *subscriber* have its dead letters again, all or those of *event_ids*; return how many."""
+        if event_ids is None:
+            again = self._sql.run(_AGAIN, subscriber=subscriber)
+        else:
+            # In order: two who ask at the same time lock rows alike.
+            ids = sorted(set(event_ids))
+            again = sum(self._sql.run(_ONE_AGAIN, subscriber=subscriber, of_event=each) for each in ids)
         self._sql.do(_FIRSTS, subscriber=subscriber)
         return again
 
@@ -157,3 +165,8 @@ class Handovers:
         """Return the newest dead letters of *subscriber*."""
         rows = self._sql.rows(_LETTERS, subscriber=subscriber, rows=limit)
         return tuple(DeadLetter(event=EVENT.decode(row), error=row[-1]) for row in rows)
+
+    def dead_letter(self, subscriber: str, event_id: str) -> DeadLetter | None:
+        """Return the dead letter of *subscriber* that is about the event *event_id*."""
+        row = self._sql.row(_ONE, subscriber=subscriber, of_event=event_id)
+        return None if row is None else DeadLetter(event=EVENT.decode(row), error=row[-1])

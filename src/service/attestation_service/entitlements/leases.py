@@ -72,7 +72,15 @@ def note(tx: Tx, before: datetime, at: datetime) -> int:
             ),
             at,
         )
-        emit(tx, NodeEvent.HEARTBEAT_MISSED, machine, at, meta={"trust_expired_at": ended})
+        seen = None if machine.last_result_at is None else rfc3339(machine.last_result_at)
+        emit(
+            tx,
+            NodeEvent.HEARTBEAT_MISSED,
+            machine,
+            at,
+            node={"last_seen_at": seen},
+            meta={"trust_expired_at": ended, "missed_count": 1},
+        )
     return missed
 
 

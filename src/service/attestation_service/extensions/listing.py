@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 
+from attestation import store
 from attestation.api import (
+    DeadLetter,
     DeadLetterDetail,
     DeadLetterList,
     ExtensionDetail,
     ExtensionList,
     Retried,
+    RetryRequest,
 )
 from attestation.api.operations import ExtensionAPI
-from attestation.errors import ExtensionUnknown
+from attestation.errors import DeadLetterUnknown, ExtensionUnknown
 from attestation.extension import AttestationExtension
 from attestation.store import MAX_LIMIT, Tx, Waiting
 from attestation_service.auth import OperatorDep
@@ -24,6 +27,7 @@ from attestation_service.resources import Res
 from attestation_service.routing.openapi import operator_router, route
 
 NOTHING: Final = Waiting()
+EventId = Annotated[str, Path(max_length=64, description="`event_id` of the event")]
 
 
 def listing(extensions: Sequence[AttestationExtension], enabled: Enabled) -> APIRouter:
@@ -54,28 +58,28 @@ def listing(extensions: Sequence[AttestationExtension], enabled: Enabled) -> API
         """List the newest events that the extension could not handle."""
         demand_enabled(name)
         found = await res.store.scan(lambda tx: tx.handovers.dead_letters(name, MAX_LIMIT))
-        return DeadLetterList(
-            items=[
-                DeadLetterDetail(
-                    event_id=each.event.id,
-                    event=each.event.event,
-                    machine_id=each.event.machine_id,
-                    created_at=each.event.created_at,
-                    attempts=each.event.attempts,
-                    error=each.error,
-                )
-                for each in found
-            ]
-        )
+        return DeadLetterList(items=[DeadLetterDetail(**_told(each)) for each in found])
 
-    async def retry(name: str, *, res: Res, who: OperatorDep) -> Retried:
-        """Have the extension handle its dead letters again."""
+    async def dead_letter(name: str, event_id: EventId, *, res: Res) -> DeadLetter:
+        """Show one event that the extension could not handle, with what it says."""
+        demand_enabled(name)
+        found = await res.store.read(lambda tx: tx.handovers.dead_letter(name, event_id))
+        if found is None:
+            raise DeadLetterUnknown(f"{name} gave up no event of this id")
+        return DeadLetter(**_told(found), payload=dict(found.event.payload))
+
+    async def retry(name: str, request: RetryRequest | None = None, *, res: Res, who: OperatorDep) -> Retried:
+        """Have the extension handle its dead letters again: all, or those that are named; of these all or none."""
         demand_enabled(name)
         at = res.clock.now()
+        ids = None if request is None or request.event_ids is None else sorted(set(request.event_ids))
 
         def work(tx: Tx) -> Retried:
-            again = tx.handovers.retry(name)
-            tx.audit.append(who.event("extension_retry", detail=f"{name}: {again} events"), at)
+            again = tx.handovers.retry(name, ids)
+            if ids is not None and again != len(ids):
+                raise DeadLetterUnknown(f"{name} gave up only {again} of these {len(ids)} events")
+            named = "" if ids is None else f": {', '.join(ids)}"
+            tx.audit.append(who.event("extension_retry", detail=f"{name}: {again} events{named}"), at)
             return Retried(events=again)
 
         return await res.store.write(work)
@@ -83,5 +87,17 @@ def listing(extensions: Sequence[AttestationExtension], enabled: Enabled) -> API
     router = operator_router("operator: extensions")
     route(router, ExtensionAPI.extensions, "read", list_extensions)
     route(router, ExtensionAPI.dead_letters, "read", dead_letters)
+    route(router, ExtensionAPI.dead_letter, "read", dead_letter)
     route(router, ExtensionAPI.retry_dead_letters, "act", retry)
     return router
+
+
+def _told(letter: store.DeadLetter) -> dict[str, Any]:
+    return {
+        "event_id": letter.event.id,
+        "event": letter.event.event,
+        "machine_id": letter.event.machine_id,
+        "created_at": letter.event.created_at,
+        "attempts": letter.event.attempts,
+        "error": letter.error,
+    }
