@@ -28,8 +28,10 @@ from attestation.clock import Clock, from_micros, rfc3339, to_micros
 from attestation.errors import AttestationError
 from attestation.keys import KeyOptions
 from attestation.machines import (
+    OWN_EVENTS,
     Event,
     ExtensionEvent,
+    LogEvent,
     Machine,
     NodeEvent,
     OperatorEvent,
@@ -46,6 +48,7 @@ from attestation.wire import canonical_json
 __all__ = [
     "CONTRACT",
     "GROUP",
+    "OWN_EVENTS",
     "Access",
     "Action",
     "AttestationExtension",
@@ -61,6 +64,7 @@ __all__ = [
     "Executor",
     "ExtensionEvent",
     "Handler",
+    "LogEvent",
     "Machine",
     "MachineFacts",
     "MachineRequest",
@@ -530,7 +534,8 @@ class AttestationExtension(ABC):
     def get_subscriptions(self) -> Mapping[Event | str, Handler]:
         """Return what handles which event; asked once, before the application is built.
 
-        Events of other extensions are named by their words, whether those are enabled or not.
+        Events of other extensions are named by their words, whether those are enabled or not. `*` is every event that
+        no other key names: the service's, and those that enabled extensions declare.
         """
         return {}
 

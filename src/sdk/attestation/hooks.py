@@ -220,14 +220,15 @@ class EventBus:
     def __init__(self) -> None:
         self._of: dict[Event, list[Hook]] = {}
         self._of_any: list[Hook] = []
-        self._failed = 0
+        self.failed: Callable[[Event], None] = lambda _event: None
+        """Told of every call that failed; set by the service."""
         self.write: Callable[[NodeEventPayload], None] | None = None
         """Writes an event to the outbox; set by the service."""
 
     @property
-    def failed(self) -> int:
-        """How many calls failed in this process."""
-        return self._failed
+    def heard(self) -> frozenset[Event] | None:
+        """The events for which there is a hook; None where one is for all."""
+        return None if self._of_any else frozenset(self._of)
 
     def on(self, *events: Event | str) -> Callable[[H], H]:
         """Have a function called for *events*; it is returned as it is."""
@@ -272,7 +273,7 @@ class EventBus:
             # A stranger's code: neither its errors nor its exits are ours, but an end that somebody asked us for is.
             if isinstance(e, GeneratorExit) or (task := asyncio.current_task()) is None or task.cancelling():
                 raise
-            self._failed += 1
+            self.failed(context.event)
             name = getattr(hook, "__qualname__", repr(hook))
             log.error("the hook %s failed on %s: %s", name, context.event.value, type(e).__name__)  # noqa: TRY400 -- its words may be secret
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import httpx
 import pytest
@@ -161,3 +162,48 @@ def replicas(
             if request.session.testsfailed > failed_before:
                 print(f"---- log of {each.directory.name} ----\n{each.log()}")
         postgres_server.drop("replicas")
+
+
+class StartFleet(Protocol):
+    """Starts services on one database of their own."""
+
+    def __call__(
+        self, replicas: int, workers: int, environment: Mapping[str, str]
+    ) -> tuple[ServiceProcess, ...]:
+        """Start them at the same moment; they end with the test."""
+        ...
+
+
+@pytest.fixture
+def start_fleet(tmp_path: Path, postgres_server: Server) -> Iterator[StartFleet]:
+    """Services without anything before them, each on its port."""
+    name, token = f"fleet_{secrets.token_hex(4)}", secrets.token_urlsafe(32)
+    started: list[ServiceProcess] = []
+
+    def start(replicas: int, workers: int, environment: Mapping[str, str]) -> tuple[ServiceProcess, ...]:
+        url = postgres_server.create(name).replace("postgresql:", "postgresql+psycopg:", 1)
+        for number in range(replicas):
+            directory = tmp_path / f"replica{number}"
+            directory.mkdir()
+            common = {
+                "ITL_SERVICE_URL": "https://attest.example.test",
+                "ITL_ENROLLMENT_CA_DIR": str(tmp_path / "keys"),
+                "ITL_ENROLLMENT_CA_UNENCRYPTED": "true",
+            }
+            started.append(
+                ServiceProcess(
+                    directory=directory,
+                    workers=workers,
+                    environment={**common, **environment},
+                    admin_token=token,
+                    server_url=url,
+                )
+            )
+        with ThreadPoolExecutor(replicas) as pool:
+            list(pool.map(ServiceProcess.start, started))
+        return tuple(started)
+
+    yield start
+    for each in started:
+        each.kill()
+    postgres_server.drop(name)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import httpx
 import pytest
@@ -16,9 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from attestation_extensions.metrics import KEPT
 from attestation_testing import SoftwareNode
 from tests.fixtures.machine import Machine
-from tests.fixtures.postgres import Server
 from tests.fixtures.service import ServiceProcess
-from tests.integration.replicas.conftest import until
+from tests.integration.replicas.conftest import StartFleet, until
 
 pytestmark = pytest.mark.slow
 
@@ -28,40 +26,15 @@ Samples = dict[tuple[str, tuple[str, ...]], float]
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, postgres_server: Server) -> Iterator[tuple[ServiceProcess, ...]]:
+def fleet(start_fleet: StartFleet) -> tuple[ServiceProcess, ...]:
     """Three services on one database, each with two workers."""
-    name = f"metrics_{secrets.token_hex(4)}"
-    url = postgres_server.create(name).replace("postgresql:", "postgresql+psycopg:", 1)
-    token = secrets.token_urlsafe(32)
-    environment = {
-        "ITL_SERVICE_URL": "https://attest.example.test",
-        "ITL_ENROLLMENT_CA_DIR": str(tmp_path / "keys"),
-        "ITL_ENROLLMENT_CA_UNENCRYPTED": "true",
+    counting = {
         "ITL_MAINTENANCE_SECONDS": "1",
         "ITL_EXTENSIONS": "metrics",
         "ITL_METRICS_OPEN": "true",
         "ITL_EXT_METRICS_FLUSH_SECONDS": "0.2",
     }
-    started = tuple(
-        ServiceProcess(
-            directory=tmp_path / f"replica{number}",
-            workers=WORKERS,
-            environment=environment,
-            admin_token=token,
-            server_url=url,
-        )
-        for number in range(REPLICAS)
-    )
-    try:
-        for each in started:
-            each.directory.mkdir()
-        with ThreadPoolExecutor(REPLICAS) as pool:
-            list(pool.map(ServiceProcess.start, started))
-        yield started
-    finally:
-        for each in started:
-            each.kill()
-        postgres_server.drop(name)
+    return start_fleet(REPLICAS, WORKERS, counting)
 
 
 def shown(url: str) -> Samples:

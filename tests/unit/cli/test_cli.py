@@ -563,7 +563,9 @@ def test_each_meaning_has_its_exit_code(status: int, code: str, exit_code: int) 
     assert f"code: {code}, request req-1" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["list", "dead-letters webhooks", "dead-letter webhooks e1", "retry webhooks"])
+@pytest.mark.parametrize(
+    "command", ["list", "dead-letters webhooks", "dead-letter webhooks e1", "retry webhooks"]
+)
 def test_a_service_without_extensions_says_so(command: str) -> None:
     """It has none of these routes; its address is not what is wrong."""
     stub = Stub(before=lambda r: problem(404, "route-unknown", "Not Found"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from attestation.machines import ExtensionEvent, NodeEvent, OperatorEvent, event_named
+from attestation.machines import OWN_EVENTS, Event, ExtensionEvent, event_named
 
 
-@pytest.mark.parametrize("event", [*NodeEvent, *OperatorEvent], ids=str)
-def test_each_word_names_its_event(event: NodeEvent | OperatorEvent) -> None:
+@pytest.mark.parametrize("event", OWN_EVENTS, ids=str)
+def test_each_word_names_its_event(event: Event) -> None:
     """What the outbox stores as a word comes back as what it was."""
     assert event_named(event.value) is event
 
@@ -22,7 +22,7 @@ def test_extensions_have_words_of_their_own() -> None:
 
 def test_the_words_are_distinct() -> None:
     """A word that two kinds share would come back as the wrong one."""
-    words = [event.value for event in (*NodeEvent, *OperatorEvent)]
+    words = [event.value for event in OWN_EVENTS]
     assert len(words) == len(set(words))
 
 

@@ -285,6 +285,34 @@ async def test_looking_for_work_delays_no_attestation(
 
 
 @pytest.mark.threat("T183")
+async def test_a_slow_one_keeps_only_its_machine_back(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as another is done its next is handed over; a worker that ends waits for nobody."""
+    monkeypatch.setattr(dispatch, "AT_ONCE", 2)
+    seen: list[str | None] = []
+    enough, never = asyncio.Event(), asyncio.Event()
+
+    async def handle(event: OutboxEvent) -> None:
+        seen.append(event.machine_id)
+        if event.machine_id == "slow":
+            await never.wait()
+        elif len(seen) == 7:
+            enough.set()
+
+    subscribed: Subscribed = {"one": dict.fromkeys(NodeEvent, handle)}
+    quick = [(NodeEvent.ONLINE, name) for name in ("a", "b", "c", "a", "b", "c")]
+    await told(service, subscribed, (NodeEvent.ONLINE, "slow"), (NodeEvent.LOCKED, "slow"), *quick)
+    running = asyncio.create_task(dispatch.run("one", subscribed["one"], service.resources))
+    async with asyncio.timeout(10):
+        await enough.wait()
+    assert seen.count("slow") == 1
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert count(service, "handovers", "machine_id = 'slow' and next_attempt_at is not null") == 2
+
+
 async def test_a_failing_one_costs_others_nothing(service: Service) -> None:
     """Another subscriber has its events; machines attest."""
     seen: list[Any] = []

@@ -195,7 +195,9 @@ async def test_one_dead_letter_is_inspected_and_replayed(site: Path, start: Star
     assert (await service.operator("POST", retry, {"event_ids": [first, first]})).json() == {"events": 1}
     (left,) = (await service.operator("GET", letters)).json()["items"]
     assert left["event_id"] == second
-    assert [e["detail"] for e in await service.audit(action="extension_retry")] == [f"visits: 1 events: {first}"]
+    assert [e["detail"] for e in await service.audit(action="extension_retry")] == [
+        f"visits: 1 events: {first}"
+    ]
     assert (await service.operator("GET", "/extensions/other/dead-letters/x")).status_code == 404
 
 

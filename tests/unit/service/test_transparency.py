@@ -21,7 +21,9 @@ from attestation.audit.export import MAX_CHECKPOINTS, LogVerifier, Pinned, Verif
 from attestation.audit.note import VerifierKey, parse_vkey
 from attestation.audit.tiles import parse_bundle
 from attestation.errors import LogBroken, ProofRejected, Unavailable
+from attestation.machines import LogEvent
 from attestation.store import StoredCheckpoint, Tx
+from attestation.wire import b64encode
 from attestation_service.audit import handlers
 from attestation_service.auth import Duty
 from attestation_service.context.request import Origin
@@ -146,7 +148,7 @@ async def test_asking_often_signs_rarely(start: Starter) -> None:
 
 @pytest.mark.threat("T43")
 async def test_workers_sign_one_log(start: Starter) -> None:
-    """Two processes with one database have the same keys and one checkpoint for a size; the second loses quietly."""
+    """Two processes with one database have one log and a checkpoint for a size, told of once; the second loses."""
     one = await start()
     two = await start(one.clock)
     await grow(one, 5)
@@ -160,6 +162,9 @@ async def test_workers_sign_one_log(start: Starter) -> None:
     await asyncio.gather(*(log.advance(force=True) for log in logs * 3))
     stored = await one.store.read(lambda tx: tx.audit.tree.checkpoints(-1, 99, 99))
     assert [found.size for found in stored] == [5, 7]
+    events = await one.store.write(lambda tx: tx.outbox.claim(99, one.clock.now()))
+    told = [each.payload["meta"] for each in events if each.event is LogEvent.CHECKPOINT]
+    assert [(each["size"], each["root"]) for each in told] == [(s.size, b64encode(s.root)) for s in stored]
     assert [log.refused for log in logs] == [None, None]
 
 

@@ -42,7 +42,7 @@ def group() -> None:
     Examples:
       attestation extension list
       attestation extension dead-letters webhooks
-      attestation extension dead-letter webhooks 5e0c1a5c-3c5e-4a52-9a0d-0b8c7f1d2e3f
+      attestation extension dead-letter hooks 5e0c1a5c-3c5e-4a52-9a0d-0b8c7f1d2e3f
       attestation extension retry webhooks
     """
 
@@ -106,7 +106,7 @@ def dead_letter(session: Session, name: str, event_id: str) -> None:
 
     \b
     Examples:
-      attestation extension dead-letter webhooks 5e0c1a5c-3c5e-4a52-9a0d-0b8c7f1d2e3f
+      attestation extension dead-letter hooks 5e0c1a5c-3c5e-4a52-9a0d-0b8c7f1d2e3f
     """
     now = datetime.now(UTC)
     with _client(session) as client:
@@ -137,7 +137,7 @@ def retry(session: Session, name: str, event_ids: tuple[str, ...]) -> None:
     \b
     Examples:
       attestation extension retry webhooks
-      attestation extension retry webhooks 5e0c1a5c-3c5e-4a52-9a0d-0b8c7f1d2e3f
+      attestation extension retry hooks 5e0c1a5c-3c5e-4a52-9a0d-0b8c7f1d2e3f
     """
     from attestation.api import RetryRequest
 

@@ -18,7 +18,6 @@ from attestation.extension import (
     Context,
     Event,
     Handler,
-    NodeEvent,
     NoSettings,
     OutboxEvent,
     Tx,
@@ -60,17 +59,20 @@ class Hooks(AttestationExtension):
             import_module(module)
 
     def get_subscriptions(self) -> Mapping[Event | str, Handler]:
-        """Hear of everything that happens to machines."""
-        return dict.fromkeys(NodeEvent, self.handle)
+        """Hear of what there are hooks for."""
+        return dict.fromkeys(["*"] if bus.heard is None else bus.heard, self.handle)
 
     async def on_startup(self, context: Context) -> None:
-        """Let hooks write events."""
+        """Let hooks write events, and count those that fail."""
         await super().on_startup(context)
-        bus.write = self._write
+        bus.write, bus.failed = self._write, self._count
 
     async def on_shutdown(self) -> None:
         """Stop that."""
-        bus.write = None
+        bus.write, bus.failed = None, lambda _event: None
+
+    def _count(self, event: Event) -> None:
+        self.context.observe("hook_failures", {"event": str(event)})
 
     async def handle(self, event: OutboxEvent) -> None:
         """Call the hooks; what they raise is theirs, so the event is handled when they are done."""
@@ -79,7 +81,7 @@ class Hooks(AttestationExtension):
             NodeEventPayload(
                 event=event.event,
                 event_id=event.id,
-                ek_fingerprint=str(payload.get("ek_fingerprint", "")),
+                ek_fingerprint=str(payload.get("ek_fingerprint") or ""),
                 timestamp=event.created_at,
                 node=_mapping(payload.get("node")),
                 meta=_mapping(payload.get("meta")),

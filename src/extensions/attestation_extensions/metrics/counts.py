@@ -16,12 +16,11 @@ from sqlalchemy import BigInteger, Text, bindparam, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from attestation.extension import (
+    OWN_EVENTS,
     Action,
     Event,
     Executor,
     ExtensionEvent,
-    NodeEvent,
-    OperatorEvent,
     Prepared,
     Status,
     Tx,
@@ -29,17 +28,20 @@ from attestation.extension import (
     to_micros,
 )
 
-EVENTS: Final[Sequence[Event]] = (*NodeEvent, *OperatorEvent)
+EVENTS: Final[Sequence[Event]] = OWN_EVENTS
 OTHER: Final = "other"
 """What stands for a word that is on no list."""
 
+_ANY_EVENT: Final = frozenset[str]((*EVENTS, "extension"))
+
 OBSERVED: Final[Mapping[str, Mapping[str, frozenset[str]]]] = {
+    "hook_failures": {"event": _ANY_EVENT},
     "machine_attestations": {
         "action": frozenset({*get_args(Action), "refused"}),
         "status": frozenset(Status),
     },
     "webhook_deliveries": {
-        "event_type": frozenset(EVENTS) | {"extension"},
+        "event_type": _ANY_EVENT,
         "status": frozenset({"delivered", "failed", "dead", "disabled"}),
     },
 }
@@ -179,15 +181,15 @@ def note(pending: Pending, what: str, how: Mapping[str, str], value: float) -> N
         return
     if (labels := OBSERVED.get(what)) is None:
         return
-    told = {**how, "event_type": _event_type(how["event_type"])} if "event_type" in how else how
-    words = [word if (word := told.get(label, "")) in known else OTHER for label, known in labels.items()]
-    pending[what, " ".join(words)] += 1
+    pending[what, " ".join(_word(how.get(label, ""), known) for label, known in labels.items())] += 1
 
 
-def _event_type(word: str) -> str:
-    """Return the label of an event: those of extensions are one, for there is no list of them."""
-    if word in OBSERVED["webhook_deliveries"]["event_type"]:
+def _word(word: str, known: frozenset[str]) -> str:
+    """Return *word* where it is *known*; events of extensions are one, for there is no list of them."""
+    if word in known:
         return word
+    if known is not _ANY_EVENT:
+        return OTHER
     try:
         ExtensionEvent(word)
     except ValueError:

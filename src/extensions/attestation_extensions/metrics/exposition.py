@@ -130,6 +130,7 @@ def _ever(events: Mapping[str, int], totals: Mapping[str, Mapping[str, int]]) ->
     )
     for name, help_text in (
         ("machine_attestations", "Attestations, by what the machine was told and its status after it."),
+        ("hook_failures", "Hooks that raised or took too long, by the event that they were told."),
         ("webhook_deliveries", "Attempts to deliver an event to a webhook."),
     ):
         yield _counter(

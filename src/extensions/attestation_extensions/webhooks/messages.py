@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from attestation.extension import Event, NodeEvent, OutboxEvent
+from attestation.extension import Event, LogEvent, NodeEvent, OutboxEvent
 
 MAX_BODY_BYTES: Final = 20 << 10
 TEST: Final = "webhook.test"
@@ -31,6 +31,7 @@ SOURCES: Final[Mapping[str, Event | str]] = {
     "machine.alarm": NodeEvent.ALARM,
     "approval.vote": NodeEvent.APPROVAL_VOTE,
     "attestation.failed": NodeEvent.ATTESTATION_FAILED,
+    "audit.checkpoint": LogEvent.CHECKPOINT,
     **{
         name: name
         for name in (

@@ -1,6 +1,14 @@
 """Machines and the rules of their admission, without a database."""
 
-from attestation.machines.events import Event, ExtensionEvent, NodeEvent, OperatorEvent, event_named
+from attestation.machines.events import (
+    OWN_EVENTS,
+    Event,
+    ExtensionEvent,
+    LogEvent,
+    NodeEvent,
+    OperatorEvent,
+    event_named,
+)
 from attestation.machines.lifecycle import ALLOWED, Role, Status, Transition, next_status
 from attestation.machines.machine import (
     DEFAULT_CLUSTER,
@@ -21,6 +29,7 @@ __all__ = [
     "DEFAULT_CLUSTER",
     "EPHEMERAL",
     "NAMED_GUEST",
+    "OWN_EVENTS",
     "TEES",
     "Anchor",
     "ClockState",
@@ -28,6 +37,7 @@ __all__ = [
     "Event",
     "ExtensionEvent",
     "Identity",
+    "LogEvent",
     "Machine",
     "NodeEvent",
     "OperatorEvent",

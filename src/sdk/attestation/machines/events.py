@@ -14,6 +14,12 @@ class OperatorEvent(StrEnum):
     BREAK_GLASS = "operator.break_glass"
 
 
+class LogEvent(StrEnum):
+    """What happened to the audit log; the words are API."""
+
+    CHECKPOINT = "audit.checkpoint"
+
+
 class NodeEvent(StrEnum):
     """What happened to a node; the words are API."""
 
@@ -35,6 +41,10 @@ class NodeEvent(StrEnum):
     REBOOTED = "node.rebooted"
     APPROVAL_VOTE = "node.approval_vote"
     ALARM = "node.alarm"
+
+
+OWN_EVENTS: Final = (*NodeEvent, *OperatorEvent, *LogEvent)
+"""What the service itself tells of."""
 
 
 class ExtensionEvent(str):
@@ -59,16 +69,13 @@ class ExtensionEvent(str):
 
 
 _WORDS: Final = re.compile(r"[a-z][a-z0-9_]{0,31}\.[a-z][a-z0-9_]{0,31}")
-_OURS: Final = frozenset(each.partition(".")[0] for each in (*NodeEvent, *OperatorEvent)) | {
-    "audit",
-    "approval",
-}
+_OURS: Final = frozenset(each.partition(".")[0] for each in OWN_EVENTS) | {"approval"}
 
-Event = NodeEvent | OperatorEvent | ExtensionEvent
+Event = NodeEvent | OperatorEvent | LogEvent | ExtensionEvent
 """Every event that the outbox carries."""
 
 
-_NAMED: Final[dict[str, Event]] = {each.value: each for each in (*NodeEvent, *OperatorEvent)}
+_NAMED: Final[dict[str, Event]] = {each.value: each for each in OWN_EVENTS}
 
 
 def event_named(word: str) -> Event:

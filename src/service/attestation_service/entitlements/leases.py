@@ -105,7 +105,8 @@ def resumed(tx: Tx, machine: Machine, origin: Origin, at: datetime) -> None:
         ),
         at,
     )
-    emit(tx, NodeEvent.ONLINE, machine, at, meta={"missed_since": missed})
+    first = None if machine.attested_at is None else rfc3339(machine.attested_at)
+    emit(tx, NodeEvent.ONLINE, machine, at, node={"attested_at": first}, meta={"missed_since": missed})
 
 
 def interval_seconds(machine: Machine, policy: Policy, settings: Settings) -> int:

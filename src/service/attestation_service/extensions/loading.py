@@ -14,6 +14,7 @@ from attestation.api.said import said
 from attestation.extension import (
     CONTRACT,
     GROUP,
+    OWN_EVENTS,
     AttestationExtension,
     Event,
     ExtensionEvent,
@@ -211,13 +212,15 @@ def _subscriptions(
 ) -> dict[str, Mapping[Event, Handler]]:
     """Return what handles which event, by extension; one that fails, or handles what is no event, is skipped."""
     found: dict[str, Mapping[Event, Handler]] = {}
+    extensions = tuple(extensions)
+    every = (*OWN_EVENTS, *(ExtensionEvent(word) for each in extensions for word in each.events))
     for each in extensions:
         try:
             told: dict[Any, Any] = dict(each.get_subscriptions())  # its word for it
         except (Exception, SystemExit) as e:  # noqa: BLE001 -- a stranger's
             enabled.skip(ExtensionInvalid(each.name, f"has no subscriptions: {words(e)}"))
             continue
-        wanted: dict[Event, Handler] = {}
+        wanted: dict[Event, Handler] = dict.fromkeys(every, told.pop("*")) if callable(told.get("*")) else {}
         for event, handler in told.items():
             try:
                 wanted[event_named(event)] = handler

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from random import SystemRandom
 from typing import Final
@@ -38,26 +39,62 @@ class _Overtaken(Exception):
 
 async def run(subscriber: str, handlers: Mapping[Event, Handler], res: Resources) -> None:
     """Hand over what is due again and again until cancelled; an error is logged and waited out."""
-    while True:
-        await asyncio.sleep(res.settings.maintenance_seconds * SystemRandom().uniform(0.5, 1.5))
-        try:
-            while await once(subscriber, handlers, res):
-                pass
-        except AttestationError as e:
-            log.warning("dispatch.failed", subscriber=subscriber, code=e.code)
-        except Exception as e:  # noqa: BLE001 -- the outermost border of this task: it must not end
-            log.error("dispatch.failed", subscriber=subscriber, kind=type(e).__name__)  # noqa: TRY400 -- may quote a row
+    under_way: set[asyncio.Task[None]] = set()
+    try:
+        while True:
+            begun: set[asyncio.Task[None]] = set()
+            with _told(subscriber):
+                begun = await _begin(subscriber, handlers, AT_ONCE - len(under_way), res)
+            under_way |= begun
+            if not begun:
+                # One that takes long keeps nobody else back: as soon as one is done, there may be another.
+                pause = res.settings.maintenance_seconds * SystemRandom().uniform(0.5, 1.5)
+                if under_way:
+                    await asyncio.wait(under_way, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    await asyncio.sleep(pause)
+            under_way = {each for each in under_way if not each.done()}
+    finally:
+        for each in under_way:
+            each.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
 
 
 async def once(subscriber: str, handlers: Mapping[Event, Handler], res: Resources) -> bool:
-    """Hand over some of what is due; True if there may be more."""
+    """Hand over some of what is due, and wait for all of it; True if there may be more."""
+    begun = await _begin(subscriber, handlers, AT_ONCE, res)
+    await asyncio.gather(*begun)
+    return bool(begun)
+
+
+async def _begin(
+    subscriber: str, handlers: Mapping[Event, Handler], most: int, res: Resources
+) -> set[asyncio.Task[None]]:
+    """Claim up to *most* events that are due, of as many machines, and begin to hand them over."""
     at = res.clock.now()
     # No `read`: it takes long where many wait, and attestations read there.
-    if not await res.store.scan(lambda tx: tx.handovers.is_due(subscriber, at)):
-        return False
-    claimed = await res.store.write(lambda tx: tx.handovers.claim(subscriber, AT_ONCE, at, hold=HOLD))
-    await asyncio.gather(*(_hand_over(subscriber, handlers.get(each.event), each, res) for each in claimed))
-    return bool(claimed)
+    if most == 0 or not await res.store.scan(lambda tx: tx.handovers.is_due(subscriber, at)):
+        return set()
+    claimed = await res.store.write(lambda tx: tx.handovers.claim(subscriber, most, at, hold=HOLD))
+    return {
+        asyncio.create_task(_handed_over(subscriber, handlers.get(each.event), each, res)) for each in claimed
+    }
+
+
+async def _handed_over(subscriber: str, handler: Handler | None, event: OutboxEvent, res: Resources) -> None:
+    with _told(subscriber):
+        await _hand_over(subscriber, handler, event, res)
+
+
+@contextmanager
+def _told(subscriber: str) -> Iterator[None]:
+    """Log what fails: the outermost border of these tasks, which must not end."""
+    try:
+        yield
+    except AttestationError as e:
+        log.warning("dispatch.failed", subscriber=subscriber, code=e.code)
+    except Exception as e:  # noqa: BLE001 -- as said
+        log.error("dispatch.failed", subscriber=subscriber, kind=type(e).__name__)  # noqa: TRY400 -- may quote a row
 
 
 async def _hand_over(subscriber: str, handler: Handler | None, event: OutboxEvent, res: Resources) -> None:

@@ -29,7 +29,7 @@ from attestation.audit import GENESIS_HASH, AuditEvent
 from attestation.audit.checkpoint import LOG_TYPES, Checkpoint, parse
 from attestation.audit.merkle import consistency_proof, root, verify_consistency
 from attestation.audit.note import MAX_SIGNATURES
-from attestation.clock import Clock
+from attestation.clock import Clock, rfc3339
 from attestation.errors import (
     AttestationError,
     LogBroken,
@@ -38,7 +38,9 @@ from attestation.errors import (
     NoteRejected,
     Unavailable,
 )
+from attestation.machines import LogEvent
 from attestation.store import Countersignature, CountersignatureKind, RateLimit, Store, StoredCheckpoint, Tx
+from attestation.wire import b64encode
 from attestation_service.settings import Settings
 from attestation_service.transparency.memory import Memory, MemoryFile, MemoryUnusable
 from attestation_service.transparency.others import TOLD_SECONDS, Countersigner
@@ -264,9 +266,17 @@ class Log:
         note = await asyncio.to_thread(self.signer.sign, checkpoint, at)
         stored = StoredCheckpoint(size=ground.size, root=ground.root, note=note, created_at=at)
         self.signed = checkpoint
-        if await self._store.write(lambda tx: tx.audit.tree.add_checkpoint(stored)):
+        if await self._store.write(lambda tx: self._add(tx, stored)):
             self._untold, self._tell_from = stored, None
             log.info("audit.checkpoint", size=stored.size)
+        return True
+
+    def _add(self, tx: Tx, stored: StoredCheckpoint) -> bool:
+        if not tx.audit.tree.add_checkpoint(stored):
+            return False
+        told = {"origin": self.signer.origin, "size": stored.size, "root": b64encode(stored.root)}
+        payload = {"ek_fingerprint": None, "timestamp": rfc3339(stored.created_at), "node": {}, "meta": told}
+        tx.outbox.add(LogEvent.CHECKPOINT, None, payload, stored.created_at)
         return True
 
     async def _read_again(self, ground: _Ground, memory: Memory) -> Checkpoint | None:
