@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -50,7 +49,7 @@ class Extension(itl.AttestationExtension):
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, start_fleet: StartFleet) -> Iterator[tuple[ServiceProcess, ...]]:
+def fleet(tmp_path: Path, start_fleet: StartFleet) -> tuple[ServiceProcess, ...]:
     """Three services on one database, each with two workers, that write down what they hand over."""
     site = tmp_path / "site"
     site.mkdir()
