@@ -17,6 +17,7 @@ MODULES = {
     "audit": "tests.bench.audit_verify",
     "jwt": "tests.bench.jwt",
     "steady": "tests.bench.steady_state",
+    "events": "tests.bench.events",
     "introduce": "tests.bench.introduce",
     "growth": "tests.bench.growth",
     "postgres": "tests.bench.postgres",
