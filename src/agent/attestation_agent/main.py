@@ -98,6 +98,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_options(token, PROVING_OPTIONS)
     token.add_argument("--audience", required=True, help="who is to believe it")
     token.add_argument("--to", type=Path, help="file, readable by its owner only, instead of standard output")
+    serve = below.add_parser("serve", help="give tokens to other programs of this machine, on a socket")
+    add_options(serve, PROVING_OPTIONS)
+    serve.add_argument("--socket", type=Path, required=True, help="in a directory that only this user writes")
+    serve.add_argument(
+        "--audience", action="append", required=True, help="for whom tokens are given; may be said again"
+    )
+    serve.add_argument(
+        "--users", default="", help="who may ask beside this user and root: names, with commas"
+    )
     _add_kubelet(commands)
     run = commands.add_parser("run", help="introduce, attest, obey, come again", epilog=EPILOG)
     _add_run_options(run)
@@ -269,9 +278,38 @@ def _secret(flags: Mapping[str, Any]) -> int:
 def _identity(flags: Mapping[str, Any]) -> int:
     from attestation_agent import identity, secret
 
+    if flags["identity"] == "serve":
+        return _serve_tokens(flags)
     with _proving(flags) as (node, client):
         found = identity.token(node, client, flags["audience"])
     return secret.give(f"{found.token}\n".encode("ascii"), flags["to"], ())
+
+
+def _serve_tokens(flags: Mapping[str, Any]) -> int:
+    from attestation.clock import SystemClock
+    from attestation_agent import identity, identity_socket
+    from attestation_agent.logs import configure
+    from attestation_agent.state import State
+
+    settings = load(flags)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+
+    def ask(audience: str) -> identity.Token:
+        # Anew each time: between two tokens the TPM and the connections are for others.
+        with _proving(flags) as (node, client):
+            return identity.token(node, client, audience)
+
+    status = State(settings.state_dir).status
+    tokens = identity_socket.Tokens(ask, flags["audience"], status=status, clock=SystemClock())
+    users = identity_socket.user_ids([name for name in flags["users"].split(",") if name])
+    log = configure(settings.log_level, settings.log_format)
+    endpoint = identity_socket.Endpoint(flags["socket"], tokens, users, log)
+    with identity_socket.serving(endpoint):
+        log.info("identity.serves", socket=str(flags["socket"]), audiences=flags["audience"])
+        stop.wait()
+    return Exit.OK
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.fixtures.tpm import MakeTPM
 
 pytestmark = [pytest.mark.slow, pytest.mark.swtpm, pytest.mark.timeout(180)]
 
+AGENT = str(Path(sys.executable).with_name("attestation-agent"))
 BAO = Path(sys.executable).with_name("bao")
 
 
@@ -81,6 +83,37 @@ def bao(tmp_path: Path) -> Iterator[OpenBao]:
     found.stop()
 
 
+@contextmanager
+def local_endpoint(folder: Path, environment: Mapping[str, str]) -> Iterator[Callable[[], dict[str, str]]]:
+    """Run the agent's endpoint; yield what asks it for a token with curl, as any program can."""
+    path = folder / "sockets/identity"
+    words = ["identity", "serve", "--socket", str(path), "--audience", "openbao"]
+    serving = subprocess.Popen([AGENT, *words], env=dict(environment), stderr=subprocess.PIPE)
+
+    def ask() -> dict[str, str]:
+        url = "http://localhost/token?audience=openbao"
+        done = subprocess.run(
+            ["curl", "-sS", "--fail-with-body", "--unix-socket", str(path), url],
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        found: dict[str, str] = json.loads(done.stdout)
+        return found
+
+    try:
+        end = time.monotonic() + 30
+        while not path.exists():
+            assert serving.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        yield ask
+    finally:
+        serving.terminate()
+        _, told = serving.communicate(timeout=30)
+    assert serving.returncode == 0, told
+    assert not path.exists()
+
+
 def test_a_machine_logs_in_by_its_token(
     tmp_path: Path, bao: OpenBao, make_tpm: MakeTPM, tpm_ca: CertificateAuthority
 ) -> None:
@@ -102,16 +135,18 @@ def test_a_machine_logs_in_by_its_token(
     tpm = make_tpm()
     tpm.manufacture(tpm_ca)
 
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "ITL_REG_URL": service.url,
+        "ITL_TPM": tpm.uri,
+        "ITL_STATE_DIR": str(tmp_path / "state"),
+        "ITL_CONFIG_PATH": str(tmp_path / "config.yaml"),
+    }
+
     def agent(*words: str, code: int = 0) -> str:
         done = subprocess.run(
-            [str(Path(sys.executable).with_name("attestation-agent")), *words],
-            env={
-                "PATH": "/usr/bin:/bin",
-                "ITL_REG_URL": service.url,
-                "ITL_TPM": tpm.uri,
-                "ITL_STATE_DIR": str(tmp_path / "state"),
-                "ITL_CONFIG_PATH": str(tmp_path / "config.yaml"),
-            },
+            [AGENT, *words],
+            env=environment,
             capture_output=True,
             text=True,
             check=False,
@@ -146,6 +181,8 @@ def test_a_machine_logs_in_by_its_token(
         accepted = bao.login(token)
         assert accepted.status_code == 200, accepted.text
         assert "worker" in accepted.json()["auth"]["policies"]
+        with local_endpoint(tmp_path, environment) as ask:
+            assert bao.login(ask()["token"]).status_code == 200
         # Another audience; a claim that was changed; a machine that is locked gets no new one.
         assert bao.login(agent("identity", "token", "--audience", "other")).status_code == 400
         head, body, signature = token.split(".")

@@ -1,0 +1,174 @@
+"""The socket for tokens: who may ask, for whom, and when a token is given again."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attestation.errors import Unavailable
+from attestation_agent import identity_socket
+from attestation_agent.exits import UsageError
+from attestation_agent.identity import Token
+from attestation_agent.identity_socket import Endpoint, Tokens, serving, user_ids
+from tests.unit.agent.world import Clock, Events
+
+AT = datetime(2026, 11, 23, 12, tzinfo=UTC)
+LIFE = timedelta(minutes=10)
+URL = "http://localhost/token?audience=openbao"
+
+
+class Desk:
+    """An endpoint that answers, and what it has."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock, self.status = Clock(), "attested"
+        self.clock.at = AT
+        self.path, self.log = folder / "own/socket", Events()
+        self.asked: list[str] = []
+        self.failure: Exception | None = None
+        self.users: list[int] = []
+
+    def ask(self, audience: str) -> Token:
+        """Give a token, as the service would."""
+        if self.failure is not None:
+            raise self.failure
+        self.asked.append(audience)
+        return Token(token=f"{audience}-{len(self.asked)}", expires_at=self.clock.now() + LIFE)
+
+    def endpoint(self) -> Endpoint:
+        """Return one."""
+        tokens = Tokens(self.ask, ["openbao", "vault"], status=lambda: self.status, clock=self.clock)
+        return Endpoint(self.path, tokens, self.users, self.log)
+
+    def get(self, target: str = "/token?audience=openbao") -> tuple[int, dict[str, Any]]:
+        """Ask as a program does."""
+        connection = http.client.HTTPConnection("localhost", timeout=10)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(str(self.path))
+        connection.request("GET", target)
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        return answer.status, json.loads(body) if body else {}
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    """A desk whose path is short enough for a socket."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Desk(Path(folder))
+
+
+def test_a_token_is_given_again_for_half_of_its_life(desk: Desk) -> None:
+    """One for each audience; then there is a new one."""
+    with serving(desk.endpoint()):
+        assert desk.get() == (200, {"token": "openbao-1", "expires_at": "2026-11-23T12:10:00.000000Z"})
+        desk.clock.at += timedelta(seconds=299)
+        assert desk.get()[1]["token"] == "openbao-1"
+        assert desk.get("/token?audience=vault")[1]["token"] == "vault-2"
+        desk.clock.at += timedelta(seconds=1)
+        assert desk.get()[1]["token"] == "openbao-3"
+
+
+@pytest.mark.threat("T253")
+@pytest.mark.parametrize("status", ["locked", "revoked"])
+def test_a_machine_that_was_told_that_it_is_locked_gives_none(desk: Desk, status: str) -> None:
+    """Nor the one that it has; after that it asks anew."""
+    with serving(desk.endpoint()):
+        assert desk.get()[0] == 200
+        desk.status = status
+        assert desk.get()[0] == 403
+        desk.status = "attested"
+        assert desk.get()[1]["token"] == "openbao-2"
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/token?audience=other", 403),
+        ("/token?audience=", 403),
+        ("/token", 404),
+        ("/token?audience=openbao&audience=vault", 404),
+        ("/token?audience=openbao&more=1", 404),
+        ("/", 404),
+    ],
+)
+def test_there_is_nothing_else(desk: Desk, target: str, status: int) -> None:
+    """What is not on the list never reaches the service."""
+    with serving(desk.endpoint()):
+        assert desk.get(target)[0] == status
+    assert desk.asked == []
+
+
+def test_a_service_that_gives_none_is_told(desk: Desk) -> None:
+    """With its words; nothing is kept."""
+    desk.failure = Unavailable("the service rests")
+    with serving(desk.endpoint()):
+        assert desk.get() == (503, {"error": "unavailable", "detail": "the service rests"})
+        desk.failure = None
+        assert desk.get()[0] == 200
+
+
+@pytest.mark.threat("T253")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as somebody else")
+def test_only_those_may_ask_who_are_named(desk: Desk) -> None:
+    """By the word of the kernel, before a byte is read."""
+    curl = shutil.which("curl")
+    assert curl is not None
+
+    def as_user(user: int) -> str:
+        done = subprocess.run(
+            [curl, "-s", "-w", "%{http_code}", "-o", "/dev/null", "--unix-socket", str(desk.path), URL],
+            user=user,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
+        return done.stdout
+
+    desk.users = user_ids(["4711"])
+    with serving(desk.endpoint()):
+        assert as_user(4711) == "200"
+        assert as_user(4712) == "403"
+        assert desk.get()[0] == 200
+    assert [members["user"] for name, members in desk.log.entries if name == "identity.refused"] == [4712]
+    with pytest.raises(UsageError, match="no user nobody-like-this"):
+        user_ids(["nobody-like-this"])
+
+
+@pytest.mark.threat("T253")
+def test_the_directory_is_nobody_elses(desk: Desk) -> None:
+    """Whoever could write it could put a socket of their own there."""
+    desk.path.parent.mkdir()
+    desk.path.parent.chmod(0o777)
+    with pytest.raises(UsageError, match="writable by nobody else"):
+        desk.endpoint()
+    with pytest.raises(UsageError, match="at most 107 bytes"):
+        Endpoint(Path("/" + "x" * 120), Tokens(desk.ask, [], status=str, clock=desk.clock), [], desk.log)
+
+
+def test_who_says_nothing_is_sent_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one too many is told to come again."""
+    monkeypatch.setattr(identity_socket._Handler, "timeout", 0.3)
+    monkeypatch.setattr(identity_socket, "AT_ONCE", 1)
+    with serving(desk.endpoint()):
+        silent = socket.socket(socket.AF_UNIX)
+        silent.connect(str(desk.path))
+        silent.settimeout(10)
+        assert desk.get()[0] == 503
+        assert silent.recv(1) == b""
+        silent.close()
+        assert desk.get()[0] == 200
