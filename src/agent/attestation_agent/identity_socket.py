@@ -221,7 +221,10 @@ def user_ids(names: Sequence[str]) -> list[int]:
     Raises:
         UsageError: There is no such user.
     """
-    try:
-        return [int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid for name in names]
-    except KeyError as e:
-        raise UsageError(f"--users: there is no user {e.args[0]}") from None
+    found = []
+    for name in names:
+        try:
+            found.append(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            raise UsageError(f"--users: there is no user {name}") from None
+    return found
