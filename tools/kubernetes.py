@@ -161,6 +161,7 @@ class Cluster:
         folder: What it keeps while it runs: data, keys, logs, kubeconfigs. Its keys are there from the first moment.
         free_port: Finds ports.
         users: Who can log in beside `USERS`, by the name that the caller has for them.
+        options: Of the API server, beside ours.
     """
 
     def __init__(
@@ -169,8 +170,9 @@ class Cluster:
         free_port: Callable[[], int],
         *,
         users: Mapping[str, User] | None = None,
+        options: Sequence[str] = (),
     ) -> None:
-        self.folder, self._free_port = folder, free_port
+        self.folder, self._free_port, self._options = folder, free_port, tuple(options)
         self.users: Final = {**USERS, **(users or {})}
         self.tokens: Final = {name: secrets.token_urlsafe(24) for name in self.users}
         self.ca_file = folder / "ca.crt"
@@ -448,6 +450,7 @@ class Cluster:
                 f"--service-account-key-file={at / 'sa.pub'}",
             ),
             *("--endpoint-reconciler-type=none", "--profiling=false"),
+            *self._options,
         )
 
     def _start_controllers(self, names: str) -> _Process:

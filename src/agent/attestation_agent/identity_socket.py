@@ -206,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving(endpoint: Endpoint) -> Iterator[None]:
     """Let *endpoint* answer in a thread of its own."""
-    thread = threading.Thread(target=endpoint.serve_forever, name="identity", daemon=True)
+    thread = threading.Thread(target=endpoint.serve_forever, args=(0.1,), name="identity", daemon=True)
     thread.start()
     try:
         yield
