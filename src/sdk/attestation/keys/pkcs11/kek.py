@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from cryptography.hazmat.primitives import hashes
@@ -17,11 +16,19 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from pkcs11 import Attribute, KeyType, Mechanism, ObjectClass
 from pkcs11.exceptions import PKCS11Error
 
-from attestation.errors import KeyUnsupported, UnwrapFailed
+from attestation.errors import (
+    KeyNotFound,
+    KeyUnsupported,
+    ModuleUnusable,
+    SignerUnavailable,
+    TokenAbsent,
+    UnwrapFailed,
+)
 from attestation.keys.open import KeyOptions
 from attestation.keys.opener import CEK_BYTES, REFUSED, Opener
 from attestation.keys.pkcs11 import names_of
 from attestation.keys.pkcs11 import thread as threads
+from attestation.keys.pkcs11.ladder import name_of, step_for
 from attestation.keys.pkcs11.modules import module_of
 from attestation.keys.pkcs11.provision import OAEP, find_kek, no_such_parameter
 from attestation.keys.uri import KeyRef, PKCS11Ref
@@ -55,6 +62,10 @@ def open_kek(ref: KeyRef, options: KeyOptions) -> Opener:
             except PKCS11Error as e:
                 if no_such_parameter(e):
                     raise KeyUnsupported(f"the token of {ref.shown} does no OAEP with {chosen}") from e
+                if (
+                    step_for(e) is not None and name_of(e) != "GeneralError"
+                ):  # which SoftHSM says of what it refuses
+                    raise  # the session is gone, not the key: tried once more in another
                 raise UnwrapFailed(REFUSED) from None
             try:
                 return bytes(made[Attribute.VALUE])
@@ -70,7 +81,15 @@ def open_kek(ref: KeyRef, options: KeyOptions) -> Opener:
     except BaseException:
         threads.release(thread)
         raise
-    return Opener(public, pad, partial(unwrap, chosen), close=lambda: threads.release(thread))
+
+    def unwrap_later(sealed: bytes) -> bytes:
+        try:
+            return unwrap(chosen, sealed)
+        except (TokenAbsent, KeyNotFound, ModuleUnusable) as e:
+            # It was there: it may come back, as a TPM that does not answer.
+            raise SignerUnavailable(f"{ref.shown} cannot be used now: {e}") from e
+
+    return Opener(public, pad, unwrap_later, close=lambda: threads.release(thread))
 
 
 def _hash_of(

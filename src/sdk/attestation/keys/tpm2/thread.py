@@ -206,7 +206,7 @@ class TPMThread(OwnedThread):
         except TPMResponseError as e:
             raise _ours(e, shown) from e
         except DeviceError as e:
-            raise SignerUnavailable(f"{shown} cannot sign now: {e}") from e
+            raise SignerUnavailable(f"{shown} does not answer: {e}") from e
 
     # What the thread does.
 
@@ -303,7 +303,7 @@ def _ours(error: TPMResponseError, shown: str) -> AttestationError:
         return SignerBusy(f"the TPM has no room for {shown} now: {error}")
     if code in _NEVER:
         return KeyUnsupported(f"the TPM does not do this with {shown}: {error}")
-    return SignerUnavailable(f"{shown} cannot sign now: {error}")
+    return SignerUnavailable(f"{shown} does not answer: {error}")
 
 
 _threads: Final = Threads[TPMThread]()
