@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -98,7 +99,7 @@ def operates(tmp_path: Path) -> Iterator[Operates]:
     service.kill()
 
 
-def test_an_operator_has_a_receiver_told(operates: Operates, receiver: Receiver) -> None:
+def test_an_operator_has_a_receiver_told(operates: Operates, receiver: Receiver, tmp_path: Path) -> None:
     """Added, tested, verified by the secret that was shown once, replayed with its id, rotated, removed."""
     url = f"http://127.0.0.1:{receiver.server_address[1]}/itl"
     made = operates("add", "-u", url, "-e", "machine.locked,attestation.failed")
@@ -116,6 +117,16 @@ def test_an_operator_has_a_receiver_told(operates: Operates, receiver: Receiver)
     assert receiver.got.get(timeout=WAIT)[0]["webhook-id"] == sent
     assert [each["delivery_id"] for each in operates("deliveries", webhook_id)] == [sent]
     assert operates("replay", webhook_id) == {"deliveries": 0}
+    # What came back is for auditors.
+    seen = operates("delivery", webhook_id, sent)
+    assert json.loads(seen["payload"])["type"] == "webhook.test"
+    assert seen["delivery"]["delivery_id"] == sent
+    # A secret of the receiver's own, from a file: no argument of a program is a secret.
+    mine = f"whsec_{base64.b64encode(b'm' * 32).decode()}"
+    (tmp_path / "mine").write_text(f"{mine}\n")
+    named = ("-u", url, "-e", "kms.held", "--secret-file")
+    assert operates("add", *named, str(tmp_path / "mine"))["secret"] == mine
+    assert "No such file" in operates("add", *named, str(tmp_path / "none"), code=2)
     # Both secrets sign.
     newer = operates("rotate", webhook_id)["secret"]
     operates("test", webhook_id)
@@ -125,4 +136,4 @@ def test_an_operator_has_a_receiver_told(operates: Operates, receiver: Receiver)
     assert operates("update", webhook_id, "--disable", "-e", "*")["enabled"] is False
     operates("update", webhook_id, code=2)
     operates("delete", webhook_id, "--yes")
-    assert operates("list") == []
+    assert [each["events"] for each in operates("list")] == [["kms.held"]]

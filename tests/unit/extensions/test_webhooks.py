@@ -15,6 +15,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
@@ -174,6 +175,42 @@ async def test_a_receiver_verifies_what_it_gets(service: Service, receiver: Rece
     shown = (await service.operator("GET", f"{BASE}/{webhook_id}")).json()
     assert (shown["trigger_count"], shown["failure_count"]) == (2, 0)
     assert "secret" not in shown
+
+
+@pytest.mark.threat("T230")
+async def test_a_receiver_may_bring_its_secret(service: Service, receiver: Receiver) -> None:
+    """As libraries make it: 24 to 64 bytes; of any other nothing is kept, and it is not repeated."""
+
+    def text_of(length: int) -> str:
+        return f"whsec_{base64.b64encode(b'm' * length).decode()}"
+
+    async def add(secret: str) -> httpx.Response:
+        body = {"url": receiver.url, "events": ["machine.registered"], "secret": secret}
+        return await service.operator("POST", f"{BASE}/", body)
+
+    mine = text_of(24)
+    assert (await add(text_of(64))).status_code == 201
+    answer = await add(mine)
+    assert (answer.status_code, answer.json()["secret"]) == (201, mine)
+    await service.introduce(SoftwareNode())
+    await told(service)
+    await until(service, answer.json()["webhook"]["webhook_id"], "delivered")
+    assert any(verified(mine, *got) for got in receiver.got)
+    before = (await service.operator("GET", f"{BASE}/")).json()["total"]
+    for wrong in (text_of(23), text_of(65), f"{mine}!", mine.removeprefix("whsec_")):
+        refused = await add(wrong)
+        assert refused.status_code == 422
+        assert wrong not in refused.text
+    assert (await service.operator("GET", f"{BASE}/")).json()["total"] == before
+
+
+def verified(secret: str, headers: Any, body: bytes) -> bool:
+    """Say whether the library believes what came."""
+    try:
+        Webhook(secret).verify(body, headers)
+    except WebhookVerificationError:
+        return False
+    return True
 
 
 async def test_an_endpoint_is_told_of_what_it_asked_for(service: Service, receiver: Receiver) -> None:

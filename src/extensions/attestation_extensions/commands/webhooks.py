@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from pydantic import SecretStr
 
 from attestation.errors import RequestInvalid
 from attestation_cli.plugin import (
+    FILE_PATH,
     Column,
     Session,
     cell,
@@ -65,22 +69,36 @@ def _show(session: Session, shown: wire.WebhookResponse | wire.WebhookSecret) ->
         session.note("The secret is shown this once: the receiver verifies messages by it.")
 
 
-def _add(session: Session, url: str, events: tuple[str, ...]) -> None:
-    """Add an endpoint; its secret is made by the service and shown this once."""
+def _add(session: Session, url: str, events: tuple[str, ...], secret_file: Path | None) -> None:
+    """Add an endpoint; its secret is made by the service, or read from a file, and shown this once."""
     from attestation_extensions.commands.webhooks_api import Webhooks
     from attestation_extensions.webhooks import routes as wire
 
     named = [each.strip() for given in events for each in given.split(",")]
-    request = checked(lambda: wire.CreateWebhook(url=url, events=named))
+    secret = None if secret_file is None else _read(secret_file)
+    request = checked(lambda: wire.CreateWebhook(url=url, events=named, secret=secret))
     with session.client() as client:
         made = client.ask(Webhooks.create, request)
     _show(session, made)
+
+
+def _read(file: Path) -> SecretStr:
+    try:
+        # It has 93 characters at most.
+        text = sys.stdin.read(4096) if str(file) == "-" else file.read_text(encoding="ascii")[:4096]
+    except (OSError, UnicodeDecodeError) as e:
+        reason = e.strerror if isinstance(e, OSError) else "is not text"
+        raise RequestInvalid(f"{file}: {reason}") from e
+    return SecretStr(text.strip())
 
 
 for _name in ("add", "create"):
     _command = click.option(
         "-e", "--events", multiple=True, required=True, metavar="NAME", help="What it is told of; * for all."
     )(printing(_add))
+    _command = click.option(
+        "--secret-file", type=FILE_PATH, help="File with the receiver's secret, whsec_…; - is standard input."
+    )(_command)
     group.command(_name, hidden=_name == "create")(
         click.option("-u", "--url", required=True, help="Where it is: https.")(_command)
     )
@@ -225,6 +243,38 @@ def deliveries(session: Session, webhook: str, status: wire.Status | None, limit
         Column("ERROR", wide=True): lambda d: d.error or "-",
     }
     session.emit_list(iter(found), columns, "It was told nothing.")
+
+
+@group.command("delivery")
+@click.argument("webhook")
+@click.argument("delivery")
+@printing
+def delivery(session: Session, webhook: str, delivery: str) -> None:
+    """Show one delivery to auditors: what was sent, and the beginning of what came back."""
+    from attestation_extensions.commands.webhooks_api import Webhooks
+
+    now = datetime.now(UTC)
+    with session.client() as client:
+        found = client.ask(Webhooks.delivery, webhook, delivery)
+    if session.json:
+        session.emit_json(found)
+        return
+    about = found.delivery
+    session.emit_fields(
+        [
+            ("delivery id", cell(about.delivery_id)),
+            ("event", cell(about.event_type)),
+            ("status", cell(about.status)),
+            ("attempts", cell(str(about.attempts))),
+            ("created", moment_cell(about.created_at, now)),
+            ("delivered", moment_cell(about.delivered_at, now) if about.delivered_at else cell("-")),
+            ("next", moment_cell(about.next_attempt_at, now) if about.next_attempt_at else cell("-")),
+            ("answer", cell(str(about.response_status or "-"))),
+            ("error", cell(about.error or "-")),
+            ("sent", cell(found.payload)),
+            ("came back", cell(found.response_body or "-")),
+        ]
+    )
 
 
 @group.command("replay")

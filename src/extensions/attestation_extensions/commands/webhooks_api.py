@@ -51,6 +51,10 @@ class Webhooks:
     ) -> wire.DeliveryList:
         """List the newest deliveries."""
 
+    @operation("webhooks_delivery", f"GET {_ONE}/deliveries/{{delivery_id}}")
+    def delivery(self, webhook_id: str, delivery_id: str) -> wire.DeliveryDetail:
+        """Show a delivery."""
+
     @operation("webhooks_replay", f"POST {_ONE}/deliveries/{{delivery_id}}/replay")
     def replay(self, webhook_id: str, delivery_id: str) -> wire.Queued:
         """Send a delivery again."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Final, Literal, Protocol
 
-from pydantic import Field
+from pydantic import Field, SecretStr, field_serializer
 
 from attestation.errors import RequestInvalid, Unknown
 from attestation.extension import Caller, Context, Router, Tx, Wire, rfc3339
@@ -37,6 +37,13 @@ class CreateWebhook(Wire):
 
     url: str = Field(min_length=1, max_length=2048, description="https")
     events: Annotated[list[str], Field(min_length=1, max_length=MOST_EVENTS, description="Names, or `*`")]
+    secret: SecretStr | None = Field(
+        default=None, description="`whsec_` and base64 of 24 to 64 bytes; made by the service without"
+    )
+
+    @field_serializer("secret", when_used="unless-none")
+    def _sent(self, secret: SecretStr) -> str:
+        return secret.get_secret_value()
 
 
 class UpdateWebhook(Wire):
@@ -137,10 +144,12 @@ class Desk:
         self._extension = extension
 
     async def create(self, request: CreateWebhook, who: Caller) -> WebhookSecret:
-        """Add an endpoint; its secret is made here and shown this once."""
+        """Add an endpoint; its secret is the receiver's, or made here, and shown this once."""
         self._demand_url(request.url)
         events = _named(request.events)
         webhook_id, at, secret = str(uuid.uuid4()), self._now(), signing.new_secret()
+        if request.secret is not None:
+            secret = signing.read_secret(request.secret.get_secret_value())
         kek = self._extension.kek
         webhook = Webhook(
             webhook_id=webhook_id,

@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import hmac
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from attestation.errors import RequestInvalid
+
 SECRET_BYTES: Final = 32
+LENGTHS: Final = range(24, 65)
+"""Bytes of a secret (Standard Webhooks 1.0.0)."""
 PREFIX: Final = "whsec_"
 USER_AGENT: Final = "ITL-Attestation-Webhooks/1.0"
 
@@ -23,6 +28,23 @@ def new_secret() -> bytes:
 def secret_text(secret: bytes) -> str:
     """Return a secret as receivers take it: `whsec_` and base64."""
     return PREFIX + base64.b64encode(secret).decode("ascii")
+
+
+def read_secret(text: str) -> bytes:
+    """Return a secret that a receiver made: `whsec_` and base64 of 24 to 64 bytes.
+
+    Raises:
+        RequestInvalid: It is not one; the message does not say it.
+    """
+    try:
+        secret = base64.b64decode(text.removeprefix(PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        secret = b""
+    if not text.startswith(PREFIX) or len(secret) not in LENGTHS:
+        raise RequestInvalid(
+            f"secret: {PREFIX} and base64 of {LENGTHS[0]} to {LENGTHS[-1]} bytes are expected"
+        )
+    return secret
 
 
 def headers(
