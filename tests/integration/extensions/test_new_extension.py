@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ensurepip
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -52,16 +54,32 @@ class Environment:
         )
 
     def installer(self, *words: object) -> None:
-        """Install or remove; nothing is asked of a network."""
-        command = [sys.executable, "-m", "uv", "--offline", "pip", *map(str, words)]
+        """Install or remove with the pip that Python brings, which runs as the wheel that it is; without network."""
+        yes = ("--yes",) if words[0] == "uninstall" else ("--no-index", "--no-deps")
         done = subprocess.run(
-            [*command, "--python", str(self.folder / "bin/python")],
+            [
+                self.folder / "bin/python",
+                f"{pip_wheel()}/pip",
+                "--disable-pip-version-check",
+                *map(str, words),
+                *yes,
+            ],
+            env={"PATH": "/usr/bin:/bin", "HOME": str(self.folder), "PIP_CONFIG_FILE": os.devnull},
             capture_output=True,
             text=True,
             timeout=120,
             check=False,
         )
         assert done.returncode == 0, done.stderr
+
+
+def pip_wheel() -> Path:
+    """Return pip as it came with Python: in `ensurepip`, or where Debian keeps it."""
+    places = (Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels"))
+    found = sorted(wheel for place in places for wheel in place.glob("pip-*.whl"))
+    if not found:
+        pytest.skip("Python came without pip (Debian: python3-venv)")
+    return found[-1]
 
 
 def make_environment(folder: Path) -> Environment:
@@ -101,7 +119,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheel: Path, tmp_path: Path) -> Environment:
     """An environment into which it is installed."""
     made = make_environment(tmp_path / "venv")
-    made.installer("install", "--no-index", "--no-deps", wheel)
+    made.installer("install", wheel)
     return made
 
 
