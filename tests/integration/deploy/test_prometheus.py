@@ -36,10 +36,8 @@ EXPRESSIONS: Final = [target["expr"] for panel in PANELS for target in panel["ta
 
 EMPTY: Final = {
     "attestation_collateral_seconds_until_expiry": "there is collateral where there is confidential hardware",
-    "attestation_handovers_pending": "a series comes with the first event that waits for an extension",
-    "attestation_dead_letters": "likewise",
 }
-"""Metrics that have no series in a service without trouble, and why."""
+"""Metrics that have no series in a service for TPMs alone, and why."""
 CONDITION: Final = re.compile(r"\s(?:==|<|>)\s[\d.]+(?=$| and)")
 """What makes an expression an alert: without it, it says how it is."""
 

@@ -27,6 +27,9 @@ SECRETS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Operations on secrets, by what the audit log calls them."""
 
+OURSELVES: Final = "metrics"
+"""Who is told of events, whoever else is: of others there is a row where something waits."""
+
 
 def measure(tx: Tx, at: datetime) -> list[Metric]:
     """Return the metrics at *at*."""
@@ -81,13 +84,13 @@ def _now(tx: Tx, counts: Counts, at: datetime) -> Iterable[Metric]:
         "attestation_handovers_pending",
         "Events on their way to an extension.",
         "extension",
-        {name: each.pending for name, each in handovers.items()},
+        {OURSELVES: 0} | {name: each.pending for name, each in handovers.items()},
     )
     yield _gauge(
         "attestation_dead_letters",
         "Events that an extension could not handle.",
         "extension",
-        {name: each.dead for name, each in handovers.items()},
+        {OURSELVES: 0} | {name: each.dead for name, each in handovers.items()},
     )
     yield _gauge(
         "attestation_collateral_seconds_until_expiry",
