@@ -20,9 +20,10 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attestation.errors import MalformedEvidence, RateLimited
+from attestation.errors import KeyNotFound, MalformedEvidence, RateLimited
 from attestation.keys import create_kek
 from attestation.store.sql import Executor
+from attestation_extensions import disk_kms
 from attestation_extensions.disk_kms import server
 from attestation_extensions.disk_kms.judging import canonical, network_of, peer_address
 from attestation_extensions.disk_kms.keeping import OF_UUID, Keeping, Refused
@@ -619,3 +620,37 @@ def test_addresses_have_one_spelling() -> None:
     assert canonical("fe80::1%eth0") == "fe80::1"
     assert network_of("2001:db8:1:2:3::1") == network_of("2001:db8:1:2::9") == "2001:db8:1:2::/64"
     assert network_of("192.0.2.1") == "192.0.2.1"
+
+
+@pytest.mark.anyio
+async def test_whatever_failed_before_the_keys_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that cannot be opened, or a round of wrapping anew that broke, leaves no device and no port open."""
+    closed: list[str] = []
+
+    def opened(uri: str, _options: object) -> Any:
+        if uri == "file:/gone":
+            raise KeyNotFound("nothing is there")
+        return SimpleNamespace(key_id=uri, close=lambda: closed.append(uri))
+
+    monkeypatch.setattr(disk_kms, "open_kek", opened)
+    chosen = disk_kms.Settings(
+        address="127.0.0.1:1", kek="file:/new", kek_previous="file:/gone", insecure=True
+    )
+    half = disk_kms.DiskKMS(chosen)
+    with pytest.raises(KeyNotFound):
+        await half.on_startup(cast("Any", SimpleNamespace(key_options=None)))
+    await half.on_shutdown()
+    assert closed == ["file:/new"]
+
+    async def broken() -> tuple[int, int]:
+        raise OSError("the database is away")
+
+    async def stop(_seconds: float) -> None:
+        closed.append("server")
+
+    whole = disk_kms.DiskKMS(chosen)
+    whole._rewrapping, whole._server = asyncio.create_task(broken()), SimpleNamespace(stop=stop)
+    whole._keks = {"file:/new": opened("file:/new", None)}
+    await asyncio.sleep(0)
+    await whole.on_shutdown()
+    assert closed[1:] == ["server", "file:/new"]

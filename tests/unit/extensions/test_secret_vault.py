@@ -615,3 +615,20 @@ async def test_a_passphrase_alone_keeps_secrets(start: Starter, tmp_path: Path) 
     for wrong, words in (("another horse battery staple", "is not set"), ("short", "20 characters")):
         with pytest.raises(extensions.ExtensionInvalid, match=words):
             await start(**settings(tmp_path, ITL_SHARED_SECRET_MASTER_KEY=wrong))
+
+
+async def test_a_revoked_machine_leaves_no_values(
+    service: Service, node: SoftwareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many it had, and none of its grants: more than are listed at once."""
+    monkeypatch.setattr(Secrets.of_owner, "__defaults__", ("", 1))
+    kept = [(await made(service, node, name))["secret_id"] for name in ("db", "mail")]
+    common = await shared(service, node)
+    await service.act(node, "revoke", {"reason": "worn out"})
+    await maintenance.once(service.resources)
+    handlers = extensions.load(service.resources.settings).handlers["secret_vault"]
+    while await dispatch.once("secret_vault", handlers, service.resources):
+        pass
+    values = await service.resources.store.read(lambda tx: [tx.of(Secrets).versions(each) for each in kept])
+    assert values == [[], []]
+    assert (await service.operator("GET", f"{SHARED}/{common}/access")).json()["total"] == 0

@@ -8,7 +8,7 @@ import json
 import ssl
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_network
@@ -19,6 +19,7 @@ import httpx
 import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
+from attestation.extension import Tx
 from attestation.keys import create_kek
 from attestation_extensions.webhooks import addresses, delivering, messages
 from attestation_extensions.webhooks.addresses import AddressRefused, Target, WebhookURLInvalid, read_url
@@ -515,3 +516,19 @@ def test_every_event_has_one_name() -> None:
     sources = [str(each) for each in messages.SOURCES.values()]
     assert len(set(sources)) == len(sources)
     assert timedelta(seconds=sum(delivering.RETRY_SECONDS)) > timedelta(days=3)
+
+
+async def test_a_secret_under_a_key_that_is_not_here_fails_in_words(
+    service: Service, receiver: Receiver
+) -> None:
+    """As any other attempt: it is told, and no other delivery waits for it."""
+    webhook_id, _ = await made(service, receiver.url)
+
+    def elsewhere(tx: Tx) -> None:
+        found = tx.of(Webhooks).get(webhook_id)
+        assert found is not None
+        tx.of(Webhooks).change(replace(found, kek_id="of a newer replica"))
+
+    await service.resources.store.write(elsewhere)
+    await service.operator("POST", f"{BASE}/{webhook_id}/test")
+    assert (await until(service, webhook_id, "dead"))["error"] == "the secret cannot be opened: KeyUnusable"

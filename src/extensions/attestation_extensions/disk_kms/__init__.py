@@ -8,7 +8,6 @@ docs/operate/disk-kms.md.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 from collections.abc import Sequence
@@ -95,17 +94,16 @@ class DiskKMS(AttestationExtension):
 
         await super().on_startup(context)
         settings = self.settings
-        opened = [
-            await asyncio.to_thread(open_kek, uri, context.key_options)
-            for uri in (settings.kek, *settings.kek_previous.split())
-        ]
-        self._keks = {each.key_id: each for each in opened}
+        for uri in (settings.kek, *settings.kek_previous.split()):
+            opened = await asyncio.to_thread(open_kek, uri, context.key_options)
+            self._keks.setdefault(opened.key_id, opened)  # kept at once: the next may fail
+        newest = next(iter(self._keks.values()))
         self.keeping = Keeping(
             store=context.store,
             clock=context.clock,
             keks=self._keks,
-            newest=opened[0].key_id,
-            decoy=await asyncio.to_thread(keeping.decoy, opened[0], context.clock.now()),
+            newest=newest.key_id,
+            decoy=await asyncio.to_thread(keeping.decoy, newest, context.clock.now()),
             fresh=timedelta(seconds=settings.fresh_seconds),
             emit=context.emit,
         )
@@ -117,8 +115,8 @@ class DiskKMS(AttestationExtension):
         """Finish what was asked, and let go of the keys."""
         if self._rewrapping is not None:
             self._rewrapping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._rewrapping
+            # However it ended: the server and the keys must go too.
+            await asyncio.wait([self._rewrapping])
         if self._server is not None:
             from attestation_extensions.disk_kms import server
 

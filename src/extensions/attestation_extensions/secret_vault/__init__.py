@@ -140,8 +140,9 @@ class SecretVault(AttestationExtension):
 
         def confirm(tx: Tx) -> None:
             secrets = tx.of(Secrets)
-            for secret in secrets.of_owner(machine_id):
-                secrets.delete(secret, event.created_at)
+            while found := secrets.of_owner(machine_id):
+                for secret in found:
+                    secrets.delete(secret, event.created_at)
             secrets.revoke_of(machine_id)
 
         return confirm

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from random import SystemRandom
 from typing import Final
 
-from attestation.errors import AttestationError
+from attestation.errors import AttestationError, KeyUnusable
 from attestation.extension import Confirm, Context, OutboxEvent, Tx, rfc3339
 from attestation.keys import KEK
 from attestation_extensions.webhooks import messages, signing
@@ -135,8 +135,10 @@ class Deliverer:
 
     def _secrets(self, webhook: Webhook, at: datetime) -> list[bytes]:
         """Return the secrets that sign now: the newest, and the one before it while receivers change over."""
-        aad = aad_of(webhook.webhook_id)
-        found = [self._keks[webhook.kek_id].unwrap(webhook.secret, aad)]
+        aad, newest = aad_of(webhook.webhook_id), self._keks.get(webhook.kek_id)
+        if newest is None:  # another replica has a newer one
+            raise KeyUnusable("it lies under a key-encryption key that is not set")
+        found = [newest.unwrap(webhook.secret, aad)]
         before = webhook.previous_secret
         kek = self._keks.get(webhook.previous_kek_id or "")
         if before and kek and webhook.previous_until is not None and at < webhook.previous_until:
