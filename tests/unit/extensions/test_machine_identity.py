@@ -18,7 +18,7 @@ from joserfc.jwk import ECKey, KeySet
 
 from attestation.keys import KeyOptions, create_key
 from attestation.tpm import parse_public
-from attestation_extensions.machine_identity import keys
+from attestation_extensions.machine_identity import keys, records
 from attestation_extensions.machine_identity.records import Records, StoredKey
 from attestation_service import extensions
 from attestation_service.process import dispatch, maintenance
@@ -212,7 +212,40 @@ async def test_a_lock_ends_the_tokens_of_a_machine(service: Service, node: Softw
     assert await active(service, others)
     # Over anyway: nobody needs it listed any more.
     service.clock.advance(600)
-    assert (await service.get(f"{BASE}/revoked")).json() == {"revoked": []}
+    assert (await service.get(f"{BASE}/revoked")).json() == {"revoked": [], "truncated": False}
+
+
+async def test_a_list_that_is_too_long_says_so(
+    service: Service, node: SoftwareNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who believes that what is not listed counts must ask for each."""
+    monkeypatch.setattr(records, "MAX_LISTED", 1)
+    for _ in range(2):
+        await given(service, node)
+    service.clock.advance(1)
+    await service.act(node, "lock", {"reason": "x"})
+    await told(service)
+    answer = (await service.get(f"{BASE}/revoked")).json()
+    assert (len(answer["revoked"]), answer["truncated"]) == (1, True)
+
+
+async def test_tokens_of_machines_that_left_are_forgotten(service: Service, node: SoftwareNode) -> None:
+    """With the next token of any machine, once they are over and out of the hour that is counted."""
+    await given(service, node)
+    other = SoftwareNode()
+    await service.admitted(other, hostname="w-2")
+    service.clock.advance(3599)
+    await service.attest(other)
+    await given(service, other)
+
+    def kept(tx: Any) -> list[int]:
+        long_ago = service.clock.now() - timedelta(days=1)
+        return [tx.of(Records).issued_since(each.machine_id, long_ago)[0] for each in (node, other)]
+
+    assert await service.store.scan(kept) == [1, 1]
+    service.clock.advance(1)
+    await given(service, other)
+    assert await service.store.scan(kept) == [0, 2]
 
 
 async def test_a_token_counts_while_the_machine_is_what_it_says(service: Service, node: SoftwareNode) -> None:

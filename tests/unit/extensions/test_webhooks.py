@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sqlite3
 import ssl
 import threading
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from attestation.extension import Tx
 from attestation.keys import create_kek
+from attestation_extensions.metrics.counts import OBSERVED
 from attestation_extensions.webhooks import addresses, delivering, messages
 from attestation_extensions.webhooks.addresses import AddressRefused, Target, WebhookURLInvalid, read_url
 from attestation_extensions.webhooks.records import Webhooks
@@ -516,6 +518,39 @@ def test_every_event_has_one_name() -> None:
     sources = [str(each) for each in messages.SOURCES.values()]
     assert len(set(sources)) == len(sources)
     assert timedelta(seconds=sum(delivering.RETRY_SECONDS)) > timedelta(days=3)
+    # What is counted is named as the service names it.
+    known = OBSERVED["webhook_deliveries"]["event_type"]
+    words = {name: messages.source_of(name) for name in messages.NAMES}
+    assert (words["machine.attested"], words["machine.pending"]) == ("node.online", "node.registered")
+    strange = {name for name, word in words.items() if word not in known}
+    assert all(name.startswith(("secret.", "kms.", "webhook.")) for name in strange)
+
+
+async def test_what_is_long_over_is_forgotten_a_few_at_a_time(service: Service, receiver: Receiver) -> None:
+    """The oldest first; what waits is kept."""
+    webhook_id, _ = await made(service, receiver.url)
+    at = service.clock.now()
+
+    def work(tx: Tx) -> None:
+        for number in range(4):
+            name = f"d{number}"
+            tx.of(Webhooks).queue(
+                delivery_id=name,
+                webhook_id=webhook_id,
+                event="x",
+                payload=b"",
+                at=at - timedelta(days=60 - number),
+            )
+
+    await service.store.write(work)
+    path = service.resources.settings.db_url.partition(":///")[2]
+    with sqlite3.connect(path) as other:
+        other.execute(
+            "update extension_webhook_deliveries set status = 'delivered' where delivery_id <> 'd0'"
+        )
+    forgotten = [await service.store.write(lambda tx: tx.of(Webhooks).forget(at, 2)) for _ in range(3)]
+    assert forgotten == [2, 1, 0]
+    assert [each["delivery_id"] for each in await deliveries(service, webhook_id)] == ["d0"]
 
 
 async def test_a_secret_under_a_key_that_is_not_here_fails_in_words(

@@ -261,11 +261,33 @@ async def test_a_stranger_that_cannot_begin_serves_nothing(site: Path, start: St
     assert "canary" not in answer.text
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "why"),
+    [
+        ("prefixes = ('/api/v1/things',)",) * 2
+        + ("takes the prefix /api/v1/things, and one has /api/v1/things",),
+        (
+            "prefixes = ('/api/v1/things',)",
+            "prefixes = ('/api/v1/things/rewrap',)",
+            "takes the prefix /api/v1/things/rewrap, and one has /api/v1/things",
+        ),
+        (
+            "prefixes = ('/api/v1/things/of',)",
+            "prefixes = ('/api/v1/things',)",
+            "takes the prefix /api/v1/things, and one has /api/v1/things/of",
+        ),
+        ("prefixes = ('/api/v1/things',)", "prefixes = ('/api/v1/things-of',)", None),
+        ("tables = ('things',)",) * 2 + ("takes the table things, which one has",),
+        ("variables = {'ITL_THING': 'x'}",) * 2 + ("takes the variable ITL_THING, which one has",),
+        ("", "variables = {'ITL_DB_URL': 'x'}", "takes the variable ITL_DB_URL, which the service has"),
+        ("", "tables = ('machines',)", "takes the table machines, which the service has"),
+    ],
+)
 @pytest.mark.threat("T215")
-async def test_two_cannot_have_the_same(site: Path) -> None:
-    """Prefixes, tables and command groups: the second is left out."""
-    for name in ("one", "two"):
-        install(site, name, HEAD + EMPTY.format(name=name) + "    prefixes = ('/api/v1/things',)\n")
+async def test_two_cannot_have_the_same(site: Path, ours: str, theirs: str, why: str | None) -> None:
+    """Prefixes, also one below the other, tables, variables; nor can one have what is the service's."""
+    for name, has in (("one", ours), ("two", theirs)):
+        install(site, name, HEAD + EMPTY.format(name=name) + f"    {has}\n")
     found = extensions.load(settings_for(site, extensions=("one", "two")))
-    assert found.skipped == {"two": "takes the prefix /api/v1/things, which one has"}
-    assert [each.name for each in found.extensions] == ["one"]
+    assert found.skipped == ({} if why is None else {"two": why})
+    assert [each.name for each in found.extensions] == (["one", "two"] if why is None else ["one"])

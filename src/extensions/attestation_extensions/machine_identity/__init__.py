@@ -155,6 +155,7 @@ class RevokedTokens(Wire):
     """All that ended before their time and are not over by now."""
 
     revoked: list[RevokedToken]
+    truncated: bool = Field(description="There are more than are listed: ask for each token instead")
 
 
 class AudienceDetail(Wire):
@@ -205,7 +206,7 @@ class Extension(AttestationExtension):
     name = "machine_identity"
     version = "1.0.0"
     description = "Identity tokens for attested machines: the service as their OpenID issuer."
-    migrations = Migrations(scripts="attestation_extensions.machine_identity:revisions", head="0001")
+    migrations = Migrations(scripts="attestation_extensions.machine_identity:revisions", head="0002")
     prefixes = (PREFIX,)
     cli_groups = ("identity",)
     Settings = IdentitySettings
@@ -299,7 +300,7 @@ class Extension(AttestationExtension):
             machine.still(tx)
             records = tx.of(Records)
             # 3. Not more than so many. Each is a row here and an entry of the audit log.
-            records.forget(machine.machine_id, at - HOUR, at)
+            records.forget(at - HOUR, at)
             given, first = records.issued_since(machine.machine_id, at - HOUR)
             if given >= self.settings.tokens_per_hour and first is not None:
                 raise RateLimited(
@@ -340,8 +341,9 @@ class Extension(AttestationExtension):
     async def revoked(self) -> RevokedTokens:
         """List the tokens that ended before their time, for consumers that would rather not ask for each."""
         at = self.context.clock.now()
-        found = await self.context.store.scan(lambda tx: tx.of(Records).revoked(at))
-        return RevokedTokens(revoked=[RevokedToken(jti=jti, expires_at=until) for jti, until in found])
+        found, more = await self.context.store.scan(lambda tx: tx.of(Records).revoked(at))
+        listed = [RevokedToken(jti=jti, expires_at=until) for jti, until in found]
+        return RevokedTokens(revoked=listed, truncated=more)
 
     # Operators
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from attestation.extension import Executor, Prepared, from_micros, to_micros
 
 MAX_LISTED: Final = 10_000
+FORGOTTEN_AT_ONCE: Final = 100
 
 
 class Base(DeclarativeBase):
@@ -37,7 +38,10 @@ class TokenRow(Base):
     """A token that was issued."""
 
     __tablename__ = "extension_machine_identity_tokens"
-    __table_args__ = (Index("extension_machine_identity_tokens_machine", "machine_id", "issued_at"),)
+    __table_args__ = (
+        Index("extension_machine_identity_tokens_machine", "machine_id", "issued_at"),
+        Index("extension_machine_identity_tokens_end", "expires_at"),
+    )
 
     jti: Mapped[str] = mapped_column(primary_key=True)
     machine_id: Mapped[str]
@@ -113,7 +117,14 @@ _SINCE: Final = Prepared(
     select(func.count(), func.min(_T.c.issued_at)).where(_OF_MACHINE, _T.c.issued_at > bindparam("since"))
 )
 _FORGET: Final = Prepared(
-    delete(_T).where(_OF_MACHINE, _T.c.issued_at <= bindparam("before"), _T.c.expires_at <= bindparam("at"))
+    delete(_T).where(
+        _T.c.jti.in_(
+            select(_T.c.jti)
+            .where(_T.c.issued_at <= bindparam("before"), _T.c.expires_at <= bindparam("at"))
+            .order_by(_T.c.expires_at)
+            .limit(FORGOTTEN_AT_ONCE)
+        )
+    )
 )
 _REVOKE: Final = Prepared(
     update(_T)
@@ -124,7 +135,7 @@ _REVOKED: Final = Prepared(
     select(_T.c.jti, _T.c.expires_at)
     .where(_T.c.revoked_at.is_not(None), _T.c.expires_at > bindparam("at"))
     .order_by(_T.c.expires_at)
-    .limit(MAX_LISTED)
+    .limit(MAX_LISTED + 1)
 )
 
 TOKENS: Final = select(
@@ -214,14 +225,15 @@ class Records:
         assert row is not None
         return row[0], from_micros(row[1]) if row[1] is not None else None
 
-    def forget(self, machine_id: str, before: datetime, at: datetime) -> None:
-        """Drop what a machine was given until *before* and is over."""
-        self._sql.run(_FORGET, of_machine=machine_id, before=to_micros(before), at=to_micros(at))
+    def forget(self, before: datetime, at: datetime) -> None:
+        """Drop some of what any machine was given until *before* and is over: more than comes with each token."""
+        self._sql.run(_FORGET, before=to_micros(before), at=to_micros(at))
 
     def revoke(self, machine_id: str, at: datetime) -> None:
         """End every token that a machine was given until *at*."""
         self._sql.run(_REVOKE, of_machine=machine_id, at=to_micros(at))
 
-    def revoked(self, at: datetime) -> Sequence[tuple[str, datetime]]:
-        """Return those that ended before their time, with that time; none that is over anyway."""
-        return [(row[0], from_micros(row[1])) for row in self._sql.rows(_REVOKED, at=to_micros(at))]
+    def revoked(self, at: datetime) -> tuple[Sequence[tuple[str, datetime]], bool]:
+        """Return those that ended before their time, with that time, but for what is over; and if there are more."""
+        found = [(row[0], from_micros(row[1])) for row in self._sql.rows(_REVOKED, at=to_micros(at))]
+        return found[:MAX_LISTED], len(found) > MAX_LISTED

@@ -36,6 +36,8 @@ from attestation_extensions.webhooks.records import DELIVERIES, DeliveryRow, Web
 from attestation_extensions.webhooks.sending import Resolver, Sender
 
 FORGET_SECONDS: Final = 3600.0
+FORGOTTEN_AT_ONCE: Final = 1_000
+"""Deliveries that one unit forgets: every other write waits for it."""
 
 
 class WebhookSettings(NoSettings):
@@ -91,7 +93,7 @@ class Extension(AttestationExtension):
     name = "webhooks"
     version = "1.0.0"
     description = "Events for endpoints of your choice, signed as Standard Webhooks has it."
-    migrations = Migrations(scripts="attestation_extensions.webhooks:revisions", head="0001")
+    migrations = Migrations(scripts="attestation_extensions.webhooks:revisions", head="0002")
     tables = ("extension_webhooks", "extension_webhook_deliveries")
     variables: ClassVar[Mapping[str, str]] = {"ITL_WEBHOOK_ALLOW_NETS": "allow_nets"}
     cli_groups = ("webhook",)
@@ -166,8 +168,9 @@ class Extension(AttestationExtension):
         """Forget deliveries that have been over for a month."""
         while True:
             with contextlib.suppress(Exception):  # the next round does it
-                await self.context.store.write(self._forget_once)
+                while await self.context.store.write(self._forget_some) == FORGOTTEN_AT_ONCE:
+                    pass
             await asyncio.sleep(FORGET_SECONDS)
 
-    def _forget_once(self, tx: Tx) -> None:
-        tx.of(Webhooks).forget(self.context.clock.now())
+    def _forget_some(self, tx: Tx) -> int:
+        return tx.of(Webhooks).forget(self.context.clock.now(), FORGOTTEN_AT_ONCE)

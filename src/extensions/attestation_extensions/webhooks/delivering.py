@@ -174,7 +174,10 @@ class Deliverer:
         await self._context.store.write(work)
         self._context.observe(
             "webhook_deliveries",
-            {"event_type": delivery.event_type, "status": "failed" if status == "waiting" else status},
+            {
+                "event_type": messages.source_of(delivery.event_type),
+                "status": "failed" if status == "waiting" else status,
+            },
         )
 
 

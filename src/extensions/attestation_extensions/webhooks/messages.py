@@ -46,6 +46,11 @@ PENDING: Final = "machine.pending"
 NAMES: Final = (*SOURCES, PENDING, TEST)
 
 
+def source_of(name: str) -> str:
+    """Return what the service, or an extension, calls the event that receivers know as *name*."""
+    return str(NodeEvent.REGISTERED if name == PENDING else SOURCES.get(name, name))
+
+
 def names_of(event: OutboxEvent) -> tuple[str, ...]:
     """Return what *event* is called to receivers."""
     found = tuple(name for name, source in SOURCES.items() if source == event.event)

@@ -52,6 +52,7 @@ class DeliveryRow(Base):
     __table_args__ = (
         Index("extension_webhook_deliveries_due", "next_attempt_at"),
         Index("extension_webhook_deliveries_of", "webhook_id", "created_at"),
+        Index("extension_webhook_deliveries_age", "created_at"),
     )
 
     delivery_id: Mapped[str] = mapped_column(primary_key=True)
@@ -211,7 +212,14 @@ _REPLAY_DEAD: Final = Prepared(
     .values(status="waiting", attempts=0, next_attempt_at=bindparam("at"), delivered_at=None)
 )
 _FORGET: Final = Prepared(
-    delete(_DELIVERIES).where(_D.status != "waiting", _D.created_at <= bindparam("before"))
+    delete(_DELIVERIES).where(
+        _D.delivery_id.in_(
+            select(_D.delivery_id)
+            .where(_D.status != "waiting", _D.created_at <= bindparam("before"))
+            .order_by(_D.created_at)
+            .limit(bindparam("rows"))
+        )
+    )
 )
 
 DELIVERIES: Final = select(
@@ -350,9 +358,9 @@ class Webhooks:
             return self._sql.run(_REPLAY_DEAD, of_webhook=webhook_id, at=to_micros(at))
         return self._sql.run(_REPLAY, of_webhook=webhook_id, of_delivery=delivery_id, at=to_micros(at))
 
-    def forget(self, at: datetime) -> int:
-        """Forget what has been over for long."""
-        return self._sql.run(_FORGET, before=to_micros(at - KEPT))
+    def forget(self, at: datetime, limit: int) -> int:
+        """Forget up to *limit* of what has been over for long, the oldest first; return how many it were."""
+        return self._sql.run(_FORGET, before=to_micros(at - KEPT), rows=limit)
 
 
 def _edited(webhook: Webhook) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from attestation.extension import (
     Observer,
     event_named,
 )
+from attestation.store.tables import Base
 from attestation_service.extensions.enabled import (
     BUILT_IN,
     NONE,
@@ -139,11 +140,22 @@ def _make(name: str, kind: type[AttestationExtension], given: Mapping[str, str])
 
 
 def _demand_free(extension: AttestationExtension, others: Iterable[AttestationExtension]) -> None:
-    """Refuse what takes a table, a prefix or a command group that another one has."""
+    """Refuse what takes a table, a prefix, a variable or a command group that another one, or the service, has."""
+    core = {f"ITL_{name.upper()}" for name in Settings.model_fields}
+    if taken := sorted(core & set(extension.variables)):
+        raise ExtensionInvalid(extension.name, f"takes the variable {taken[0]}, which the service has")
+    if taken := sorted(set(extension.tables) & set(Base.metadata.tables)):
+        raise ExtensionInvalid(extension.name, f"takes the table {taken[0]}, which the service has")
     for other in others:
+        for ours in prefixes_of(extension):
+            for theirs in prefixes_of(other):
+                # Below another's, too: whoever is named first would answer for it.
+                if f"{ours}/".startswith(f"{theirs}/") or f"{theirs}/".startswith(f"{ours}/"):
+                    why = f"takes the prefix {ours}, and {other.name} has {theirs}"
+                    raise ExtensionInvalid(extension.name, why)
         for what, ours, theirs in (
             ("the table", _tables(extension), _tables(other)),
-            ("the prefix", prefixes_of(extension), prefixes_of(other)),
+            ("the variable", extension.variables, other.variables),
             ("the command group", groups_of(extension), groups_of(other)),
             ("events called", first_words(extension), first_words(other)),
         ):
@@ -152,7 +164,7 @@ def _demand_free(extension: AttestationExtension, others: Iterable[AttestationEx
 
 
 def _tables(extension: AttestationExtension) -> list[str]:
-    return [model.__tablename__ for model in extension.get_models()]
+    return [*(model.__tablename__ for model in extension.get_models()), *extension.tables]
 
 
 # ---------------------------------------------------------------- settings
@@ -167,9 +179,10 @@ def _settings_of(
         SettingsInvalid: There is one that belongs to none of them.
     """
     found: dict[str, dict[str, str]] = {name: {} for name in names}
-    declared = {
-        variable: (name, field) for name, kind in kinds.items() for variable, field in kind.variables.items()
-    }
+    declared: dict[str, tuple[str, str]] = {}
+    for name, kind in kinds.items():
+        for variable, field in kind.variables.items():
+            declared.setdefault(variable, (name, field))  # a second one that declares it is refused
     for variable, value in sorted(values.items()):
         if variable in declared:
             name, field = declared[variable]
