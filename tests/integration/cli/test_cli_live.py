@@ -433,6 +433,8 @@ def test_every_command_works_and_every_operator_route_is_reached(
 
     assert "metrics" in terminal.ok("extension", "list")
     assert terminal.json("extension", "dead-letters", "metrics") == []
+    gone = terminal.run("extension", "dead-letter", "metrics", "5e0c1a5c-3c5e-4a52-9a0d-0b8c7f1d2e3f")
+    assert (gone.exit_code, "5e0c1a5c" in gone.output or "dead" in gone.output) == (3, True)
     assert terminal.json("extension", "retry", "metrics")["events"] == 0
 
     # What was never seen is not approved; reference values of somebody else become a policy.

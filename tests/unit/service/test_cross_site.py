@@ -142,7 +142,8 @@ async def test_no_get_of_operators_changes_anything(service: Service, tmp_path: 
     assert [entry["action"] for entry in await service.audit(operator_cn="vera")] == ["export"]
 
 
-AUDIT_TABLES = {"audit_log", "audit_nodes", "audit_checkpoints"}
+AUDIT_TABLES = {"audit_log", "audit_nodes", "audit_checkpoints", "outbox"}
+"""Who asks for the newest checkpoint has it signed where it is due, of which an event tells."""
 
 
 def contents(database: Path) -> dict[str, list[tuple[object, ...]]]:
