@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint
+from itertools import product
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -147,12 +148,11 @@ def _demand_free(extension: AttestationExtension, others: Iterable[AttestationEx
     if taken := sorted(set(extension.tables) & set(Base.metadata.tables)):
         raise ExtensionInvalid(extension.name, f"takes the table {taken[0]}, which the service has")
     for other in others:
-        for ours in prefixes_of(extension):
-            for theirs in prefixes_of(other):
-                # Below another's, too: whoever is named first would answer for it.
-                if f"{ours}/".startswith(f"{theirs}/") or f"{theirs}/".startswith(f"{ours}/"):
-                    why = f"takes the prefix {ours}, and {other.name} has {theirs}"
-                    raise ExtensionInvalid(extension.name, why)
+        for prefix, taken_prefix in product(prefixes_of(extension), prefixes_of(other)):
+            # Below another's, too: whoever is named first would answer for it.
+            if f"{prefix}/".startswith(f"{taken_prefix}/") or f"{taken_prefix}/".startswith(f"{prefix}/"):
+                why = f"takes the prefix {prefix}, and {other.name} has {taken_prefix}"
+                raise ExtensionInvalid(extension.name, why)
         for what, ours, theirs in (
             ("the table", _tables(extension), _tables(other)),
             ("the variable", extension.variables, other.variables),
