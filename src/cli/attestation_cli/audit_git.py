@@ -35,10 +35,15 @@ def publish(tree: Path, folder: Path, note: bytes, *, size: int, origin: str) ->
     """
     paths = [folder / f"{size:012d}.checkpoint", folder / LATEST]
     try:
+        # Others commit to this tree too: a link of theirs must not lead out of it.
+        if not folder.resolve().is_relative_to(tree.resolve()):
+            raise RequestInvalid(f"{folder}: a link leads out of the work tree")
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
             beside = path.with_name(f".{path.name}.new")
-            beside.write_bytes(note)
+            beside.unlink(missing_ok=True)
+            with beside.open("xb") as file:
+                file.write(note)
             beside.replace(path)
     except OSError as e:
         raise RequestInvalid(f"{folder}: {e.strerror}") from e

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sqlite3
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +25,8 @@ from attestation_service import extensions
 from attestation_service.process import dispatch, maintenance
 from tests.unit.service.conftest import Service, Starter, migrated, settings_for, start
 from tests.unit.service.node import SoftwareNode
+from tests.unit.service.test_enroll import holder_of
+from tests.unit.service.test_enrollment import WITH_CA
 
 __all__ = ["migrated", "start"]
 
@@ -129,6 +132,32 @@ async def test_a_token_is_bound_to_a_key_of_the_tpm(service: Service, node: Soft
     key = parse_public(node.ak.tpm2b()).key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
     assert (claims["cnf"], claims["cnf_key"]) == ({"jkt": ECKey(key, key).thumbprint()}, "ak")
+
+
+@pytest.mark.threat("T254")
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [("key_tier = NULL", False), ("machine_id = :other", False), ("subject = 'CN=x'", True)],
+)
+async def test_a_token_is_bound_to_no_certificate_of_another(
+    start: Starter, tmp_path: Path, change: str, kept: bool
+) -> None:
+    """Whatever the table says: its own certificate names its EK, and its TPM certified the key."""
+    service = await start(tpm_ca_bundle_dir=start.bundle(), **WITH_CA, **settings(tmp_path))
+    other = await holder_of(service)
+    service.clock.advance(60)
+    one = await holder_of(service)
+    with sqlite3.connect(service.resources.settings.db_url.partition(":///")[2]) as connection:
+        connection.execute(
+            f"UPDATE certificates SET {change} WHERE serial = :serial",
+            {"other": other.node.machine_id, "serial": one.serial},
+        )
+    asks = other if "other" in change else one
+    claims = await verified(service, await given(service, asks.node))
+    native = one.key.private.public_key()
+    assert isinstance(native, ec.EllipticCurvePublicKey)
+    bound = claims["cnf"] == {"jkt": ECKey(native, native).thumbprint()}
+    assert bound is kept
 
 
 @pytest.mark.threat("T249")

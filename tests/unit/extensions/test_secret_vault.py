@@ -543,6 +543,37 @@ async def test_who_writes_to_the_database_changes_no_terms(
 
 
 @pytest.mark.threat("T224")
+@pytest.mark.parametrize("forged", ["rule = NULL", "rule = NULL, owner = ?"])
+@pytest.mark.parametrize(
+    ("path", "body"), [("", {"value": "newest"}), ("", {"description": "x"}), ("/restore", {"version": 1})]
+)
+async def test_an_operator_does_not_vouch_for_what_another_wrote(
+    service: Service, node: SoftwareNode, path: str, body: dict[str, Any], forged: str
+) -> None:
+    """A rule was dropped, the owner changed: whatever operators change next would be marked with it."""
+    thief = SoftwareNode()
+    await service.admitted(thief)
+    secret = await made(service, node, rule='machine.role == "nobody"')
+    rows(
+        service, f"UPDATE extension_secrets SET {forged}", *([thief.machine_id] if "owner" in forged else [])
+    )
+    changed = await service.operator("POST" if path else "PUT", f"{OWN}/{secret['secret_id']}{path}", body)
+    assert refused(changed) == (409, "urn:itl:problem:conflict")
+    assert "not written by the vault" in changed.json()["detail"]
+    assert refused(await read_own(service, thief if "owner" in forged else node)) == FORBIDDEN
+
+
+async def test_a_version_that_somebody_changed_is_not_set_back_to(
+    service: Service, node: SoftwareNode
+) -> None:
+    """And that is said."""
+    secret = await made(service, node)
+    rows(service, "UPDATE extension_secret_versions SET key_id = x'0000000000000000'")
+    answer = await service.operator("POST", f"{OWN}/{secret['secret_id']}/restore", {"version": 1})
+    assert refused(answer) == (409, "urn:itl:problem:conflict")
+
+
+@pytest.mark.threat("T224")
 async def test_who_writes_to_the_database_grants_nothing(service: Service, node: SoftwareNode) -> None:
     """A grant has a mark that only the vault makes; another's does not do."""
     other = SoftwareNode()

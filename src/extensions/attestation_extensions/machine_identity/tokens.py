@@ -18,6 +18,8 @@ from attestation.extension import AttestedMachine, Tx
 
 PROFILE: Final = "node-client"
 """Certificates whose key the machine's TPM holds and signs with."""
+EK_URI: Final = "urn:itl:ek:"
+"""In the names of a certificate: whose TPM it is."""
 _CERTIFICATES: Final = 8
 
 Bound = tuple[str, str]
@@ -39,8 +41,20 @@ def bound_key(tx: Tx, machine: AttestedMachine, at: datetime) -> Bound:
             certificate.verify_directly_issued_by(x509.load_der_x509_certificate(issuer.certificate))
         except (ValueError, TypeError, InvalidSignature):
             continue
+        # Nor could the machine that it names, though the row may say another. And only of a key in its TPM is it true
+        # that nobody else has it.
+        if row.key_tier is None or f"{EK_URI}{machine.ek_fingerprint}" not in _uris(certificate):
+            continue
         return thumbprint(certificate.public_key()), "certificate"
     return thumbprint(load_der_public_key(machine.key_spki)), "ak"
+
+
+def _uris(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return []
+    return names.get_values_for_type(x509.UniformResourceIdentifier)
 
 
 def thumbprint(key: object) -> str:

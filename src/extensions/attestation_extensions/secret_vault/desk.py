@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from attestation.errors import Conflict, KeyUnusable, RequestInvalid, Unknown
+from attestation.errors import Conflict, KeyUnusable, RequestInvalid, Unknown, UnwrapFailed
 from attestation.extension import AuditEvent, Caller, Context, Status, Trust, Tx
 from attestation_extensions.secret_vault import sealing, wire
 from attestation_extensions.secret_vault.keys import Keys, Vault
@@ -26,6 +26,7 @@ CREATED = "secret.created"
 ROTATED = "secret.rotated"
 DELETED = "secret.deleted"
 REWRAPPED_AT_ONCE = 50
+CHANGED = "the secret was changed at this moment: look at it again"
 
 
 class SecretUnknown(Unknown):
@@ -211,8 +212,12 @@ class Desk:
         secret, found = await self._context.store.read(work)
         if found is None:
             raise RequestInvalid(f"version {request.version} is not kept")
+        self._demand_ours(secret)
         kek = self._keys.of(found.kept.kek_id)
-        value = await asyncio.to_thread(sealing.unseal, found.kept, secret.place(found.version), kek)
+        try:
+            value = await asyncio.to_thread(sealing.unseal, found.kept, secret.place(found.version), kek)
+        except UnwrapFailed:
+            raise Conflict(f"version {request.version} was not sealed for this secret") from None
         await self._exchange(secret, secret, value, who, f"set back to version {request.version}")
         return await self.versions(secret_id)
 
@@ -337,8 +342,11 @@ class Desk:
             secrets = tx.of(Secrets)
             now = secrets.by_id(before.secret_id)
             # That a machine read it meanwhile changes nothing of what the operator saw.
-            if now is None or now.said != before.said or not secrets.change(before, after):
-                raise Conflict("the secret was changed at this moment: look at it again")
+            if now is None or now.said != before.said:
+                raise Conflict(CHANGED)
+            self._demand_ours(now)
+            if not secrets.change(before, after):
+                raise Conflict(CHANGED)
             if version is not None:
                 secrets.add_version(version)
                 self._note(tx, after, "secret_rotated", ROTATED, who, at, told)
@@ -346,6 +354,11 @@ class Desk:
                 tx.audit.append(_event(after, "secret_changed", who, told), at)
 
         await self._context.store.write(work)
+
+    def _demand_ours(self, secret: Secret) -> None:
+        """Refuse to change what somebody else wrote: the new mark would vouch for all of it."""
+        if not self._keys.vouches(secret.mark, secret.terms):
+            raise Conflict("its terms were not written by the vault: delete the secret, and make it anew")
 
     async def _delete(self, secret_id: str, who: Caller, *, shared: bool) -> None:
         at = self._context.clock.now()
